@@ -1,6 +1,6 @@
-//! The side that is dialled, of queue pairs whose programs exchanged numbers and GIDs themselves
-//! ([`crate::rendezvous`]): takes requests at the ports of queue pair numbers, and holds them until
-//! their queue pair wants exactly this peer.
+//! Accepts connections for queue pairs whose programs exchanged numbers and GIDs themselves
+//! ([`crate::rendezvous`]). It accepts MPA requests on the ports of queue pair numbers, and holds
+//! each one until the queue pair that it names wants exactly this peer.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use crate::mpa::incoming::{Host, Incoming};
 use crate::mpa::responder::Limits;
 use crate::qp::{self, Connection, Qp};
 use crate::reactor::{Handle, Source};
-use crate::strangers::{HALF_OPEN, HELD, Listener, Place};
+use crate::strangers::{HALF_OPEN, HELD, Listener, Permit};
 use crate::{Result, tcp};
 
 const LIMITS: Limits = Limits {
     private_data_max: hello::TRAILER_LEN,
     request_time: Duration::from_secs(5),
-    // As long as the peer dials.
+    // The peer dials for this long.
     answer_time: Duration::from_secs(30),
 };
 
-/// The queue pair has reached RTR, and its peer is the side that dials: takes the peer's request,
-/// if that is here.
+/// Connects a queue pair that has reached RTR and whose peer dials, if the peer's request has
+/// arrived.
 pub(crate) fn connect(qp: &Qp) {
     let found = {
         let mut all = REQUESTS.get().lock();
-        let index = all.iter().position(|request| request.suits(qp));
+        let index = all.iter().position(|request| request.matches(qp));
         index.map(|index| all.remove(index))
     };
     if let Some(request) = found {
@@ -42,12 +42,12 @@ pub(crate) fn connect(qp: &Qp) {
 /// Accepts connections on a port of queue pair numbers.
 ///
 /// # Errors
-/// What the reactor reports.
+/// The reactor's error if it cannot watch the socket.
 pub(crate) fn serve(socket: OwnedFd) -> Result<()> {
     Listener::serve(Handle::of_process(), socket, &HALF_OPEN, start)
 }
 
-/// What we want of a connection of this queue pair.
+/// The MPA parameters that we propose for a connection of this queue pair.
 pub(crate) fn params(qp: &Qp, crc: bool) -> Params {
     let (ird, ord) = qp.depths();
     let rtr = RtrKinds { send: false, write: true, read: false };
@@ -62,122 +62,122 @@ pub(crate) fn params(qp: &Qp, crc: bool) -> Params {
     }
 }
 
-/// A connection that has not found its queue pair.
-type Caller = Incoming<Reception>;
+/// A connection that has not been matched with its queue pair.
+type Pending = Incoming<RequestMatcher>;
 
-/// Finds the queue pair of each caller.
+/// Matches each request with its queue pair.
 #[derive(Debug)]
-struct Reception;
+struct RequestMatcher;
 
-/// A request that is held.
+/// A request that waits for its queue pair.
 #[derive(Debug)]
 struct Request {
     hello: Hello,
-    caller: Arc<Caller>,
+    pending: Arc<Pending>,
 }
 
-/// The oldest first.
+/// Held requests, oldest first.
 static REQUESTS: Forkable<Lock<Vec<Request>>> = Forkable::new(|| Lock::new(Vec::new()));
 
-fn start(reactor: Handle, socket: OwnedFd, place: Place) {
+fn start(reactor: Handle, socket: OwnedFd, permit: Permit) {
     let tuned = tcp::tune(&socket);
     let (local, peer) = (tcp::local_address(&socket), tcp::peer_address(&socket));
-    // A connection that cannot be set up, or is over already, is closed.
+    // Close a connection that cannot be set up or has already ended.
     if let (Ok(()), Ok(local), Ok(peer)) = (tuned, local, peer)
-        && let Ok(caller) =
-            Incoming::start(reactor, socket, [local, peer], LIMITS, place, Reception)
+        && let Ok(pending) =
+            Incoming::start(reactor, socket, [local, peer], LIMITS, permit, RequestMatcher)
     {
-        caller.ready();
+        pending.ready();
     }
 }
 
-impl Host for Reception {
-    /// Finds the request's queue pair, or holds it until that wants this peer.
-    fn requested(caller: &Arc<Caller>, request: negotiate::Request, now: Instant) {
+impl Host for RequestMatcher {
+    /// Accepts the request for its queue pair, or holds it until that queue pair wants this peer.
+    fn requested(pending: &Arc<Pending>, request: negotiate::Request, now: Instant) {
         let (_, hello) = hello::split(&request.private_data);
         let Some((hello, qp)) = hello.and_then(|hello| Some((hello, qp::find(hello.wanted_qp)?)))
         else {
-            return caller.abandon();
+            return pending.abandon();
         };
-        let request = Request { hello, caller: Arc::clone(caller) };
-        if !request.is_honest() {
-            return caller.abandon();
+        let request = Request { hello, pending: Arc::clone(pending) };
+        if !request.is_from_its_gid() {
+            return pending.abandon();
         }
-        // Before the lock: who has to leave is taken off the list.
-        let place = HELD.enter(now);
-        let mut surplus = None;
+        // Acquire before locking: `acquire` may evict a held request, whose `ended` takes the lock.
+        let permit = HELD.acquire(now);
+        let mut evicted = None;
         {
             let mut all = REQUESTS.get().lock();
-            // Under the lock that `connect` looks under after the state has changed, so that one
-            // of the two sees the other.
-            if request.suits(&qp) {
+            // `connect` takes this lock after it has changed the state, so one of the two threads
+            // sees the other's change.
+            if request.matches(&qp) {
                 drop(all);
                 return request.accept(&qp);
             }
-            let Ok(place) = place else {
+            let Ok(permit) = permit else {
                 drop(all);
-                return caller.abandon();
+                return pending.abandon();
             };
-            if !caller.hold(place) {
+            if !pending.hold(permit) {
                 return;
             }
             let same = |other: &&Request| other.hello.wanted_qp == hello.wanted_qp;
             if all.iter().filter(same).count() >= HELD_PER_QP {
                 let index = all.iter().position(|other| same(&other));
-                surplus = index.map(|index| all.remove(index));
+                evicted = index.map(|index| all.remove(index));
             }
             all.push(request);
         }
-        if let Some(surplus) = surplus {
-            surplus.caller.abandon();
+        if let Some(evicted) = evicted {
+            evicted.pending.abandon();
         }
-        // It may have been turned out before it was on the list.
-        if caller.is_over() {
-            Self::ended(caller);
+        // The request may have been evicted before it was on the list.
+        if pending.is_over() {
+            Self::ended(pending);
         }
     }
 
-    /// Takes the request off the list.
-    fn ended(caller: &Caller) {
+    /// Removes the request from the list.
+    fn ended(pending: &Pending) {
         let mut all = REQUESTS.get().lock();
-        let index = all.iter().position(|request| std::ptr::eq(&*request.caller, caller));
+        let index = all.iter().position(|request| std::ptr::eq(&*request.pending, pending));
         let removed = index.map(|index| all.remove(index));
         drop(all);
         drop(removed);
     }
 
-    fn overdue(caller: &Caller) {
-        caller.abandon();
-        Self::ended(caller);
+    fn overdue(pending: &Pending) {
+        pending.abandon();
+        Self::ended(pending);
     }
 }
 
 impl Request {
-    /// Whether this is exactly the peer that the queue pair wants: by number, by GID, and by the
-    /// address that it comes from.
-    fn suits(&self, qp: &Qp) -> bool {
+    /// Whether the queue pair wants exactly this peer: same number, same GID, and the address that
+    /// the connection comes from.
+    fn matches(&self, qp: &Qp) -> bool {
         let Hello { identity, wanted_qp } = &self.hello;
         *wanted_qp == qp.number()
             && qp.wanted_peer() == Some((identity.gid, identity.qp_num))
-            && self.is_honest()
+            && self.is_from_its_gid()
     }
 
-    /// Whether the peer is at the address that it names.
-    fn is_honest(&self) -> bool {
-        let [_, peer] = self.caller.addresses();
+    /// Whether the peer's GID is the address that it connects from.
+    fn is_from_its_gid(&self) -> bool {
+        let [_, peer] = self.pending.addresses();
         address_of(self.hello.identity.gid) == peer.ip()
     }
 
     fn accept(self, qp: &Qp) {
         let private_data = hello::append(&[], &qp.identity(), self.hello.identity.qp_num);
-        let [local, peer] = self.caller.addresses();
+        let [local, peer] = self.pending.addresses();
         let crc = tcp::crc_wanted(local.ip(), peer.ip());
         let params = params(qp, crc);
-        let Ok((socket, negotiated)) = self.caller.accept(params, &private_data) else {
-            return self.caller.abandon();
+        let Ok((socket, negotiated)) = self.pending.accept(params, &private_data) else {
+            return self.pending.abandon();
         };
-        // Fails only if the queue pair has been connected or destroyed meanwhile; the peer sees
-        // its connection closed.
+        // Fails only if the queue pair was connected or destroyed in the meantime. The peer then
+        // sees its connection closed.
         let _ = qp.attach(Connection {
             socket,
             read_from: None,

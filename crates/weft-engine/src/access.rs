@@ -12,9 +12,9 @@ bitflags::bitflags! {
         const REMOTE_WRITE = 1 << 1;
         /// A peer's RDMA Read may read here.
         const REMOTE_READ = 1 << 2;
-        /// A peer's atomics may change this.
+        /// A peer's atomics may change this memory.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Memory windows may be bound to this.
+        /// Memory windows may be bound to this region.
         const MW_BIND = 1 << 4;
         /// Offsets count from zero instead of from the address.
         const ZERO_BASED = 1 << 5;
@@ -32,11 +32,11 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// Checks the flags that a program hands to a registration.
+    /// Checks the access flags of a registration.
     ///
     /// # Errors
     /// `EINVAL` for unknown bits and for remote write or atomic access without local write
-    /// (ibv_reg_mr(3)); `EOPNOTSUPP` for what no software device offers.
+    /// (ibv_reg_mr(3)); `EOPNOTSUPP` for on-demand paging and for flushes, which need hardware.
     pub fn for_region(bits: u32) -> Result<Self> {
         let access = Self::from_bits(bits).ok_or(Errno::INVAL)?;
         if access.intersects(Self::ON_DEMAND | Self::FLUSH_GLOBAL | Self::FLUSH_PERSISTENT) {

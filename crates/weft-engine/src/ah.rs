@@ -1,4 +1,4 @@
-//! Address handles: where datagrams go, worked out once.
+//! Address handles: the resolved destination of datagrams.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use crate::device::{Device, address_of};
 use crate::pd::Pd;
 use crate::{Errno, Result, numbers, tcp};
 
-/// Where datagrams go, and from which of this host's addresses.
+/// The destination of datagrams, and the local address to send them from.
 #[derive(Debug)]
 pub struct AddressHandle {
     pd: Arc<Pd>,
-    /// The port follows from the queue pair number.
+    /// The host's address; the port follows from the queue pair number.
     host: SocketAddr,
     source: (IpAddr, u32),
     has_crc: bool,
@@ -23,8 +23,8 @@ impl AddressHandle {
     ///
     /// # Errors
     /// `EINVAL` for a port other than 1, a source GID that is not in the table, and a destination
-    /// that is missing or of another family than the source. (To a group of another family the
-    /// device sends from an address of that, if it has one.)
+    /// that is missing or of another address family than the source. For a multicast group of
+    /// another family the device uses one of its addresses of that family, if there is one.
     pub fn new(pd: &Arc<Pd>, vector: &AddressVector) -> Result<Arc<Self>> {
         let device = pd.context().device();
         if vector.port_num != 1 {
@@ -57,25 +57,25 @@ impl AddressHandle {
         &self.pd
     }
 
-    /// The UDP address that a queue pair of that host's has.
+    /// The UDP address of that host's queue pair `qp_num`.
     pub(super) fn address_of(&self, qp_num: u32) -> SocketAddr {
         let mut address = self.host;
         address.set_port(numbers::port_of(qp_num));
         address
     }
 
-    /// The address to send from, and the interface to send by, or 0.
+    /// The source address, and the index of the outgoing interface (0: the kernel chooses).
     pub(super) fn source(&self) -> (IpAddr, u32) {
         self.source
     }
 
-    /// Whether datagrams that go there have a CRC.
+    /// Whether datagrams to this destination carry a CRC.
     pub(super) fn has_crc(&self) -> bool {
         self.has_crc
     }
 }
 
-/// Source and destination.
+/// The source and destination addresses.
 fn ends(device: &Device, vector: &AddressVector) -> Option<(IpAddr, IpAddr)> {
     match vector.global {
         Some(route) => {

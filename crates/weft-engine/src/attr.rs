@@ -15,9 +15,9 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagrams.
     Ud = 4,
-    /// Extended reliable connection, the side that sends.
+    /// Extended reliable connection, the initiator.
     XrcSend = 9,
-    /// Extended reliable connection, the side that is sent to.
+    /// Extended reliable connection, the target.
     XrcRecv = 10,
 }
 
@@ -35,7 +35,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// The state with a value of `enum ibv_qp_state`.
+    /// Converts a value of `enum ibv_qp_state`.
     #[must_use]
     pub fn from_raw(value: u32) -> Option<Self> {
         use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -53,16 +53,16 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// Where a peer is (`struct ibv_ah_attr`).
+/// The address of a peer (`struct ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressVector {
-    /// The peer's GID and the index of our own; without it the LID counts.
+    /// The peer's GID and the index of our own; without it `dlid` is used.
     pub global: Option<GlobalRoute>,
     /// The peer's LID.
     pub dlid: u16,
-    /// Service level, kept for queries.
+    /// Service level; only returned by queries.
     pub sl: u8,
-    /// Our port, 1.
+    /// Our port; always 1.
     pub port_num: u8,
 }
 
@@ -105,7 +105,7 @@ bitflags::bitflags! {
     }
 }
 
-/// `struct ibv_qp_attr`, as far as it means something here; the rest is kept for queries.
+/// `struct ibv_qp_attr`. Fields without a meaning here are only returned by queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
     pub qp_state: QpState,

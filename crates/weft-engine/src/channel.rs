@@ -15,19 +15,21 @@ use crate::event::Object;
 #[derive(Debug, Default)]
 struct Queue {
     events: VecDeque<Arc<dyn Object>>,
-    /// The descriptor is readable.
+    /// Whether the descriptor is readable.
     raised: bool,
-    /// Threads that make progress and then look at the queue: there is no need to wake them.
+    /// Threads that are in a pass and then look at the queue, so that a post need not notify them.
     driving: usize,
 }
 
-/// A completion channel. Its descriptor is readable while events wait, and obeys `O_NONBLOCK`.
+/// A completion channel. Its descriptor is readable while events are queued, and obeys
+/// `O_NONBLOCK`.
 #[derive(Debug)]
 pub struct CompChannel {
     context: Arc<Context>,
     fd: OwnedFd,
     queue: Lock<Queue>,
-    /// The program waits in `next_event`, not in a `poll` of its own that we do not see.
+    /// Whether the program waits in `next_event`, and not in a `poll` of its own that we do not
+    /// see.
     waits_here: AtomicBool,
     spin: Spin,
 }
@@ -42,7 +44,7 @@ impl CompChannel {
     /// `ibv_create_comp_channel`.
     ///
     /// # Errors
-    /// `EMFILE` and the like when there is no descriptor left.
+    /// `EMFILE` and similar if no descriptor is left.
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
         let fd = counting_eventfd()?;
         let queue = Lock::new(Queue::default());
@@ -56,18 +58,18 @@ impl CompChannel {
         &self.context
     }
 
-    /// The descriptor to poll. It stays owned by the channel.
+    /// The descriptor to poll. The channel keeps its ownership.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// `ibv_get_cq_event`: the next completion queue that has something to tell. Waits, driving the
-    /// fabric meanwhile, unless the descriptor is non-blocking. Holds no lock while it waits, so
-    /// that the thread may be cancelled.
+    /// `ibv_get_cq_event`: returns the next completion queue that has an event. Unless the
+    /// descriptor is non-blocking, the call waits, and makes progress while it does. It holds no
+    /// lock while it waits, so that the thread may be cancelled.
     ///
     /// # Errors
-    /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
+    /// `EAGAIN` if the descriptor is non-blocking and there is no event; `EINTR` after a signal.
     pub fn next_event(&self) -> Result<Arc<dyn Object>> {
         if let Some(cq) = self.take(self.queue.lock()) {
             return Ok(cq);
@@ -78,7 +80,7 @@ impl CompChannel {
         reactor.take(self.fd.as_fd(), blocks, &self.spin, |pass| self.drive(pass))
     }
 
-    /// Makes a pass over the sockets and takes an event, perhaps one that it brought.
+    /// Makes a pass over the sockets and takes an event, which may be one that the pass produced.
     fn drive(&self, pass: &dyn Fn()) -> Option<Arc<dyn Object>> {
         self.queue.lock().driving += 1;
         pass();
@@ -93,7 +95,7 @@ impl CompChannel {
         self.waits_here.load(Ordering::Relaxed)
     }
 
-    /// Tells the program of a completion queue.
+    /// Queues an event of a completion queue for the program.
     pub(crate) fn post(&self, cq: Arc<dyn Object>) {
         let mut queue = self.queue.lock();
         queue.events.push_back(cq);
@@ -102,7 +104,7 @@ impl CompChannel {
         }
     }
 
-    /// Forgets the events of a completion queue that goes away.
+    /// Removes the events of a completion queue that is being destroyed.
     pub(crate) fn purge<T: Object>(&self, cq: &T) {
         let mut queue = self.queue.lock();
         queue.events.retain(|other| !other.is(cq));
@@ -115,7 +117,7 @@ impl CompChannel {
         cq
     }
 
-    /// Makes the descriptor readable if events wait, and only then.
+    /// Makes the descriptor readable if events are queued, and not readable otherwise.
     fn settle(&self, queue: &mut Queue) {
         let wanted = !queue.events.is_empty();
         if wanted == queue.raised {

@@ -23,10 +23,10 @@ pub struct Context {
 }
 
 impl Context {
-    /// An opened device, of a process that says nothing about itself.
+    /// Opens a device without starting what the process serves to others.
     ///
     /// # Errors
-    /// `EMFILE` and the like when there is no descriptor left.
+    /// `EMFILE` and similar if no descriptor is left.
     pub(crate) fn new(device: &Device) -> Result<Arc<Self>> {
         let events_fd = counting_eventfd()?;
         let events = Lock::new(VecDeque::new());
@@ -40,23 +40,23 @@ impl Context {
         &self.device
     }
 
-    /// The reactor of everything that is made in this context.
+    /// The reactor of all objects of this context.
     #[must_use]
     pub fn reactor(&self) -> Handle {
         self.reactor
     }
 
-    /// The descriptor that is readable while asynchronous events wait. It stays ours.
+    /// The descriptor that is readable while asynchronous events are queued. The context owns it.
     #[must_use]
     pub fn async_fd(&self) -> RawFd {
         self.events_fd.as_raw_fd()
     }
 
-    /// `ibv_get_async_event`: the next event; waits unless the descriptor is non-blocking. Holds no
-    /// lock while it waits, so that the thread may be cancelled.
+    /// `ibv_get_async_event`: returns the next event; waits unless the descriptor is non-blocking.
+    /// It holds no lock while it waits, so that the thread may be cancelled.
     ///
     /// # Errors
-    /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
+    /// `EAGAIN` if the descriptor is non-blocking and there is no event; `EINTR` after a signal.
     pub fn next_event(&self) -> Result<AsyncEvent> {
         loop {
             if let Some(event) = self.take_event() {
@@ -69,7 +69,7 @@ impl Context {
         }
     }
 
-    /// Tells the program of an event; the oldest is never displaced by a newer one.
+    /// Queues an event for the program. A full queue drops the new event, never an older one.
     pub fn post_event(&self, event: AsyncEvent) {
         let mut events = self.events.lock();
         if events.len() < ASYNC_EVENTS_MAX {
@@ -78,7 +78,7 @@ impl Context {
         }
     }
 
-    /// Forgets the waiting events for which `gone` is true (their object is being destroyed).
+    /// Removes the queued events for which `gone` is true, because their object is being destroyed.
     pub fn forget_events(&self, gone: impl Fn(&AsyncEvent) -> bool) {
         let mut events = self.events.lock();
         let before = events.len();

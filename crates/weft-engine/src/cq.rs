@@ -21,7 +21,7 @@ const ARMED_ANY: u8 = 2;
 #[derive(Debug)]
 struct Ring {
     entries: VecDeque<Completion>,
-    /// When each entry came, in ticks of the clock, if the program wants to know.
+    /// When each entry was added, in ticks of the clock; `None` without time stamps.
     times: Option<VecDeque<u64>>,
     capacity: usize,
 }
@@ -31,10 +31,10 @@ struct Ring {
 pub struct Cq {
     context: Arc<Context>,
     channel: Option<Arc<CompChannel>>,
-    /// The C ABI's own name for this object; events carry it to the program.
+    /// The C ABI's pointer for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     ring: Lock<Ring>,
-    /// Length of the ring, for a look without the lock.
+    /// Length of the ring, readable without the lock.
     ready: AtomicU32,
     armed: AtomicU8,
     overrun: AtomicBool,
@@ -88,19 +88,19 @@ impl Cq {
         }))
     }
 
-    /// The context it belongs to.
+    /// The context of this queue.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The channel that tells of its events.
+    /// The channel that receives this queue's events.
     #[must_use]
     pub fn channel(&self) -> Option<&Arc<CompChannel>> {
         self.channel.as_ref()
     }
 
-    /// Moves completions to `out` and returns how many. Drives the fabric when none is ready.
+    /// Moves completions to `out` and returns how many. Makes progress if none is ready.
     pub fn poll(&self, out: &mut [Completion]) -> usize {
         if !self.find_any() {
             return 0;
@@ -117,8 +117,8 @@ impl Cq {
         count
     }
 
-    /// Takes one completion and says when it came, in ticks of the clock; 0 without time stamps.
-    /// Drives the fabric when none is ready.
+    /// Takes one completion and returns it with its time stamp in ticks of the clock (0 without
+    /// time stamps). Makes progress if none is ready.
     pub fn poll_stamped(&self) -> Option<(Completion, u64)> {
         if !self.find_any() {
             return None;
@@ -130,7 +130,7 @@ impl Cq {
         Some((entry, time))
     }
 
-    /// Whether a completion is ready; drives the fabric when none is.
+    /// Whether a completion is ready. Makes progress if none is.
     fn find_any(&self) -> bool {
         let is_ready = || self.ready.load(Ordering::Acquire) != 0;
         is_ready() || {
@@ -149,12 +149,12 @@ impl Cq {
     pub fn arm(&self, solicited_only: bool) {
         let level = if solicited_only { ARMED_SOLICITED } else { ARMED_ANY };
         {
-            // A completion comes before this, and the program's next poll finds it, or after, and
-            // finds the queue armed.
+            // A completion that is added before this is found by the program's next poll; one that
+            // is added after it finds the queue armed.
             let _ring = self.ring.lock();
             self.armed.fetch_max(level, Ordering::AcqRel);
         }
-        // A wrong guess costs the time that the service thread stands by, once.
+        // A wrong guess delays the service thread once, by the time that it stands by.
         if !self.channel.as_ref().is_some_and(|channel| channel.waits_here()) {
             self.context.reactor().get().about_to_wait();
         }
@@ -173,7 +173,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Checks that it may be destroyed, and forgets its events.
+    /// Checks that the queue may be destroyed, and removes its events.
     ///
     /// # Errors
     /// `EBUSY` while a queue pair uses it.
@@ -187,20 +187,20 @@ impl Cq {
         Ok(())
     }
 
-    /// Adds a completion; `solicited` if the peer asked to wake this side.
+    /// Adds a completion; `solicited` if the peer requested a solicited event.
     #[inline]
     pub(crate) fn push(self: &Arc<Self>, completion: Completion, solicited: bool) {
         self.start_batch().push(completion, solicited);
     }
 
-    /// Starts to add completions, which are notified to the program when the batch is dropped.
+    /// Starts a batch of completions. Dropping the batch publishes them and notifies the program.
     #[inline]
     pub(crate) fn start_batch(self: &Arc<Self>) -> Batch<'_> {
         let ring = Some(self.ring.lock());
         Batch { cq: self, ring, level: DISARMED, is_overrun: false }
     }
 
-    /// Whether there are completions of a queue pair that the program has not taken.
+    /// Whether the program has not taken all completions of a queue pair.
     pub(crate) fn has_any_of(&self, qp_num: u32) -> bool {
         self.ring.lock().entries.iter().any(|entry| entry.qp_num == qp_num)
     }
@@ -222,7 +222,7 @@ impl Cq {
         CqUser(Arc::clone(self))
     }
 
-    /// Takes a completion without driving the fabric: the simulation does that itself.
+    /// Takes a completion without making progress; for the simulation, which does that itself.
     #[cfg(test)]
     pub(crate) fn take(&self) -> Option<Completion> {
         let mut ring = self.ring.lock();
@@ -251,12 +251,12 @@ impl Object for Cq {
     }
 }
 
-/// Completions that are being added to a queue.
+/// A batch of completions that are being added to a queue.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     cq: &'a Arc<Cq>,
     ring: Option<LockGuard<'a, Ring>>,
-    /// How the queue must be armed at least for an event.
+    /// The lowest arming level at which this batch raises an event.
     level: u8,
     is_overrun: bool,
 }
@@ -268,7 +268,7 @@ impl Batch<'_> {
         self.ring.as_ref().is_some_and(|ring| ring.entries.len() < ring.capacity)
     }
 
-    /// Adds a completion; `solicited` if the peer asked to wake this side.
+    /// Adds a completion; `solicited` if the peer requested a solicited event.
     #[inline]
     pub(crate) fn push(&mut self, completion: Completion, solicited: bool) {
         let Some(ring) = &mut self.ring else { return };
@@ -309,7 +309,7 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// The hold that a queue pair has on its completion queue.
+/// A queue pair's reference to its completion queue, which keeps that from being destroyed.
 #[derive(Debug)]
 pub(crate) struct CqUser(Arc<Cq>);
 

@@ -1,7 +1,7 @@
-//! The state of this process's queue pairs, for `weft ps` and `weft dump`.
+//! Reports the state of this process's queue pairs to `weft ps` and `weft dump`.
 //!
-//! A process that connects to the abstract Unix socket `weft-debug.PID` gets one JSON document and
-//! the end of the stream. Only the same user and root are answered.
+//! A process that connects to the abstract Unix socket `weft-debug.PID` receives one JSON document
+//! and then EOF. Only the same user and root get an answer.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +14,13 @@ use weft_sys::{Forkable, Lock};
 use crate::limits::DEBUG_BACKLOG;
 use crate::qp::{self, Qp};
 use crate::reactor::{Handle, Source};
-use crate::strangers::{Listener, Place, Stranger};
+use crate::strangers::{Listener, Permit, Stranger};
 use crate::watched::Watched;
 use crate::{Errno, Result, device, ud};
 
 static SERVED: Forkable<Lock<bool>> = Forkable::new(|| Lock::new(false));
 
-/// Starts to answer, once a process. A process that cannot (no descriptor left) does without.
+/// Starts to serve, once per process. If that fails (no descriptor left), the process goes without.
 pub(crate) fn serve() {
     let mut served = SERVED.get().lock();
     if !std::mem::replace(&mut *served, true) {
@@ -40,7 +40,7 @@ fn start() -> Result<()> {
     )
 }
 
-/// A document on its way to one who asked, until that one has it or takes none of it.
+/// A document that is being sent to a client, until the client has all of it or sending fails.
 #[derive(Debug)]
 struct Answer {
     rest: Lock<Option<Rest>>,
@@ -51,21 +51,21 @@ struct Rest {
     socket: Watched,
     text: Vec<u8>,
     sent: usize,
-    _place: Place,
+    _permit: Permit,
 }
 
 impl Answer {
-    fn start(reactor: Handle, socket: OwnedFd, place: Place) {
+    fn start(reactor: Handle, socket: OwnedFd, permit: Permit) {
         let allowed = sockopt::socket_peercred(&socket)
             .is_ok_and(|peer| peer.uid.is_root() || peer.uid == getuid());
         if !allowed {
             return;
         }
         let answer = Arc::new(Self { rest: Lock::new(None) });
-        place.give_to(Arc::downgrade(&answer) as _);
+        permit.set_holder(Arc::downgrade(&answer) as _);
         if let Ok(socket) = Watched::new(reactor, socket, Arc::clone(&answer) as _) {
             let text = state().into_bytes();
-            *answer.rest.lock() = Some(Rest { socket, text, sent: 0, _place: place });
+            *answer.rest.lock() = Some(Rest { socket, text, sent: 0, _permit: permit });
             answer.ready();
         }
     }
@@ -87,12 +87,12 @@ impl Source for Answer {
 }
 
 impl Stranger for Answer {
-    fn turn_out(&self) {
+    fn evict(&self) {
         *self.rest.lock() = None;
     }
 }
 
-/// The document: devices by name, queue pairs with their peers, queues and counters.
+/// The JSON document: devices, and queue pairs with their peers, queues and counters.
 fn state() -> String {
     let devices = device::list().unwrap_or_default();
     let names: Vec<String> = devices.iter().map(|device| quoted(&device.name)).collect();
@@ -171,7 +171,7 @@ fn describe_datagrams(counted: &ud::Counted, text: &mut String) {
     );
 }
 
-/// A JSON string. Interface names may hold any byte but `/` and white space.
+/// Quotes a JSON string. Interface names may contain any byte except `/` and white space.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_escaped() {
+    fn json_strings_are_escaped() {
         assert_eq!(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
     }
 }

@@ -12,7 +12,7 @@ pub type Gid = [u8; 16];
 /// An RDMA device: a network interface with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Device name, `weft_` and the interface's name.
+    /// The device name: `weft_` and the interface's name.
     pub name: String,
     /// The network interface.
     pub interface: String,
@@ -26,10 +26,10 @@ pub struct Device {
 
 /// Lists the devices: interfaces that are up and have an address, loopback last.
 ///
-/// `WEFT_DEVICES` chooses: interface or device names separated by commas, in that order.
+/// `WEFT_DEVICES` selects them: interface or device names separated by commas, in that order.
 ///
 /// # Errors
-/// What the system reports when it cannot list its interfaces.
+/// The system's error if it cannot list its interfaces.
 pub fn list() -> Result<Vec<Device>> {
     let choice = std::env::var("WEFT_DEVICES").unwrap_or_default();
     Ok(choose(group(interface_addresses()?), &choice))
@@ -77,14 +77,14 @@ impl Device {
         self.addresses.iter().map(|&address| gid_of(address)).collect()
     }
 
-    /// A LID for programs that know no GIDs: the low 16 bits of the first IPv4 address, never 0.
+    /// A LID for programs that do not use GIDs: the low 16 bits of the first IPv4 address, never 0.
     #[must_use]
     pub fn lid(&self) -> u16 {
         let low = self.ipv4().map_or(0, |v4| u32::from(v4) & 0xffff);
         u16::try_from(low).ok().filter(|&lid| lid != 0).unwrap_or(1)
     }
 
-    /// The address that a LID stands for, seen from this device: same upper half as its own.
+    /// The IPv4 address that a LID stands for: this device's upper 16 bits and the LID.
     #[must_use]
     pub fn address_of_lid(&self, lid: u16) -> Option<IpAddr> {
         if lid == self.lid() {
@@ -94,7 +94,7 @@ impl Device {
         Some(Ipv4Addr::from(own & 0xffff_0000 | u32::from(lid)).into())
     }
 
-    /// A node GUID: made from the interface's index and first address, the same in every process.
+    /// A node GUID derived from the interface's name and first address, the same in every process.
     #[must_use]
     pub fn guid(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a
@@ -102,7 +102,8 @@ impl Device {
         for byte in self.interface.bytes().chain(gid) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
-        // Locally administered, individual (IEEE EUI-64), so that it is no vendor's.
+        // The bits for "locally administered" and "individual" (IEEE EUI-64), so that it is no
+        // vendor's.
         hash & !(1 << 56) | 1 << 57
     }
 
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_group_and_order_addresses() {
+    fn addresses_are_grouped_by_device_and_ordered() {
         let devices = group(vec![
             address("lo", 1, "127.0.0.1", true),
             address("eth0", 2, "fe80::1", false),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_and_addresses_are_one_to_one() {
+    fn address_survives_conversion_to_gid_and_back() {
         for text in ["10.0.0.1", "2001:db8::1", "fe80::2"] {
             let address: IpAddr = text.parse().expect("an address");
             assert_eq!(address_of(gid_of(address)), address);

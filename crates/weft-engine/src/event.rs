@@ -4,20 +4,20 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// An object that events are about.
+/// An object that events refer to.
 pub trait Object: Send + Sync + Debug {
-    /// The C ABI's own name for the object, which events carry to the program; 0 for none.
+    /// The C ABI's pointer for the object, which events carry to the program; 0 if there is none.
     fn cookie(&self) -> &AtomicUsize;
 }
 
 impl dyn Object {
-    /// Whether this is `other`.
+    /// Whether this object is `other`.
     pub fn is<T: Object>(&self, other: &T) -> bool {
         std::ptr::addr_eq(self, other)
     }
 }
 
-/// What happened: `ibv_event_type`, with the same values.
+/// The type of an event: `ibv_event_type`, with the same values.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of ibv_get_async_event(3).
@@ -43,7 +43,7 @@ pub enum EventKind {
     GidChange = 18,
 }
 
-/// To what it happened.
+/// The object that an event is about.
 #[derive(Clone, Debug)]
 pub enum Element {
     /// A queue pair.
@@ -59,8 +59,8 @@ pub enum Element {
 /// An asynchronous event.
 #[derive(Clone, Debug)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The type of the event.
     pub kind: EventKind,
-    /// To what.
+    /// The object that it is about.
     pub element: Element,
 }

@@ -1,4 +1,4 @@
-//! What Weft peers tell each other: a trailer behind the program's MPA private data.
+//! The hello of Weft peers: a trailer behind the program's MPA private data.
 //!
 //! ```text
 //! | program's private data | magic, 8 | version, 1 | flags, 1 | length of the program's, 2 |
@@ -6,13 +6,13 @@
 //! | process, 16 |
 //! ```
 //!
-//! All fields are big-endian. A foreign iWARP peer takes the trailer for padding, which programs of
-//! the InfiniBand kind are used to, and sends none. What does not match to the last byte is a
-//! foreign peer's private data and belongs to the program, whole.
+//! All fields are big-endian. A foreign iWARP peer takes the trailer for padding, which programs
+//! written for InfiniBand expect, and sends no trailer itself. Private data that does not match the
+//! format in every byte comes from a foreign peer and goes to the program unchanged.
 
 use crate::device::Gid;
 
-/// Bytes of the trailer.
+/// Length of the trailer in bytes.
 pub const TRAILER_LEN: usize = 56;
 
 const MAGIC: [u8; 8] = *b"\xf7WeftQP\x1a";
@@ -28,11 +28,12 @@ const PROCESS_AT: usize = 40;
 const _: () = assert!(GID_AT + size_of::<Gid>() == PROCESS_AT);
 const _: () = assert!(PROCESS_AT + size_of::<ProcessId>() == TRAILER_LEN);
 
-/// By what name a process can be found on its host to share memory with it; all zero when it cannot
-/// be. Random, so that no other process on any host has it.
+/// The name by which processes of the same host find a process to share memory with it. It is
+/// random, so that no other process on any host has the same; all zero if the process cannot be
+/// found.
 pub type ProcessId = [u8; 16];
 
-/// What a Weft peer must know of a queue pair.
+/// A queue pair's identity, as its Weft peer needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Queue pair number.
@@ -45,20 +46,20 @@ pub struct Identity {
     pub process: ProcessId,
 }
 
-/// A trailer.
+/// The decoded trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The sender.
+    /// The sender's identity.
     pub identity: Identity,
-    /// The queue pair that the sender wants to reach; 0 when a listener is to choose.
+    /// The queue pair that the sender wants to reach; 0 if the listener chooses.
     pub wanted_qp: u32,
 }
 
-/// The program's private data with the trailer behind it. `wanted_qp` is 0 in a request to a
-/// listener of the connection manager, and in replies.
+/// Appends the trailer to the program's private data. `wanted_qp` is 0 in a request to a listener
+/// of the connection manager, and in replies.
 ///
 /// # Panics
-/// When the private data is longer than the trailer's length field can say (65,535 bytes).
+/// If the private data is longer than the trailer's length field can express (65,535 bytes).
 #[must_use]
 pub fn append(private_data: &[u8], identity: &Identity, wanted_qp: u32) -> Vec<u8> {
     let length = u16::try_from(private_data.len()).expect("private data is checked by the caller");
@@ -75,8 +76,8 @@ pub fn append(private_data: &[u8], identity: &Identity, wanted_qp: u32) -> Vec<u
     out
 }
 
-/// Parts the program's private data from the trailer; without a trailer the peer is a foreign one
-/// and all of it is the program's. Never panics.
+/// Separates the program's private data from the trailer. Without a trailer the peer is foreign and
+/// all bytes are the program's. Never panics.
 #[must_use]
 pub fn split(private_data: &[u8]) -> (&[u8], Option<Hello>) {
     let Some((programs, trailer)) = private_data.split_last_chunk::<TRAILER_LEN>() else {
@@ -109,7 +110,7 @@ mod tests {
         Identity { qp_num: 0x1234_5607, ack_stag: 0xaabb_ccdd, gid: [7; 16], process: [9; 16] };
 
     #[test]
-    fn what_is_appended_is_split() {
+    fn split_undoes_append() {
         for programs in [&b""[..], b"x", &[0xff; 196]] {
             let all = append(programs, &IDENTITY, 0x99);
             assert_eq!(all.len(), programs.len() + TRAILER_LEN);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_without_trailer_is_the_programs() {
+    fn private_data_without_valid_trailer_is_left_whole() {
         let good = append(b"abc", &IDENTITY, 0);
         let mut longer = good.clone();
         longer.push(0);
@@ -127,7 +128,7 @@ mod tests {
         for bytes in [&longer, &shifted, &good[1..].to_vec(), &good[..good.len() - 1].to_vec()] {
             assert_eq!(split(bytes), (bytes.as_slice(), None));
         }
-        // Every bit of magic, version, flags and length counts.
+        // A changed bit in any of magic, version, flags and length makes the trailer invalid.
         for at in 3..3 + QP_NUM_AT {
             let mut bad = good.clone();
             bad[at] ^= 0x10;

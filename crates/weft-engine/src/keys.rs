@@ -1,8 +1,8 @@
-//! Local and remote keys: which registered memory a 32-bit key names, for the whole process.
+//! Local and remote keys: a table for the whole process from 32-bit keys to registered memory.
 //!
-//! Keys are drawn from the system's random source, so that a peer cannot guess the key of memory
-//! that was not announced to it, and so that a key of the past hardly ever names new memory. The
-//! low eight bits are the part that a program may change itself (`ibv_inc_rkey`, type 2 windows).
+//! Keys come from the system's random source. So a peer cannot guess the key of memory that was not
+//! announced to it, and a stale key hardly ever names new memory. The low eight bits are the part
+//! that a program may change itself (`ibv_inc_rkey`, type 2 windows).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -19,7 +19,7 @@ struct Slot<T> {
 
 type Table<T> = HashMap<u32, Slot<T>, BuildHasherDefault<Identity>>;
 
-/// Keys, and what each of them names.
+/// A table of keys and their objects.
 #[derive(Debug)]
 pub(crate) struct Keys<T> {
     table: RwLock<Table<T>>,
@@ -31,7 +31,7 @@ impl<T> Default for Keys<T> {
     }
 }
 
-/// Random keys need no hashing.
+/// A hasher that uses the key itself, because keys are random.
 #[derive(Default)]
 struct Identity(u64);
 
@@ -50,7 +50,7 @@ impl Hasher for Identity {
     }
 }
 
-/// The program's own part of a key.
+/// Number of low bits that the program may choose.
 const TAG_BITS: u32 = 8;
 
 impl<T: Clone> Keys<T> {
@@ -82,17 +82,18 @@ impl<T: Clone> Keys<T> {
         }
     }
 
-    /// What the key names, if anything.
+    /// The object of a key, if the key is in use.
     pub(crate) fn find(&self, key: u32) -> Option<T> {
         let table = self.read();
         let slot = table.get(&(key >> TAG_BITS))?;
         (slot.key == key).then(|| slot.keyed.clone())
     }
 
-    /// Gives the object of `old` the key `new`, which differs in its low eight bits only.
+    /// Changes the key of an object from `old` to `new`, which may differ in its low eight bits
+    /// only.
     ///
     /// # Errors
-    /// `EINVAL` when `old` names nothing or `new` differs in more.
+    /// `EINVAL` if `old` is not in use or `new` differs in other bits.
     pub(crate) fn rename(&self, old: u32, new: u32) -> Result<()> {
         if old >> TAG_BITS != new >> TAG_BITS {
             return Err(Errno::INVAL);
@@ -106,10 +107,10 @@ impl<T: Clone> Keys<T> {
         }
     }
 
-    /// Gives a key to `keyed` instead of what it names.
+    /// Replaces the object of a key by `keyed`.
     ///
     /// # Errors
-    /// `EINVAL` when it names nothing.
+    /// `EINVAL` if the key is not in use.
     pub(crate) fn replace(&self, key: u32, keyed: T) -> Result<()> {
         match self.write().get_mut(&(key >> TAG_BITS)) {
             Some(slot) if slot.key == key => {
@@ -120,7 +121,7 @@ impl<T: Clone> Keys<T> {
         }
     }
 
-    /// Frees a key. Nothing happens when it names nothing.
+    /// Frees a key. Does nothing if the key is not in use.
     pub(crate) fn remove(&self, key: u32) {
         let mut table = self.write();
         if table.get(&(key >> TAG_BITS)).is_some_and(|slot| slot.key == key) {
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_names_its_slot_until_removed() {
+    fn key_is_found_until_renamed_or_removed() {
         let keys = Keys::default();
         let key = keys.insert(|_| ()).expect("room");
         assert!(keys.find(key).is_some());

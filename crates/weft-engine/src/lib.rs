@@ -1,4 +1,4 @@
-//! Verbs objects and the progress that moves their data.
+//! Verbs objects, and the engine that moves their data.
 //!
 //! A program opens a [`Context`] on a [`device::Device`], makes protection domains, memory regions,
 //! completion queues and queue pairs in it, connects queue pairs (by the connection manager in
@@ -7,7 +7,7 @@
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks this.
 //!
 //! ```text
 //! open
@@ -86,5 +86,5 @@ pub mod xrc;
 pub use context::Context;
 pub use weft_sys::Errno;
 
-/// What a call of this crate gives: a value, or the `errno` that the verbs manual names.
+/// The result of a call of this crate: a value, or the `errno` that the verbs manual names.
 pub type Result<T> = std::result::Result<T, Errno>;

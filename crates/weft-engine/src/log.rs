@@ -1,26 +1,26 @@
-//! Log lines for people, on standard error, as far as `WEFT_LOG` asks for them: `error`, `warn`,
-//! `info`, `debug` (off by default). Connections, faults and decisions are logged, messages never.
+//! Log lines on standard error at the level of `WEFT_LOG`: `error`, `warn`, `info`, `debug` (off by
+//! default). Connections, faults and decisions are logged, messages never.
 //!
-//! There is no logging library here: this code runs inside somebody else's process, which may have
-//! its own, and a subscriber of ours must not become its global one.
+//! The engine uses no logging library, because it runs inside another program: that may have its
+//! own logger, and we must not install a global subscriber.
 
 use std::fmt::Arguments;
 use std::sync::OnceLock;
 
-/// How much somebody wants to know.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Something that the program will notice.
+    /// The program will notice it.
     Error,
-    /// Something unexpected that was dealt with.
+    /// Something unexpected that was handled.
     Warn,
     /// Connections: what they use, and why.
     Info,
-    /// Steps on the way there.
+    /// Single steps of setting up connections.
     Debug,
 }
 
-/// Whether lines of this level are wanted.
+/// Whether lines of this level are written.
 #[must_use]
 pub fn enabled(level: Level) -> bool {
     static WANTED: OnceLock<Option<Level>> = OnceLock::new();
@@ -38,12 +38,14 @@ fn parse(text: &str) -> Option<Level> {
     }
 }
 
-/// Writes one line if it is wanted. Lower case, no full stop; queue pair numbers in hex.
+/// Writes one line if its level is enabled. Lines are in lower case, without a full stop, with
+/// queue pair numbers in hex.
 pub fn write(level: Level, message: Arguments<'_>) {
     if enabled(level) {
         let name = format!("{level:?}").to_lowercase();
         let line = format!("weft[{}] {name}: {message}\n", std::process::id());
-        // One write, so that lines of several processes do not mix. Nobody to tell if it fails.
+        // A single write keeps lines of several processes apart. There is nowhere to report a
+        // failure.
         let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
     }
 }
@@ -53,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_known_by_name() {
+    fn level_is_parsed_by_name() {
         assert_eq!(parse("info"), Some(Level::Info));
         assert_eq!(parse(""), None);
         assert_eq!(parse("loud"), None);

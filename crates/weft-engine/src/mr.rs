@@ -1,4 +1,4 @@
-//! Memory regions: a range of the program's memory, and accesses to it.
+//! Memory regions: ranges of the program's memory, and accesses to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::{Errno, Result};
 /// Why an access to registered memory is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessError {
-    /// The key names nothing (any more).
+    /// The key is not in use, or not any more.
     Key,
     /// The key belongs to another protection domain or queue pair.
     Domain,
@@ -29,41 +29,41 @@ pub enum AccessError {
 #[derive(Debug)]
 pub struct Mr {
     pd: Arc<Pd>,
-    /// Keeps the domain in use until deregistration.
-    hold: Lock<Option<PdUser>>,
+    /// Reference to the protection domain until deregistration.
+    pd_user: Lock<Option<PdUser>>,
     region: Region,
-    /// What a program calls the region's first byte; usually its address.
+    /// The address of the first byte in work requests; usually its virtual address.
     iova: u64,
     access: Access,
     key: AtomicU32,
     valid: AtomicBool,
-    /// Accesses in progress: deregistration waits for them.
+    /// Accesses in progress, which deregistration waits for.
     pins: AtomicU32,
-    /// A peer may use the key directly: deregistration takes that back.
+    /// Whether a peer has a grant for the key, which deregistration revokes.
     pub(crate) granted: AtomicBool,
-    /// Where its bytes are, in order.
-    places: SmallVec<[Region; 1]>,
-    /// What makes it, or parts of it, memory that peers can map, and keeps these in place.
+    /// The extents of memory that hold the region's bytes, in order.
+    extents: SmallVec<[Region; 1]>,
+    /// Keeps the region, or parts of it, remapped as shared, so that peers can map it.
     remapping: Lock<Option<Remapping>>,
-    /// Windows bound here: deregistration fails while there are any.
+    /// Windows bound to this region; deregistration fails while there are any.
     pub(crate) windows: AtomicUsize,
-    /// Is notified of what peers write.
+    /// Notified of peers' writes.
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// Is notified of what peers write into a region. (No verb has this; adapters have it as "notified
-/// writes".)
+/// Receives a notification of each write of a peer to a region. (Verbs have no such call; some
+/// adapters offer it as "notified writes".)
 pub trait Observer: Send + Sync + std::fmt::Debug {
-    /// `len` bytes at `offset` from the region's beginning have been written. It is called by
-    /// whichever thread makes progress, in the order in which they were written, and must not wait.
+    /// Called after `len` bytes at `offset` from the region's start have been written. The thread
+    /// that makes progress calls it, in the order of the writes; it must not wait.
     fn written(&self, offset: usize, len: usize);
 }
 
 impl Mr {
-    /// A region without a key.
+    /// Creates a region without a key.
     ///
     /// # Errors
-    /// `EINVAL` for a region too long.
+    /// `EINVAL` if the region is too long.
     pub(crate) fn new(
         pd: &Arc<Pd>,
         region: Region,
@@ -76,10 +76,10 @@ impl Mr {
         }
         let remapping = Remapping::of(&region, access);
         Ok(Arc::new(Self {
-            places: remapping.places(),
+            extents: remapping.extents(),
             remapping: Lock::new(Some(remapping)),
             pd: Arc::clone(pd),
-            hold: Lock::new(Some(pd.user())),
+            pd_user: Lock::new(Some(pd.user())),
             region,
             iova: if access.contains(Access::ZERO_BASED) { 0 } else { iova },
             access,
@@ -92,21 +92,21 @@ impl Mr {
         }))
     }
 
-    /// Checks that no window is bound to it.
+    /// Checks that no window is bound to the region.
     ///
     /// # Errors
-    /// `EBUSY` while one is.
+    /// `EBUSY` if a window is bound.
     pub(crate) fn check_unbound(&self) -> Result<()> {
         if self.windows.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
     }
 
-    /// Ends all access, and the use of the domain.
+    /// Ends all access, and drops the reference to the protection domain.
     pub(crate) fn retire(&self) {
         self.end_access();
-        *self.hold.lock() = None;
+        *self.pd_user.lock() = None;
     }
 
-    /// Ends all access: what is in progress is over on return.
+    /// Ends all access: on return no access is in progress.
     //= rfc5040#section-8.1.1
     //# An RNIC MUST ensure that the network interface can no longer modify an Advertised Buffer
     //# after the ULP revokes remote access rights for an STag.
@@ -115,18 +115,18 @@ impl Mr {
         if self.granted.load(Ordering::SeqCst) {
             shm::revoke(self.key());
         }
-        self.settle();
+        self.wait_for_pins();
         *self.remapping.lock() = None;
     }
 
-    /// Waits for accesses in progress, each of which lasts for one copy.
-    pub(crate) fn settle(&self) {
+    /// Waits until no access is in progress. Each lasts for one copy at most.
+    pub(crate) fn wait_for_pins(&self) {
         while self.pins.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
     }
 
-    /// Gives it its key.
+    /// Sets the key.
     pub(crate) fn set_key(&self, key: u32) {
         self.key.store(key, Ordering::Release);
     }
@@ -143,28 +143,28 @@ impl Mr {
         &self.pd
     }
 
-    /// What the region grants.
+    /// The access rights that the region grants.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Whether an observer is notified of what peers write.
+    /// Whether the region has an observer.
     pub(crate) fn is_observed(&self) -> bool {
         self.observer.is_some()
     }
 
-    /// Whether the keys work.
+    /// Whether the key is valid.
     pub(crate) fn is_valid(&self) -> bool {
         self.valid.load(Ordering::SeqCst)
     }
 
-    /// How peers reach it; `None` if they do not.
+    /// How peers reach the memory directly; `None` if they cannot.
     pub(crate) fn reach(&self) -> Option<Reach> {
         self.remapping.lock().as_ref().and_then(Remapping::reach)
     }
 
-    /// Name of the first byte.
+    /// The address of the first byte in work requests.
     pub(crate) fn iova(&self) -> u64 {
         self.iova
     }
@@ -173,7 +173,7 @@ impl Mr {
         self.region.len() as u64
     }
 
-    /// Holds the region still for one access to `len` bytes at `addr`.
+    /// Pins `len` bytes at `addr` for one access.
     pub(crate) fn pin(&self, addr: u64, len: u64) -> std::result::Result<Pin<'_>, AccessError> {
         self.pins.fetch_add(1, Ordering::SeqCst);
         let mut pin = Pin { mr: self, offset: 0, len: 0 };
@@ -193,46 +193,47 @@ impl Mr {
         Ok(pin)
     }
 
-    /// Where `len` bytes behind `offset` are, if they are together.
+    /// The memory of `len` bytes at `offset`, if they are in one extent.
     #[inline]
-    fn place(&self, offset: usize, len: usize) -> Option<Region> {
+    fn contiguous(&self, offset: usize, len: usize) -> Option<Region> {
         let mut start = 0;
-        self.places.iter().find_map(|place| {
-            let found = offset.checked_sub(start).and_then(|offset| place.part(offset, len));
-            start += place.len();
+        self.extents.iter().find_map(|extent| {
+            let found = offset.checked_sub(start).and_then(|offset| extent.part(offset, len));
+            start += extent.len();
             found
         })
     }
 }
 
-/// Memory that stays registered while this value lives. Held for one copy, never across a wait.
+/// A pinned range: deregistration waits until it is dropped. Held for one copy, never across
+/// a wait.
 #[derive(Debug)]
 pub(crate) struct Pin<'a> {
     mr: &'a Mr,
-    /// Where in the region it begins.
+    /// Where the range starts in the region.
     offset: usize,
     len: usize,
 }
 
 impl Pin<'_> {
-    /// Where it is, if it is together.
-    pub(crate) fn place(&self) -> Option<Region> {
-        self.mr.place(self.offset, self.len)
+    /// The memory of the range, if it is in one extent.
+    pub(crate) fn contiguous(&self) -> Option<Region> {
+        self.mr.contiguous(self.offset, self.len)
     }
 
-    /// Where its bytes are, in order; without bytes nowhere.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Region> {
+    /// The memory of the range, extent by extent; empty if the range is.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = Region> {
         let (offset, end) = (self.offset, self.offset + self.len);
         let mut start = 0;
-        self.mr.places.iter().filter_map(move |place| {
-            let (first, last) = (start, start + place.len());
+        self.mr.extents.iter().filter_map(move |extent| {
+            let (first, last) = (start, start + extent.len());
             start = last;
             let (from, to) = (first.max(offset), last.min(end));
-            if from < to { place.part(from - first, to - from) } else { None }
+            if from < to { extent.part(from - first, to - from) } else { None }
         })
     }
 
-    /// A peer has written to all of it.
+    /// Notifies the observer that a peer has written to the whole range.
     pub(crate) fn notify_observer(&self) {
         if let Some(observer) = &self.mr.observer {
             observer.written(self.offset, self.len);
@@ -246,51 +247,52 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// A region that stays registered while this value lives. Held for a few copies, never across a
-/// wait.
+/// A pinned region: deregistration waits until it is dropped. Held for a few copies, never
+/// across a wait.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct PinnedRegion<'a> {
     key: u32,
     pin: Pin<'a>,
 }
 
-impl<'a> Held<'a> {
-    /// Holds the region with this key still.
+impl<'a> PinnedRegion<'a> {
+    /// Pins the whole region of this key.
     pub(crate) fn new(key: u32, mr: &'a Mr) -> std::result::Result<Self, AccessError> {
         Ok(Self { key, pin: mr.pin(mr.iova(), mr.len())? })
     }
 
-    /// Whether it is the region of a key.
+    /// Whether this is the region of `key`.
     pub(crate) fn is_of(&self, key: u32) -> bool {
         self.key == key
     }
 
-    /// `len` bytes at `addr`; `None` when they do not lie inside, or are not together.
+    /// The memory of `len` bytes at `addr`; `None` if they are outside the region or in several
+    /// extents.
     pub(crate) fn part(&self, addr: u64, len: u64) -> Option<Region> {
         let offset = usize::try_from(addr.checked_sub(self.pin.mr.iova)?).ok()?;
-        self.pin.mr.place(offset, usize::try_from(len).ok()?)
+        self.pin.mr.contiguous(offset, usize::try_from(len).ok()?)
     }
 }
 
-/// Protection domains whose memory counts as well.
-pub(crate) trait MoreDomains: std::fmt::Debug {
-    /// Whether memory of a protection domain may be reached.
-    fn serves(&self, pd: &Arc<Pd>) -> bool;
+/// Protection domains that an access may use besides the queue pair's own.
+pub(crate) trait ExtraDomains: std::fmt::Debug {
+    /// Whether memory of a protection domain may be accessed.
+    fn permits(&self, pd: &Arc<Pd>) -> bool;
 }
 
-/// On whose behalf memory is accessed.
+/// The queue pair that accesses memory, and its protection domains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccessContext<'a> {
     pub(crate) pd: &'a Arc<Pd>,
-    /// Whose protection domains count as well, for the target of an extended connection.
-    pub(crate) xrcd: Option<&'a dyn MoreDomains>,
-    /// The queue pair, for windows of type 2, which belong to one.
+    /// Further protection domains, if the queue pair is the target of an extended connection.
+    pub(crate) xrcd: Option<&'a dyn ExtraDomains>,
+    /// The queue pair's number: a type 2 window belongs to a queue pair.
     pub(crate) qp_num: u32,
 }
 
 impl AccessContext<'_> {
-    /// Whether memory of a protection domain is open to it.
+    /// Whether memory of a protection domain may be accessed.
     pub(crate) fn belongs_to(&self, pd: &Arc<Pd>) -> bool {
-        Arc::ptr_eq(pd, self.pd) || self.xrcd.is_some_and(|xrcd| xrcd.serves(pd))
+        Arc::ptr_eq(pd, self.pd) || self.xrcd.is_some_and(|xrcd| xrcd.permits(pd))
     }
 }

@@ -24,7 +24,7 @@ pub enum WindowType {
 pub struct WindowBind {
     /// The region; `None` only when `length` is 0.
     pub region: Option<Arc<Mr>>,
-    /// First address in the region's address space.
+    /// First address, in the region's addresses.
     pub addr: u64,
     /// Length in bytes; 0 unbinds.
     pub length: u64,
@@ -43,13 +43,14 @@ struct Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Accesses through the window are over when it is unbound.
-        self.region.settle();
+        // Wait for accesses through the window, so that none is in progress once it is unbound.
+        self.region.wait_for_pins();
         self.region.windows.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A memory window: a remote key for a part of a region, bound and unbound without registration.
+/// A memory window: a remote key for a part of a region that is bound and unbound without
+/// registration.
 #[derive(Debug)]
 pub struct Mw {
     pd: PdUser,
@@ -59,12 +60,12 @@ pub struct Mw {
 }
 
 impl Mw {
-    /// A window without a key.
+    /// Creates a window without a key.
     pub(crate) fn new(pd: &Arc<Pd>, kind: WindowType) -> Arc<Self> {
         Arc::new(Self { pd: pd.user(), kind, key: AtomicU32::new(0), bound: Lock::new(None) })
     }
 
-    /// Gives it its key.
+    /// Sets the key.
     pub(crate) fn set_key(&self, key: u32) {
         self.key.store(key, Ordering::Release);
     }
@@ -92,20 +93,20 @@ impl Mw {
         self.kind
     }
 
-    /// A key for the next binding of a type 1 window: another one each time.
+    /// The key for the next binding of a type 1 window; each binding has another key.
     #[must_use]
     pub fn next_key(&self) -> u32 {
         let key = self.key();
         key & !0xff | key.wrapping_add(1) & 0xff
     }
 
-    /// Binds, re-binds or (length 0) unbinds, and gives the window the key `rkey`, which `rename`
-    /// does for the process.
+    /// Binds, re-binds or (length 0) unbinds the window and changes its key to `rkey`; `rename`
+    /// changes it in the process's table.
     ///
     /// # Errors
-    /// `EINVAL` for a binding that the verbs manual forbids: another domain, no right to bind,
-    /// remote rights without local write, a range outside the region, a type 2 window that is
-    /// bound already; those of `rename`.
+    /// `EINVAL` for a binding that the verbs manual forbids: another protection domain, no right to
+    /// bind, remote rights without local write, a range outside the region, or a type 2 window that
+    /// is already bound. Also the errors of `rename`.
     pub(crate) fn bind_as(
         &self,
         qp_num: u32,
@@ -150,8 +151,8 @@ impl Mw {
         Ok(Bound { region, addr: bind.addr, length, access: bind.access, qp_num })
     }
 
-    /// Unbinds because the queue pair `qp_num` or its peer invalidates the key. Returns false for a
-    /// window that is not its: of type 1, or not bound by it.
+    /// Unbinds the window because queue pair `qp_num` or its peer invalidates the key. Returns
+    /// false if it may not: the window is of type 1, or another queue pair has bound it.
     pub(crate) fn invalidate(&self, qp_num: u32) -> bool {
         let mut bound = self.bound.lock();
         let own =
@@ -162,8 +163,8 @@ impl Mw {
         own
     }
 
-    /// Checks an access through the window and pins the memory behind it, whose region goes to
-    /// `found`. The window's rights count; the region's were looked at when it was bound.
+    /// Checks an access through the window and pins the memory behind it. `found` keeps the region
+    /// alive meanwhile. Only the window's rights are checked; binding has checked the region's.
     pub(crate) fn access<'a>(
         &self,
         context: AccessContext<'_>,
@@ -172,7 +173,7 @@ impl Mw {
         needs: Access,
         found: &'a mut Option<Arc<Mr>>,
     ) -> std::result::Result<Pin<'a>, AccessError> {
-        // Held until the memory is pinned, so that unbinding finds the pin.
+        // Keep the lock until the memory is pinned, so that unbinding waits for the pin.
         let bound = self.bound.lock();
         let bound = bound.as_ref().ok_or(AccessError::Key)?;
         //= rfc5041#section-8.2

@@ -1,7 +1,7 @@
-//! Queue pair numbers. A number must lead a stranger to the right process: its upper 16 bits are a
-//! TCP port on which this process listens, its lower 8 bits say which of the port's queue pairs. A
-//! queue pair for datagrams has the UDP port of the same number. The lower 8 bits are given out in
-//! a random order, so that who knows one number, or the port, does not know the next.
+//! Queue pair numbers. A number leads peers to the right process: its upper 16 bits are a TCP port
+//! on which this process listens, its lower 8 bits select one of the port's queue pairs. A queue
+//! pair for datagrams uses the UDP port of the same number. The lower 8 bits are assigned in random
+//! order, so that a stranger cannot guess the next number from a known one.
 
 use std::sync::{Arc, Weak};
 
@@ -22,12 +22,12 @@ struct Port<T, D> {
     number: u16,
     slots: Vec<Slot<T>>,
     used: u32,
-    /// The UDP port, once a queue pair has needed it.
+    /// The UDP port of the same number, opened when a queue pair first needs it.
     datagrams: Option<Arc<D>>,
-    /// In which order the numbers are given out: in turn, so that a number of the past is not soon
-    /// reused.
+    /// The random order in which numbers are assigned, cyclically, so that a freed number is not
+    /// soon reused.
     order: [u8; QPS_PER_PORT as usize],
-    /// In the order.
+    /// The next index into `order`.
     next: usize,
 }
 
@@ -38,7 +38,7 @@ impl<T, D> Port<T, D> {
         Ok(Self { number, slots, used: 0, datagrams: None, order, next: 0 })
     }
 
-    /// The UDP port of this number, which `open` opens.
+    /// The UDP port of this number; `open` opens it the first time.
     fn datagrams(&mut self, open: impl Fn(u16) -> Result<Arc<D>>) -> Result<Arc<D>> {
         if let Some(port) = &self.datagrams {
             return Ok(Arc::clone(port));
@@ -46,7 +46,7 @@ impl<T, D> Port<T, D> {
         Ok(Arc::clone(self.datagrams.insert(open(self.number)?)))
     }
 
-    /// Reserves one of the port's numbers, of which there is a free one.
+    /// Reserves a free number of the port. The caller has checked that there is one.
     fn reserve(&mut self) -> Result<u32> {
         let count = self.order.len();
         let (turn, index) = (0..count)
@@ -61,11 +61,11 @@ impl<T, D> Port<T, D> {
     }
 }
 
-/// The numbers of this process, and what each of them stands for: a `T`. A UDP port is a `D`.
+/// The queue pair numbers of this process. `T` is the object of a number, `D` a UDP port.
 #[derive(Debug)]
 pub(crate) struct Numbers<T, D> {
     ports: Lock<Vec<Port<T, D>>>,
-    /// Listens on a TCP port, and says which.
+    /// Opens a listening TCP socket and returns its port.
     listen: fn() -> Result<u16>,
 }
 
@@ -74,15 +74,15 @@ impl<T, D> Numbers<T, D> {
         Self { ports: Lock::new(Vec::new()), listen }
     }
 
-    /// Reserves a number, opening another port when those that are open are full.
+    /// Reserves a number; opens another port if all open ones are full.
     ///
     /// # Errors
-    /// `ENOMEM` when there are too many queue pairs; what `socket(2)` and its kin report.
+    /// `ENOMEM` if there are too many queue pairs; the errors of `socket(2)` and similar calls.
     pub(crate) fn allocate(&self) -> Result<u32> {
         self.reserve(|_| Ok(())).map(|(number, ())| number)
     }
 
-    /// Reserves a number whose UDP port is ours, too.
+    /// Reserves a number whose UDP port this process also has.
     ///
     /// # Errors
     /// As for [`Numbers::allocate`].
@@ -93,7 +93,7 @@ impl<T, D> Numbers<T, D> {
         self.reserve(|port| port.datagrams(&open))
     }
 
-    /// Reserves a number of a port that gives what is asked of it.
+    /// Reserves a number of a port for which `ask` succeeds.
     fn reserve<R>(&self, mut ask: impl FnMut(&mut Port<T, D>) -> Result<R>) -> Result<(u32, R)> {
         let mut ports = self.ports.lock();
         for port in ports.iter_mut().filter(|port| port.used < QPS_PER_PORT) {
@@ -119,12 +119,12 @@ impl<T, D> Numbers<T, D> {
         Err(failure)
     }
 
-    /// The number now stands for this.
+    /// Assigns an object to a reserved number.
     pub(crate) fn bind(&self, number: u32, bound: &Arc<T>) {
         self.with_slot(number, |slot, _| *slot = Slot::Bound(Arc::downgrade(bound)));
     }
 
-    /// The number is free again.
+    /// Frees the number.
     pub(crate) fn release(&self, number: u32) {
         self.with_slot(number, |slot, used| {
             if !matches!(slot, Slot::Free) {
@@ -134,12 +134,12 @@ impl<T, D> Numbers<T, D> {
         });
     }
 
-    /// What the number stands for.
+    /// The object of a number.
     pub(crate) fn find(&self, number: u32) -> Option<Arc<T>> {
         self.with_slot(number, |slot, _| slot.bound()).flatten()
     }
 
-    /// Everything that has a number.
+    /// All objects that have a number.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         let ports = self.ports.lock();
         ports.iter().flat_map(|port| &port.slots).filter_map(Slot::bound).collect()
@@ -165,7 +165,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// The port, of TCP or UDP, that a queue pair number leads to.
+/// The TCP or UDP port in a queue pair number.
 pub(crate) fn port_of(number: u32) -> u16 {
     u16::try_from(number >> 8 & 0xffff).unwrap_or(0)
 }

@@ -1,20 +1,20 @@
-//! Opening a device, which brings the parts of the engine together.
+//! Opening a device, which connects the parts of the engine.
 
 use std::sync::Arc;
 
 use crate::context::Context;
 use crate::device::Device;
-use crate::qp::peers::{Rendezvous, meet_by};
+use crate::qp::peers::{Rendezvous, set_rendezvous};
 use crate::{Result, acceptor, debug, rendezvous};
 
 impl Context {
     /// Opens a device.
     ///
     /// # Errors
-    /// `EMFILE` and the like when there is no descriptor left.
+    /// `EMFILE` and similar if no descriptor is left.
     pub fn open(device: &Device) -> Result<Arc<Self>> {
         let (connect, forget) = (rendezvous::connect, rendezvous::forget);
-        meet_by(Rendezvous { serve: acceptor::serve, connect, forget });
+        set_rendezvous(Rendezvous { serve: acceptor::serve, connect, forget });
         debug::serve();
         Self::new(device)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::context::Context;
 use crate::{Errno, Result};
 
-/// A protection domain: memory, queue pairs and windows work together only inside one.
+/// A protection domain: memory, queue pairs and windows work together only within one domain.
 #[derive(Debug)]
 pub struct Pd {
     context: Arc<Context>,
@@ -20,13 +20,13 @@ impl Pd {
         Arc::new(Self { context: Arc::clone(context), users: AtomicUsize::new(0) })
     }
 
-    /// The context it belongs to.
+    /// The context of this domain.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Checks that it may be deallocated.
+    /// Checks that the domain may be deallocated.
     ///
     /// # Errors
     /// `EBUSY` while a region, window, queue pair or shared receive queue uses it.
@@ -40,7 +40,7 @@ impl Pd {
     }
 }
 
-/// The hold that an object has on its protection domain.
+/// An object's reference to its protection domain, which keeps that from being deallocated.
 #[derive(Debug)]
 pub(crate) struct PdUser(Arc<Pd>);
 

@@ -1,21 +1,21 @@
-//! Buffers for bytes on their way to and from sockets, lent to the connections that have any.
+//! A pool of socket buffers, lent to the connections that have bytes to send or receive.
 
 use crate::limits::IDLE_BUFFERS_MAX;
 use weft_sys::{Forkable, Lock};
 
-/// Size of a buffer: two of our largest FPDUs and room for what a receive brings with them.
+/// Size of a buffer: two of our largest FPDUs, with room for further bytes of the same receive.
 pub(super) const BUFFER_LEN: usize = 256 << 10;
 
 static IDLE: Forkable<Lock<Vec<Vec<u8>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
-/// Makes sure that `buffer` has memory.
+/// Gives `buffer` memory if it has none.
 pub(crate) fn borrow(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         *buffer = IDLE.get().lock().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN));
     }
 }
 
-/// Gives the memory of an empty buffer back.
+/// Returns the memory of an empty buffer to the pool.
 pub(crate) fn give_back(buffer: &mut Vec<u8>) {
     debug_assert!(buffer.is_empty());
     // A buffer that had to grow for a foreign peer's FPDUs is not worth keeping.

@@ -1,4 +1,4 @@
-//! Random bytes that nobody can guess, from the system's source.
+//! Unpredictable random bytes from the system's source.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -7,16 +7,16 @@ use crate::Result;
 /// Fresh random bytes.
 ///
 /// # Errors
-/// What `getrandom(2)` reports, such as `ENOSYS` where a filter forbids it.
+/// The errors of `getrandom(2)`, such as `ENOSYS` where a seccomp filter forbids it.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N]> {
-    // More could be cut short by a signal (`getrandom(2)`).
+    // A signal can cut longer requests short (`getrandom(2)`).
     const { assert!(N <= 256) }
     let mut bytes = [0; N];
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(bytes)
 }
 
-/// The numbers below `N` in an order that nobody can guess.
+/// A random permutation of the numbers below `N`.
 ///
 /// # Errors
 /// As [`bytes`].
@@ -27,7 +27,7 @@ pub(crate) fn order<const N: usize>() -> Result<[u8; N]> {
         *place = number;
     }
     for index in (1..N).rev() {
-        // A remainder of 64 bits prefers no number in a way that could be noticed.
+        // The bias of a 64-bit remainder is too small to notice.
         let choice = u64::from_ne_bytes(bytes()?) % (index as u64 + 1);
         order.swap(index, usize::try_from(choice).unwrap_or(index));
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_has_each_number_once_and_is_another_each_time() {
+    fn order_is_a_permutation_and_differs_each_time() {
         let [mut first, second] = [order::<256>().unwrap(), order::<256>().unwrap()];
         assert_ne!(first, second);
         first.sort_unstable();

@@ -1,25 +1,27 @@
-//! Progress: who looks at the sockets, and when.
+//! Progress: which thread looks at the sockets, and when.
 //!
 //! The thread that waits makes the progress. A thread that polls a completion queue
 //! ([`Reactor::poll`]) or waits for an event (`Reactor::wait`) reads and writes the sockets itself,
-//! so that a message costs no hand-over. One service thread covers the rest: one-sided operations
-//! must go on while the program computes. It keeps out of the way of the others:
+//! so that a message needs no hand-over to another thread. One service thread does the rest,
+//! because one-sided operations must go on while the program computes. It avoids competing with the
+//! program's threads:
 //!
-//! * It sleeps until a socket has something, so that an idle program uses no CPU, and wakes without
-//!   taking the event away.
-//! * If a thread has just polled, or promised to drive, the event is left to that thread, and the
-//!   service thread *stands by*: it sleeps with no look at the sockets, first for `STANDBY_MIN`,
-//!   and for up to `STANDBY` at a time as long as it finds that the program goes on polling.
-//! * Otherwise it does the work.
+//! * It sleeps until a socket is ready, so that an idle program uses no CPU. Its wakeup does not
+//!   consume the event.
+//! * If a thread of the program has just polled, or is in a wait that polls, the service thread
+//!   leaves the event to it and *stands by*: it sleeps without a look at the sockets, first for
+//!   `STANDBY_MIN`, and for up to `STANDBY` at a time while it finds that the program keeps
+//!   polling.
+//! * Otherwise the service thread does the work.
 //!
-//! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken
-//! costs more than that, and it costs the waker, who is often the peer (`spin.rs`).
+//! A waiting thread spins for a short while before it sleeps, if its last wait was short: a wakeup
+//! costs more than that, both to the sleeper and to the waker, which is often the peer (`spin.rs`).
 //!
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
-//! while the service thread stands by: then at most `STANDBY` passes before somebody looks.
+//! while the service thread stands by. A pass then follows within `STANDBY`.
 //!
-//! Sockets are registered edge-triggered for everything at once and never modified, so a source
-//! must work until it would block, or mark itself dirty.
+//! Sockets are registered once, edge-triggered and for all events. A source must therefore work
+//! until it would block, or queue itself again ([`Reactor::requeue`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,84 +43,84 @@ use weft_sys::{
 use crate::limits::EPOLL_EVENTS_MAX;
 use crate::{Errno, Result, presence};
 
-/// How long a service thread that stands by stays away from the sockets.
+/// Longest time that the service thread stands by without a look at the sockets.
 const STANDBY: Duration = Duration::from_micros(500);
-/// How long a waiter drives the fabric itself before it leaves that to the service thread, in
+/// How long a waiting thread makes progress itself before it leaves that to the service thread, in
 /// nanoseconds.
 const WAIT_DRIVE_NS: u64 = 2_000_000;
-/// How long a waiter that has got what it waited for may take to wait again, in nanoseconds.
-const COMES_BACK_NS: u64 = 20_000;
-/// The first time that the service thread stays away; a program that polls now and then, and
-/// computes or spins on its memory between, waits that long for what it left lying.
+/// How long a thread whose wait has ended may take before it waits again, in nanoseconds.
+const REWAIT_NS: u64 = 20_000;
+/// Shortest time that the service thread stands by. A program that polls only now and then, and
+/// computes or spins on its memory in between, waits that long for work that it left undone.
 const STANDBY_MIN: Duration = Duration::from_micros(10);
-/// A poll as old as this, in nanoseconds, is no reason any more to expect another.
+/// Age in nanoseconds from which a poll is no longer a sign that another will follow.
 const POLLING_NS: u64 = 10_000;
-/// A program that polls at least once in this time, perhaps while it has the core for only a part
-/// of it, polls without pause.
+/// A program that polls at least once in this time counts as polling without pause, even if it has
+/// the core for only a part of the time.
 const PAUSE: Duration = Duration::from_micros(4);
-/// Instead of a time: a thread of the program's is at the sockets now.
+/// Value of `polled_at` while a thread of the program is at the sockets.
 const BUSY: u64 = u64::MAX;
-/// The peer will send no more, or the connection has failed.
+/// Events after which the peer sends no more, or the connection has failed.
 const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
-/// Looks at the rings, which cost no system call, for each look at the sockets.
+/// Passes over the rings, which need no system call, for each pass over the sockets.
 const SOCKETS_EVERY: u32 = 16;
-/// The same when the last [`QUIET_LOOKS`] at the sockets have found nothing. That takes longer than
-/// an answer from another host does.
+/// The same after [`QUIET_LOOKS`] passes over the sockets found nothing, which takes longer than an
+/// answer from another host.
 const QUIET_SOCKETS_EVERY: u32 = 256;
 const QUIET_LOOKS: u32 = 256;
-/// Polls for each look at the clock. A program that polls now and then seems not to; then the
-/// service thread does the work, as it should.
+/// Polls for each reading of the clock. A program that polls rarely then looks like one that does
+/// not poll, and the service thread does the work, as it should.
 const CLOCK_EVERY: u32 = 16;
 
-/// Something that the reactor drives.
+/// A descriptor's owner, which the reactor calls.
 pub trait Source: Send + Sync + fmt::Debug {
-    /// The descriptor may be readable or writable, or has failed: do everything that does not
-    /// block. May be called by any thread, also by two at once, and without a reason.
+    /// Called when the descriptor may be readable or writable, or has failed. Does everything that
+    /// does not block. Any thread may call it, two at the same time too, and also without a reason.
     fn ready(&self);
 
-    /// The same, for sources to which it matters whether the stream has `ended`: if not, a read
-    /// that does not fill its buffer has emptied the socket.
+    /// Like [`Source::ready`], for sources that need to know whether the stream has `ended`: if it
+    /// has not, a read that does not fill its buffer has emptied the socket.
     fn ready_to(&self, ended: bool) {
         let _ = ended;
         self.ready();
     }
 
-    /// Do what was deferred by [`Reactor::defer`].
+    /// Does what was deferred by [`Reactor::defer`].
     fn flush(&self) {}
 
-    /// Go on where a pass left off ([`Reactor::requeue`]).
+    /// Continues where a pass stopped ([`Reactor::requeue`]).
     fn requeued(&self) {}
 
-    /// A timer of this source has expired; it is `now`.
+    /// Called when a timer of this source has expired; `now` is the current time.
     fn expired(&self, now: Instant) {
         let _ = now;
     }
 }
 
-/// Something in memory that the reactor looks at when it polls.
+/// Something in memory that each pass of the reactor polls.
 pub trait Polled: Send + Sync + fmt::Debug {
-    /// Whether there is something to do. Looked at all the time, by any thread.
+    /// Whether there is something to do. Called very often, by any thread.
     fn is_ready(&self) -> bool;
 
     /// Does it. May be called without a reason.
     fn run(&self);
 }
 
-/// A registered source.
+/// Identifies a registered source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// The reactor that it is registered with ([`Reactor::number`]).
+    /// The reactor that the source is registered with ([`Reactor::number`]).
     reactor: u32,
     slot: u64,
 }
 
-/// A running timer.
+/// Identifies a running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimerId(Instant, u64);
 
 impl TimerId {
-    /// When it expires.
+    /// When the timer expires.
     pub(crate) fn deadline(self) -> Instant {
         self.0
     }
@@ -142,27 +144,27 @@ struct Sources {
     free: Vec<u32>,
 }
 
-/// A source for which there is an event.
+/// A source with an event.
 struct Ready {
     source: Arc<dyn Source>,
     ended: bool,
 }
 
-/// What the driving thread needs at hand, so that a pass allocates nothing.
+/// State of the driving thread, kept so that a pass allocates nothing.
 #[derive(Default)]
 struct Driver {
     batch: Vec<Ready>,
     dirty: Vec<(Dirty, Arc<dyn Source>)>,
-    /// A copy of the reactor's, of this version.
+    /// A copy of the reactor's rings at version `rings_version`.
     rings: Vec<Arc<dyn Polled>>,
     rings_version: u32,
-    /// Polls since the sockets were last looked at.
+    /// Polls since the last pass over the sockets.
     without_sockets: u32,
-    /// Looks at the sockets on end that found nothing.
+    /// Consecutive passes over the sockets that found nothing.
     quiet_looks: u32,
-    /// Polls since the clock was last looked at.
+    /// Polls since the clock was last read.
     without_clock: u32,
-    /// Polls on end that found nothing since a core was last offered.
+    /// Consecutive polls that found nothing since the thread last yielded its core.
     empty_passes: u32,
 }
 
@@ -172,9 +174,9 @@ impl Driver {
     }
 }
 
-/// The driver of a process's sockets and timers.
+/// The engine's event loop: a process's sockets, rings and timers.
 pub struct Reactor {
-    /// No other reactor of this process or of its parents has the same.
+    /// Unique among the reactors of this process and of its parents.
     number: u32,
     epoll: OwnedFd,
     wake: OwnedFd,
@@ -186,39 +188,42 @@ pub struct Reactor {
     dirty_len: AtomicUsize,
     timers: Lock<BTreeMap<TimerId, Arc<dyn Source>>>,
     timer_serial: AtomicU64,
-    /// When a thread of the program's was last at the sockets, in nanoseconds of the monotonic
-    /// clock, or [`BUSY`].
+    /// When a thread of the program was last at the sockets, in nanoseconds of the monotonic clock,
+    /// or [`BUSY`].
     polled_at: AtomicU64,
-    /// Polls that had the driver, modulo 2^32.
+    /// Polls that got the driver lock, modulo 2^32.
     polls: AtomicU32,
-    /// A thread has been woken, perhaps for a socket: the next poll looks at them.
+    /// Set when a thread was woken, perhaps for a socket: the next poll makes a pass over the
+    /// sockets.
     sockets_due: AtomicBool,
-    /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
+    /// The time until which a thread in [`Reactor::wait`] makes progress. It expires by itself if
+    /// that thread is cancelled.
     driven_until: AtomicU64,
     yields: YieldPolicy,
-    /// Of the service thread.
+    /// Spinning of the service thread.
     service_spin: Spin,
-    /// 1 while the service thread stands by (also the futex it sleeps on).
+    /// 1 while the service thread stands by; also the futex that it sleeps on.
     standing_by: AtomicU32,
     started: AtomicBool,
 }
 
 static REACTOR: Forkable<Reactor> = Forkable::new(Reactor::new);
 
-/// What objects hold of the reactor from the time when they are made. In a forked child it leads to
-/// the child's own reactor, so that an inherited object leaves alone what the parent's watches.
+/// An object's reference to the reactor, taken when the object is made. In a forked child it refers
+/// to the child's own reactor, so that an inherited object does not touch what the parent's reactor
+/// watches.
 #[derive(Clone, Copy)]
 pub struct Handle(&'static Forkable<Reactor>);
 
 impl Handle {
-    /// The process's reactor, for an object that is made for no other: a context, a channel of the
-    /// connection manager, or a socket of the process itself.
+    /// The process's reactor, for an object that belongs to no other object: a context, a channel
+    /// of the connection manager, or a socket of the process itself.
     #[must_use]
     pub fn of_process() -> Self {
         Self(&REACTOR)
     }
 
-    /// The reactor, for one use.
+    /// The reactor, for one call.
     #[must_use]
     pub fn get(self) -> &'static Reactor {
         self.0.get()
@@ -231,11 +236,11 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Says that a thread of the program's is at the sockets; dropped, that it was just now.
+/// Marks a thread of the program as being at the sockets; dropping it records the time.
 #[derive(Debug)]
 pub struct Busy<'a> {
     reactor: &'a Reactor,
-    /// What time it was, or [`BUSY`] if that is to be looked up.
+    /// The time to record, or [`BUSY`] to read the clock.
     then: u64,
 }
 
@@ -252,10 +257,12 @@ impl fmt::Debug for Reactor {
     }
 }
 
-/// A child has none of the parent's threads and makes its own reactor. The parent's connections
-/// must end with the parent, so the child lets go of them.
-extern "C" fn leave_parents_sockets() {
-    // Another thread of the parent's may have held the lock; then the sockets stay open here.
+/// Detaches a forked child from the parent's sockets. The child has none of the parent's threads
+/// and makes its own reactor. The parent's connections must end with the parent, so the child must
+/// not keep them open.
+extern "C" fn detach_from_parents_sockets() {
+    // If another thread of the parent held the lock at the fork, the sockets stay open in the
+    // child.
     if let Some(sources) = REACTOR.inherited().and_then(|reactor| reactor.sources.try_lock()) {
         neutralise(sources.slots.iter().filter(|slot| slot.source.is_some()).map(|slot| slot.fd));
     }
@@ -264,7 +271,7 @@ extern "C" fn leave_parents_sockets() {
 impl Reactor {
     fn new() -> Self {
         static NUMBERS: AtomicU32 = AtomicU32::new(0);
-        // Without these two descriptors nothing can work and no caller could go on.
+        // Without these two descriptors nothing works, and no caller could handle the error.
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a descriptor for epoll");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .expect("a descriptor for wake-ups");
@@ -291,10 +298,10 @@ impl Reactor {
         }
     }
 
-    /// Drives `source` from now on; its descriptor must be non-blocking.
+    /// Starts to watch `fd` for `source`. The descriptor must be non-blocking.
     ///
     /// # Errors
-    /// What `epoll_ctl(2)` reports, and `EAGAIN` when the service thread cannot start.
+    /// The errors of `epoll_ctl(2)`; `EAGAIN` if the service thread cannot start.
     pub fn watch(&'static self, fd: BorrowedFd<'_>, source: Arc<dyn Source>) -> Result<Token> {
         self.start()?;
         let token = {
@@ -325,26 +332,26 @@ impl Reactor {
         Ok(token)
     }
 
-    /// Stops driving a source. It may still be called once by a thread that is at it now.
+    /// Stops watching a source. A thread that is in a pass may still call it once.
     pub fn unwatch(&self, fd: BorrowedFd<'_>, token: Token) {
         // Fails only if the descriptor was never added, and then there is nothing to remove.
         let _ = epoll::delete(&self.epoll, fd);
         self.forget(token);
     }
 
-    /// Looks at a ring at each pass from now on.
+    /// Starts to poll a ring in each pass.
     pub fn add_ring(&self, ring: Arc<dyn Polled>) {
         self.rings.lock().push(ring);
         self.rings_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Looks at it no more. It may still be run once by a thread that is at it now.
+    /// Stops polling a ring. A thread that is in a pass may still run it once.
     pub fn remove_ring(&self, ring: &Arc<dyn Polled>) {
         self.rings.lock().retain(|other| !Arc::ptr_eq(other, ring));
         self.rings_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Runs the rings that have something. Returns whether any had.
+    /// Runs the rings that are ready. Returns whether any was.
     fn scan_rings(&self, driver: &mut Driver) -> bool {
         let version = self.rings_version.load(Ordering::Acquire);
         if version != driver.rings_version {
@@ -359,12 +366,12 @@ impl Reactor {
         worked
     }
 
-    /// Whether a ring has something; asked by a thread that is about to sleep.
+    /// Whether a ring is ready. A thread that is about to sleep asks this.
     fn rings_are_ready(&self) -> bool {
         self.rings.lock().iter().any(|ring| ring.is_ready())
     }
 
-    /// Calls [`Source::expired`] at `deadline` (or up to `STANDBY` later).
+    /// Calls [`Source::expired`] at `deadline`, or up to `STANDBY` later.
     pub fn start_timer(&'static self, deadline: Instant, source: Arc<dyn Source>) -> TimerId {
         let id = TimerId(deadline, self.timer_serial.fetch_add(1, Ordering::Relaxed));
         let soonest = {
@@ -373,7 +380,8 @@ impl Reactor {
             timers.first_key_value().is_some_and(|(&first, _)| first == id)
         };
         if soonest {
-            // A failure to start shows where a socket is watched; a timer has no caller for it.
+            // A timer has no caller that could handle a failure to start; watching a socket reports
+            // it.
             let _ = self.start();
             self.end_standby();
             notify(&self.wake);
@@ -381,21 +389,20 @@ impl Reactor {
         id
     }
 
-    /// Stops a timer that has not expired yet.
+    /// Stops a timer that has not expired.
     pub fn stop_timer(&self, id: TimerId) {
         let stopped = self.timers.lock().remove(&id);
-        // Without the lock: the source may have timers of its own to stop.
+        // Drop the source without the lock, because its destructor may stop timers of its own.
         drop(stopped);
     }
 
-    /// One pass over the sockets by a thread that is polling. Returns at once when another thread
-    /// is at it.
+    /// Makes one pass for a polling thread. Returns at once if another thread is in a pass.
     pub fn poll(&self) {
         let then = self.polled_at.load(Ordering::Relaxed);
         let mut busy = self.busy();
         let Some(mut driver) = self.driver.try_lock() else { return };
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        // The clock costs as much as a look at a ring.
+        // Reading the clock costs as much as polling a ring.
         driver.without_clock += 1;
         if !driver.rings.is_empty() && driver.without_clock < CLOCK_EVERY {
             busy.then = then;
@@ -415,8 +422,8 @@ impl Reactor {
         } else {
             driver.without_sockets = 0;
             self.sockets_due.store(false, Ordering::Relaxed);
-            // An epoll that finds nothing takes no socket's lock: asking all the time does not
-            // disturb the packets that come in meanwhile.
+            // An `epoll_wait` that finds nothing takes no socket's lock, so frequent calls do not
+            // delay incoming packets.
             self.take_events(&mut driver.batch);
             let is_quiet = driver.batch.is_empty();
             driver.quiet_looks = if is_quiet { driver.quiet_looks.saturating_add(1) } else { 0 };
@@ -443,29 +450,30 @@ impl Reactor {
         self.yields.learn(now - before, now);
     }
 
-    /// Sleeps until somebody calls, but not for long.
+    /// Sleeps for a short time, or until a peer or thread of this process wakes the reactor.
     fn sleep_briefly(&self) {
         let _sleeping = presence::own().map(|presence| presence.settle_down());
         if !self.rings_are_ready() && self.dirty_len.load(Ordering::SeqCst) == 0 {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
-            // Interrupted: as if there were something. The C library's own call would be a point
-            // of cancellation, which no program expects in `ibv_poll_cq`.
+            // An interrupted sleep counts as an event. This is not the C library's `poll`, because
+            // that is a cancellation point, which no program expects in `ibv_poll_cq`.
             let _ = poll(&mut fds, Some(&timespec(TIMED_SLEEP)));
             self.sockets_due.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
+    /// Keeps the service thread standing by while the caller, a thread of the program, is at a
+    /// socket.
     pub fn busy(&self) -> Busy<'_> {
         self.polled_at.store(BUSY, Ordering::Relaxed);
         Busy { reactor: self, then: BUSY }
     }
 
-    /// Takes what `attempt` finds on a descriptor's object: waits for it, or if the descriptor is
-    /// non-blocking just makes a pass over the sockets. As [`Reactor::wait`] otherwise.
+    /// Takes what `attempt` finds. If `blocks`, waits for it as [`Reactor::wait`] does; otherwise
+    /// just makes a pass over the sockets.
     ///
     /// # Errors
-    /// `EAGAIN` when nothing is there and the descriptor is non-blocking; `EINTR` after a signal.
+    /// `EAGAIN` if nothing is found and the descriptor is non-blocking; `EINTR` after a signal.
     pub(crate) fn take<T>(
         &self,
         fd: BorrowedFd<'_>,
@@ -479,10 +487,10 @@ impl Reactor {
         }
     }
 
-    /// Waits until `attempt` finds what is waited for, driving the fabric meanwhile. `attempt` may
-    /// call what it is given to make a pass over the sockets; it is called again whenever `fd` is
-    /// readable or a socket has something. `spin` is of the object that is waited on. No lock is
-    /// held while the thread sleeps, so it may be cancelled there.
+    /// Waits until `attempt` returns a value, and makes progress meanwhile. `attempt` is called
+    /// whenever `fd` is readable or a socket is ready; its argument makes a pass over the sockets.
+    /// `spin` belongs to the object that is waited on. The thread holds no lock while it sleeps, so
+    /// it may be cancelled there.
     ///
     /// # Errors
     /// `EINTR` after a signal.
@@ -494,7 +502,8 @@ impl Reactor {
     ) -> Result<T> {
         let start = now_ns();
         let look = spin.ns(self.yields.are_cores_scarce(start));
-        // Those who have work for a core get it when this thread sleeps; it is woken sooner then.
+        // With few cores, skip the yield: a sleep gives the core to the threads that have work, and
+        // they wake this thread sooner.
         let mut offered = self.yields.are_cores_scarce(start);
         self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
         loop {
@@ -502,15 +511,15 @@ impl Reactor {
             let waited = now_ns() - start;
             if let Some(found) = found {
                 spin.learn(waited);
-                // It may come back at once, or not at all.
-                self.driven_until.store(start + waited + COMES_BACK_NS, Ordering::Relaxed);
+                // The thread may come back at once, or not at all.
+                self.driven_until.store(start + waited + REWAIT_NS, Ordering::Relaxed);
                 return Ok(found);
             }
             if waited >= WAIT_DRIVE_NS {
                 break;
             }
             if waited >= look && !std::mem::replace(&mut offered, true) {
-                // Perhaps the one that is waited for only needs this core.
+                // The thread that is waited for may only need this core.
                 self.offer_core();
             } else if waited >= look {
                 let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
@@ -532,23 +541,24 @@ impl Reactor {
         }
     }
 
-    /// The program is about to sleep where we do not see it: the service thread takes over.
+    /// Makes the service thread take over, because the program is about to sleep where we do not
+    /// see it.
     pub fn about_to_wait(&self) {
         self.end_standby();
     }
 
-    /// Whether deferred work will be looked at soon without anybody being woken for it.
+    /// Whether a pass will follow soon, so that deferred work needs no wakeup.
     #[must_use]
     pub fn may_defer(&self) -> bool {
         self.standing_by.load(Ordering::SeqCst) == 1
     }
 
-    /// Calls [`Source::flush`] at the next pass. Only if [`Reactor::may_defer`].
+    /// Calls [`Source::flush`] in the next pass. Allowed only if [`Reactor::may_defer`].
     pub fn defer(&self, source: Arc<dyn Source>) {
         self.add_dirty(Dirty::Deferred, source);
     }
 
-    /// Calls [`Source::requeued`] at the next pass, which will be soon.
+    /// Calls [`Source::requeued`] in the next pass, which follows soon.
     pub fn requeue(&self, source: Arc<dyn Source>) {
         self.add_dirty(Dirty::Requeued, source);
     }
@@ -558,14 +568,14 @@ impl Reactor {
         dirty.push((why, source));
         self.dirty_len.store(dirty.len(), Ordering::SeqCst);
         drop(dirty);
-        // The service thread may have left its parking place since the caller asked.
+        // The service thread may have ended its standby since the caller asked.
         if !self.may_defer() {
             notify(&self.wake);
         }
     }
 
-    /// Lets everything on the list go on once; what comes on it meanwhile waits for the next pass.
-    /// Returns whether there was anything on it.
+    /// Runs the sources on the dirty list once; sources that are added meanwhile wait for the next
+    /// pass. Returns whether the list had any.
     fn flush_dirty(&self, driver: &mut Driver) -> bool {
         if self.dirty_len.load(Ordering::SeqCst) == 0 {
             return false;
@@ -584,8 +594,8 @@ impl Reactor {
         true
     }
 
-    /// Frees the slot of a source. One of another reactor's, which an object of the parent's names
-    /// in a forked child, is none of these.
+    /// Frees the slot of a source. Does nothing for a token of another reactor, which an object
+    /// inherited by a forked child has.
     fn forget(&self, token: Token) {
         if token.reactor != self.number {
             return;
@@ -600,11 +610,11 @@ impl Reactor {
         }
     }
 
-    /// Takes the events that there are and appends their sources to `batch`.
+    /// Takes the pending events and appends their sources to `batch`.
     fn take_events(&self, batch: &mut Vec<Ready>) {
         let mut space = [const { MaybeUninit::uninit() }; EPOLL_EVENTS_MAX];
         let at_once = timespec(Duration::ZERO);
-        // Interrupted or failed: as if nothing had happened; the next pass asks again.
+        // An interrupted or failed call counts as no event; the next pass asks again.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&at_once)) else {
             return;
         };
@@ -618,7 +628,7 @@ impl Reactor {
                 && let Some(source) = &slot.source
                 && slot.generation == generation
             {
-                // The kernel's structure is packed: a copy, not a reference.
+                // The kernel's structure is packed, so copy the field instead of borrowing it.
                 let flags = event.flags;
                 let ended = flags.intersects(ENDED);
                 batch.push(Ready { source: Arc::clone(source), ended });
@@ -632,7 +642,7 @@ impl Reactor {
         }
         static HANDLED: AtomicBool = AtomicBool::new(false);
         if !HANDLED.swap(true, Ordering::AcqRel) {
-            in_forked_child(leave_parents_sockets)?;
+            in_forked_child(detach_from_parents_sockets)?;
         }
         let started = spawn_quiet("weft", || self.serve());
         if started.is_err() {
@@ -647,9 +657,9 @@ impl Reactor {
         }
     }
 
-    /// The service thread.
+    /// The loop of the service thread.
     fn serve(&self) {
-        // Timed sleeps are short; the default slack of 50 us would double them.
+        // The timed sleeps are short; the default timer slack of 50 us would double them.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(1_000));
         loop {
             let start = now_ns();
@@ -677,15 +687,15 @@ impl Reactor {
         false
     }
 
-    /// Whether a thread of the program's is polling, or waits in us and drives.
+    /// Whether a thread of the program polls, or waits in [`Reactor::wait`] and makes progress.
     fn is_driven(&self) -> bool {
         let now = now_ns();
         now.saturating_sub(self.polled_at.load(Ordering::Relaxed)) < POLLING_NS
             || now < self.driven_until.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until a socket may have something, a timer is due, or somebody calls. Takes no event
-    /// away: a poller must still find it.
+    /// Sleeps until a socket may be ready, a timer is due, or another thread notifies `wake`. It
+    /// consumes no event, so that a polling thread still finds it.
     fn sleep_until_ready(&self) {
         if self.dirty_len.load(Ordering::SeqCst) != 0 {
             return;
@@ -701,14 +711,15 @@ impl Reactor {
         }
         let mut fds =
             [PollFd::new(&self.epoll, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        // Interrupted or failed: as if there were something; the pass finds out.
+        // An interrupted or failed sleep counts as an event; the pass finds out.
         let _ = poll(&mut fds, timeout.as_ref());
         if fds[1].revents().contains(PollFlags::IN) {
             consume(&self.wake);
         }
     }
 
-    /// Stays away from the sockets as long as the program drives them, or until somebody calls.
+    /// Sleeps without a look at the sockets as long as the program makes progress, or until another
+    /// thread ends the standby.
     fn stand_by(&self) {
         let mut sleep = STANDBY_MIN;
         loop {
@@ -728,11 +739,13 @@ impl Reactor {
             if called || idle {
                 return;
             }
-            // A program that polls now and then may look at its memory for the rest of the time.
-            // One that waits in us keeps its promise, and is not to be disturbed.
+            // A program that polls now and then may look only at its memory for the rest of the
+            // time, so it gets short standbys. A thread in `wait` keeps polling until
+            // `driven_until`, and must not be disturbed.
             let is_promised = now < self.driven_until.load(Ordering::Relaxed);
             let is_dense = u128::from(polls) * PAUSE.as_nanos() >= sleep.as_nanos();
-            // One that finds completions at each poll looks at nothing else, but posts.
+            // A thread that finds a completion at each poll posts work in between, but looks at
+            // nothing else.
             let polled_at = self.polled_at.load(Ordering::Relaxed);
             let is_at_it = u128::from(now.saturating_sub(polled_at)) < PAUSE.as_nanos();
             let stays = is_promised || is_dense || is_at_it;
@@ -772,8 +785,8 @@ fn run_batch(batch: &mut Vec<Ready>) {
     }
 }
 
-/// The time by which timers go. What the reactor calls reads it here once, and hands it on: the
-/// protocol gets it as an argument.
+/// The time of the timers. The reactor's callers read it here once, and hand it on: protocol code
+/// gets the time as an argument.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
@@ -811,16 +824,16 @@ mod tests {
         }
     }
 
-    /// A reactor without a service thread.
+    /// Creates a reactor without a service thread.
     fn alone() -> &'static Reactor {
         let reactor = Reactor::new();
         reactor.started.store(true, Ordering::Release);
         Box::leak(Box::new(reactor))
     }
 
-    /// In a forked child objects of the parent's end, whose tokens are the parent's.
+    /// In a forked child, objects that were inherited from the parent hold the parent's tokens.
     #[test]
-    fn the_token_of_another_reactor_ends_no_watch() {
+    fn token_of_another_reactor_ends_no_watch() {
         let [parents, childs] = [alone(), alone()];
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (socket, peer) =

@@ -1,5 +1,5 @@
-//! Registered memory: which region or window each key of the process names, and the check that
-//! every access goes through.
+//! Registered memory: the process's table of regions and windows by key, and the check that every
+//! access passes.
 
 use std::sync::Arc;
 
@@ -8,50 +8,50 @@ use weft_sys::{Forkable, Region};
 use crate::Result;
 use crate::access::Access;
 use crate::keys::Keys;
-use crate::mr::{AccessContext, AccessError, Held, Mr, Observer, Pin};
+use crate::mr::{AccessContext, AccessError, Mr, Observer, Pin, PinnedRegion};
 use crate::mw::{Mw, WindowBind, WindowType};
 use crate::pd::Pd;
 
-/// What a key can name.
+/// The object of a key.
 #[derive(Clone, Debug)]
 pub(crate) enum Keyed {
     Region(Arc<Mr>),
     Window(Arc<Mw>),
-    /// A key that no access may use: a queue pair took it for its own protocol.
+    /// A key that no access may use, because a queue pair reserved it for its own protocol.
     Reserved,
 }
 
 static TABLE: Forkable<Keys<Keyed>> = Forkable::new(Keys::default);
 
-/// What the key names, if anything.
+/// The object of the key, if it is in use.
 pub(crate) fn find(key: u32) -> Option<Keyed> {
     TABLE.get().find(key)
 }
 
-/// Takes a key that no access may use.
+/// Reserves a key that no access may use.
 ///
 /// # Errors
-/// `ENOMEM` when there are too many.
+/// `ENOMEM` if too many keys are in use.
 pub(crate) fn reserve() -> Result<u32> {
     TABLE.get().insert(|_| Keyed::Reserved)
 }
 
-/// Frees a key. Nothing happens when it names nothing.
+/// Frees a key. Does nothing if the key is not in use.
 pub(crate) fn release(key: u32) {
     TABLE.get().remove(key);
 }
 
 impl Mr {
-    /// `ibv_reg_mr_iova2`: registers `region`, whose first byte is called `iova` from now on.
+    /// `ibv_reg_mr_iova2`: registers `region`; work requests address its first byte as `iova`.
     ///
     /// # Errors
-    /// `EINVAL` for a region too long; `ENOMEM` when there are too many.
+    /// `EINVAL` if the region is too long; `ENOMEM` if there are too many.
     pub fn register(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
         Self::new(pd, region, iova, access, None)?.insert()
     }
 
-    /// Registers `region`, whose `observer` is notified of what peers write. They write to it
-    /// through this process, never to its memory directly.
+    /// Registers `region`, whose `observer` is notified of peers' writes. Peers write to it through
+    /// this process, never directly to its memory.
     ///
     /// # Errors
     /// Those of [`Mr::register`].
@@ -73,11 +73,11 @@ impl Mr {
         Ok(self)
     }
 
-    /// `ibv_rereg_mr`: a region with the key of this one, which ends as by [`Mr::deregister`]. On
-    /// failure this one stays as it is.
+    /// `ibv_rereg_mr`: creates a region with this region's key and ends this one as
+    /// [`Mr::deregister`] does. If it fails, this region stays as it is.
     ///
     /// # Errors
-    /// Those of [`Mr::register`] and [`Mr::deregister`]; `EINVAL` when the key is invalidated.
+    /// Those of [`Mr::register`] and [`Mr::deregister`]; `EINVAL` if the key has been invalidated.
     pub fn reregister(
         &self,
         pd: &Arc<Pd>,
@@ -93,7 +93,7 @@ impl Mr {
         Ok(fresh)
     }
 
-    /// `ibv_dereg_mr`: the keys stop working, and accesses in progress have ended on return.
+    /// `ibv_dereg_mr`: invalidates the key. On return no access is in progress.
     ///
     /// # Errors
     /// `EBUSY` while a memory window is bound to the region.
@@ -104,7 +104,7 @@ impl Mr {
         Ok(())
     }
 
-    /// The region that is registered under this key.
+    /// The region that is registered under `key`.
     #[must_use]
     pub fn find(key: u32) -> Option<Arc<Self>> {
         match TABLE.get().find(key)? {
@@ -113,7 +113,7 @@ impl Mr {
         }
     }
 
-    /// Makes the keys unusable for a work request or a peer, and waits for accesses in progress.
+    /// Invalidates the key for a work request or a peer, and waits for accesses in progress.
     pub(crate) fn invalidate(&self) {
         TABLE.get().remove(self.key());
         self.end_access();
@@ -124,7 +124,7 @@ impl Mw {
     /// `ibv_alloc_mw`.
     ///
     /// # Errors
-    /// `ENOMEM` when there are too many keys.
+    /// `ENOMEM` if there are too many keys.
     pub fn allocate(pd: &Arc<Pd>, kind: WindowType) -> Result<Arc<Self>> {
         let window = Self::new(pd, kind);
         TABLE.get().insert(|key| {
@@ -134,37 +134,37 @@ impl Mw {
         Ok(window)
     }
 
-    /// `ibv_dealloc_mw`: the key stops working.
+    /// `ibv_dealloc_mw`: invalidates the key.
     pub fn deallocate(&self) {
         TABLE.get().remove(self.key());
         self.unbind();
     }
 
-    /// Binds, re-binds or (length 0) unbinds, and gives the window the key `rkey`.
+    /// Binds, re-binds or (length 0) unbinds the window, and changes its key to `rkey`.
     ///
     /// # Errors
-    /// Those of [`Mw::bind_as`]; `EINVAL` for a key of another window.
+    /// Those of [`Mw::bind_as`]; `EINVAL` if `rkey` is not a key of this window.
     pub(crate) fn bind(&self, qp_num: u32, rkey: u32, bind: &WindowBind) -> Result<()> {
         self.bind_as(qp_num, rkey, bind, |old, new| TABLE.get().rename(old, new))
     }
 }
 
-/// Finds the memory that keys name, and remembers the last, so that a stream of messages to one
-/// region does not go through the process's table each time.
+/// Finds the memory of a key, and remembers the last region, so that a stream of messages to one
+/// region does not search the process's table each time.
 #[derive(Debug, Default)]
 pub(crate) struct MrCache {
     last: Option<Arc<Mr>>,
 }
 
 impl MrCache {
-    /// Holds a whole region of this side's still, for several copies. The caller checks nothing
-    /// further than what [`Held::part`] does.
-    pub(crate) fn hold(
+    /// Pins a whole region of this process for several copies. Each copy's bounds are checked by
+    /// [`PinnedRegion::part`].
+    pub(crate) fn pin_region(
         &mut self,
         context: AccessContext<'_>,
         key: u32,
         needs: Access,
-    ) -> std::result::Result<Held<'_>, AccessError> {
+    ) -> std::result::Result<PinnedRegion<'_>, AccessError> {
         let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
         if !remembered {
             match find(key) {
@@ -179,11 +179,11 @@ impl MrCache {
         if !mr.access().contains(needs) {
             return Err(AccessError::Rights);
         }
-        Held::new(key, mr)
+        PinnedRegion::new(key, mr)
     }
 
-    /// Finds the memory that `key` names and checks domain, rights and bounds, in this order
-    /// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
+    /// Finds the memory of `key` and checks protection domain, rights and bounds, in this order.
+    /// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees.)
     pub(crate) fn access(
         &mut self,
         context: AccessContext<'_>,

@@ -1,9 +1,9 @@
 //! Connecting queue pairs whose programs exchanged numbers and GIDs themselves.
 //!
-//! Once both sides know each other (RTR), the one with the lower (GID, number) dials the TCP port
-//! in the other's number, and names the queue pair it wants in its MPA private data. The other
-//! ([`acceptor`]) holds the request until its own queue pair wants exactly this peer. Two queue
-//! pairs of one process are joined by a pair of local sockets.
+//! When both queue pairs know each other (RTR), the one with the lower (GID, number) dials the TCP
+//! port in the other's number, and names the wanted queue pair in its MPA private data. The other
+//! process ([`acceptor`]) holds the request until its own queue pair wants exactly this peer. Two
+//! queue pairs of one process are connected by a socket pair.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -25,12 +25,12 @@ use crate::qp::{self, Connection, Qp, pending};
 use crate::reactor::{self, Handle, Source};
 use crate::{Errno, Result, acceptor, numbers, tcp};
 
-/// How long a dialling side tries.
+/// How long the dialling side tries.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between attempts to dial.
+/// Pause between two attempts to dial.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The queue pair has reached RTR: brings its connection about.
+/// Connects a queue pair that has reached RTR.
 pub(crate) fn connect(qp: &Qp) {
     let Some((gid, number)) = qp.wanted_peer() else { return };
     if pending::is_expected(&(gid, number)) {
@@ -47,7 +47,7 @@ pub(crate) fn connect(qp: &Qp) {
     acceptor::connect(qp);
 }
 
-/// The queue pair does not want its peer any more.
+/// Stops dialling for a queue pair that no longer wants its peer.
 pub(crate) fn forget(qp: &Qp) {
     let dials: Vec<_> = {
         let mut dials = DIALS.get().lock();
@@ -98,7 +98,7 @@ fn inside(socket: OwnedFd, read_from: Option<OwnedFd>, peer: &Qp) -> Connection 
         read_from,
         local: None,
         peer: None,
-        // Nobody has to wait for the other's first message.
+        // Inside a process neither end has to wait for the other's first message.
         initiator: true,
         negotiated: Negotiated {
             revision: 2,
@@ -117,7 +117,7 @@ fn inside(socket: OwnedFd, read_from: Option<OwnedFd>, peer: &Qp) -> Connection 
 
 // ---- The side that dials ----
 
-/// A queue pair that dials its peer.
+/// The state of a queue pair that dials its peer.
 struct Dialling {
     qp: Weak<Qp>,
     number: u32,
@@ -150,7 +150,7 @@ impl Dialling {
     fn attach(&self, qp: &Qp, socket: OwnedFd, agreed: Agreed) {
         let Agreed { negotiated, early } = agreed;
         let (_, hello) = hello::split(&negotiated.peer_private_data);
-        // Fails only if the queue pair has been connected or destroyed meanwhile.
+        // Fails only if the queue pair was connected or destroyed in the meantime.
         let _ = qp.attach(Connection {
             local: tcp::local_address(&socket).ok(),
             peer: Some(self.peer),
@@ -167,7 +167,7 @@ impl Dialling {
 impl Caller for Dialling {
     type Question = Infallible;
 
-    /// The queue pair's number names the port.
+    /// Returns no path to ask for: the queue pair's number names the port.
     fn path(&self, _: Instant) -> Option<Path> {
         None
     }

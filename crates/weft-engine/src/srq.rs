@@ -18,20 +18,21 @@ use crate::{Errno, Result};
 /// `struct ibv_srq_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Work requests that fit.
+    /// Number of work requests that fit.
     pub max_wr: u32,
-    /// Scatter entries of each.
+    /// Number of scatter entries of each.
     pub max_sge: u32,
-    /// Below this many posted receives one `SRQ_LIMIT_REACHED` event is raised; 0 is off.
+    /// When fewer receives than this are posted, one `SRQ_LIMIT_REACHED` event is raised; 0
+    /// disables it.
     pub srq_limit: u32,
 }
 
-/// Whose messages wait for a receive.
+/// A queue pair whose messages wait for a receive from a shared receive queue.
 pub(crate) trait AwaitsReceive: Send + Sync + std::fmt::Debug {
-    /// The shared receive queue will bring no receive until it is asked again.
+    /// Called when the shared receive queue removes the queue pair from its waiting list.
     fn left_srq_list(&self);
 
-    /// A receive is there for messages that wait for one.
+    /// Called when a receive is available for the messages that wait.
     fn receive_posted(&self);
 }
 
@@ -39,12 +40,12 @@ pub(crate) trait AwaitsReceive: Send + Sync + std::fmt::Debug {
 struct SharedQueue {
     queue: RecvQueue,
     limit: u32,
-    /// Queue pairs whose messages found the queue empty, the first one first.
+    /// Queue pairs whose messages found the queue empty, in order of arrival.
     waiting: VecDeque<Weak<dyn AwaitsReceive>>,
 }
 
 impl SharedQueue {
-    /// The queue pair to bring a posted receive to, if one waits.
+    /// Takes the next waiting queue pair off the list, if a receive is posted and one waits.
     fn next_waiting(&mut self) -> Option<Arc<dyn AwaitsReceive>> {
         while self.queue.len() != 0 {
             if let Some(qp) = self.waiting.pop_front()?.upgrade() {
@@ -56,19 +57,19 @@ impl SharedQueue {
     }
 }
 
-/// What gives shared receive queues their numbers.
+/// The XRC domain that numbers shared receive queues.
 pub(crate) trait QueueDomain: Send + Sync + std::fmt::Debug {
-    /// The queue of this number goes away.
+    /// Removes the queue with this number.
     fn remove(&self, number: u32);
 }
 
-/// What a shared receive queue of an XRC domain has besides.
+/// The additional state of a shared receive queue in an XRC domain.
 #[derive(Debug)]
 struct Xrc {
     domain: Arc<dyn QueueDomain>,
     number: u32,
     cq: Arc<Cq>,
-    /// Keeps the completion queue in use until this one is destroyed.
+    /// Reference to the completion queue until this queue is destroyed.
     hold: Lock<Option<CqUser>>,
 }
 
@@ -77,7 +78,7 @@ struct Xrc {
 pub struct Srq {
     context: Arc<Context>,
     pd: PdUser,
-    /// The C ABI's own name for this object; events carry it to the program.
+    /// The C ABI's pointer for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     shared: Lock<SharedQueue>,
     users: AtomicUsize,
@@ -85,16 +86,17 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// `ibv_create_srq`; `attr.srq_limit` is ignored, as the manual says.
+    /// `ibv_create_srq`; ignores `attr.srq_limit`, as the manual says.
     ///
     /// # Errors
-    /// `EINVAL` for sizes beyond the device's.
+    /// `EINVAL` for sizes beyond the device's limits.
     pub fn new(pd: &Arc<Pd>, attr: SrqAttr) -> Result<Arc<Self>> {
         check(attr)?;
         Ok(Self::make(pd, attr, None))
     }
 
-    /// One that peers name by a number, which `domain` has given it; receives complete to `cq`.
+    /// Creates a queue with a number, which `domain` has assigned and by which peers name it. Its
+    /// receives complete to `cq`.
     pub(crate) fn numbered(
         pd: &Arc<Pd>,
         attr: SrqAttr,
@@ -121,18 +123,19 @@ impl Srq {
         })
     }
 
-    /// `ibv_get_srq_num`: the number by which a peer names it; only one of an XRC domain has one.
+    /// `ibv_get_srq_num`: the number by which a peer names this queue. Only a queue in an XRC
+    /// domain has one.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.xrc.as_ref().map(|xrc| xrc.number)
     }
 
-    /// Where receives complete, if not to the completion queue of their queue pair.
+    /// The completion queue of this queue's receives, if it is not their queue pair's.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
-    /// The context it belongs to.
+    /// The context of this queue.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
@@ -147,7 +150,7 @@ impl Srq {
     /// `ibv_post_srq_recv`.
     ///
     /// # Errors
-    /// `ENOMEM` when the queue is full, `EINVAL` for too many scatter entries.
+    /// `ENOMEM` if the queue is full, `EINVAL` for too many scatter entries.
     pub fn post(&self, request: &RecvRequest<'_>) -> Result<()> {
         let mut waiting = {
             let mut shared = self.shared.lock();
@@ -161,8 +164,8 @@ impl Srq {
         Ok(())
     }
 
-    /// Puts a queue pair on the list of those to bring the next receive to, unless `listed` says
-    /// that it is there. Returns whether there is a receive already.
+    /// Adds a queue pair to the list of those that wait for a receive, unless `listed` says that it
+    /// is on it. Returns true, without adding it, if a receive is posted.
     pub(crate) fn await_receive(&self, qp: Weak<dyn AwaitsReceive>, listed: &AtomicBool) -> bool {
         let mut shared = self.shared.lock();
         if shared.queue.len() != 0 {
@@ -174,7 +177,7 @@ impl Srq {
         false
     }
 
-    /// The same for a queue pair that may be on the lists of several.
+    /// Like [`Srq::await_receive`], for a queue pair that may be on the lists of several queues.
     pub(crate) fn await_receive_among_others(&self, qp: Weak<dyn AwaitsReceive>) -> bool {
         let mut shared = self.shared.lock();
         if shared.queue.len() != 0 {
@@ -186,10 +189,11 @@ impl Srq {
         false
     }
 
-    /// `ibv_modify_srq`: `limit` arms the limit event, `max_wr` resizes.
+    /// `ibv_modify_srq`: `limit` arms the limit event, `max_wr` resizes the queue.
     ///
     /// # Errors
-    /// `EINVAL` for a limit above the size, or a size below what is posted or beyond the device's.
+    /// `EINVAL` for a limit above the size, and for a size below the number of posted receives or
+    /// beyond the device's limit.
     pub fn modify(self: &Arc<Self>, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
         let mut shared = self.shared.lock();
         let size = max_wr.unwrap_or_else(|| shared.queue.capacity());
@@ -211,10 +215,10 @@ impl Srq {
         SrqAttr { max_wr: queue.capacity(), max_sge: queue.max_sge(), srq_limit: shared.limit }
     }
 
-    /// `ibv_destroy_srq`: no peer reaches it any more.
+    /// `ibv_destroy_srq`: afterwards no peer reaches the queue.
     ///
     /// # Errors
-    /// `EBUSY` while a queue pair uses it.
+    /// `EBUSY` while a queue pair uses the queue.
     pub fn destroy(&self) -> Result<()> {
         if self.users.load(Ordering::Acquire) != 0 {
             return Err(Errno::BUSY);
@@ -251,7 +255,8 @@ impl Srq {
         SrqUser(Arc::clone(self))
     }
 
-    /// Raises the limit event once and disarms it (ibv_modify_srq(3)).
+    /// If fewer receives are posted than the limit, raises the limit event and disarms it
+    /// (ibv_modify_srq(3)).
     fn check_limit(self: &Arc<Self>, shared: &mut SharedQueue) {
         if (shared.queue.len() as u64) < u64::from(shared.limit) {
             shared.limit = 0;
@@ -270,13 +275,13 @@ impl Object for Srq {
 /// Checks the sizes of a queue.
 ///
 /// # Errors
-/// `EINVAL` for sizes beyond the device's.
+/// `EINVAL` for sizes beyond the device's limits.
 pub(crate) fn check(attr: SrqAttr) -> Result<()> {
     let fits = attr.max_wr != 0 && attr.max_wr <= QP_WR_MAX && attr.max_sge <= SGE_MAX;
     if fits { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// The hold that a queue pair has on its shared receive queue.
+/// A queue pair's reference to its shared receive queue, which keeps that from being destroyed.
 #[derive(Debug)]
 pub(crate) struct SrqUser(Arc<Srq>);
 

@@ -1,10 +1,11 @@
-//! Connections whose peers are not known yet, and what of the process they may hold.
+//! Admission of connections whose peers are not known yet.
 //!
-//! Anybody can connect to a port. Until a connection has found its queue pair or its program it
-//! has a place in a [`Room`], which is a share of the process's descriptors, and a timer. When a
-//! room is full, the stranger that came first has to leave, if it has had its time; otherwise those
-//! who come wait in the kernel, and are called when a place is free. Who has something to say says
-//! it at once, so peers get in beside any number of others who are silent.
+//! Any host can connect to a port. Until a connection has been matched with its queue pair or
+//! program, it needs a permit from a [`Quota`], which is a share of the process's descriptors, and
+//! runs a timer. When a quota is used up, the oldest connection is evicted if its time has passed;
+//! otherwise new connections wait in the kernel's backlog, and their listener is notified when a
+//! permit is free. Honest peers send their request at once, so they get in beside any number of
+//! silent connections.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,201 +27,203 @@ use crate::limits::{
 use crate::reactor::{self, Handle, Source};
 use crate::{Errno, Result};
 
-/// Of every socket here.
+/// Flags of every socket here.
 const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// TCP connections whose MPA request has not come in whole.
-pub(crate) static HALF_OPEN: Room = Room::new(HALF_OPEN_SHARE, Some(HALF_OPEN_TIME));
-/// Requests for queue pairs that want no peer yet. Their peers dial again when they are closed.
-pub(crate) static HELD: Room = Room::new(HELD_SHARE, Some(Duration::ZERO));
+/// TCP connections whose MPA request is incomplete.
+pub(crate) static HALF_OPEN: Quota = Quota::new(HALF_OPEN_SHARE, Some(HALF_OPEN_TIME));
+/// Requests for queue pairs that do not want a peer yet. If they are closed, their peers dial
+/// again.
+pub(crate) static HELD: Quota = Quota::new(HELD_SHARE, Some(Duration::ZERO));
 /// Connection requests that the program has not taken.
-pub(crate) static REQUESTED: Room = Room::new(REQUESTED_SHARE, None);
-/// Unix sockets of processes that have not said what they want.
-pub(crate) static SESSIONS: Room = Room::new(SESSIONS_SHARE, Some(HALF_OPEN_TIME));
+pub(crate) static REQUESTED: Quota = Quota::new(REQUESTED_SHARE, None);
+/// Unix sockets of processes that have not yet sent their request.
+pub(crate) static SESSIONS: Quota = Quota::new(SESSIONS_SHARE, Some(HALF_OPEN_TIME));
 
-/// One whose peer is not known.
+/// A connection whose peer is not known.
 pub(crate) trait Stranger: Send + Sync {
-    /// Its place has been given to another: it closes its connection. Called without a lock.
-    fn turn_out(&self);
+    /// Closes the connection, because its permit goes to another. Called without a lock.
+    fn evict(&self);
 }
 
-/// Places for strangers of one kind.
-pub(crate) struct Room {
-    /// It has one in so many of the descriptors that the process may open.
+/// A bound on the strangers of one kind.
+pub(crate) struct Quota {
+    /// The bound is the process's descriptor limit divided by this.
     share: u64,
-    /// After this time a stranger leaves for another; `None`: never.
+    /// Age from which a stranger may be evicted for another; `None`: never.
     time: Option<Duration>,
-    guests: Forkable<Lock<Guests>>,
+    admitted: Forkable<Lock<Admitted>>,
 }
 
 #[derive(Default)]
-struct Guests {
-    /// By number, so that the first came first.
-    inside: BTreeMap<u64, Guest>,
-    /// Listeners to be called when there is a place.
-    waiting: Vec<Caller>,
+struct Admitted {
+    /// By serial number, so that the oldest is first.
+    permits: BTreeMap<u64, Holder>,
+    /// Listeners to notify when a permit is free.
+    waiters: Vec<Waiter>,
 }
 
-struct Guest {
+struct Holder {
     since: Instant,
-    /// `None` until it has come.
+    /// `None` until [`Permit::set_holder`].
     stranger: Option<Weak<dyn Stranger>>,
 }
 
-/// A listener that its reactor calls.
-struct Caller {
+/// A listener that waits for a permit.
+struct Waiter {
     reactor: Handle,
     listener: Weak<dyn Source>,
 }
 
-impl Caller {
-    fn call(&self) {
+impl Waiter {
+    fn notify(&self) {
         if let Some(listener) = self.listener.upgrade() {
             self.reactor.get().requeue(listener);
         }
     }
 }
 
-/// A place in a room, until dropped.
-pub(crate) struct Place {
-    room: &'static Room,
+/// A permit of a quota, returned when dropped.
+pub(crate) struct Permit {
+    quota: &'static Quota,
     number: u64,
     since: Instant,
 }
 
-impl Room {
+impl Quota {
     const fn new(share: u64, time: Option<Duration>) -> Self {
-        Self { share, time, guests: Forkable::new(|| Lock::new(Guests::default())) }
+        Self { share, time, admitted: Forkable::new(|| Lock::new(Admitted::default())) }
     }
 
-    /// How many places there are. The program may change the limit at any time.
+    /// The number of permits. The program may change the descriptor limit at any time.
     fn len(&self) -> usize {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let places = (descriptors / self.share).clamp(STRANGERS_MIN, STRANGERS_MAX);
-        usize::try_from(places).unwrap_or(usize::MAX)
+        let permits = (descriptors / self.share).clamp(STRANGERS_MIN, STRANGERS_MAX);
+        usize::try_from(permits).unwrap_or(usize::MAX)
     }
 
-    /// A place for one more, who comes `now`.
+    /// Takes a permit for a connection that arrives `now`.
     ///
     /// # Errors
-    /// When the room is full: since when somebody is there who will leave, if anybody will.
-    pub(crate) fn enter(
+    /// If the quota is used up: the time from which its oldest stranger may be evicted, if it ever
+    /// may.
+    pub(crate) fn acquire(
         &'static self,
         now: Instant,
-    ) -> std::result::Result<Place, Option<Instant>> {
-        self.enter_or_wait(now, None)
+    ) -> std::result::Result<Permit, Option<Instant>> {
+        self.acquire_or_wait(now, None)
     }
 
-    /// The same for a listener, which is called when there is a place.
-    fn enter_or_wait(
+    /// Like [`Quota::acquire`], for a listener, which is notified when a permit is free.
+    fn acquire_or_wait(
         &'static self,
         now: Instant,
         waiter: Option<(Handle, &Weak<dyn Source>)>,
-    ) -> std::result::Result<Place, Option<Instant>> {
+    ) -> std::result::Result<Permit, Option<Instant>> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let len = self.len();
-        let mut guests = self.guests.get().lock();
-        let mut leaving = None;
-        if guests.inside.len() >= len {
-            let due = guests.due(self.time);
+        let mut admitted = self.admitted.get().lock();
+        let mut evicted = None;
+        if admitted.permits.len() >= len {
+            let due = admitted.oldest_expiry(self.time);
             if due.is_none_or(|due| due > now) {
                 if let Some((reactor, listener)) = waiter
-                    && !guests.waiting.iter().any(|other| other.listener.ptr_eq(listener))
+                    && !admitted.waiters.iter().any(|other| other.listener.ptr_eq(listener))
                 {
-                    guests.waiting.push(Caller { reactor, listener: Weak::clone(listener) });
+                    admitted.waiters.push(Waiter { reactor, listener: Weak::clone(listener) });
                 }
                 return Err(due);
             }
-            leaving = guests.inside.pop_first().and_then(|(_, guest)| guest.stranger);
+            evicted = admitted.permits.pop_first().and_then(|(_, guest)| guest.stranger);
         }
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        guests.inside.insert(number, Guest { since: now, stranger: None });
-        drop(guests);
-        if let Some(stranger) = leaving.and_then(|stranger| stranger.upgrade()) {
-            stranger.turn_out();
+        admitted.permits.insert(number, Holder { since: now, stranger: None });
+        drop(admitted);
+        if let Some(stranger) = evicted.and_then(|stranger| stranger.upgrade()) {
+            stranger.evict();
         }
-        Ok(Place { room: self, number, since: now })
+        Ok(Permit { quota: self, number, since: now })
     }
 }
 
-impl Guests {
-    /// When the first has had its time.
-    fn due(&self, time: Option<Duration>) -> Option<Instant> {
-        let (_, first) = self.inside.first_key_value()?;
+impl Admitted {
+    /// When the oldest stranger may be evicted.
+    fn oldest_expiry(&self, time: Option<Duration>) -> Option<Instant> {
+        let (_, first) = self.permits.first_key_value()?;
         time.map(|time| first.since + time)
     }
 }
 
-impl Place {
-    /// When it was taken.
+impl Permit {
+    /// When the permit was taken.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
 
-    /// The stranger has come.
-    pub(crate) fn give_to(&self, stranger: Weak<dyn Stranger>) {
-        if let Some(guest) = self.room.guests.get().lock().inside.get_mut(&self.number) {
-            guest.stranger = Some(stranger);
+    /// Names the stranger to evict with this permit.
+    pub(crate) fn set_holder(&self, stranger: Weak<dyn Stranger>) {
+        if let Some(holder) = self.quota.admitted.get().lock().permits.get_mut(&self.number) {
+            holder.stranger = Some(stranger);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let waiting = {
-            let mut guests = self.room.guests.get().lock();
-            match guests.inside.remove(&self.number) {
-                Some(_) => std::mem::take(&mut guests.waiting),
-                // Given to another already.
+        let waiters = {
+            let mut admitted = self.quota.admitted.get().lock();
+            match admitted.permits.remove(&self.number) {
+                Some(_) => std::mem::take(&mut admitted.waiters),
+                // The permit has already been taken over by another stranger.
                 None => return,
             }
         };
-        waiting.iter().for_each(Caller::call);
+        waiters.iter().for_each(Waiter::notify);
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("Permit").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
-/// A listening socket whose connections all go to one function, as far as there are places.
+/// A listening socket that hands each connection to one function, if there is a permit for it.
 #[derive(Debug)]
 pub(crate) struct Listener {
     this: Weak<Self>,
     socket: OwnedFd,
     gate: Gate,
-    start: fn(Handle, OwnedFd, Place),
+    start: fn(Handle, OwnedFd, Permit),
 }
 
 impl Listener {
-    /// Gives the connections of a socket that listens to `start`, for as long as the process lives.
+    /// Hands the connections of a listening socket to `start` for as long as the process lives.
     ///
     /// # Errors
-    /// What [`Reactor::watch`](crate::reactor::Reactor::watch) reports; the socket is closed then.
+    /// The errors of [`Reactor::watch`](crate::reactor::Reactor::watch); the socket is closed then.
     pub(crate) fn serve(
         reactor: Handle,
         socket: OwnedFd,
-        room: &'static Room,
-        start: fn(Handle, OwnedFd, Place),
+        quota: &'static Quota,
+        start: fn(Handle, OwnedFd, Permit),
     ) -> Result<()> {
-        let gate = Gate::new(reactor, room);
+        let gate = Gate::new(reactor, quota);
         let listener =
             Arc::new_cyclic(|this| Self { this: Weak::clone(this), socket, gate, start });
         reactor.get().watch(listener.socket.as_fd(), Arc::clone(&listener) as _).map(drop)
     }
 
-    /// The same for a new Unix socket, among the [`SESSIONS`].
+    /// Listens on a new Unix socket, with permits of [`SESSIONS`].
     ///
     /// # Errors
-    /// `EADDRINUSE` and the like.
+    /// `EADDRINUSE` and similar.
     pub(crate) fn serve_unix(
         reactor: Handle,
         address: &SocketAddrUnix,
         kind: SocketType,
         backlog: i32,
-        start: fn(Handle, OwnedFd, Place),
+        start: fn(Handle, OwnedFd, Permit),
     ) -> Result<()> {
         let socket = socket_with(AddressFamily::UNIX, kind, SOCKET_FLAGS, None)?;
         bind(&socket, address)?;
@@ -228,12 +231,12 @@ impl Listener {
         Self::serve(reactor, socket, &SESSIONS, start)
     }
 
-    /// Accepts while there are connections and places for them; it is `now`.
+    /// Accepts while there are connections and permits for them.
     fn accept(&self, now: Instant) {
         let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
         let accept = || accept_with(&self.socket, SOCKET_FLAGS);
-        self.gate.pass(now, &me, accept, |socket, place| {
-            (self.start)(self.gate.reactor, socket, place);
+        self.gate.pass(now, &me, accept, |socket, permit| {
+            (self.start)(self.gate.reactor, socket, permit);
         });
     }
 }
@@ -253,47 +256,47 @@ impl Source for Listener {
     }
 }
 
-/// What a listener accepts by. A listener's socket tells of each connection once, so one that is
-/// not accepted must be looked for again: when there is a place, when a descriptor may be free, or
-/// when others have had their turn. The listener does so in [`Source::requeued`] and, behind
-/// [`Gate::open`], in [`Source::expired`].
+/// Accepts connections for a listener within a quota. Epoll reports each connection once, so the
+/// listener must accept again later if some were left: when a permit is free, when a descriptor may
+/// be free, or when other sources have had their turn. The listener does so in [`Source::requeued`]
+/// and, after [`Gate::open`], in [`Source::expired`].
 pub(crate) struct Gate {
     reactor: Handle,
-    room: &'static Room,
-    /// A timer runs.
+    quota: &'static Quota,
+    /// Whether a timer runs.
     closed: AtomicBool,
 }
 
 impl Gate {
-    pub(crate) fn new(reactor: Handle, room: &'static Room) -> Self {
-        Self { reactor, room, closed: AtomicBool::new(false) }
+    pub(crate) fn new(reactor: Handle, quota: &'static Quota) -> Self {
+        Self { reactor, quota, closed: AtomicBool::new(false) }
     }
 
-    /// A timer of the listener's has expired.
+    /// Called when the listener's timer has expired.
     pub(crate) fn open(&self) {
         self.closed.store(false, Ordering::Release);
     }
 
-    /// Has `accept` take connections of the listener `me` and gives them to `start`, as far as
-    /// there are places for them; it is `now`.
+    /// Takes connections of the listener `me` with `accept`, and hands them to `start`, while there
+    /// are permits.
     pub(crate) fn pass<T>(
         &self,
         now: Instant,
         me: &Weak<dyn Source>,
         mut accept: impl FnMut() -> Result<T>,
-        mut start: impl FnMut(T, Place),
+        mut start: impl FnMut(T, Permit),
     ) {
         for _ in 0..ACCEPTS_MAX {
-            let place = match self.room.enter_or_wait(now, Some((self.reactor, me))) {
-                Ok(place) => place,
+            let permit = match self.quota.acquire_or_wait(now, Some((self.reactor, me))) {
+                Ok(permit) => permit,
                 Err(due) => return self.close(me, due),
             };
             match accept() {
-                Ok(connection) => start(connection, place),
+                Ok(connection) => start(connection, permit),
                 Err(Errno::AGAIN) => return,
-                // One that went away before it was accepted does not stop the others.
+                // A connection that was closed before it was accepted does not stop the others.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // Most likely there is no descriptor left, which nobody tells when there is.
+                // Most likely no descriptor is left, and nothing reports when one becomes free.
                 Err(_) => return self.close(me, Some(now + ACCEPT_RETRY)),
             }
         }
@@ -324,52 +327,57 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Guest {
-        is_out: AtomicBool,
+    struct TestStranger {
+        is_evicted: AtomicBool,
     }
 
-    impl Stranger for Guest {
-        fn turn_out(&self) {
-            self.is_out.store(true, Ordering::Relaxed);
+    impl Stranger for TestStranger {
+        fn evict(&self) {
+            self.is_evicted.store(true, Ordering::Relaxed);
         }
     }
 
-    fn come(place: &Place) -> Arc<Guest> {
-        let guest = Arc::new(Guest::default());
-        place.give_to(Arc::downgrade(&guest) as _);
-        guest
+    fn add_stranger(permit: &Permit) -> Arc<TestStranger> {
+        let stranger = Arc::new(TestStranger::default());
+        permit.set_holder(Arc::downgrade(&stranger) as _);
+        stranger
     }
 
-    /// So large a share that the bound is [`STRANGERS_MIN`] everywhere.
+    /// So large a share that the quota is [`STRANGERS_MIN`] on every machine.
     const SHARE: u64 = 1 << 40;
 
     #[test]
-    fn the_first_leaves_for_another_when_it_has_had_its_time() {
+    fn oldest_stranger_is_evicted_once_its_time_has_passed() {
         const TIME: Duration = Duration::from_millis(100);
-        static ROOM: Room = Room::new(SHARE, Some(TIME));
+        static QUOTA: Quota = Quota::new(SHARE, Some(TIME));
         let start = Instant::now();
-        let places: Vec<Place> = (0..STRANGERS_MIN).map(|_| ROOM.enter(start).unwrap()).collect();
-        let guests: Vec<_> = places.iter().map(come).collect();
+        let permits: Vec<Permit> =
+            (0..STRANGERS_MIN).map(|_| QUOTA.acquire(start).unwrap()).collect();
+        let strangers: Vec<_> = permits.iter().map(add_stranger).collect();
         let early = start + TIME - Duration::from_nanos(1);
-        assert_eq!(ROOM.enter(early).unwrap_err(), Some(start + TIME));
-        let another = ROOM.enter(start + TIME).expect("the first has had its time");
-        let is_out = |guest: &Arc<Guest>| guest.is_out.load(Ordering::Relaxed);
-        assert_eq!(guests.iter().map(is_out).collect::<Vec<_>>(), [true, false, false, false]);
-        // The place of one that has left for another is not free again.
-        let len = || ROOM.guests.get().lock().inside.len() as u64;
-        drop(places);
+        assert_eq!(QUOTA.acquire(early).unwrap_err(), Some(start + TIME));
+        let another = QUOTA.acquire(start + TIME).expect("the first has had its time");
+        let is_evicted = |stranger: &Arc<TestStranger>| stranger.is_evicted.load(Ordering::Relaxed);
+        assert_eq!(
+            strangers.iter().map(is_evicted).collect::<Vec<_>>(),
+            [true, false, false, false]
+        );
+        // The permit of an evicted stranger is not free again.
+        let len = || QUOTA.admitted.get().lock().permits.len() as u64;
+        drop(permits);
         assert_eq!(len(), 1);
         drop(another);
         assert_eq!(len(), 0);
     }
 
     #[test]
-    fn nobody_leaves_a_room_without_a_time() {
-        static ROOM: Room = Room::new(SHARE, None);
+    fn quota_without_a_time_evicts_nobody() {
+        static QUOTA: Quota = Quota::new(SHARE, None);
         let now = Instant::now();
-        let places: Vec<Place> = (0..STRANGERS_MIN).map(|_| ROOM.enter(now).unwrap()).collect();
-        assert_eq!(ROOM.enter(now).unwrap_err(), None);
-        drop(places);
-        ROOM.enter(now).expect("room again");
+        let permits: Vec<Permit> =
+            (0..STRANGERS_MIN).map(|_| QUOTA.acquire(now).unwrap()).collect();
+        assert_eq!(QUOTA.acquire(now).unwrap_err(), None);
+        drop(permits);
+        QUOTA.acquire(now).expect("the permits are free again");
     }
 }

@@ -1,4 +1,5 @@
-//! TCP sockets for connections: non-blocking, without delay, and aware of a dead peer.
+//! TCP sockets for connections: non-blocking, without Nagle's delay, and with detection of a dead
+//! peer.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,19 +17,19 @@ use crate::device::Device;
 use crate::limits::TCP_BACKLOG;
 use crate::{Errno, Result};
 
-/// How long sent data may stay unacknowledged before the connection is given up.
+/// How long sent data may stay unacknowledged before TCP ends the connection.
 const USER_TIMEOUT_MS: u32 = 20_000;
-/// When and how often an idle connection is probed.
+/// How soon and how often an idle connection is probed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 5;
 /// Longest ULPDU between Weft peers: 32 KiB of payload and the longer of the two DDP headers.
 const WEFT_MULPDU: usize = (32 << 10) + weft_wire::ddp::UNTAGGED_LEN;
 
-/// Starts to connect from `local`, whose port is chosen by the system, to `peer`.
+/// Starts to connect to `peer` from the address `local` and a port that the system chooses.
 ///
 /// # Errors
-/// What the system reports at once; most failures show later.
+/// The errors that the system reports at once; most failures show later.
 pub(crate) fn dial(local: Option<IpAddr>, peer: SocketAddr) -> Result<OwnedFd> {
     let socket = stream_socket(&peer)?;
     tune(&socket)?;
@@ -41,14 +42,14 @@ pub(crate) fn dial(local: Option<IpAddr>, peer: SocketAddr) -> Result<OwnedFd> {
     }
 }
 
-/// Listens on `port` (0: any) of every address, IPv4 and IPv6; returns the port, too.
+/// Listens on `port` (0: any) of every address, IPv4 and IPv6. Returns the socket and the port.
 ///
 /// # Errors
-/// `EADDRINUSE` and the like.
+/// `EADDRINUSE` and similar.
 pub(crate) fn listen_everywhere(port: u16) -> Result<(OwnedFd, u16)> {
     let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let v4 = SocketAddr::from(([0, 0, 0, 0], port));
-    // A machine without IPv6 has no socket of that family.
+    // A machine without IPv6 has no sockets of that family.
     let socket = listen_on(v6).or_else(|_| listen_on(v4))?;
     let port = local_address(&socket)?.port();
     Ok((socket, port))
@@ -70,10 +71,10 @@ fn stream_socket(address: &SocketAddr) -> Result<OwnedFd> {
     socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
-/// Sets what every connection wants.
+/// Sets the socket options of every connection.
 ///
 /// # Errors
-/// What `setsockopt(2)` reports.
+/// The errors of `setsockopt(2)`.
 pub(crate) fn tune(socket: &OwnedFd) -> Result<()> {
     //= rfc5044#section-5.1
     //# For example, passing FPDU buffers sized to the current EMSS to the TCP socket and using the
@@ -91,25 +92,25 @@ pub(crate) fn tune(socket: &OwnedFd) -> Result<()> {
     }
 }
 
-/// TCP's congestion control, if not the system's choice: `WEFT_CONGESTION` names one.
+/// The congestion control that `WEFT_CONGESTION` names; `None` for the system's default.
 fn congestion_wanted() -> Option<&'static str> {
     static CHOICE: OnceLock<Option<String>> = OnceLock::new();
     let choice = CHOICE.get_or_init(|| std::env::var("WEFT_CONGESTION").ok());
     choice.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Our end of a connection, an IPv4 address in its plain form.
+/// Our address of a connection; an IPv4-mapped address is converted to IPv4.
 ///
 /// # Errors
-/// `ENOTCONN` and the like.
+/// `ENOTCONN` and similar.
 pub(crate) fn local_address(socket: &OwnedFd) -> Result<SocketAddr> {
     Ok(plain(getsockname(socket)?.try_into()?))
 }
 
-/// The peer's end of a connection, an IPv4 address in its plain form.
+/// The peer's address of a connection; an IPv4-mapped address is converted to IPv4.
 ///
 /// # Errors
-/// `ENOTCONN` and the like.
+/// `ENOTCONN` and similar.
 pub(crate) fn peer_address(socket: impl AsFd) -> Result<SocketAddr> {
     Ok(plain(getpeername(socket)?.ok_or(Errno::NOTCONN)?.try_into()?))
 }
@@ -125,8 +126,8 @@ pub(crate) fn mulpdu(socket: &OwnedFd, weft_peer: bool, markers: bool) -> usize 
     fpdu::mulpdu(emss, markers)
 }
 
-/// Whether we want CRCs on a connection between two addresses: not inside one host, where no wire
-/// is. `WEFT_CRC` 0 or 1 decides for all connections. The peer may want them all the same.
+/// Whether we want CRCs on a connection between two addresses: not inside one host, where there is
+/// no wire. `WEFT_CRC` 0 or 1 decides for all connections. The peer may still require them.
 pub(crate) fn crc_wanted(local: IpAddr, peer: IpAddr) -> bool {
     static CHOICE: OnceLock<Option<bool>> = OnceLock::new();
     let choice = CHOICE.get_or_init(|| match std::env::var("WEFT_CRC").as_deref() {
@@ -155,7 +156,7 @@ fn tcp_maxseg(socket: &OwnedFd) -> Option<usize> {
     weft_sys::tcp_maxseg(socket.as_fd()).ok()
 }
 
-/// The address with the port, and, where it is link-local, with the device's scope.
+/// The socket address of `address` and `port`; with the device's scope if it is link-local.
 pub(crate) fn address_on(device: &Device, address: IpAddr, port: u16) -> SocketAddr {
     match address {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_of_this_host_is_local() {
+    fn loopback_address_is_local() {
         assert!(is_local("127.0.0.1".parse().unwrap(), "127.0.0.9".parse().unwrap()));
         assert!(!is_local("127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap()));
     }

@@ -1,15 +1,15 @@
-//! A timer of the reactor's that ends with its owner.
+//! A reactor timer that stops when it is dropped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::reactor::{self, Handle, Source, TimerId};
 
-/// Calls [`Source::expired`] of its owner once, unless it is dropped before. The reactor keeps the
+/// Calls the owner's [`Source::expired`] once, unless it is dropped before. The reactor keeps the
 /// owner alive meanwhile.
 ///
-/// Another thread may call that before the timer has been put where the owner looks for it: start
-/// it under the lock that [`Source::expired`] takes.
+/// Another thread may make that call before the owner has stored the timer, so start the timer
+/// under the lock that the owner's [`Source::expired`] takes.
 #[derive(Debug)]
 pub(crate) struct Timer {
     reactor: Handle,
@@ -17,22 +17,22 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Expires at `deadline`.
+    /// Starts a timer that expires at `deadline`.
     pub(crate) fn at(reactor: Handle, deadline: Instant, owner: Arc<dyn Source>) -> Self {
         Self { reactor, id: reactor.get().start_timer(deadline, owner) }
     }
 
-    /// Expires when `time` has passed.
+    /// Starts a timer that expires when `time` has passed.
     pub(crate) fn after(reactor: Handle, time: Duration, owner: Arc<dyn Source>) -> Self {
         Self::at(reactor, reactor::now() + time, owner)
     }
 
-    /// When it expires.
+    /// When the timer expires.
     pub(crate) fn deadline(&self) -> Instant {
         self.id.deadline()
     }
 
-    /// Whether it has expired. A call of [`Source::expired`] may be for an earlier timer.
+    /// Whether the timer has expired. A call of [`Source::expired`] may be for an earlier timer.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now >= self.deadline()
     }

@@ -1,4 +1,4 @@
-//! Datagrams on their way to a UDP socket, as few system calls as possible.
+//! Outgoing datagrams, collected so that few system calls send them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,33 +7,33 @@ use weft_sys::{Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 use crate::limits::UDP_RUN_BYTES_MAX;
 use crate::{Errno, Result, pool};
 
-/// Bytes of room that a socket asks for in either direction: nothing slows a sender of datagrams
-/// down, so the receiver's kernel must hold what the program has not taken yet.
+/// Buffer bytes that a socket asks the kernel for in each direction. Nothing slows a sender of
+/// datagrams down, so the receiver's kernel must hold what the program has not taken yet.
 const SOCKET_ROOM: i32 = 8 << 20;
 
-/// Binds a UDP socket of every address of the host.
+/// Binds a UDP socket on every address of the host.
 ///
 /// # Errors
-/// `EADDRINUSE` and the like.
+/// `EADDRINUSE` and similar.
 pub(crate) fn bind(port: u16, shared: bool) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(port, shared)?;
     socket.set_room(SOCKET_ROOM);
     Ok(socket)
 }
 
-/// Datagrams that a socket is to take: written one by one, sent together. Equal ones to one
-/// destination make a run, which the kernel cuts (`UDP_SEGMENT`).
+/// A queue of datagrams for a socket. Consecutive datagrams of one size to one destination form a
+/// run, which the kernel segments (`UDP_SEGMENT`).
 #[derive(Debug)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     runs: Vec<Run>,
     /// The first run that has not been sent.
     next: usize,
-    /// Longest datagram that the path takes in a run; longer ones go one by one, in IP fragments.
+    /// Longest datagram that the path takes in a run; longer ones are sent singly, in IP fragments.
     segment_max: usize,
-    /// Datagrams that are out: taken by the kernel, or dropped.
+    /// Datagrams that have left the queue: sent, or dropped.
     done: u64,
-    /// Of those, the ones that the network did not take.
+    /// Those of them that were dropped, because the network refused them.
     dropped: u64,
 }
 
@@ -53,7 +53,7 @@ impl Outbox {
         self.runs.is_empty()
     }
 
-    /// Adds the datagram that `write` appends to the buffer; nothing if it fails.
+    /// Adds the datagram that `write` appends to the buffer; adds nothing if `write` fails.
     pub(crate) fn push<E>(
         &mut self,
         to: SocketAddr,
@@ -84,7 +84,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends. Returns false when the socket had no room for all.
+    /// Sends the queued datagrams. Returns false if the socket had no room for all.
     pub(crate) fn send(&mut self, socket: &UdpSocket) -> bool {
         while let Some(first) = self.runs.get(self.next) {
             match socket.send(&self.bytes, &self.runs[self.next..]) {
@@ -94,12 +94,12 @@ impl Outbox {
                     self.next += count;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return false,
-                // Too long for the path as a part of a run, or the interface cannot cut.
+                // The run's segments are too long for the path, or the interface cannot segment.
                 Err(Errno::INVAL | Errno::MSGSIZE | Errno::IO) if datagrams_of(first) > 1 => {
                     self.segment_max = self.segment_max.min(first.segment - 1);
                     self.split(self.next);
                 }
-                // Datagrams are not reliable; the next one may get through.
+                // Datagrams are unreliable; the next one may get through.
                 Err(_) => {
                     let lost = datagrams_of(first);
                     self.done += lost;
@@ -112,7 +112,7 @@ impl Outbox {
         true
     }
 
-    /// Makes a run of each datagram of the run at `index`.
+    /// Splits the run at `index` into runs of one datagram each.
     fn split(&mut self, index: usize) {
         let Run { bytes, segment, to, from } = self.runs[index].clone();
         let singles = bytes.clone().step_by(segment).map(|start| {
@@ -122,7 +122,7 @@ impl Outbox {
         self.runs.splice(index..=index, singles);
     }
 
-    /// Forgets what has not been sent.
+    /// Drops what has not been sent.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.next = 0;
@@ -132,12 +132,12 @@ impl Outbox {
         }
     }
 
-    /// Datagrams of this outbox that are out, from its beginning.
+    /// Number of datagrams that have left this outbox since its creation.
     pub(crate) fn done(&self) -> u64 {
         self.done
     }
 
-    /// Of those, the ones that the network did not take.
+    /// Number of those that the network refused.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -176,7 +176,7 @@ mod tests {
         {
             push(&mut outbox, to, &vec![0; length]);
         }
-        // The shorter one ends a run; another destination does, too.
+        // A shorter datagram ends a run, and so does another destination.
         assert_eq!(lengths(&outbox), [(24, 10), (4, 4), (5, 5), (5, 5), (5, 5)]);
         outbox.clear();
         for _ in 0..SEGMENTS_MAX + 1 {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_the_path_does_not_take_is_sent_one_by_one() {
+    fn run_that_the_path_refuses_is_sent_singly() {
         let (sender, receiver) = (bind(0, false).expect("free"), bind(0, false).expect("free"));
         let port = receiver.port().expect("bound");
         let to = SocketAddr::from(([127, 0, 0, 1], port));
@@ -203,7 +203,7 @@ mod tests {
         push(&mut outbox, to, &[3; 20]);
         outbox.split(0);
         assert_eq!(lengths(&outbox), [(100, 100), (100, 100), (100, 100), (20, 20)]);
-        // What a path of a shorter MTU would have made it.
+        // A path with a smaller MTU sets this value.
         outbox.segment_max = 99;
         assert!(outbox.send(&sender), "there is room");
         assert_eq!((outbox.done(), outbox.dropped()), (4, 0));
@@ -220,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_network_refuses_is_dropped_and_counted() {
+    fn datagram_that_the_network_refuses_is_dropped_and_counted() {
         let sender = bind(0, false).expect("free");
         let mut outbox = Outbox::new(true);
-        // Port 0 is nobody's.
+        // No datagram can be sent to port 0.
         push(&mut outbox, SocketAddr::from(([127, 0, 0, 1], 0)), b"lost");
         push(&mut outbox, SocketAddr::from(([127, 0, 0, 1], 9)), b"sent");
         assert!(outbox.send(&sender), "there is room");

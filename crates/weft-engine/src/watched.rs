@@ -1,4 +1,5 @@
-//! What the reactor watches for its owner: a descriptor, or something in memory.
+//! Registrations with the reactor that end when they are dropped: of a descriptor, and of memory
+//! that is polled.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,8 +8,8 @@ use std::sync::Arc;
 use crate::Result;
 use crate::reactor::{Handle, Polled, Source, Token};
 
-/// Watched until dropped, and closed then. The owner is kept alive by the reactor meanwhile, so it
-/// must drop or release this on every way out.
+/// A descriptor that the reactor watches. Dropping this ends the watch and closes the descriptor.
+/// The reactor keeps the owner alive, so the owner must drop or release this on every way out.
 #[derive(Debug)]
 pub(crate) struct Watched<F: AsFd = OwnedFd> {
     reactor: Handle,
@@ -18,16 +19,16 @@ pub(crate) struct Watched<F: AsFd = OwnedFd> {
 }
 
 impl<F: AsFd> Watched<F> {
-    /// Watches `fd`, which is non-blocking.
+    /// Watches `fd`, which must be non-blocking.
     ///
     /// # Errors
-    /// What [`watch`](crate::reactor::Reactor::watch) reports; the descriptor is closed then.
+    /// The errors of [`watch`](crate::reactor::Reactor::watch); the descriptor is closed then.
     pub(crate) fn new(reactor: Handle, fd: F, owner: Arc<dyn Source>) -> Result<Self> {
         let token = reactor.get().watch(fd.as_fd(), owner)?;
         Ok(Self { reactor, fd: Some(fd), token })
     }
 
-    /// The descriptor, watched no longer.
+    /// Ends the watch and returns the descriptor.
     pub(crate) fn release(mut self) -> F {
         let fd = self.fd.take().expect("released once, for it takes the value");
         self.reactor.get().unwatch(fd.as_fd(), self.token);
@@ -49,15 +50,15 @@ impl<F: AsFd> Drop for Watched<F> {
     }
 }
 
-/// Something in memory that each pass of the reactor looks at, until this is dropped.
+/// Something in memory that each pass of the reactor polls until this is dropped.
 #[derive(Debug)]
-pub(crate) struct InPasses<P: Polled + 'static> {
+pub(crate) struct PolledGuard<P: Polled + 'static> {
     reactor: Handle,
     polled: Arc<P>,
 }
 
-impl<P: Polled + 'static> InPasses<P> {
-    /// Has it looked at from now on, by any thread.
+impl<P: Polled + 'static> PolledGuard<P> {
+    /// Registers it; any thread may poll it from now on.
     pub(crate) fn new(reactor: Handle, polled: P) -> Self {
         let polled = Arc::new(polled);
         reactor.get().add_ring(Arc::clone(&polled) as _);
@@ -65,7 +66,7 @@ impl<P: Polled + 'static> InPasses<P> {
     }
 }
 
-impl<P: Polled + 'static> Deref for InPasses<P> {
+impl<P: Polled + 'static> Deref for PolledGuard<P> {
     type Target = P;
 
     fn deref(&self) -> &P {
@@ -73,7 +74,7 @@ impl<P: Polled + 'static> Deref for InPasses<P> {
     }
 }
 
-impl<P: Polled + 'static> Drop for InPasses<P> {
+impl<P: Polled + 'static> Drop for PolledGuard<P> {
     fn drop(&mut self) {
         let polled: Arc<dyn Polled> = Arc::clone(&self.polled) as _;
         self.reactor.get().remove_ring(&polled);

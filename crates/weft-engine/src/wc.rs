@@ -29,7 +29,7 @@ pub enum Status {
     GeneralErr = 21,
 }
 
-/// What completed: `ibv_wc_opcode`, with the same values.
+/// The operation that completed: `ibv_wc_opcode`, with the same values.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -52,39 +52,40 @@ pub const FLAG_WITH_IMM: u32 = 1 << 1;
 /// `IBV_WC_WITH_INV`: `imm_data` is the key that the peer invalidated.
 pub const FLAG_WITH_INV: u32 = 1 << 3;
 
-/// In the place of a service level: the datagram came over UDP and IPv4. UCX looks at it.
+/// Value of `sl` for a datagram that came over UDP and IPv4. UCX checks it.
 pub const HEADER_IPV4: u8 = 8 | 2;
-/// The same for IPv6.
+/// Value of `sl` for a datagram that came over UDP and IPv6.
 pub const HEADER_IPV6: u8 = 8 | 1;
 
-/// A completion; laid out as `struct ibv_wc`, so that polling copies it as it is.
+/// A completion; laid out as `struct ibv_wc`, so that polling can copy it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// From the work request.
+    /// The work request's identifier.
     pub wr_id: u64,
-    /// How it ended; with an error only `wr_id`, `qp_num` and `vendor_err` are valid besides.
+    /// How it ended. After an error only `wr_id`, `qp_num` and `vendor_err` are valid besides.
     pub status: Status,
-    /// What it was.
+    /// The operation.
     pub opcode: Opcode,
     /// The `errno` or protocol code behind an error, for diagnosis.
     pub vendor_err: u32,
-    /// Bytes received, read, or changed.
+    /// Number of bytes received, read, or changed.
     pub byte_len: u32,
-    /// Immediate data as the peer stored it, or the invalidated key, as `wc_flags` say.
+    /// Immediate data as the peer's program stored it, or the invalidated key, depending on
+    /// `wc_flags`.
     pub imm_data: u32,
     /// The local queue pair.
     pub qp_num: u32,
-    /// The sender's queue pair (datagrams).
+    /// The sender's queue pair (datagrams only).
     pub src_qp: u32,
     /// `FLAG_*`.
     pub wc_flags: u32,
     /// Always 0 here.
     pub pkey_index: u16,
-    /// Sender's LID (datagrams).
+    /// The sender's LID (datagrams only).
     pub slid: u16,
-    /// Of datagrams the kind of the routing header in front of them, as network cards tell it
-    /// (InfiniBand annex A17.4.5.1): [`HEADER_IPV4`] or [`HEADER_IPV6`]; otherwise 0.
+    /// For datagrams, the type of the routing header in front of them, encoded as network cards do
+    /// (InfiniBand annex A17.4.5.1): [`HEADER_IPV4`] or [`HEADER_IPV6`]. Otherwise 0.
     pub sl: u8,
     /// Always 0 here.
     pub dlid_path_bits: u8,

@@ -22,13 +22,13 @@ bitflags::bitflags! {
     /// `ibv_send_flags`, with the same bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct SendFlags: u32 {
-        /// Wait for all earlier RDMA reads and atomics.
+        /// Wait for all earlier RDMA Reads and atomics.
         const FENCE = 1;
         /// Report success with a completion.
         const SIGNALED = 1 << 1;
-        /// Wake a peer that armed its completion queue for solicited events only.
+        /// Raise an event at a peer that armed its completion queue for solicited events only.
         const SOLICITED = 1 << 2;
-        /// Take the data at posting time, from memory that needs no registration.
+        /// Copy the data when the request is posted; the memory needs no registration.
         const INLINE = 1 << 3;
     }
 }
@@ -36,17 +36,18 @@ bitflags::bitflags! {
 /// What a send work request does.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// Message into the peer's next receive, with immediate data (network byte order bytes as the
-    /// program stored them) or a remote key to invalidate.
+    /// Sends a message into the peer's next receive, with immediate data (in network byte order, as
+    /// the program stored it) or with a remote key to invalidate.
     Send {
         /// Immediate data for the peer's completion.
         imm: Option<u32>,
         /// Remote key that the peer's completion reports as invalidated.
         invalidate: Option<u32>,
     },
-    /// Datagram into the next receive of the queue pair that it goes to, with immediate data.
+    /// Sends a datagram, with immediate data, into the next receive of the destination's queue
+    /// pair.
     Datagram {
-        /// To whom.
+        /// The destination.
         to: Destination,
         /// Immediate data for the peer's completion.
         imm: Option<u32>,
@@ -60,34 +61,34 @@ pub enum Operation {
         /// Immediate data for the peer's completion.
         imm: Option<u32>,
     },
-    /// RDMA Read into the gather list.
+    /// RDMA Read into the scatter list.
     Read {
         /// Address at the peer.
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
     },
-    /// 64-bit atomic addition; the old value goes to the gather list.
+    /// 64-bit atomic addition; the old value goes to the scatter list.
     FetchAdd {
         /// Address at the peer, aligned to eight bytes.
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// What to add.
+        /// The value to add.
         add: u64,
     },
-    /// 64-bit atomic compare and swap; the old value goes to the gather list.
+    /// 64-bit atomic compare and swap; the old value goes to the scatter list.
     CompareSwap {
         /// Address at the peer, aligned to eight bytes.
         remote_addr: u64,
         /// The peer's key.
         rkey: u32,
-        /// What must be there.
+        /// The expected value.
         compare: u64,
-        /// What to store then.
+        /// The value to store if the expected one is there.
         swap: u64,
     },
-    /// Makes a key of this side unusable.
+    /// Invalidates a key of this side.
     LocalInvalidate {
         /// The key.
         rkey: u32,
@@ -96,51 +97,52 @@ pub enum Operation {
     BindWindow {
         /// The window.
         window: Arc<Mw>,
-        /// The key that it has from now on.
+        /// The window's new key.
         rkey: u32,
-        /// What to bind it to; `None` with length 0 unbinds.
+        /// The memory to bind it to; `None` with length 0 unbinds.
         bind: WindowBind,
     },
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// To which host.
+    /// The host.
     pub ah: Arc<AddressHandle>,
-    /// To which of its queue pairs, or, for a group, 0xFFFFFF.
+    /// The queue pair of that host, or 0xFFFFFF for a multicast group.
     pub qp_num: u32,
-    /// The Q_Key of that queue pair; with the highest bit set, the sender's own is sent instead.
+    /// The Q_Key of that queue pair. If its highest bit is set, the sender's own Q_Key is sent
+    /// instead.
     pub qkey: u32,
 }
 
-/// Where a send work request finds its bytes.
+/// The bytes of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
-    /// Registered memory, read when the request runs.
+    /// Registered memory, read when the request is processed.
     Gather(&'a [Sge]),
-    /// Bytes that are copied now.
+    /// Bytes that are copied when the request is posted.
     Inline(&'a [&'a [u8]]),
 }
 
 /// A send work request.
 #[derive(Clone, Debug)]
 pub struct SendRequest<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// How.
+    /// The send flags.
     pub flags: SendFlags,
-    /// With which bytes.
+    /// The bytes to send, or the memory to fill.
     pub data: Data<'a>,
 }
 
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// Registered memory to fill, in order.
+    /// Registered memory to fill, in this order.
     pub sges: &'a [Sge],
 }

@@ -1,9 +1,9 @@
 //! Extended reliable connections (IBTA annex A14): many shared receive queues behind one queue
 //! pair.
 //!
-//! A message names the shared receive queue that it is for, by number. The queue pair that receives
-//! it has no queues and no protection domain of its own: an XRC domain says which shared receive
-//! queues a peer may name, and the protection domains of these say which memory it may reach.
+//! A message names its shared receive queue by number. The target queue pair has no queues and no
+//! protection domain of its own: its XRC domain decides which shared receive queues a peer may
+//! name, and the protection domains of those decide which memory the peer may access.
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -16,12 +16,12 @@ use weft_sys::{Forkable, Lock};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::limits::OBJECTS_MAX;
-use crate::mr::MoreDomains;
+use crate::mr::ExtraDomains;
 use crate::pd::Pd;
 use crate::srq::{self, QueueDomain, Srq, SrqAttr};
 use crate::{Errno, Result};
 
-/// The bits of a shared receive queue's number.
+/// The valid bits of a shared receive queue's number.
 const NUMBER_MASK: u32 = 0x00ff_ffff;
 
 /// An XRC domain.
@@ -33,7 +33,7 @@ pub struct Xrcd {
     queues: Lock<HashMap<u32, Weak<Srq>>>,
 }
 
-/// The file whose inode names a domain. Held open, so that the inode is not used for another.
+/// The file whose inode identifies a domain. It stays open, so that the inode is not reused.
 #[derive(Debug)]
 struct File {
     device: u64,
@@ -41,24 +41,24 @@ struct File {
     _held: OwnedFd,
 }
 
-/// What `ibv_open_xrcd` is to do about a domain that is, or is not, there.
+/// How `ibv_open_xrcd` treats a domain that does or does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenMode {
-    /// `O_CREAT`: make it if it is not there.
+    /// `O_CREAT`: create the domain if it does not exist.
     pub create: bool,
-    /// `O_EXCL`: fail if it is there.
+    /// `O_EXCL`: fail if the domain exists.
     pub exclusive: bool,
 }
 
 static SHARED: Forkable<Lock<Vec<Weak<Xrcd>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
 impl Xrcd {
-    /// `ibv_open_xrcd`: the domain that the file names for this device within this process, or,
-    /// without a file, one that nobody else can open.
+    /// `ibv_open_xrcd`: opens the domain that the file identifies for this device within this
+    /// process. Without a file it creates a domain that cannot be opened again.
     ///
     /// # Errors
-    /// `EAGAIN` for a domain that is not there and not to be made; `EINVAL` for one that is there
-    /// and should not be; `EBADF` and the like for the descriptor.
+    /// `EAGAIN` if the domain does not exist and `mode` does not create it; `EINVAL` if it exists
+    /// and `mode` is exclusive; `EBADF` and similar for the descriptor.
     pub fn open(
         context: &Arc<Context>,
         file: Option<BorrowedFd<'_>>,
@@ -96,9 +96,9 @@ impl Xrcd {
         self.device == context.device().name && self.file.as_ref().is_some_and(same_file)
     }
 
-    /// Makes a shared receive queue and gives it a number.
+    /// Creates a shared receive queue and assigns a number to it.
     fn add(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
-        /// Numbers are given out in turn, so that one of the past is not soon reused.
+        /// The next number. Numbers are assigned in turn, so that a freed one is not soon reused.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut queues = self.queues.lock();
         queues.retain(|_, queue| queue.strong_count() != 0);
@@ -128,9 +128,9 @@ impl QueueDomain for Xrcd {
     }
 }
 
-/// Memory may be reached if its protection domain is that of a shared receive queue of the domain.
-impl MoreDomains for Xrcd {
-    fn serves(&self, pd: &Arc<Pd>) -> bool {
+/// A peer may access memory of the protection domains of the domain's shared receive queues.
+impl ExtraDomains for Xrcd {
+    fn permits(&self, pd: &Arc<Pd>) -> bool {
         let queues = self.queues.lock();
         queues.values().filter_map(Weak::upgrade).any(|queue| Arc::ptr_eq(queue.pd(), pd))
     }
@@ -140,7 +140,7 @@ impl Srq {
     /// `ibv_create_srq_ex` in an XRC domain: receives complete to `cq`.
     ///
     /// # Errors
-    /// As [`Srq::new`]; `ENOMEM` when the domain has too many.
+    /// As [`Srq::new`]; `ENOMEM` if the domain has too many queues.
     pub fn new_xrc(
         pd: &Arc<Pd>,
         attr: SrqAttr,

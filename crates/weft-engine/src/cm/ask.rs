@@ -1,4 +1,4 @@
-//! Asking a peer over UDP for the TCP port of an RDMA port: who answers is a Weft peer.
+//! Asks a peer over UDP for the TCP port of an RDMA port. Only a Weft peer answers.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,19 +19,19 @@ use crate::reactor::{Handle, Source};
 use crate::watched::Watched;
 use crate::{Errno, Result, random};
 
-/// Peers whose UDP port was closed lately, the oldest first. A host answers only some questions a
-/// second with that, so that a later one may meet silence.
+/// Peers whose UDP port was recently closed, oldest first. A host limits its ICMP errors, so a
+/// later question may get no answer at all.
 static CLOSED: Forkable<Lock<VecDeque<(SocketAddr, Instant)>>> =
     Forkable::new(|| Lock::new(VecDeque::new()));
 
-/// Whether the peer's UDP port was closed lately.
+/// Whether the peer's UDP port was recently closed.
 pub(super) fn was_closed(peer: SocketAddr, now: Instant) -> bool {
     let mut closed = CLOSED.get().lock();
     closed.retain(|&(_, since)| now.saturating_duration_since(since) < CLOSED_FOR);
     closed.iter().any(|&(other, _)| other == peer)
 }
 
-/// Remembers what the peer has answered.
+/// Remembers the peer's answer.
 pub(super) fn learn(peer: SocketAddr, answer: Answer, now: Instant) {
     let mut closed = CLOSED.get().lock();
     closed.retain(|&(other, _)| other != peer || answer == Answer::Silence);
@@ -43,24 +43,24 @@ pub(super) fn learn(peer: SocketAddr, answer: Answer, now: Instant) {
     }
 }
 
-/// A question under way.
+/// A query that has not been answered.
 #[derive(Debug)]
 pub(super) struct Asking {
     reactor: Handle,
     local: SocketAddr,
     peer: SocketAddr,
-    /// Connected, so that it hears of a closed port.
+    /// A connected socket, which reports a closed port.
     connected: Watched,
-    /// Takes the answer from whatever address a host with several answers from.
+    /// An unconnected socket, because a host with several addresses may answer from another one.
     any: Option<Watched>,
     nonce: u64,
 }
 
 impl Asking {
-    /// Asks, for the first time.
+    /// Sends the first query.
     ///
     /// # Errors
-    /// What the system says at once, such as `ENETUNREACH`.
+    /// The system's immediate errors, such as `ENETUNREACH`.
     pub(super) fn start(
         reactor: Handle,
         [local, peer]: [SocketAddr; 2],
@@ -83,7 +83,7 @@ impl Asking {
         Ok(asking)
     }
 
-    /// A query that cannot be sent is like one that is lost.
+    /// Sends the query. A failure to send counts as a lost datagram.
     fn send(&self) {
         let query = query::query(self.peer.port(), self.nonce);
         let _ = rustix::net::send(&self.connected, &query, SendFlags::DONTWAIT);
@@ -110,8 +110,8 @@ impl Question for Asking {
     fn listen(&self) -> Option<Answer> {
         let mut buffer = [0; query::LEN + 1];
         for socket in [Some(&self.connected), self.any.as_ref()].into_iter().flatten() {
-            // Bounded: a process that floods this port is only a reason to fall back to the RDMA
-            // port.
+            // The loop is bounded: a process that floods this port only makes us fall back to the
+            // RDMA port.
             for _ in 0..ASK_AT.len() * 2 {
                 match rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                     Ok((length, _)) => {
@@ -121,7 +121,7 @@ impl Question for Asking {
                     }
                     Err(Errno::AGAIN) => break,
                     Err(Errno::CONNREFUSED) => return Some(Answer::Closed),
-                    // A filter that says so.
+                    // A firewall that answers with another ICMP error.
                     Err(_) => return Some(Answer::Silence),
                 }
             }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closed_ports_are_remembered_for_a_while() {
+    fn closed_port_is_remembered_for_a_limited_time() {
         let peer = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let start = Instant::now();
         learn(peer(1), Answer::Silence, start);

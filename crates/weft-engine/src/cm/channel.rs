@@ -1,4 +1,4 @@
-//! Channels that carry events to the program.
+//! Channels that deliver events to the program.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,18 +10,18 @@ use weft_sys::{Lock, Spin, consume, counting_eventfd, notify};
 use crate::Result;
 use crate::reactor::Handle;
 
-/// Something that a channel hands to the program.
+/// An event that a channel delivers.
 pub trait Delivery {
-    /// The program takes it. Called with the channel locked.
+    /// Called when the program takes the event, with the channel locked.
     fn taken(&mut self);
 }
 
-/// An event channel. Its descriptor is readable while events wait, and obeys `O_NONBLOCK`.
+/// An event channel. Its descriptor is readable while events are queued, and obeys `O_NONBLOCK`.
 #[derive(Debug)]
 pub struct EventChannel<E> {
     reactor: Handle,
     fd: OwnedFd,
-    /// Bounded by the identifiers: each has a few events, and a listener its backlog.
+    /// Bounded by the identifiers: each has a few events, and a listener has at most its backlog.
     events: Lock<VecDeque<E>>,
     spin: Spin,
 }
@@ -36,30 +36,31 @@ impl<E: Delivery> EventChannel<E> {
     /// `rdma_create_event_channel`.
     ///
     /// # Errors
-    /// `EMFILE` and the like when there is no descriptor left.
+    /// `EMFILE` and similar if no descriptor is left.
     pub fn new() -> Result<Arc<Self>> {
         let fd = counting_eventfd()?;
         let (reactor, events) = (Handle::of_process(), Lock::new(VecDeque::new()));
         Ok(Arc::new(Self { reactor, fd, events, spin: Spin::new() }))
     }
 
-    /// The reactor of the identifiers whose events come here.
+    /// The reactor of the identifiers that post to this channel.
     pub(super) fn reactor(&self) -> Handle {
         self.reactor
     }
 
-    /// The descriptor to poll. It stays owned by the channel.
+    /// The descriptor to poll. The channel keeps its ownership.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// `rdma_get_cm_event`: the next event. Waits, driving the fabric meanwhile, unless the
-    /// descriptor is non-blocking. Holds no lock while it waits, so that the thread may be
-    /// cancelled. `delivering` sees the event before its owner can be destroyed.
+    /// `rdma_get_cm_event`: returns the next event. Unless the descriptor is non-blocking, the call
+    /// waits, and makes progress while it does. It holds no lock while it waits, so that the thread
+    /// may be cancelled. `delivering` is called with the event before the event's owner can be
+    /// destroyed.
     ///
     /// # Errors
-    /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
+    /// `EAGAIN` if the descriptor is non-blocking and there is no event; `EINTR` after a signal.
     pub fn next_event(&self, delivering: impl Fn(&E)) -> Result<E> {
         if let Some(event) = self.take(&delivering) {
             return Ok(event);
@@ -77,9 +78,9 @@ impl<E: Delivery> EventChannel<E> {
         notify(&self.fd);
     }
 
-    /// Takes out the events for which `wanted` is true, oldest first. Only for what the program
-    /// itself asks: it may have seen that the descriptor is readable, and is about to wait for what
-    /// it has seen.
+    /// Removes the events for which `wanted` is true, oldest first. Allowed only in a call of the
+    /// program: otherwise the program may have seen that the descriptor is readable, and would then
+    /// wait for an event that is gone.
     pub(super) fn extract(&self, wanted: impl Fn(&E) -> bool) -> Vec<E> {
         let mut events = self.events.lock();
         let (out, rest): (Vec<_>, Vec<_>) = events.drain(..).partition(|event| wanted(event));
@@ -90,7 +91,7 @@ impl<E: Delivery> EventChannel<E> {
         out
     }
 
-    /// Whether an event for which `wanted` is true waits.
+    /// Whether an event for which `wanted` is true is queued.
     pub(super) fn has(&self, wanted: impl Fn(&E) -> bool) -> bool {
         self.events.lock().iter().any(wanted)
     }

@@ -1,4 +1,4 @@
-//! Connecting, accepting and parting.
+//! Connecting, accepting and disconnecting.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -9,8 +9,8 @@ use weft_wire::mpa::negotiate::{Request, RtrKinds};
 use super::dial::{Call, Caller};
 use super::endpoint::{Endpoint, QpEndpoint};
 use super::event::{self, EventKind, EventParam, reject};
-use super::handshake::{self, Greeted};
-use super::held::Held;
+use super::handshake::{self, Handshaken};
+use super::held::StandIn;
 use super::id::{Depths, End, Id, Inner, PeerQp, Phase, UnreadWait};
 use super::incoming::{self, Incoming};
 use super::limits::{UNREAD_INTERVAL, UNREAD_WAIT};
@@ -25,34 +25,33 @@ use crate::reactor::Handle;
 use crate::timer::Timer;
 use crate::{Errno, Result, shm, strangers};
 
-/// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
+/// A program's read depth that means "as many as possible" (`RDMA_MAX_RESP_RES`).
 const DEPTH_ANY: u8 = 0xff;
-/// The path MTU of queue pairs, `IBV_MTU_1024`: every Ethernet's.
+/// The path MTU of queue pairs, `IBV_MTU_1024`, which fits every Ethernet.
 const PATH_MTU: u32 = 3;
 const HOP_LIMIT: u8 = 64;
-/// About 0.5 s in the verbs encoding. TCP decides, in truth.
+/// About 0.5 s in the verbs encoding. Only reported: TCP has its own timeouts.
 const ACK_TIMEOUT: u8 = 17;
-/// Retries without end: a missing receive is waited for, because an identifier has no way to tell
-/// the peer its own wish.
+/// Retry for ever: a Send waits for a receive, because identifiers cannot exchange another limit.
 const RETRY_FOREVER: u8 = 7;
 
-/// Whose queue pair an identifier connects.
+/// The queue pair that an identifier connects.
 #[derive(Clone, Debug)]
 pub enum Via {
-    /// The identifier's own, which it moves through its states.
+    /// The identifier's own queue pair; the identifier changes its state.
     Own(Arc<Qp>),
-    /// One that the program moves itself, by number.
+    /// A queue pair, by number, whose state the program changes.
     External(u32),
 }
 
-/// `struct rdma_conn_param`, as far as it is the program's to choose.
+/// The fields of `struct rdma_conn_param` that a program sets.
 #[derive(Clone, Debug)]
 pub struct ConnectParam {
     /// At most [`PRIVATE_DATA_MAX`] bytes; [`WEFT_PRIVATE_DATA_MAX`] to a Weft peer.
     pub private_data: Vec<u8>,
-    /// Reads and atomics that the peer may have outstanding; 255 is as many as possible.
+    /// Number of reads and atomics that the peer may have outstanding; 255 is as many as possible.
     pub responder_resources: u8,
-    /// Reads and atomics that we want to have outstanding; 255 is as many as possible.
+    /// Number of reads and atomics that we want to have outstanding; 255 is as many as possible.
     pub initiator_depth: u8,
 }
 
@@ -75,7 +74,7 @@ impl ConnectParam {
         if ok { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// What the program asks for; where it asks for as many as there are, that is `limit`.
+    /// The requested depths, with "as many as possible" replaced by `limit`.
     fn depths(&self, limit: Depths) -> Depths {
         let choose = |wanted, limit| if wanted == DEPTH_ANY { limit } else { wanted };
         Depths {
@@ -86,12 +85,12 @@ impl ConnectParam {
 }
 
 impl Id {
-    /// `rdma_connect`: asks the peer for a connection. [`EventKind::Established`] tells of success,
-    /// or for an external queue pair [`EventKind::ConnectResponse`].
+    /// `rdma_connect`: requests a connection. Success is reported as [`EventKind::Established`], or
+    /// for an external queue pair as [`EventKind::ConnectResponse`].
     ///
     /// # Errors
-    /// `EINVAL` before the route is resolved, or for parameters out of range; what the system says
-    /// at once, such as `ENETUNREACH`.
+    /// `EINVAL` before the route is resolved, or for parameters out of range; the system's
+    /// immediate errors, such as `ENETUNREACH`.
     pub fn connect(&self, via: &Via, param: &ConnectParam) -> Result<()> {
         if self.is_datagram() {
             return self.connect_datagrams(param);
@@ -126,18 +125,18 @@ impl Id {
             private_data: param.private_data.clone(),
             identity: end.endpoint.identity(),
         };
-        // The lock is held, so that an outcome waits until we know of the attempt.
+        // The lock is held, so that the outcome waits until the attempt is stored.
         let dial = call.start(inner.channel.reactor())?;
         inner.phase = Phase::Dialling { dial, end };
         Ok(())
     }
 
-    /// `rdma_accept`: answers a connection request. [`EventKind::Established`] is queued by the
-    /// time that this returns, before any event that the peer causes on hearing our answer.
+    /// `rdma_accept`: accepts a connection request. [`EventKind::Established`] is queued before
+    /// this returns, and before any event that the peer causes after our reply.
     ///
     /// # Errors
-    /// `EINVAL` in the wrong state or for parameters out of range; `ECONNRESET` when the peer has
-    /// given up; what changing the queue pair's state reports.
+    /// `EINVAL` in the wrong state or for parameters out of range; `ECONNRESET` if the peer has
+    /// given up; the errors of changing the queue pair's state.
     pub fn accept(&self, via: &Via, param: &ConnectParam) -> Result<()> {
         if self.is_datagram() {
             return self.accept_datagrams(via, param);
@@ -173,7 +172,8 @@ impl Id {
         let [local, peer] = incoming.addresses();
         let Depths { responder_resources: ird, initiator_depth: ord } = depths;
         let params = handshake::params(local.ip(), peer.ip(), ird, ord, RtrKinds::ALL);
-        // What a peer does when it has our reply is reported behind the reply's own event.
+        // Keep events in order: what the peer does after our reply must be reported after the
+        // reply's own event.
         let _in_order = event::in_order();
         let accepted = incoming::accept(&incoming, params, &private_data);
         if matches!(accepted, Err(Errno::INVAL)) {
@@ -185,9 +185,9 @@ impl Id {
             }
             return Err(Errno::INVAL);
         }
-        let joined = accepted.and_then(|greeted| {
-            self.lock().agree(&greeted);
-            self.join(greeted, &end)
+        let joined = accepted.and_then(|handshaken| {
+            self.lock().agree(&handshaken);
+            self.join(handshaken, &end)
         });
         if let Err(error) = joined {
             self.give_up(&end);
@@ -198,7 +198,7 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_reject`: refuses a connection request, or on the active side the connection that the
+    /// `rdma_reject`: rejects a connection request, or on the active side the connection that the
     /// peer has accepted.
     ///
     /// # Errors
@@ -227,25 +227,25 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_establish`: gives the connection that the peer has accepted to the external queue pair
-    /// that [`Id::connect`] named.
+    /// `rdma_establish`: attaches the connection that the peer has accepted to the external queue
+    /// pair of [`Id::connect`].
     ///
     /// # Errors
     /// `EINVAL` in the wrong state.
     pub fn establish(&self) -> Result<()> {
-        let (greeted, end) = {
+        let (handshaken, end) = {
             let mut inner = self.lock();
             let phase = std::mem::replace(&mut inner.phase, Phase::Disconnected { end: None });
-            let Phase::Responded { greeted, identity } = phase else {
+            let Phase::Responded { handshaken, identity } = phase else {
                 inner.phase = phase;
                 return Err(Errno::INVAL);
             };
-            // Only now is the queue pair in a state that tells whether it takes a connection.
+            // The queue pair's state shows only now whether it can be connected.
             let end = external(inner.channel.reactor(), identity);
             inner.phase = Phase::Joining { end: end.clone(), gone: false };
-            (*greeted, end)
+            (*handshaken, end)
         };
-        if let Err(error) = self.join(greeted, &end) {
+        if let Err(error) = self.join(handshaken, &end) {
             self.give_up(&end);
             return Err(error);
         }
@@ -253,11 +253,11 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_disconnect`: ends the connection; the identifier's own queue pair goes to the error
-    /// state.
+    /// `rdma_disconnect`: ends the connection, and moves the identifier's own queue pair to the
+    /// error state.
     ///
     /// # Errors
-    /// `EINVAL` when there was never a connection.
+    /// `EINVAL` if there was never a connection.
     pub fn disconnect(&self) -> Result<()> {
         let (end, was_up) = {
             let mut inner = self.lock();
@@ -283,10 +283,10 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_init_qp_attr`: the attributes that take a queue pair of this identifier to `state`.
+    /// `rdma_init_qp_attr`: the attributes that move a queue pair of this identifier to `state`.
     ///
     /// # Errors
-    /// `EINVAL` for a state that is not on the way, or before the peer is known.
+    /// `EINVAL` for a state other than INIT, RTR and RTS, or before the peer is known.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask)> {
         if self.is_datagram() {
             return Self::datagram_qp_attributes(state);
@@ -294,15 +294,14 @@ impl Id {
         self.lock().qp_attributes(state)
     }
 
-    /// Gives a connection to its queue pair, and moves a queue pair of our own to where messages
-    /// flow.
-    fn join(&self, greeted: Greeted, end: &End) -> Result<()> {
+    /// Attaches a connection to its queue pair, and moves the identifier's own queue pair to RTS.
+    fn join(&self, handshaken: Handshaken, end: &End) -> Result<()> {
         let monitor: Weak<dyn Monitor> = Weak::clone(&self.this) as _;
         let attributes = {
             let inner = self.lock();
             [QpState::Rtr, QpState::Rts].map(|state| inner.qp_attributes(state))
         };
-        end.endpoint.attach(greeted.connection, monitor)?;
+        end.endpoint.attach(handshaken.connection, monitor)?;
         self.lock().stop_expecting();
         if end.managed {
             for attributes in attributes {
@@ -313,8 +312,8 @@ impl Id {
         Ok(())
     }
 
-    /// The queue pair has its connection: reports that, if there is something to report, and what
-    /// happened meanwhile.
+    /// Reports that the queue pair is connected, if that is to be reported, and a disconnect in the
+    /// meantime.
     fn joined(&self, end: &End, established: Option<EventParam>) {
         let mut inner = self.lock();
         let Phase::Joining { gone, .. } = inner.phase else { return };
@@ -328,10 +327,11 @@ impl Id {
         }
     }
 
-    /// The peer has disconnected. With InfiniBand that news takes a slow way, and what completed
-    /// before it is long there: programs such as libfabric's `ofi_rxm` close their end on it and
-    /// look for no completion any more. So it waits, for a while, until they have taken them all.
-    fn peer_left(&self, inner: &mut Inner, end: End) {
+    /// Handles that the peer has disconnected. With InfiniBand this takes several messages, and
+    /// earlier completions are there long before it: programs such as libfabric's `ofi_rxm` close
+    /// their end on this event and poll no further completions. So the event waits, for a limited
+    /// time, until the program has taken its completions.
+    fn peer_disconnected(&self, inner: &mut Inner, end: End) {
         if end.endpoint.has_unread() {
             let reactor = inner.channel.reactor();
             inner.unread.get_or_insert_with(|| UnreadWait {
@@ -345,7 +345,7 @@ impl Id {
         }
     }
 
-    /// Goes on with a wait that [`Self::peer_left`] has begun.
+    /// Continues the wait that [`Self::peer_disconnected`] has started.
     pub(super) fn look_for_unread(&self, inner: &mut Inner, mut wait: UnreadWait, now: Instant) {
         let Phase::Connected { end } = &inner.phase else { return };
         if wait.limit.is_due(now) || !end.endpoint.has_unread() {
@@ -358,7 +358,7 @@ impl Id {
         inner.unread = Some(wait);
     }
 
-    /// A connection could not be given to its queue pair.
+    /// Cleans up after a connection could not be attached to its queue pair.
     fn give_up(&self, end: &End) {
         {
             let mut inner = self.lock();
@@ -371,26 +371,26 @@ impl Id {
         end.fail();
     }
 
-    /// The peer accepted.
-    fn accepted(&self, greeted: Greeted) {
-        // If the passive side is in this process, its event comes first.
+    /// Handles the peer's accepting reply.
+    fn accepted(&self, handshaken: Handshaken) {
+        // If the passive side is in this process, its event must come first.
         let _in_order = event::in_order();
         let mut inner = self.lock();
         let Phase::Dialling { end, .. } = &inner.phase else { return };
         let end = end.clone();
-        inner.agree(&greeted);
-        inner.local = Some(greeted.local);
-        let param = inner.event_param(greeted.private_data.clone());
+        inner.agree(&handshaken);
+        inner.local = Some(handshaken.local);
+        let param = inner.event_param(handshaken.private_data.clone());
         if !end.managed {
             inner.expect();
-            let (greeted, identity) = (Box::new(greeted), end.endpoint.identity());
-            inner.phase = Phase::Responded { greeted, identity };
+            let (handshaken, identity) = (Box::new(handshaken), end.endpoint.identity());
+            inner.phase = Phase::Responded { handshaken, identity };
             self.post(&inner, EventKind::ConnectResponse, 0, param);
             return;
         }
         inner.phase = Phase::Joining { end: end.clone(), gone: false };
         drop(inner);
-        match self.join(greeted, &end) {
+        match self.join(handshaken, &end) {
             Ok(()) => self.joined(&end, Some(param)),
             Err(error) => {
                 self.give_up(&end);
@@ -400,14 +400,14 @@ impl Id {
         }
     }
 
-    /// The connection did not come about.
+    /// Reports that connecting failed.
     fn failed(&self, failure: Failure) {
         let system = |error: Errno| -error.raw_os_error();
         let (kind, status, private_data) = match failure {
             Failure::NobodyListens => (EventKind::Rejected, reject::INVALID_SERVICE_ID, vec![]),
             Failure::Rejected(data) => (EventKind::Rejected, reject::CONSUMER_DEFINED, data),
-            // A listener that is destroyed, or whose program does not want the request, says so by
-            // a reject; a foreign one just closes.
+            // A Weft listener that is destroyed, or whose program does not want the request, sends
+            // a reject; a foreign one may just close.
             Failure::Closed => (EventKind::Rejected, reject::CONSUMER_DEFINED, vec![]),
             Failure::Unreachable(error) => (EventKind::Unreachable, system(error), vec![]),
             Failure::Protocol(_) | Failure::WrongPeer => {
@@ -429,9 +429,9 @@ impl Id {
 }
 
 impl Caller for Id {
-    fn dialled(&self, outcome: std::result::Result<Greeted, Failure>) {
+    fn dialled(&self, outcome: std::result::Result<Handshaken, Failure>) {
         match outcome {
-            Ok(greeted) => self.accepted(greeted),
+            Ok(handshaken) => self.accepted(handshaken),
             Err(failure) => self.failed(failure),
         }
     }
@@ -441,8 +441,8 @@ impl Callee for Id {
     fn requested(&self, incoming: Arc<Incoming>, request: Request, now: Instant) {
         let inner = self.lock();
         let (private_data, identity) = handshake::split(&request.private_data);
-        // The peer's reads are ours to serve, and the other way round. A peer of RFC 5044 does not
-        // say how many.
+        // The peer's outgoing reads are ours to serve, and the other way round. A peer without RFC
+        // 6581 does not state its depths.
         let depths = Depths {
             responder_resources: depth(request.ord.unwrap_or(u16::MAX)),
             initiator_depth: depth(request.ird.unwrap_or(u16::MAX)),
@@ -450,7 +450,7 @@ impl Callee for Id {
         let taken = if matches!(inner.phase, Phase::Listening(_)) {
             let child = self.child(&inner, Arc::clone(&incoming), depths, identity);
             let param = child.lock().event_param(private_data);
-            let place = strangers::REQUESTED.enter(now).ok();
+            let place = strangers::REQUESTED.acquire(now).ok();
             let taken =
                 place.is_some_and(|place| self.post_request(&inner, &child, param, Some(place)));
             taken.then_some(child)
@@ -472,7 +472,7 @@ impl Monitor for Id {
             Phase::Joining { gone, .. } => *gone = true,
             Phase::Connected { end } => {
                 let end = end.clone();
-                self.peer_left(&mut inner, end);
+                self.peer_disconnected(&mut inner, end);
             }
             _ => {}
         }
@@ -480,8 +480,8 @@ impl Monitor for Id {
 }
 
 impl End {
-    /// Moves a queue pair of the identifier's to the error state, which flushes it. One that the
-    /// program has destroyed meanwhile has nothing to flush.
+    /// Moves the identifier's own queue pair to the error state, which flushes it. A queue pair
+    /// that the program has destroyed has nothing to flush.
     fn fail(&self) {
         if self.managed {
             let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
@@ -503,14 +503,14 @@ impl Inner {
         }
     }
 
-    /// Remembers what was agreed with the peer.
-    fn agree(&mut self, greeted: &Greeted) {
-        let connection = &greeted.connection;
+    /// Stores the negotiated depths and the peer's queue pair.
+    fn agree(&mut self, handshaken: &Handshaken) {
+        let connection = &handshaken.connection;
         self.depths = Depths {
             responder_resources: depth(connection.negotiated.ird),
             initiator_depth: depth(connection.negotiated.ord),
         };
-        let peer = || PeerQp::new(connection.peer_identity, greeted.peer.ip());
+        let peer = || PeerQp::new(connection.peer_identity, handshaken.peer.ip());
         self.peer_qp.get_or_insert_with(peer);
     }
 
@@ -579,8 +579,8 @@ impl Inner {
     }
 }
 
-/// The end for a queue pair that the program connects itself. It is held for the program when the
-/// queue pair is not one of ours, or in no state to take a connection.
+/// The end for a queue pair whose state the program changes. If the queue pair is not ours, or its
+/// state does not allow connecting it, a stand-in holds the connection.
 fn external(reactor: Handle, mut identity: Identity) -> End {
     let qp = qp::find(identity.qp_num);
     if let Some(qp) = &qp {
@@ -589,7 +589,7 @@ fn external(reactor: Handle, mut identity: Identity) -> End {
     let takes = |qp: &Arc<Qp>| matches!(qp.state(), QpState::Init | QpState::Rtr | QpState::Rts);
     let endpoint: Arc<dyn Endpoint> = match qp.filter(takes) {
         Some(qp) => Arc::new(QpEndpoint::new(&qp)),
-        None => Held::new(reactor, identity),
+        None => StandIn::new(reactor, identity),
     };
     End { endpoint, managed: false }
 }

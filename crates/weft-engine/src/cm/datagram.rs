@@ -1,5 +1,6 @@
-//! Identifiers of the datagram space: `RDMA_PS_UDP` and `RDMA_PS_IPOIB`. There is no connection: a
-//! client learns a service's queue pair number and Q_Key, and where its host is.
+//! Identifiers of the datagram port spaces, `RDMA_PS_UDP` and `RDMA_PS_IPOIB`. They have no
+//! connection: a client asks a service for its queue pair number, its Q_Key and the address of its
+//! host.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -18,11 +19,11 @@ use crate::limits::{DATAGRAM_PRIVATE_DATA_MAX, MULTICAST_GROUPS_MAX};
 use crate::qp::{AttrMask, QpAttr, QpState};
 use crate::{Errno, Result};
 
-/// The Q_Key of all queue pairs of this space (`RDMA_UDP_QKEY`).
+/// The Q_Key of all queue pairs of these port spaces (`RDMA_UDP_QKEY`).
 const QKEY: u32 = 0x0123_4567;
 
 impl Inner {
-    /// Binds the port of this space: a UDP port of the same number.
+    /// Binds a UDP port, whose number is the identifier's port.
     pub(super) fn bind_datagrams(&mut self, address: SocketAddr) -> Result<()> {
         let only_ipv6 = self.options.af_only == Some(true);
         let socket = UdpSocket::bind_address(address, only_ipv6)?;
@@ -76,7 +77,7 @@ impl Id {
         let socket = inner.socket.take().ok_or(Errno::INVAL)?;
         let inquirer: Weak<dyn Inquirer> = Weak::clone(&self.this) as _;
         let reactor = inner.channel.reactor();
-        // The lock is held, so that an answer waits until we know of the lookup.
+        // The lock is held, so that an answer waits until the lookup is stored.
         let lookup = Lookup::start(reactor, socket, [local, peer], &param.private_data, inquirer)?;
         inner.phase = Phase::Asking(lookup);
         Ok(())
@@ -118,13 +119,13 @@ impl Id {
         Ok((attr, mask | AttrMask::STATE))
     }
 
-    /// `rdma_join_multicast`: the event comes at once, with what leads to the group, and with
+    /// `rdma_join_multicast`: queues the event at once, with the address of the group, and with
     /// `context` and `sends_only`. To receive, a queue pair must be attached
     /// ([`crate::qp::Qp::attach_multicast`]).
     ///
     /// # Errors
-    /// `EINVAL` for an address that is no group's, or before the identifier has a device;
-    /// `EADDRINUSE` when it has joined already; `ENOMEM` for too many groups.
+    /// `EINVAL` for an address that is not a multicast group, or before the identifier has a
+    /// device; `EADDRINUSE` if it has already joined; `ENOMEM` for too many groups.
     pub fn join_multicast(&self, group: IpAddr, sends_only: bool, context: usize) -> Result<()> {
         let mut inner = self.lock();
         let has_device = inner.local.is_some_and(|local| !local.ip().is_unspecified());
@@ -149,7 +150,7 @@ impl Id {
     /// `rdma_leave_multicast`.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` when it has not joined.
+    /// `EADDRNOTAVAIL` if it has not joined.
     pub fn leave_multicast(&self, group: IpAddr) -> Result<()> {
         let mut inner = self.lock();
         let before = inner.groups.len();
@@ -157,7 +158,7 @@ impl Id {
         if inner.groups.len() == before {
             return Err(Errno::ADDRNOTAVAIL);
         }
-        // The join is forgotten if its event has not been reported.
+        // Drop the join event if the program has not taken it.
         let gid = gid_of(group);
         let is_this = |param: &EventParam| {
             let global = param.datagram.as_ref().and_then(|datagram| datagram.address.global);
@@ -172,8 +173,9 @@ impl Id {
     }
 }
 
-/// The loopback network belongs to every host, whichever device stands for it: the first one, whose
-/// address is then both ends', for its queue pairs know no other. Returns index and GID.
+/// The GID, with its index, of a loopback address. All devices own the loopback network, so the
+/// first device stands for it, and its address is used for both ends, because queue pairs know no
+/// other.
 fn own_gid(loopback: IpAddr) -> Result<(u8, Gid)> {
     let devices = device::list()?;
     let gids = devices.first().ok_or(Errno::NODEV)?.addresses.iter().enumerate();

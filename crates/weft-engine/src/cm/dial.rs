@@ -1,4 +1,4 @@
-//! The active side of a connection of an identifier.
+//! The active side of an identifier's connection.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,8 +9,8 @@ use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Params;
 
 use super::ask::{self, Asking};
-use super::handshake::Greeted;
-use super::limits::{CONNECT_TIMEOUT, KNOCK_AGAIN_AFTER, REPLY_TIMEOUT};
+use super::handshake::Handshaken;
+use super::limits::{CONNECT_TIMEOUT, REFUSED_RETRY_DELAYS, REPLY_TIMEOUT};
 use super::option::Options;
 use super::socket;
 use crate::hello::{self, Identity};
@@ -19,26 +19,26 @@ use crate::mpa::dialer::{Agreed, Answer, Failure, Path, Plan, Retry};
 use crate::reactor::{self, Handle, Source};
 use crate::{Errno, Result, tcp};
 
-/// Who wants a connection.
+/// The identifier that dials.
 pub(super) trait Caller: Send + Sync {
-    /// The end of a dial that was not cancelled; once.
-    fn dialled(&self, outcome: std::result::Result<Greeted, Failure>);
+    /// Called once with the outcome, unless the attempt was cancelled.
+    fn dialled(&self, outcome: std::result::Result<Handshaken, Failure>);
 }
 
-/// Whom to dial.
+/// The parameters of a connection attempt.
 pub(super) struct Call {
     pub(super) caller: Weak<dyn Caller>,
-    /// Our address; with `stream`, the port that it is bound to.
+    /// Our address; if there is a `stream`, with the port that it is bound to.
     pub(super) local: SocketAddr,
     /// The RDMA address of the listener.
     pub(super) peer: SocketAddr,
-    /// A bound TCP socket, if there is one already.
+    /// A bound TCP socket, if there already is one.
     pub(super) stream: Lock<Option<OwnedFd>>,
     pub(super) options: Options,
     pub(super) params: Params,
     /// The program's private data.
     pub(super) private_data: Vec<u8>,
-    /// Who we are, for a Weft peer to know.
+    /// Our identity, for a Weft peer.
     pub(super) identity: Identity,
 }
 
@@ -46,12 +46,12 @@ impl Call {
     /// Starts to dial.
     ///
     /// # Errors
-    /// What the system says at once, such as `ENETUNREACH`.
+    /// The system's immediate errors, such as `ENETUNREACH`.
     pub(super) fn start(self, reactor: Handle) -> Result<Arc<Dial<Self>>> {
         let plan = Plan {
             connect_time: Some(CONNECT_TIMEOUT),
             reply_time: Some(REPLY_TIMEOUT),
-            retry: Retry::Refused(&KNOCK_AGAIN_AFTER),
+            retry: Retry::Refused(&REFUSED_RETRY_DELAYS),
             wanted: None,
         };
         let dial = Dial::new(reactor, plan, self);
@@ -98,7 +98,7 @@ impl dial::Caller for Call {
         }
         let mut connecting = rustix::net::connect(&stream, &target);
         if connecting == Err(Errno::CONNABORTED) {
-            // What a socket says once whose last attempt was refused.
+            // `connect` returns this error once on a socket whose last attempt was refused.
             connecting = rustix::net::connect(&stream, &target);
         }
         match connecting {
@@ -107,7 +107,7 @@ impl dial::Caller for Call {
         }
     }
 
-    /// For a Weft peer with our trailer.
+    /// For a Weft peer the private data has our trailer.
     fn greeting(&self, weft: bool) -> Result<(Params, Vec<u8>)> {
         let private_data = match weft {
             true => hello::append(&self.private_data, &self.identity, 0),
@@ -120,12 +120,12 @@ impl dial::Caller for Call {
 
     fn dialled(dial: &Dial<Self>, outcome: Outcome) {
         let call = &dial.caller;
-        let greeted = outcome.and_then(|(stream, Agreed { negotiated, early })| {
+        let handshaken = outcome.and_then(|(stream, Agreed { negotiated, early })| {
             let local = socket::local_address(&stream).map_err(Failure::System)?;
-            Ok(Greeted::new(stream, [local, call.peer], true, negotiated, early))
+            Ok(Handshaken::new(stream, [local, call.peer], true, negotiated, early))
         });
         if let Some(caller) = call.caller.upgrade() {
-            caller.dialled(greeted);
+            caller.dialled(handshaken);
         }
     }
 }

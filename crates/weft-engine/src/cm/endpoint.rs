@@ -1,4 +1,4 @@
-//! What the connection manager needs of a queue pair.
+//! The connection manager's view of a queue pair.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -7,31 +7,31 @@ use crate::hello::Identity;
 use crate::qp::{AttrMask, Connection, Monitor, Qp, QpAttr};
 use crate::{Errno, Result};
 
-/// One end of a connection: a queue pair, or what stands in for one.
+/// One end of a connection: a queue pair, or a stand-in for one.
 pub(super) trait Endpoint: Send + Sync + fmt::Debug {
-    /// What a Weft peer must know of it.
+    /// The identity that a Weft peer needs.
     fn identity(&self) -> Identity;
 
-    /// Takes the connection over; `monitor` hears how it goes on.
+    /// Attaches a connection; `monitor` is notified of its end.
     ///
     /// # Errors
-    /// `EINVAL` when it is in no state to be connected.
+    /// `EINVAL` if the state does not allow connecting it.
     fn attach(&self, connection: Connection, monitor: Weak<dyn Monitor>) -> Result<()>;
 
-    /// Changes state.
+    /// Changes the state.
     ///
     /// # Errors
-    /// As `ibv_modify_qp(3)`.
+    /// As for `ibv_modify_qp(3)`.
     fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()>;
 
-    /// Ends the connection in order.
+    /// Closes the connection in an orderly way.
     fn disconnect(&self);
 
-    /// Whether the program has not taken all completions there are.
+    /// Whether the program has completions to take.
     fn has_unread(&self) -> bool;
 }
 
-/// A queue pair. The program may destroy it at any time, and then destroy what it used, so the
+/// A queue pair. The program may destroy it, and then the objects that it used, at any time, so the
 /// connection manager must not keep it alive.
 #[derive(Debug)]
 pub(super) struct QpEndpoint {

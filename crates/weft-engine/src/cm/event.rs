@@ -1,10 +1,10 @@
-//! What events of identifiers say, and their order.
+//! The events of identifiers and their order.
 
 use weft_sys::{Forkable, Lock, LockGuard};
 
 use crate::qp::AddressVector;
 
-/// `enum rdma_cm_event_type`, as far as it happens here, with the same values.
+/// The values of `enum rdma_cm_event_type` that occur here.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of rdma_get_cm_event(3).
@@ -22,7 +22,8 @@ pub enum EventKind {
     TimewaitExit = 15,
 }
 
-/// `struct rdma_conn_param` of an event: what the peer sent and what was agreed.
+/// The parameters of an event (`struct rdma_conn_param`): what the peer sent and what was
+/// negotiated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventParam {
     /// The private data of the peer's program.
@@ -33,46 +34,48 @@ pub struct EventParam {
     pub initiator_depth: u8,
     /// The peer's queue pair number.
     pub qp_num: u32,
-    /// With datagrams, how to reach it.
+    /// For datagrams, the peer's address.
     pub datagram: Option<DatagramParam>,
 }
 
-/// `struct rdma_ud_param`, as far as it differs.
+/// The fields of `struct rdma_ud_param`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramParam {
-    /// Where the peer's host, or the group, is.
+    /// The address of the peer's host, or of the group.
     pub address: AddressVector,
     /// The Q_Key to send with.
     pub qkey: u32,
-    /// Of a join, what the program gave.
+    /// For a join, the program's context.
     pub context: usize,
-    /// Of a join, whether it is to send only.
+    /// For a join, whether the program only sends.
     pub sends_only: bool,
 }
 
 /// Why a datagram service cannot be reached, with the values of `enum ib_cm_sidr_status`.
 pub mod sidr_status {
-    /// Nobody listens on the port.
+    /// No program listens on the port.
     pub const UNSUPPORTED: i32 = 1;
-    /// The peer's program refused.
+    /// The peer's program rejected.
     pub const REJECT: i32 = 2;
 }
 
 /// Reasons of a rejection, with the values of InfiniBand's connection manager
 /// (InfiniBand Architecture vol. 1, section 12.6.7.2), which programs know.
 pub mod reject {
-    /// Nobody listens on the port.
+    /// No program listens on the port.
     pub const INVALID_SERVICE_ID: i32 = 8;
-    /// The peer's program refused.
+    /// The peer's program rejected.
     pub const CONSUMER_DEFINED: i32 = 28;
 }
 
-/// Puts events in the order of their causes. The Linux kernel's connection manager of iWARP queues
-/// `ESTABLISHED` of the passive side before the peer can have the reply, so whatever the peer does
-/// with the connection comes behind it. Who accepts holds this while it replies and until the event
-/// is queued; who queues what a peer may do next, a connection request, holds it for that.
+/// Locks the order of events, so that an event follows its cause. The Linux kernel's iWARP
+/// connection manager queues the passive side's `ESTABLISHED` before the peer can have the reply,
+/// so that it precedes whatever the peer does with the connection. An accepting thread holds this
+/// lock from before its reply until the event is queued; a thread that queues a possible
+/// consequence, such as a connection request, takes it, too.
 ///
-/// It is taken before any identifier's lock but the listener's own, which `accept` never takes.
+/// The lock is taken before any identifier's lock except that of a listener, which `accept` never
+/// takes.
 pub(super) fn in_order() -> LockGuard<'static, ()> {
     static ORDER: Forkable<Lock<()>> = Forkable::new(|| Lock::new(()));
     ORDER.get().lock()

@@ -1,4 +1,4 @@
-//! What the two sides of an MPA exchange have in common.
+//! The parts of the MPA exchange that both sides share.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -9,10 +9,10 @@ use crate::hello::{self, Identity};
 use crate::qp::Connection;
 use crate::tcp;
 
-/// A finished exchange.
+/// A stream whose MPA exchange is complete, with its addresses and private data.
 #[derive(Debug)]
-pub(super) struct Greeted {
-    /// The stream and what was agreed on it.
+pub(super) struct Handshaken {
+    /// The stream and the result of the negotiation.
     pub(super) connection: Connection,
     /// Our address.
     pub(super) local: SocketAddr,
@@ -22,7 +22,7 @@ pub(super) struct Greeted {
     pub(super) private_data: Vec<u8>,
 }
 
-impl Greeted {
+impl Handshaken {
     pub(super) fn new(
         socket: OwnedFd,
         [local, peer]: [SocketAddr; 2],
@@ -46,20 +46,21 @@ impl Greeted {
     }
 }
 
-/// Parts a peer's private data into its program's and its identity.
+/// Splits a peer's private data into its program's data and its identity.
 pub(super) fn split(frame: &[u8]) -> (Vec<u8>, Option<Identity>) {
     let (programs, hello) = hello::split(frame);
     (programs.to_vec(), hello.map(|hello| hello.identity))
 }
 
-/// What the active side offers of ready-to-receive messages: those that take no receive of the
+/// The ready-to-receive messages that the active side offers: those that consume no receive of the
 /// passive side's program.
 pub(super) const RTR_OFFERED: RtrKinds = RtrKinds { send: false, write: true, read: true };
 
-/// What we want of a connection between two addresses, with these read depths.
+/// The MPA parameters that we propose for a connection between two addresses, with these read
+/// depths.
 ///
 /// Peer-to-peer setup (RFC 6581 section 9.2) lets the passive side's program send first, as
-/// programs of the InfiniBand kind do.
+/// programs written for InfiniBand do.
 pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8, rtr: RtrKinds) -> Params {
     Params {
         crc: tcp::crc_wanted(local, peer),

@@ -1,8 +1,8 @@
-//! A connection whose queue pair is not one that we can connect.
+//! Connections whose queue pair we cannot connect.
 //!
-//! UCX uses identifiers for addresses and private data only: it names a queue pair that it never
-//! connects, and exchanges the numbers of others in the private data. The connection itself then
-//! tells of nothing but the peer's life.
+//! UCX uses identifiers only to exchange addresses and private data: it names a queue pair that it
+//! never connects, and sends the numbers of others in the private data. The connection itself then
+//! only shows whether the peer is alive.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
@@ -22,9 +22,9 @@ use crate::reactor::{Handle, Source};
 use crate::watched::Watched;
 use crate::{Errno, Result};
 
-/// A connection without a queue pair.
+/// A connection without a queue pair. It discards what it receives.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct StandIn {
     this: Weak<Self>,
     reactor: Handle,
     identity: Identity,
@@ -38,8 +38,8 @@ struct State {
     received: usize,
 }
 
-impl Held {
-    /// Stands in for the queue pair of this identity.
+impl StandIn {
+    /// Creates a stand-in for the queue pair of this identity.
     pub(super) fn new(reactor: Handle, identity: Identity) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
@@ -49,8 +49,8 @@ impl Held {
         })
     }
 
-    /// Reads what comes, and drops it. Once the connection is over, returns the monitor, which is
-    /// to be notified without a lock.
+    /// Reads and discards what arrives. Returns the monitor once the connection has ended; the
+    /// caller notifies it without holding a lock.
     fn read(&self) -> Option<Arc<dyn Monitor>> {
         let mut state = self.state.lock();
         while let Some(stream) = &state.stream {
@@ -72,7 +72,7 @@ impl Held {
     }
 }
 
-impl Endpoint for Held {
+impl Endpoint for StandIn {
     fn identity(&self) -> Identity {
         self.identity
     }
@@ -98,7 +98,7 @@ impl Endpoint for Held {
         let mut state = self.state.lock();
         state.monitor = None;
         if let Some(stream) = state.stream.take() {
-            // Closing alone would reset the connection if something unread is there.
+            // Closing the socket with unread bytes would reset the connection, so send FIN first.
             let _ = shutdown(&stream, Shutdown::Write);
         }
     }
@@ -108,7 +108,7 @@ impl Endpoint for Held {
     }
 }
 
-impl Source for Held {
+impl Source for StandIn {
     fn ready(&self) {
         if let Some(monitor) = self.read() {
             monitor.disconnected();
@@ -116,7 +116,7 @@ impl Source for Held {
     }
 }
 
-/// The message that tells the passive side that the connection stands (RFC 6581 section 9.2).
+/// The ready-to-receive message for the passive side (RFC 6581 section 9.2).
 fn ready_to_receive(negotiated: &Negotiated) -> Option<Vec<u8>> {
     let mut ulpdu = [0; ddp::UNTAGGED_LEN + ReadRequest::LEN];
     let length = match negotiated.rtr? {
@@ -133,7 +133,7 @@ fn ready_to_receive(negotiated: &Negotiated) -> Option<Vec<u8>> {
                 ReadRequest { sink_stag: 0, sink_to: 0, size: 0, source_stag: 1, source_to: 0 };
             length + nothing.emit(&mut ulpdu[length..])
         }
-        // We do not offer it.
+        // We do not offer this kind.
         RtrKind::Send => return None,
     };
     let mut frame = vec![0; fpdu::total_len(length)];

@@ -1,4 +1,4 @@
-//! Identifiers: what a `struct rdma_cm_id` stands for.
+//! Identifiers: the objects behind `struct rdma_cm_id`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use super::channel::{Delivery, EventChannel};
 use super::dial::Call;
 use super::endpoint::Endpoint;
 use super::event::{self, EventKind, EventParam};
-use super::handshake::Greeted;
+use super::handshake::Handshaken;
 use super::incoming::{Incoming, ProgramRequest};
 use super::limits::{BACKLOG_MAX, DISCONNECT_TIME, TIMEWAIT};
 use super::listen::{Callee, Listener};
@@ -27,11 +27,11 @@ use crate::hello::Identity;
 use crate::mpa::dial::Dial;
 use crate::qp::pending;
 use crate::reactor::Source;
-use crate::strangers::Place;
+use crate::strangers::Permit;
 use crate::timer::Timer;
 use crate::{Errno, Result};
 
-/// `enum rdma_port_space`: what an identifier is for.
+/// The port space of an identifier (`enum rdma_port_space`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortSpace {
     /// Connections: `RDMA_PS_TCP`, and `RDMA_PS_IB` with IP addresses.
@@ -43,30 +43,30 @@ pub enum PortSpace {
 /// An event of an identifier.
 #[derive(Debug)]
 pub struct Event {
-    /// The identifier that it happened to; of a connection request the new one.
+    /// The identifier that the event is about; for a connection request the new one.
     pub id: Arc<Id>,
-    /// Of a connection request, the listener.
+    /// For a connection request, the listener.
     pub listener: Option<Arc<Id>>,
-    /// What happened.
+    /// The type of the event.
     pub kind: EventKind,
-    /// 0; a negative `errno`; or of a rejection the reason, see [`reject`](super::reject).
+    /// 0; a negative `errno`; or for a rejection its reason, see [`reject`](super::reject).
     pub status: i32,
-    /// What came with it.
+    /// The parameters of the event.
     pub param: EventParam,
-    /// Of a connection request that the program has not taken, a place among those.
-    place: Option<Place>,
+    /// For a connection request that the program has not taken, its permit.
+    permit: Option<Permit>,
 }
 
-/// The channel of the events of identifiers.
+/// A channel for events of identifiers.
 pub type Channel = EventChannel<Event>;
 
 /// An identifier: a connection, a connection attempt, or a listener.
 pub struct Id {
     pub(super) this: Weak<Self>,
-    /// The C library's own name for this object; events carry it to the program.
+    /// The C library's pointer for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     space: PortSpace,
-    /// Connection requests that the program has not taken.
+    /// Number of connection requests that the program has not taken.
     requests_waiting: AtomicU32,
     inner: Lock<Inner>,
 }
@@ -77,47 +77,47 @@ pub(super) struct Inner {
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) port: Option<Port>,
-    /// In the place of a port, with datagrams.
+    /// The UDP socket of an identifier for datagrams, which has no `port`.
     pub(super) socket: Option<UdpSocket>,
-    /// Multicast groups that it has joined.
+    /// The multicast groups that the identifier has joined.
     pub(super) groups: Vec<Membership>,
     pub(super) depths: Depths,
     pub(super) peer_qp: Option<PeerQp>,
-    /// Whether queue pairs know that we connect them to `peer_qp`.
+    /// Whether `peer_qp` is registered as a peer that we connect to (`qp::pending`).
     expecting: bool,
     backlog: u32,
-    /// When the end that the program has made is to be reported to it.
+    /// Runs until the program's own disconnect is reported to it.
     disconnecting: Option<Timer>,
-    /// When the end of the connection is to be reported as forgotten.
+    /// Runs until `TIMEWAIT_EXIT` is reported.
     timewait: Option<Timer>,
-    /// The peer has disconnected, which has not been reported to the program.
+    /// The wait after the peer has disconnected, until that is reported.
     pub(super) unread: Option<UnreadWait>,
     pub(super) phase: Phase,
 }
 
 /// The wait for the program to take what completed before the peer disconnected.
 pub(super) struct UnreadWait {
-    /// When the end is reported in any case.
+    /// Expires when the disconnect is reported in any case.
     pub(super) limit: Timer,
-    /// When to look next.
+    /// Expires when the completions are checked again.
     pub(super) look: Timer,
 }
 
-/// Reads and atomics outstanding.
+/// Limits of outstanding reads and atomics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Depths {
-    /// The peer's, with us.
+    /// The limit of the peer's.
     pub(super) responder_resources: u8,
-    /// Ours, with the peer.
+    /// The limit of ours.
     pub(super) initiator_depth: u8,
 }
 
-/// Where the peer's queue pair is.
+/// The address of the peer's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PeerQp {
     pub(super) gid: Gid,
     pub(super) number: u32,
-    /// It is no Weft peer's, and the number is made up.
+    /// Whether the peer is foreign and the number made up.
     pub(super) foreign: bool,
 }
 
@@ -125,7 +125,7 @@ pub(super) struct PeerQp {
 #[derive(Clone, Debug)]
 pub(super) struct End {
     pub(super) endpoint: Arc<dyn Endpoint>,
-    /// The queue pair belongs to the identifier, which changes its state.
+    /// Whether the queue pair belongs to the identifier, which changes its state.
     pub(super) managed: bool,
 }
 
@@ -135,29 +135,30 @@ pub(super) struct Membership {
     pub(super) group: IpAddr,
 }
 
-/// How far an identifier has come.
+/// The state of an identifier.
 pub(super) enum Phase {
-    /// New, or bound.
+    /// New, or bound to a local address.
     Idle,
     AddressResolved,
     RouteResolved,
     Listening(Arc<Listener>),
-    /// Active side: the request is under way.
+    /// Active side: the attempt is in progress.
     Dialling {
         dial: Arc<Dial<Call>>,
         end: End,
     },
-    /// Active side: the peer accepted; the program is to connect its queue pair.
+    /// Active side: the peer accepted, and the program has to connect its queue pair.
     Responded {
-        greeted: Box<Greeted>,
+        handshaken: Box<Handshaken>,
         identity: Identity,
     },
-    /// Passive side: the program is to accept or reject. `foreign`: the peer is no Weft peer.
+    /// Passive side: the program has to accept or reject. `foreign`: the peer does not run Weft.
     Requested {
         incoming: Arc<Incoming>,
         foreign: bool,
     },
-    /// The queue pair gets its connection. `gone`: the peer has left already.
+    /// The connection is being attached to its queue pair. `gone`: the peer has already
+    /// disconnected.
     Joining {
         end: End,
         gone: bool,
@@ -165,15 +166,15 @@ pub(super) enum Phase {
     Connected {
         end: End,
     },
-    /// Datagrams: who wants to know the queue pair is answered.
+    /// Datagrams, passive side: lookups of the service's queue pair are answered.
     Serving(Arc<Service>),
-    /// Datagrams, active side: the service is asked.
+    /// Datagrams, active side: a lookup is in progress.
     Asking(Arc<Lookup>),
-    /// Datagrams, passive side: the program is to answer.
+    /// Datagrams, passive side: the program has to answer a lookup.
     Asked(Arc<Inquiry>),
-    /// Datagrams: there is nothing more to do.
+    /// Datagrams: the lookup is complete.
     Answered,
-    /// Over, or never come about.
+    /// The connection has ended, or was never made.
     Disconnected {
         end: Option<End>,
     },
@@ -216,7 +217,7 @@ impl Id {
         })
     }
 
-    /// The identifier of a connection request to this listener, whose `inner` is given.
+    /// Creates the identifier of a connection request to this listener, whose `inner` is given.
     pub(super) fn child(
         &self,
         inner: &Inner,
@@ -236,7 +237,7 @@ impl Id {
         child
     }
 
-    /// An identifier for a request to this listener: our address and the peer's.
+    /// Creates the identifier of a request to this listener, with our address and the peer's.
     pub(super) fn child_for(
         &self,
         inner: &Inner,
@@ -265,13 +266,13 @@ impl Id {
         self.this.upgrade().expect("called through an `Arc` of it")
     }
 
-    /// Our address, once bound, resolved or requested.
+    /// Our address, once it is bound, resolved or requested.
     #[must_use]
     pub fn local(&self) -> Option<SocketAddr> {
         self.lock().local
     }
 
-    /// The peer's address, once resolved or requested.
+    /// The peer's address, once it is resolved or requested.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.lock().peer
@@ -280,8 +281,8 @@ impl Id {
     /// `rdma_set_option`.
     ///
     /// # Errors
-    /// `EINVAL` when it is too late for the option; `EADDRINUSE` when the bound port is not free
-    /// under the new rules.
+    /// `EINVAL` if it is too late for the option; `EADDRINUSE` if the bound port is not free under
+    /// the new options.
     pub fn set_option(&self, option: IdOption) -> Result<()> {
         let mut inner = self.lock();
         let idle = matches!(inner.phase, Phase::Idle);
@@ -302,11 +303,11 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_bind_addr`: takes a local address, wildcard or not, and a port, which may be 0.
+    /// `rdma_bind_addr`: binds to a local address, wildcard or not, and a port, which may be 0.
     ///
     /// # Errors
-    /// `EINVAL` when bound already; `EADDRNOTAVAIL` for an address that is not ours, `ENODEV` for
-    /// one without a device; `EADDRINUSE` for a port that is taken.
+    /// `EINVAL` if it is already bound; `EADDRNOTAVAIL` for an address that is not ours, `ENODEV`
+    /// for one without a device; `EADDRINUSE` for a port in use.
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
         let mut inner = self.lock();
         if !matches!(inner.phase, Phase::Idle) || inner.local.is_some() {
@@ -314,7 +315,8 @@ impl Id {
         }
         check_ours(address)?;
         inner.local = Some(address);
-        // Others may have bound a port that is to be shared; who may listen is found out then.
+        // Other sockets may have bound a port that is to be shared; `listen` finds out whether it
+        // is free.
         let shared = inner.options.reuse_address && address.port() != 0;
         if self.is_datagram() {
             inner.bind_datagrams(address).inspect_err(|_| inner.local = None)?;
@@ -326,12 +328,12 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_resolve_addr`: finds the local address that leads to `destination`, and binds to it
-    /// unless bound already. There is nothing to wait for: the event comes at once.
+    /// `rdma_resolve_addr`: finds the local address for `destination`, and binds to it if unbound.
+    /// Nothing has to be waited for, so the event is queued at once.
     ///
     /// # Errors
-    /// `EINVAL` in the wrong state or for addresses of two families; `ENETUNREACH` when there is no
-    /// route; as [`Id::bind`] for `source`.
+    /// `EINVAL` in the wrong state or for addresses of two families; `ENETUNREACH` without a route;
+    /// as [`Id::bind`] for `source`.
     pub fn resolve_address(
         &self,
         source: Option<SocketAddr>,
@@ -370,7 +372,7 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_resolve_route`: the event comes at once.
+    /// `rdma_resolve_route`: queues the event at once.
     ///
     /// # Errors
     /// `EINVAL` before the address is resolved.
@@ -384,11 +386,11 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_listen`: a backlog of 0, or beyond [`BACKLOG_MAX`], is [`BACKLOG_MAX`], as in the
+    /// `rdma_listen`: a backlog of 0, or beyond [`BACKLOG_MAX`], means [`BACKLOG_MAX`], as in the
     /// Linux kernel.
     ///
     /// # Errors
-    /// `EINVAL` in the wrong state; `EADDRINUSE` when somebody else listens on the port.
+    /// `EINVAL` in the wrong state; `EADDRINUSE` if another socket listens on the port.
     pub fn listen(&self, backlog: u32) -> Result<()> {
         if self.is_datagram() {
             return self.listen_for_datagrams(backlog);
@@ -412,7 +414,7 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_migrate_id`: events go to another channel from now on, those that wait as well.
+    /// `rdma_migrate_id`: moves the identifier, with its queued events, to another channel.
     pub fn migrate(&self, channel: &Arc<Channel>) {
         let mut inner = self.lock();
         let waiting = inner.channel.extract(|event| self.owns(event));
@@ -425,7 +427,7 @@ impl Id {
         }
     }
 
-    /// `rdma_destroy_id`: cancels what is under way and ends the connection. Events that the
+    /// `rdma_destroy_id`: cancels what is in progress and ends the connection. Events that the
     /// program has not taken are dropped.
     pub fn destroy(&self) {
         let (phase, events) = {
@@ -463,7 +465,7 @@ impl Id {
         std::ptr::eq(Arc::as_ptr(event.owner()), self)
     }
 
-    /// The program takes an event of ours. Called with the channel locked.
+    /// Called when the program takes an event of this identifier, with the channel locked.
     fn event_taken(&self, event: &Event) {
         if event.kind == EventKind::ConnectRequest {
             self.requests_waiting.fetch_sub(1, Ordering::AcqRel);
@@ -478,17 +480,17 @@ impl Id {
             kind,
             status,
             param,
-            place: None,
+            permit: None,
         });
     }
 
-    /// Queues the request of `child`. `false` when the program lags behind by the backlog.
+    /// Queues the connection request of `child`. Returns false if the backlog is full.
     pub(super) fn post_request(
         &self,
         inner: &Inner,
         child: &Arc<Self>,
         param: EventParam,
-        place: Option<Place>,
+        permit: Option<Permit>,
     ) -> bool {
         if self.requests_waiting.load(Ordering::Acquire) >= inner.backlog {
             return false;
@@ -497,19 +499,19 @@ impl Id {
         let _in_order = event::in_order();
         let (listener, kind) = (Some(self.arc()), EventKind::ConnectRequest);
         let id = Arc::clone(child);
-        inner.channel.post(Event { id, listener, kind, status: 0, param, place });
+        inner.channel.post(Event { id, listener, kind, status: 0, param, permit });
         true
     }
 
-    /// Reports the end of a connection that the program ends, soon.
+    /// Reports a connection's end that the program itself has caused, after a short time.
     pub(super) fn post_disconnected_soon(&self) {
-        // Locked before, for the timer may expire at once.
+        // Lock before starting the timer, because it may expire at once.
         let mut inner = self.lock();
         let reactor = inner.channel.reactor();
         inner.disconnecting = Some(Timer::after(reactor, DISCONNECT_TIME, self.arc()));
     }
 
-    /// Reports the end of the connection, and later that it is forgotten.
+    /// Reports the end of the connection, and starts the time until `TIMEWAIT_EXIT`.
     pub(super) fn post_disconnected(&self, inner: &mut Inner) {
         self.post(inner, EventKind::Disconnected, 0, EventParam::default());
         let reactor = inner.channel.reactor();
@@ -518,7 +520,7 @@ impl Id {
 }
 
 impl Event {
-    /// Whose acknowledgement is due: the identifier that the event keeps from being destroyed.
+    /// The identifier that must not be destroyed before the event has been acknowledged.
     #[must_use]
     pub fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
@@ -527,15 +529,15 @@ impl Event {
 
 impl Delivery for Event {
     fn taken(&mut self) {
-        self.place = None;
+        self.permit = None;
         self.owner().event_taken(self);
     }
 }
 
 impl PeerQp {
-    /// The peer of this identity, or a foreign one at this address. A foreign peer does not tell
-    /// its queue pair's number and gets one that is no Weft queue pair's: in those a port comes
-    /// first, which makes them greater than 255.
+    /// The queue pair of a Weft peer with this identity, or of a foreign peer at this address. A
+    /// foreign peer does not send its number, so it gets one that no Weft queue pair has: Weft's
+    /// numbers contain a port and are greater than 255.
     pub(super) fn new(identity: Option<Identity>, address: IpAddr) -> Self {
         const NUMBERS: u32 = 254;
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -554,7 +556,7 @@ impl Inner {
         self.backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
     }
 
-    /// Tells queue pairs that a connection to `peer_qp` is on its way to them.
+    /// Registers that a connection to `peer_qp` is being made (`qp::pending`).
     pub(super) fn expect(&mut self) {
         if let Some(peer) = self.peer_qp
             && !self.expecting
@@ -575,7 +577,7 @@ impl Inner {
 }
 
 impl ProgramRequest for Id {
-    /// The event stays: see [`EventChannel::extract`](super::channel::EventChannel).
+    /// The event stays queued: see [`EventChannel::extract`](super::channel::EventChannel).
     fn lapse(&self) {
         let is_request = |event: &Event| {
             event.kind == EventKind::ConnectRequest && std::ptr::eq(&*event.id, self)
@@ -618,8 +620,8 @@ impl fmt::Debug for Id {
     }
 }
 
-/// Checks that a local address can be bound: one of a device, or a wildcard. The whole loopback
-/// network belongs to every host, whichever device stands for it.
+/// Checks that a local address can be bound: that of a device, or a wildcard. All devices own the
+/// loopback network.
 fn check_ours(address: SocketAddr) -> Result<()> {
     let ip = address.ip();
     if ip.is_unspecified() {

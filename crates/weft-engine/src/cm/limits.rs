@@ -1,43 +1,43 @@
-//! Every bound of the connection manager.
+//! The limits of the connection manager.
 
 use std::time::Duration;
 
-/// Connection requests of one listener that wait for the program, and what a backlog of 0 means
-/// (as in the Linux kernel, `net.rdma_ucm.max_backlog`). A request beyond it is rejected.
+/// Connection requests of one listener that wait for the program, and the meaning of a backlog of 0
+/// (as in the Linux kernel, `net.rdma_ucm.max_backlog`). Further requests are rejected.
 pub const BACKLOG_MAX: u32 = 1_024;
 /// How long a peer may take to send its whole request. The Linux kernel's siw waits as long.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 5_000 });
-/// How long a request waits for a program that takes no events. Its peer does not wait as long.
+/// How long a request waits for a program that takes no events. Its peer gives up earlier.
 pub const UNTAKEN_TIMEOUT: Duration =
     Duration::from_millis(if cfg!(test) { 1_000 } else { 60_000 });
-/// How long a TCP connection may take.
+/// How long connecting by TCP may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the peer's program may take to accept or reject. InfiniBand's connection manager lets
-/// it take about a minute, siw 10 s.
+/// How long the peer's program may take to accept or reject. InfiniBand's connection manager allows
+/// about a minute, siw 10 s.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 30_000 });
-/// Longest private data that a peer's request or reply may carry, trailer included: what an MPA
-/// frame holds (RFC 5044 section 7.1.1).
+/// Longest private data in a peer's request or reply, including the trailer: what an MPA frame
+/// holds (RFC 5044 section 7.1.1).
 pub const PEER_PRIVATE_DATA_MAX: usize = 512;
 
-/// How long it is remembered that a peer's UDP port was closed, and of how many peers.
+/// How long a peer's closed UDP port is remembered.
 pub const CLOSED_FOR: Duration = Duration::from_secs(60);
-/// See [`CLOSED_FOR`].
+/// Number of peers whose closed UDP port is remembered.
 pub const CLOSED_MAX: usize = 64;
-/// When a datagram service is asked again, counted from the last time; twice as long each time.
+/// First pause between two queries of a datagram service; each further pause is twice as long.
 pub const INQUIRE_EVERY: Duration = Duration::from_millis(50);
-/// The longest pause between.
+/// Longest pause between two queries.
 pub const INQUIRE_EVERY_MAX: Duration = Duration::from_secs(1);
-/// How long a closed port is no reason to give up: see [`KNOCK_AGAIN_AFTER`].
+/// How long a closed port does not end a lookup: see [`REFUSED_RETRY_DELAYS`].
 pub const REFUSED_TIME: Duration = Duration::from_millis(600);
-/// Requests that a datagram service remembers, to answer those that are repeated.
+/// Requests that a datagram service remembers, to repeat its answers.
 pub const INQUIRIES_MAX: usize = 1_024;
-/// Port queries answered in a row before the driving thread looks at something else.
+/// Port queries that one pass answers before other sources have their turn.
 pub const ANSWERS_MAX: usize = 64;
 
-/// When a port on which nobody listens is tried again, each time counted from the last. With
-/// InfiniBand a connection takes its time, and programs rely on that: perftest's client connects
-/// once more at the moment when its server is about to listen once more.
-pub const KNOCK_AGAIN_AFTER: [Duration; 5] = [
+/// Delays before a port on which no program listens is tried again, each from the last attempt.
+/// Connecting takes longer with InfiniBand, and programs rely on that: perftest's client connects
+/// for the second time just when its server is about to listen again.
+pub const REFUSED_RETRY_DELAYS: [Duration; 5] = [
     Duration::from_millis(20),
     Duration::from_millis(40),
     Duration::from_millis(80),
@@ -45,24 +45,22 @@ pub const KNOCK_AGAIN_AFTER: [Duration; 5] = [
     Duration::from_millis(320),
 ];
 
-/// How long a listener leaves the TCP port to a program that cannot ask for it, see
+/// How long a listener leaves the TCP port to a program whose calls we do not see, see
 /// [`super::claim`].
 pub const PORT_GRACE: Duration = Duration::from_millis(200);
-/// Ports tried when the program lets us choose one.
+/// Ports to try if the program lets us choose one.
 pub const PORT_TRIES_MAX: usize = 32;
 
-/// How long the news that the peer has disconnected waits for the program to take what completed
-/// before, and how often that is looked at.
+/// How long the report of the peer's disconnect waits for the program to take earlier completions.
 pub const UNREAD_WAIT: Duration = Duration::from_millis(100);
-/// See [`UNREAD_WAIT`].
+/// How often these completions are checked.
 pub const UNREAD_INTERVAL: Duration = Duration::from_millis(1);
-/// How long after the program disconnects that is reported to it: about what the exchange of
-/// messages takes that a connection manager of InfiniBand has with the peer. Programs rely on that
-/// it takes some time: libiscsi disconnects, and then cancels its thread that waits for events,
-/// which would crash if it met the event before.
+/// Time from the program's disconnect to its event: about as long as InfiniBand's connection
+/// managers need to exchange their messages. Programs rely on some delay: libiscsi disconnects and
+/// then cancels its event thread, which would crash if it got the event before.
 pub const DISCONNECT_TIME: Duration = Duration::from_millis(1);
-/// How long after the end of a connection its `TIMEWAIT_EXIT` event comes.
+/// Time from the end of a connection to its `TIMEWAIT_EXIT` event.
 pub const TIMEWAIT: Duration = Duration::from_millis(500);
-/// Bytes that a connection without a queue pair of ours may receive: no more than a
-/// ready-to-receive message is due there.
+/// Bytes that a connection without a queue pair of ours may receive: a ready-to-receive message
+/// needs no more.
 pub const HELD_BYTES_MAX: usize = 256;

@@ -18,18 +18,19 @@ use super::port::{self, Port, Sockets};
 use super::query;
 use super::socket::{self, canonical};
 use crate::reactor::{self, Handle, Source};
-use crate::strangers::{Gate, HALF_OPEN, Place};
+use crate::strangers::{Gate, HALF_OPEN, Permit};
 use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result};
 
-/// Who listens.
+/// The identifier that listens.
 pub(super) trait Callee: Send + Sync {
-    /// A peer asks for a connection. It waits until it is accepted, rejected or abandoned.
+    /// Called with a peer's connection request, which waits until it is accepted, rejected or
+    /// abandoned.
     fn requested(&self, incoming: Arc<Incoming>, request: Request, now: Instant);
 }
 
-/// A listener.
+/// The sockets and half-open connections of a listening identifier.
 pub(super) struct Listener {
     this: Weak<Self>,
     reactor: Handle,
@@ -43,16 +44,17 @@ pub(super) struct Listener {
 #[derive(Default)]
 struct State {
     datagram: Option<Watched>,
-    /// The TCP port that answers name.
+    /// The TCP port that answers to port queries name.
     stream_port: u16,
-    /// What connections are accepted from: first that of `stream_port`, and then the RDMA port
-    /// itself, if it is open.
+    /// The listening sockets: first that of `stream_port`, and then the RDMA port itself, if it is
+    /// open.
     streams: Vec<Watched>,
-    /// Bound to the RDMA port, to listen when the program has had time to take it.
+    /// A socket bound to the RDMA port, which will listen when the program has had time to take the
+    /// port.
     foreign: Option<Foreign>,
-    /// Requests that are coming in.
+    /// Connections whose request is incomplete.
     half_open: HashMap<u64, Arc<Incoming>>,
-    /// There are more port queries, and the edge will not come again.
+    /// Runs if port queries are left, because the edge-triggered event will not come again.
     more_queries: Option<Timer>,
     accepted: u64,
     closed: bool,
@@ -60,7 +62,7 @@ struct State {
 
 struct Foreign {
     stream: OwnedFd,
-    /// How long the program may take the port; `None`: no longer.
+    /// Runs while the program may take the port; `None` once that time has passed.
     grace: Option<Timer>,
 }
 
@@ -68,7 +70,7 @@ impl Listener {
     /// Starts to listen on a bound port.
     ///
     /// # Errors
-    /// `EADDRINUSE` when somebody else has come first; what the reactor reports.
+    /// `EADDRINUSE` if another socket was first; the reactor's errors.
     pub(super) fn start(
         reactor: Handle,
         port: Port,
@@ -86,7 +88,7 @@ impl Listener {
             gate: Gate::new(reactor, &HALF_OPEN),
             state: Lock::new(State::default()),
         });
-        // What is watched keeps the listener alive, so a failure half-way must undo it.
+        // Watched sockets keep the listener alive, so close it if starting fails half-way.
         listener.open(sockets).inspect_err(|_| listener.close())?;
         Ok(listener)
     }
@@ -108,7 +110,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Stops listening. Requests that have not been reported to the program are dropped.
+    /// Stops listening, and drops requests that have not been reported to the program.
     pub(super) fn close(&self) {
         let old = {
             let mut state = self.state.lock();
@@ -123,23 +125,23 @@ impl Listener {
         self.this.upgrade().expect("called through an `Arc` of it")
     }
 
-    /// Accepts while there are connections and places for them; it is `now`.
+    /// Accepts while there are connections and permits for them.
     fn accept(&self, now: Instant) {
         let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
         self.gate.pass(
             now,
             &me,
             || self.accept_one(),
-            |(stream, peer), place| {
-                // Locked until the connection is known, for its request may be here already.
+            |(stream, peer), permit| {
+                // Lock until the connection is stored, because its request may be complete already.
                 let mut state = self.state.lock();
                 if state.closed {
                     return;
                 }
                 state.accepted += 1;
                 let number = state.accepted;
-                // A connection that cannot be set up is closed, and the next one has its turn.
-                if let Ok(incoming) = self.take((stream, peer), number, place) {
+                // If a connection cannot be set up, it is closed, and the next one has its turn.
+                if let Ok(incoming) = self.take((stream, peer), number, permit) {
                     state.half_open.insert(number, incoming);
                 }
             },
@@ -149,7 +151,7 @@ impl Listener {
     /// Accepts one connection.
     ///
     /// # Errors
-    /// `EAGAIN` when there is none; what the system says, with which there may be one.
+    /// `EAGAIN` if there is none; other errors of the system, after which there may be one.
     fn accept_one(&self) -> Result<(OwnedFd, SocketAddr)> {
         let state = self.state.lock();
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -171,14 +173,14 @@ impl Listener {
         &self,
         (stream, peer): (OwnedFd, SocketAddr),
         number: u64,
-        place: Place,
+        permit: Permit,
     ) -> Result<Arc<Incoming>> {
         sockopt::set_tcp_nodelay(&stream, true)?;
         if let Some(tos) = self.options.tos {
             socket::set_tos(&stream, &self.address, tos)?;
         }
         let mut local = socket::local_address(&stream)?;
-        // To the program it is the RDMA port that was reached.
+        // The program sees the RDMA port.
         local.set_port(self.address.port());
         incoming::start(
             self.reactor,
@@ -186,7 +188,7 @@ impl Listener {
             [local, peer],
             number,
             Weak::clone(&self.this) as _,
-            place,
+            permit,
         )
     }
 
@@ -201,7 +203,7 @@ impl Listener {
                     let query = &buffer[..length.min(buffer.len())];
                     let port = self.address.port();
                     if let Some(answer) = query::answer(query, port, state.stream_port) {
-                        // Lost like any other datagram, if the socket does not take it.
+                        // A failure to send counts as a lost datagram.
                         let _ = rustix::net::sendto(
                             datagram.as_fd(),
                             &answer,
@@ -212,14 +214,15 @@ impl Listener {
                 }
                 Ok((_, _, None)) => {}
                 Err(Errno::AGAIN) => return,
-                // Somebody to whom we answered has closed its port.
+                // An earlier answer met a closed port.
                 Err(_) => {}
             }
         }
         state.more_queries = Some(Timer::after(self.reactor, Duration::ZERO, self.owner()));
     }
 
-    /// Listens on the RDMA port itself, if it is time and the program has not taken it.
+    /// Listens on the RDMA port itself, if the grace time has passed and the program has not taken
+    /// the port.
     fn open_foreign(&self) {
         let mut state = self.state.lock();
         if state.foreign.as_ref().is_some_and(|foreign| foreign.grace.is_some()) {
@@ -238,7 +241,7 @@ impl PortHolder for Listener {
     fn release_tcp(&self, port: u16) -> bool {
         let (listening, bound) = {
             let mut state = self.state.lock();
-            // Without a port of our own for Weft peers there is nothing to give.
+            // Without a separate port for Weft peers the listener must keep this one.
             if self.address.port() != port || state.stream_port == port {
                 return false;
             }

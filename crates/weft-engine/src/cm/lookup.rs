@@ -1,4 +1,5 @@
-//! The active side of the datagram space: asks a service for its queue pair until it answers.
+//! The active side of the datagram port space: queries a service for its queue pair until it
+//! answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -13,14 +14,14 @@ use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result, random};
 
-/// Who asks.
+/// The identifier that looks up a service.
 pub(super) trait Inquirer: Send + Sync {
-    /// The end of a lookup that was not cancelled; once. Without an answer, `ECONNREFUSED` when
-    /// nobody listens, or `ETIMEDOUT`.
+    /// Called once with the outcome, unless the lookup was cancelled. Without an answer the error
+    /// is `ECONNREFUSED` if no program listens, and `ETIMEDOUT` otherwise.
     fn answered(&self, outcome: Result<Reply>);
 }
 
-/// A lookup under way.
+/// A lookup in progress.
 pub(super) struct Lookup {
     this: Weak<Self>,
     reactor: Handle,
@@ -33,23 +34,23 @@ pub(super) struct Lookup {
     state: Lock<Option<State>>,
 }
 
-/// `None` in its place before and after the lookup.
+/// The state of a lookup; it exists only while the lookup runs.
 struct State {
     _watched: Watched<Arc<UdpSocket>>,
-    /// Until then a closed port is no reason to give up; `None` after that.
+    /// Runs while a closed port does not end the lookup; `None` afterwards.
     refusal_timer: Option<Timer>,
-    /// When the answer is not waited for any longer.
+    /// Expires when the lookup ends without an answer.
     limit: Timer,
-    /// When to ask once more.
+    /// Expires when the next query is due.
     next: Timer,
     pause: Duration,
 }
 
 impl Lookup {
-    /// Asks `peer` over a bound socket.
+    /// Starts to query `peer` over a bound socket.
     ///
     /// # Errors
-    /// What the system says at once, such as `ENETUNREACH`.
+    /// The system's immediate errors, such as `ENETUNREACH`.
     pub(super) fn start(
         reactor: Handle,
         socket: UdpSocket,
@@ -57,7 +58,7 @@ impl Lookup {
         private_data: &[u8],
         inquirer: Weak<dyn Inquirer>,
     ) -> Result<Arc<Self>> {
-        // A connected socket hears of a closed port, and nothing from others.
+        // A connected socket reports a closed port, and receives nothing from other addresses.
         rustix::net::connect(&socket, &peer)?;
         let nonce = u64::from_ne_bytes(random::bytes()?);
         let private_data = private_data.to_vec();
@@ -88,7 +89,7 @@ impl Lookup {
         Ok(lookup)
     }
 
-    /// Asks no longer.
+    /// Ends the lookup without an outcome.
     pub(super) fn cancel(&self) {
         drop(self.state.lock().take());
     }
@@ -96,7 +97,7 @@ impl Lookup {
     fn ask(&self) {
         let (bytes, segment) = (0..LEN, LEN);
         let run = Run { bytes, segment, to: self.peer, from: (self.local, 0) };
-        // Lost like any other datagram, if the socket does not take it.
+        // A failure to send counts as a lost datagram.
         let _ = self.socket.send(&self.message, &[run]);
     }
 
@@ -113,7 +114,7 @@ impl Lookup {
         self.state.lock().as_ref().is_some_and(|state| state.refusal_timer.is_none())
     }
 
-    /// What the socket has: an answer, or that nobody listens.
+    /// Reads an answer, or the error that no program listens, from the socket.
     fn receive(&self) -> Option<Result<Reply>> {
         let mut batch = RecvBatch::default();
         loop {
@@ -124,7 +125,7 @@ impl Lookup {
                         return Some(Ok(reply));
                     }
                 }
-                // The service may be about to listen once more.
+                // The service may be about to listen again.
                 Err(Errno::CONNREFUSED) if !self.takes_refusals() => {}
                 Err(Errno::CONNREFUSED) => return Some(Err(Errno::CONNREFUSED)),
                 Err(_) => return None,
@@ -145,7 +146,7 @@ impl Source for Lookup {
         let Some(state) = &mut *guard else { return };
         if state.limit.is_due(now) {
             drop(guard);
-            // What has come by now counts.
+            // An answer that has arrived by now still counts.
             return self.report(self.receive().unwrap_or(Err(Errno::TIMEDOUT)));
         }
         state.refusal_timer =

@@ -1,27 +1,27 @@
 //! The connection manager: what `librdmacm` and the kernel's `rdma_cm` do.
 //!
-//! An [`Id`] binds, listens, resolves, connects and accepts; what happens to it comes as an
-//! [`Event`] over its [`Channel`]. A connection is plain MPA (RFC 5044 and RFC 6581) on a TCP
-//! connection, so that iWARP peers such as Linux's siw are served as well; Weft peers know each
-//! other by a trailer behind the program's private data ([`crate::hello`]). When both sides have
-//! agreed, the stream is handed to the queue pair and the connection manager only listens for its
-//! end.
+//! An [`Id`] binds, listens, resolves, connects and accepts; the program learns what happens to it
+//! by [`Event`]s on its [`Channel`]. A connection is plain MPA (RFC 5044 and RFC 6581) on a TCP
+//! connection, so that it also works with iWARP peers such as Linux's siw; Weft peers recognise
+//! each other by a trailer behind the program's private data ([`crate::hello`]). After the
+//! negotiation the stream is attached to the queue pair, and the connection manager is only
+//! notified of its end.
 //!
 //! | module | what it does |
 //! | --- | --- |
 //! | `id`, `connect` | the states of an identifier |
-//! | `event`, `channel` | what events say, and how they get to the program |
-//! | `port`, [`claim`], `query` | RDMA ports laid over TCP and UDP ports |
-//! | `ask` | who of the peers is a Weft peer |
-//! | `dial`, `listen`, `incoming`, `handshake` | the exchange, active and passive |
-//! | `datagram`, `sidr`, `lookup`, `service` | the port space of datagrams |
-//! | `endpoint`, `held` | the queue pair that gets the stream, or what stands in for it |
+//! | `event`, `channel` | the events, and their delivery to the program |
+//! | `port`, [`claim`], `query` | RDMA ports on top of TCP and UDP ports |
+//! | `ask` | whether a peer runs Weft |
+//! | `dial`, `listen`, `incoming`, `handshake` | the MPA exchange, active and passive |
+//! | `datagram`, `sidr`, `lookup`, `service` | the datagram port spaces |
+//! | `endpoint`, `held` | the queue pair that gets the stream, or a stand-in for it |
 //!
 //! # Locks
 //!
-//! An identifier's lock may be held while a channel's, a handshake's or the reactor's is taken,
-//! never the other way round. While a queue pair is called, no lock is held that its call back
-//! ([`crate::qp::Monitor`]) takes; the one that orders events is held (`event.rs`).
+//! While an identifier's lock is held, the lock of a channel, a handshake or the reactor may be
+//! taken, never the other way round. When a queue pair is called, no lock is held that its callback
+//! ([`crate::qp::Monitor`]) takes; the lock that orders events is held (`event.rs`).
 
 mod ask;
 mod channel;

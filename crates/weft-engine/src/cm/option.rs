@@ -1,13 +1,13 @@
 //! Options of an identifier (`rdma_set_option(3)`).
 
-/// What a program has set.
+/// The options that a program has set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Type of service of what is sent (RFC 2474).
+    /// Type of service of sent packets (RFC 2474).
     pub(super) tos: Option<u8>,
-    /// The port may be bound by others too, as long as nobody listens.
+    /// Whether other sockets may bind the same port, as long as none listens.
     pub(super) reuse_address: bool,
-    /// An IPv6 wildcard takes no IPv4 connections; `None` is the system's default.
+    /// Whether an IPv6 wildcard refuses IPv4 connections; `None` is the system's default.
     pub(super) af_only: Option<bool>,
     /// Acknowledgement timeout of the queue pair, 4.096 µs · 2^n; `None` is the default.
     pub(super) ack_timeout: Option<u8>,

@@ -1,33 +1,34 @@
-//! What Weft peers tell each other by the offset of a zero-length RDMA Write.
+//! Control messages between Weft peers, encoded in the offset of a zero-length RDMA Write.
 //!
-//! Eight bits say what, eight bits carry the RNR timer, 48 bits count messages. The count starts
-//! with the connection and goes up by one for each Send, Write and Immediate Data of a Write that
-//! has been placed; 2^48 messages take years.
+//! Eight bits hold the type, eight bits the RNR timer, and 48 bits a count of messages. The count
+//! starts at zero with the connection and grows by one for each Send, Write, and Immediate Data of
+//! a Write that has been placed. 2^48 messages take years.
 
 /// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
-    /// `placed` messages of the receiver of this have been placed by its sender.
+    /// The sender of this has placed `placed` messages of its receiver.
     Placed {
-        /// The count.
+        /// The number of messages.
         placed: u64,
     },
-    /// The same, and the next message waits for a receive to be posted.
+    /// As `Placed`, and the next message waits for a receive to be posted.
     NotReady {
-        /// The count.
+        /// The number of messages.
         placed: u64,
-        /// `min_rnr_timer` of the sender of this.
+        /// The `min_rnr_timer` of the side that sends this.
         timer: u8,
     },
-    /// A Write of so many bytes has been placed by its sender itself, through shared memory; the
-    /// Immediate Data behind this belongs to it.
+    /// The sender of this has placed a Write itself, through shared memory. The Immediate Data that
+    /// follows belongs to that Write.
     Written {
-        /// In bytes.
+        /// Length of the Write in bytes.
         length: u32,
     },
 }
 
-/// Marks Immediate Data that belongs to the Send behind it; in the last four of its eight bytes.
+/// The last four of the eight bytes of an Immediate Data message that belongs to the Send behind
+/// it.
 pub(super) const IMMEDIATE_OF_SEND: [u8; 4] = [0, 0, 0, 1];
 
 const COUNT_BITS: u32 = 48;
@@ -37,7 +38,7 @@ const NOT_READY: u8 = 1;
 const WRITTEN: u8 = 2;
 
 impl Control {
-    /// The offset that says this.
+    /// Encodes the message as an offset.
     pub(crate) fn to_offset(self) -> u64 {
         let (kind, timer, placed) = match self {
             Self::Placed { placed } => (PLACED, 0, placed),
@@ -47,7 +48,7 @@ impl Control {
         u64::from(kind) << 56 | u64::from(timer) << COUNT_BITS | placed & COUNT_MASK
     }
 
-    /// What an offset says; `None` when it is nothing that this version knows.
+    /// Decodes an offset; `None` for a type that this version does not know.
     pub(crate) fn from_offset(offset: u64) -> Option<Self> {
         let [kind, timer, ..] = offset.to_be_bytes();
         let placed = offset & COUNT_MASK;
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_round_trip() {
+    fn control_message_survives_encoding_as_offset() {
         for control in [
             Control::Placed { placed: 0 },
             Control::Placed { placed: COUNT_MASK },

@@ -1,4 +1,4 @@
-//! What a peer did wrong, with the segment that shows it.
+//! A protocol violation of the peer, with the segment that shows it.
 
 use weft_wire::ddp::Header;
 use weft_wire::error::ProtocolError;
@@ -7,10 +7,10 @@ use weft_wire::rdmap::{ReadRequest, Terminate};
 use crate::mr::AccessError;
 use crate::wc::Status;
 
-/// How dealing with a message ended.
+/// The result of processing a message.
 pub(super) type Handled = Result<(), Fault>;
 
-/// A reason to terminate the connection.
+/// The reason for terminating the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) error: ProtocolError,
@@ -19,7 +19,8 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// Names the segment, of `len` bytes with its header.
+    /// Adds the segment's header and length (`len`, including the header), for the Terminate
+    /// message.
     //= rfc5040#section-4.8
     //# The length handed up by the DDP layer when the error was detected.
     pub(crate) fn in_segment(self, len: usize, header: Header) -> Self {
@@ -35,7 +36,7 @@ impl Fault {
         self.error.terminate(self.segment, self.read_request)
     }
 
-    /// Layer, type and code in one number, for `vendor_err`.
+    /// Layer, type and code as one number, for `vendor_err`.
     pub(crate) fn code(&self) -> u32 {
         let (layer, etype, code) = self.error.terminate_code();
         terminate_number(layer, etype, code)
@@ -52,7 +53,8 @@ fn terminate_number(layer: u8, etype: u8, code: u8) -> u32 {
     u32::from(layer) << 12 | u32::from(etype) << 8 | u32::from(code)
 }
 
-/// Why a peer's tagged message may not touch memory (RFC 5041 section 8.2, RFC 5040 section 7.2).
+/// Maps a refused access of a tagged message to its error (RFC 5041 section 8.2, RFC 5040 section
+/// 7.2).
 pub(super) fn tagged(error: AccessError, stag: u32) -> ProtocolError {
     match error {
         AccessError::Key => ProtocolError::TaggedInvalidStag { stag },
@@ -62,7 +64,7 @@ pub(super) fn tagged(error: AccessError, stag: u32) -> ProtocolError {
     }
 }
 
-/// Why a peer's read or atomic request may not touch memory (RFC 5040 section 7.2).
+/// Maps a refused access of a read or atomic request to its error (RFC 5040 section 7.2).
 pub(super) fn requested(error: AccessError, stag: u32) -> ProtocolError {
     match error {
         AccessError::Key => ProtocolError::InvalidStag { stag },
@@ -72,7 +74,7 @@ pub(super) fn requested(error: AccessError, stag: u32) -> ProtocolError {
     }
 }
 
-/// How the peer's Terminate ends our oldest request.
+/// The status of our oldest request, and its `vendor_err`, after the peer's Terminate.
 pub(super) fn status_of(terminate: &Terminate) -> (Status, u32) {
     const RDMAP: u8 = 0;
     const DDP: u8 = 1;

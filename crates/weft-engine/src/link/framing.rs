@@ -1,4 +1,4 @@
-//! The bytes of a connection that is a stream: FPDUs in buffers, with or without markers.
+//! FPDUs of a stream connection in buffers, with or without markers.
 
 use weft_wire::ddp::Header;
 use weft_wire::error::ProtocolError;
@@ -8,31 +8,32 @@ use weft_wire::mpa::negotiate::Negotiated;
 
 use crate::pool;
 
-/// Both directions of a stream.
+/// The buffers of both directions.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
-    /// FPDUs have CRCs.
+    /// Whether FPDUs have CRCs.
     crc: bool,
     /// Longest ULPDU to send, in bytes.
     mulpdu: usize,
 
-    /// What has come, without markers, and how much of it has been dealt with.
+    /// Received bytes without markers, and how many of them have been processed.
     rx: Vec<u8>,
     rx_at: usize,
-    /// With markers, what has come goes here first.
+    /// Removes markers from `raw`, where received bytes go first if there are markers.
     remover: Option<Box<Remover>>,
     raw: Vec<u8>,
 
-    /// What is to be sent, and how much of it has been.
+    /// Bytes to send, and how many of them have been sent.
     tx: Vec<u8>,
     tx_at: usize,
-    /// With markers, FPDUs are made aside first.
+    /// Inserts markers into FPDUs, which are built in `scratch` if there are markers.
     inserter: Option<Box<Inserter>>,
     scratch: Vec<u8>,
 }
 
 impl Framing {
-    /// A stream on which FPDUs flow from here on. `early` came behind the peer's MPA frame.
+    /// Creates the buffers of a stream on which only FPDUs follow. `early` are bytes that came
+    /// behind the peer's MPA frame.
     pub(super) fn new(negotiated: &Negotiated, mulpdu: usize, early: &[u8]) -> Self {
         let mut framing = Self {
             crc: negotiated.crc,
@@ -55,17 +56,17 @@ impl Framing {
         buffer
     }
 
-    /// A buffer with room for bytes from the peer, if there is room.
+    /// The buffer for further bytes from the peer, if it has room.
     pub(super) fn room(&mut self) -> Option<&mut Vec<u8>> {
         let buffer = self.incoming();
         (buffer.len() < buffer.capacity()).then_some(buffer)
     }
 
-    /// Removes the markers from what has come; forgets it on a stream that is not `open` any more,
-    /// which makes no sense behind an error.
+    /// Removes the markers from received bytes. If the stream is not `open` any more, discards the
+    /// bytes, because nothing is valid after an error.
     ///
     /// # Errors
-    /// What is wrong with the markers or the CRC.
+    /// A wrong marker or CRC.
     pub(super) fn strip_markers(&mut self, open: bool) -> Result<(), ProtocolError> {
         let Some(remover) = &mut self.remover else { return Ok(()) };
         let stripped = if open {
@@ -79,24 +80,24 @@ impl Framing {
         Ok(stripped?)
     }
 
-    /// Whether FPDUs that come have a CRC to check: with markers it has been checked.
+    /// Whether received FPDUs still have a CRC to check. Removing markers has checked it already.
     pub(super) fn checks_crc(&self) -> bool {
         self.crc && self.remover.is_none()
     }
 
-    /// Takes the bytes that have come out, so that segments can be borrowed from them meanwhile,
-    /// with the count of those that have been dealt with.
+    /// Takes the received bytes out, so that segments can borrow from them, and the number of those
+    /// that have been processed.
     pub(super) fn take_received(&mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.rx), self.rx_at)
     }
 
-    /// Puts them back.
+    /// Puts the received bytes back.
     pub(super) fn put_received(&mut self, (rx, at): (Vec<u8>, usize)) {
         (self.rx, self.rx_at) = (rx, at);
     }
 
-    /// Gives room back: all of it where everything has been dealt with, which is the case on a
-    /// stream that is not `open` any more.
+    /// Returns buffers to the pool if all bytes have been processed, as is assumed if the stream is
+    /// not `open` any more; otherwise makes room in a full buffer.
     pub(super) fn tidy(&mut self, open: bool) {
         if !open {
             self.rx_at = self.rx.len();
@@ -111,7 +112,7 @@ impl Framing {
                 pool::give_back(&mut self.raw);
             }
         } else if self.rx.len() == self.rx.capacity() {
-            // Full, and the peer must wait: make room for when it goes on.
+            // The buffer is full, and the peer waits: move the rest to its start.
             self.rx.copy_within(self.rx_at.., 0);
             self.rx.truncate(self.rx.len() - self.rx_at);
             self.rx_at = 0;
@@ -120,19 +121,19 @@ impl Framing {
 
     // ---- Sending ----
 
-    /// Bytes that wait for the socket.
+    /// Bytes that have not been sent.
     #[inline]
     pub(super) fn unsent(&self) -> &[u8] {
         &self.tx[self.tx_at..]
     }
 
-    /// Length of the buffer, with what of it has been sent.
+    /// Number of bytes in the send buffer, including those that have been sent.
     #[inline]
     pub(super) fn buffered(&self) -> usize {
         self.tx.len()
     }
 
-    /// The socket took `count` bytes.
+    /// Notes that the socket took `count` bytes.
     pub(super) fn sent(&mut self, count: usize) {
         self.tx_at += count;
         if self.tx_at == self.tx.len() {
@@ -140,25 +141,25 @@ impl Framing {
         }
     }
 
-    /// Forgets the bytes that wait.
+    /// Drops the bytes that have not been sent.
     pub(super) fn discard(&mut self) {
         self.tx.clear();
         self.tx_at = 0;
         pool::give_back(&mut self.tx);
     }
 
-    /// Takes the bytes that wait away.
+    /// Takes the bytes that have not been sent out of the buffer.
     pub(super) fn take_unsent(&mut self) -> Vec<u8> {
         let at = std::mem::take(&mut self.tx_at);
         self.tx.split_off(at)
     }
 
-    /// Bytes of payload that fit a segment with a header of this length.
+    /// Largest payload of a segment with a header of this length.
     pub(super) fn payload_max(&self, header_len: usize) -> u32 {
         u32::try_from(self.mulpdu.saturating_sub(header_len)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Where an FPDU is made.
+    /// The buffer in which FPDUs are built.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.inserter.is_some() {
             return &mut self.scratch;
@@ -167,7 +168,7 @@ impl Framing {
         &mut self.tx
     }
 
-    /// Starts an FPDU: room for the length, and the header. Returns where it starts.
+    /// Starts an FPDU: reserves its length field and writes the header. Returns its start.
     pub(super) fn begin(&mut self, header: &Header) -> usize {
         let buffer = self.buffer();
         let start = buffer.len();
@@ -177,7 +178,8 @@ impl Framing {
         start
     }
 
-    /// Completes the FPDU that began at `start`. Returns the bytes that are to be sent for it.
+    /// Completes the FPDU that starts at `start`. Returns the number of bytes that it adds to the
+    /// stream.
     pub(super) fn end(&mut self, start: usize) -> u64 {
         let crc = self.crc;
         let buffer = self.buffer();
@@ -193,12 +195,12 @@ impl Framing {
         (self.tx.len() - before) as u64
     }
 
-    /// Drops the FPDU that began at `start`.
+    /// Drops the FPDU that starts at `start`.
     pub(super) fn abandon(&mut self, start: usize) {
         self.buffer().truncate(start);
     }
 
-    /// An FPDU with its payload.
+    /// Appends an FPDU with this payload. Returns the number of bytes that it adds to the stream.
     pub(super) fn push(&mut self, header: &Header, payload: &[u8]) -> u64 {
         let start = self.begin(header);
         self.buffer().extend_from_slice(payload);

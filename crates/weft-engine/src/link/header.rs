@@ -3,7 +3,7 @@
 use weft_wire::ddp::{self, Header};
 use weft_wire::rdmap::Opcode;
 
-/// What the header of every segment of a message has in common.
+/// The fields that the headers of all segments of a message share.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MessageHeader {
     Tagged { opcode: Opcode, stag: u32, to: u64 },

@@ -1,8 +1,8 @@
-//! What the protocol of a connection works on, and who carries out what follows from it.
+//! What the protocol of a connection needs from the queue pair: work, memory and effects.
 //!
-//! The protocol knows no queue pair: the owner of a connection hands a [`Host`] to each call. The
-//! calls are dispatched statically, so that the seam costs nothing. What may wait until the
-//! connection is not locked any more is not done through the host, but left in
+//! The protocol does not know the queue pair: the owner of a connection passes a [`Host`] to each
+//! call. The calls are dispatched statically, so the abstraction costs nothing. Effects that can
+//! wait until the connection is unlocked do not go through the host; they are left in
 //! [`Notices`](super::Notices).
 
 use std::fmt;
@@ -21,59 +21,58 @@ use crate::queue::send::SendQueue;
 use crate::wc::Completion;
 use crate::wr::WindowBind;
 
-/// Posted work, registered memory and effects: everything outside of a connection that it needs.
+/// Everything that a connection needs from outside: posted work, registered memory, and effects.
 pub(crate) trait Host: Work + Memory + Effects {}
 
 impl<T: Work + Memory + Effects> Host for T {}
 
 /// The work requests that the program has posted.
 pub(crate) trait Work {
-    /// A shared receive queue that messages of an extended connection name.
+    /// A shared receive queue, which messages of an extended connection name.
     type Queue: fmt::Debug;
 
-    /// The send queue, which stays locked until the value is dropped.
+    /// The send queue, locked until the value is dropped.
     fn sends(&self) -> impl DerefMut<Target = SendQueue>;
 
-    /// Whether there may be send requests that have not been handed over; takes no lock.
+    /// Whether there may be send requests that have not been sent; takes no lock.
     fn may_have_unsent(&self) -> bool;
 
-    /// Notes whether there are any, as the holder of the send queue sees.
+    /// Updates [`Work::may_have_unsent`]; called by the holder of the send queue's lock.
     fn note_unsent(&self, sends: &SendQueue);
 
-    /// The receive queue of this connection alone, locked like the send queue. It is empty if
-    /// receives come from elsewhere.
+    /// The connection's own receive queue, locked until the value is dropped. It is empty if
+    /// receives come from a shared queue.
     fn receives(&self) -> impl DerefMut<Target = RecvQueue>;
 
-    /// Whether a receive is posted where this connection takes them from.
+    /// Whether a receive is posted for this connection.
     fn has_receive(&self) -> bool;
 
-    /// Moves the oldest receive, of `queue` or of where this connection takes them from, to `work`.
-    /// False when there is none.
+    /// Moves the oldest receive to `work`: from `queue`, or from the connection's usual queue.
+    /// Returns false if there is none.
     fn take_receive(&self, queue: Option<&Self::Queue>, work: &mut RecvWork) -> bool;
 
-    /// The shared receive queue with this number, on an extended connection.
+    /// The shared receive queue with this number, for an extended connection.
     fn find_queue(&self, number: u32) -> Option<Self::Queue>;
 }
 
-/// The memory that a connection may use.
+/// The memory that a connection may access.
 pub(crate) trait Memory: Work {
-    /// Finds memory by its keys.
+    /// The type that finds memory by its key.
     type Keys: Keys;
 
-    /// The context of the connection itself, for its own lists and for what the peer asks for.
+    /// The access context of the connection's own requests, and of the peer's.
     fn context(&self) -> <Self::Keys as Keys>::Context<'_>;
 
-    /// The context of a receive: that of the side that has posted it.
+    /// The access context of a receive, which depends on the queue that it was posted to.
     fn receive_context<'a>(
         &'a self,
         queue: Option<&'a Self::Queue>,
     ) -> <Self::Keys as Keys>::Context<'a>;
 
-    /// Makes a key unusable because the program asks for it. False for one that is not its.
+    /// Invalidates a key for the program. Returns false if the key is not the program's.
     fn invalidate(&self, key: u32) -> bool;
 
-    /// Makes a key unusable because the peer asks for it. False for one that the peer could not
-    /// have used.
+    /// Invalidates a key for the peer. Returns false if the peer could not have used the key.
     fn invalidate_for_peer(&self, key: u32) -> bool;
 
     /// Binds a memory window.
@@ -83,22 +82,22 @@ pub(crate) trait Memory: Work {
     fn bind(&self, window: &Mw, rkey: u32, bind: &WindowBind) -> crate::Result<()>;
 }
 
-/// Finds the memory that keys name, and checks each access to it. A connection has one for each
-/// direction, so that it may remember what it has found.
+/// Finds the memory of a key, and checks each access to it. A connection has one for each
+/// direction, so that it can cache what it has found.
 pub(crate) trait Keys: fmt::Debug + Default {
-    /// On whose behalf memory is accessed.
+    /// The protection domain and queue pair that access memory.
     type Context<'a>: Copy;
     /// See [`Pinned`].
     type Pin<'a>: Pinned
     where
         Self: 'a;
-    /// See [`Held`].
-    type Held<'a>: Held
+    /// See [`PinnedRegion`].
+    type PinnedRegion<'a>: PinnedRegion
     where
         Self: 'a;
 
-    /// Finds `len` bytes at `addr` of the memory that `key` names and checks that `needs` is
-    /// granted to the context.
+    /// Finds `len` bytes at `addr` of the memory of `key` and checks that the context has the
+    /// rights `needs`.
     fn access(
         &mut self,
         context: Self::Context<'_>,
@@ -108,57 +107,59 @@ pub(crate) trait Keys: fmt::Debug + Default {
         needs: Access,
     ) -> Result<Self::Pin<'_>, AccessError>;
 
-    /// Holds a whole region of this side's still, for several copies. The caller checks nothing
-    /// further than what [`Held::part`] does.
-    fn hold(
+    /// Pins a whole region of this process for several copies. Each copy's bounds are checked by
+    /// [`PinnedRegion::part`].
+    fn pin_region(
         &mut self,
         context: Self::Context<'_>,
         key: u32,
         needs: Access,
-    ) -> Result<Self::Held<'_>, AccessError>;
+    ) -> Result<Self::PinnedRegion<'_>, AccessError>;
 }
 
-/// Memory that stays registered while this value lives. Held for one copy, never across a wait.
+/// A pinned range: deregistration waits until it is dropped. Held for one copy, never across a
+/// wait.
 pub(crate) trait Pinned {
-    /// Where its bytes are, in order; without bytes nowhere.
-    fn places(&self) -> impl Iterator<Item = Region>;
+    /// The memory of the range, extent by extent; empty if the range is.
+    fn extents(&self) -> impl Iterator<Item = Region>;
 
-    /// Appends its bytes to `out`.
+    /// Appends the bytes of the range to `out`.
     fn read(&self, out: &mut Vec<u8>);
 
-    /// Fills it with the payload's bytes behind `offset`. Returns how many it took.
+    /// Fills the range with payload bytes from `offset` on. Returns the number of bytes.
     ///
     /// # Errors
-    /// What the kernel reports of a payload in the peer's memory.
+    /// The kernel's error if the payload is in the peer's memory and cannot be read.
     fn write(&self, payload: &Payload<'_>, offset: usize) -> crate::Result<usize>;
 
-    /// Changes its eight bytes atomically and returns the old value. `None` if they are not
+    /// Changes the range's eight bytes atomically and returns the old value; `None` if they are not
     /// aligned.
     fn update(&self, change: impl FnMut(u64) -> u64) -> Option<u64>;
 
-    /// A peer has written to all of it.
+    /// Notifies the observer that a peer has written to the whole range.
     fn notify_observer(&self);
 }
 
-/// A region that stays registered while this value lives. Held for a few copies, never across a
+/// A pinned region: deregistration waits until it is dropped. Held for a few copies, never across a
 /// wait.
-pub(crate) trait Held {
-    /// Whether it is the region of a key.
+pub(crate) trait PinnedRegion {
+    /// Whether this is the region of `key`.
     fn is_of(&self, key: u32) -> bool;
 
-    /// `len` bytes at `addr`; `None` when they do not lie inside, or are not together.
+    /// The memory of `len` bytes at `addr`; `None` if they are outside the region or in several
+    /// extents.
     fn part(&self, addr: u64, len: u64) -> Option<Region>;
 }
 
-/// What becomes of work, as the program sees it.
+/// Effects that the program sees.
 pub(crate) trait Effects: Work {
-    /// Starts to complete send requests.
+    /// Starts a batch of completions of send requests.
     fn send_completions(&self) -> impl Completions;
 
-    /// Starts to complete receives of this connection alone.
+    /// Starts a batch of completions of the connection's own receives.
     fn receive_completions(&self) -> impl Completions;
 
-    /// Completes a receive that came from `queue`, or from where this connection takes them from.
+    /// Completes a receive that came from `queue`, or from the connection's usual queue.
     fn complete_receive(
         &self,
         queue: Option<&Self::Queue>,
@@ -166,24 +167,24 @@ pub(crate) trait Effects: Work {
         solicited: bool,
     );
 
-    /// The queue pair is in another state now.
+    /// Sets the queue pair's state.
     fn enter_state(&self, state: QpState);
 
     /// Raises an asynchronous event of the queue pair.
     fn raise(&self, event: EventKind);
 
-    /// The send queue, which was to be drained, is.
+    /// Reports that the send queue has been drained.
     fn send_queue_drained(&self);
 
-    /// No receive of the shared queue will be taken any more.
+    /// Reports that no further receive of the shared queue will be taken.
     fn last_receive_taken(&self);
 }
 
-/// Completions that are being added to a queue. The program is notified when this is dropped.
+/// A batch of completions. Dropping it notifies the program.
 pub(crate) trait Completions {
     /// Whether the queue is not full.
     fn has_room(&self) -> bool;
 
-    /// Adds a completion; `solicited` if the peer asked to wake this side.
+    /// Adds a completion; `solicited` if the peer requested a solicited event.
     fn push(&mut self, completion: Completion, solicited: bool);
 }

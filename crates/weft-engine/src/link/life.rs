@@ -1,4 +1,4 @@
-//! The life of a connection: from its beginning to its end, and what becomes of work then.
+//! The life of a connection from opening to its end, and what happens to work requests then.
 
 use std::ops::DerefMut;
 
@@ -16,14 +16,16 @@ use crate::wc::{Completion, Opcode, Status};
 use crate::wr::SendFlags;
 
 impl<H: Host> Link<H> {
-    /// The MPA exchange is over: FPDUs flow from here on. `early` came behind the peer's frame.
+    /// Opens the connection after the MPA exchange: only FPDUs follow. `early` are bytes that came
+    /// behind the peer's MPA frame.
     pub(crate) fn open(&mut self, agreement: Agreement, early: &[u8]) {
         let negotiated = &agreement.negotiated;
         //= rfc5040#section-6.1
         //# Once in RDMA enabled mode, an implementation MUST send only RDMA Messages across the
         //# transport Stream until the RDMAP Stream is torn down.
         if self.phase.set_awaiting(false) {
-            // The timer of that wait must not be taken for that of a missing receive.
+            // Stop the timer of that wait, so that its expiry is not taken for that of an RNR
+            // timer.
             self.notices.rnr = Some(None);
         }
         self.enter(PhaseEvent::Opened);
@@ -38,8 +40,8 @@ impl<H: Host> Link<H> {
         self.phase = self.phase.after(event);
     }
 
-    /// Whether nothing may be sent before the first message of a foreign initiator that has
-    /// promised none.
+    /// Whether this side must not send before the first message of a foreign initiator that has not
+    /// agreed to send one (RTR).
     pub(crate) fn awaits_first_fpdu(&self) -> bool {
         self.opening.hold
             && self.phase.is_open()
@@ -47,17 +49,17 @@ impl<H: Host> Link<H> {
             && self.rtr_expected().is_none()
     }
 
-    /// That message is not waited for any longer.
+    /// Ends the wait for the initiator's first message.
     pub(crate) fn stop_holding(&mut self) {
         self.opening.hold = false;
     }
 
-    /// Whether the peer is one of ours.
+    /// Whether the peer runs Weft.
     pub(crate) fn is_weft_peer(&self) -> bool {
         self.peer_ack_stag().is_some()
     }
 
-    /// Whether each side tells the other what it has placed.
+    /// Whether the sides acknowledge placed messages.
     pub(super) fn is_acknowledged(&self) -> bool {
         self.is_weft_peer() && self.service.acknowledges()
     }
@@ -71,14 +73,14 @@ impl<H: Host> Link<H> {
         agreement.negotiated.rtr.filter(|_| !agreement.initiator)
     }
 
-    /// Whether messages of the peer may be dealt with now.
+    /// Whether messages of the peer may be processed now.
     pub(super) fn receives(&self) -> bool {
         let ready =
             matches!(self.rules.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         ready && self.phase.is_open()
     }
 
-    /// Reports the oldest requests as complete, as far as they are.
+    /// Completes the oldest send requests, as far as they are done.
     //= rfc5040#section-5.5
     //# RDMA Operations MUST be Completed at the Local Peer in the order that they were submitted by
     //# the ULP.
@@ -99,7 +101,7 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Reports once that the send queue, which is to be drained, is (IBTA 10.3.1.5).
+    /// Reports once that the send queue has been drained (IBTA 10.3.1.5).
     pub(crate) fn check_drained(&mut self, host: &H) {
         let is_drained = self.rules.state == QpState::Sqd
             && !self.sender.outgoing.active
@@ -109,8 +111,8 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Ends all work: the oldest send work request with `first`, everything else as flushed. The
-    /// connection is closed once what is due to the peer has been sent.
+    /// Ends all work: the oldest send request completes with `first`, all other requests are
+    /// flushed. The connection is closed once the output that is due has been sent.
     pub(crate) fn fail(&mut self, host: &H, first: Option<Status>, vendor_err: u32) {
         self.rules.state = QpState::Err;
         host.enter_state(QpState::Err);
@@ -128,7 +130,7 @@ impl<H: Host> Link<H> {
         self.flush_receives(host);
     }
 
-    /// Flushes what a program posts to a queue pair in the error state, too.
+    /// Flushes the send queue; also called for requests that a program posts in the error state.
     pub(crate) fn flush_sends(&mut self, host: &H, first: Option<Status>, vendor_err: u32) {
         let mut status = first;
         let mut sq = host.sends();
@@ -159,7 +161,8 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// The stream has ended: `orderly` by the peer's FIN, otherwise by a reset or a time-out.
+    /// Handles the end of the stream: `errno` is 0 after the peer's FIN, and otherwise the error of
+    /// a reset or timeout.
     pub(crate) fn lost(&mut self, host: &H, errno: u32) {
         if self.phase.is_closed() {
             return;
@@ -194,10 +197,10 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Like a card whose peer is gone: nothing fails before a request has been retried. A
-    /// program that is done with a peer may go while a request of the other's is still on its way,
-    /// and the other must have the time to find out that it is done, too. A peer that has not come
-    /// yet gets more time.
+    /// Starts to wait for a lost peer, as a card does that retries a request before it fails. A
+    /// program that is done may exit while a request of its peer is still under way, and the peer
+    /// needs the time to find out that it is done, too. A peer that has not connected yet gets more
+    /// time.
     pub(crate) fn await_peer(&mut self, host: &H) {
         let which = match (self.phase, self.rules.state) {
             (LinkPhase::Closed { .. }, _) if !self.service.retries() => {
@@ -212,7 +215,7 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Takes over what the program set.
+    /// Takes over the attributes that the program has set.
     pub(crate) fn set_rules(&mut self, attr: &QpAttr, state: QpState) {
         if state == QpState::Sqd && self.rules.state != QpState::Sqd {
             self.sender.drain_reported = false;
@@ -232,7 +235,7 @@ impl<H: Host> Link<H> {
         };
     }
 
-    /// Closes the stream once what has been handed over is sent.
+    /// Closes the stream once everything that has been handed over is sent.
     //= rfc5040#section-6.2
     //# There are three methods for terminating an RDMAP Stream: ULP Graceful Termination, RDMAP
     //# Abortive Termination, and LLP Abortive Termination.
@@ -243,7 +246,8 @@ impl<H: Host> Link<H> {
         self.enter(PhaseEvent::Closed);
     }
 
-    /// There is no peer, and none will come: requests fail as if a card's retries were exhausted.
+    /// Handles that there is no peer and none will connect: requests fail as after a card's last
+    /// retry.
     pub(crate) fn unreachable(&mut self, host: &H, errno: u32) {
         self.enter(PhaseEvent::Abandoned);
         if !self.service.retries() {
@@ -253,8 +257,8 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// The peer has had no receive for as long as RNR retries take, or has been gone for as long as
-    /// retries take.
+    /// Handles the end of a wait: the peer has posted no receive within the RNR retries, or it has
+    /// been lost for longer than retries take.
     pub(crate) fn give_up_waiting(&mut self, host: &H) {
         if self.phase.set_awaiting(false) {
             let errno = match self.phase {
@@ -274,7 +278,7 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Whether the peer has said more than that it is there.
+    /// Whether the peer has sent more than the message that starts the stream (RTR).
     pub(crate) fn has_received_messages(&self) -> bool {
         self.receiver.placed != 0
             || self.has_waiting()
@@ -282,24 +286,24 @@ impl<H: Host> Link<H> {
             || !self.responder.queue.is_empty()
     }
 
-    /// Bytes from and to the peer since the connection began.
+    /// Bytes received from and sent to the peer since the connection was opened.
     pub(crate) fn byte_counters(&self) -> (u64, u64) {
         (self.receiver.bytes, self.sender.taken)
     }
 
-    /// Counts bytes from the peer.
+    /// Counts bytes received from the peer.
     pub(crate) fn count_received(&mut self, count: usize) {
         self.receiver.bytes += count as u64;
     }
 
-    /// A defect for the simulation to find: one message more counts as placed than has been.
+    /// A defect that the simulation must find: counts one message more as placed than was placed.
     #[cfg(test)]
     pub(crate) fn pretend_placed(&mut self) {
         self.receiver.placed += 1;
     }
 
-    /// Numbers for the debug dump: messages sent, placed at the peer, placed here, and bytes that
-    /// wait for receives.
+    /// Counters for `weft dump`: messages sent, messages placed at the peer, messages placed here,
+    /// and bytes in the RNR queue.
     pub(crate) fn counters(&self) -> (u64, u64, u64, usize) {
         (self.sender.messages, self.sender.peer_placed, self.receiver.placed, self.rnr.bytes)
     }

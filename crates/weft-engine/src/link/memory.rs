@@ -1,8 +1,8 @@
-//! The memory regions of the process, as the protocol of a connection uses them.
+//! Implements the protocol's view of memory with the process's registered memory.
 
 use weft_sys::Region;
 
-use super::host::{Held, Keys, Pinned};
+use super::host::{Keys, Pinned, PinnedRegion};
 use super::payload::Payload;
 use crate::access::Access;
 use crate::mr::{self, AccessContext, AccessError, Pin};
@@ -11,7 +11,7 @@ use crate::registered::MrCache;
 impl Keys for MrCache {
     type Context<'a> = AccessContext<'a>;
     type Pin<'a> = Pin<'a>;
-    type Held<'a> = mr::Held<'a>;
+    type PinnedRegion<'a> = mr::PinnedRegion<'a>;
 
     #[inline]
     fn access(
@@ -26,40 +26,40 @@ impl Keys for MrCache {
     }
 
     #[inline]
-    fn hold(
+    fn pin_region(
         &mut self,
         context: AccessContext<'_>,
         key: u32,
         needs: Access,
-    ) -> Result<mr::Held<'_>, AccessError> {
-        Self::hold(self, context, key, needs)
+    ) -> Result<mr::PinnedRegion<'_>, AccessError> {
+        Self::pin_region(self, context, key, needs)
     }
 }
 
 impl Pinned for Pin<'_> {
     #[inline]
-    fn places(&self) -> impl Iterator<Item = Region> {
-        Pin::places(self)
+    fn extents(&self) -> impl Iterator<Item = Region> {
+        Pin::extents(self)
     }
 
     #[inline]
     fn read(&self, out: &mut Vec<u8>) {
-        self.places().for_each(|place| place.copy_out(out));
+        self.extents().for_each(|extent| extent.copy_out(out));
     }
 
     #[inline]
     fn write(&self, payload: &Payload<'_>, offset: usize) -> crate::Result<usize> {
         let mut done = 0;
-        for place in self.places() {
-            payload.copy_to(offset + done, &place)?;
-            done += place.len();
+        for extent in self.extents() {
+            payload.copy_to(offset + done, &extent)?;
+            done += extent.len();
         }
         Ok(done)
     }
 
     #[inline]
     fn update(&self, change: impl FnMut(u64) -> u64) -> Option<u64> {
-        self.place()?.update_u64(change)
+        self.contiguous()?.update_u64(change)
     }
 
     #[inline]
@@ -68,14 +68,14 @@ impl Pinned for Pin<'_> {
     }
 }
 
-impl Held for mr::Held<'_> {
+impl PinnedRegion for mr::PinnedRegion<'_> {
     #[inline]
     fn is_of(&self, key: u32) -> bool {
-        mr::Held::is_of(self, key)
+        mr::PinnedRegion::is_of(self, key)
     }
 
     #[inline]
     fn part(&self, addr: u64, len: u64) -> Option<Region> {
-        mr::Held::part(self, addr, len)
+        mr::PinnedRegion::part(self, addr, len)
     }
 }

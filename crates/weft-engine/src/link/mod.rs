@@ -1,17 +1,17 @@
-//! The protocol of one connected queue pair: bytes in, bytes out, no socket and no clock inside.
+//! The protocol of one connected queue pair: bytes in, bytes out. It has no socket and no clock.
 //!
-//! [`Link::input`] takes what a peer sent ([`rx`]), [`Link::output`] makes what goes to the peer
-//! ([`tx`]). The bytes are iWARP: MPA frames around DDP segments of RDMAP messages. Between Weft
-//! peers three things are added in ways that every iWARP decoder understands:
+//! [`Link::input`] processes what a peer sent ([`rx`]), [`Link::output`] produces what goes to the
+//! peer ([`tx`]). The bytes are iWARP: MPA frames around DDP segments of RDMAP messages. Between
+//! Weft peers there are extensions, in a form that every iWARP decoder understands:
 //!
 //! * **Acknowledgements.** Verbs programs take the completion of a Send or Write as "placed at the
-//!   peer". A zero-length RDMA Write to the STag that the peer named in its hello tells by its
-//!   offset how many messages have been placed ([`control`]). Towards a foreign iWARP peer a
-//!   message is complete when it has been handed to TCP, which is what iWARP promises.
-//! * **Waiting for a receive.** A Send that finds no receive goes to the RNR queue. The same
-//!   control message tells the sender, which gives up after its own RNR retries.
-//! * **Send with immediate data** is an Immediate Data message (RFC 7306) that says that it belongs
-//!   to the Send behind it.
+//!   peer". The offset of a zero-length RDMA Write to the STag from the peer's hello says how many
+//!   messages have been placed ([`control`]). Towards a foreign iWARP peer a message is complete
+//!   when it has been handed to TCP, which is what iWARP promises.
+//! * **Waiting for a receive.** A Send that finds no receive goes to the RNR queue. A control
+//!   message tells the sender, which gives up after its own RNR retries.
+//! * **Send with immediate data.** An Immediate Data message (RFC 7306), marked as belonging to the
+//!   Send behind it.
 //! * **Shared receive queues by number** ([`xrc`]), for extended reliable connections.
 
 pub(crate) mod control;
@@ -53,67 +53,68 @@ use rnr::RnrQueue;
 use sender::Sender;
 use service::Service;
 
-/// What a connection has from its queue pair and keeps.
+/// The constant attributes of a connection's queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     /// The queue pair's number.
     pub(crate) number: u32,
-    /// The key to which the peer acknowledges.
+    /// The STag to which the peer acknowledges.
     pub(crate) ack_stag: u32,
     pub(crate) qp_type: QpType,
-    /// Receives come from a shared queue.
+    /// Whether receives come from a shared queue.
     pub(crate) shares_receives: bool,
 }
 
-/// What the connection's rules are, set by `ibv_modify_qp`.
+/// The attributes that `ibv_modify_qp` sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) state: QpState,
-    /// What a peer may do to memory.
+    /// The peer's access rights.
     pub(crate) access: Access,
-    /// Reads and atomics that we may have outstanding.
+    /// Maximum number of our outstanding reads and atomics.
     pub(crate) max_rd_atomic: u8,
-    /// Reads and atomics that the peer may have outstanding.
+    /// Maximum number of the peer's outstanding reads and atomics.
     pub(crate) max_dest_rd_atomic: u8,
-    /// How long a sender waits for our receive, in the verbs encoding.
+    /// How long the peer waits before it retries a Send that found no receive, in the verbs
+    /// encoding.
     pub(crate) min_rnr_timer: u8,
-    /// The sender's number, which completions of an extended connection report; otherwise 0.
+    /// The peer's number, which completions of an extended connection report; otherwise 0.
     pub(crate) src_qp: u32,
 }
 
-/// Something that the owner of the link must do once the link is not locked any more.
+/// Tasks for the owner of the link, to be done once the link is unlocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notices {
-    /// The peer is gone, or must be left.
+    /// The peer is lost, or the connection to it must be ended.
     pub(crate) disconnected: bool,
-    /// A Send waits for a receive: start, or (`None`) stop, the timer.
+    /// Start the timer of a Send that waits for a receive, or (`Some(None)`) stop it.
     pub(crate) rnr: Option<Option<RnrWait>>,
-    /// Requests wait for a peer: start the timer after which they fail.
+    /// Start the timer after which requests that wait for a peer fail.
     pub(crate) awaited: Option<AwaitedPeer>,
 }
 
-/// The peer that requests wait for.
+/// Why requests wait for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AwaitedPeer {
-    /// It is gone.
+    /// The peer is lost.
     Gone,
-    /// It has not come yet.
+    /// The peer has not connected yet.
     NotYetThere,
 }
 
-/// The peer has no receive for our Send, or we have none for its.
+/// The wait for a receive: the peer has none for our Send, or we have none for the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RnrWait {
-    /// The peer's timer, in the verbs encoding.
+    /// The `min_rnr_timer` of the receiver, in the verbs encoding.
     pub(crate) timer: u8,
 }
 
-/// What both sides agreed on, and who we are.
+/// The result of MPA negotiation and the hello.
 #[derive(Debug)]
 pub(crate) struct Agreement {
     pub(crate) initiator: bool,
     pub(crate) negotiated: Negotiated,
-    /// The key that acknowledges to the peer; `None` for a foreign peer.
+    /// The STag for acknowledgements to the peer; `None` for a foreign peer.
     pub(crate) peer_ack_stag: Option<u32>,
     /// Longest ULPDU to send, in bytes.
     pub(crate) mulpdu: usize,
@@ -140,11 +141,11 @@ pub(crate) struct Link<H: Host> {
     rnr: RnrQueue,
 }
 
-/// What carries the segments.
+/// What carries the segments: TCP or shared memory.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // One a connection; each segment goes through it.
+#[allow(clippy::large_enum_variant)] // One per connection; each segment goes through it.
 enum Transport {
-    /// A stream of bytes.
+    /// A byte stream.
     Stream(Framing),
     /// Memory that both sides share.
     Ring(Box<Ring>),
@@ -173,19 +174,19 @@ impl Transport {
     }
 }
 
-/// What is special about the first messages of a stream.
+/// State of the first messages of a stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Opening {
-    /// The message by which this side, the initiator, says that it is ready.
+    /// The ready-to-receive message that this side, the initiator, still has to send.
     rtr_due: Option<RtrKind>,
-    /// Nothing is sent before the peer has said something.
+    /// Whether this side must wait for the peer's first message before it sends.
     hold: bool,
-    /// It has.
+    /// Whether the peer's first message has arrived.
     peer_began: bool,
 }
 
 impl<H: Host> Link<H> {
-    /// A queue pair without a connection.
+    /// Creates the link of a queue pair that is not connected.
     pub(crate) fn new(config: Config) -> Self {
         Self {
             config,

@@ -1,4 +1,4 @@
-//! The bytes of a segment, wherever they are.
+//! The bytes of a segment, in a buffer or in memory.
 
 use smallvec::SmallVec;
 use weft_sys::{Piece, Region, SharedMemory};
@@ -9,11 +9,11 @@ use crate::{Errno, Result};
 /// The payload of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
-    /// In a buffer of ours.
+    /// In a local buffer.
     Bytes(&'a [u8]),
-    /// In memory that the peer may still change. The range lies inside.
+    /// In shared memory, which the peer may still change. The range is within the memory.
     Shared { memory: &'a SharedMemory, at: usize, len: usize },
-    /// In the peer's own memory, from where we fetch it.
+    /// In the peer's own memory, from which we copy it.
     Remote { peer: &'a Peer, pieces: &'a [Piece], len: usize },
 }
 
@@ -29,7 +29,7 @@ impl Payload<'_> {
         self.len() == 0
     }
 
-    /// The bytes of a message that is read by us and not placed: those are never elsewhere.
+    /// The bytes of a message that the protocol itself reads; such a message is always in a buffer.
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -37,7 +37,7 @@ impl Payload<'_> {
         }
     }
 
-    /// The peer's memory that has to be fetched from.
+    /// The pieces of the peer's memory that hold the payload.
     pub(super) fn pieces(&self) -> &[Piece] {
         match self {
             Self::Remote { pieces, .. } => pieces,
@@ -45,10 +45,10 @@ impl Payload<'_> {
         }
     }
 
-    /// Fills `target` from the bytes behind `offset`.
+    /// Fills `target` with payload bytes from `offset` on.
     ///
     /// # Errors
-    /// What the kernel reports of the peer's memory.
+    /// The kernel's error if the peer's memory cannot be read.
     pub(super) fn copy_to(&self, offset: usize, target: &Region) -> Result<()> {
         match *self {
             Self::Bytes(bytes) => target.copy_in(&bytes[offset..offset + target.len()]),
@@ -63,7 +63,7 @@ impl Payload<'_> {
         Ok(())
     }
 
-    /// Appends what is not fetched from the peer's memory to `out`.
+    /// Appends the payload to `out`, unless it is in the peer's memory.
     pub(super) fn append_to(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Bytes(bytes) => out.extend_from_slice(bytes),
@@ -73,7 +73,7 @@ impl Payload<'_> {
     }
 }
 
-/// The pieces that hold `len` bytes from `offset` on.
+/// The pieces that hold the `len` bytes from `offset` on.
 fn part(pieces: &[Piece], offset: usize, len: usize) -> SmallVec<[Piece; 8]> {
     let (mut skip, mut rest) = (offset, len);
     let mut part = SmallVec::new();
@@ -89,12 +89,12 @@ fn part(pieces: &[Piece], offset: usize, len: usize) -> SmallVec<[Piece; 8]> {
     part
 }
 
-/// A piece of a message could not be put in its place.
+/// Why a payload could not be copied to its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misplaced {
-    /// By the fault of the list that says where.
+    /// The scatter list is invalid.
     Target,
-    /// By the fault of the peer, whose memory is not there.
+    /// The peer's memory could not be read.
     Source(Errno),
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_pieces() {
+    fn part_covers_the_requested_range() {
         let pieces = [(100, 4), (200, 0), (300, 4)];
         assert_eq!(part(&pieces, 0, 8).as_slice(), [(100, 4), (300, 4)]);
         assert_eq!(part(&pieces, 3, 2).as_slice(), [(103, 1), (300, 1)]);

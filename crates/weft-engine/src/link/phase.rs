@@ -1,32 +1,32 @@
-//! How far a connection has come, and what leads from one phase to the next.
+//! The phases of a connection, and the events that change them.
 
 use weft_wire::rdmap::Terminate;
 
-/// How far a connection has come.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkPhase {
     /// No connection yet.
     Idle {
-        /// Requests wait for a peer, with a timer.
+        /// Whether requests wait for a peer, with a timer.
         awaiting: bool,
     },
     /// Messages flow.
     Open,
-    /// What is due is sent, and then the stream is closed.
+    /// The output that is due is sent, and then the stream is closed.
     Closing {
-        /// The last message, which says what the peer did wrong.
+        /// The Terminate message that is still to be sent.
         terminate: Option<Terminate>,
     },
     /// The stream is closed or lost.
     Closed {
-        /// Why, if that is an error of the stream.
+        /// The error of the stream, or 0.
         errno: u32,
-        /// Requests wait for the time that retries take, with a timer.
+        /// Whether requests wait, with a timer, for as long as retries take.
         awaiting: bool,
     },
 }
 
-/// What changes the phase.
+/// An event that changes the phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PhaseEvent {
     /// The MPA exchange is over.
@@ -37,12 +37,12 @@ pub(super) enum PhaseEvent {
     Terminated(Terminate),
     /// The stream has ended.
     Lost { errno: u32 },
-    /// There is no peer, and none will come.
+    /// There is no peer, and none will connect.
     Abandoned,
 }
 
 impl LinkPhase {
-    /// The phase after an event. What has no effect in a phase leaves it as it is.
+    /// The phase after an event. An event without effect returns the phase unchanged.
     #[must_use]
     pub(super) fn after(self, event: PhaseEvent) -> Self {
         use LinkPhase::{Closed, Closing, Idle, Open};
@@ -81,12 +81,12 @@ impl LinkPhase {
         matches!(self, Self::Closed { .. })
     }
 
-    /// Whether a Terminate message is still to be sent.
+    /// Whether a Terminate message has to be sent.
     pub(super) fn owes_terminate(&self) -> bool {
         matches!(self, Self::Closing { terminate: Some(_) })
     }
 
-    /// Takes the Terminate message that is still to be sent.
+    /// Takes the Terminate message that has to be sent.
     pub(super) fn take_terminate(&mut self) -> Option<Terminate> {
         match self {
             Self::Closing { terminate } => terminate.take(),
@@ -94,7 +94,7 @@ impl LinkPhase {
         }
     }
 
-    /// Notes whether requests wait for a peer, where there is none. Returns what was noted before.
+    /// Sets whether requests wait for a peer, in a phase without one. Returns the old value.
     pub(super) fn set_awaiting(&mut self, value: bool) -> bool {
         match self {
             Self::Idle { awaiting } | Self::Closed { awaiting, .. } => {
@@ -158,7 +158,7 @@ closed 5       | abandoned  | closed 5
     }
 
     #[test]
-    fn every_event_in_every_phase() {
+    fn each_event_leads_to_the_next_phase_of_the_table() {
         let last = ProtocolError::RdmapCatastrophic.terminate(None, None);
         let phases = [
             LinkPhase::Idle { awaiting: false },

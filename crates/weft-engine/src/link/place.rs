@@ -11,7 +11,7 @@ pub(super) fn total(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
-/// The pieces of a list that hold `len` bytes from `offset` on: key, address, length.
+/// The entries of a list that hold the `len` bytes from `offset` on: key, address, length.
 pub(super) fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item = (u32, u64, u64)> {
     let end = offset + len;
     let mut start = 0;
@@ -23,7 +23,7 @@ pub(super) fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item 
     })
 }
 
-/// Checks that every byte of the list may be accessed.
+/// Checks that every byte of the list may be accessed with the rights `needs`.
 pub(super) fn check<K: Keys>(
     keys: &mut K,
     context: K::Context<'_>,
@@ -52,7 +52,7 @@ pub(crate) fn gather<K: Keys>(
     Ok(())
 }
 
-/// Copies a payload to the memory of the list, from `offset` on. The list is long enough.
+/// Copies a payload to the memory of the list, from `offset` on. The list must be long enough.
 pub(crate) fn scatter<K: Keys>(
     keys: &mut K,
     context: K::Context<'_>,
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_any_range_once() {
+    fn pieces_cover_each_byte_of_a_range_once() {
         let sges: Vec<Sge> = [(100, 3), (200, 0), (300, 5), (400, 1)]
             .into_iter()
             .map(|(addr, length)| Sge { addr, length, lkey: 7 })

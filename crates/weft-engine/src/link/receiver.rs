@@ -1,28 +1,28 @@
-//! The messages of the peer: what is being received, and what has been placed.
+//! The receiving side of a connection: the message being received, and what has been placed.
 
 use weft_wire::ddp::UntaggedQueue;
 use weft_wire::rdmap;
 
 use crate::queue::recv::RecvWork;
 
-/// What has come, into memory that `K` finds. Receives of an extended connection come from a
-/// queue `Q`.
+/// The state of receiving. `K` finds memory by its key; `Q` is a shared receive queue of an
+/// extended connection.
 #[derive(Debug)]
 pub(super) struct Receiver<K, Q> {
     pub(super) keys: K,
-    /// Bytes from the peer.
+    /// Bytes received from the peer.
     pub(super) bytes: u64,
     pub(super) queues: [UntaggedQueue; rdmap::queue::COUNT],
     pub(super) current: Receiving<Q>,
-    /// Immediate data of the Send that is to come.
+    /// Immediate data of the Send that follows.
     pub(super) send_imm: Option<u32>,
-    /// Bytes of the Write under way, and of the one before it.
+    /// Bytes of the current Write, and of the one before it.
     pub(super) written: u32,
     pub(super) last_write_len: u32,
-    /// Messages placed, and how many of them have been reported to the peer.
+    /// Number of messages placed, and the number that has been reported to the peer.
     pub(super) placed: u64,
     pub(super) placed_reported: u64,
-    /// They are reported though the peer knows.
+    /// Whether to report again although the peer has the current number.
     pub(super) repeats_report: bool,
 }
 
@@ -43,13 +43,13 @@ impl<K: Default, Q> Default for Receiver<K, Q> {
     }
 }
 
-/// A message into a posted receive.
+/// A message that is being received into a posted receive.
 #[derive(Debug)]
 pub(super) struct Receiving<Q> {
     pub(super) active: bool,
     pub(super) work: RecvWork,
     pub(super) capacity: u64,
-    /// Where the receive is from, on the target of an extended connection.
+    /// The queue that the receive was taken from, on the target of an extended connection.
     pub(super) queue: Option<Q>,
 }
 

@@ -1,15 +1,15 @@
-//! The requests of the peer: reads and atomics that it waits for an answer to.
+//! The responder: the peer's reads and atomics that have not been answered.
 
 use std::collections::VecDeque;
 
 use weft_wire::rdmap::AtomicResponse;
 
-/// What is to be answered, the oldest first.
+/// Responses that are due, oldest first.
 #[derive(Debug)]
 pub(super) struct Responder {
     pub(super) queue: VecDeque<Response>,
     pub(super) msn: u32,
-    /// The next message is an answer: answers and requests of this side take turns.
+    /// Whether the next message is a response: responses and requests of this side alternate.
     pub(super) turn: bool,
 }
 
@@ -19,7 +19,7 @@ impl Default for Responder {
     }
 }
 
-/// What the peer asked for and has not got yet.
+/// A response that has not been sent completely.
 #[derive(Debug)]
 pub(super) enum Response {
     Read { sink_stag: u32, sink_to: u64, key: u32, addr: u64, length: u32, sent: u32 },

@@ -1,9 +1,9 @@
-//! The same protocol over shared memory: DDP segments in the slots of a ring instead of FPDUs in a
-//! stream, and operations on memory that can be reached without the target.
+//! The protocol over shared memory: DDP segments in the slots of a ring instead of FPDUs in a
+//! stream, and direct access to the peer's memory for one-sided operations.
 //!
-//! A slot holds the count of messages placed here (the acknowledgement), the segment's header, and
-//! then its payload, or where in the segment's bulk data the payload is, or where in the sender's
-//! own memory, from which the receiver fetches it.
+//! A slot holds the number of messages placed here (the acknowledgement), the segment's header, and
+//! its payload or a reference to it: a range of the bulk area in shared memory, or pieces of the
+//! sender's memory, from which the receiver copies.
 
 use std::sync::Arc;
 
@@ -25,39 +25,40 @@ use crate::shm::{
     BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
     Targets,
 };
-use crate::watched::InPasses;
+use crate::watched::PolledGuard;
 use crate::wr::{Operation, SendFlags, Sge};
 
-/// Messages from this length on are fetched by the receiver: a system call costs less than the
-/// second copy.
+/// Length from which the receiver copies a message out of the sender's memory: a system call costs
+/// less than the second copy.
 const PULL_MIN: u32 = 16 << 10;
-/// Writes and Reads from this length on wait for what the peer says of their key: that takes less
-/// time than going through the ring.
+/// Length from which a Write or Read waits for the peer's reply to a key request: that takes less
+/// time than sending the data through the ring.
 const WORTH_WAITING: u32 = 256 << 10;
-/// Slots that one step may take.
+/// Maximum number of slots that one step uses.
 const STEP_SLOTS: u32 = 4;
-/// Passes that take all that a ring holds.
+/// Number of passes that empty a full ring.
 const PASSES_PER_RING: u32 = SLOTS.div_ceil(RING_TAKE_MAX);
 
 const PLACED_LEN: usize = 4;
-/// Payload that fits a slot behind the longest header.
+/// Largest payload in a slot behind the longest header.
 pub(super) const SLOT_ROOM: usize = SLOT_BODY_LEN - PLACED_LEN - ddp::UNTAGGED_LEN;
-/// Pieces of a message that is fetched which fit a slot, 12 bytes each.
+/// Maximum number of pieces of the sender's memory in a slot, 12 bytes each.
 const SLOT_PIECES: usize = SLOT_ROOM / PIECE_LEN;
 const PIECE_LEN: usize = 12;
 const _: () = assert!(SLOT_PIECES <= PIECES_MAX);
 
-/// Where the payload of a slot is.
+/// Types of slots: where the payload is.
 pub(super) const INLINE: u32 = 0;
 const BULK: u32 = 1;
 const PULL: u32 = 2;
 
-/// What became of an operation that may do without the target.
+/// The outcome of an attempt to carry out an operation directly.
 pub(super) enum Direct {
     Done,
-    /// It must wait for earlier Writes that went through the ring, or for the peer's word.
+    /// The operation must wait for earlier Writes in the ring, or for the peer's reply to a key
+    /// request.
     Wait,
-    /// It goes through the ring.
+    /// The operation must go through the ring.
     Ring,
 }
 
@@ -74,27 +75,27 @@ pub(super) struct View {
 #[derive(Debug)]
 pub(crate) struct Ring {
     rings: Rings,
-    /// Taken out while segments are looked at.
+    /// `None` while a segment is processed, which borrows from it.
     view: Option<Box<View>>,
     pub(super) session: Arc<Session>,
     pub(super) keys: PeerKeys,
     grants: Arc<Grants>,
-    port: InPasses<RingPort>,
+    port: PolledGuard<RingPort>,
 
     // Sending.
-    /// Bytes of bulk data used since the beginning, and where each slot's end.
+    /// Bytes of the bulk area used since the beginning, and that count at each slot's end.
     bulk_used: u64,
     bulk_ends: Box<[u64; SLOTS as usize]>,
     scratch: Vec<u8>,
-    /// The ring or the bulk data had no room.
+    /// Whether the ring or the bulk area had no room.
     full: bool,
-    /// The peer's count of what it has emptied is impossible.
+    /// Whether the peer's consumer index is impossible.
     broken: bool,
-    /// The peer's progress as it was last taken in.
+    /// The peer's progress when it was last read.
     seen: Progress,
-    /// Count of messages with the last Write that went through the ring.
+    /// Number of messages sent up to and including the last Write that went through the ring.
     pub(super) last_write: u64,
-    /// The peer has to be woken for something, if it sleeps.
+    /// Whether the peer must be woken if it sleeps.
     wakeup_due: bool,
 
     // Receiving.
@@ -103,10 +104,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Starts to share memory with a peer. `port` is that of `rings`.
+    /// Starts to use shared memory with a peer. `port` belongs to `rings`.
     pub(crate) fn new(
         rings: Rings,
-        port: InPasses<RingPort>,
+        port: PolledGuard<RingPort>,
         peer: Peer,
         session: Arc<Session>,
     ) -> Box<Self> {
@@ -139,12 +140,12 @@ impl Ring {
         })
     }
 
-    /// Whether what is due to the peer waits for room. In a broken ring there will be none.
+    /// Whether output waits for room. A broken ring will have none.
     pub(super) fn is_full(&self) -> bool {
         self.full && !self.broken
     }
 
-    /// Whether one more step may be made.
+    /// Whether there is room for one more step.
     pub(super) fn has_room(&mut self) -> bool {
         let has_room = self.has_slots(STEP_SLOTS) && self.has_bulk_room();
         self.full = !has_room;
@@ -162,12 +163,12 @@ impl Ring {
         if needed - self.bulk_freed() <= BULK_LEN as u64 {
             return true;
         }
-        // What has been emptied is known only from the last look; asking for all makes it look.
+        // The consumer index is a cached one; asking for all slots makes the ring read it again.
         self.has_slots(SLOTS);
         needed - self.bulk_freed() <= BULK_LEN as u64
     }
 
-    /// Bulk bytes whose slots have been emptied.
+    /// Bytes of the bulk area that the peer has released, counted as `bulk_used` is.
     fn bulk_freed(&self) -> u64 {
         match self.rings.tx.emptied() {
             0 if self.rings.tx.filled() < SLOTS => 0,
@@ -175,8 +176,8 @@ impl Ring {
         }
     }
 
-    /// Where a chunk of `len` bytes would go: its place in the bulk data, and what would be used
-    /// before it. A chunk does not wrap around.
+    /// Where a chunk of `len` bytes goes: its position in the bulk area, and the count of bytes
+    /// used before it. A chunk does not wrap around.
     fn next_chunk_at(&self, len: usize) -> (usize, u64) {
         let at = usize::try_from(self.bulk_used % BULK_LEN as u64).unwrap_or(0);
         if at + len <= BULK_LEN {
@@ -186,18 +187,20 @@ impl Ring {
         }
     }
 
-    /// Tells the peer how many of its messages have been placed. Every slot does, too.
+    /// Publishes how many of the peer's messages have been placed. Each slot carries that number,
+    /// too.
     pub(super) fn publish_placed(&mut self, placed: u64) {
         self.rings.tell_placed(low(placed));
         self.wakeup_due = true;
     }
 
-    /// A segment with its payload in the slot.
+    /// Sends a segment with its payload in the slot.
     pub(super) fn push(&mut self, header: &Header, payload: &[u8], placed: u64) {
         self.push_slot(INLINE, header, payload, placed);
     }
 
-    /// A segment with its payload in bulk data: `fill` puts `len` bytes to the place it is given.
+    /// Sends a segment with its payload in the bulk area; `fill` writes `len` bytes to the given
+    /// position.
     fn push_chunk<E>(
         &mut self,
         header: &Header,
@@ -219,7 +222,7 @@ impl Ring {
         self.fill_slot(kind, header, rest.len(), placed, |room| room.copy_from_slice(rest));
     }
 
-    /// Takes a slot for a header and `len` bytes behind it, which `fill` puts to their place.
+    /// Fills a slot with a header and `len` bytes that `fill` writes behind it.
     #[inline]
     pub(super) fn fill_slot(
         &mut self,
@@ -240,7 +243,8 @@ impl Ring {
         self.wakeup_due = true;
     }
 
-    /// Empties go back in groups: the producer, which has plenty, is not disturbed for each.
+    /// Releases a slot. Slots are released in groups, so that the producer, which has plenty of
+    /// them, is not disturbed each time.
     pub(super) fn release(&mut self, view: &View, bulk: usize) {
         view.rx.advance();
         self.unreleased += 1;
@@ -252,12 +256,12 @@ impl Ring {
         }
     }
 
-    /// What the peer found out about our keys does not hold any more.
+    /// Withdraws all grants of our keys to the peer.
     pub(super) fn withdraw_grants(&self) {
         self.grants.withdraw_all();
     }
 
-    /// The peer is gone: nothing in the rings matters any more.
+    /// Stops using the rings, because the peer is lost.
     pub(super) fn end(&self) {
         self.port.settle(false, None, false);
         self.grants.withdraw_all();
@@ -272,7 +276,7 @@ impl Drop for Ring {
 }
 
 impl<H: Host> Link<H> {
-    /// From now on everything goes through shared memory. Nothing has been said yet.
+    /// Switches the connection to shared memory, before any message has been sent.
     pub(crate) fn share(&mut self, ring: Box<Ring>) {
         self.opening.rtr_due = None;
         self.opening.hold = false;
@@ -280,49 +284,49 @@ impl<H: Host> Link<H> {
         self.transport = Transport::Ring(ring);
     }
 
-    /// Whether the peer, which opened the connection, may still choose shared memory.
+    /// Whether the peer, as the initiator, may still choose shared memory.
     pub(crate) fn may_share(&self) -> bool {
         self.phase.is_open() && self.opening.hold && !self.opening.peer_began
     }
 
-    /// What carries the messages, as it is shown to users.
+    /// The transport's name for users.
     pub(crate) fn carrier(&self) -> &'static str {
         if self.transport.ring().is_some() { "shm" } else { "tcp" }
     }
 
-    /// How one-sided operations reach the peer's memory.
+    /// The name for users of how one-sided operations reach the peer's memory.
     pub(crate) fn reach(&self) -> Option<&'static str> {
         let view = self.transport.ring()?.view.as_ref()?;
         Some(if view.peer.is_reachable() { "direct" } else { "ring" })
     }
 
-    /// Takes the view out, so that it can be looked at while the rest changes.
+    /// Takes the view out, so that it can be borrowed while the rest changes.
     pub(super) fn take_view(&mut self) -> Option<Box<View>> {
         self.transport.ring_mut().and_then(|ring| ring.view.take())
     }
 
-    /// Puts it back.
+    /// Puts the view back.
     pub(super) fn put_view(&mut self, view: Option<Box<View>>) {
         if let Some(ring) = self.transport.ring_mut() {
             ring.view = view;
         }
     }
 
-    /// The peer's answer to a question for a key.
+    /// Handles the peer's reply to a key request.
     pub(crate) fn learn_key(&mut self, key: u32, granted: Option<Granted>) {
         if let Some(ring) = self.transport.ring_mut() {
             ring.keys.learn(key, granted);
         }
     }
 
-    /// What the peer knows of our keys.
+    /// The grants of our keys to the peer.
     pub(crate) fn grants(&self) -> Option<Arc<Grants>> {
         self.transport.ring().map(|ring| Arc::clone(&ring.grants))
     }
 
     // ---- Receiving ----
 
-    /// Takes what is in the ring, up to a bound. Returns whether there is a ring.
+    /// Processes slots of the ring, up to a bound. Returns whether there is a ring.
     pub(crate) fn input_ring(&mut self, host: &H) -> bool {
         let Some(view) = self.take_view() else { return self.transport.ring().is_some() };
         let mut taken = 0;
@@ -335,8 +339,8 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// Takes all that the ring holds, and not what a peer that goes on sending puts there
-    /// meanwhile. Returns whether there is a ring.
+    /// Processes everything that the ring holds now, but not what a peer keeps adding. Returns
+    /// whether there is a ring.
     pub(crate) fn input_rest_of_ring(&mut self, host: &H) -> bool {
         (0..PASSES_PER_RING).all(|_| self.input_ring(host))
     }
@@ -362,7 +366,8 @@ impl<H: Host> Link<H> {
         self.receives() && self.rnr.bytes <= RNR_BYTES_MAX
     }
 
-    /// One segment. Returns how much bulk data it used; `None` when it must wait where it is.
+    /// Processes one slot. Returns how much of the bulk area it used; `None` if the message must
+    /// wait in the ring for a receive.
     fn take_slot(&mut self, view: &View, info: u32, host: &H) -> Result<Option<usize>, Fault> {
         let broken = || Fault::from(ProtocolError::RdmapCatastrophic);
         let (len, kind) = len_and_kind(info);
@@ -394,19 +399,20 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// The peer has placed so many of our messages, modulo 2^32; perhaps an old count.
+    /// Handles an acknowledgement: the number of our messages that the peer has placed, modulo
+    /// 2^32. It may be an old number.
     pub(super) fn acknowledged(&mut self, placed: u32, host: &H) -> Result<(), Fault> {
         let ahead = self.newly_placed(placed);
         if ahead == 0 { Ok(()) } else { self.placed_there(self.sender.peer_placed + ahead, host) }
     }
 
-    /// How many more messages than are known the peer has placed, if that is no old count.
+    /// How many more messages the peer has placed than we knew; 0 for an old number.
     pub(super) fn newly_placed(&self, placed: u32) -> u64 {
         let ahead = placed.wrapping_sub(low(self.sender.peer_placed));
         if ahead > u32::MAX / 2 { 0 } else { ahead.into() }
     }
 
-    /// Takes in how far the peer is.
+    /// Reads the peer's progress.
     fn take_progress(&mut self, host: &H) -> Result<(), Fault> {
         let Some(ring) = self.transport.ring_mut() else { return Ok(()) };
         if ring.broken {
@@ -419,7 +425,7 @@ impl<H: Host> Link<H> {
 
     // ---- Sending ----
 
-    /// Hands over what may be handed over now. Returns whether there is more.
+    /// Sends what may be sent now. Returns whether there is more.
     fn fill_ring(&mut self, host: &H) -> bool {
         let before = self.sender.appended;
         let mut has_more = true;
@@ -436,8 +442,8 @@ impl<H: Host> Link<H> {
         has_more
     }
 
-    /// Puts into the ring what may be sent, up to a bound, and wakes the peer if it sleeps. Returns
-    /// whether there may be more, and `None` without a ring.
+    /// Sends what may be sent, up to a bound, and wakes the peer if it sleeps. Returns whether
+    /// there may be more, and `None` without a ring.
     pub(crate) fn output_ring(&mut self, host: &H) -> Option<bool> {
         self.transport.ring()?;
         let has_more = self.fill_ring(host);
@@ -445,8 +451,8 @@ impl<H: Host> Link<H> {
         Some(has_more)
     }
 
-    /// Leaves acknowledgements to a later pass. Returns whether that needs a timer: what is in a
-    /// ring the peer sees without one.
+    /// Leaves acknowledgements to a later pass. Returns whether that needs a timer: with a ring it
+    /// does not, because the peer looks for them there.
     pub(crate) fn defer_acks(&mut self) -> bool {
         let is_stream = self.transport.ring().is_none();
         if !is_stream {
@@ -455,10 +461,10 @@ impl<H: Host> Link<H> {
         is_stream && self.acks_due() != 0
     }
 
-    /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
-    /// Acknowledgements may wait for the next pass if somebody `polls_soon`.
+    /// Ends a pass: publishes what this side waits for, and wakes the peer if it sleeps. If a
+    /// thread `polls_soon`, acknowledgements may wait for the next pass.
     fn settle_ring(&mut self, polls_soon: bool) {
-        // A message that waits for a receive is looked at again when there is one.
+        // A message that waits for a receive is processed again once there is one.
         let takes_slots = self.takes_slots() && !self.service.is_starved();
         let is_awaiting = self.sender.messages != self.sender.peer_placed;
         let owes = polls_soon && self.acks_due() != 0;
@@ -473,13 +479,14 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// The next part of the message under way.
+    /// Sends the next segment of the current message.
     pub(super) fn next_ring_segment(&mut self, header: MessageHeader, host: &H) -> bool {
         let context = host.context();
         let (offset, length) = (self.sender.outgoing.offset, self.sender.outgoing.length);
         let rest = length - offset;
         let placed = self.receiver.placed;
-        // What is not acknowledged may change as soon as it has been handed over.
+        // Without acknowledgements the program may change its buffer as soon as the message has
+        // been sent.
         let reliable = self.is_acknowledged();
         let Some(ring) = self.transport.ring_mut() else { return false };
         let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
@@ -523,7 +530,7 @@ impl<H: Host> Link<H> {
             })
         };
         if gathered.is_err() {
-            // Those before it complete first, as long as there are any.
+            // Earlier requests complete first, if there are any.
             return !host.sends().is_awaiting() && self.break_off(host);
         }
         self.receiver.placed_reported = placed;
@@ -539,7 +546,7 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// A part of an answer to an RDMA Read: `len` bytes at `addr` of the region `key`.
+    /// Sends a segment of an RDMA Read response: `len` bytes at `addr` of the region `key`.
     pub(super) fn share_read_response(
         &mut self,
         header: &Header,
@@ -572,7 +579,7 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// Carries an operation out on the peer's memory itself, if that can be reached.
+    /// Carries out an operation directly on the peer's memory, if that can be reached.
     pub(super) fn direct(
         &mut self,
         operation: &Operation,
@@ -600,7 +607,7 @@ impl<H: Host> Link<H> {
                 let waits = length >= WORTH_WAITING && ring.keys.is_awaited(key);
                 return if waits { Direct::Wait } else { Direct::Ring };
             };
-            // The kernel copies, but makes no atomics.
+            // The kernel can copy to the peer's memory, but not do atomics on it.
             let is_atomic = needs == Access::REMOTE_ATOMIC;
             if !targets.are_mapped() && (is_atomic || !view.peer.is_reachable()) {
                 return Direct::Ring;
@@ -614,7 +621,7 @@ impl<H: Host> Link<H> {
             let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
             let mut copy = |(key, addr, len)| {
                 let pin = keys.access(context, key, addr, len, local).ok()?;
-                pin.places()
+                pin.extents()
                     .try_for_each(|place| copy_direct(&view.peer, &mut targets, &place, is_read))
             };
             let done = if is_atomic {
@@ -622,7 +629,8 @@ impl<H: Host> Link<H> {
                 let old = mapped.and_then(|at| atomic(operation, at.memory, at.offset));
                 old.map(|old| {
                     let old = old.to_ne_bytes();
-                    // The list has been checked. Who deregisters it meanwhile gets no old value.
+                    // The list has been checked. If the program deregisters the memory meanwhile,
+                    // it gets no old value.
                     let _ = place::scatter(keys, context, sges, 0, Payload::Bytes(&old));
                 })
             } else if inline.is_empty() {
@@ -631,7 +639,7 @@ impl<H: Host> Link<H> {
                 write_inline(&view.peer, &mut targets, inline)
             };
             if done.is_none() {
-                // The target knows what is wrong with it.
+                // Leave the request to the target, which finds the error and reports it.
                 return Direct::Ring;
             }
         }
@@ -664,8 +672,8 @@ impl<H: Host> Link<H> {
     }
 }
 
-/// Says where a message is that the peer fetches. `None` if that would not fit a slot, or the list
-/// is wrong.
+/// Encodes the addresses of a message that the receiver copies from our memory. `None` if they do
+/// not fit a slot, or the list is invalid.
 fn pull_list<K: Keys>(
     keys: &mut K,
     context: K::Context<'_>,
@@ -674,7 +682,7 @@ fn pull_list<K: Keys>(
     let mut list = SmallVec::new();
     for (key, addr, len) in place::pieces(sges, 0, place::total(sges)) {
         let pin = keys.access(context, key, addr, len, Access::empty()).ok()?;
-        for place in pin.places() {
+        for place in pin.extents() {
             list.extend_from_slice(&(place.addr() as u64).to_ne_bytes());
             list.extend_from_slice(&low(place.len() as u64).to_ne_bytes());
         }
@@ -682,17 +690,18 @@ fn pull_list<K: Keys>(
     (list.len() <= SLOT_PIECES * PIECE_LEN).then_some(list)
 }
 
-/// Copies registered memory to a chunk of bulk data and returns its length.
+/// Copies registered memory to the bulk area at `at`. Returns the number of bytes.
 fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &impl Pinned) -> usize {
     let mut done = 0;
-    for place in pin.places() {
+    for place in pin.extents() {
         memory.copy_from(at + done, &place);
         done += place.len();
     }
     done
 }
 
-/// Copies between a place of ours and the next of the peer's. `None` if the kernel refuses.
+/// Copies between a range of our memory and the next bytes of the peer's. `None` if the kernel
+/// refuses.
 fn copy_direct(
     peer: &Peer,
     targets: &mut Targets<'_>,
@@ -714,7 +723,7 @@ fn copy_direct(
     Some(())
 }
 
-/// Writes bytes of ours to the peer. `None` if the kernel refuses.
+/// Writes local bytes to the peer's memory. `None` if the kernel refuses.
 fn write_inline(peer: &Peer, targets: &mut Targets<'_>, mut bytes: &[u8]) -> Option<()> {
     while !bytes.is_empty() {
         let target = targets.take(bytes.len() as u64)?;
@@ -728,7 +737,7 @@ fn write_inline(peer: &Peer, targets: &mut Targets<'_>, mut bytes: &[u8]) -> Opt
     Some(())
 }
 
-/// Carries an atomic out and returns what was there before.
+/// Performs an atomic and returns the old value.
 fn atomic(operation: &Operation, memory: &SharedMemory, offset: usize) -> Option<u64> {
     memory.update_u64(offset, |old| match *operation {
         Operation::FetchAdd { add, .. } => old.wrapping_add(add),
@@ -737,13 +746,13 @@ fn atomic(operation: &Operation, memory: &SharedMemory, offset: usize) -> Option
     })
 }
 
-/// The low half of a count.
+/// The low 32 bits of a count.
 fn low(count: u64) -> u32 {
     let [a, b, c, d, ..] = count.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Whether a segment is the whole of its message: the sender of one that is fetched cuts nothing.
+/// Whether a segment is a whole message: a message that the receiver copies is never split.
 fn is_whole(header: &Header) -> bool {
     match *header {
         Header::Tagged { last, .. } => last,
@@ -751,7 +760,7 @@ fn is_whole(header: &Header) -> bool {
     }
 }
 
-/// Where a payload in bulk data is: offset and length, which lie inside.
+/// Decodes a reference to the bulk area: offset and length; `None` if they are outside it.
 fn bulk_place(rest: &[u8]) -> Option<(usize, usize)> {
     let (at, rest) = rest.split_first_chunk()?;
     let (len, _) = rest.split_first_chunk()?;
@@ -759,7 +768,7 @@ fn bulk_place(rest: &[u8]) -> Option<(usize, usize)> {
     (at.checked_add(len)? <= BULK_LEN).then_some((at, len))
 }
 
-/// What is said of a slot beside it: the length of what it holds, and of what kind that is.
+/// Decodes the word of a slot: the length and the type of its contents.
 pub(super) fn len_and_kind(info: u32) -> (usize, u32) {
     let [len, kind, ..] = info.to_le_bytes();
     (len.into(), kind.into())

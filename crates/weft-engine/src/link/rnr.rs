@@ -1,4 +1,4 @@
-//! Receiver not ready: messages that have found no receive, in both directions.
+//! Receiver not ready: messages that found no receive, in both directions.
 
 use std::collections::VecDeque;
 
@@ -8,50 +8,50 @@ use weft_wire::rdmap;
 use super::payload::Payload;
 use crate::shm::Peer;
 
-/// The peer's messages that wait for a receive of ours, and what the two sides know of it.
+/// The peer's messages that wait for a receive, and what has been reported about them.
 #[derive(Debug, Default)]
 pub(super) struct RnrQueue {
-    /// The oldest first.
+    /// The messages, oldest first.
     pub(super) messages: VecDeque<RnrMessage>,
-    /// What they take of the bound.
+    /// The sum of their costs.
     pub(super) bytes: usize,
-    /// The count of placed messages at which it has been reported to the peer that the next one
-    /// waits.
+    /// The number of placed messages for which a report to the peer says that the next one waits.
     pub(super) reported: Option<u64>,
-    /// A message of ours waits for a receive of the peer's.
+    /// Whether a message of ours waits for a receive of the peer.
     pub(super) remote: bool,
 }
 
 impl RnrQueue {
-    /// Forgets the messages.
+    /// Drops the messages.
     pub(super) fn clear(&mut self) {
         self.messages.clear();
         self.bytes = 0;
     }
 }
 
-/// A Send or an Immediate that found no receive.
+/// A Send or Immediate Data that found no receive.
 #[derive(Debug)]
 pub(super) struct RnrMessage {
     pub(super) opcode: rdmap::Opcode,
     pub(super) bytes: Vec<u8>,
-    /// Instead of bytes: where in the peer's memory they are.
+    /// The pieces of the peer's memory that hold the message, instead of `bytes`.
     pub(super) pieces: Vec<Piece>,
     pub(super) invalidate: Option<u32>,
     pub(super) imm: Option<u32>,
-    /// Immediate data of a Write: length of the Write.
+    /// For the Immediate Data of a Write, the length of the Write.
     pub(super) written: Option<u32>,
-    /// The shared receive queue that it is for, on the target of an extended connection.
+    /// The number of the shared receive queue, on the target of an extended connection.
     pub(super) srqn: u32,
     pub(super) complete: bool,
-    /// Writes placed behind it. They count as placed only with it: what is reported to the peer
-    /// is a number of messages, which are complete in order.
+    /// Number of Writes placed behind this message. They count as placed only after it, because the
+    /// peer gets a number of messages that are complete in order.
     pub(super) behind: u64,
 }
 
 impl RnrMessage {
-    /// What it takes of the bound on waiting bytes. An empty message is bounded, too; one under way
-    /// only by its bytes, so that its room does not run out at its last segment.
+    /// The message's cost against the bound. A complete message costs at least its own size, so
+    /// that empty ones are bounded, too; an incomplete one costs only its bytes, so that its last
+    /// segment cannot exceed the bound.
     pub(super) fn cost(&self) -> usize {
         let pieces = self.pieces.len() * size_of::<Piece>();
         self.bytes.len() + pieces + if self.complete { size_of::<Self>() } else { 0 }

@@ -1,4 +1,4 @@
-//! From the peer's bytes to placed data and completions.
+//! The receiving side: from the peer's bytes to placed data and completions.
 
 use weft_wire::ddp::{DdpError, Header, Placement};
 use weft_wire::error::ProtocolError;
@@ -26,7 +26,7 @@ use crate::queue::send::Progress;
 use crate::wc::{self, Completion, Status};
 
 impl<H: Host> Link<H> {
-    /// A buffer with room for bytes from the peer; `None` while the peer must wait.
+    /// The buffer for bytes from the peer; `None` while the peer must wait.
     pub(crate) fn rx_room(&mut self) -> Option<&mut Vec<u8>> {
         if self.rnr.bytes > RNR_BYTES_MAX
             || self.service.is_starved()
@@ -37,7 +37,7 @@ impl<H: Host> Link<H> {
         self.transport.stream_mut()?.room()
     }
 
-    /// Deals with the bytes that have been appended to [`Link::rx_room`].
+    /// Processes the bytes that have been appended to the buffer of [`Link::rx_room`].
     pub(crate) fn input(&mut self, host: &H) {
         if let Err(fault) = self.take_fpdus(host) {
             self.refuse(host, &fault);
@@ -75,7 +75,7 @@ impl<H: Host> Link<H> {
                     *at += consumed;
                 }
                 Decoded::Incomplete { needed } => {
-                    // Room for the whole FPDU, so that it is never cut in two buffers.
+                    // Make room for the whole FPDU, so that it is never split over two buffers.
                     if rx.capacity() < *at + needed {
                         rx.copy_within(*at.., 0);
                         rx.truncate(rx.len() - *at);
@@ -89,7 +89,7 @@ impl<H: Host> Link<H> {
         Ok(())
     }
 
-    /// A defect of the peer's ends the connection: Terminate, error state, event.
+    /// Ends the connection because of the peer's protocol violation: Terminate, error state, event.
     pub(super) fn refuse(&mut self, host: &H, fault: &Fault) {
         let kind = match fault.error.terminate_code() {
             (0, 1, _) | (1, 1, 0..=3) => EventKind::QpAccessErr,
@@ -124,7 +124,7 @@ impl<H: Host> Link<H> {
         self.take_parsed(&header, Payload::Bytes(&ulpdu[header_len..]), host)
     }
 
-    /// A segment whose header has been taken apart.
+    /// Processes a segment whose header has been parsed.
     pub(super) fn take_parsed(
         &mut self,
         header: &Header,
@@ -157,8 +157,8 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// The initiator's first FPDU in peer-to-peer setup (RFC 6581 section 9.2): a message of no
-    /// bytes that no program sees.
+    /// Processes the initiator's first FPDU in peer-to-peer setup (RFC 6581 section 9.2): a message
+    /// without bytes that no program sees.
     fn ready_to_receive(
         &mut self,
         kind: RtrKind,
@@ -270,7 +270,7 @@ impl<H: Host> Link<H> {
                 Some(message) => message.behind += 1,
                 None => self.receiver.placed += 1,
             }
-            // An Immediate Data behind this Write reports its length.
+            // An Immediate Data message behind this Write reports its length.
             self.last_written();
         }
         Ok(())
@@ -298,7 +298,7 @@ impl<H: Host> Link<H> {
     }
 
     fn control(&mut self, offset: u64, host: &H) -> Handled {
-        // What a newer peer says is not for us.
+        // A newer version's control message has no meaning for us.
         let Some(control) = Control::from_offset(offset) else { return Ok(()) };
         let placed = match control {
             Control::Placed { placed } | Control::NotReady { placed, .. } => placed,
@@ -308,7 +308,7 @@ impl<H: Host> Link<H> {
             }
         };
         if self.transport.ring().is_some() && placed < self.sender.peer_placed {
-            // A count in shared memory has overtaken it in the ring.
+            // A count in shared memory has overtaken this one, which came through the ring.
             return Ok(());
         }
         self.placed_there(placed, host)?;
@@ -322,7 +322,7 @@ impl<H: Host> Link<H> {
         Ok(())
     }
 
-    /// The peer has placed so many of our messages.
+    /// Handles the peer's count of our messages that it has placed.
     pub(super) fn placed_there(&mut self, placed: u64, host: &H) -> Handled {
         if placed > self.sender.messages || placed < self.sender.peer_placed {
             return Err(ProtocolError::Operation.into());
@@ -339,7 +339,7 @@ impl<H: Host> Link<H> {
 
     // ---- Send ----
 
-    /// How long the message under way, or the next one, may be on the Send queue.
+    /// Longest message on the Send queue: for the current message, or for the next one.
     fn send_limit(&self, opcode: Opcode) -> u64 {
         match opcode {
             Opcode::Immediate | Opcode::ImmediateSe => Immediate::LEN as u64,
@@ -384,7 +384,7 @@ impl<H: Host> Link<H> {
         Ok(())
     }
 
-    /// Takes a posted receive, unless older messages still wait for theirs; or the one that a
+    /// Takes a posted receive, unless older messages still wait for one. Keeps the receive that a
     /// dropped message has left.
     //= rfc5040#section-5.5
     //# Send Messages MUST be Delivered to the ULP at the Remote Peer after they are Delivered to
@@ -561,8 +561,9 @@ impl<H: Host> Link<H> {
         Ok(())
     }
 
-    /// Hands waiting messages to receives that have been posted since. One of which the end has not
-    /// come yet goes on straight into its receive: it may be longer than what may wait.
+    /// Moves waiting messages to receives that have been posted since. The rest of an incomplete
+    /// message goes directly into its receive, because the message may be longer than the RNR queue
+    /// may hold.
     pub(crate) fn retry_waiting(&mut self, host: &H) {
         while let Some(front) = self.rnr.messages.front()
             && self.receives()
@@ -613,7 +614,7 @@ impl<H: Host> Link<H> {
         !self.rnr.messages.is_empty()
     }
 
-    /// Whether a message would be handed to a receive if one were posted.
+    /// Whether a message waits for a receive and could take one now.
     pub(crate) fn wants_receive(&self) -> bool {
         (self.has_waiting() || self.service.is_starved()) && self.receives()
     }
@@ -759,7 +760,7 @@ impl<H: Host> Link<H> {
         Ok(())
     }
 
-    /// The oldest read or atomic has its answer.
+    /// Completes the oldest read or atomic, whose response has arrived.
     //= rfc5040#section-5.5
     //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
     //# the associated incoming RDMA Read Response Message.

@@ -1,4 +1,4 @@
-//! The requests of this side: what is being sent, and what has not been answered yet.
+//! The sending side's requests: what is being sent, and what has not been answered yet.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use smallvec::SmallVec;
 use super::header::MessageHeader;
 use crate::wr::Sge;
 
-/// What has been sent, and how much of it is complete.
+/// The state of sending.
 #[derive(Debug)]
 pub(super) struct Sender<K> {
-    /// Finds the memory of this side's lists, and of what is read for the peer.
+    /// Finds the memory of our requests' lists, and of the peer's reads.
     pub(super) keys: K,
     pub(super) outgoing: Outgoing,
-    /// Reads and atomics without an answer, the oldest first.
+    /// Reads and atomics without a response, oldest first.
     pub(super) outstanding: VecDeque<Outstanding>,
     pub(super) send_msn: u32,
     pub(super) request_msn: u32,
     pub(super) next_read_id: u32,
-    /// Messages sent, and placed by the peer as far as it has said.
+    /// Number of messages sent, and of those that the peer has reported as placed.
     pub(super) messages: u64,
     pub(super) peer_placed: u64,
-    /// Bytes made for the peer, and taken by what carries them.
+    /// Number of bytes produced for the peer, and of those that the transport has taken.
     pub(super) appended: u64,
     pub(super) taken: u64,
-    /// It has been reported to the program that the queue is drained.
+    /// Whether the drained queue has been reported to the program.
     pub(super) drain_reported: bool,
 }
 
@@ -46,7 +46,7 @@ impl<K: Default> Default for Sender<K> {
     }
 }
 
-/// The message that is being cut into segments.
+/// The message that is being sent in segments.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     pub(super) active: bool,
@@ -58,14 +58,14 @@ pub(super) struct Outgoing {
     pub(super) inline: Vec<u8>,
 }
 
-/// A read or atomic under way.
+/// A read or atomic without a response.
 #[derive(Debug)]
 pub(super) struct Outstanding {
-    /// Number of its work request; `None` for the connection's own ready-to-receive message.
+    /// The number of its work request; `None` for the connection's own ready-to-receive message.
     pub(super) work: Option<u64>,
     pub(super) id: u32,
     pub(super) atomic: bool,
-    /// What it concerns at the peer, `length` bytes.
+    /// The peer's memory: `length` bytes at `addr` of the region `key`.
     pub(super) key: u32,
     pub(super) addr: u64,
     pub(super) length: u32,
@@ -74,7 +74,7 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Whether it reads any of these bytes at the peer.
+    /// Whether this is a read of any of these bytes of the peer's memory.
     pub(super) fn reads(&self, key: u32, addr: u64, length: u32) -> bool {
         let is_before = |addr: u64, length: u32, other| addr.saturating_add(length.into()) <= other;
         !self.atomic

@@ -1,14 +1,13 @@
-//! What a connection promises: reliable, unreliable, or extended.
+//! The transport service of a connection: reliable, unreliable, or extended.
 //!
-//! An unreliable connection is the same stream with less promised (IBTA 9.8.3). Nothing is
-//! acknowledged: a Send or Write is complete once TCP has it. A message that finds no
-//! receive, or may not touch the memory it is for, is dropped without a report. What becomes of
-//! one side leaves the other's state as it is: what it sends then is lost, and complete all the
-//! same.
+//! An unreliable connection is the same stream with weaker guarantees (IBTA 9.8.3). Nothing is
+//! acknowledged: a Send or Write is complete once TCP has it. A message that finds no receive, or
+//! that may not access its target memory, is dropped without a report. An error of one side leaves
+//! the other's state unchanged: what the other sends afterwards is lost, and still completes.
 //!
-//! A card drops a message at once. Here messages come in bursts, of which the program may see the
-//! first only when the last has been read; so a message that finds no receive holds up the stream
-//! for a moment, in which the program can post one.
+//! A card drops a message without a receive at once. Here messages arrive in bursts, and the
+//! program may see the first only after the last has been read. So a message that finds no receive
+//! stops the stream for a moment, in which the program can post one.
 
 use weft_wire::ddp::{Header, Placement};
 use weft_wire::error::ProtocolError;
@@ -25,40 +24,41 @@ use crate::queue::send::Progress;
 use crate::wc::Status;
 use crate::wr::Operation;
 
-/// How long a message waits for a receive: 0.12 s, in the encoding of `min_rnr_timer`.
+/// How long a message of an unreliable connection waits for a receive: 0.12 s, in the encoding of
+/// `min_rnr_timer`.
 const RNR_TIMER: u8 = 27;
 
-/// What is being dropped, and why.
+/// What an unreliable connection is dropping, and why.
 #[derive(Debug, Default)]
 pub(super) struct Loss {
-    /// The rest of the Send under way.
+    /// The rest of the current Send.
     send: bool,
-    /// The rest of the Write under way.
+    /// The rest of the current Write.
     write: bool,
     /// The last Write, and with it the Immediate Data behind it.
     last_write: bool,
-    /// The next message waits for a receive.
+    /// Whether the next message waits for a receive.
     starved: bool,
-    /// It has waited long enough: what finds no receive is dropped at once until one is posted.
+    /// Whether the wait has timed out: messages without a receive are dropped at once until one is
+    /// posted.
     impatient: bool,
-    /// Messages of the peer's that were dropped.
+    /// Number of the peer's messages that were dropped.
     count: u64,
 }
 
-/// What a connection promises, and how it deals with what goes wrong.
+/// The guarantees of a connection, and its reaction to errors.
 #[derive(Debug)]
 pub(super) enum Service {
     /// Messages are acknowledged, and wait for receives.
     Reliable,
     /// Messages may be lost.
     Unreliable(Loss),
-    /// Reliable, and messages name the receive queue that they are for: the target of an extended
-    /// connection.
+    /// Reliable, and each message names its receive queue: the target of an extended connection.
     Extended,
 }
 
 impl Service {
-    /// What a queue pair of this type promises.
+    /// The service of a queue pair type.
     pub(super) fn of(qp_type: QpType) -> Self {
         match qp_type {
             QpType::Uc => Self::Unreliable(Loss::default()),
@@ -67,14 +67,14 @@ impl Service {
         }
     }
 
-    /// Whether the sides tell each other what they have placed.
+    /// Whether the sides acknowledge placed messages.
     #[inline]
     pub(super) fn acknowledges(&self) -> bool {
         !matches!(self, Self::Unreliable(_))
     }
 
-    /// Whether requests to a peer that is gone are tried again for a while, and fail then. If not,
-    /// they are lost, and complete.
+    /// Whether requests to a lost peer are retried for a while and then fail. Otherwise they are
+    /// lost, and complete.
     pub(super) fn retries(&self) -> bool {
         !matches!(self, Self::Unreliable(_))
     }
@@ -84,13 +84,13 @@ impl Service {
         !matches!(self, Self::Unreliable(_))
     }
 
-    /// Whether a message waits for a receive where it is, and holds up the stream.
+    /// Whether a message waits for a receive in the stream and stops it.
     #[inline]
     pub(super) fn is_starved(&self) -> bool {
         matches!(self, Self::Unreliable(loss) if loss.starved)
     }
 
-    /// The message that waits for a receive has waited long enough.
+    /// Handles the timeout of a message that waits for a receive in the stream.
     pub(super) fn stop_waiting_for_receive(&mut self) {
         if let Self::Unreliable(loss) = self
             && loss.starved
@@ -99,7 +99,8 @@ impl Service {
         }
     }
 
-    /// Drops a message that has found no receive, if such are dropped.
+    /// Drops a message that has found no receive, if the service drops such messages. Returns
+    /// whether it does.
     pub(super) fn drops_unmatched(&mut self) -> bool {
         match self {
             Self::Unreliable(loss) => {
@@ -110,7 +111,8 @@ impl Service {
         }
     }
 
-    /// A segment of a Write has been placed, or refused, and with it the rest of the Write.
+    /// Handles the result of placing a segment of a Write; after a refusal the rest of the Write is
+    /// dropped.
     ///
     /// # Errors
     /// The refusal, if it ends the connection.
@@ -125,7 +127,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether the rest of the Write under way is dropped.
+    /// Whether the rest of the current Write is dropped.
     #[inline]
     pub(super) fn drops_write(&self) -> bool {
         matches!(self, Self::Unreliable(loss) if loss.write)
@@ -139,7 +141,7 @@ impl Service {
         }
     }
 
-    /// Messages of the peer's that were dropped since the connection began.
+    /// Number of the peer's messages that were dropped since the connection was opened.
     pub(super) fn messages_dropped(&self) -> u64 {
         match self {
             Self::Unreliable(loss) => loss.count,
@@ -151,7 +153,8 @@ impl Service {
 impl<H: Host> Link<H> {
     // ---- Sending ----
 
-    /// There is no peer (any more): what is sent to it is lost.
+    /// Completes the requests of an unreliable connection that has no peer (any more): what they
+    /// send is lost.
     pub(super) fn send_to_nobody(&mut self, host: &H) {
         self.enter(PhaseEvent::Abandoned);
         self.sender.outgoing.active = false;
@@ -174,8 +177,8 @@ impl<H: Host> Link<H> {
         self.complete_sends(host);
     }
 
-    /// An error of a request's own ends sending, until the program says otherwise; receiving goes
-    /// on (IBTA 10.3.1.6).
+    /// Stops sending after an error of a request, until the program changes the state; receiving
+    /// goes on (IBTA 10.3.1.6).
     pub(super) fn enter_send_error(&mut self, status: Status, host: &H) {
         self.rules.state = QpState::Sqe;
         host.enter_state(QpState::Sqe);
@@ -184,8 +187,8 @@ impl<H: Host> Link<H> {
 
     // ---- Receiving ----
 
-    /// Whether the next segment begins a message for which there is no receive, and which can wait
-    /// for one where it is.
+    /// Whether the next segment starts a message for which no receive is posted, and which can wait
+    /// for one in the stream.
     #[inline]
     pub(super) fn waits_for_receive(&mut self, ulpdu: &[u8], host: &H) -> bool {
         let Service::Unreliable(loss) = &mut self.service else { return false };
@@ -209,7 +212,7 @@ impl<H: Host> Link<H> {
         loss.starved
     }
 
-    /// A segment of a Send.
+    /// Processes a segment of a Send of an unreliable connection.
     pub(super) fn send_or_drop(
         &mut self,
         opcode: Opcode,
@@ -219,14 +222,14 @@ impl<H: Host> Link<H> {
         host: &H,
     ) -> Result<(), Fault> {
         let Placement { first, last, offset, .. } = placement;
-        // The receive queue of a first segment has no number.
+        // Unreliable connections have no numbered receive queues, so the number is 0.
         let finds_none = first && !self.start_receive(0, host)?;
         let Service::Unreliable(loss) = &mut self.service else { return Ok(()) };
         if first {
             loss.send = finds_none;
         }
         let end = u64::from(offset) + payload.len() as u64;
-        // The receive of a message that does not fit is left to the next one.
+        // A message that does not fit leaves its receive to the next message.
         loss.send |= end > self.receiver.current.capacity;
         if loss.send {
             if last {
@@ -238,7 +241,7 @@ impl<H: Host> Link<H> {
         let context = host.receive_context(self.receiver.current.queue.as_ref());
         let sges = &self.receiver.current.work.sges;
         if place::scatter(&mut self.receiver.keys, context, sges, offset.into(), payload).is_err() {
-            // The program's own mistake, of which the peer need not know.
+            // This is the program's own error, which does not concern the peer.
             self.fail_receive(Status::LocProtErr, host);
             self.notices.disconnected = true;
             self.fail(host, None, 0);
@@ -247,18 +250,19 @@ impl<H: Host> Link<H> {
         if last {
             let imm = self.receiver.send_imm.take();
             let len = u32::try_from(end).unwrap_or(u32::MAX);
-            // What cannot be invalidated is dropped like what cannot be written.
+            // An invalidation that fails drops the message, as a write that fails does.
             let _ = self.finish_receive(opcode, len, imm, None, invalidate, host);
         }
         Ok(())
     }
 
-    /// Messages of the peer's that were dropped since the connection began.
+    /// Number of the peer's messages that were dropped since the connection was opened.
     pub(crate) fn messages_dropped(&self) -> u64 {
         self.service.messages_dropped()
     }
 
-    /// The peer broke a rule of the protocol, so that its stream makes no sense any more.
+    /// Ends an unreliable connection whose peer broke the protocol or terminated, because the rest
+    /// of its stream is meaningless.
     pub(super) fn abandon_stream(&mut self, error: Option<ProtocolError>, host: &H) {
         let why = error.map_or_else(|| "terminated by the peer".into(), |error| error.to_string());
         log::write(

@@ -1,14 +1,14 @@
-//! Small Sends and Writes in shared memory, many at once.
+//! Batches of small Sends and Writes in shared memory.
 //!
-//! Taking turns with the lines of the ring is what a message costs. What is done once for a batch,
-//! the locks above all, is not done for each message, and no atomic operation between two messages
-//! waits for the lines of the first. What is unusual is left to the general path.
+//! Most of a message's cost is the transfer of the ring's cache lines between cores. A batch takes
+//! locks once, not for each message, and has no atomic operation between two messages that would
+//! wait for the cache lines of the first. Unusual messages are left to the general code.
 
 use weft_sys::{Region, SLOT_BODY_LEN};
 use weft_wire::ddp::Header;
 use weft_wire::rdmap::{self, Opcode};
 
-use super::host::{Completions, Held, Host, Keys};
+use super::host::{Completions, Host, Keys, PinnedRegion};
 use super::ring::{INLINE, SLOT_ROOM, View, len_and_kind};
 use super::service::Service;
 use super::{Fault, Link};
@@ -20,8 +20,8 @@ use crate::wc::{self, Completion, Status};
 use crate::wr::{Operation, SendFlags, Sge};
 
 impl<H: Host> Link<H> {
-    /// Hands over Sends from one piece of memory each, as many as there are and the ring has room
-    /// for. Returns whether there was one.
+    /// Sends messages that come from one piece of memory each, as many as are posted and the ring
+    /// has room for. Returns whether there was one.
     pub(super) fn push_small_sends(&mut self, host: &H) -> bool {
         let context = host.context();
         let is_ready = self.rules.state == QpState::Rts && self.phase.is_open();
@@ -76,11 +76,12 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// Carries out Writes to memory that is mapped, from one place and to one key, as many as there
-    /// are. Returns whether there was one.
+    /// Carries out small Writes from one region to one mapped key, as many as are posted. Returns
+    /// whether there was one.
     pub(super) fn write_small(&mut self, host: &H) -> bool {
         let context = host.context();
-        // No Read that they could overtake, nor a Write in the ring that could overtake them.
+        // There must be no Read that these Writes could overtake, and no Write in the ring that
+        // could overtake them.
         let is_ready = self.rules.state == QpState::Rts
             && self.phase.is_open()
             && self.sender.outstanding.is_empty();
@@ -118,8 +119,8 @@ impl<H: Host> Link<H> {
         written != 0
     }
 
-    /// Takes Sends that fit a slot and go to one piece of memory each, up to `max`, and returns how
-    /// many. What is unusual or wrong about the next stays for the one that takes any segment.
+    /// Receives Sends that fit a slot and go to one piece of memory each, up to `max`. Returns how
+    /// many. The first slot that is unusual or invalid is left to the general code.
     pub(super) fn take_small_sends(
         &mut self,
         view: &View,
@@ -159,7 +160,8 @@ impl<H: Host> Link<H> {
             else {
                 break;
             };
-            // What has been sent completes before an answer to it: programs rely on that.
+            // An acknowledgement must complete our requests before the message that carries it
+            // does, as it may be an answer to them: programs rely on that.
             let is_news = self.newly_placed(u32::from_ne_bytes(*placed)) != 0;
             if ulp != send && ulp != solicited || is_news {
                 break;
@@ -192,8 +194,8 @@ impl<H: Host> Link<H> {
         Ok(taken)
     }
 
-    /// Learns from the next slot what the peer has placed, before locks are taken: requests
-    /// complete by that.
+    /// Takes the acknowledgement of the next slot, before the batch's locks are taken, because
+    /// completing requests takes locks, too.
     fn take_first_acknowledgement(&mut self, view: &View, host: &H) -> Result<(), Fault> {
         let Some((len, _)) = view.rx.peek().map(len_and_kind) else { return Ok(()) };
         let mut body = [0; SLOT_BODY_LEN];
@@ -205,7 +207,7 @@ impl<H: Host> Link<H> {
     }
 }
 
-/// The key, the place and the length of the next request, if it is a small Write.
+/// The key, address and length of the next request, if it is a small Write.
 #[inline]
 fn next_small_write(sq: &SendQueue) -> Option<(u32, u64, u32)> {
     let (_, work) = sq.peek_next()?;
@@ -219,10 +221,10 @@ fn next_small_write(sq: &SendQueue) -> Option<(u32, u64, u32)> {
     }
 }
 
-/// Memory of this side's that a batch uses: one region, which stays registered meanwhile.
+/// The local memory of a batch: one region, which stays pinned meanwhile.
 struct Local<'a, K: Keys> {
     keys: Option<&'a mut K>,
-    held: Option<K::Held<'a>>,
+    held: Option<K::PinnedRegion<'a>>,
 }
 
 impl<'a, K: Keys> Local<'a, K> {
@@ -230,11 +232,12 @@ impl<'a, K: Keys> Local<'a, K> {
         Self { keys: Some(keys), held: None }
     }
 
-    /// A piece of the region; `None` when it lies elsewhere, or what it `needs` is not granted.
+    /// The memory of `piece`; `None` if it is in another region, or if the rights `needs` are not
+    /// granted.
     #[inline]
     fn part(&mut self, context: K::Context<'_>, piece: Sge, needs: Access) -> Option<Region> {
         if let Some(keys) = self.keys.take() {
-            self.held = keys.hold(context, piece.lkey, needs).ok();
+            self.held = keys.pin_region(context, piece.lkey, needs).ok();
         }
         let held = self.held.as_ref().filter(|held| held.is_of(piece.lkey))?;
         held.part(piece.addr, piece.length.into())

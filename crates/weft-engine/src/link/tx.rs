@@ -1,4 +1,4 @@
-//! From posted work to bytes for the peer.
+//! The sending side: from posted work to bytes for the peer.
 
 use std::ops::DerefMut;
 
@@ -26,14 +26,14 @@ use crate::queue::send::{Progress, SendQueue};
 use crate::wc::Status;
 use crate::wr::{Operation, SendFlags};
 
-/// Bytes after which the buffer goes to the socket.
+/// Number of buffered bytes from which the buffer is handed to the socket.
 const BATCH_LEN: usize = 128 << 10;
-/// STag of the zero-length Write with which an initiator starts (any would do: RFC 5041 section 5.2
-/// lets no one check it).
+/// STag of the zero-length Write with which an initiator starts. Its value does not matter, because
+/// a receiver must not check it (RFC 5041 section 5.2).
 const RTR_STAG: u32 = 1;
 
 impl<H: Host> Link<H> {
-    /// Fills the buffer with what may go to the peer now. Returns whether there is anything in it.
+    /// Fills the buffer with what may be sent now. Returns whether there is anything in it.
     pub(crate) fn output(&mut self, host: &H) -> bool {
         if !(self.phase.is_open() || self.phase.is_closing()) {
             return false;
@@ -46,7 +46,7 @@ impl<H: Host> Link<H> {
         !self.unsent().is_empty()
     }
 
-    /// The bytes that wait for the socket.
+    /// The buffered bytes that have not been sent.
     pub(crate) fn unsent(&self) -> &[u8] {
         match &self.transport {
             Transport::Stream(framing) => framing.unsent(),
@@ -54,12 +54,12 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Takes them away.
+    /// Takes the bytes that have not been sent out of the buffer.
     pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
         self.transport.stream_mut().map(Framing::take_unsent).unwrap_or_default()
     }
 
-    /// The socket took `count` bytes of the buffer.
+    /// Notes that the socket took `count` bytes of the buffer.
     pub(crate) fn sent(&mut self, count: usize, host: &H) {
         self.sender.taken += count as u64;
         if let Some(framing) = self.transport.stream_mut() {
@@ -70,14 +70,14 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// The stream takes no more bytes: forgets those that wait.
+    /// Drops the buffered bytes, because the stream takes no more.
     pub(crate) fn discard_output(&mut self) {
         if let Some(framing) = self.transport.stream_mut() {
             framing.discard();
         }
     }
 
-    /// Everything that was due before the stream is closed has been sent.
+    /// Whether everything that was due before closing the stream has been sent.
     pub(crate) fn is_drained(&self) -> bool {
         self.phase.is_closing()
             && match &self.transport {
@@ -86,8 +86,8 @@ impl<H: Host> Link<H> {
             }
     }
 
-    /// How many messages have been placed, or wait for a receive, of which a Weft peer does not
-    /// know.
+    /// Number of messages that have been placed, or wait for a receive, without a report to the
+    /// Weft peer.
     pub(crate) fn acks_due(&self) -> u64 {
         if !self.is_acknowledged() {
             return 0;
@@ -96,12 +96,12 @@ impl<H: Host> Link<H> {
         self.receiver.placed - self.receiver.placed_reported + u64::from(unreported)
     }
 
-    /// Tells a Weft peer once more how many messages have been placed, though it knows.
+    /// Sends the number of placed messages once more, although the peer has it.
     pub(crate) fn repeat_acknowledgement(&mut self) {
         self.receiver.repeats_report = self.is_acknowledged();
     }
 
-    /// Whether only an acknowledgement, which may wait a little, is due.
+    /// Whether nothing but an acknowledgement, which may wait a little, is due.
     pub(crate) fn only_acks_due(&self, host: &H) -> bool {
         self.phase.is_open()
             && match &self.transport {
@@ -114,7 +114,8 @@ impl<H: Host> Link<H> {
             && !host.may_have_unsent()
     }
 
-    /// One FPDU, or one step that needs none. False when nothing can be done now.
+    /// Does one step: sends an FPDU, or completes a request that needs none. Returns false if
+    /// nothing can be done now.
     pub(super) fn step(&mut self, host: &H) -> bool {
         if let Transport::Ring(ring) = &mut self.transport
             && !ring.has_room()
@@ -138,7 +139,7 @@ impl<H: Host> Link<H> {
         if self.acknowledge() {
             return true;
         }
-        // A message of the program's and an answer to the peer take turns.
+        // Requests of the program and responses to the peer alternate.
         self.responder.turn = !self.responder.turn;
         let our_turn = !self.responder.turn || self.responder.queue.is_empty();
         let has_unsent = host.may_have_unsent();
@@ -167,7 +168,8 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Tells a Weft peer how many of its messages have been placed, if it does not know.
+    /// Reports the number of placed messages to a Weft peer, if that is due. Returns whether it
+    /// was.
     fn acknowledge(&mut self) -> bool {
         let Some(stag) = self.peer_ack_stag().filter(|_| self.service.acknowledges()) else {
             return false;
@@ -278,15 +280,17 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// The memory of a read vanished before the read was over: the peer must not take the rest for
-    /// data. It is the peer's request that fails, and none of ours.
+    /// Ends the connection because the memory of a peer's read was deregistered before the read was
+    /// complete: the peer must not take the rest for data. The peer's request fails, and none of
+    /// ours.
     pub(super) fn break_off_response(&mut self, error: ProtocolError, host: &H) -> bool {
         self.responder.queue.clear();
         self.refuse(host, &Fault::from(error));
         true
     }
 
-    /// Memory vanished in the middle of a message: the peer must not take the rest for data.
+    /// Ends the connection because memory was deregistered in the middle of a message: the peer
+    /// must not take the rest for data.
     pub(super) fn break_off(&mut self, host: &H) -> bool {
         self.responder.queue.clear();
         self.sender.outgoing.active = false;
@@ -296,7 +300,7 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// The last message tells the peer that this side cannot go on.
+    /// Queues a Terminate message, as the last message to the peer.
     fn terminate(&mut self, error: ProtocolError) {
         self.enter(PhaseEvent::Terminated(error.terminate(None, None)));
     }
@@ -331,7 +335,7 @@ impl<H: Host> Link<H> {
         sq.copy_next(&mut sges, &mut bytes);
         (self.sender.outgoing.sges, self.sender.outgoing.inline) = (sges, bytes);
         if let Err(status) = self.check_request(&operation, length, takes_answer, host) {
-            // Completions are in order: those before it first, and none of them is to blame.
+            // Completions are in order: wait for earlier requests, which are not at fault.
             if sq.is_awaiting() {
                 return false;
             }
@@ -339,7 +343,8 @@ impl<H: Host> Link<H> {
             self.fail_request(status, host);
             return false;
         }
-        // Unreliable connections have no order that operations of two kinds could keep.
+        // An unreliable connection does not order operations of different kinds, so none is done
+        // directly.
         let may_be_direct = self.transport.ring().is_some() && self.is_acknowledged();
         if may_be_direct && !matches!(operation, Operation::Send { .. }) {
             drop(sq);
@@ -352,10 +357,10 @@ impl<H: Host> Link<H> {
         self.start_request(operation, number, length, flags, srqn, sq, host)
     }
 
-    /// Whether what the request changes at the peer is still to be read by one before it. Neither
-    /// iWARP (RFC 5040, section 5.5) nor InfiniBand promises an order without a fence. But cards
-    /// begin with the read first, and programs have come to rely on it: Open MPI's
-    /// `MPI_Get_accumulate` reads the old value and writes the new one right behind it.
+    /// Whether the request changes memory of the peer that an earlier read has still to read.
+    /// Neither iWARP (RFC 5040, section 5.5) nor InfiniBand guarantees an order without a fence.
+    /// But cards start the read first, and programs rely on it: Open MPI's `MPI_Get_accumulate`
+    /// reads the old value and writes the new one right behind it.
     fn would_overtake_read(&self, operation: &Operation, length: u32) -> bool {
         match *operation {
             Operation::Write { remote_addr, rkey, .. }
@@ -371,7 +376,8 @@ impl<H: Host> Link<H> {
         usize::from(self.rules.max_rd_atomic.min(READ_DEPTH_MAX))
     }
 
-    /// Errors that a card finds when it runs the request. They end the queue pair, like any error.
+    /// Checks for the errors that a card finds when it processes the request. They end the queue
+    /// pair.
     fn check_request(
         &mut self,
         operation: &Operation,
@@ -392,7 +398,8 @@ impl<H: Host> Link<H> {
         //# For backward compatibility, existing applications and/or ULPs should not assume that
         //# these extensions are supported.
         let needs_weft = match operation {
-            // A foreign iWARP peer need not know RFC 7306, and a Send has no immediate data in it.
+            // A foreign iWARP peer may not support RFC 7306, and an iWARP Send carries no immediate
+            // data.
             Operation::Send { imm, .. } | Operation::Write { imm, .. } => imm.is_some(),
             _ => atomic,
         };
@@ -402,7 +409,7 @@ impl<H: Host> Link<H> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)] // One work request, taken apart.
+    #[allow(clippy::too_many_arguments)] // The fields of one work request.
     fn start_request(
         &mut self,
         operation: Operation,
@@ -454,7 +461,7 @@ impl<H: Host> Link<H> {
                 let op = AtomicOp::CmpSwap { swap, swap_mask, compare, compare_mask };
                 self.atomic_message(number, rkey, remote_addr, op);
             }
-            // Not taken by the send queue of a connection.
+            // The send queue of a connection does not accept datagrams.
             Operation::Datagram { .. } => return false,
             Operation::LocalInvalidate { .. } | Operation::BindWindow { .. } => {
                 drop(sq);
@@ -464,7 +471,7 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// Requests that need no peer. They run in their turn.
+    /// Executes a request that needs no peer, in its turn.
     pub(super) fn run_locally(&mut self, operation: &Operation, host: &H) -> bool {
         let done = match operation {
             Operation::BindWindow { window, rkey, bind } => {
@@ -480,7 +487,7 @@ impl<H: Host> Link<H> {
                 self.complete_sends(host);
                 true
             }
-            // Those before it complete first, and none of them is to blame.
+            // Wait until earlier requests, which are not at fault, have completed.
             Err(_) if host.sends().is_awaiting() => false,
             Err(status) => {
                 self.fail_request(status, host);
@@ -489,9 +496,9 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// A request has an error of its own, found before anything of it was sent. To a Weft peer this
-    /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
-    /// gets a Terminate.
+    /// Fails a request that has an error of its own, found before any of it was sent. A Weft peer
+    /// sees the connection closed, like a lost card, which programs written for InfiniBand expect;
+    /// a foreign peer gets a Terminate.
     fn fail_request(&mut self, status: Status, host: &H) {
         if !self.service.terminates() {
             return self.enter_send_error(status, host);
@@ -536,7 +543,7 @@ impl<H: Host> Link<H> {
             Ok(())
         };
         if gathered.is_err() {
-            // Those before it complete first, as long as there are any.
+            // Earlier requests complete first, if there are any.
             framing.abandon(start);
             return !host.sends().is_awaiting() && self.break_off(host);
         }
@@ -548,7 +555,7 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// The message under way has been handed over.
+    /// Finishes the current message, whose last segment has been queued.
     pub(super) fn finish_message(&mut self, host: &H) {
         self.sender.outgoing.active = false;
         self.sender.messages += 1;
@@ -598,8 +605,8 @@ impl<H: Host> Link<H> {
         MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }
     }
 
-    /// The answer comes to a key that no Write of the peer's can use; its offset says which read
-    /// and where in it.
+    /// Sends a read request. The response goes to the connection's own STag, which no Write of the
+    /// peer can use; the offset identifies the read and the position in it.
     fn read_request_message(
         &mut self,
         work: Option<u64>,
@@ -642,7 +649,7 @@ impl<H: Host> Link<H> {
 
     // ---- FPDUs ----
 
-    /// A message of one segment.
+    /// Sends a message of one segment.
     pub(super) fn whole(&mut self, header: MessageHeader, payload: &[u8]) {
         self.fpdu(&header.segment(0, true), payload);
     }

@@ -1,7 +1,8 @@
-//! Extended reliable connections: which shared receive queue a message is for.
+//! Extended reliable connections: selecting the shared receive queue of a message.
 //!
-//! A Send or Immediate Data names the queue in the word of DDP's header that Send with Invalidate
-//! has its STag in; between Weft peers only, and zero (as RFC 5040 has it) on other connections.
+//! A Send or Immediate Data message names the queue in the DDP header's word that holds the STag of
+//! a Send with Invalidate. This is so only between Weft peers; on other connections the word is
+//! zero, as in RFC 5040.
 
 use weft_wire::error::ProtocolError;
 use weft_wire::rdmap;
@@ -12,8 +13,8 @@ use super::host::Host;
 use super::service::Service;
 
 impl<H: Host> Link<H> {
-    /// Receives come from the shared receive queue that a message names. One that is not there is
-    /// the peer's mistake.
+    /// Selects the shared receive queue that a message names. A number without a queue is the
+    /// peer's error.
     pub(super) fn select_queue(&mut self, srqn: u32, host: &H) -> Handled {
         if matches!(self.service, Service::Extended) {
             let missing = ProtocolError::NoBuffer { qn: rdmap::queue::SEND };
@@ -22,7 +23,7 @@ impl<H: Host> Link<H> {
         Ok(())
     }
 
-    /// The number of the shared receive queue that the oldest waiting message waits for.
+    /// The number of the shared receive queue of the oldest waiting message.
     pub(crate) fn awaited_queue(&self) -> Option<u32> {
         self.rnr.messages.front().map(|message| message.srqn)
     }

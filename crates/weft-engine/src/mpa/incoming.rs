@@ -12,7 +12,7 @@ use weft_wire::mpa::negotiate::{NegotiateError, Negotiated, Params, Request};
 use super::limits::REQUEST_READ_LEN;
 use super::responder::{Effect, Limits, Responder};
 use crate::reactor::{self, Handle, Source};
-use crate::strangers::{Place, Stranger};
+use crate::strangers::{Permit, Stranger};
 use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result};
@@ -46,11 +46,11 @@ struct State {
     stream: Option<Watched>,
     timer: Option<Timer>,
     /// Among those that are half open or held. Without one, nobody asks it to leave.
-    place: Option<Place>,
+    permit: Option<Permit>,
 }
 
 impl<H: Host> Incoming<H> {
-    /// Takes a connection, which came when it got its place. Its request may be read by another
+    /// Takes a connection, which came when it got its permit. Its request may be read by another
     /// thread at once.
     ///
     /// # Errors
@@ -60,23 +60,23 @@ impl<H: Host> Incoming<H> {
         stream: OwnedFd,
         [local, peer]: [SocketAddr; 2],
         limits: Limits,
-        place: Place,
+        permit: Permit,
         host: H,
     ) -> Result<Arc<Self>> {
-        let responder = Responder::new(place.since(), limits);
+        let responder = Responder::new(permit.since(), limits);
         let incoming = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             reactor,
             local,
             peer,
             host,
-            state: Lock::new(State { responder, stream: None, timer: None, place: None }),
+            state: Lock::new(State { responder, stream: None, timer: None, permit: None }),
         });
         let owner: Arc<dyn Source> = Arc::clone(&incoming) as _;
         let mut state = incoming.state.lock();
         state.stream = Some(Watched::new(reactor, stream, Arc::clone(&owner))?);
-        place.give_to(Weak::clone(&incoming.this) as _);
-        state.place = Some(place);
+        permit.set_holder(Weak::clone(&incoming.this) as _);
+        state.permit = Some(permit);
         state.set_timer(reactor, &owner);
         drop(state);
         Ok(incoming)
@@ -92,15 +92,15 @@ impl<H: Host> Incoming<H> {
         self.state.lock().responder.is_done()
     }
 
-    /// Gives a request that waits for its answer a place that it can be asked to leave. Returns
+    /// Gives a request that waits for its answer a permit that it can be asked to leave. Returns
     /// whether it still waits.
-    pub(crate) fn hold(&self, place: Place) -> bool {
+    pub(crate) fn hold(&self, permit: Permit) -> bool {
         let mut state = self.state.lock();
         if !state.responder.is_waiting() {
             return false;
         }
-        place.give_to(Weak::clone(&self.this) as _);
-        state.place = Some(place);
+        permit.set_holder(Weak::clone(&self.this) as _);
+        state.permit = Some(permit);
         true
     }
 
@@ -151,8 +151,8 @@ impl<H: Host> Incoming<H> {
             if let Some(effect) = state.responder.poll_effect() {
                 match effect {
                     Effect::Ended => drop(state.close()),
-                    // It leaves the place of those that are half open.
-                    Effect::Requested(_) => state.place = None,
+                    // It leaves the permit of those that are half open.
+                    Effect::Requested(_) => state.permit = None,
                     Effect::Overdue | Effect::Transmit(_) => {}
                 }
                 state.set_timer(self.reactor, owner);
@@ -192,7 +192,7 @@ impl State {
     fn close(&mut self) -> Option<Watched> {
         self.responder.cancel();
         self.timer = None;
-        self.place = None;
+        self.permit = None;
         self.stream.take()
     }
 }
@@ -228,11 +228,11 @@ impl<H: Host> Source for Incoming<H> {
 }
 
 impl<H: Host> Stranger for Incoming<H> {
-    fn turn_out(&self) {
+    fn evict(&self) {
         let closed = {
             let mut state = self.state.lock();
             // Its request may have come in at the last moment.
-            state.place.is_some().then(|| state.close())
+            state.permit.is_some().then(|| state.close())
         };
         if closed.is_some() {
             H::ended(self);

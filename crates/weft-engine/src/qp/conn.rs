@@ -20,28 +20,28 @@ use crate::reactor::{Handle, Source};
 use crate::shm::{self, Choice, Endpoint, Offer, Peer, Rings, Session};
 use crate::tcp;
 use crate::timer::Timer;
-use crate::watched::{InPasses, Watched};
+use crate::watched::{PolledGuard, Watched};
 use crate::{Errno, Result};
 
-/// How long a closed connection waits for the peer's end.
+/// How long a closed connection waits for the peer to close it, too.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A stream on which the MPA exchange is over.
+/// A stream whose MPA exchange is complete.
 #[derive(Debug)]
 pub struct Connection {
-    /// Non-blocking.
+    /// The socket, non-blocking.
     pub socket: OwnedFd,
-    /// Another socket to read from: a queue pair connected to itself has both ends.
+    /// A second socket to read from, for a queue pair that is connected to itself.
     pub read_from: Option<OwnedFd>,
-    /// Our end.
+    /// Our address.
     pub local: Option<SocketAddr>,
-    /// The peer's end; `None` within one process.
+    /// The peer's address; `None` within one process.
     pub peer: Option<SocketAddr>,
     /// Whether this side sent the MPA request.
     pub initiator: bool,
-    /// What the exchange agreed on.
+    /// The result of the negotiation.
     pub negotiated: Negotiated,
-    /// Who the peer is; `None` for a foreign iWARP peer.
+    /// The peer's identity; `None` for a foreign iWARP peer.
     pub peer_identity: Option<Identity>,
     /// Bytes that came behind the peer's MPA frame.
     pub early: Vec<u8>,
@@ -61,31 +61,31 @@ struct Wire {
 pub(super) struct Conn {
     pub(super) link: Link<Qp>,
     wire: Option<Wire>,
-    /// The socket took no more; it will say when it does.
+    /// Whether the socket's buffer was full at the last send. An event resets this.
     blocked: bool,
     sharing: Sharing,
-    /// The peer opened the connection, and may not use it without sharing memory.
+    /// Whether this connection, which the peer opened, must not be used without shared memory.
     must_share: bool,
     /// Ends the wait for a foreign initiator's first message.
     hold: Option<Timer>,
-    /// Asks for a peer from whom nothing is read.
+    /// Repeats the check that the peer is alive while nothing is read from it.
     stalled: Option<Timer>,
 }
 
-/// How far the two sides are with sharing memory instead of using the socket.
+/// How far the two sides are with replacing the socket by shared memory.
 #[derive(Debug)]
 enum Sharing {
-    /// They do, or they will not.
-    Settled,
-    /// We have offered it, and nothing is sent before the answer.
+    /// Shared memory is in use, or will not be.
+    Decided,
+    /// We have offered shared memory; nothing is sent before the answer.
     Offered { session: Arc<Session> },
-    /// The peer has offered it for a connection that we do not know yet.
+    /// The peer's offer has arrived before its connection.
     Early(Box<Offer>),
 }
 
 impl Conn {
     pub(super) fn new(link: Link<Qp>) -> Self {
-        let sharing = Sharing::Settled;
+        let sharing = Sharing::Decided;
         Self {
             link,
             wire: None,
@@ -131,12 +131,12 @@ impl Conn {
         self.wire =
             Some(Wire { socket, read_from, peer, initiator, peer_identity, fin_sent: false });
         self.hold = self.link.awaits_first_fpdu().then(|| first_fpdu::wait_for(qp));
-        self.arrange_sharing(qp);
+        self.start_sharing(qp);
         Ok(())
     }
 
-    /// A wait for the first message has ended, perhaps an earlier one. A sender may go on now,
-    /// unless the peer has not even got our reply.
+    /// Handles the end of a wait for the first message, which may be an earlier wait. Unless the
+    /// peer's TCP still lacks our reply, this side may now send.
     pub(super) fn stop_holding(&mut self, now: Instant, qp: &Qp) {
         let is_due = self.hold.as_ref().is_some_and(|timer| timer.is_due(now));
         if !is_due || !self.link.awaits_first_fpdu() {
@@ -144,31 +144,33 @@ impl Conn {
         }
         let Some(wire) = &self.wire else { return };
         let unread = weft_sys::tcp_unacknowledged(wire.socket.as_fd());
-        // An error shows when the socket is used.
+        // An error will show when the socket is used.
         self.hold = (unread.unwrap_or(0) > 0).then(|| first_fpdu::wait_for(qp));
         if self.hold.is_none() {
             self.link.stop_holding();
         }
     }
 
-    /// The side that opened the connection looks whether memory can be shared; the other may have
-    /// been offered it already.
-    fn arrange_sharing(&mut self, qp: &Qp) {
+    /// Starts shared memory: the initiator makes an offer, the responder takes up one that has
+    /// already arrived.
+    fn start_sharing(&mut self, qp: &Qp) {
         let Some(wire) = self.wire.as_ref().filter(|wire| wire.peer.is_some()) else { return };
-        let Some(identity) = wire.peer_identity else { return self.insist_on_sharing(qp) };
+        let Some(identity) = wire.peer_identity else {
+            return self.fail_if_sharing_is_demanded(qp);
+        };
         if !wire.initiator {
             self.must_share = shm::choice() == Choice::Demanded;
-            if let Sharing::Early(offer) = std::mem::replace(&mut self.sharing, Sharing::Settled) {
+            if let Sharing::Early(offer) = std::mem::replace(&mut self.sharing, Sharing::Decided) {
                 self.offered(qp, *offer);
             }
         } else if let Some(session) = Session::offer(&endpoint(qp), &identity) {
             self.sharing = Sharing::Offered { session };
         } else {
-            self.insist_on_sharing(qp);
+            self.fail_if_sharing_is_demanded(qp);
         }
     }
 
-    /// The peer offers to share memory.
+    /// Handles the peer's offer to share memory.
     pub(super) fn offered(&mut self, qp: &Qp, offer: Offer) {
         let Some(wire) = &self.wire else {
             let early = Sharing::Early(Box::new(offer));
@@ -187,33 +189,33 @@ impl Conn {
         }
     }
 
-    /// The peer has accepted our offer.
+    /// Handles that the peer has accepted our offer.
     pub(super) fn offer_accepted(&mut self, qp: &Qp, rings: Rings, peer: Peer) {
-        if let Sharing::Offered { session } = std::mem::replace(&mut self.sharing, Sharing::Settled)
+        if let Sharing::Offered { session } = std::mem::replace(&mut self.sharing, Sharing::Decided)
         {
             self.share(qp, rings, peer, session);
         }
     }
 
-    /// The peer has not accepted our offer.
+    /// Handles that the peer has not accepted our offer.
     pub(super) fn offer_refused(&mut self, qp: &Qp) {
         if matches!(self.sharing, Sharing::Offered { .. }) {
-            self.sharing = Sharing::Settled;
-            self.insist_on_sharing(qp);
+            self.sharing = Sharing::Decided;
+            self.fail_if_sharing_is_demanded(qp);
         }
     }
 
-    /// The peer's offer is void.
+    /// Drops the peer's offer, whose session has ended.
     pub(super) fn offer_withdrawn(&mut self, session: &Session) {
-        let is_it = |offer: &Offer| std::ptr::eq(&*offer.session, session);
-        if matches!(&self.sharing, Sharing::Early(offer) if is_it(offer)) {
-            self.sharing = Sharing::Settled;
+        let is_from_session = |offer: &Offer| std::ptr::eq(&*offer.session, session);
+        if matches!(&self.sharing, Sharing::Early(offer) if is_from_session(offer)) {
+            self.sharing = Sharing::Decided;
         }
     }
 
     fn share(&mut self, qp: &Qp, rings: Rings, peer: Peer, session: Arc<Session>) {
         self.must_share = false;
-        let port = InPasses::new(qp.reactor(), rings.port(qp.me()));
+        let port = PolledGuard::new(qp.reactor(), rings.port(qp.me()));
         self.link.share(Ring::new(rings, port, peer, session));
         log::write(
             Level::Info,
@@ -225,8 +227,8 @@ impl Conn {
         );
     }
 
-    /// Memory is not shared: the connection is of no use to a user who demands it.
-    fn insist_on_sharing(&mut self, qp: &Qp) {
+    /// Ends a connection that does not share memory, if the user demands shared memory.
+    fn fail_if_sharing_is_demanded(&mut self, qp: &Qp) {
         if shm::choice() == Choice::Demanded {
             log::write(
                 Level::Error,
@@ -236,12 +238,13 @@ impl Conn {
         }
     }
 
-    /// Takes what is in shared memory.
+    /// Processes what is in shared memory.
     pub(super) fn receive_shared(&mut self, qp: &Qp) {
         self.link.input_ring(qp);
     }
 
-    /// Nothing comes through the socket any more but its end; what was said before comes first.
+    /// Checks whether the socket, which carries nothing else now, has ended. What was sent before
+    /// is processed first.
     fn receive_end(&mut self, qp: &Qp) {
         let Some(wire) = &self.wire else { return };
         let mut byte = Vec::with_capacity(1);
@@ -254,20 +257,21 @@ impl Conn {
         self.end_sharing(qp, errno);
     }
 
-    /// The socket beside the connection has ended, and soon the connection will have.
+    /// Handles the end of the session's socket; the connection will end soon, too.
     pub(super) fn session_ended(&mut self, qp: &Qp) {
         self.end_sharing(qp, 0);
     }
 
-    /// What the peer sent before the end comes first. A connection that shares no memory goes on.
+    /// Ends a connection that shares memory, after processing what the peer sent before. Another
+    /// connection goes on.
     fn end_sharing(&mut self, qp: &Qp, errno: u32) {
         if self.link.input_rest_of_ring(qp) {
             self.link.lost(qp, errno);
         }
     }
 
-    /// Takes what the socket has, up to a bound. Without `drain`, takes a read that leaves
-    /// room in the buffer for the last. Returns whether there may be more.
+    /// Reads from the socket, up to a bound. Without `drain`, a read that does not fill the buffer
+    /// is taken for the last. Returns whether there may be more.
     pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> bool {
         if self.link.input_ring(qp) {
             if drain {
@@ -275,12 +279,12 @@ impl Conn {
             }
             return false;
         }
-        // An event has come, perhaps that one.
+        // The event may mean that the socket has room again.
         self.blocked = false;
         let Some(wire) = &self.wire else { return false };
         let socket = wire.read_from.as_ref().unwrap_or(&wire.socket);
         let mut received = 0;
-        // What an earlier pass had to leave in the buffer.
+        // Process what an earlier pass left in the buffer.
         self.link.input(qp);
         while received < SOCKET_RECEIVE_MAX {
             let Some(room) = self.link.rx_room() else {
@@ -300,7 +304,7 @@ impl Conn {
                     self.link.count_received(count);
                     self.link.input(qp);
                     if self.must_share && self.link.has_received_messages() {
-                        self.insist_on_sharing(qp);
+                        self.fail_if_sharing_is_demanded(qp);
                         return false;
                     }
                     if count < space && !drain {
@@ -321,8 +325,8 @@ impl Conn {
         true
     }
 
-    /// Nothing is read for now. What is at the socket's end shows all the same, if there is an
-    /// event that tells of it, or by what [`Conn::ask_stalled_peer`] sends.
+    /// Stops reading for now. An error of the socket is still noticed: by the event that reports
+    /// it, or after a send by [`Conn::ask_stalled_peer`].
     #[cold]
     fn stall(&mut self, qp: &Qp, is_event: bool) {
         let Some(wire) = &self.wire else { return };
@@ -334,7 +338,7 @@ impl Conn {
         }
     }
 
-    /// Some time has passed since nothing was read.
+    /// Repeats an acknowledgement to a peer from whom nothing has been read for some time.
     pub(super) fn ask_stalled_peer(&mut self, now: Instant, qp: &Qp) {
         if self.stalled.take_if(|timer| timer.is_due(now)).is_some()
             && self.wire.is_some()
@@ -350,16 +354,16 @@ impl Conn {
         let mut total = 0;
         loop {
             if self.wire.is_none() {
-                // A request on a queue pair whose connection is lost or never came about.
+                // The request is on a queue pair whose connection is lost or was never made.
                 return self.link.await_peer(qp);
             }
             if self.blocked || matches!(self.sharing, Sharing::Offered { .. }) {
                 return;
             }
-            // That a peer says by the stream that it is there may be the last it says.
+            // The RTR message may be the peer's last one on TCP, so do not wait for another.
             if self.must_share && !self.link.may_share() && qp.may_have_unsent() {
                 self.must_share = false;
-                return self.insist_on_sharing(qp);
+                return self.fail_if_sharing_is_demanded(qp);
             }
             if let Some(has_more) = self.link.output_ring(qp) {
                 if has_more {
@@ -382,7 +386,7 @@ impl Conn {
                 }
                 Err(error) => {
                     self.link.discard_output();
-                    // What the peer said before it went still counts.
+                    // Process what the peer sent before it closed.
                     while self.receive(qp, true) {}
                     self.link.lost(qp, error.raw_os_error().unsigned_abs());
                     return;
@@ -402,7 +406,7 @@ impl Conn {
         }
     }
 
-    /// Says FIN once everything is sent; lets the socket go once the stream is over.
+    /// Sends FIN once everything is sent; closes the socket once the stream has ended.
     fn finish(&mut self) {
         if self.link.is_drained()
             && let Some(wire) = &mut self.wire
@@ -424,11 +428,11 @@ impl Conn {
         }
     }
 
-    /// The queue pair goes away: what is on its way to the peer is still sent.
+    /// Lets the connection outlive its queue pair until the output has been sent.
     pub(super) fn linger(mut self, qp: &Qp) {
         match &self.sharing {
-            Sharing::Settled => {}
-            // The peer hears through the socket that there was a connection.
+            Sharing::Decided => {}
+            // Keep the socket, so that the peer sees a connection and its end.
             Sharing::Offered { session } => session.close(),
             Sharing::Early(offer) => offer.session.close(),
         }
@@ -437,13 +441,13 @@ impl Conn {
             self.link.output(qp);
         }
         let Some(wire) = self.wire.take() else { return };
-        // Both ends of a queue pair connected to itself go at once.
+        // A queue pair connected to itself closes both ends at once.
         if !self.link.phase.is_closed() && wire.read_from.is_none() {
             Lingering::start(qp.reactor(), wire.socket.release(), self.link.take_unsent());
         }
     }
 
-    /// How the bytes go.
+    /// The transport's name.
     pub(super) fn transport(&self) -> &'static str {
         match &self.wire {
             None => "none",
@@ -452,7 +456,7 @@ impl Conn {
         }
     }
 
-    /// Who is at the other end of a TCP connection.
+    /// The peer's address on a TCP connection.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.wire.as_ref().and_then(|wire| wire.peer)
     }
@@ -462,8 +466,8 @@ fn endpoint(qp: &Qp) -> Arc<dyn Endpoint> {
     qp.me()
 }
 
-/// A connection without a queue pair, until the peer has closed it, too. Closing at once would
-/// reset the connection if the peer still sends, and what we sent last would be lost with it.
+/// A connection without a queue pair, kept until the peer has closed it, too. If we closed it while
+/// the peer still sends, TCP would reset it and our last bytes would be lost.
 #[derive(Debug)]
 struct Lingering {
     socket: Arc<OwnedFd>,
@@ -507,7 +511,7 @@ impl Lingering {
         lingering.ready();
     }
 
-    /// Returns true once the connection is over.
+    /// Sends and reads what is possible. Returns true once the connection has ended.
     fn pass(&self) -> bool {
         let mut state = self.state.lock();
         let LingerState { rest, sent, fin_sent, over, buffer, .. } = &mut *state;
@@ -544,10 +548,10 @@ impl Lingering {
         *over
     }
 
-    fn let_go(&self) {
+    fn end(&self) {
         let mut state = self.state.lock();
         state.over = true;
-        // The reactor keeps this value alive for both, so they go after the lock.
+        // Both values own a reference to this one, so drop them after unlocking.
         let held = (state.watched.take(), state.timer.take());
         drop(state);
         drop(held);
@@ -557,11 +561,11 @@ impl Lingering {
 impl Source for Lingering {
     fn ready(&self) {
         if self.pass() {
-            self.let_go();
+            self.end();
         }
     }
 
     fn expired(&self, _: Instant) {
-        self.let_go();
+        self.end();
     }
 }

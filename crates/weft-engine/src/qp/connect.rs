@@ -1,4 +1,4 @@
-//! The connection of a queue pair, as seen by what brings it about and ends it.
+//! The connection of a queue pair, as the code that makes and ends connections uses it.
 
 use std::net::IpAddr;
 use std::sync::Weak;
@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::{Errno, Result, shm};
 
 impl Qp {
-    /// What a Weft peer must know to talk to this queue pair.
+    /// The identity that a Weft peer needs to reach this queue pair.
     #[must_use]
     pub fn identity(&self) -> Identity {
         Identity {
@@ -25,34 +25,35 @@ impl Qp {
         }
     }
 
-    /// Gives the queue pair its connection; data flows as soon as the state allows.
+    /// Attaches a connection to the queue pair; data flows as soon as the state allows.
     ///
     /// # Errors
-    /// `EISCONN` when it has one; `EINVAL` for a queue pair that has none by its kind; what
-    /// registration of the socket reports.
+    /// `EISCONN` if it is connected already; `EINVAL` for a queue pair of datagrams; the errors of
+    /// registering the socket.
     pub fn attach(&self, connection: Connection) -> Result<()> {
         if self.datagram.is_some() {
             return Err(Errno::INVAL);
         }
         let opened = self.conn.lock().open(self, connection);
-        // Refused or not: who posted meanwhile has left that to this thread, which held the lock.
+        // Even after an error, do the work that other threads left in `pending_work` while this
+        // thread held the lock.
         self.drive(WORK_RECEIVE | WORK_DRAIN | WORK_SEND);
         opened
     }
 
-    /// Sets the monitor that is notified of the connection's end.
+    /// Sets the monitor, which is notified of the connection's end.
     pub fn set_monitor(&self, monitor: Weak<dyn Monitor>) {
         *self.monitor.lock() = Some(monitor);
     }
 
-    /// Ends the connection in order: what has been handed over is sent, then the stream is closed.
-    /// The state does not change.
+    /// Closes the connection in an orderly way: sends what has been handed over, and then closes
+    /// the stream. The state does not change.
     pub fn disconnect(&self) {
         self.conn.lock().link.close();
         self.drive(WORK_SEND);
     }
 
-    /// Whether the program has not taken all of its completions.
+    /// Whether the program has completions of this queue pair to take.
     pub(crate) fn has_unread(&self) -> bool {
         [self.send_cq(), self.recv_cq()].iter().any(|cq| cq.has_any_of(self.number))
     }
@@ -82,20 +83,20 @@ impl Qp {
         address_of(self.own_gid())
     }
 
-    /// Read depths: what we serve, and what we use.
+    /// The read depths of this side as responder and as requester (IRD and ORD).
     pub(crate) fn depths(&self) -> (u16, u16) {
         let attr = self.attr.lock();
         (attr.max_dest_rd_atomic.into(), attr.max_rd_atomic.into())
     }
 
-    /// The peer cannot be reached: requests fail as if a card's retries were exhausted.
+    /// Handles an unreachable peer: requests fail as after a card's last retry.
     pub(crate) fn unreachable(&self, error: Errno) {
         let errno = error.raw_os_error().unsigned_abs();
         self.conn.lock().fail_unreachable(self, errno);
         self.drive(WORK_SEND);
     }
 
-    /// The protocol without a socket, for the simulation.
+    /// Gives the simulation the protocol state, without a socket.
     #[cfg(test)]
     pub(crate) fn with_link<R>(&self, look: impl FnOnce(&mut Link<Self>) -> R) -> R {
         look(&mut self.conn.lock().link)

@@ -1,4 +1,4 @@
-//! A queue pair that sends and receives datagrams.
+//! Queue pairs for datagrams.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -73,12 +73,12 @@ impl Addressee for Qp {
 }
 
 impl Qp {
-    /// `ibv_attach_mcast`: gives this queue pair what is sent to a group. Once more changes
-    /// nothing.
+    /// `ibv_attach_mcast`: lets this queue pair receive a group's datagrams. Attaching again has no
+    /// effect.
     ///
     /// # Errors
-    /// `EINVAL` for a GID that is no group's, or a queue pair that takes no datagrams; `ENOMEM`
-    /// when there are too many groups or members; what the system reports, such as `ENOBUFS`.
+    /// `EINVAL` for a GID that is not a multicast group, or a queue pair that takes no datagrams;
+    /// `ENOMEM` for too many groups or members; the system's errors, such as `ENOBUFS`.
     pub fn attach_multicast(&self, gid: Gid) -> Result<()> {
         let group = self.group_of(gid)?;
         multicast::attach(self.reactor(), &self.addressee(), group, ROUTES)
@@ -87,7 +87,7 @@ impl Qp {
     /// `ibv_detach_mcast`.
     ///
     /// # Errors
-    /// `EINVAL` when it is not attached.
+    /// `EINVAL` if it is not attached.
     pub fn detach_multicast(&self, gid: Gid) -> Result<()> {
         multicast::detach(self, self.group_of(gid)?)
     }
@@ -101,6 +101,6 @@ impl Qp {
     }
 }
 
-/// Where the datagrams of a port lead.
+/// Finds the receivers of datagrams that arrive at a port.
 pub(super) const ROUTES: Routes =
     Routes { find: |number| Some(super::find(number)? as _), deliver_to_group: multicast::deliver };

@@ -1,4 +1,4 @@
-//! The work of a queue pair: what is done, by which thread, and when.
+//! Progress of a queue pair: which thread does its work, and when.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -17,17 +17,17 @@ use crate::reactor::{Handle, Source};
 use crate::srq::AwaitsReceive;
 use crate::timer::Timer;
 
-/// Requests between two polls from which on more of the same are expected.
+/// Number of requests between two polls from which on further bursts are expected.
 const BURST_MIN: u64 = 4;
 
 impl Qp {
-    /// Does what `what` asks for, or leaves it to the thread that is at it.
+    /// Does the work `what`, or leaves it to the thread that holds the connection's lock.
     pub(super) fn drive(&self, mut what: u32) {
         if let Some(datagram) = &self.datagram {
             return datagram.drive(self);
         }
         while what != 0 || self.pending_work.load(Ordering::SeqCst) != 0 {
-            let Some(mut conn) = self.take_conn_or_leave(what) else { return };
+            let Some(mut conn) = self.lock_conn_or_leave_work(what) else { return };
             if self.pending_work.load(Ordering::SeqCst) != 0 {
                 what |= self.pending_work.swap(0, Ordering::SeqCst);
             }
@@ -46,7 +46,8 @@ impl Qp {
                 }
             }
             if !conn.link.wants_receive() {
-                // With a shared queue it says that this queue pair is on its list.
+                // With a shared queue the flag has another meaning: the queue pair is on that
+                // queue's list.
                 if self.init.srq.is_none() && self.awaiting_receive.load(Ordering::SeqCst) {
                     self.awaiting_receive.store(false, Ordering::SeqCst);
                 }
@@ -55,7 +56,8 @@ impl Qp {
             }
             let wants_ack_only = what & WORK_SEND == 0 && conn.link.only_acks_due(self);
             let acks_due = conn.link.acks_due();
-            // On an extended connection the answer goes another way, and must not come first.
+            // On an extended connection the response goes over another connection, and must not
+            // arrive before the acknowledgement.
             let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
             if wants_ack_only && may_wait && self.reactor().get().may_defer() {
                 if conn.link.defer_acks() {
@@ -66,16 +68,17 @@ impl Qp {
             }
             let notices = std::mem::take(&mut conn.link.notices);
             drop(conn);
-            self.give_notice(notices);
+            self.handle_notices(notices);
             what = 0;
         }
     }
 
-    /// The connection, or, if another thread is at it, `what` is left to that thread.
-    pub(super) fn take_conn_or_leave(&self, what: u32) -> Option<LockGuard<'_, Conn, true>> {
+    /// Locks the connection. If another thread holds the lock, leaves `what` to that thread and
+    /// returns `None`.
+    pub(super) fn lock_conn_or_leave_work(&self, what: u32) -> Option<LockGuard<'_, Conn, true>> {
         self.conn.try_lock().or_else(|| {
             self.pending_work.fetch_or(what, Ordering::SeqCst);
-            // It may have looked just before, and gone.
+            // The other thread may have read `pending_work` just before, and unlocked since.
             self.conn.try_lock()
         })
     }
@@ -84,12 +87,12 @@ impl Qp {
         self.context().reactor()
     }
 
-    /// Goes on at the next pass where this one leaves off.
+    /// Continues in the next pass.
     pub(super) fn requeue(&self) {
         self.reactor().get().requeue(self.me());
     }
 
-    pub(super) fn give_notice(&self, notices: crate::link::Notices) {
+    pub(super) fn handle_notices(&self, notices: crate::link::Notices) {
         match notices.rnr {
             Some(Some(wait)) => self.start_rnr_timer(wait.timer),
             Some(None) => self.stop_retry_timer(),
@@ -114,11 +117,11 @@ impl Qp {
         if retries >= FOREVER {
             return;
         }
-        // Each message that waits has its own time.
+        // Each message that waits has its own retries.
         self.start_retry_timer(rnr_delay(timer) * (u32::from(retries) + 1));
     }
 
-    /// How long a card sends again what no one acknowledges (IBTA 9.7.6.1.3), up to a bound.
+    /// How long a card repeats a request that is not acknowledged (IBTA 9.7.6.1.3), up to a bound.
     pub(super) fn retry_time(&self) -> Duration {
         const FOREVER: u8 = 0;
         let attr = self.attr.lock();
@@ -130,7 +133,7 @@ impl Qp {
     }
 
     pub(super) fn start_retry_timer(&self, wait: Duration) {
-        // Locked before, for the timer may expire at once.
+        // Lock before starting the timer, because it may expire at once.
         let mut timer = self.retry_timer.lock();
         *timer = Some(Timer::after(self.reactor(), wait, self.me()));
     }
@@ -139,18 +142,18 @@ impl Qp {
         *self.retry_timer.lock() = None;
     }
 
-    /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
-    /// whether there is one already.
+    /// Registers for the next receive, because messages wait for one. Returns whether a receive is
+    /// already posted.
     pub(super) fn await_receive(&self, link: &Link<Self>) -> bool {
         if self.xrcd().is_some() {
             let awaited = link.awaited_queue().and_then(|number| self.find_queue(number));
-            // A queue that is gone brings nothing: looking again finds that out.
+            // If the queue is gone, processing the message again reports that error.
             return awaited.is_none_or(|srq| srq.await_receive_among_others(self.waiter()));
         }
         match &self.init.srq {
             Some(srq) => srq.await_receive(self.waiter(), &self.awaiting_receive),
             None => {
-                // Posting puts a receive into the queue before it looks at this.
+                // Posting adds the receive to the queue before it reads this flag.
                 self.awaiting_receive.store(true, Ordering::SeqCst);
                 self.has_receive()
             }
@@ -192,7 +195,7 @@ impl Source for Qp {
     }
 
     fn expired(&self, now: Instant) {
-        // It may be one that has been stopped or replaced meanwhile.
+        // The timer may have been stopped or replaced in the meantime.
         let due = self.retry_timer.lock().take_if(|timer| timer.is_due(now));
         if due.is_none() {
             return;
@@ -202,7 +205,7 @@ impl Source for Qp {
     }
 }
 
-/// The delay that a value of `min_rnr_timer` stands for (IBTA table 45).
+/// The delay that a value of `min_rnr_timer` encodes (IBTA table 45).
 fn rnr_delay(timer: u8) -> Duration {
     const HUNDREDTHS_MS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,

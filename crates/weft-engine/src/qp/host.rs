@@ -1,5 +1,5 @@
-//! The queue pair as the [`Host`](crate::link::host::Host) of its connection: where the protocol
-//! finds posted work and memory, and the one place where its effects are applied.
+//! The queue pair as the [`Host`](crate::link::host::Host) of its connection: it provides posted
+//! work and memory, and applies the protocol's effects.
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::attr::QpState;
 use crate::cq::Batch;
 use crate::event::{AsyncEvent, Element, EventKind, Object};
 use crate::link::host::{Completions, Effects, Memory, Work};
-use crate::mr::{AccessContext, MoreDomains};
+use crate::mr::{AccessContext, ExtraDomains};
 use crate::mw::Mw;
 use crate::queue::recv::{RecvQueue, RecvWork};
 use crate::queue::send::SendQueue;
@@ -68,7 +68,7 @@ impl Memory for Qp {
 
     #[inline]
     fn context(&self) -> AccessContext<'_> {
-        let xrcd = self.init.xrcd.as_deref().map(|xrcd| xrcd as &dyn MoreDomains);
+        let xrcd = self.init.xrcd.as_deref().map(|xrcd| xrcd as &dyn ExtraDomains);
         AccessContext { pd: &self.pd, xrcd, qp_num: self.number }
     }
 
@@ -139,8 +139,8 @@ impl Completions for Batch<'_> {
 }
 
 impl Qp {
-    /// Invalidates a window that this queue pair has bound, or a region of its domain whose rights
-    /// are as they must be.
+    /// Invalidates a window that this queue pair has bound, or a region of its protection domain if
+    /// `may` accepts the region's rights.
     fn invalidate_if(&self, key: u32, may: impl FnOnce(Access) -> bool) -> bool {
         match registered::find(key) {
             Some(Keyed::Window(window)) => window.invalidate(self.number),
@@ -162,7 +162,7 @@ impl Qp {
         }
     }
 
-    /// No receive of the shared queue will be taken any more (IBTA 10.2.9.3).
+    /// Reports that no further receive of the shared queue will be taken (IBTA 10.2.9.3).
     pub(crate) fn report_last_wqe(&self) {
         if !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
             self.report(EventKind::QpLastWqeReached);

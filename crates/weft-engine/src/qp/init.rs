@@ -1,4 +1,4 @@
-//! What a queue pair is made of.
+//! The attributes with which a queue pair is created.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use crate::cq::Cq;
 use crate::srq::Srq;
 use crate::xrc::Xrcd;
 
-/// What a queue pair is made of (`struct ibv_qp_init_attr`).
+/// The attributes with which a queue pair is created (`struct ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// Type.
+    /// The transport service.
     pub qp_type: QpType,
-    /// Where sends complete.
+    /// The completion queue of sends.
     pub send_cq: Arc<Cq>,
-    /// Where receives complete.
+    /// The completion queue of receives.
     pub recv_cq: Arc<Cq>,
-    /// Where receives come from, instead of a receive queue of its own.
+    /// The shared receive queue, instead of a receive queue of its own.
     pub srq: Option<Arc<Srq>>,
-    /// Whose shared receive queues a peer may send to, for [`QpType::XrcRecv`].
+    /// The XRC domain whose shared receive queues a peer may name, for [`QpType::XrcRecv`].
     pub xrcd: Option<Arc<Xrcd>>,
-    /// Sizes.
+    /// The sizes of its queues.
     pub cap: QpCap,
-    /// Every send work request is signalled.
+    /// Whether every send request produces a completion.
     pub sq_sig_all: bool,
 }

@@ -1,4 +1,4 @@
-//! The making and the end of queue pairs.
+//! Creation and destruction of queue pairs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,10 +25,11 @@ use crate::xrc::Xrcd;
 use crate::{Errno, Result, registered, shm, ud};
 
 impl Qp {
-    /// `ibv_create_qp`. The sizes become what was asked for, or [`INLINE_MIN`].
+    /// `ibv_create_qp`. The sizes become the requested ones, and the inline size at least
+    /// [`INLINE_MIN`].
     ///
     /// # Errors
-    /// `EINVAL` for sizes beyond the device's; `ENOMEM` when there are no numbers or keys left.
+    /// `EINVAL` for sizes beyond the device's limits; `ENOMEM` if no number or key is left.
     pub fn new(pd: &Arc<Pd>, mut init: QpInit) -> Result<Arc<Self>> {
         init.cap.max_inline_data = init.cap.max_inline_data.max(INLINE_MIN);
         let cap = init.cap;
@@ -103,12 +104,12 @@ impl Qp {
         Ok(qp)
     }
 
-    /// `ibv_create_qp_ex` with an XRC domain: a queue pair that peers send to. Its queues and
-    /// protection domain are those of the shared receive queues of the domain; what every queue
-    /// pair has stays empty.
+    /// `ibv_create_qp_ex` with an XRC domain: creates the target of an extended connection. It uses
+    /// the queues and protection domains of the shared receive queues of the domain; its own stay
+    /// empty.
     ///
     /// # Errors
-    /// `ENOMEM` when there are no numbers or keys left.
+    /// `ENOMEM` if no number or key is left.
     pub fn new_target(context: &Arc<Context>, xrcd: &Arc<Xrcd>) -> Result<Arc<Self>> {
         let pd = Pd::new(context);
         let cq = Cq::new(context, 1, None)?;
@@ -124,8 +125,8 @@ impl Qp {
         Self::new(&pd, init)
     }
 
-    /// `ibv_open_qp`: the queue pair of this process with this number that peers of the domain send
-    /// to. It is destroyed by the last [`Qp::destroy`].
+    /// `ibv_open_qp`: opens the target of this process with this number, if it belongs to the
+    /// domain. The last [`Qp::destroy`] destroys it.
     #[must_use]
     pub fn open_target(xrcd: &Arc<Xrcd>, number: u32) -> Option<Arc<Self>> {
         let qp = find(number)?;
@@ -136,8 +137,8 @@ impl Qp {
         is_shared.then_some(qp)
     }
 
-    /// `ibv_destroy_qp`. Afterwards no completion and no event of it appears any more. One that is
-    /// shared is destroyed by the last of its users.
+    /// `ibv_destroy_qp`. Afterwards the program gets no completion and no event of it. A shared
+    /// queue pair is destroyed by its last user.
     pub fn destroy(&self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;

@@ -1,8 +1,8 @@
 //! Queue pairs.
 //!
 //! A queue pair has three locks, always taken in this order: `conn` (protocol state and socket),
-//! `sq` and `rq` (posted work). Posting takes only the queue's lock; a poster that finds `conn`
-//! taken leaves a note in `pending_work`, at which the holder looks afterwards.
+//! `sq` and `rq` (posted work). Posting takes only the queue's lock; a posting thread that finds
+//! `conn` locked sets a bit in `pending_work`, which the holder reads after unlocking.
 
 pub mod conn;
 mod connect;
@@ -47,15 +47,15 @@ pub use peers::{all, find};
 pub use post::Poster;
 pub(crate) use snapshot::Snapshot;
 
-/// Is notified of the end of a queue pair's connection (the connection manager).
+/// Notified of the end of a queue pair's connection; implemented by the connection manager.
 pub trait Monitor: Send + Sync + std::fmt::Debug {
-    /// The connection has ended: by the peer, by a failure, or by an error of this side.
+    /// The connection has ended: closed by the peer, by a failure, or by an error of this side.
     fn disconnected(&self);
 }
 
-/// The objects that a queue pair keeps in use until it is destroyed.
+/// References that keep the queue pair's objects from being destroyed before it.
 #[derive(Debug)]
-#[allow(dead_code)] // Held for their `Drop`.
+#[allow(dead_code)] // Kept for their `Drop`.
 struct Holds {
     pd: PdUser,
     send_cq: CqUser,
@@ -72,26 +72,27 @@ pub struct Qp {
     init: QpInit,
     pd: Arc<Pd>,
     holds: Lock<Option<Holds>>,
-    /// The C ABI's own name for this object; events carry it to the program.
+    /// The C ABI's pointer for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     attr: Lock<QpAttr>,
     state: AtomicU32,
     pub(crate) sq: Lock<SendQueue>,
     pub(crate) rq: Lock<RecvQueue>,
     conn: NoteLock<Conn>,
-    /// In the place of a connection, which then stays idle.
+    /// The state of a queue pair for datagrams, whose connection stays idle.
     datagram: Option<Datagram>,
     pending_work: AtomicU32,
     deferred: AtomicBool,
-    /// Changed under the lock of `sq` only.
+    /// Changed only under the lock of `sq`.
     has_unsent: AtomicBool,
-    /// The last deferred requests were several: one to an idle connection will not be the only one.
+    /// Whether the last deferred requests were several, so that a request to an idle connection is
+    /// probably followed by others.
     posts_bursts: AtomicBool,
     awaiting_receive: AtomicBool,
     retry_timer: Lock<Option<Timer>>,
     monitor: Lock<Option<Weak<dyn Monitor>>>,
     last_wqe_reported: AtomicBool,
-    /// Who has it open, each of whom destroys it once.
+    /// Number of users that have opened the queue pair. Each of them destroys it once.
     users: AtomicUsize,
 }
 
@@ -102,7 +103,7 @@ impl Qp {
         self.number
     }
 
-    /// What kind of queue pair it is.
+    /// The transport service.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         self.init.qp_type
@@ -120,37 +121,37 @@ impl Qp {
         self.pd.context()
     }
 
-    /// Where sends complete.
+    /// The completion queue of sends.
     #[must_use]
     pub fn send_cq(&self) -> &Arc<Cq> {
         &self.init.send_cq
     }
 
-    /// Where receives complete.
+    /// The completion queue of receives.
     #[must_use]
     pub fn recv_cq(&self) -> &Arc<Cq> {
         &self.init.recv_cq
     }
 
-    /// Where receives come from, if not from a queue of its own.
+    /// The shared receive queue, if it has one.
     #[must_use]
     pub fn srq(&self) -> Option<&Arc<Srq>> {
         self.init.srq.as_ref()
     }
 
-    /// Whose shared receive queues peers send to, on the target of an extended connection.
+    /// The XRC domain, on the target of an extended connection.
     pub(crate) fn xrcd(&self) -> Option<&Arc<Xrcd>> {
         self.init.xrcd.as_ref()
     }
 
-    /// The state, which an error may have changed since the last `modify`.
+    /// The current state, which an error may have changed since the last `modify`.
     #[must_use]
     pub fn state(&self) -> QpState {
         QpState::from_raw(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Err)
     }
 
     pub(crate) fn me(&self) -> Arc<Self> {
-        // `&self` comes from an `Arc` (see `new`), so there is one.
+        // `&self` comes from an `Arc` (see `new`), so the upgrade succeeds.
         self.me.upgrade().expect("a queue pair lives in an Arc")
     }
 }

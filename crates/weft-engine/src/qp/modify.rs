@@ -1,4 +1,4 @@
-//! The state and the attributes of a queue pair: `ibv_modify_qp`, `ibv_query_qp`.
+//! State and attributes of a queue pair: `ibv_modify_qp`, `ibv_query_qp`.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,8 @@ use crate::queue::recv::RecvWork;
 use crate::{Errno, Result};
 
 impl Qp {
-    /// `ibv_query_qp`: attributes, sizes, and whether every send is signalled.
+    /// `ibv_query_qp`: the attributes, the sizes, and whether every send request produces a
+    /// completion.
     #[must_use]
     pub fn query(&self) -> (QpAttr, QpCap, bool) {
         let mut attr = *self.attr.lock();
@@ -24,7 +25,7 @@ impl Qp {
     ///
     /// # Errors
     /// `EINVAL` for a transition that does not exist, and for attributes that are missing, do not
-    /// belong to it, or have a value out of range.
+    /// belong to the transition, or are out of range.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         let mask = transition::relevant(self.init.qp_type, mask);
         let from = self.state();
@@ -95,7 +96,7 @@ impl Qp {
         });
     }
 
-    /// A change between INIT, RTR, RTS and SQD.
+    /// Changes between the states INIT, RTR, RTS and SQD.
     pub(super) fn enter(&self, from: QpState, to: QpState) {
         let attr = *self.attr.lock();
         if let Some(datagram) = &self.datagram {
@@ -103,7 +104,7 @@ impl Qp {
         }
         let is_connected = {
             let mut conn = self.conn.lock();
-            // An error may have come between; it wins.
+            // An error that came in between takes precedence.
             if self.state() == QpState::Err {
                 return;
             }
@@ -112,7 +113,7 @@ impl Qp {
             conn.link.check_drained(self);
             !conn.link.phase.is_idle()
         };
-        // The connection manager brings its queue pairs a connection before it moves them.
+        // A queue pair of the connection manager has its connection before it changes state.
         if from == QpState::Init && to == QpState::Rtr && !is_connected {
             peers::connect(self);
         }

@@ -1,5 +1,6 @@
-//! How queue pairs whose programs exchanged numbers and GIDs themselves find their peers: the
-//! numbers of this process, and what brings connections about, which stands above queue pairs.
+//! The registry of this process's queue pairs by number, and the callbacks through which queue
+//! pairs get connected. The module that connects them ([`crate::rendezvous`]) is a layer above this
+//! one.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -10,21 +11,21 @@ use super::Qp;
 use crate::numbers::Numbers;
 use crate::{Errno, Result, tcp, ud};
 
-/// What brings the connections of queue pairs about.
+/// Functions that connect queue pairs to their peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rendezvous {
     /// Accepts connections on a port of queue pair numbers.
     pub(crate) serve: fn(OwnedFd) -> Result<()>,
-    /// The queue pair has reached RTR: brings its connection about.
+    /// Connects a queue pair that has reached RTR.
     pub(crate) connect: fn(&Qp),
-    /// The queue pair does not want its peer any more.
+    /// Stops connecting a queue pair that no longer wants its peer.
     pub(crate) forget: fn(&Qp),
 }
 
 static RENDEZVOUS: OnceLock<Rendezvous> = OnceLock::new();
 
-/// Says what brings connections about, before there are queue pairs.
-pub(crate) fn meet_by(rendezvous: Rendezvous) {
+/// Sets the functions, before the first queue pair is created.
+pub(crate) fn set_rendezvous(rendezvous: Rendezvous) {
     RENDEZVOUS.get_or_init(|| rendezvous);
 }
 
@@ -40,7 +41,7 @@ pub(super) fn forget(qp: &Qp) {
     }
 }
 
-/// The numbers of this process.
+/// The queue pair numbers of this process.
 pub(super) fn numbers() -> &'static Numbers<Qp, ud::Port> {
     static NUMBERS: Forkable<Numbers<Qp, ud::Port>> = Forkable::new(|| Numbers::new(listen));
     NUMBERS.get()
@@ -59,7 +60,7 @@ pub fn find(number: u32) -> Option<Arc<Qp>> {
     numbers().find(number)
 }
 
-/// Every queue pair of this process, for the debug dump.
+/// All queue pairs of this process, for `weft dump`.
 #[must_use]
 pub fn all() -> Vec<Arc<Qp>> {
     numbers().all()

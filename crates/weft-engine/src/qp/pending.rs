@@ -1,5 +1,5 @@
-//! Peers towards which the connection manager is connecting: a queue pair that a program brings to
-//! RTR itself, with attributes from `rdma_init_qp_attr`, must not dial such a peer on its own.
+//! Peers that the connection manager is connecting to. A queue pair that the program itself brings
+//! to RTR, with attributes from `rdma_init_qp_attr`, must not dial such a peer.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ type Peer = (Gid, u32);
 
 static EXPECTED: Forkable<Lock<HashMap<Peer, usize>>> = Forkable::new(|| Lock::new(HashMap::new()));
 
-/// The connection manager will bring the connection to this peer.
+/// Notes that the connection manager will connect to this peer.
 pub fn expect(peer: Peer) {
     *EXPECTED.get().lock().entry(peer).or_insert(0) += 1;
 }
 
-/// It has, or it has given up.
+/// Notes that the connection manager has connected, or has given up.
 pub fn unexpect(peer: Peer) {
     let mut expected = EXPECTED.get().lock();
     if let Some(count) = expected.get_mut(&peer) {
@@ -27,7 +27,7 @@ pub fn unexpect(peer: Peer) {
     }
 }
 
-/// Whether the connection manager is at it.
+/// Whether the connection manager is connecting to this peer.
 pub(crate) fn is_expected(peer: &Peer) -> bool {
     EXPECTED.get().lock().contains_key(peer)
 }

@@ -13,8 +13,8 @@ use crate::wr::{RecvRequest, SendRequest};
 use crate::{Errno, Result};
 
 impl Qp {
-    /// Starts posting send work requests. Other posting threads wait until the value is dropped,
-    /// which also starts the work.
+    /// Starts posting send requests. Other threads that post wait until the value is dropped;
+    /// dropping it starts the work.
     #[must_use]
     pub fn start_post(&self) -> Poster<'_> {
         Poster { qp: self, sq: Some(self.sq.lock()), was_idle: false, posted: 0 }
@@ -23,15 +23,15 @@ impl Qp {
     /// `ibv_post_recv`.
     ///
     /// # Errors
-    /// `EINVAL` in the RESET state, without a receive queue of its own, or for too many scatter
-    /// entries; `ENOMEM` when the queue is full.
+    /// `EINVAL` in the RESET state, for a queue pair without a receive queue of its own, and for
+    /// too many scatter entries; `ENOMEM` if the queue is full.
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
         let state = self.state();
         if state == QpState::Reset || self.init.srq.is_some() || !self.init.qp_type.receives() {
             return Err(Errno::INVAL);
         }
         self.rq.lock().push(request)?;
-        // Looked at again, for an error that came meanwhile has flushed what was there before.
+        // Read the state again: an error in the meantime has flushed only what was posted before.
         if self.state() == QpState::Err {
             match &self.datagram {
                 Some(datagram) => datagram.flush_receives(self),
@@ -44,8 +44,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Work has been posted: sends it now, or leaves it to the next poll so that it can go out
-    /// together with what else will have been posted by then.
+    /// Sends posted requests now, or leaves them to the next poll, to send them together with
+    /// requests that are posted until then.
     pub(super) fn start_work(&self, first_of_idle: bool, unsent: u64, unsent_bytes: u64) {
         let reactor = self.reactor().get();
         let enough = unsent >= DEFER_REQUESTS_MAX || unsent_bytes >= DEFER_BYTES_MAX;
@@ -65,7 +65,7 @@ impl Qp {
     }
 }
 
-/// The send queue of a queue pair, held for posting.
+/// The locked send queue of a queue pair, for posting.
 #[derive(Debug)]
 pub struct Poster<'a> {
     qp: &'a Qp,
@@ -79,14 +79,14 @@ impl Poster<'_> {
     /// Posts one work request.
     ///
     /// # Errors
-    /// `EINVAL` before RTS, for an operation that the type does not have, or for a malformed
-    /// request; `ENOMEM` when the queue is full.
+    /// `EINVAL` before RTS, for an operation that the type does not support, and for a malformed
+    /// request; `ENOMEM` if the queue is full.
     pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
         self.push_to(request, 0)
     }
 
-    /// Posts one work request for a shared receive queue of the peer's, on an extended connection;
-    /// on others the number is not looked at.
+    /// Posts a send request for a shared receive queue of the peer, on an extended connection;
+    /// other connections ignore the number.
     ///
     /// # Errors
     /// As [`Poster::push`].
@@ -107,7 +107,8 @@ impl Poster<'_> {
         Ok(())
     }
 
-    /// Takes back what this value has posted: none of it has been sent yet.
+    /// Removes what this value has posted. None of it has been sent yet, because the queue is still
+    /// locked.
     pub fn cancel(mut self) {
         if let Some(sq) = &mut self.sq {
             sq.take_back(self.posted);

@@ -1,10 +1,10 @@
-//! What each type of queue pair can do (ibv_post_send(3)).
+//! The operations of each queue pair type (ibv_post_send(3)).
 
 use crate::attr::QpType;
 use crate::wr::Operation;
 
 impl QpType {
-    /// The name, as it is known.
+    /// The type's usual name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -15,7 +15,7 @@ impl QpType {
         }
     }
 
-    /// Whether the operation can be posted.
+    /// Whether the type supports an operation.
     pub(super) fn has(self, operation: &Operation) -> bool {
         let takes_answer = matches!(
             operation,
@@ -26,7 +26,7 @@ impl QpType {
             Self::Rc => !is_datagram,
             Self::Uc => !is_datagram && !takes_answer,
             Self::Ud => is_datagram,
-            // The place of the key to invalidate is taken by the number of the queue.
+            // The number of the receive queue is sent in the field of the key to invalidate.
             Self::XrcSend => {
                 !is_datagram && !matches!(operation, Operation::Send { invalidate: Some(_), .. })
             }
@@ -34,7 +34,7 @@ impl QpType {
         }
     }
 
-    /// Whether there is a receive queue.
+    /// Whether the type has a receive queue.
     pub(crate) fn receives(self) -> bool {
         matches!(self, Self::Rc | Self::Uc | Self::Ud)
     }

@@ -1,4 +1,4 @@
-//! What becomes of a queue pair's connection when memory is shared.
+//! Shared memory of a queue pair's connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,15 +65,15 @@ impl Endpoint for Qp {
 
     fn grant_key(&self, key: u32) -> Option<Granted> {
         let grants = self.conn.lock().link.grants();
-        // Who came meanwhile has left its work to this thread.
+        // Do the work that other threads left while this thread held the lock.
         self.drive(0);
         self.grant(&grants?, key)
     }
 }
 
 impl Qp {
-    /// Grants a key to the peer, if it names a region that the peer could use at all. Windows,
-    /// which come and go, and regions that are observed are left to the ring.
+    /// Grants a key to the peer if it is the key of a region that the peer may access. Operations
+    /// on windows, which are bound and unbound, and on observed regions go through the ring.
     fn grant(&self, grants: &Arc<Grants>, key: u32) -> Option<Granted> {
         let Some(Keyed::Region(mr)) = registered::find(key) else { return None };
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -89,7 +89,7 @@ impl Qp {
         grants.grant(key, terms, || (mr.is_valid() && current() == rights).then(|| mr.reach())?)
     }
 
-    /// What a peer may do to memory now.
+    /// The peer's access rights in the current state.
     fn remote_access(&self) -> Access {
         match self.state() {
             QpState::Rtr | QpState::Rts | QpState::Sqd => self.attr.lock().qp_access_flags,

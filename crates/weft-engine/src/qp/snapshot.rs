@@ -1,4 +1,4 @@
-//! How far a queue pair is, for the debug dump.
+//! A snapshot of a queue pair's state, for `weft dump`.
 
 use std::net::SocketAddr;
 
@@ -7,11 +7,11 @@ use super::conn::Conn;
 use crate::ud;
 use crate::ud::Datagram;
 
-/// How far a queue pair is, for the debug dump.
+/// A snapshot of a queue pair's state, for `weft dump`.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) transport: &'static str,
-    /// How Writes, Reads and atomics reach the memory of a peer that memory is shared with.
+    /// How one-sided operations reach the peer's memory, if memory is shared.
     pub(crate) one_sided: Option<&'static str>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) peer_is_weft: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Qp {
-    /// The transport of its connection, as `weft dump` names it.
+    /// The transport of the connection, as `weft dump` names it.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         let transport = self.transport_of(&self.conn.lock());
@@ -41,7 +41,7 @@ impl Qp {
         if self.datagram.is_some() { "udp" } else { conn.transport() }
     }
 
-    /// How far it is.
+    /// Takes a snapshot.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let conn = self.conn.lock();
         let (messages_sent, messages_placed_there, messages_placed_here, bytes_waiting) =

@@ -1,10 +1,10 @@
-//! Whether the peer is still there while nothing is read from it, because what it has sent waits
-//! for receives that the program does not post.
+//! Detects a dead peer while nothing is read from it, because its messages wait for receives that
+//! the program does not post.
 //!
-//! Behind bytes that nobody reads nobody sees the end of the stream: a peer that disconnects, or
-//! whose process is gone, cannot even send its FIN into a window that is shut. What *we* send to a
-//! socket that has been closed is answered with a reset, though. So as long as nothing is read, a
-//! Weft peer gets from time to time a count that it knows already.
+//! The end of a stream is not seen behind unread bytes: a peer that disconnects, or whose process
+//! has ended, cannot even send its FIN into a closed window. But its host answers what *we* send
+//! with a reset. So as long as nothing is read, a Weft peer gets an acknowledgement that it already
+//! has from time to time.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::work::WORK_SEND;
 use crate::reactor::Source;
 use crate::timer::Timer;
 
-/// Time between two such messages. A program that waits for a disconnect waits so long for it.
+/// Time between two such messages. A program that waits for a disconnect waits that long for it.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ struct Stalled {
     qp: Weak<Qp>,
 }
 
-/// Starts to wait. The wait ends with the timer, or when the timer is dropped.
+/// Starts the wait. It ends with the timer, or when the timer is dropped.
 pub(super) fn wait_for(qp: &Qp) -> Timer {
     Timer::after(qp.reactor(), INTERVAL, Arc::new(Stalled { qp: Arc::downgrade(&qp.me()) }))
 }

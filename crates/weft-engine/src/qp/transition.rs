@@ -1,4 +1,4 @@
-//! Which attributes each change of state needs and takes: the table of the verbs specification
+//! Required and optional attributes of each state transition: the table of the verbs specification
 //! (InfiniBand Architecture vol. 1, table 96; ibv_modify_qp(3)).
 
 use crate::attr::{AttrMask, QpState, QpType};
@@ -31,7 +31,7 @@ const PATH: AttrMask = AttrMask::ALT_PATH.union(AttrMask::PATH_MIG_STATE);
 const IN_RTS: AttrMask = PATH.union(AttrMask::CUR_STATE).union(AttrMask::ACCESS_FLAGS);
 const IN_SQD: AttrMask = IN_RTS.union(AttrMask::AV).union(AttrMask::PKEY_INDEX);
 
-/// A side that only sends has no depth of what it serves and nothing that it would wait for.
+/// An initiator without a responder has no responder depth and no RNR timer.
 const SENDER_IN_SQD: AttrMask = IN_SQD
     .union(AttrMask::TIMEOUT)
     .union(AttrMask::RETRY_CNT)
@@ -45,7 +45,7 @@ const RECEIVER_IN_SQD: AttrMask = IN_SQD
     .union(AttrMask::MAX_DEST_RD_ATOMIC)
     .union(AttrMask::PORT);
 
-/// The changes of a connected service, which differ only in what they need and take.
+/// The transitions of a connected service; the services differ only in their attributes.
 const fn connected(
     to_rtr: AttrMask,
     to_rts: AttrMask,
@@ -71,7 +71,8 @@ const RC: [Rule; 9] = connected(
     RECEIVER_IN_RTS.union(AttrMask::RATE_LIMIT),
     SENDER_IN_SQD.union(RECEIVER_IN_SQD).union(AttrMask::RATE_LIMIT),
 );
-/// Nothing is acknowledged or read, so that there are no retries and no depths.
+/// An unreliable connection has no acknowledgements and no reads, so it has no retries and no
+/// depths.
 const UC: [Rule; 9] = connected(PEER, AttrMask::SQ_PSN, IN_RTS, IN_SQD);
 const XRC_SEND: [Rule; 9] = connected(PEER, TO_RTS, IN_RTS, SENDER_IN_SQD);
 const XRC_RECV: [Rule; 9] =
@@ -102,8 +103,8 @@ fn rules_of(qp_type: QpType) -> &'static [Rule] {
     }
 }
 
-/// The attributes that mean something to a type. Each side of an extended connection is given those
-/// of the other, too, by programs that treat it as a reliable one; the kernel's verbs ignore them.
+/// The attributes that a type uses. Programs that treat an extended connection as a reliable one
+/// set those of the other side, too; the kernel's verbs ignore them.
 pub(super) fn relevant(qp_type: QpType, mask: AttrMask) -> AttrMask {
     match qp_type {
         QpType::XrcSend => mask - AttrMask::MAX_DEST_RD_ATOMIC - AttrMask::MIN_RNR_TIMER,
@@ -121,7 +122,7 @@ pub(super) fn relevant(qp_type: QpType, mask: AttrMask) -> AttrMask {
 /// `EINVAL` for a transition that does not exist, a missing attribute, or one that does not belong.
 pub(super) fn check(qp_type: QpType, from: QpState, to: QpState, mask: AttrMask) -> Result<()> {
     let given = mask - AttrMask::STATE - AttrMask::CUR_STATE;
-    // Every state may be left for RESET and ERR, which take no attributes.
+    // Every state may change to RESET and ERR, which take no attributes.
     if matches!(to, QpState::Reset | QpState::Err) {
         return if given.is_empty() { Ok(()) } else { Err(Errno::INVAL) };
     }
@@ -148,7 +149,7 @@ mod tests {
     const TYPES: [QpType; 5] =
         [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 
-    /// The way up of a type, each step with the attributes that it must have.
+    /// The transitions of a type up to RTS, each with its required attributes.
     fn way_up(qp_type: QpType) -> [(QpState, QpState, AttrMask); 3] {
         let (to_init, to_rtr, to_rts) = match qp_type {
             QpType::Rc => (KEYS, TO_RTR, TO_RTS),
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_required_attribute_is_missed() {
+    fn transition_without_a_required_attribute_is_refused() {
         for qp_type in TYPES {
             for (from, to, required) in way_up(qp_type) {
                 assert_eq!(check(qp_type, from, to, AttrMask::STATE | required), Ok(()));
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_reliable_service_has_is_refused_by_others() {
+    fn attributes_of_reliable_service_are_refused_by_others() {
         for (from, to, mask) in way_up(QpType::Rc) {
             if mask != KEYS {
                 for other in [QpType::Uc, QpType::Ud] {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn err_and_reset_from_anywhere_and_nothing_else_from_err() {
+    fn err_and_reset_are_reached_from_any_state_and_err_is_left_only_by_reset() {
         for (qp_type, from) in TYPES.into_iter().flat_map(|t| STATES.map(|state| (t, state))) {
             assert_eq!(check(qp_type, from, QpState::Err, AttrMask::STATE), Ok(()));
             assert_eq!(check(qp_type, from, QpState::Reset, AttrMask::STATE), Ok(()));
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_to_rts_needs_every_step() {
+    fn states_cannot_be_skipped() {
         let short = [
             (QpState::Reset, QpState::Rtr),
             (QpState::Reset, QpState::Rts),
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_while_sending_is_left_by_a_service_that_has_it() {
+    fn unreliable_services_go_from_sqe_to_rts() {
         let back = |qp_type| check(qp_type, QpState::Sqe, QpState::Rts, AttrMask::STATE);
         assert_eq!(back(QpType::Uc), Ok(()));
         assert_eq!(back(QpType::Ud), Ok(()));

@@ -1,4 +1,4 @@
-//! Receive queues: posted receives in order, shared or a queue pair's own.
+//! Receive queues, shared or a queue pair's own.
 
 use std::collections::VecDeque;
 
@@ -7,23 +7,23 @@ use smallvec::SmallVec;
 use crate::wr::{RecvRequest, Sge};
 use crate::{Errno, Result};
 
-/// A posted receive, taken out of its queue.
+/// A posted receive that was taken out of its queue.
 #[derive(Debug, Default)]
 pub(crate) struct RecvWork {
     pub(crate) wr_id: u64,
     pub(crate) sges: SmallVec<[Sge; 2]>,
 }
 
-/// Whether there was a receive for a message.
+/// Whether a receive was taken for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Taken,
     Empty,
-    /// The oldest is too small for the message, and stays.
+    /// The oldest receive is too small for the message, and stays in the queue.
     TooSmall,
 }
 
-/// Posted receives. Grows up to its capacity as they are posted, and then allocates no more.
+/// Posted receives, in order. The queue grows up to its capacity, and then allocates no more.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     work: VecDeque<(u64, u32)>,
@@ -66,7 +66,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// The oldest receive, if it has one piece of memory: its name, and the piece.
+    /// The `wr_id` and the memory of the oldest receive, if it has one piece of memory.
     pub(crate) fn front_piece(&self) -> Option<(u64, Sge)> {
         match self.work.front()? {
             &(wr_id, 1) => self.sges.front().map(|&sge| (wr_id, sge)),
@@ -74,7 +74,7 @@ impl RecvQueue {
         }
     }
 
-    /// Takes the receive that [`RecvQueue::front_piece`] has shown.
+    /// Removes the receive that [`RecvQueue::front_piece`] returned.
     pub(crate) fn pop_front_piece(&mut self) {
         self.work.pop_front();
         self.sges.pop_front();
@@ -91,7 +91,7 @@ impl RecvQueue {
         Fit::Taken
     }
 
-    /// Moves the oldest receive to `work`; false when there is none.
+    /// Moves the oldest receive to `work`; returns false if there is none.
     pub(crate) fn pop(&mut self, work: &mut RecvWork) -> bool {
         let Some((wr_id, count)) = self.work.pop_front() else { return false };
         work.wr_id = wr_id;

@@ -1,4 +1,4 @@
-//! Send queues: posted send work requests until they complete, in order.
+//! Send queues: posted send requests, in order, until they complete.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,16 @@ use crate::wc::{Completion, Opcode, Status};
 use crate::wr::{Data, Operation, SendFlags, SendRequest, Sge};
 use crate::{Errno, Result};
 
-/// Where a send work request is on its way.
+/// The progress of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Not yet handed to the connection.
     Queued,
-    /// Handed over whole; complete when the connection's count reaches this value.
+    /// Handed over completely; complete when the connection's count reaches this value.
     Sent(u64),
-    /// A read or atomic under way: complete when its response is.
+    /// A read or atomic; complete when its response has arrived.
     Awaiting,
-    /// Complete, but perhaps not its predecessors.
+    /// Complete, but earlier requests may not be.
     Done,
 }
 
@@ -53,14 +53,14 @@ impl SendWork {
     }
 }
 
-/// Where the bytes of a request are.
+/// The bytes of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Source<'a> {
     Piece(Sge),
     Inline(&'a [u8]),
 }
 
-/// Limits that a queue pair was made with.
+/// The limits with which a queue pair was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
     pub(crate) max_wr: u32,
@@ -71,19 +71,19 @@ pub(crate) struct SendLimits {
     pub(crate) sq_sig_all: bool,
 }
 
-/// Posted send work requests, the oldest first. The gather lists and inline bytes of all of them
-/// stand in two queues beside, in the same order, so that a request takes no memory of its own.
+/// Posted send requests, oldest first. Their gather lists and inline bytes are in two further
+/// queues in the same order, so that a request needs no allocation of its own.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     limits: SendLimits,
     work: VecDeque<SendWork>,
     sges: VecDeque<Sge>,
     inline: VecDeque<u8>,
-    /// Number of the oldest request; they are numbered from 0 as they are posted.
+    /// Number of the oldest request. Requests are numbered from 0 in the order of posting.
     base: u64,
     /// Number of the next request to hand to the connection.
     next: u64,
-    /// Where the gather list and inline bytes of request `next` start.
+    /// Index of the gather list of request `next`, and of its inline bytes.
     next_sge: usize,
     next_inline: usize,
     /// Bytes not yet handed to the connection.
@@ -141,7 +141,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Length of the message, number of gather entries, and bytes inline.
+    /// Returns the length of the message, the number of gather entries, and the number of inline
+    /// bytes.
     fn measure(&self, request: &SendRequest<'_>) -> Result<(u32, u32, u32)> {
         let (length, sge_count, inline_len) = match request.data {
             Data::Gather(sges) => {
@@ -168,7 +169,7 @@ impl SendQueue {
         Some((self.next, self.work.get(self.index(self.next)?)?))
     }
 
-    /// Where the bytes of the next request are, if they are in one place.
+    /// The bytes of the next request, if they are contiguous.
     pub(crate) fn next_source(&self) -> Option<Source<'_>> {
         let (_, work) = self.peek_next()?;
         match (work.sge_count, work.inline_len as usize) {
@@ -194,7 +195,7 @@ impl SendQueue {
         extend_from(inline, &self.inline, self.next_inline, work.inline_len as usize);
     }
 
-    /// The next request has been handed over: it is at `progress` now.
+    /// Marks the next request as handed over, with this progress.
     pub(crate) fn advance(&mut self, progress: Progress) {
         let Some(index) = self.index(self.next) else { return };
         if let Some(work) = self.work.get_mut(index) {
@@ -206,14 +207,14 @@ impl SendQueue {
         }
     }
 
-    /// Changes where a handed-over request is.
+    /// Sets the progress of a request that has been handed over.
     pub(crate) fn set_progress(&mut self, number: u64, progress: Progress) {
         if let Some(work) = self.index(number).and_then(|index| self.work.get_mut(index)) {
             work.progress = progress;
         }
     }
 
-    /// Takes the oldest request if it is complete, given the connection's count.
+    /// Takes the oldest request if it is complete at the connection's count `count`.
     pub(crate) fn pop_complete(&mut self, count: u64) -> Option<SendWork> {
         let complete = match self.work.front()?.progress {
             Progress::Done => true,
@@ -244,7 +245,7 @@ impl SendQueue {
         Some(work)
     }
 
-    /// Takes back the `count` requests posted last, none of which has been handed over.
+    /// Removes the `count` requests that were posted last. None of them has been handed over.
     pub(crate) fn take_back(&mut self, count: usize) {
         for work in self.work.drain(self.work.len() - count..) {
             self.sges.truncate(self.sges.len() - work.sge_count as usize);
@@ -253,7 +254,7 @@ impl SendQueue {
         }
     }
 
-    /// Forgets everything, for a reset.
+    /// Removes all requests, for a reset.
     pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
     }
@@ -263,7 +264,7 @@ impl SendQueue {
         self.work.len()
     }
 
-    /// Number of requests not yet handed over.
+    /// Number of requests that have not been handed over.
     pub(crate) fn unsent(&self) -> u64 {
         self.base + self.work.len() as u64 - self.next
     }
@@ -273,7 +274,7 @@ impl SendQueue {
         self.next != self.base
     }
 
-    /// Bytes not yet handed over.
+    /// Number of bytes that have not been handed over.
     pub(crate) fn unsent_bytes(&self) -> u64 {
         self.unsent_bytes
     }
@@ -283,7 +284,7 @@ impl SendQueue {
     }
 }
 
-/// Appends `count` elements of `queue` from `first` on, by whole slices.
+/// Appends `count` elements of `queue` from index `first` on, slice by slice.
 fn extend_from<T: Copy>(out: &mut Vec<T>, queue: &VecDeque<T>, first: usize, count: usize) {
     let (front, back) = queue.as_slices();
     let end = first + count;
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_follow_their_requests() {
+    fn each_request_keeps_its_gather_list_and_inline_bytes() {
         let mut queue = SendQueue::new(LIMITS);
         let sge = |addr| Sge { addr, length: 8, lkey: 1 };
         queue.push(&send(1, Data::Gather(&[sge(10), sge(20)])), 0).expect("room");
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_posted_last_can_be_taken_back() {
+    fn requests_posted_last_can_be_taken_back() {
         let mut queue = SendQueue::new(LIMITS);
         let sge = |addr| Sge { addr, length: 8, lkey: 1 };
         queue.push(&send(1, Data::Gather(&[sge(10)])), 0).expect("room");
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_kept() {
+    fn requests_beyond_the_limits_are_refused() {
         let mut queue = SendQueue::new(LIMITS);
         let sge = Sge::default();
         assert_eq!(queue.push(&send(1, Data::Gather(&[sge; 3])), 0), Err(Errno::INVAL));

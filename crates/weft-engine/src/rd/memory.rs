@@ -72,7 +72,7 @@ impl Memory for Registered {
             Party::Remote => Access::REMOTE_READ,
         };
         let pin = self.pin(key, addr, len as u64, needs)?;
-        pin.places().for_each(|place| place.copy_out(out));
+        pin.extents().for_each(|extent| extent.copy_out(out));
         Ok(())
     }
 
@@ -83,9 +83,9 @@ impl Memory for Registered {
         };
         let pin = self.pin(key, addr, bytes.len() as u64, needs)?;
         let mut rest = bytes;
-        for place in pin.places() {
-            let (part, behind) = rest.split_at(place.len());
-            place.copy_in(part);
+        for extent in pin.extents() {
+            let (part, behind) = rest.split_at(extent.len());
+            extent.copy_in(part);
             rest = behind;
         }
         Ok(())

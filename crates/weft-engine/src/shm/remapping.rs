@@ -89,7 +89,7 @@ impl Remapping {
     }
 
     /// Where the region's bytes are, in order.
-    pub(crate) fn places(&self) -> SmallVec<[Region; 1]> {
+    pub(crate) fn extents(&self) -> SmallVec<[Region; 1]> {
         parts(&self.region, &self.views).map(|part| part.region).collect()
     }
 

@@ -28,7 +28,7 @@ use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
 use crate::limits::{PACKET_FDS_MAX, PACKET_LEN_MAX, REMAP_LEN_MAX};
 use crate::reactor::{Handle, Source};
-use crate::strangers::{Place, Stranger};
+use crate::strangers::{Permit, Stranger};
 use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result, presence};
@@ -125,7 +125,7 @@ enum Stage {
     /// Accepted; the other side has not said what it wants.
     Strange {
         _timer: Option<Timer>,
-        _place: Place,
+        _permit: Permit,
     },
     /// It has made an offer to a queue pair, which may not have its connection yet.
     Offered {
@@ -190,10 +190,10 @@ impl Session {
     }
 
     /// A stranger has connected.
-    pub(super) fn accept(reactor: Handle, socket: OwnedFd, place: Place) {
+    pub(super) fn accept(reactor: Handle, socket: OwnedFd, permit: Permit) {
         let Some(session) = Self::new(reactor, socket, Stage::Over) else { return };
-        place.give_to(Weak::clone(&session.me) as _);
-        *session.stage.lock() = Stage::Strange { _timer: None, _place: place };
+        permit.set_holder(Weak::clone(&session.me) as _);
+        *session.stage.lock() = Stage::Strange { _timer: None, _permit: permit };
         if session.watch().is_err() {
             return;
         }
@@ -466,12 +466,12 @@ impl Source for Session {
     }
 
     fn expired(&self, _: std::time::Instant) {
-        self.turn_out();
+        self.evict();
     }
 }
 
 impl Stranger for Session {
-    fn turn_out(&self) {
+    fn evict(&self) {
         let is_strange =
             matches!(&*self.stage.lock(), Stage::Strange { .. } | Stage::Offered { .. });
         if is_strange {

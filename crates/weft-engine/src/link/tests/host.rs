@@ -1,4 +1,4 @@
-//! A host that remembers what becomes of work.
+//! A host for tests that records completions, states and events.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::wc::{Completion, Status};
 use crate::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, WindowBind};
 use crate::{Errno, Result};
 
-/// What would have been reported to the program beside completions.
+/// What was reported to the program besides completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Raised {
     Event(EventKind),
@@ -24,7 +24,7 @@ pub(super) enum Raised {
     Invalidated(u32),
 }
 
-/// A receive queue, and what has completed to it.
+/// A receive queue, and the completions of its receives.
 #[derive(Debug)]
 struct Receives {
     queue: RecvQueue,
@@ -109,12 +109,12 @@ impl TestHost {
         queue.push(&RecvRequest { wr_id, sges: &sges }).expect("room");
     }
 
-    /// The send requests that have completed, and how.
+    /// The completed send requests, with their status.
     pub(super) fn sent(&self) -> Vec<(u64, Status)> {
         self.sent.borrow().iter().map(|done| (done.wr_id, done.status)).collect()
     }
 
-    /// What the first of them says about its error.
+    /// The `vendor_err` of the first completed send request.
     pub(super) fn vendor_err(&self) -> u32 {
         self.sent.borrow()[0].vendor_err
     }

@@ -1,4 +1,4 @@
-//! Memory that knows nothing of regions, domains and the process: two keys for the same bytes.
+//! Fake memory without regions, protection domains or a process: two keys for the same bytes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use weft_sys::Region;
 
 use crate::access::Access;
-use crate::link::host::{Held, Keys, Pinned};
+use crate::link::host::{Keys, Pinned, PinnedRegion};
 use crate::link::payload::Payload;
 use crate::mr::AccessError;
 use crate::wr::Sge;
@@ -31,17 +31,17 @@ pub(super) struct FakeMemory {
 impl FakeMemory {
     pub(super) const LEN: usize = 64 << 10;
 
-    /// The memory of the host with this number, which has keys of its own.
+    /// Creates the memory of host `number`, which has keys of its own.
     pub(super) fn new(number: u32) -> Self {
         Self { bytes: Rc::new(RefCell::new(vec![0xa5; Self::LEN])), key: number << 8 }
     }
 
-    /// Grants everything.
+    /// The key that grants all rights.
     pub(super) fn key(&self) -> u32 {
         self.key
     }
 
-    /// Lets peers read.
+    /// The key that lets peers only read.
     pub(super) fn readonly_key(&self) -> u32 {
         self.key + 1
     }
@@ -55,12 +55,12 @@ impl FakeMemory {
         Sge { addr: self.addr(offset), length, lkey: self.key }
     }
 
-    /// What is in a piece now.
+    /// The current contents of a piece.
     pub(super) fn read(&self, (offset, len): Piece) -> Vec<u8> {
         self.bytes.borrow()[offset..offset + len].to_vec()
     }
 
-    /// The program writes to its memory.
+    /// Writes to the memory as the program does.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         self.bytes.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
@@ -74,7 +74,7 @@ impl FakeMemory {
     }
 }
 
-/// Remembers nothing.
+/// Finds fake memory; caches nothing.
 #[derive(Debug, Default)]
 pub(super) struct FakeKeys;
 
@@ -86,14 +86,14 @@ pub(super) struct FakePin {
     len: usize,
 }
 
-/// Memory that is not held still for several copies, which only rings do.
+/// A pinned region, which only rings need and fake memory does not have.
 #[derive(Debug)]
-pub(super) enum NeverHeld {}
+pub(super) enum NeverPinned {}
 
 impl Keys for FakeKeys {
     type Context<'a> = &'a FakeMemory;
     type Pin<'a> = FakePin;
-    type Held<'a> = NeverHeld;
+    type PinnedRegion<'a> = NeverPinned;
 
     fn access(
         &mut self,
@@ -114,18 +114,18 @@ impl Keys for FakeKeys {
         Ok(FakePin { bytes: Rc::clone(&memory.bytes), offset: offset as usize, len: len as usize })
     }
 
-    fn hold(
+    fn pin_region(
         &mut self,
         _memory: &FakeMemory,
         _key: u32,
         _needs: Access,
-    ) -> std::result::Result<NeverHeld, AccessError> {
+    ) -> std::result::Result<NeverPinned, AccessError> {
         Err(AccessError::Key)
     }
 }
 
 impl Pinned for FakePin {
-    fn places(&self) -> impl Iterator<Item = Region> {
+    fn extents(&self) -> impl Iterator<Item = Region> {
         std::iter::empty()
     }
 
@@ -153,7 +153,7 @@ impl Pinned for FakePin {
     fn notify_observer(&self) {}
 }
 
-impl Held for NeverHeld {
+impl PinnedRegion for NeverPinned {
     fn is_of(&self, _key: u32) -> bool {
         match *self {}
     }

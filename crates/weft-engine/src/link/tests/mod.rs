@@ -1,5 +1,4 @@
-//! Two connections and the bytes between them, without a queue pair, registered memory, a socket or
-//! a clock.
+//! Two connected links, without a queue pair, registered memory, a socket or a clock.
 
 mod host;
 mod memory;
@@ -16,7 +15,7 @@ use crate::limits::READ_DEPTH_MAX;
 use crate::wc::{self, Opcode, Status};
 use crate::wr::{Data, Operation, SendFlags};
 
-/// A connection and what it works on.
+/// A link and its host.
 struct End {
     host: TestHost,
     link: Link<TestHost>,
@@ -62,7 +61,7 @@ impl End {
         self.host.post(wr_id, operation, data);
     }
 
-    /// Moves what may be sent to the other end. Returns whether there was anything.
+    /// Moves the output to the other end. Returns whether there was any.
     fn send_to(&mut self, other: &mut Self) -> bool {
         if !self.link.output(&self.host) {
             return false;
@@ -84,7 +83,7 @@ fn ack_stag(number: u32) -> u32 {
     0x1000_0000 | number
 }
 
-/// Two ends, connected.
+/// Creates two connected ends.
 fn pair_of(qp_type: QpType, weft: bool) -> (End, End) {
     let (mut a, mut b) = (End::new(1, qp_type), End::new(2, qp_type));
     a.open(true, weft.then_some(2));
@@ -97,7 +96,7 @@ fn pair() -> (End, End) {
     pair_of(QpType::Rc, true)
 }
 
-/// Until neither end has anything to say.
+/// Exchanges output until neither end has any.
 fn exchange(a: &mut End, b: &mut End) {
     loop {
         let (there, back) = (a.send_to(b), b.send_to(a));
@@ -212,7 +211,7 @@ fn write_beyond_its_rights_ends_the_connection_at_both_ends() {
     assert_ne!(b.host.memory().read((0, 5)), b"never");
 }
 
-/// A request for the memory of the peer's, and the status that it completes with.
+/// Executes a request for the peer's memory and returns its status.
 fn status_of(operation: Operation, into: (usize, usize)) -> Status {
     let (mut a, mut b) = pair();
     let sges = [a.host.memory().sge(into)];
@@ -338,7 +337,7 @@ fn unreliable_message_without_a_receive_is_dropped_after_a_while() {
 }
 
 #[test]
-fn unreliable_write_that_is_refused_leaves_the_connection() {
+fn refused_unreliable_write_does_not_end_the_connection() {
     let (mut a, mut b) = pair_of(QpType::Uc, true);
     let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly_key());
     a.post(1, Operation::Write { remote_addr, rkey, imm: None }, Data::Inline(&[b"never"]));
@@ -348,7 +347,7 @@ fn unreliable_write_that_is_refused_leaves_the_connection() {
 }
 
 #[test]
-fn extended_message_goes_to_the_queue_that_it_names() {
+fn extended_message_goes_to_its_numbered_queue() {
     let (mut a, mut b) = (End::new(1, QpType::XrcSend), End::new(2, QpType::XrcRecv));
     a.open(true, Some(2));
     b.open(false, Some(1));
@@ -364,7 +363,7 @@ fn extended_message_goes_to_the_queue_that_it_names() {
 }
 
 #[test]
-fn invalidated_key_is_reported_and_gone() {
+fn send_with_invalidate_invalidates_and_reports_the_key() {
     let (mut a, mut b) = pair();
     b.host.post_receive(7, (0, 16));
     let key = b.host.memory().key();
@@ -378,7 +377,7 @@ fn invalidated_key_is_reported_and_gone() {
 }
 
 #[test]
-fn unsignaled_requests_complete_in_silence() {
+fn unsignaled_request_completes_without_a_completion() {
     let (mut a, mut b) = pair();
     b.host.post_receive(7, (0, 16));
     a.host.post_with(SendFlags::empty(), 0, 1, SEND, Data::Inline(&[b"quiet"]));
