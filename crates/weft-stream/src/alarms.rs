@@ -1,4 +1,4 @@
-//! The alarms of a registry: one for each epoll instance that sleeps for connections.
+//! Alarms of a registry. Each wakes one epoll instance that sleeps for many connections.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use crate::limits::ALARMS_MAX;
 use crate::pipes::OwnPipe;
 use crate::registry::Registry;
 
-/// An alarm that is the calling process's, until it is given back or the process ends.
+/// An alarm that the calling process owns until the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct OwnAlarm {
     registry: &'static Registry,
@@ -18,10 +18,10 @@ pub struct OwnAlarm {
 }
 
 impl OwnAlarm {
-    /// Takes one. `None` if all are taken by the living.
+    /// Takes a free alarm, or one whose owner has died. `None` if live processes own all.
     #[must_use]
     pub fn take(registry: &'static Registry, pid: u32) -> Option<Self> {
-        let first = pid as usize; // Neighbours do not meet.
+        let first = pid as usize; // Processes with neighbouring numbers start at different alarms.
         let all = || (0..ALARMS_MAX).map(|step| (first + step) % ALARMS_MAX);
         let take = |index: usize, from: u32| {
             let owner = &registry.alarm(index).owner;
@@ -37,8 +37,8 @@ impl OwnAlarm {
         Some(Self { registry, index, pipe: None })
     }
 
-    /// Has peers ring it by a pipe, once `watch` has seen to it that the pipe wakes the sleeper.
-    /// Without a pipe they ring by the connection.
+    /// Has peers use a pipe, if `watch` succeeds in making the pipe wake the sleeper. Without a
+    /// pipe they send wakeups over the connection.
     pub fn open_pipe(&mut self, watch: impl FnOnce(BorrowedFd<'_>) -> bool) {
         self.registry.alarm(self.index).made.store(1, Ordering::SeqCst);
         let Some(pipe) = OwnPipe::open(&self.registry.pipe_path(self.index)) else { return };
@@ -48,14 +48,15 @@ impl OwnAlarm {
         }
     }
 
-    /// Has peers ring by their connections again, and returns what does not wake the sleeper any
-    /// more, if it did. Some may ring by it still, until what they have brought has no tag.
+    /// Has peers send wakeups over their connections again. Returns the pipe, if there was one; it
+    /// does not wake the sleeper any more. Some peers may still write to it, until what they send
+    /// has no tag.
     pub fn close_pipe(&mut self) -> Option<impl AsFd> {
         self.pipe_word().store(0, Ordering::SeqCst);
         self.pipe.take()
     }
 
-    /// Whether peers ring by a pipe.
+    /// Whether peers use a pipe.
     #[must_use]
     pub fn has_pipe(&self) -> bool {
         self.pipe.is_some()
@@ -72,19 +73,20 @@ impl OwnAlarm {
         &self.registry.alarm(self.index).pipe
     }
 
-    /// The tag of the sleep that is to begin next.
+    /// The tag of the next sleep.
     #[must_use]
     pub fn next(&self) -> Tag {
-        let index = u16::try_from(self.index).unwrap_or(u16::MAX); // There are fewer.
+        // There are fewer alarms than that.
+        let index = u16::try_from(self.index).unwrap_or(u16::MAX);
         self.alarm().next(index)
     }
 
-    /// The sleep begins, for all that has its tag.
+    /// Begins the sleep with this tag.
     pub fn begin(&self, tag: Tag) {
         self.alarm().begin(tag);
     }
 
-    /// It is over: the process looks at whatever has the tag.
+    /// Ends the sleep with this tag. The process then checks all connections that have the tag.
     pub fn end(&self, tag: Tag) {
         self.alarm().end(tag);
     }
@@ -94,7 +96,8 @@ impl OwnAlarm {
     }
 }
 
-/// By then nothing has a tag by it any more. A child, whose parent has it, must forget it instead.
+/// Frees the alarm. No connection may have a tag with it any more. A child forgets its parent's
+/// alarm instead of dropping it.
 impl Drop for OwnAlarm {
     fn drop(&mut self) {
         self.pipe_word().store(0, Ordering::Release);
@@ -102,12 +105,12 @@ impl Drop for OwnAlarm {
     }
 }
 
-/// The alarm of a peer's tag, which may be any. `None` for one that cannot be.
+/// The alarm of a peer's tag, which may have any value. `None` if there is no such alarm.
 pub(crate) fn of_peer(registry: &Registry, tag: Tag) -> Option<Alarm<'_>> {
     (tag.index() < ALARMS_MAX).then(|| of(registry, tag.index()))
 }
 
-/// Rings the alarm of a peer's tag by its pipe, if it has one.
+/// Wakes the sleeper of a peer's tag by the alarm's pipe, if it has one.
 pub(crate) fn ring(registry: &Registry, tag: Tag) -> bool {
     let index = tag.index();
     if index >= ALARMS_MAX {
@@ -126,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alarm_of_a_dead_process_is_taken() {
+    fn alarm_of_a_dead_process_can_be_taken() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry: &Registry = Box::leak(Box::new(Registry::open(dir.path()).expect("one")));
         let own = std::process::id();

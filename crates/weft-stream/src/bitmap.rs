@@ -1,4 +1,4 @@
-//! Which slots of a file are taken: one bit for each, in memory that processes share.
+//! A bitmap of the slots of a file that are taken, in memory that processes share.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -6,7 +6,7 @@ use weft_sys::SharedMemory;
 
 const BITS: usize = u64::BITS as usize;
 
-/// The bits of `slots` slots, a multiple of 64, from `at` on.
+/// The bits of `slots` slots, a multiple of 64, from offset `at` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bitmap<'a> {
     memory: &'a SharedMemory,
@@ -20,7 +20,7 @@ impl<'a> Bitmap<'a> {
         Self { memory, at, slots }
     }
 
-    /// Takes the lowest free slot: its memory is the most likely to be warm.
+    /// Takes the lowest free slot, whose memory is the most likely to be in the caches.
     pub(crate) fn take(self) -> Option<usize> {
         self.words().enumerate().find_map(|(index, word)| {
             let mut bits = word.load(Ordering::Relaxed);
@@ -36,14 +36,15 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// Gives one back. What was done to the slot before is done for the process that takes it next.
+    /// Frees a slot. The process that takes it next sees everything that was done to the slot
+    /// before.
     pub(crate) fn give(self, slot: usize) {
         fence(Ordering::SeqCst);
         let word = self.memory.word64(self.at + size_of::<u64>() * (slot / BITS));
         word.fetch_and(!(1 << (slot % BITS)), Ordering::AcqRel);
     }
 
-    /// Those that are taken, as each word says when it is come to.
+    /// The slots that are taken. Each word is read when the iterator reaches it.
     pub(crate) fn taken(self) -> impl Iterator<Item = usize> + use<'a> {
         self.words().enumerate().flat_map(|(index, word)| {
             let bits = word.load(Ordering::Acquire);
@@ -51,7 +52,7 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// How many are taken.
+    /// Number of slots that are taken.
     pub(crate) fn count(self) -> usize {
         self.words().map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
     }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_taken_from_below_and_once() {
+    fn lowest_free_slot_is_taken_once() {
         const SLOTS: usize = 128;
         let (memory, _fd) = SharedMemory::create(4_096).expect("memory");
         let bitmap = Bitmap::new(&memory, 64, SLOTS);

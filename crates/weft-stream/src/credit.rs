@@ -1,14 +1,14 @@
-//! A direction's bytes under credit-based flow control with delayed and piggy-backed acknowledgment
-//! (Balaji 2006, chapter 2; chapter 6 compares it with the packed ring): N buffers of S bytes, a
-//! message in each.
+//! The buffers of a direction under credit-based flow control with delayed and piggy-backed
+//! acknowledgment (Balaji 2006, chapter 2; chapter 6 compares it with the packed ring): N buffers
+//! of S bytes, with one message in each.
 //!
-//! The writer holds N credits. A message takes one, and another for each S bytes beyond the first;
-//! whatever its length, the rest of its last buffer stays empty. The reader returns credits, not
-//! one by one but when half of them have been used up, and with whatever it sends itself. A writer
-//! without credits waits as for a full ring.
+//! The writer holds N credits. A message takes one credit for each S bytes begun; the rest of its
+//! last buffer stays empty. The reader does not return each credit at once: it returns them when
+//! half have been used, and with every message that it sends itself. A writer without credits waits
+//! as for a full ring.
 //!
-//! The buffers lie where the big ring of a packed direction would, their lengths in the small one's
-//! place.
+//! The buffers lie in the space of the packed direction's big ring, their lengths in that of the
+//! small ring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ use crate::registry::Registry;
 use crate::ring::{Broken, used};
 use crate::words::{Direction, Role};
 
-/// Credits used up after which the reader returns them unasked.
+/// Emptied buffers after which the reader returns the credits unasked.
 const DELAY: u64 = CREDITS as u64 / 2;
 
 /// The buffers of one direction.
@@ -32,14 +32,14 @@ pub(crate) struct Credits {
     words: &'static Direction,
 }
 
-/// Where the reader is: buffers emptied so far, and bytes read of the next one.
+/// The reader's position: buffers emptied so far, and bytes read of the next one.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     emptied: u64,
     offset: usize,
 }
 
-/// Bytes of a buffer that follow each other.
+/// A contiguous run of bytes in a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     at: usize,
@@ -47,13 +47,14 @@ struct Run {
 }
 
 impl Credits {
-    /// Bytes that the buffers have room for together.
+    /// Bytes that all buffers hold together.
     pub(crate) const LEN: usize = CREDITS * CREDIT_LEN;
-    /// Those that are free when the stream is called writable again, at least. When all has been
-    /// read, half of the credits have been returned.
+    /// Free bytes from which the stream is reported as writable again. It is at most half of `LEN`,
+    /// because a reader that has read everything may have returned only half of the credits.
     pub(crate) const WRITABLE_LEN: usize = Self::LEN / 4;
 
-    /// Of the direction in which `from` sends. The big rings of the slot have been filled.
+    /// The buffers of the direction in which `from` sends. The caller has allocated the slot's big
+    /// rings.
     pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role) -> Self {
         Self {
             registry,
@@ -83,7 +84,7 @@ impl Credits {
     }
 
     /// Puts a message, or as much of it as there are credits for, and returns how many bytes. The
-    /// writer's lock is held.
+    /// caller holds the writer's lock.
     pub(crate) fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
         let mut credits = self.credits()?;
         let mut put = 0;
@@ -119,7 +120,7 @@ impl Credits {
         Ok(put)
     }
 
-    /// Shows the next buffer to the reader.
+    /// Publishes the next buffer, with its length, to the reader.
     fn publish(&self, len: usize) {
         let filled = self.words.filled.load(Ordering::Relaxed);
         self.length(filled).store(len as u64, Ordering::Relaxed);
@@ -128,8 +129,8 @@ impl Credits {
         self.words.head.store(head.wrapping_add(len as u64), Ordering::Release);
     }
 
-    /// Fills the buffers with what is there, and returns how many bytes that was; with `keep` the
-    /// bytes stay. The reader's lock is held.
+    /// Fills the buffers with unread bytes and returns how many; with `keep` the bytes stay in the
+    /// queue. The caller holds the reader's lock.
     pub(crate) fn take(&self, buffers: Buffers<'_>, keep: bool) -> Result<usize, Broken> {
         let tail = self.words.tail.load(Ordering::Relaxed);
         let mut left = used(self.words.head.load(Ordering::Acquire), tail)?;
@@ -154,7 +155,7 @@ impl Credits {
         Ok(taken)
     }
 
-    /// Drops up to `len` bytes, and returns how many. The reader's lock is held.
+    /// Drops up to `len` bytes, and returns how many. The caller holds the reader's lock.
     pub(crate) fn skip(&self, len: usize) -> Result<usize, Broken> {
         let tail = self.words.tail.load(Ordering::Relaxed);
         let len = len.min(used(self.words.head.load(Ordering::Acquire), tail)?);
@@ -178,7 +179,7 @@ impl Credits {
         })
     }
 
-    /// What is left of the buffer at the cursor: at least a byte. There are unread bytes.
+    /// What is left of the buffer at the cursor: at least one byte, since there are unread bytes.
     #[inline]
     fn run(&self, cursor: Cursor) -> Result<Run, Broken> {
         let len = self.length(cursor.emptied).load(Ordering::Relaxed);
@@ -190,7 +191,7 @@ impl Credits {
         Ok(Run { at: start + cursor.offset, len: len - cursor.offset })
     }
 
-    /// The reader goes on by `len` bytes of a run.
+    /// Advances the cursor by `len` bytes of a run.
     #[inline]
     fn pass(&self, cursor: &mut Cursor, run: Run, len: usize, keep: bool) {
         if len < run.len {
@@ -199,7 +200,7 @@ impl Credits {
         }
         *cursor = Cursor { emptied: cursor.emptied.wrapping_add(1), offset: 0 };
         if !keep {
-            // What has been copied out may be written over from here on.
+            // The writer may overwrite the buffer from here on: its bytes have been copied out.
             self.words.emptied.store(cursor.emptied, Ordering::Release);
             let acknowledged = self.words.acknowledged.load(Ordering::Relaxed);
             if cursor.emptied.wrapping_sub(acknowledged) >= DELAY {
@@ -214,8 +215,8 @@ impl Credits {
         self.words.tail.store(tail.wrapping_add(taken as u64), Ordering::Release);
     }
 
-    /// Returns the credits of all buffers emptied so far. Whether there were any. No lock need be
-    /// held: a thread that sends may do it while another one receives.
+    /// Returns the credits of all buffers emptied so far; `false` if there were none. It needs no
+    /// lock: one thread may send while another one receives.
     #[inline]
     pub(crate) fn acknowledge(&self) -> bool {
         let emptied = self.words.emptied.load(Ordering::Acquire);
@@ -223,7 +224,7 @@ impl Credits {
             && self.words.acknowledged.fetch_max(emptied, Ordering::AcqRel) < emptied
     }
 
-    /// The word that tells how many bytes the buffer at a position holds.
+    /// The word with the number of bytes in the buffer at `position`.
     #[inline]
     pub(crate) fn length(&self, position: u64) -> &AtomicU64 {
         self.registry.word64(self.lengths + position as usize % CREDITS * size_of::<u64>())

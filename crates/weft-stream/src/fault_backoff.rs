@@ -1,27 +1,28 @@
-//! How often to defer the sends of a program that writes to their buffers before they have been
-//! pulled: each such write fault costs a copy, too, and the ring would have been cheaper.
+//! Decides how often to defer sends of a program that writes to their buffers before they are
+//! pulled. Each such write fault costs a copy, and the ring would have been cheaper.
 
 use crate::limits::PAUSE_MAX;
 
-/// Deferred sends after which the write faults among them are looked at.
+/// Number of deferred sends after which the write faults among them are counted.
 const WINDOW: u32 = 32;
-/// More than one write fault in so many deferred sends are too many.
+/// More than one write fault in this many deferred sends is too many.
 const TOLERATED: u32 = 4;
-/// Messages that go another way then; twice as many each time in a row, up to [`PAUSE_MAX`].
+/// Messages that take another path after too many faults. Doubles each time in a row, up to
+/// [`PAUSE_MAX`].
 const PAUSE_MIN: u32 = 128;
 
-/// What is known of a connection's program.
+/// The write faults of one connection.
 #[derive(Debug, Default)]
 pub struct FaultBackoff {
     deferred: u32,
     faults: u32,
-    /// Messages that are not to be deferred yet.
+    /// Messages that may not be deferred yet.
     left: u32,
     pause: u32,
 }
 
 impl FaultBackoff {
-    /// Whether to defer the next message, after so many `faults` since the last one.
+    /// Whether to defer the next message, given the number of `faults` since the last one.
     pub fn may_defer(&mut self, faults: u32) -> bool {
         if self.left > 0 {
             self.left -= 1;
@@ -45,7 +46,8 @@ impl FaultBackoff {
 mod tests {
     use super::*;
 
-    /// Counts the deferred sends of so many messages, of which each one of `every` is written to.
+    /// Counts the deferred sends among `messages`, when the program writes to one of `every`
+    /// deferred.
     fn count_deferred(fault_backoff: &mut FaultBackoff, messages: u32, every: u32) -> u32 {
         let mut made = 0;
         let mut faults = 0;
@@ -59,12 +61,12 @@ mod tests {
     }
 
     #[test]
-    fn few_write_faults_are_tolerated() {
+    fn rare_write_faults_do_not_stop_deferral() {
         assert_eq!(count_deferred(&mut FaultBackoff::default(), 10_000, 5), 10_000);
     }
 
     #[test]
-    fn many_write_faults_pause_it_for_ever_longer() {
+    fn frequent_write_faults_pause_deferral_ever_longer() {
         let mut fault_backoff = FaultBackoff::default();
         let first = count_deferred(&mut fault_backoff, 10_000, 1);
         assert!((50..200).contains(&first), "{first}");

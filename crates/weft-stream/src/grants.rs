@@ -1,9 +1,9 @@
-//! What a side of a connection lets its peer do with its memory: a small table that both see.
+//! Grants: a small table, visible to both sides, of the memory that a side lets its peer access.
 //!
 //! Each entry names a part of a segment, the rights to it, and a secret that the program gives to
-//! its peer with the entry's number. Who uses an entry counts itself in, and only then looks
-//! whether the secret is still there. Who revokes one takes the secret away, and then waits until
-//! nobody is counted in. The peer may have written anything here: readers check what they find.
+//! its peer with the entry's number. A user of an entry first counts itself in and then checks that
+//! the secret is still there. A process that revokes an entry first clears the secret and then
+//! waits until no user is counted. The peer may have written any value here, so readers check it.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -17,39 +17,39 @@ use crate::words::Role;
 const FREE: u64 = 0;
 const FILLING: u64 = 1;
 
-/// A part of a segment, and what may be done with it.
+/// A part of a segment, and the rights to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The process that has the segment open.
     pub pid: u32,
     /// The segment's descriptor there.
     pub fd: u32,
-    /// The segment's inode, by which it is known again.
+    /// The segment's inode, which identifies it.
     pub inode: u64,
-    /// Where the part begins, in bytes.
+    /// The start of the part, in bytes.
     pub offset: u64,
     /// The part's length in bytes.
     pub len: u64,
-    /// The caller's to define.
+    /// Bits with a meaning that the caller defines.
     pub rights: u32,
 }
 
-/// Which grant: its place in the table, and the secret.
+/// The number of a grant, and its secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantId {
-    /// Below [`GRANTS_MAX`], unless the peer lies.
+    /// Index in the table: below [`GRANTS_MAX`], unless the peer is hostile.
     pub index: u32,
     /// 64 random bits.
     pub secret: u64,
 }
 
-/// One side's table.
+/// The table of one side.
 #[derive(Clone, Copy, Debug)]
 pub struct Grants {
     table: &'static [GrantEntry; GRANTS_MAX],
 }
 
-/// A grant that is in use: who revokes it waits.
+/// A grant in use. A process that revokes it waits until this is dropped.
 #[derive(Debug)]
 pub struct InUse {
     entry: &'static GrantEntry,
@@ -60,12 +60,12 @@ impl Grants {
         Self { table: &registry.page(slot).grants[role as usize] }
     }
 
-    /// As at the start of a connection.
+    /// Clears the table, for a new connection.
     pub(crate) fn reset(&self) {
         self.table.iter().for_each(GrantEntry::reset);
     }
 
-    /// Grants something. `None` if the table is full, or there are no random bits.
+    /// Adds a grant. `None` if the table is full, or the kernel gives no random bits.
     #[must_use]
     pub fn add(&self, what: &Grant) -> Option<GrantId> {
         let secret = secret()?;
@@ -73,7 +73,7 @@ impl Grants {
             entry.state.compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let mut entries = self.table.iter().enumerate();
-        // One that is in use still belongs to who died in the middle of it.
+        // An entry that is in use still belongs to a process that died while using it.
         let (index, entry) =
             entries.find(|(_, entry)| entry.users.load(Ordering::Acquire) == 0 && take(entry))?;
         entry.pid.store(what.pid, Ordering::Relaxed);
@@ -86,7 +86,8 @@ impl Grants {
         Some(GrantId { index: u32::try_from(index).ok()?, secret })
     }
 
-    /// From here on nobody begins to use it. `false` if there is no such grant.
+    /// Revokes a grant: no operation begins to use it from here on. `false` if there is no such
+    /// grant.
     #[must_use]
     pub fn revoke(&self, id: GrantId) -> bool {
         let Some(entry) = self.entry(id) else { return false };
@@ -96,14 +97,14 @@ impl Grants {
         gone.is_ok()
     }
 
-    /// Revokes all of them.
+    /// Revokes all grants.
     pub fn revoke_all(&self) {
         for entry in self.table {
             entry.state.store(FREE, Ordering::SeqCst);
         }
     }
 
-    /// Revokes those of one process.
+    /// Revokes the grants of one process.
     pub fn revoke_of(&self, pid: u32) {
         for entry in self.table {
             if entry.pid.load(Ordering::Relaxed) == pid {
@@ -112,13 +113,13 @@ impl Grants {
         }
     }
 
-    /// Whether an operation is under way in the place that a grant has, or had.
+    /// Whether an operation is under way on a grant, even after it has been revoked.
     #[must_use]
     pub fn is_in_use(&self, id: GrantId) -> bool {
         self.entry(id).is_some_and(|entry| entry.users.load(Ordering::SeqCst) != 0)
     }
 
-    /// Begins to use a grant. `None` if there is none of this secret.
+    /// Begins to use a grant. `None` if there is none with this secret.
     #[inline]
     #[must_use]
     pub fn begin(&self, id: GrantId) -> Option<InUse> {
@@ -129,14 +130,14 @@ impl Grants {
         (state == id.secret).then_some(used)
     }
 
-    /// The place that it names, if there can be such a grant.
+    /// The entry that an identifier names, if the identifier can be valid.
     fn entry(&self, id: GrantId) -> Option<&'static GrantEntry> {
         self.table.get(id.index as usize).filter(|_| id.secret > FILLING)
     }
 }
 
 impl InUse {
-    /// What is granted, as the table has it.
+    /// The grant, as the table has it.
     #[must_use]
     pub fn grant(&self) -> Grant {
         let GrantEntry { pid, fd, inode, offset, len, rights, .. } = self.entry;
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_found_until_it_is_revoked() {
+    fn grant_is_usable_until_it_is_revoked() {
         let grants = grants();
         let id = grants.add(&part(8)).expect("room");
         let used = grants.begin(id).expect("granted");
@@ -199,12 +200,12 @@ mod tests {
         assert!(!grants.is_in_use(id));
         let next = grants.add(&part(16)).expect("room");
         assert_eq!(next.index, id.index);
-        assert!(grants.begin(id).is_none(), "its place is another's");
+        assert!(grants.begin(id).is_none(), "its entry belongs to another grant");
         assert!(grants.begin(next).is_some());
     }
 
     #[test]
-    fn wrong_names_find_nothing() {
+    fn wrong_identifiers_find_no_grant() {
         let grants = grants();
         let id = grants.add(&part(0)).expect("room");
         for wrong in [
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_spares_places_in_use() {
+    fn full_table_rejects_grants_and_entries_in_use_are_not_reused() {
         let grants = grants();
         let ids: Vec<_> =
             (0..GRANTS_MAX).map(|at| grants.add(&part(at as u64)).expect("room")).collect();

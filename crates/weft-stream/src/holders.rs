@@ -1,9 +1,9 @@
-//! Who holds one side's socket: processes by their numbers.
+//! The holders of one side's socket: processes, by their numbers.
 //!
-//! A process adds itself when it gets the socket and removes itself when it closes it, so nobody
-//! can remove another one: a program that was started with a socket, and was never added, changes
-//! nothing when it ends. What is counted here decides only *early* that a side has no holder any
-//! more; that a slot has been left behind, only the kernel says ([`crate::sweep`]).
+//! A process adds itself when it gets the socket and removes itself when it closes it, so no
+//! process removes another one: a program that was started with a socket, and was never added,
+//! changes nothing when it ends. The count only shows *early* that a side has no holder any more.
+//! Whether a slot has been left behind is decided by asking the kernel ([`crate::sweep`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,17 +11,17 @@ use crate::kernel::Kernel;
 use crate::registry::Registry;
 use crate::words::{Role, Side};
 
-/// Beside a process's number: a child of that process, which is about to be born.
+/// Bit that marks, beside a process's number, a child which that process is about to have.
 const UNBORN: u32 = 1 << 31;
-/// The process that receives the socket that was passed over a Unix socket.
+/// The process that receives the socket over a Unix socket.
 const RECEIVER: u32 = UNBORN - 1;
 /// The process that finds the connector's offer.
 const ACCEPTOR: u32 = UNBORN - 2;
 
-/// A holder, as the table names it.
+/// A holder in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The process of this number.
+    /// The process with this number.
     Process(u32),
     /// A child that this process is about to have.
     ChildOf(u32),
@@ -42,7 +42,7 @@ impl Holder {
     }
 }
 
-/// The holders of one side.
+/// The table of holders of one side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holders {
     side: &'static Side,
@@ -53,7 +53,7 @@ impl Holders {
         Self { side: Side::of(registry, slot, role) }
     }
 
-    /// Adds a holder, or notes that there are uncounted ones if the table is full.
+    /// Adds a holder, or records that there are uncounted ones if the table is full.
     pub(crate) fn add(&self, holder: Holder) {
         self.refs().fetch_add(1, Ordering::AcqRel);
         let added = self.words().any(|word| {
@@ -65,7 +65,7 @@ impl Holders {
         }
     }
 
-    /// Adds a holder beside others. `false`: there are none by now, which the peer may have seen.
+    /// Adds a holder beside others. `false` if none is left, which the peer may have noticed.
     pub(crate) fn join(&self, holder: Holder) -> bool {
         let more = |refs: u32| (refs > 0).then(|| refs + 1);
         let joined = self.refs().fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok();
@@ -76,14 +76,14 @@ impl Holders {
         joined
     }
 
-    /// Others than those of the table may hold the socket from here on, for good.
+    /// Records, for good, that processes outside the table may hold the socket.
     pub(crate) fn add_uncounted(&self) {
         if self.side.uncounted.swap(1, Ordering::AcqRel) == 0 {
             self.refs().fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// One holder becomes another. `false` if it is not there.
+    /// Replaces a holder by another one. `false` if the table does not have it.
     pub(crate) fn replace(&self, from: Holder, to: Holder) -> bool {
         self.words().any(|word| {
             let (from, to) = (from.word(), to.word());
@@ -91,7 +91,7 @@ impl Holders {
         })
     }
 
-    /// Removes a holder, once. Returns whether nobody is left, as far as is known.
+    /// Removes a holder once. Returns whether no holder is known any more.
     pub(crate) fn remove(&self, holder: Holder) -> bool {
         let removed = self.words().any(|word| {
             let from = holder.word();
@@ -104,20 +104,20 @@ impl Holders {
         }
     }
 
-    /// The processes that are known by their numbers.
+    /// The processes that are in the table by their numbers.
     pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + Clone + use<> {
         let numbers = self.words().map(|word| word.load(Ordering::Relaxed));
         numbers.filter(|&number| number != 0 && number < ACCEPTOR)
     }
 
-    /// Whether there were some, all of whom were killed. A process that has closed the socket holds
-    /// it no more, and of one that is not known by its number nobody can say.
+    /// Whether there were holders, and all were killed. A process that has closed the socket is no
+    /// holder any more. `false` if a holder's number is not known.
     pub(crate) fn are_killed<K: Kernel>(&self) -> bool {
         let refs = self.refs().load(Ordering::Relaxed) as usize;
         refs > 0 && refs == self.processes().count() && !self.processes().any(K::is_alive)
     }
 
-    /// As at the start of a connection: nobody.
+    /// Clears the table, for a new connection.
     pub(crate) fn reset(&self) {
         self.words().for_each(|word| word.store(0, Ordering::Relaxed));
         self.side.uncounted.store(0, Ordering::Relaxed);

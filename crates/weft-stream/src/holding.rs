@@ -1,5 +1,5 @@
-//! As whom a process holds the end of a connection: one for each open socket of the process,
-//! whatever number of descriptors stands for it.
+//! How this process holds the end of a connection. Each open socket of the process has one
+//! [`Holding`], however many descriptors refer to it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -8,18 +8,18 @@ use weft_sys::SectionOnce;
 use crate::end::{End, PutBack};
 use crate::kernel::Linux;
 
-/// The end that a socket of this process has, if it has one, and by which number the process is
-/// counted among its holders.
+/// The end that a socket of this process has, if any, and the process number that counts as its
+/// holder.
 #[derive(Debug)]
 pub struct Holding<K: PutBack = Linux> {
     end: SectionOnce<End<K>>,
-    /// The number by which this process holds the end; 0: not, or not any more.
+    /// The process number by which this process holds the end; 0 if it does not, or no longer.
     holder: AtomicU32,
-    /// The last fork that it has been notified of.
+    /// The last fork that the socket has been prepared for.
     fork: AtomicU32,
-    /// Others may hold the socket whom nobody has counted: no end may begin.
+    /// Processes that nobody has counted may hold the socket, so no end may begin.
     is_barred: AtomicBool,
-    /// Threads that sleep in the kernel until something comes, and that no end counts.
+    /// Threads that sleep in the kernel until something comes, and that no end counts yet.
     sleepers: AtomicU32,
 }
 
@@ -30,7 +30,7 @@ impl<K: PutBack> Default for Holding<K> {
 }
 
 impl<K: PutBack> Holding<K> {
-    /// Of a socket that has no end yet.
+    /// The holding of a socket that has no end yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -42,8 +42,9 @@ impl<K: PutBack> Holding<K> {
         }
     }
 
-    /// Of a socket that another process had, or another program in this one: the process `pid` has
-    /// been counted, and what memory of its own the end has granted is gone.
+    /// The holding of a socket that came from another process, or from the program before an
+    /// `exec`. The process `pid` has been counted. Grants of this process's own memory are revoked:
+    /// that memory is gone.
     #[must_use]
     pub fn inherited(end: End<K>, pid: u32) -> Self {
         end.revoke_of(pid);
@@ -58,17 +59,17 @@ impl<K: PutBack> Holding<K> {
         self.end.get()
     }
 
-    /// The socket has an end from here on, and the process `pid` has been counted. If another
-    /// thread has given the socket to somebody meanwhile, the end goes on over TCP at once. An end
-    /// that it has already stays. One thread at a time calls it.
+    /// Gives the socket its end; the process `pid` has been counted. If another thread has passed
+    /// the socket on meanwhile, the end falls back to TCP at once. If the socket has an end
+    /// already, that stays. Called by one thread at a time.
     pub fn begin(&self, end: End<K>, pid: u32, socket: K::Socket<'_>) {
-        // Before another thread can use it: the thread that has barred it has not asked for what it
-        // holds.
+        // Fall back before another thread can use the end: the thread that barred it has not looked
+        // for an end yet.
         if self.is_barred.load(Ordering::Acquire) {
             end.leave(socket);
         }
         self.set(end, pid);
-        fence(Ordering::SeqCst); // Of this and `bar`, one sees the other.
+        fence(Ordering::SeqCst); // Either this thread sees `bar`, or `bar` sees the end.
         if self.is_barred.load(Ordering::Relaxed) {
             end.leave(socket);
         }
@@ -79,20 +80,21 @@ impl<K: PutBack> Holding<K> {
         if self.end.set(end).is_ok() {
             self.holder.store(pid, Ordering::Release);
         }
-        fence(Ordering::SeqCst); // Of this and `begin_sleep`, one sees the other.
+        // Either this thread sees a new sleeper, or `begin_sleep` sees the end.
+        fence(Ordering::SeqCst);
         self.count_sleepers(&end);
     }
 
-    /// Has the peer wake those who have begun to sleep before there was an end.
+    /// Counts threads that began to sleep before there was an end, so that the peer wakes them.
     fn count_sleepers(&self, end: &End<K>) {
         for _ in 0..self.sleepers.swap(0, Ordering::AcqRel) {
             end.begin_sleep();
         }
     }
 
-    /// The calling thread is about to sleep in the kernel until something comes, by a socket that
-    /// has had no end just now. Returns whether it still has none; otherwise the thread looks into
-    /// memory before it sleeps. [`Holding::end_sleep`] follows in any case.
+    /// Counts the calling thread as asleep in the kernel, on a socket that had no end just now.
+    /// Returns whether it still has none; otherwise the thread checks memory before it sleeps.
+    /// [`Holding::end_sleep`] must follow in either case.
     #[must_use]
     pub fn begin_sleep(&self) -> bool {
         self.sleepers.fetch_add(1, Ordering::AcqRel);
@@ -100,7 +102,7 @@ impl<K: PutBack> Holding<K> {
         self.end().is_none()
     }
 
-    /// The end of what [`Holding::begin_sleep`] began.
+    /// Ends the sleep that [`Holding::begin_sleep`] began.
     pub fn end_sleep(&self) {
         let fewer = |sleepers: u32| sleepers.checked_sub(1);
         let counted_here = self.sleepers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer);
@@ -111,27 +113,28 @@ impl<K: PutBack> Holding<K> {
         }
     }
 
-    /// Somebody gets the socket, which has had no end just now, and is not counted: it may have
-    /// none, or one that goes on over TCP at once. Returns the end that it has got meanwhile.
+    /// Prevents an end, because a process that is not counted gets the socket, which had no end
+    /// just now. An end that begins later falls back to TCP at once. Returns the end that the
+    /// socket has got meanwhile.
     pub fn bar(&self) -> Option<&End<K>> {
         self.is_barred.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.end()
     }
 
-    /// Whether this process counts as a holder.
+    /// Whether this process is counted as a holder.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holder.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the process counts by this number: a child just born has its parent's in it.
+    /// Whether the process is counted by this number. A child just born has its parent's.
     #[cfg(test)]
     pub(crate) fn is_held_by(&self, pid: u32) -> bool {
         self.holder.load(Ordering::Acquire) == pid
     }
 
-    /// This process does not hold the end any more. Once.
+    /// Removes this process as a holder of the end. Further calls do nothing.
     pub fn let_go(&self) {
         let holder = self.holder.swap(0, Ordering::AcqRel);
         if holder != 0
@@ -141,24 +144,24 @@ impl<K: PutBack> Holding<K> {
         }
     }
 
-    /// The program that this process is about to become holds the end in its place.
+    /// Makes the program that this process is about to become the holder in its place.
     pub fn hand_over(&self) {
         let holder = self.holder.swap(0, Ordering::AcqRel);
         if holder != 0
             && let Some(end) = self.end()
         {
-            end.revoke_of(holder); // The memory goes.
+            end.revoke_of(holder); // `exec` replaces the memory.
             end.hand_over(holder);
         }
     }
 
-    /// The process `pid` has not become another program, and holds the end again. `false` if there
-    /// is no connection any more that it could hold.
+    /// Makes the process `pid` a holder again, after an `exec` that failed. `false` if the
+    /// connection is gone.
     #[must_use]
     pub fn hold_again(&self, pid: u32) -> bool {
         let Some(end) = self.end() else { return true };
         if self.holder.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return true; // By another descriptor it does already.
+            return true; // It holds the end already, by another descriptor.
         }
         let holds = end.hold_again(pid);
         if !holds {
@@ -167,7 +170,7 @@ impl<K: PutBack> Holding<K> {
         holds
     }
 
-    /// What a child gets of it by `fork`, which copies memory.
+    /// The copy that a child gets by `fork`.
     #[cfg(test)]
     pub(crate) fn copied(&self) -> Self {
         let copy = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::Relaxed));
@@ -184,15 +187,15 @@ impl<K: PutBack> Holding<K> {
         }
     }
 
-    /// Whether the socket has not been notified of this fork yet: several descriptors may stand for
-    /// it, and a `fork` counts once.
+    /// Whether the socket has not been prepared for this fork yet. Several descriptors may refer to
+    /// it, and a `fork` is counted once.
     #[must_use]
     pub(crate) fn is_first_of(&self, fork: u32) -> bool {
         self.fork.swap(fork, Ordering::Relaxed) != fork
     }
 
-    /// The child that the process `parent` was to have by this fork has not been born.
-    /// A child that the end was not notified of is not taken back.
+    /// Takes back the child of this fork, which `parent` did not get after all. Does nothing if the
+    /// end was not prepared for that fork.
     pub(crate) fn not_forked(&self, fork: u32, parent: u32) {
         let noted = self.fork.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed);
         if noted.is_ok()
@@ -202,8 +205,8 @@ impl<K: PutBack> Holding<K> {
         }
     }
 
-    /// This is the child of `parent`, just born, and its number is `child`. `false`: it cannot hold
-    /// the end, which has begun beside the fork, and whose holders have gone.
+    /// Makes this process, the new `child` of `parent`, a holder. `false` if it cannot hold the
+    /// end, because that began during the fork and its holders have gone.
     pub(crate) fn forked(&self, parent: u32, child: u32) -> bool {
         let turned =
             self.holder.compare_exchange(parent, child, Ordering::AcqRel, Ordering::Relaxed);
@@ -215,12 +218,12 @@ impl<K: PutBack> Holding<K> {
         holds
     }
 
-    /// The last descriptor of this process is about to be closed. The slot is given back by
-    /// [`Holding::let_go`], with the last reference: a call of another thread may be under way, as
-    /// the kernel keeps the socket for it.
+    /// Prepares for the close of this process's last descriptor. [`Holding::let_go`] releases the
+    /// slot with the last reference, because a call of another thread may be under way, for which
+    /// the kernel keeps the socket.
     pub fn closing(&self, socket: K::Socket<'_>) {
         let Some(end) = self.end() else { return };
-        // What is left by the last one who closes has the kernel reset the connection.
+        // If the last holder closes with bytes or wakeups unread, the kernel resets the connection.
         if (end.unread() > 0 || end.has_wakeups()) && !end.is_sole_holder() {
             end.forget_killed();
         }
@@ -230,22 +233,22 @@ impl<K: PutBack> Holding<K> {
         if end.part() {
             end.drain_wakeups(socket);
         } else if end.has_wakeups() {
-            // Another holder may be asleep until its wakeup; or about to close, too, so that the
-            // last one does not know that it is.
+            // Another holder may sleep until its wakeup. It may also be about to close, so that
+            // neither knows that it is the last one.
             end.drain_wakeups_of_nothing(socket);
         }
-        // In this order: until this process is the last one, another may read what there is.
+        // Check this last: until this process is the only holder, another may read the bytes.
         if end.is_sole_holder() && end.unread() > 0 {
-            // As TCP does when the closing end has not read everything: a reset.
+            // TCP resets a connection when the closing end has unread bytes.
             K::reset_at_close(socket);
         }
     }
 
-    /// The socket is about to be closed because this process becomes another program. Should that
-    /// not start, the connection goes on over TCP: `leave` has it do so.
+    /// Prepares for the close that an `exec` makes. If the `exec` fails the connection goes on over
+    /// TCP; `leave` makes it fall back.
     pub(crate) fn closing_by_exec(&self, socket: K::Socket<'_>, leave: impl FnOnce()) {
         if !self.is_held() {
-            return; // It stays open by another descriptor, or has been dealt with.
+            return; // The socket stays open by another descriptor, or has been handled.
         }
         if let Some(end) = self.end().filter(|end| end.is_sole_holder()) {
             leave();

@@ -1,5 +1,5 @@
-//! Tests of ends whose peer writes what it likes into the words that both share: calls may fail,
-//! but they neither panic nor touch what is not the connection's, and they come to an end.
+//! Tests with a hostile peer that writes any value into the shared words. Calls may fail, but they
+//! do not panic, touch nothing outside the connection, and return.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -26,8 +26,8 @@ fn registry() -> &'static Registry {
     })
 }
 
-/// Both ends of a connection that has moved to memory, in a registry's last slot, behind which
-/// there is nothing.
+/// Both ends of a connection that has moved to memory. It uses the registry's last slot, behind
+/// which the file ends.
 fn connection(flow: Flow) -> ([TcpStream; 2], [End; 2]) {
     let registry = registry();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -60,12 +60,12 @@ fn value() -> impl Strategy<Value = u64> {
         0..4_u64,
         0..2 * BIG_RING_LEN as u64,
         (0..4_u64).prop_map(|down| u64::MAX - down),
-        // States of sources.
+        // Valid states of sources.
         (0..9_u64, 0..4_u64).prop_map(|(number, count)| 1 << 63 | number << 48 | count),
     ]
 }
 
-/// Bytes of the slot before it, whose owner must find them as they were.
+/// The last bytes of the slot before, which must stay unchanged.
 fn neighbour() -> usize {
     slot_at(CONNECTIONS_MAX - 1) - size_of::<u64>()
 }
@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn ends_survive_their_peer(
+    fn hostile_words_neither_panic_nor_touch_other_slots(
         credit: bool,
         at in 0..2_usize,
         steps in prop::collection::vec(
@@ -104,7 +104,7 @@ proptest! {
 }
 
 #[test]
-fn a_source_without_bytes_is_refused() {
+fn source_without_bytes_is_refused() {
     fill_registry();
     let slot = CONNECTIONS_MAX - 2;
     registry().open_slot(slot).expect("accessible");

@@ -1,12 +1,12 @@
-//! What becomes of a process's connections when it has a child, becomes another program, starts
-//! one, passes a socket on, or gets one.
+//! What happens to a process's connections when it forks, executes or starts another program,
+//! passes a socket on, or receives one.
 //!
-//! A program that gets a socket may be one without Weft, and nobody counts it. So before it starts,
-//! each connection that it gets is on TCP. What the rings still hold then is for a program on Weft
-//! to read, which learns of it from its environment.
+//! A program that gets a socket may run without Weft, and is not counted. So before it starts, each
+//! connection that it gets falls back to TCP. Bytes that the rings still hold then can be read only
+//! by a program on Weft, which learns about them from its environment.
 //!
-//! The decisions are made here, of descriptors and streams that are somebody else's
-//! ([`Descriptors`]): the sockets library's, or the simulation's.
+//! The decisions are made here. The descriptors and streams belong to the caller ([`Descriptors`]):
+//! the sockets library or the simulation.
 
 use std::os::fd::RawFd;
 
@@ -17,33 +17,33 @@ use crate::holding::Holding;
 use crate::kernel::Kernel;
 use crate::reason::Reason;
 
-/// A TCP socket of a process, as its library knows it.
+/// A TCP socket of a process, as the process's library knows it.
 pub trait Stream {
     /// The kernel.
     type Kernel: PutBack;
 
-    /// The end that it has, and as whom.
+    /// The socket's end, and the process number that holds it.
     fn holding(&self) -> &Holding<Self::Kernel>;
 
-    /// Has the connection go on over TCP, in whatever way it has been carried. One that has no end
-    /// yet is barred from having one ([`Holding::bar`]).
+    /// Makes the connection fall back to TCP from whatever carries it. If it has no end yet, it
+    /// never gets one ([`Holding::bar`]).
     fn leave(&self, fd: RawFd, why: Reason);
 
-    /// The same, for a process that has nothing of this one's memory.
+    /// Does the same for a socket that goes to a process without this one's memory.
     fn hand_on(&self, fd: RawFd, why: Reason) {
         self.leave(fd, why);
     }
 
-    /// Whether the kernel has had the connection from the start.
+    /// Whether the kernel has carried the connection from the start.
     fn is_tcp(&self) -> bool;
 
-    /// The process is about to fork: what can be known of an end is to be known now.
+    /// Called before the process forks, to find an end that may exist by now.
     fn before_fork(&self, fd: RawFd);
 
-    /// The process forks, and the socket has no end.
+    /// Called when the process forks while the socket has no end.
     fn forking_without_end(&self, fd: RawFd);
 
-    /// This is a child just born, which has the socket.
+    /// Called in a child just born, which has the socket.
     fn born(&self);
 }
 
@@ -51,56 +51,55 @@ pub trait Stream {
 pub trait Descriptors {
     /// The kernel.
     type Kernel: PutBack;
-    /// What they are.
+    /// The streams behind the descriptors.
     type Stream: Stream<Kernel = Self::Kernel>;
 
-    /// The process's number.
+    /// The process number.
     fn pid(&self) -> u32;
 
-    /// Those that are TCP sockets which the library knows, in their order.
+    /// Descriptors of TCP sockets that the library knows, in ascending order.
     fn streams(&self) -> impl Iterator<Item = RawFd>;
 
-    /// Looks at the stream that a descriptor stands for, if it is one.
+    /// Calls `look` with the stream of a descriptor, if there is one.
     fn with<R>(&self, fd: RawFd, look: impl FnOnce(&Self::Stream) -> R) -> Option<R>;
 
-    /// Does something with the kernel's name for a descriptor, which is one during that alone.
+    /// Calls `act` with the kernel's handle of a descriptor, which is valid only during the call.
     fn with_socket<R>(
         &self,
         fd: RawFd,
         act: impl FnOnce(<Self::Kernel as Kernel>::Socket<'_>) -> R,
     ) -> R;
 
-    /// The kernel's number for an open TCP socket of IP; `None` if the descriptor is no such.
+    /// The cookie of a TCP socket over IP; `None` if the descriptor is anything else.
     fn cookie(&self, fd: RawFd) -> Option<u64>;
 
-    /// Does something with each descriptor that the calling process has, in a child of `vfork` as
-    /// well, whose descriptors are not those of the library's table. `false` if they could not be
-    /// listed.
+    /// Calls `act` with each descriptor that the calling process has. That includes a child of
+    /// `vfork`, whose descriptors differ from those of the library's table. `false` if they could
+    /// not be listed.
     fn for_each_open(&self, act: impl FnMut(RawFd)) -> bool;
 
-    /// From here on the library leaves a descriptor's socket to the kernel.
+    /// Leaves a descriptor's socket to the kernel from here on.
     fn forget(&self, fd: RawFd);
 
-    /// `copy` stands for the same open socket as `fd`.
+    /// Records that `copy` refers to the same open socket as `fd`.
     fn share(&self, fd: RawFd, copy: RawFd);
 
-    /// The end in memory that a socket got from another process has, if it has one: by its
-    /// addresses and by its number. It counts this process as a holder.
+    /// Finds the end in memory of a socket that another process has passed on, by its addresses and
+    /// cookie, if there is one. Counts this process as a holder.
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End<Self::Kernel>>;
 
-    /// A descriptor's socket has this end, which counts this process.
+    /// Gives a descriptor's socket this end, which counts this process already.
     fn take_over(&self, fd: RawFd, end: End<Self::Kernel>);
 }
 
-/// Which sockets a program gets.
+/// The process that becomes the program, and so decides which sockets the program gets.
 #[derive(Clone, Copy, Debug)]
 pub enum Heir<'a> {
     /// This process becomes the program.
     Self_,
-    /// A child of `vfork` becomes the program: its descriptors are its own, but not its memory.
+    /// A child of `vfork`: it has descriptors of its own, but this process's memory.
     Borrower,
-    /// A child of this process's becomes the program. Beside what stays open it gets copies of
-    /// these.
+    /// A child of this process. Besides the descriptors that stay open it gets copies of these.
     Child(&'a [RawFd]),
 }
 
@@ -109,36 +108,36 @@ pub enum Heir<'a> {
 #[must_use = "if the program does not start, it is taken back"]
 pub struct Estate<K: PutBack> {
     rests: bool,
-    /// Those that count the program in advance, for what it has to read from memory.
+    /// Ends that count the program as a holder in advance, because it has to read from memory.
     counting: SmallVec<[End<K>; 4]>,
 }
 
 impl<K: PutBack> Estate<K> {
-    /// Of nothing.
+    /// An estate without connections.
     pub fn empty() -> Self {
         Self { rests: false, counting: SmallVec::new() }
     }
 
-    /// Whether the program has to be one on Weft: bytes that have not been read are in memory.
+    /// Whether the program has to run on Weft, because unread bytes are in memory.
     #[must_use]
     pub fn is_for_weft(&self) -> bool {
         self.rests
     }
 
-    /// The child that was to become the program has not started it.
+    /// Takes back the holders that were counted in advance: the child has not started the program.
     pub fn take_back(self) {
         self.counting.iter().for_each(End::received_again);
     }
 
-    /// From here on the program counts as a holder.
+    /// Counts the program as a holder of the end.
     fn count(&mut self, end: &End<K>) {
         self.rests = true;
         self.counting.push(*end);
     }
 }
 
-/// Prepares a process's connections for a program that is about to start. If it does not, that is
-/// taken back: by [`Estate::take_back`] of a child's, by [`take_back`] of the process's own.
+/// Prepares a process's connections for a program that is about to start. If it does not start, a
+/// child's part is undone by [`Estate::take_back`], the process's own by [`take_back`].
 pub fn prepare<D: Descriptors>(process: &D, heir: Heir<'_>) -> Estate<D::Kernel> {
     let mut estate = Estate::empty();
     match heir {
@@ -155,20 +154,20 @@ pub fn prepare<D: Descriptors>(process: &D, heir: Heir<'_>) -> Estate<D::Kernel>
     estate
 }
 
-/// The program that this process was to become has not started: the process is what it was.
+/// Undoes [`prepare`] of the process itself after an `exec` that failed.
 pub fn take_back<D: Descriptors>(process: &D) {
     let is_lost = |&fd: &RawFd| {
         let holds = process.with(fd, |stream| stream.holding().hold_again(process.pid()));
         holds == Some(false)
     };
     let lost: Vec<_> = process.streams().filter(is_lost).collect();
-    // Both ends had been given up: what the kernel has of the connection is all there is.
+    // Both ends had been given up, so the kernel has all there is of the connection.
     lost.into_iter().for_each(|fd| process.forget(fd));
 }
 
 fn prepare_self<D: Descriptors>(process: &D) -> bool {
     let mut rests = false;
-    // First those that stay: of a socket with several descriptors one may.
+    // First the descriptors that stay open: a socket may have several, of which one stays.
     for fd in process.streams().filter(|&fd| stays_open(process, fd)) {
         process.with(fd, |stream| {
             stream.hand_on(fd, Reason::Started);
@@ -185,10 +184,12 @@ fn prepare_self<D: Descriptors>(process: &D) -> bool {
     rests
 }
 
-/// The descriptors that this child has are not those of the table, which is the parent's.
+/// Prepares for a child of `vfork`. Its descriptors are not those of the table, which is the
+/// parent's.
 fn prepare_borrower<D: Descriptors>(process: &D, estate: &mut Estate<D::Kernel>) {
-    // A socket that has no end yet is known by its descriptor alone, which may be another one here.
-    // None of them gets one from here on, if the child may have it.
+    // A socket that has no end yet is known only by its descriptor number, which may refer to
+    // another socket in the child. So if the child may have any of them, none gets an end from here
+    // on.
     if process.streams().any(|fd| process.with(fd, is_undecided) == Some(true)) {
         let mut may_have_any = false;
         let listed = for_each_inherited(process, |_, cookie| {
@@ -232,8 +233,8 @@ fn has_end_of<D: Descriptors>(process: &D, fd: RawFd, cookie: u64) -> bool {
     process.with(fd, is_its) == Some(true)
 }
 
-/// Does something with each TCP socket that a child of `vfork` hands on to its program, and its
-/// number. `false` if they could not be listed.
+/// Calls `act` with each TCP socket that a child of `vfork` passes to its program, and the socket's
+/// cookie. `false` if they could not be listed.
 fn for_each_inherited<D: Descriptors>(process: &D, mut act: impl FnMut(RawFd, u64)) -> bool {
     process.for_each_open(|fd| {
         if stays_open(process, fd)
@@ -244,7 +245,7 @@ fn for_each_inherited<D: Descriptors>(process: &D, mut act: impl FnMut(RawFd, u6
     })
 }
 
-/// A child that nobody counts gets the socket.
+/// Prepares a socket that a child gets which is not counted.
 fn start_with<D: Descriptors>(
     process: &D,
     stream: &D::Stream,
@@ -260,8 +261,8 @@ fn start_with<D: Descriptors>(
     }
 }
 
-/// The same for a socket that a child of `vfork` still has and this process does not: another
-/// thread has closed it since. Other processes may hold the connection in memory.
+/// Does the same for a socket that a child of `vfork` still has and this process does not, because
+/// another thread has closed it since. Other processes may hold the connection in memory.
 fn start_with_unlisted<D: Descriptors>(
     process: &D,
     fd: RawFd,
@@ -279,8 +280,8 @@ fn start_with_unlisted<D: Descriptors>(
     }
 }
 
-/// Whether a new program has something to read from memory. What it could not find there, and
-/// nobody else could read, must not be missing from the stream: the connection is reset.
+/// Whether the new program has something to read from memory. If it could not find the memory, and
+/// no other process could read it, bytes would be missing from the stream: the connection is reset.
 fn rest_of<D: Descriptors>(process: &D, end: &End<D::Kernel>, fd: RawFd) -> bool {
     process.with_socket(fd, |socket| drain_wakeups_if_empty(end, socket));
     if !end.is_over() && !end.can_be_found() {
@@ -300,9 +301,9 @@ fn stays_open<D: Descriptors>(process: &D, fd: RawFd) -> bool {
     process.with_socket(fd, |socket| D::Kernel::stays_open(socket))
 }
 
-/// Before the `fork` of this number: the child holds what this process holds, from before it is
-/// born. From before this until then no other thread opens a socket, which the child would hold
-/// uncounted, or begins a `fork`.
+/// Prepares for the `fork` with this number. The child counts as a holder of what this process
+/// holds before it is born. From before this call until the child is born no other thread opens a
+/// socket, which the child would hold uncounted, or begins a `fork`.
 pub fn before_fork<D: Descriptors>(process: &D, fork: u32) {
     for fd in process.streams() {
         process.with(fd, |stream| {
@@ -314,7 +315,7 @@ pub fn before_fork<D: Descriptors>(process: &D, fork: u32) {
                 Some(end) => end.expect_child(process.pid()),
                 None => {
                     stream.forking_without_end(fd);
-                    // Another thread may be about to connect it.
+                    // Another thread may be about to connect the socket.
                     if let Some(end) = stream.holding().bar() {
                         end.expect_child(process.pid());
                     }
@@ -324,14 +325,14 @@ pub fn before_fork<D: Descriptors>(process: &D, fork: u32) {
     }
 }
 
-/// There is no child by the `fork` of this number after all.
+/// Undoes [`before_fork`] of the `fork` with this number, which has failed.
 pub fn fork_failed<D: Descriptors>(process: &D, fork: u32) {
     for fd in process.streams() {
         process.with(fd, |stream| stream.holding().not_forked(fork, process.pid()));
     }
 }
 
-/// This is the child of `parent`, just born.
+/// Makes this process, just born as a child of `parent`, a holder of its sockets' ends.
 pub fn in_child<D: Descriptors>(process: &D, parent: u32) {
     for fd in process.streams() {
         let holds = process.with(fd, |stream| {
@@ -344,9 +345,9 @@ pub fn in_child<D: Descriptors>(process: &D, parent: u32) {
     }
 }
 
-/// A socket is about to be passed to another process (`SCM_RIGHTS`). It goes back to TCP, because
-/// the process that gets it may not know the rings; a process on Weft takes from there what has not
-/// been read ([`take_over`]).
+/// Prepares a socket that is about to be passed to another process (`SCM_RIGHTS`). The connection
+/// falls back to TCP, because the receiver may not know the rings; a receiver on Weft takes the
+/// unread bytes from memory ([`take_over`]).
 pub fn pass_on<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) {
     stream.hand_on(fd, Reason::PassedOn);
     if let Some(end) = stream.holding().end() {
@@ -355,44 +356,44 @@ pub fn pass_on<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) {
     }
 }
 
-/// Takes the wakeups from a connection that has left memory, unless something is unread there: then
-/// another process or thread may be about to be woken by them, and the process that reads what is
-/// in memory takes them afterwards. A call of another's that has read the last byte there, and goes
-/// on at the kernel, has ended before this returns.
+/// Takes the wakeups from a connection that has fallen back, unless something is unread in memory.
+/// In that case they may be about to wake another process or thread, and the process that reads the
+/// memory takes them afterwards. A call of another process that has read the last byte there, and
+/// goes on at the kernel, has ended before this returns.
 fn drain_wakeups_if_empty<K: Kernel>(end: &End<K>, socket: K::Socket<'_>) {
     if end.unread() == 0 {
         end.drain_wakeups(socket);
     }
 }
 
-/// Goes on with the connection of a TCP socket that a process has got from another one, or from the
-/// program that it was before, if there is something of it in memory.
+/// Continues the connection of a TCP socket that the process has received, or had before an `exec`,
+/// if something of it is in memory.
 pub fn take_over<D: Descriptors>(process: &D, fd: RawFd) {
     let Some(cookie) = process.cookie(fd) else { return };
     let is_same = |&other: &RawFd| process.cookie(other) == Some(cookie);
     let same = process.streams().find(is_same);
     if let Some(same) = same {
-        // By another descriptor it is here already.
+        // The process has the socket already, by another descriptor.
         process.with(same, |stream| stream.holding().end().map(End::received_again));
         return process.share(same, fd);
     }
     let Some(end) = process.find(fd, cookie) else { return };
     process.with_socket(fd, |socket| drain_wakeups_if_empty(&end, socket));
     if end.is_over() {
-        end.release(process.pid()); // All of it is the kernel's.
+        end.release(process.pid()); // Nothing is left in memory.
     } else {
         process.take_over(fd, end);
     }
 }
 
-/// Has every connection of a process go on over TCP.
+/// Makes every connection of a process fall back to TCP.
 pub fn leave_all<D: Descriptors>(process: &D, why: Reason) {
     for fd in process.streams() {
         process.with(fd, |stream| {
             stream.leave(fd, why);
             if let Some(end) = stream.holding().end() {
                 if why == Reason::User {
-                    // While it has the right to.
+                    // Before the process loses the right to fetch the peer's socket.
                     process.with_socket(fd, |socket| end.put_back_rest(socket));
                 }
                 process.with_socket(fd, |socket| end.drain_wakeups(socket));

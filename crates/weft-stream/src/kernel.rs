@@ -1,8 +1,8 @@
-//! The kernel, as far as connections know it: what they ask of it, and what they have it do.
+//! The kernel's interface as connections use it.
 //!
-//! There is one in the product, [`Linux`], and one in the simulation (`crate::sim`), which many
-//! processes share, and in which each of these calls is a moment at which a process may be killed
-//! and another one goes on. Calls are dispatched when the program is built.
+//! The product has one implementation, [`Linux`]. The simulation (`crate::sim`) has another, which
+//! many processes share; there each of these calls is a point at which a process may be killed, or
+//! another one may run. Calls are dispatched statically.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -32,21 +32,21 @@ pub use crate::sock_diag::Held;
 use crate::sock_diag::holder_of;
 use crate::tuple::Tuple;
 
-/// A kernel.
+/// A kernel, real or simulated.
 pub trait Kernel: Threads + Copy + Debug + 'static {
-    /// A socket of the calling process's, for one call.
+    /// A socket of the calling process, valid for one call.
     type Socket<'a>: Copy + Debug;
 
-    /// `sendmsg(2)`: how many bytes the socket took.
+    /// Calls `sendmsg(2)`, and returns how many bytes the socket took.
     ///
     /// # Errors
-    /// What the kernel says, as of all others here.
+    /// An error of the kernel; the same holds for all calls here.
     fn send(socket: Self::Socket<'_>, buffers: Buffers<'_>, flags: i32) -> Result<usize, Errno>;
 
-    /// `recvmsg(2)`, of `most` bytes at most.
+    /// Calls `recvmsg(2)` for at most `most` bytes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     fn recv(
         socket: Self::Socket<'_>,
         buffers: Buffers<'_>,
@@ -54,44 +54,44 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
         flags: i32,
     ) -> Result<usize, Errno>;
 
-    /// Sends a few bytes without waiting, and without a signal.
+    /// Sends a few bytes without blocking and without raising a signal.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     fn put(socket: Self::Socket<'_>, bytes: &[u8]) -> Result<usize, Errno>;
 
-    /// Takes a few bytes without waiting, or only looks at them and leaves them (`keep`).
+    /// Receives a few bytes without blocking; with `keep` they stay in the socket.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     fn take(socket: Self::Socket<'_>, bytes: &mut [u8], keep: bool) -> Result<usize, Errno>;
 
-    /// Bytes that can be received before urgent data (`SIOCINQ`).
+    /// Number of bytes that can be received before urgent data (`SIOCINQ`).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     fn unread(socket: Self::Socket<'_>) -> Result<usize, Errno>;
 
-    /// Whether the kernel has seen the peer's end.
+    /// Whether the kernel has seen the end of the peer's stream.
     fn is_hung_up(socket: Self::Socket<'_>) -> bool;
 
-    /// Has the socket send at once from here on. Returns whether `TCP_NODELAY` and `TCP_CORK` were
-    /// set before.
+    /// Makes the socket send without delay from here on. Returns whether `TCP_NODELAY` and
+    /// `TCP_CORK` were set before.
     fn undelay(socket: Self::Socket<'_>) -> [bool; 2];
 
-    /// Resets the connection, so that every holder of the socket learns of it.
+    /// Resets the connection, so that every holder of the socket sees the error.
     fn dissolve(socket: Self::Socket<'_>);
 
-    /// The same, and takes the error, which its caller reports.
+    /// Resets the connection and takes the error, which the caller reports.
     fn reset(socket: Self::Socket<'_>);
 
-    /// Has the last `close` reset the connection (`SO_LINGER` 0).
+    /// Makes the last `close` reset the connection (`SO_LINGER` 0).
     fn reset_at_close(socket: Self::Socket<'_>);
 
-    /// Whether a descriptor stays open when its process becomes another program.
+    /// Whether a descriptor stays open across `exec`.
     fn stays_open(socket: Self::Socket<'_>) -> bool;
 
-    /// The TCP socket between two addresses that some process has open.
+    /// Finds the TCP socket between two addresses that some process has open.
     ///
     /// # Errors
     /// The kernel cannot say.
@@ -100,34 +100,35 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
     /// Whether a process still runs.
     fn is_alive(pid: u32) -> bool;
 
-    /// Every TCP connection of the network namespace that has an owner, named both ways round.
+    /// Every TCP connection of the network namespace that has an owner, in both orders of its ends.
     fn connections(namespace: u64) -> HashSet<Tuple>;
 
-    /// The kernel's number for the calling thread's network namespace; 0 where it tells none.
+    /// The number of the calling thread's network namespace; 0 if the kernel reports none.
     ///
     /// # Errors
-    /// What `socket(2)` reports.
+    /// An error of `socket(2)`.
     fn namespace() -> Result<u64, Errno>;
 
-    /// Whether a registry is that of this process's namespaces, so that the processes and addresses
-    /// in it are those that this process sees.
+    /// Whether a registry belongs to this process's namespaces, so that process numbers and
+    /// addresses in it mean the same here.
     fn is_own(registry: &Registry) -> bool;
 
-    /// The user that the process acts for.
+    /// The effective user of the process.
     fn user() -> u32;
 
     /// Seconds of the monotonic clock.
     fn second() -> u64;
 
-    /// Wakes all who sleep on a word.
+    /// Wakes all threads that wait on a word.
     fn wake_all(word: &AtomicU32) {
         Self::wake(word, u32::MAX);
     }
 }
 
-/// Whether an error is of the descriptor alone: another thread has closed it, or its number stands
-/// for another file by now. Of the connection, which may have other descriptors, it says nothing.
-pub(crate) fn says_nothing(error: Errno) -> bool {
+/// Whether an error concerns only the descriptor: another thread has closed it, or its number
+/// refers to another file by now. The connection, which may have other descriptors, is not
+/// affected.
+pub(crate) fn is_descriptor_error(error: Errno) -> bool {
     matches!(error, Errno::BADF | Errno::NOTSOCK)
 }
 
@@ -166,9 +167,10 @@ impl Kernel for Linux {
 
     fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
         let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        // Of a half that this end has shut down itself it says the same.
+        // The flags are also set if this end has shut down its own half.
         is_ready(socket, asked)
-            && is_tcp_open(socket).map_or_else(|error| !says_nothing(error), |is_open| !is_open)
+            && is_tcp_open(socket)
+                .map_or_else(|error| !is_descriptor_error(error), |is_open| !is_open)
     }
 
     fn undelay(socket: BorrowedFd<'_>) -> [bool; 2] {
@@ -203,7 +205,7 @@ impl Kernel for Linux {
     fn is_alive(pid: u32) -> bool {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // It is ready when the process has closed everything.
+            // A pidfd becomes readable when the process has closed everything.
             Ok(process) => !is_ready(process, PollFlags::IN),
             Err(error) => error != Errno::SRCH,
         }
@@ -238,14 +240,14 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     #[test]
-    fn number_that_is_another_file_by_now_is_no_hang_up() {
+    fn descriptor_of_another_file_is_not_hung_up() {
         let (file, _other) = rustix::pipe::pipe().expect("a pipe");
         drop(_other);
         assert!(!Linux::is_hung_up(file.as_fd()));
     }
 
     #[test]
-    fn half_that_this_end_shuts_is_no_hang_up() {
+    fn shutdown_by_this_end_is_not_a_hang_up() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let one = TcpStream::connect(address).expect("a connection");

@@ -1,14 +1,14 @@
-//! Byte streams through memory that the processes of one host share: what the sockets library and
-//! the tools that watch it stand on.
+//! Byte streams through memory that processes of one host share. The sockets library and the tools
+//! that watch it build on this crate.
 //!
-//! A connection is the kernel's first. Its connecting side offers it in a [`Registry`], its
-//! accepting side finds it there by the addresses that both know, and when both have agreed the
-//! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's
-//! end, and it takes over again where the rings will not do.
+//! Each connection starts as an ordinary TCP connection. The connecting side offers it in a
+//! [`Registry`]; the accepting side finds the offer by the addresses of both ends. When both have
+//! agreed, the stream moves to rings in shared memory ([`End`]). The kernel's socket stays open: it
+//! carries wakeups, reports the peer's end, and carries the bytes again where the rings cannot.
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! inheritance remote snapshot

@@ -1,40 +1,42 @@
-//! Which of two ways to send long messages is faster here: that is measured, now and then again.
+//! Measures which of two paths for long messages is faster, and repeats the measurement now and
+//! then.
 //!
-//! What counts is the time from one long message to the next, so that everything that a way costs
-//! is in it: the call, the peer's call, and the waiting of either.
+//! It measures the time from one long message to the next, which includes all costs of a path: the
+//! call, the peer's call, and the waiting of both.
 
 use crate::limits::STAY_MAX;
 
-/// A way to send.
+/// A path for long messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Copied into the ring, and out of it again.
     Ring = 0,
-    /// Named, and pulled by the receiver.
+    /// Named by a source, and pulled by the receiver.
     Source = 1,
 }
 
-/// Messages of a trial that are not measured: what the other way has left is still on its way.
+/// Messages at the start of a trial that are not measured, because the other path's last messages
+/// are still under way.
 const WARM_UP: u32 = 8;
-/// Bytes and messages of a trial.
+/// Bytes and messages that a trial measures at least.
 const BYTES_MIN: u64 = 4 << 20;
 const MESSAGES_MIN: u32 = 16;
-/// A longer pause is the program's own.
+/// A pause longer than this is the program's own.
 const PAUSE_NS: u64 = 20_000_000;
-/// Messages that go the faster way before both are tried again; twice as many each time that the
-/// same one wins, up to [`STAY_MAX`].
+/// Messages that take the faster path before both are tried again. Doubles each time that the same
+/// path wins, up to [`STAY_MAX`].
 const STAY_MIN: u32 = 256;
-/// Lengths from which on messages are judged on their own.
+/// Lengths that separate the classes of messages; each class is measured on its own.
 const CLASSES: [usize; 2] = [512 << 10, 2 << 20];
 
-/// What is known of the ways, for messages of each class of lengths.
+/// Measurements of the paths for each class of message lengths.
 #[derive(Debug, Default)]
 pub struct PathSelector {
     classes: [Class; CLASSES.len() + 1],
     last: Option<Last>,
 }
 
-/// The message before.
+/// The previous message.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     class: usize,
@@ -44,17 +46,17 @@ struct Last {
 
 #[derive(Debug, Default)]
 struct Class {
-    phase: Phase,
-    /// Messages in this phase.
+    phase: TrialPhase,
+    /// Messages sent in this phase.
     messages: u32,
-    /// Measured so far, of each way.
+    /// Bytes and nanoseconds measured so far, for each path.
     bytes: [u64; 2],
     ns: [u64; 2],
     stay: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
+enum TrialPhase {
     #[default]
     TryRing,
     TrySource,
@@ -62,7 +64,7 @@ enum Phase {
 }
 
 impl PathSelector {
-    /// How to send `len` bytes at the time `now`, in nanoseconds.
+    /// Chooses the path for `len` bytes sent at the time `now`, in nanoseconds.
     pub fn choose(&mut self, len: usize, now: u64) -> Way {
         let class = CLASSES.iter().filter(|&&from| len >= from).count();
         if let Some(last) = self.last.take()
@@ -78,17 +80,17 @@ impl PathSelector {
 impl Class {
     fn way(&self) -> Way {
         match self.phase {
-            Phase::TryRing => Way::Ring,
-            Phase::TrySource => Way::Source,
-            Phase::Stay(way) => way,
+            TrialPhase::TryRing => Way::Ring,
+            TrialPhase::TrySource => Way::Source,
+            TrialPhase::Stay(way) => way,
         }
     }
 
     fn learn(&mut self, len: u64, ns: u64) {
         self.messages += 1;
-        if self.phase == Phase::Stay(self.way()) {
+        if self.phase == TrialPhase::Stay(self.way()) {
             if self.messages >= self.stay {
-                self.begin(Phase::TryRing);
+                self.begin(TrialPhase::TryRing);
                 (self.bytes, self.ns) = Default::default();
             }
             return;
@@ -102,19 +104,19 @@ impl Class {
         if self.bytes[way] < BYTES_MIN || self.messages < WARM_UP + MESSAGES_MIN {
             return;
         }
-        if self.phase == Phase::TryRing {
-            return self.begin(Phase::TrySource);
+        if self.phase == TrialPhase::TryRing {
+            return self.begin(TrialPhase::TrySource);
         }
-        // Compares times per byte; without a difference the way that costs less of both cores.
+        // Compares times per byte. A tie goes to the source, which costs both cores less.
         let product = |ns: Way, bytes: Way| {
             u128::from(self.ns[ns as usize]) * u128::from(self.bytes[bytes as usize])
         };
         let source_wins = product(Way::Source, Way::Ring) <= product(Way::Ring, Way::Source);
         self.stay = (2 * self.stay).clamp(STAY_MIN, STAY_MAX);
-        self.begin(Phase::Stay(if source_wins { Way::Source } else { Way::Ring }));
+        self.begin(TrialPhase::Stay(if source_wins { Way::Source } else { Way::Ring }));
     }
 
-    fn begin(&mut self, phase: Phase) {
+    fn begin(&mut self, phase: TrialPhase) {
         self.phase = phase;
         self.messages = 0;
     }
@@ -124,7 +126,8 @@ impl Class {
 mod tests {
     use super::*;
 
-    /// Sends messages that take this long each way; returns how many went as a source.
+    /// Sends `count` messages that take `ns` nanoseconds on each path; returns how many went as a
+    /// source.
     fn run(
         path_selector: &mut PathSelector,
         len: usize,
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_faster_way_wins() {
+    fn faster_path_wins() {
         let (mut path_selector, mut now) = (PathSelector::default(), 0);
         let sources = run(&mut path_selector, 1 << 20, [100, 50], 20_000, &mut now);
         assert!(sources > 19_000, "{sources}");

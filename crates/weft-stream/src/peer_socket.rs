@@ -1,9 +1,9 @@
-//! The peer's socket as a descriptor of this process, for bytes that go back to the kernel: only
-//! by it they come into the queue from which this end reads (pidfd_getfd(2)).
+//! Fetches the peer's socket as a descriptor of this process (`pidfd_getfd(2)`). Only by that
+//! socket can bytes be put into the queue from which this end reads.
 //!
-//! The shared words say which processes may have it, and any process of the user can write those.
-//! So the kernel is asked which socket is the other end (`sock_diag`), and of what has been fetched
-//! whether it is that. Where the kernel does not let this process have it, there is none.
+//! The shared words say which processes may have the socket, but any process of the user can write
+//! those. So the kernel is asked which socket is the other end (`sock_diag`), and whether the
+//! fetched one is that. If the kernel does not permit the fetch, there is none.
 
 use std::fs::read_link;
 use std::net::SocketAddr;
@@ -20,9 +20,8 @@ use crate::pullers::descriptor_of;
 use crate::sock_diag::holder_of;
 use crate::tuple::Tuple;
 
-/// The other end of the connection that `own` is an end of, from one of the processes `pids`, of
-/// which the first `likely` has it by this number. It is fetched beyond the limit of descriptors
-/// that the program has, as if it were none.
+/// Fetches the other end of the connection of `own` from one of the processes `pids`, of which the
+/// first probably has it as descriptor `likely`. The program's descriptor limit does not count.
 pub(crate) fn fetch(
     own: BorrowedFd<'_>,
     pids: impl Iterator<Item = u32> + Clone,
@@ -34,7 +33,7 @@ pub(crate) fn fetch(
     })
 }
 
-/// The limit of descriptors (`RLIMIT_NOFILE`) is as high as it may be.
+/// Raises the soft limit of descriptors (`RLIMIT_NOFILE`) to the hard limit until it is dropped.
 struct Raised {
     before: Rlimit,
 }
@@ -53,7 +52,7 @@ impl Raised {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        // Another thread may have set one meanwhile.
+        // Another thread may have set a limit meanwhile.
         if getrlimit(Resource::Nofile).current == self.before.maximum {
             let _ = setrlimit(Resource::Nofile, self.before);
         }
@@ -67,7 +66,8 @@ fn fetch_within(
 ) -> Option<OwnedFd> {
     let (here, there) = ends(own)?;
     let held = holder_of(there, here).ok()??;
-    // A child of `vfork` in a PID namespace of its own could not open its parent.
+    // A child of `vfork` in a PID namespace of its own could not open its parent's files in
+    // `/proc`.
     let own_copy = copy_of(held.inode, likely);
     if own_copy.as_ref().is_some_and(|copy| is_other_end(copy.as_fd(), own)) {
         return own_copy;
@@ -81,7 +81,7 @@ fn fetch_within(
     .find(|fetched| is_other_end(fetched.as_fd(), own))
 }
 
-/// A copy of this process's descriptor `fd`, if it is the socket of this inode.
+/// A copy of this process's descriptor `fd`, if that is the socket with this inode.
 fn copy_of(inode: u32, fd: u32) -> Option<OwnedFd> {
     let link = read_link(format!("/proc/self/fd/{fd}")).ok()?;
     if link.to_str()? != format!("socket:[{inode}]") {
@@ -101,7 +101,7 @@ fn is_other_end(fetched: BorrowedFd<'_>, own: BorrowedFd<'_>) -> bool {
         && Tuple::new(here, there) == Tuple::new(ours, its)
 }
 
-/// A socket's own address and its peer's, as the kernel has them for IPv4 as well.
+/// A socket's own address and its peer's, with IPv4-mapped ones as IPv4.
 fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
     let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;

@@ -1,10 +1,10 @@
-//! The pipes by which alarms are rung. A byte in a pipe wakes a sleeper for less than half of what
-//! a byte over TCP costs, which goes through the kernel's whole stack.
+//! Pipes that wake the owners of alarms. A byte in a pipe wakes a sleeper at less than half the
+//! cost of a byte over TCP, which passes through the kernel's whole network stack.
 //!
-//! A pipe has a name beside the registry's, so that peers can open it (fifo(7)). The owner of the
-//! alarm has its epoll instance watch it, and only then says so in the registry, by the inode: a
-//! peer that has opened another file of that name does not take it for this one. The name stays
-//! while anybody uses the registry, and the alarm's next owner has the same pipe.
+//! A pipe has a name beside the registry's file, so that peers can open it (`fifo(7)`). The owner
+//! of the alarm first has its epoll instance watch the pipe, and then publishes the pipe's inode in
+//! the registry: a peer that has opened another file of that name notices the difference. The name
+//! stays while anybody uses the registry, and the alarm's next owner reuses the pipe.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use weft_sys::{ApartFd, SectionOnce};
 
 use crate::limits::ALARMS_MAX;
 
-/// Bytes that one call takes out of a pipe.
+/// Number of bytes that one call takes out of a pipe.
 const AT_ONCE: usize = 64;
 
-/// The pipe of an alarm that is the calling process's.
+/// The pipe of an alarm that this process owns.
 #[derive(Debug)]
 pub(crate) struct OwnPipe {
     fd: ApartFd,
@@ -35,7 +35,7 @@ impl AsFd for OwnPipe {
 }
 
 impl OwnPipe {
-    /// Opens the pipe of this name, and makes it if there is none. `None` if that cannot be.
+    /// Opens the pipe of this name, and creates it if there is none. `None` if that fails.
     pub(crate) fn open(path: &Path) -> Option<Self> {
         match mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -45,38 +45,38 @@ impl OwnPipe {
         Some(Self { fd: ApartFd::new(&file)?, inode })
     }
 
-    /// How peers know it.
+    /// The inode by which peers recognize the pipe.
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Takes the wakeups out of it.
+    /// Takes the wakeups out of the pipe.
     pub(crate) fn drain(&self) {
         let mut bytes = [0_u8; AT_ONCE];
         while read(&self.fd, &mut bytes) == Ok(AT_ONCE) {}
     }
 }
 
-/// Pipes of others that this process has opened, by alarm.
+/// Pipes of other processes that this process has opened, by alarm.
 #[derive(Debug)]
-pub(crate) struct Pipes(Vec<Theirs>);
+pub(crate) struct Pipes(Vec<PeerPipe>);
 
 #[derive(Debug, Default)]
-struct Theirs {
-    /// A thread has begun to open it. No other one waits for that: it may be a handler of a signal
-    /// that has interrupted this one.
+struct PeerPipe {
+    /// A thread has begun to open the pipe. Other threads do not wait for that: one may be a signal
+    /// handler that has interrupted it.
     is_begun: AtomicBool,
-    /// With its inode; `None`: it could not be opened.
+    /// The pipe and its inode; `None` if it could not be opened.
     opened: SectionOnce<Option<(ApartFd, u64)>>,
 }
 
 impl Pipes {
     pub(crate) fn new() -> Self {
-        Self((0..ALARMS_MAX).map(|_| Theirs::default()).collect())
+        Self((0..ALARMS_MAX).map(|_| PeerPipe::default()).collect())
     }
 
-    /// Rings the alarm of an index by its pipe, which the registry knows by `inode`, and which has
-    /// this name. `false`: it has none, or none that this process could open.
+    /// Wakes the owner of an alarm by its pipe, which has this inode in the registry, and this
+    /// name. `false` if the alarm has no pipe, or none that this process could open.
     pub(crate) fn ring(&self, index: usize, inode: u64, path: impl FnOnce() -> PathBuf) -> bool {
         if inode == 0 {
             return false;
@@ -87,24 +87,24 @@ impl Pipes {
             Some((ApartFd::new(&file)?, inode))
         });
         match opened {
-            // A full pipe wakes the sleeper, too.
+            // The sleeper wakes from a full pipe, too.
             Some((fd, of)) if *of == inode => matches!(write(fd, &[0]), Ok(1) | Err(Errno::AGAIN)),
             _ => false,
         }
     }
 }
 
-impl Theirs {
+impl PeerPipe {
     fn get(&self, open: impl FnOnce() -> Option<(ApartFd, u64)>) -> Option<&(ApartFd, u64)> {
         if self.opened.get().is_none() && !self.is_begun.swap(true, Ordering::Relaxed) {
-            let _ = self.opened.set(open()); // Nobody else has begun.
+            let _ = self.opened.set(open()); // No other thread has begun to open it.
         }
         self.opened.get()?.as_ref()
     }
 }
 
-/// Opens a pipe of this user's own. A process that has it open for both directions gets no SIGPIPE,
-/// and no end of it.
+/// Opens a pipe that belongs to this user. Because it is open for both directions, the process gets
+/// neither SIGPIPE nor an end of file.
 fn open_pipe(path: &Path) -> Option<(OwnedFd, u64)> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open(path, flags, Mode::empty()).ok()?;
@@ -126,7 +126,7 @@ mod tests {
         Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")))
     }
 
-    fn say(registry: &Registry, index: usize, inode: u64) {
+    fn publish(registry: &Registry, index: usize, inode: u64) {
         registry.alarm(index).pipe.store(inode, Ordering::Release);
     }
 
@@ -151,31 +151,31 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (registry(&dir), registry(&dir));
         let pipe = open(ours, 3).expect("a pipe");
-        assert!(!ring(theirs, 3), "nobody watches it yet");
-        say(ours, 3, pipe.inode());
+        assert!(!ring(theirs, 3), "the registry does not name it yet");
+        publish(ours, 3, pipe.inode());
         assert!(ring(theirs, 3) && is_readable(&pipe));
         pipe.drain();
         assert!(!is_readable(&pipe));
-        // One that is full is not waited for.
+        // The call does not wait for a full pipe.
         assert!((0..100_000).all(|_| ring(theirs, 3)) && is_readable(&pipe));
         pipe.drain();
         assert!(!is_readable(&pipe));
-        // The next owner has the same one, which the peer has open.
+        // The next owner has the same pipe, which the peer has open.
         drop(pipe);
         let next = open(ours, 3).expect("the pipe");
-        say(ours, 3, next.inode());
+        publish(ours, 3, next.inode());
         assert!(ring(theirs, 3) && is_readable(&next));
-        say(ours, 3, next.inode() + 1);
-        assert!(!ring(theirs, 3), "that would be another one");
+        publish(ours, 3, next.inode() + 1);
+        assert!(!ring(theirs, 3), "another inode");
     }
 
     #[test]
-    fn file_that_is_no_own_pipe_is_not_written_to() {
+    fn file_that_is_not_an_own_pipe_is_not_written_to() {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (registry(&dir), registry(&dir));
         std::fs::write(ours.pipe_path(5), "no pipe").expect("a file");
         assert!(open(ours, 5).is_none());
-        say(ours, 5, 1);
+        publish(ours, 5, 1);
         assert!(!ring(theirs, 5));
         assert!(!ring(theirs, ALARMS_MAX - 1));
         mknodat(CWD, ours.pipe_path(6), FileType::Fifo, Mode::from_raw_mode(0o666), 0)
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_to_leave_removes_the_names() {
+    fn last_user_removes_the_names_of_pipes() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = registry(&dir);
         let _pipe = open(registry, 7).expect("a pipe");

@@ -1,5 +1,5 @@
-//! Where a hostile peer would write, and what its victim may do then: for tests and fuzz targets
-//! that play both.
+//! Words that a hostile peer may overwrite, and calls that its victim may make, for tests and fuzz
+//! targets that play both.
 
 use std::io::IoSliceMut;
 use std::mem::offset_of;
@@ -14,7 +14,7 @@ use crate::layout::{Direction, Entry, Page, Side, SourceEntry, entry_at, slot_at
 use crate::limits::SOURCES_MAX;
 use crate::source::Owner;
 
-/// Where in a registry's file the words of a connection are, but for the locks: a peer can hold
+/// Offsets of a connection's words in the registry's file, except the locks: a peer could hold
 /// those for ever, as it can its own.
 #[must_use]
 pub fn peers_words(slot: usize) -> Vec<usize> {
@@ -32,8 +32,8 @@ pub fn peers_words(slot: usize) -> Vec<usize> {
     sides.chain(directions).chain(sources).chain(filled).collect()
 }
 
-/// Does one of all the calls on an end, but for those that count who has it, with `len` bytes where
-/// there are any; then asks everything that can be asked.
+/// Makes one of the calls on an end, except those that count holders, with `len` bytes where the
+/// call takes any; then calls all the getters.
 pub fn call(end: &End, socket: BorrowedFd<'_>, which: u8, len: usize) {
     const MSG_NOSIGNAL: i32 = 0x4000;
     let mut bytes = vec![0; len];

@@ -1,5 +1,5 @@
-//! How a send is deferred: the whole pages of the message's longest part stay where they are, what
-//! lies before and behind them is copied (Balaji 2006, 5.3: hybrid with buffer copies).
+//! Splits a message for a deferred send: the whole pages of its longest part stay in place, and the
+//! bytes before and behind them are copied (Balaji 2006, 5.3: hybrid with buffer copies).
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use weft_sys::{Buffers, Region};
 use crate::layout::PAGE;
 use crate::limits::PLAN_PIECES_MAX;
 
-/// Fewer whole pages are not worth protecting.
+/// Fewer bytes of whole pages are not worth protecting.
 const PAGES_LEN_MIN: usize = 8 * PAGE;
-/// A source to be.
+/// The pieces of a source, before it is posted.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     pieces: [(usize, usize); PLAN_PIECES_MAX],
@@ -21,25 +21,26 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Bytes that are copied at most.
+    /// Maximum number of bytes that are copied.
     pub const EDGES_LEN: usize = 16 << 10;
-    /// Bytes of a source that stay where they are at most.
+    /// Maximum number of bytes of a source that stay in place.
     pub const PAGES_LEN_MAX: usize = 1 << 20;
 
-    /// What it consists of: addresses and lengths in bytes.
+    /// The pieces: addresses and lengths in bytes.
     #[must_use]
     pub fn pieces(&self) -> &[(usize, usize)] {
         &self.pieces[..self.count]
     }
 
-    /// The pages to protect; empty if all is copied.
+    /// The pages to protect; empty if everything is copied.
     #[must_use]
     pub fn pages(&self) -> &Range<usize> {
         &self.pages
     }
 
-    /// Of the first bytes of the buffers, `most` at most, with edges copied to `edges`, an address
-    /// with room for [`Plan::EDGES_LEN`]: by `copy`, which learns where each goes.
+    /// Plans a source for the first bytes of the buffers, `most` at most. `copy` is called for each
+    /// head and tail with the address to copy it to. `edges` is an address with room for
+    /// [`Plan::EDGES_LEN`] bytes.
     #[must_use]
     pub fn of(
         buffers: Buffers<'_>,
@@ -62,7 +63,7 @@ impl Plan {
                 let rest = wanted - tail;
                 rest < PAGE && plan.add_edge(&region, tail, rest, edges, &mut copy)
             } else {
-                false // The next source's.
+                false // It belongs to the next source.
             };
             if !whole || wanted < region.len() {
                 break;
@@ -71,13 +72,13 @@ impl Plan {
         plan
     }
 
-    /// How many bytes of the message it is.
+    /// Number of bytes of the message that the plan covers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it is none of it.
+    /// Whether the plan covers no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -87,7 +88,7 @@ impl Plan {
         self.copied + more > Self::EDGES_LEN
     }
 
-    /// Copies bytes of a region, as many as there is room for; whether that was all.
+    /// Copies as many bytes of a region as there is room for, and returns whether these were all.
     fn add_edge(
         &mut self,
         region: &Region,
@@ -105,7 +106,7 @@ impl Plan {
         taken == len
     }
 
-    /// Adds a piece, or makes the last one longer.
+    /// Adds a piece, or extends the last one.
     fn add(&mut self, (addr, len): (usize, usize)) {
         self.len += len;
         if let Some(last) = self.count.checked_sub(1).map(|last| &mut self.pieces[last])
@@ -132,10 +133,10 @@ mod tests {
     use std::io::IoSliceMut;
 
     proptest! {
-        /// However a message is laid out, its sources together are the message, their pages are
-        /// whole and the program's own, and there is an end.
+        /// For any layout, the sources of a message together are the message, their pages are whole
+        /// pages within it, and the number of sources is finite.
         #[test]
-        fn sources_are_the_message(
+        fn sources_together_make_up_the_message(
             lens in prop::collection::vec(prop_oneof![0..300_usize, 0..200_000_usize], 1..6),
             shift in 0..PAGE,
             most in 1..3 * Plan::PAGES_LEN_MAX,

@@ -1,4 +1,4 @@
-//! The TCP connections of a network namespace, as `/proc/net/tcp` lists them (proc(5)).
+//! Lists the TCP connections of a network namespace, from `/proc/net/tcp` (`proc(5)`).
 
 use std::collections::HashSet;
 use std::fs::read_to_string;
@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::tuple::Tuple;
 
-/// Every connection in the kernel that has an owner, named both ways round.
+/// Every connection of the kernel that has an owner, in both orders of its ends.
 pub(crate) fn listed(namespace: u64) -> HashSet<Tuple> {
     let files = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
     let texts = files.map(|file| read_to_string(file).unwrap_or_default());
@@ -16,7 +16,7 @@ pub(crate) fn listed(namespace: u64) -> HashSet<Tuple> {
     both_ways.map(|tuple| tuple.in_namespace(namespace)).collect()
 }
 
-/// A line of `/proc/net/tcp` (proc(5)): both addresses. `None` for a socket that no process has.
+/// Parses the addresses in a line of `/proc/net/tcp`. `None` for a socket that no process has.
 fn parse(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     let mut fields = line.split_whitespace().skip(1);
     let (own, peer) = (address(fields.next()?)?, address(fields.next()?)?);
@@ -24,7 +24,7 @@ fn parse(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     (inode != "0").then_some((own, peer))
 }
 
-/// Hexadecimal words in the CPU's byte order, and a port.
+/// Parses hexadecimal words in the CPU's byte order, and a port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -48,7 +48,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn the_kernels_list_is_read() {
+    fn list_contains_an_open_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
         let (own, peer) = (client.local_addr(), client.peer_addr());

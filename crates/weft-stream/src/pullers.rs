@@ -1,9 +1,9 @@
-//! Whose memory a receiver reads: the process that names a long message is one that has the other
-//! end of the connection open, as the kernel says.
+//! Checks whose memory a receiver reads: the process that a source names must have the other end of
+//! the connection open, as the kernel reports.
 //!
 //! The words that name a message lie in memory that every process of the user can write. A process
-//! that has more rights than those (a daemon that has changed its user) must not be led to read
-//! the memory of a third process, or its own, and to hand it to its program as received.
+//! with more rights (a daemon that has changed its user) must not be tricked into reading the
+//! memory of a third process, or its own, and delivering it to its program as received data.
 
 use std::fs::{read_dir, read_link};
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ use crate::registry::Registry;
 use crate::sock_diag::holder_of;
 use crate::words::Role;
 
-/// Whether the process `pid` has the socket of the side `role` of a slot open. What the kernel has
-/// found out about a process is remembered for the connection.
+/// Whether the process `pid` has the socket of the side `role` open. The last process that the
+/// kernel has confirmed is remembered for each side.
 pub(crate) fn is_side(registry: &Registry, slot: usize, role: Role, pid: u32) -> bool {
     let Some(known) = registry.pullers.get(2 * slot + role as usize) else { return false };
     let proven = u64::from(registry.generation(slot)) << 32 | u64::from(pid);
@@ -36,8 +36,8 @@ pub(crate) fn is_side(registry: &Registry, slot: usize, role: Role, pid: u32) ->
     is_side
 }
 
-/// One of a process's descriptors that is the socket of this inode (proc_pid_fd(5)): `likely`, or
-/// any other.
+/// A descriptor of a process that refers to the socket with this inode (`proc_pid_fd(5)`). `likely`
+/// is tried first.
 pub(crate) fn descriptor_of(pid: u32, inode: u32, likely: u32) -> Option<i32> {
     let name = format!("socket:[{inode}]");
     let is_it = |link: PathBuf| link.to_str() == Some(&name);

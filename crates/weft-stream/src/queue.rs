@@ -1,4 +1,4 @@
-//! The queue of a direction: a ring or credits, as the connection's flow control says.
+//! The queue of one direction: a ring, or buffers with credits, depending on the flow control.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::registry::Registry;
 use crate::ring::{Broken, Ring};
 use crate::words::{Direction, NONE, Role};
 
-/// The bytes of one direction, put and not yet taken.
+/// The bytes of one direction that have been put and not yet taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Queue {
     Packed(Ring),
@@ -19,7 +19,7 @@ pub(crate) enum Queue {
 }
 
 impl Queue {
-    /// Of the direction in which `from` sends.
+    /// The queue of the direction in which `from` sends.
     pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role, flow: Flow) -> Self {
         match flow {
             Flow::Packed => Self::Packed(Ring::of(registry, slot, from)),
@@ -43,7 +43,8 @@ impl Queue {
         crate::ring::used(words.head.load(Ordering::Acquire), tail)
     }
 
-    /// Bytes that the writer may put. A ring that is full for the first time gets a bigger one.
+    /// Bytes that the writer may put. A small ring counts as the big one that replaces it when
+    /// full.
     #[inline]
     pub(crate) fn room(&self) -> Result<usize, Broken> {
         match self {
@@ -56,8 +57,8 @@ impl Queue {
         }
     }
 
-    /// How many bytes there will be room for, whatever happens. Those of credits depend on how they
-    /// are cut: none. The writer's lock is held.
+    /// Allocates memory for all room there is and returns it in bytes. The room of credits depends
+    /// on how messages are cut, so none is guaranteed: 0. The caller holds the writer's lock.
     pub(crate) fn reserve(&self) -> usize {
         match self {
             Self::Packed(ring) if ring.reserve() => ring.room().unwrap_or(0),
@@ -65,8 +66,8 @@ impl Queue {
         }
     }
 
-    /// Whether the socket is reported as writable: there is a good part of all room. So it is,
-    /// too, if a call will say what is wrong.
+    /// Whether the socket is reported as writable: a large part of the room is free. It is also
+    /// reported if the words are corrupt, so that the program's next call gets the error.
     #[inline]
     pub(crate) fn is_writable(&self) -> bool {
         let enough = match self {
@@ -76,7 +77,8 @@ impl Queue {
         self.room().map_or(true, |room| room >= enough)
     }
 
-    /// Puts as many bytes as there is room for, and returns how many. The writer's lock is held.
+    /// Puts as many bytes as there is room for, and returns how many. The caller holds the writer's
+    /// lock.
     #[inline]
     pub(crate) fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
         match self {
@@ -85,8 +87,8 @@ impl Queue {
         }
     }
 
-    /// Fills the buffers with what is there, and returns how many bytes that was; with `keep` the
-    /// bytes stay. The reader's lock is held.
+    /// Fills the buffers with unread bytes and returns how many; with `keep` the bytes stay in the
+    /// queue. The caller holds the reader's lock.
     #[inline]
     pub(crate) fn take(&self, buffers: Buffers<'_>, keep: bool) -> Result<usize, Broken> {
         match self {
@@ -95,7 +97,7 @@ impl Queue {
         }
     }
 
-    /// Drops up to `len` bytes, and returns how many. The reader's lock is held.
+    /// Drops up to `len` bytes, and returns how many. The caller holds the reader's lock.
     pub(crate) fn skip(&self, len: usize) -> Result<usize, Broken> {
         match self {
             Self::Packed(ring) => ring.skip(len),
@@ -103,7 +105,7 @@ impl Queue {
         }
     }
 
-    /// Whether the writer has room because of what the reader has just taken.
+    /// Whether what the reader has just taken has given the writer room.
     pub(crate) fn has_made_room(&self) -> bool {
         match self {
             Self::Packed(_) => true,
@@ -111,8 +113,7 @@ impl Queue {
         }
     }
 
-    /// Returns to the writer, before it is due, what the reader has taken so far. Whether there was
-    /// anything to return.
+    /// Returns pending credits to the writer at once. `false` if there were none.
     #[inline]
     pub(crate) fn acknowledge(&self) -> bool {
         match self {
@@ -121,7 +122,7 @@ impl Queue {
         }
     }
 
-    /// A number that changes when the writer gets room.
+    /// A number that changes whenever the writer gets room.
     #[inline]
     pub(crate) fn returned(&self) -> u64 {
         match self {
@@ -130,7 +131,7 @@ impl Queue {
         }
     }
 
-    /// Counts what the writer has put or named.
+    /// Counts one message that the writer has put or named.
     #[inline]
     pub(crate) fn count_message(&self) {
         let messages = &self.words().messages;
@@ -138,7 +139,7 @@ impl Queue {
         messages.store(sum, Ordering::Relaxed);
     }
 
-    /// Counts that the writer has found no room, and how much of the memory bytes lay in then.
+    /// Counts that the writer found no room, and how much of the memory held bytes at that time.
     #[cold]
     pub(crate) fn count_stall(&self) {
         let words = self.words();
@@ -170,7 +171,7 @@ mod tests {
     use crate::sweep::take_slot;
     use crate::tuple::Tuple;
 
-    /// A queue in a registry of its own.
+    /// A packed or credit queue in a registry of its own.
     fn queue(flow: Flow) -> Queue {
         let dir = tempfile::tempdir().expect("a directory");
         let registry: &'static Registry =
@@ -185,7 +186,7 @@ mod tests {
         queue
     }
 
-    /// Bytes that tell where they were in a stream.
+    /// Bytes that encode their position in a stream.
     fn pattern(at: usize, len: usize) -> Vec<u8> {
         (at..at + len).map(|position| (position % 251) as u8).collect()
     }
@@ -278,18 +279,18 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
         #[test]
-        fn packed_bytes_come_as_they_went(steps in prop::collection::vec(step(), 1..120)) {
+        fn ring_delivers_bytes_in_order(steps in prop::collection::vec(step(), 1..120)) {
             follows_the_model(Flow::Packed, &steps)?;
         }
 
         #[test]
-        fn bytes_in_buffers_come_as_they_went(steps in prop::collection::vec(step(), 1..120)) {
+        fn credit_buffers_deliver_bytes_in_order(steps in prop::collection::vec(step(), 1..120)) {
             follows_the_model(Flow::Credit, &steps)?;
         }
 
-        /// The peer may write what it likes into every word that both share.
+        /// The peer may write any value into the words that both sides share.
         #[test]
-        fn garbage_is_an_error(
+        fn corrupt_words_cause_errors_and_no_panic(
             credit: bool,
             words in prop::collection::vec((0..9_usize, prop_oneof![
                 any::<u64>(),
@@ -301,7 +302,7 @@ mod tests {
             let queue = queue(if credit { Flow::Credit } else { Flow::Packed });
             put(&queue, &pattern(0, 40_000), 0).expect("sound");
             for (which, value) in words {
-                garble(&queue, which, value);
+                corrupt(&queue, which, value);
             }
             for step in steps {
                 match step {
@@ -317,8 +318,8 @@ mod tests {
         }
     }
 
-    /// Overwrites one of the words by which both sides agree.
-    fn garble(queue: &Queue, which: usize, value: u64) {
+    /// Overwrites one of the words that both sides share.
+    fn corrupt(queue: &Queue, which: usize, value: u64) {
         let words = queue.words();
         let shared = [
             &words.head,
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn credits_are_returned_by_halves() {
+    fn credits_are_returned_when_half_are_used_or_on_acknowledge() {
         let queue = queue(Flow::Credit);
         for _ in 0..CREDITS {
             assert_eq!(put(&queue, b"x", 0), Ok(1));
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_tell_how_much_of_the_memory_is_used() {
+    fn stalls_count_used_and_allotted_bytes() {
         for (flow, most) in [(Flow::Packed, SMALL_RING_LEN + BIG_RING_LEN), (Flow::Credit, 32)] {
             let queue = queue(flow);
             let len = if flow == Flow::Packed { 1_000 } else { 1 };

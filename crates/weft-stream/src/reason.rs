@@ -1,7 +1,7 @@
-//! Why a connection is the kernel's.
+//! Reasons why TCP carries a connection.
 
-/// Why TCP carries a connection. As a number it is in shared memory, so that the order is part of
-/// the layout.
+/// Why TCP carries a connection. The numbers are in shared memory, so the order is a part of the
+/// layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {
@@ -15,50 +15,50 @@ pub enum Reason {
     Ended,
     /// There is no registry.
     Registry,
-    /// The registry is full.
+    /// The registry has no free slot.
     Room,
-    /// One socket is both ends.
+    /// The socket is connected to itself.
     Itself,
-    /// The socket was connected by a system call that no hook has seen.
+    /// The socket was connected by a system call that no hook saw.
     Unseen,
-    /// A call that waits for the connection to be made may have moved bytes that nobody counted.
+    /// A call that waits for the connection to be made may have moved bytes that were not counted.
     Early,
-    /// Urgent data (`MSG_OOB`), or data with the connection's start (`MSG_FASTOPEN`).
+    /// Urgent data (`MSG_OOB`), or data sent with the connection's start (`MSG_FASTOPEN`).
     Urgent,
-    /// The kernel's notices of zero copy (`MSG_ZEROCOPY`).
+    /// The program wants the kernel's zero-copy notifications (`MSG_ZEROCOPY`).
     Notices,
-    /// A socket option that only the kernel has.
+    /// A socket option that only the kernel implements.
     Option,
-    /// Signals for input and output (`O_ASYNC`).
+    /// Signal-driven I/O (`O_ASYNC`).
     Signals,
-    /// Several instances of epoll watch it, or one that is watched itself.
+    /// Several epoll instances watch the socket, or one that is watched itself.
     Watched,
-    /// It went to another process over a Unix socket.
+    /// The socket was passed to another process over a Unix socket.
     PassedOn,
-    /// A child was born before both ends had agreed.
+    /// A child was forked before both ends had agreed.
     Forked,
-    /// The program gives up system calls that it does not make itself.
+    /// The program installs a seccomp filter that may forbid system calls that Weft needs.
     Seccomp,
-    /// A program that Weft does not count has been started with it.
+    /// A program that Weft does not count was started with the socket.
     Started,
-    /// A process shares descriptors, memory or process numbers in a way that is not counted.
+    /// A process shares descriptors, memory or process numbers in a way that Weft does not count.
     Processes,
-    /// The C library reads or writes it by ways of its own (a `FILE` has its number).
+    /// The C library reads or writes the socket by itself (a `FILE` has its descriptor).
     Stdio,
-    /// The program uses something that reaches connections unseen.
+    /// The program uses a facility that reaches connections without passing the hooks.
     ByHand,
-    /// The process has become another user.
+    /// The process has changed its user.
     User,
-    /// It was shut down with bytes on their way.
+    /// A direction was shut down with bytes unread.
     Shut,
-    /// A writer has waited long for room, and the peer reads nothing: TCP may have more.
+    /// A writer has waited long for room, and the peer reads nothing: TCP may have more room.
     Stalled,
-    /// The last ones to the same address have ended before they gained by memory.
+    /// The last connections to the same address ended too early to gain by memory.
     Brief,
 }
 
 impl Reason {
-    /// All, in the order of their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Self; 25] = [
         Self::Rule,
         Self::Remote,
@@ -87,7 +87,7 @@ impl Reason {
         Self::Brief,
     ];
 
-    /// A word for it.
+    /// The reason's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -119,7 +119,7 @@ impl Reason {
         }
     }
 
-    /// The same for a reader.
+    /// A description for a person.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! What the processes of one user and host share: a file with a slot for each connection, and a
-//! table in which the accepting side finds what the connecting side offers.
+//! The registry: a file that processes of one user on one host share, with a slot for each
+//! connection and a table in which the accepting side finds what the connecting side offers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::reason::Reason;
 use crate::slot_file::{Format, OpenError, SlotFile};
 use crate::tuple::{Tuple, from_halves, halves};
 
-/// The file of slots, of which each is a connection's.
+/// The file's format; each slot belongs to one connection.
 static FORMAT: Format = Format {
     name: "weft-sockets",
     version: VERSION,
@@ -31,32 +31,32 @@ static FORMAT: Format = Format {
     slot_len: SLOT_LEN,
 };
 
-/// The shared file, mapped.
+/// The shared file, mapped into this process.
 #[derive(Debug)]
 pub struct Registry {
     file: SlotFile,
     user: u32,
-    /// The second in which the dead were looked for.
+    /// The second of the last sweep for slots of dead processes.
     pub(crate) swept: AtomicU64,
-    /// The same of offers.
+    /// The second of the last sweep for offers of dead processes.
     pub(crate) offers_swept: AtomicU64,
-    /// For each side of each slot: the process whose memory may be read as its sender's
+    /// For each side of each slot, the process whose memory may be read as its sender's
     /// ([`crate::pullers`]).
     pub(crate) pullers: Vec<AtomicU64>,
-    /// Others' pipes, by alarm.
+    /// Pipes of other processes, by alarm.
     pub(crate) pipes: Pipes,
 }
 
 impl Registry {
-    /// Opens this process's registry in `directory`, and makes it if there is none.
+    /// Opens this process's registry in `directory`, and creates it if there is none.
     ///
     /// # Errors
-    /// What the file system says; `EPERM` if somebody else's file has the name.
+    /// An error of the file system; `EPERM` if a file of another user has the name.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
         SlotFile::open(directory, &FORMAT).map(Self::of)
     }
 
-    /// The registries of this user in `directory`, to look at only.
+    /// The registries of this user in `directory`, read-only.
     #[must_use]
     pub fn existing(directory: &Path) -> Vec<Self> {
         SlotFile::existing(directory, &FORMAT).map(Self::of).collect()
@@ -80,47 +80,47 @@ impl Registry {
         self.file.path()
     }
 
-    /// Whether it is that of this process's namespaces, so that the processes and addresses in it
-    /// are those that this process sees.
+    /// Whether the registry belongs to this process's namespaces, so that process numbers and
+    /// addresses in it mean the same here.
     pub(crate) fn is_own(&self) -> bool {
         self.file.is_own()
     }
 
-    /// The user whose it is.
+    /// The user who owns the registry.
     #[must_use]
     pub fn user(&self) -> u32 {
         self.user
     }
 
-    /// This process will not use it any more. The last one removes the name.
+    /// Ends this process's use of the registry. The last user removes the file's name.
     pub fn leave(&self) {
         self.file.leave(|| {
             let made = |&index: &usize| self.alarm(index).made.load(Ordering::Relaxed) != 0;
             for index in (0..ALARMS_MAX).filter(made) {
-                let _ = unlink(self.pipe_path(index)); // It may never have come to be.
+                let _ = unlink(self.pipe_path(index)); // The pipe may not have been created.
             }
         });
     }
 
-    /// The name of an alarm's pipe.
+    /// The path of an alarm's pipe.
     pub(crate) fn pipe_path(&self, index: usize) -> PathBuf {
         let mut path = self.path().as_os_str().to_owned();
         path.push(format!(".alarm-{index}"));
         path.into()
     }
 
-    /// A child, born by fork, uses it too.
+    /// Counts a child, born by `fork`, as a user of the registry.
     pub fn enter(&self) {
         self.file.enter();
     }
 
-    /// Takes a slot that nobody has. `None` if all are taken.
+    /// Reserves a free slot. `None` if all are taken.
     pub(crate) fn reserve(&self) -> Option<usize> {
         self.file.bitmap().take()
     }
 
-    /// Prepares the directory entry of a reserved slot for a connection. Returns the slot with its
-    /// generation. `None` if there is no memory: the slot has been given back.
+    /// Fills the directory entry of a reserved slot, and returns the slot with its generation.
+    /// `None` if there is no memory; the slot is free again then.
     pub(crate) fn prepare(&self, slot: usize, tuple: &Tuple) -> Option<(usize, u32)> {
         if self.open_slot(slot).is_err() {
             self.file.bitmap().give(slot);
@@ -143,24 +143,24 @@ impl Registry {
         SlotState::on(&self.entry(slot).state)
     }
 
-    /// Shows a prepared slot to those who look at connections, but not to those who look for one to
-    /// join.
+    /// Publishes a prepared slot to observers, but not to the table of offers.
     pub(crate) fn show(&self, slot: usize, generation: u32, transport: u32) {
         self.entry(slot).transport.store(transport, Ordering::Relaxed);
         self.state(slot).publish(generation);
     }
 
-    /// What carries a slot's connection.
+    /// The carrier of a slot's connection.
     pub(crate) fn transport(&self, slot: usize) -> u32 {
         self.entry(slot).transport.load(Ordering::Relaxed)
     }
 
-    /// Shows a prepared slot to those who look for the tuple. `false` if the table has no room.
+    /// Publishes a prepared slot in the table of offers. `false` if the table has no room.
     pub(crate) fn publish(&self, slot: usize, generation: u32, tuple: &Tuple) -> bool {
         self.state(slot).publish(generation);
         let words = || self.bucket(tuple);
         for word in words() {
-            // The system has one connection of these addresses: any other offer has died.
+            // The system has one connection with these addresses, so another offer for them is
+            // stale.
             if let Some((stale, name)) = found(word)
                 && self.tuple_of(stale) == *tuple
             {
@@ -179,14 +179,13 @@ impl Registry {
         has_room
     }
 
-    /// Whether any connection is offered: without a tuple, which the kernel would have to be asked
-    /// for.
+    /// Whether any connection is offered. It takes no tuple, which would cost system calls to find.
     #[must_use]
     pub fn has_offers(&self) -> bool {
         self.counters().in_table.load(Ordering::Acquire) != 0
     }
 
-    /// Takes the offers of slots that are `dead` out of the table.
+    /// Withdraws the offers of slots that are `dead`.
     pub(crate) fn withdraw_offers(&self, dead: impl Fn(usize) -> bool) {
         let words = (0..BUCKETS_COUNT * WAYS).map(|word| self.word(BUCKETS + 4 * word));
         for word in words {
@@ -198,7 +197,7 @@ impl Registry {
         }
     }
 
-    /// Takes an offer of this name out of a word of the table. `false` if it is not there any more.
+    /// Removes a name from a word of the table. `false` if it is not there any more.
     fn take_from_table(&self, word: &AtomicU32, name: u32) -> bool {
         let taken = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if taken {
@@ -207,8 +206,8 @@ impl Registry {
         taken
     }
 
-    /// The slot in which a connection is offered, and its generation. Taken from the table: one
-    /// side accepts. What is taken is the offer that was looked at: its name has the generation.
+    /// Takes the offer of a connection out of the table, and returns its slot and generation. Only
+    /// one process gets it. The name includes the generation, so it is the offer that was checked.
     pub(crate) fn find(&self, tuple: &Tuple) -> Option<(usize, u32)> {
         let mut words = self.bucket(tuple);
         let (slot, generation) = words.find_map(|word| {
@@ -221,15 +220,15 @@ impl Registry {
         Some((slot, generation))
     }
 
-    /// Gives a slot back that nobody of this generation uses any more, and adds what the connection
-    /// has moved to the sums. Of several who come here at once, and of those who come too late, one
-    /// does it.
+    /// Releases a slot that nobody of this generation uses any more, and adds what the connection
+    /// has moved to the totals. Of several callers only the first does it, and a late one does
+    /// nothing.
     pub(crate) fn release(&self, slot: usize, generation: u32) {
         self.release_unless(slot, generation, || false);
     }
 
-    /// The same, unless somebody `holds` it: who comes to hold a slot says so first and then looks
-    /// whether it is live, so that one of the two sees the other.
+    /// Releases a slot unless a process `holds` it. A process that becomes a holder first counts
+    /// itself and then checks that the slot is live, so that one of the two sees the other.
     pub(crate) fn release_unless(&self, slot: usize, generation: u32, holds: impl Fn() -> bool) {
         if !self.state(slot).release(generation) {
             return;
@@ -246,7 +245,7 @@ impl Registry {
             self.take_from_table(word, name(slot, generation));
         }
         for direction in 0..2 {
-            // The first piece stays for the next connection.
+            // The first piece of memory stays for the next connection.
             let filled = self.filled(slot, direction);
             let len = filled.load(Ordering::Relaxed) as usize;
             if len > FILL_LEN {
@@ -259,18 +258,19 @@ impl Registry {
         self.file.bitmap().give(slot);
     }
 
-    /// A slot's flow control.
+    /// The flow control of a slot's connection.
     pub(crate) fn flow(&self, slot: usize) -> Flow {
         Flow::of(self.entry(slot).flow.load(Ordering::Relaxed))
     }
 
-    /// Says why a slot's connection has gone back to TCP. `false` if a reason is there already.
+    /// Records why a slot's connection has fallen back to TCP. `false` if a reason is recorded
+    /// already.
     pub(crate) fn note_left(&self, slot: usize, why: Reason) -> bool {
         let word = &self.entry(slot).left;
         word.compare_exchange(0, why as u32 + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Why a slot's connection has gone back to TCP, if it has.
+    /// Why a slot's connection has fallen back to TCP, if it has.
     pub(crate) fn left(&self, slot: usize) -> Option<Reason> {
         let stored = self.entry(slot).left.load(Ordering::Relaxed);
         Reason::ALL.get(stored.checked_sub(1)? as usize).copied()
@@ -281,12 +281,12 @@ impl Registry {
         &self.entry(slot).filled[direction]
     }
 
-    /// Gives the big ring memory at `offset`, and returns up to where there is some. Less than that
-    /// if there is none to be had. Only the writer of the direction calls it.
+    /// Gives the big ring memory up to beyond `offset`, and returns the length that has memory. It
+    /// is less if there is no memory to be had. Only the writer of the direction calls it.
     #[cold]
     pub(crate) fn fill(&self, slot: usize, direction: usize, offset: usize) -> usize {
         let filled = self.filled(slot, direction);
-        // Whole pieces, whatever another process has written.
+        // Round to whole pieces, since another process may have written any value.
         let mut len = filled.load(Ordering::Relaxed) as usize / FILL_LEN * FILL_LEN;
         while len <= offset && len < BIG_RING_LEN {
             let start = big_ring_at(slot, direction) + len;
@@ -299,13 +299,14 @@ impl Registry {
         len.min(BIG_RING_LEN)
     }
 
-    /// Makes a slot accessible in this process.
+    /// Makes a slot's words accessible in this process.
     pub(crate) fn open_slot(&self, slot: usize) -> Result<(), Errno> {
         const OPEN: u32 = 1;
         self.file.open_slot(slot, OPEN, SLOT_SMALL_LEN)
     }
 
-    /// Gives back the address space of slots that this process has not used: it will use no others.
+    /// Releases the address space of slots that this process has not used. It can use no others
+    /// later.
     pub fn shrink(&'static self) {
         self.file.shrink();
     }
@@ -321,7 +322,7 @@ impl Registry {
         self.file.bitmap().count()
     }
 
-    /// Whether this process may look at a slot's words.
+    /// Whether this process may read a slot's words.
     pub(crate) fn is_accessible(&self, slot: usize) -> bool {
         !self.file.is_used() || self.open_slot(slot).is_ok()
     }
@@ -363,17 +364,17 @@ impl Registry {
         self.memory().structure(0)
     }
 
-    /// A slot's line in the directory.
+    /// The directory entry of a slot.
     pub(crate) fn entry(&self, slot: usize) -> &layout::Entry {
         self.memory().structure(entry_at(slot))
     }
 
-    /// A slot's words.
+    /// The words of a slot.
     pub(crate) fn page(&self, slot: usize) -> &layout::Page {
         self.memory().structure(slot_at(slot))
     }
 
-    /// An alarm's words.
+    /// The words of an alarm.
     pub(crate) fn alarm(&self, index: usize) -> &layout::AlarmEntry {
         self.memory().structure(alarm_at(index))
     }
@@ -384,11 +385,11 @@ impl Registry {
     }
 }
 
-/// Bits of a name that hold the slot's number, plus one.
+/// Bits of a table name that hold the slot's number plus one.
 const SLOT_BITS: u32 = 13;
 const _: () = assert!(CONNECTIONS_MAX < 1 << SLOT_BITS);
 
-/// How the table names a slot of a generation: another one's offer is not mistaken for it.
+/// The name of a slot of a generation in the table. It differs from that of another generation.
 fn name(slot: usize, generation: u32) -> u32 {
     generation << SLOT_BITS | u32::try_from(slot + 1).unwrap_or(0)
 }
@@ -400,7 +401,7 @@ fn found(word: &AtomicU32) -> Option<(usize, u32)> {
     (slot < CONNECTIONS_MAX).then_some((slot, name))
 }
 
-/// Whether both ends of a connection are on this host, as far as its addresses tell.
+/// Whether both ends of a connection are on this host, as far as its addresses show.
 #[must_use]
 pub fn is_local(own: SocketAddr, peer: SocketAddr) -> bool {
     let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_is_found_once() {
+    fn offer_is_found_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (Registry::open(dir.path()), Registry::open(dir.path()));
         let (ours, theirs) = (ours.expect("a registry"), theirs.expect("the same"));
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_offer_is_replaced() {
+    fn stale_offer_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let [dead, live] = [(); 2].map(|()| {
@@ -453,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_release_does_not_free_the_next_owner() {
+    fn late_release_does_not_free_the_slot_of_the_next_connection() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let take = |port| {
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_bounded() {
+    fn full_registry_reserves_no_slot() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         for _ in 0..CONNECTIONS_MAX {

@@ -1,9 +1,9 @@
-//! A direction's bytes, packed end to end (RDMA-supported packetized flow control, Balaji 2006,
-//! chapter 6): the sender knows what is free at the receiver and puts each message behind the last
-//! one. On one host the receiver's ring is memory that the sender writes itself.
+//! The ring of a direction, in which bytes lie end to end (RDMA-supported packetized flow control,
+//! Balaji 2006, chapter 6): the sender knows the free space at the receiver and puts each message
+//! behind the last one. On one host the receiver's ring is memory that the sender writes directly.
 //!
-//! A direction begins with a small ring. When that has been full once, a big one replaces it from
-//! that position on. Positions count bytes from the start and never wrap.
+//! A direction starts with a small ring. When that has been full once, a big ring replaces it from
+//! that position. Positions count bytes from the start and never wrap.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,11 +14,11 @@ use crate::limits::{BIG_RING_LEN, PUBLISH_LEN, SMALL_RING_LEN};
 use crate::registry::Registry;
 use crate::words::{Direction, NONE, Role};
 
-/// The other side has written what cannot be.
+/// The peer has written impossible values into the shared words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
-/// The rings of one direction.
+/// The two rings of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     registry: &'static Registry,
@@ -31,7 +31,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Of the direction in which `from` sends.
+    /// The rings of the direction in which `from` sends.
     pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role) -> Self {
         Self {
             registry,
@@ -48,18 +48,18 @@ impl Ring {
         self.words
     }
 
-    /// Bytes that there is memory for at the moment.
+    /// Bytes of memory that unread bytes may use at the moment.
     pub(crate) fn allotted(&self) -> usize {
         let tail = self.words.tail.load(Ordering::Relaxed);
         match self.words.grown_at.load(Ordering::Relaxed) {
             NONE => SMALL_RING_LEN,
-            // What the small ring holds has not been read yet.
+            // The small ring still holds unread bytes.
             grown_at if tail < grown_at => SMALL_RING_LEN + BIG_RING_LEN,
             _ => BIG_RING_LEN,
         }
     }
 
-    /// Bytes that the writer may put, without a bigger ring.
+    /// Bytes that the writer may put without a bigger ring.
     #[inline]
     pub(crate) fn room(&self) -> Result<usize, Broken> {
         let head = self.words.head.load(Ordering::Relaxed);
@@ -75,7 +75,8 @@ impl Ring {
         len.checked_sub(taken).ok_or(Broken)
     }
 
-    /// Puts as many bytes as there is room for, and returns how many. The writer's lock is held.
+    /// Puts as many bytes as there is room for, and returns how many. The caller holds the writer's
+    /// lock.
     pub(crate) fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
         let mut room = self.room()?;
         let mut head = self.words.head.load(Ordering::Relaxed);
@@ -94,7 +95,7 @@ impl Ring {
                 let (at, run) = self.place(head);
                 let run = run.min(self.filled_from(at));
                 if run == 0 {
-                    room = 0; // There is no memory: as if the ring were full.
+                    room = 0; // Out of memory: treat the ring as full.
                     continue;
                 }
                 let len = run.min(room).min(region.len() - done).min(PUBLISH_LEN);
@@ -113,8 +114,8 @@ impl Ring {
         Ok(head.wrapping_sub(first) as usize)
     }
 
-    /// Lets all of [`Ring::room`] have memory, that of the big ring. Whether it has. The writer's
-    /// lock is held.
+    /// Allocates memory for the whole big ring, and returns whether that succeeded. The caller
+    /// holds the writer's lock.
     pub(crate) fn reserve(&self) -> bool {
         while (self.filled.load(Ordering::Relaxed) as usize) < BIG_RING_LEN {
             let from = self.filled.load(Ordering::Relaxed) as usize;
@@ -129,7 +130,8 @@ impl Ring {
         true
     }
 
-    /// Room that has come up meanwhile, or that a bigger ring has.
+    /// Publishes what has been put, and returns the room that the reader has made since, or that of
+    /// the big ring.
     #[cold]
     fn more_room(&self, shown: &mut u64, head: u64) -> Result<usize, Broken> {
         self.words.head.store(head, Ordering::Release);
@@ -149,8 +151,8 @@ impl Ring {
         Ok(BIG_RING_LEN)
     }
 
-    /// Fills the buffers with what is there, and returns how many bytes that was; with `keep` the
-    /// bytes stay. The reader's lock is held.
+    /// Fills the buffers with unread bytes and returns how many; with `keep` the bytes stay in the
+    /// ring. The caller holds the reader's lock.
     pub(crate) fn take(&self, buffers: Buffers<'_>, keep: bool) -> Result<usize, Broken> {
         let first = self.words.tail.load(Ordering::Relaxed);
         let mut left = used(self.words.head.load(Ordering::Acquire), first)?;
@@ -181,7 +183,7 @@ impl Ring {
         Ok(tail.wrapping_sub(first) as usize)
     }
 
-    /// Drops up to `len` bytes, and returns how many. The reader's lock is held.
+    /// Drops up to `len` bytes, and returns how many. The caller holds the reader's lock.
     pub(crate) fn skip(&self, len: usize) -> Result<usize, Broken> {
         let tail = self.words.tail.load(Ordering::Relaxed);
         let len = len.min(used(self.words.head.load(Ordering::Acquire), tail)?);
@@ -189,7 +191,7 @@ impl Ring {
         Ok(len)
     }
 
-    /// How many bytes have memory from a place in the rings on.
+    /// Returns how many bytes have memory from offset `at` on, after allocating more if needed.
     #[inline]
     fn filled_from(&self, at: usize) -> usize {
         let Some(offset) = at.checked_sub(self.big) else { return usize::MAX };
@@ -201,7 +203,7 @@ impl Ring {
         self.registry.fill(self.slot, self.direction, offset).saturating_sub(offset)
     }
 
-    /// Where the byte of a position lies, and how many follow it without a break.
+    /// The offset of the byte at `position`, and how many bytes follow it contiguously.
     #[inline]
     fn place(&self, position: u64) -> (usize, usize) {
         let grown_at = self.words.grown_at.load(Ordering::Relaxed);

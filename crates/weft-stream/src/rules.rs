@@ -1,6 +1,7 @@
-//! The rule file: which TCP connections may go through shared memory, and which stay on TCP.
+//! The rule file, which decides which TCP connections may use shared memory.
 //!
-//! One rule a line, the first that matches decides, and what no rule matches may use shared memory:
+//! Each line has one rule. The first that matches decides; a connection that none matches may use
+//! shared memory:
 //!
 //! ```text
 //! # transport  role     program  address[/prefix]:port[-port]
@@ -11,13 +12,13 @@
 //! use tcp      *        *        *:*
 //! ```
 //!
-//! A connection for which a rule says `shm` is offered memory also where the last ones were too
-//! brief to gain by it. `verbs` is for connections to other hosts, and on one host instead of
-//! memory that both share. To another host `shm` says nothing: that is as `weft run` was started.
+//! A rule with `shm` offers memory to a connection even if the last connections to its address were
+//! too short to gain by it. `verbs` applies to connections to other hosts, and replaces shared
+//! memory for those on this host. For connections to other hosts `shm` has no effect: `weft run`'s
+//! option decides.
 //!
-//! The syntax is that of `libsdp.conf`, which did this for the Sockets Direct Protocol. The file
-//! is read once, when a program starts. Matching allocates nothing and takes no lock, so that a
-//! hook may ask anywhere.
+//! The syntax is that of `libsdp.conf`, which did this for the Sockets Direct Protocol. The file is
+//! read once, when a program starts. Matching neither allocates nor locks, so any hook may do it.
 
 use std::env;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -30,15 +31,15 @@ use thiserror::Error;
 
 use crate::limits::{RULES_BYTES_MAX, RULES_MAX};
 
-/// The variable that names the rule file.
+/// The environment variable that names the rule file.
 pub const VARIABLE: &str = "WEFT_SOCKETS_RULES";
 
 /// The side of a connection that a program is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It accepts; the address is its own.
+    /// It accepts; the rule's address is compared with its own.
     Listen,
-    /// It connects; the address is the peer's.
+    /// It connects; the rule's address is compared with the peer's.
     Connect,
 }
 
@@ -48,7 +49,7 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// Why there are no rules.
+/// Why the rules could not be read.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RulesError {
@@ -57,27 +58,27 @@ pub enum RulesError {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the kernel says.
+        /// The system's error.
         error: Errno,
     },
-    /// A directory, pipe or device: reading it would not end, or not give the same twice.
+    /// A directory, pipe or device, which may have no end, or give different contents each time.
     #[error("cannot read the rules in {}: not a regular file", .file.display())]
     NotRegular {
         /// The file.
         file: PathBuf,
     },
-    /// More than [`RULES_BYTES_MAX`].
+    /// The file is longer than [`RULES_BYTES_MAX`].
     #[error("the rules in {} are longer than {RULES_BYTES_MAX} bytes", .file.display())]
     TooLong {
         /// The file.
         file: PathBuf,
     },
-    /// A line is no rule.
+    /// A line is not a rule.
     #[error("{}:{line}: {fault}", .file.display())]
     Line {
         /// The file.
         file: PathBuf,
-        /// Counted from 1.
+        /// The line's number, counted from 1.
         line: usize,
         /// What is wrong with the line.
         fault: Fault,
@@ -112,11 +113,11 @@ pub enum Fault {
 }
 
 impl Rules {
-    /// The rules in the file that [`VARIABLE`] names; none if it is unset or empty.
+    /// Reads the rules in the file that [`VARIABLE`] names; there are none if it is unset or empty.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read). The caller must not go on as if there were no rules.
+    /// Those of [`read`](Self::read). The caller must not go on as if there were no rules.
     pub fn from_environment() -> Result<Self, RulesError> {
         match env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
             Some(file) => Self::read(Path::new(&file)),
@@ -124,13 +125,13 @@ impl Rules {
         }
     }
 
-    /// The rules in `file`.
+    /// Reads the rules in `file`.
     ///
-    /// Uses system calls only, none of the C library's functions that a preload may have hooked.
+    /// Makes only system calls, because a preload may have hooked the C library's functions.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, is not an ordinary file or too long, or if a line is no rule.
+    /// If the file cannot be read, is not a regular file or too long, or if a line is not a rule.
     pub fn read(file: &Path) -> Result<Self, RulesError> {
         let text = contents(file)?;
         Self::parse(&text).map_err(|(line, fault)| RulesError::Line {
@@ -140,7 +141,7 @@ impl Rules {
         })
     }
 
-    /// The rules in `text`, or the number of the first line that is wrong, from 1, and the fault.
+    /// Parses the rules in `text`. The error has the number of the first wrong line, from 1.
     fn parse(text: &[u8]) -> Result<Self, (usize, Fault)> {
         let mut rules = Vec::new();
         for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
@@ -157,19 +158,19 @@ impl Rules {
 
     /// Whether a connection may go through shared memory.
     ///
-    /// `program` is the file name of the program. `address` is, for [`Role::Listen`], the one that
-    /// the connection came to, and for [`Role::Connect`] the peer's. An IPv4 address in its IPv6
-    /// form is the IPv4 address.
+    /// `program` is the file name of the program. `address` is the local address for
+    /// [`Role::Listen`], and the peer's for [`Role::Connect`]. An IPv4-mapped IPv6 address equals
+    /// the IPv4 address.
     pub fn allows(&self, role: Role, program: &[u8], address: SocketAddr) -> bool {
         self.transport(role, program, address) != Some(Transport::Tcp)
     }
 
-    /// Whether a rule says that a connection is to go through shared memory: however brief it is.
+    /// Whether a rule asks for shared memory, even for a short connection.
     pub fn wants_memory(&self, role: Role, program: &[u8], address: SocketAddr) -> bool {
         self.transport(role, program, address) == Some(Transport::Shm)
     }
 
-    /// Whether a connection goes over verbs; if no rule says so, as it is `otherwise`.
+    /// Whether a connection uses verbs; `otherwise` is the answer if no rule decides.
     pub fn wants_verbs(
         &self,
         role: Role,
@@ -195,7 +196,7 @@ impl Rules {
 /// Reads a regular file of at most [`RULES_BYTES_MAX`].
 fn contents(file: &Path) -> Result<Vec<u8>, RulesError> {
     let fail = |error| RulesError::Unreadable { file: file.to_owned(), error };
-    // A pipe without a writer must not hold up the start of a program.
+    // Opening a pipe without a writer must not block the start of a program.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(file, flags, Mode::empty()).map_err(fail)?;
     let kind = rustix::fs::fstat(&opened).map_err(fail)?.st_mode;
@@ -222,7 +223,7 @@ fn contents(file: &Path) -> Result<Vec<u8>, RulesError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     transport: Transport,
-    /// `None`: either.
+    /// `None` matches both roles.
     role: Option<Role>,
     program: String,
     network: Network,
@@ -237,7 +238,7 @@ enum Transport {
 }
 
 impl Rule {
-    /// The rule in a line; `None` if there is nothing in it, or a comment only.
+    /// Parses a line; `None` if it is empty or has only a comment.
     fn parse(line: &str) -> Result<Option<Self>, Fault> {
         let mut words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
         let Some(first) = words.next() else { return Ok(None) };
@@ -264,7 +265,7 @@ impl Rule {
         }
         let (network, ports) =
             place.rsplit_once(':').ok_or_else(|| Fault::NoPort(place.to_owned()))?;
-        // The colon was one within an IPv6 address.
+        // The colon was a part of an IPv6 address.
         if network.starts_with('[') && !network.contains(']') {
             return Err(Fault::NoPort(place.to_owned()));
         }
@@ -284,7 +285,7 @@ impl Rule {
 enum Network {
     /// Every address of both families.
     Any,
-    /// The addresses whose first bits are those of the one given.
+    /// The addresses that share the first bits with the given one.
     Prefix(IpAddr, u8),
 }
 
@@ -297,7 +298,7 @@ impl Network {
             text.split_once('/').map_or((text, None), |(host, bits)| (host, Some(bits)));
         let wrong = || Fault::Address(host.to_owned());
         let address = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            // An IPv4 address in this form would match nothing: hosts are compared as IPv4.
+            // An IPv4-mapped address would match nothing, because hosts are compared as IPv4.
             Some(host) => {
                 let host: Ipv6Addr = host.parse().map_err(|_| wrong())?;
                 host.to_ipv4_mapped().is_none().then_some(IpAddr::V6(host)).ok_or_else(wrong)?
@@ -343,15 +344,16 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, Fault> {
     Ok(first..=last)
 }
 
-/// Digits only: `parse` alone would take a sign.
+/// Parses digits only: `str::parse` alone would accept a sign.
 fn number(text: &str) -> Option<u16> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Whether `pattern`, in which `*` stands for any bytes and `?` for any one, is the whole `name`.
+/// Whether `pattern`, in which `*` matches any bytes and `?` any single one, matches the whole
+/// `name`.
 fn glob_matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where the last star was, and where what it stands for ends at the moment.
+    // The position of the last star, and the end of what it matches at the moment.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -364,7 +366,7 @@ fn glob_matches(pattern: &[u8], name: &[u8]) -> bool {
                 n += 1;
             }
             _ => {
-                // The last star takes one byte more; those before it need not change.
+                // The last star matches one more byte; earlier stars need not change.
                 let Some((at, end)) = star else { return false };
                 star = Some((at, end + 1));
                 p = at + 1;
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_everything_is_allowed() {
+    fn everything_is_allowed_without_rules() {
         for text in ["", "\n\n", "# nothing\n  # use tcp * * *:*\n"] {
             assert_eq!(rules(text), Rules::default());
             assert!(connects(&rules(text), "redis-cli", "127.0.0.1:6379"));
@@ -415,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_are_for_those_that_a_rule_names() {
+    fn only_connections_that_a_rule_names_use_verbs() {
         let rules =
             rules("use verbs * * 10.0.0.0/8:*\nuse tcp * * 10.1.0.0/16:*\nuse shm * * *:80");
         let allows = |address: &str, otherwise| {
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_apart() {
+    fn rule_applies_to_its_role_only() {
         let rules = rules("use tcp server * *:80\nuse tcp connect * *:81");
         let allows = |role, port| rules.allows(role, b"x", ([127, 0, 0, 1], port).into());
         assert!(!allows(Role::Listen, 80));
@@ -441,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_both_families() {
+    fn prefixes_of_both_families_match() {
         let rules = rules(
             "use tcp * * [fe80::]/10:*\nuse tcp * * [2001:db8::1]:443\n\
              use tcp * * 0.0.0.0/0:7\nuse tcp * * 10.1.2.3/31:9",
@@ -456,7 +458,7 @@ mod tests {
             ("[::1]:7", true),
             ("10.1.2.2:9", false),
             ("10.1.2.4:9", true),
-            // What a server of both families sees of an IPv4 client.
+            // An IPv4 client's address as a dual-stack server sees it.
             ("[::ffff:10.1.2.2]:9", false),
         ] {
             assert_eq!(connects(&rules, "x", address), allowed, "{address}");
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn globs() {
+    fn globs_match_whole_names() {
         for (pattern, name, matches) in [
             ("*", "", true),
             ("redis-*", "redis-", true),
@@ -487,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named_with_its_fault() {
+    fn error_names_the_wrong_line_and_its_fault() {
         for (line, message) in [
             ("allow everything", "a rule is `use"),
             ("use", "a rule is `use"),
@@ -518,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_rules_is_bounded() {
+    fn number_of_rules_is_bounded() {
         let text = "use tcp * * *:*\n".repeat(RULES_MAX);
         assert_eq!(rules(&text).rules.len(), RULES_MAX);
         let more = Rules::parse((text + "use tcp * * *:*").as_bytes());
@@ -526,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_read_say_why() {
+    fn error_says_why_the_file_cannot_be_read() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("rules");
         let message = |file: &Path| Rules::read(file).unwrap_err().to_string();
@@ -544,7 +546,7 @@ mod tests {
         assert!(message(&file).contains("longer than"));
     }
 
-    /// Lines that are nearly rules, to get past the first checks.
+    /// Lines that resemble rules, so that they pass the first checks.
     fn nearly_rules() -> impl Strategy<Value = String> {
         let line = "(use )?(shm|tcp|sdp) (server|connect|\\*) [a-z*?]{0,4} \
                     [\\[\\]0-9a-f.:*]{0,9}(/[0-9+-]{0,4})?:?[0-9*-]{0,7}( #.*)?";
@@ -553,12 +555,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_parser_panic(text in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn parser_does_not_panic_on_any_bytes(text in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = Rules::parse(&text);
         }
 
         #[test]
-        fn no_rule_makes_parser_or_matcher_panic(
+        fn parser_and_matcher_do_not_panic_on_rules(
             text in nearly_rules(),
             program in prop::collection::vec(any::<u8>(), 0..8),
             host: u128,
@@ -575,7 +577,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_what_matches(host: u32, port: u16, server: bool) {
+        fn rule_matches_exactly_what_it_names(host: u32, port: u16, server: bool) {
             let role = if server { Role::Listen } else { Role::Connect };
             let word = if server { "server" } else { "connect" };
             let address = SocketAddr::from((host.to_be_bytes(), port));

@@ -1,5 +1,5 @@
-//! A connection to another host as it is shown beside those of this one: `weft stat` and `weft
-//! top`.
+//! The stat slot of a connection to another host: it makes `weft stat` and `weft top` list it
+//! beside the connections of this host.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,10 +11,10 @@ use crate::sweep::take_slot;
 use crate::tuple::Tuple;
 use crate::words::{Direction, Role, Side, joined};
 
-/// What carries a connection, as a slot says it.
+/// The value of a slot's carrier word for verbs.
 pub(crate) const VERBS: u32 = 1;
 
-/// A slot that only shows.
+/// A slot that serves only for display.
 #[derive(Debug)]
 pub struct Shown {
     registry: &'static Registry,
@@ -26,7 +26,8 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Takes a slot for the connection of which this process is one end. `None` if there is none.
+    /// Takes a slot for a connection of which this process is one end. `None` if there is no free
+    /// slot.
     #[must_use]
     pub fn new(
         registry: &'static Registry,
@@ -41,7 +42,7 @@ impl Shown {
         peer.reset();
         out.reset();
         come.reset();
-        // Without the socket's number: it is no end that a program could inherit.
+        // Without a cookie: this is not an end that a program could inherit.
         own.pid.store(me.pid, Ordering::Relaxed);
         for (word, part) in own.program.iter().zip(me.program.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*part), Ordering::Relaxed);
@@ -51,50 +52,51 @@ impl Shown {
         Some(Self { registry, slot, generation, over: AtomicBool::new(false), out, come })
     }
 
-    /// Both ends have agreed.
+    /// Records that both ends have agreed.
     pub(crate) fn begun(&self) {
         let acceptor = Side::of(self.registry, self.slot, Role::Acceptor);
         acceptor.joined.store(joined::CONFIRMED, Ordering::Relaxed);
         self.registry.counters().joined.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The peer has not agreed: TCP carries it, and it is not shown.
+    /// Records that the peer has not agreed: TCP carries the connection, and it is not listed.
     pub(crate) fn given_up(&self) {
         self.registry.count_fallback(Reason::Remote);
         self.end();
     }
 
-    /// The own direction has gone back to TCP.
+    /// Records that the sending direction has fallen back to TCP.
     pub(crate) fn left(&self) {
         let head = self.out.head.load(Ordering::Relaxed);
-        self.out.back_at.store(head, Ordering::Relaxed);
+        self.out.tcp_resume_seq.store(head, Ordering::Relaxed);
     }
 
-    /// The peer's direction has gone back to TCP.
+    /// Records that the peer's direction has fallen back to TCP.
     pub(crate) fn peer_left(&self) {
         let head = self.come.head.load(Ordering::Relaxed);
-        self.come.back_at.store(head, Ordering::Relaxed);
+        self.come.tcp_resume_seq.store(head, Ordering::Relaxed);
     }
 
-    /// Gives the slot back, once.
+    /// Releases the slot, once.
     fn end(&self) {
         if !self.over.swap(true, Ordering::AcqRel) {
-            // When the kernel has forgotten the connection, others may have given it back.
+            // Once the kernel has closed the connection, a sweep of another process may have
+            // released the slot.
             self.registry.release(self.slot, self.generation);
         }
     }
 
-    /// So many bytes have been put into the peer's ring by one call.
+    /// Records that one call has put this many bytes into the peer's ring.
     pub(crate) fn sent(&self, bytes: usize) {
-        self.out.switch_at.store(0, Ordering::Relaxed);
+        self.out.shm_start_seq.store(0, Ordering::Relaxed);
         self.out.head.fetch_add(bytes as u64, Ordering::Relaxed);
         self.out.tail.fetch_add(bytes as u64, Ordering::Relaxed);
         self.out.messages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many bytes have been read.
+    /// Records that this many bytes have been read.
     pub(crate) fn received(&self, bytes: usize) {
-        self.come.switch_at.store(0, Ordering::Relaxed);
+        self.come.shm_start_seq.store(0, Ordering::Relaxed);
         self.come.head.fetch_add(bytes as u64, Ordering::Relaxed);
         self.come.tail.fetch_add(bytes as u64, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
-//! A file that the processes of one user share by its name: words that are common to all, then
-//! slots, each of which becomes accessible in a process when the process first uses it.
+//! A file that the processes of one user share by its name: a common part, followed by slots, each
+//! of which becomes accessible in a process when that first uses it.
 //!
-//! The file is of one network namespace, in which the addresses of both ends name one connection,
-//! and of one PID namespace, in which numbers of threads name holders of locks. No process has to
-//! be there for the others: the file stays while a process uses it.
+//! The file belongs to one network namespace, in which the addresses of both ends identify a
+//! connection, and to one PID namespace, in which thread numbers identify holders of locks. The
+//! file exists as long as any process uses it; no particular process has to run.
 
 use std::fs::{metadata, read_dir};
 use std::os::unix::fs::MetadataExt as _;
@@ -16,21 +16,20 @@ use weft_sys::{NamedMemory, OpenSlots, SharedMemory};
 
 use crate::bitmap::Bitmap;
 
-/// What such a file is called, and where everything lies in it. It begins with the number of its
-/// users, a word of 64 bits.
+/// The name and layout of such a file. Its first word, of 64 bits, is the number of its users.
 #[derive(Debug)]
 pub(crate) struct Format {
-    /// How the file's name begins.
+    /// The start of the file's name.
     pub(crate) name: &'static str,
-    /// The version of the layout, which is in the name.
+    /// The version of the layout, which is a part of the name.
     pub(crate) version: u32,
-    /// Bytes before the first slot: they are accessible from the start.
+    /// Bytes before the first slot, which are accessible from the start.
     pub(crate) common_len: usize,
-    /// Where the bitmap of the slots that are taken begins.
+    /// Offset of the bitmap of taken slots.
     pub(crate) bitmap: usize,
-    /// How many slots there are.
+    /// Number of slots.
     pub(crate) slots: usize,
-    /// Bytes of a slot.
+    /// Length in bytes of a slot.
     pub(crate) slot_len: usize,
 }
 
@@ -39,29 +38,29 @@ impl Format {
         self.common_len + self.slots * self.slot_len
     }
 
-    /// The name of this process's file: by its user, and by the namespaces that it is in.
+    /// The name of this process's file, which contains its user and namespaces.
     fn file_name(&self) -> String {
         let [net, pid] = ["net", "pid"].map(namespace);
         format!("{}{net}.{pid}", self.prefix())
     }
 
-    /// How the names of this user's files begin.
+    /// The start of the names of this user's files.
     fn prefix(&self) -> String {
         format!("{}-{}.{}.", self.name, self.version, geteuid().as_raw())
     }
 }
 
-/// Which namespace of a kind this process is in.
+/// The number of this process's namespace of a kind.
 fn namespace(kind: &str) -> u64 {
     metadata(format!("/proc/self/ns/{kind}")).map_or(0, |file| file.ino())
 }
 
-/// Why a file is not to be had.
+/// Why a file could not be opened.
 #[derive(Debug)]
 pub struct OpenError {
     /// The file.
     pub path: PathBuf,
-    /// What the system says about it.
+    /// The system's error.
     pub errno: Errno,
 }
 
@@ -81,36 +80,36 @@ pub fn directory() -> PathBuf {
         .map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
 }
 
-/// The file, mapped.
+/// A shared file, mapped into this process.
 #[derive(Debug)]
 pub(crate) struct SlotFile {
     format: &'static Format,
     file: NamedMemory,
     path: PathBuf,
-    /// Which slots are accessible in this process; none are counted if it only looks at the file,
-    /// all of which it can read then.
+    /// Slots that are accessible in this process. Empty if the process only reads the file, because
+    /// all of it is readable then.
     opened: OpenSlots,
 }
 
 impl SlotFile {
-    /// Opens this process's file in `directory`, makes it if there is none, and counts the process
-    /// as a user.
+    /// Opens this process's file in `directory`, creates it if there is none, and counts the
+    /// process as a user.
     ///
     /// # Errors
-    /// What the file system says; `EPERM` if another user's file has the name.
+    /// An error of the file system; `EPERM` if a file of another user has the name.
     pub(crate) fn open(directory: &Path, format: &'static Format) -> Result<Self, OpenError> {
         let path = directory.join(format.file_name());
         loop {
             let file = Self::map(&path, format, true)?;
             file.enter();
-            // The last user before us may have removed it in this moment.
+            // The last user may have removed the file between the two calls.
             if file.file.is_at(&path) {
                 return Ok(file);
             }
         }
     }
 
-    /// The files of this user in `directory`, to look at only.
+    /// The files of this user in `directory`, read-only.
     pub(crate) fn existing(
         directory: &Path,
         format: &'static Format,
@@ -139,24 +138,24 @@ impl SlotFile {
         &self.path
     }
 
-    /// Whether it is that of this process's namespaces, so that the processes and addresses in it
-    /// are those that this process sees.
+    /// Whether the file belongs to this process's namespaces, so that process numbers and addresses
+    /// in it mean the same here.
     pub(crate) fn is_own(&self) -> bool {
         self.path.file_name().is_some_and(|name| *name == *self.format.file_name())
     }
 
-    /// Whether this process takes part, and does not only look at the file.
+    /// Whether this process is a user of the file, and does not only read it.
     pub(crate) fn is_used(&self) -> bool {
         !self.opened.is_empty()
     }
 
-    /// A process uses it, too.
+    /// Counts a process as a user.
     pub(crate) fn enter(&self) {
         self.users().fetch_add(1, Ordering::SeqCst);
     }
 
-    /// This process will not use it any more. The last one removes the name, and before that what
-    /// `clear` removes.
+    /// Ends this process's use of the file. The last user calls `clear` and removes the file's
+    /// name.
     pub(crate) fn leave(&self, clear: impl FnOnce()) {
         if self.users().fetch_sub(1, Ordering::SeqCst) == 1 {
             clear();
@@ -168,11 +167,11 @@ impl SlotFile {
         self.memory().word64(0)
     }
 
-    /// Makes a slot accessible in this process, with memory behind its first `len` bytes, unless
-    /// that has been done under this stamp ([`OpenSlots::open`]).
+    /// Makes a slot accessible in this process, and allocates memory for its first `len` bytes,
+    /// unless that was done with this stamp ([`OpenSlots::open`]).
     ///
     /// # Errors
-    /// `EINVAL` if this process only looks at the file; `ENOMEM`, `EFAULT`: there is no memory.
+    /// `EINVAL` if this process only reads the file; `ENOMEM`, `EFAULT` if there is no memory.
     #[inline]
     pub(crate) fn open_slot(&self, slot: usize, stamp: u32, len: usize) -> Result<(), Errno> {
         self.opened.open(slot, stamp, || {
@@ -182,25 +181,26 @@ impl SlotFile {
         })
     }
 
-    /// Makes sure that there is memory behind a range of an accessible slot.
+    /// Allocates memory for a range of an accessible slot.
     ///
     /// # Errors
-    /// As [`NamedMemory::fill_range`].
+    /// Those of [`NamedMemory::fill_range`].
     pub(crate) fn fill_range(&self, offset: usize, len: usize) -> Result<(), Errno> {
         self.file.fill_range(offset, len)
     }
 
-    /// Gives the memory of a range back: it reads as zeros from then on.
+    /// Releases the memory of a range, which reads as zeros from then on.
     pub(crate) fn empty_range(&self, offset: usize, len: usize) {
         self.file.empty_range(offset, len);
     }
 
-    /// Gives back the address space of slots that this process has not used: it will use no others.
+    /// Releases the address space of slots that this process has not used. It can use no others
+    /// later.
     pub(crate) fn shrink(&'static self) {
         self.opened.give_back(&self.file, self.slot_at(0), self.format.slot_len);
     }
 
-    /// Which slots are taken.
+    /// The bitmap of taken slots.
     pub(crate) fn bitmap(&self) -> Bitmap<'_> {
         Bitmap::new(self.memory(), self.format.bitmap, self.format.slots)
     }

@@ -1,4 +1,4 @@
-//! What can be seen from outside: the connections of a registry, and its totals.
+//! Snapshots for observers: the connections of a registry, and its totals.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,22 +12,22 @@ use crate::shown::VERBS;
 use crate::sweep;
 use crate::words::{NONE, joined};
 
-/// Sums over the life of a registry.
+/// Totals over the life of a registry.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// Connections offered by those who connected.
+    /// Connections that connecting sides have offered.
     pub offered: u64,
     /// Connections whose accepting side joined.
     pub joined: u64,
-    /// Bytes moved through memory, both ways.
+    /// Bytes moved through memory, in both directions.
     pub bytes: u64,
-    /// Calls that did.
+    /// Calls that moved those bytes.
     pub messages: u64,
-    /// Bytes of those that were copied only once.
+    /// Bytes that were pulled, and so copied only once.
     pub pulled: u64,
     /// Slots in use.
     pub in_use: usize,
-    /// How often connections stayed on TCP, or went back to it, in the order of [`Reason::ALL`].
+    /// How often connections stayed on TCP or fell back to it, in the order of [`Reason::ALL`].
     pub fallbacks: [u64; Reason::ALL.len()],
 }
 
@@ -36,9 +36,9 @@ pub struct Totals {
 pub struct SideSnapshot {
     /// The process that connected or first used the accepted socket.
     pub pid: u32,
-    /// Its program.
+    /// The program's name.
     pub program: String,
-    /// Its address.
+    /// The side's address.
     pub address: SocketAddr,
     /// Threads asleep until something comes.
     pub sleepers: u32,
@@ -47,24 +47,24 @@ pub struct SideSnapshot {
 /// One direction of a connection.
 #[derive(Clone, Debug)]
 pub struct DirectionSnapshot {
-    /// Whether the rings carry it.
+    /// Whether the rings carry it now.
     pub in_memory: bool,
-    /// Bytes through the rings.
+    /// Bytes moved through the rings.
     pub bytes: u64,
-    /// Bytes over TCP before.
+    /// Bytes sent over TCP before the rings were used.
     pub tcp_bytes: u64,
-    /// Calls that put something.
+    /// Calls that put bytes.
     pub messages: u64,
     /// Calls that found no room.
     pub stalls: u64,
-    /// Summed over those: bytes that were unread then.
+    /// Sum over all stalls: bytes that were unread at the time.
     pub stalled_used: u64,
-    /// Likewise: bytes that the direction has memory for. The quotient of both is how much of it
-    /// flow control could make use of.
+    /// Sum over all stalls: bytes of memory allotted at the time. `stalled_used / stalled_allotted`
+    /// is the share of the memory that the flow control could use.
     pub stalled_allotted: u64,
-    /// Wake-ups by the kernel's socket.
+    /// Wakeups sent over the kernel's socket.
     pub wakeups: u64,
-    /// Bytes that were copied only once.
+    /// Bytes that were pulled, and so copied only once.
     pub pulled: u64,
     /// Bytes put and not yet read.
     pub unread: u64,
@@ -73,35 +73,35 @@ pub struct DirectionSnapshot {
 /// A connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionSnapshot {
-    /// Its slot.
+    /// The slot's number.
     pub slot: usize,
-    /// Counts the connections that have had the slot.
+    /// Number of connections that have used the slot.
     pub generation: u32,
-    /// Its flow control.
+    /// The connection's flow control.
     pub flow: Flow,
-    /// What carries it: `shm` on this host, `verbs` to another.
+    /// The carrier: `shm` on this host, `verbs` to another.
     pub transport: &'static str,
     /// Whether the accepting side has joined.
     pub joined: bool,
-    /// Why it has gone back to TCP for good, if it has.
+    /// Why it has fallen back to TCP for good, if it has.
     pub left: Option<Reason>,
-    /// Who connected.
+    /// The side that connected.
     pub client: SideSnapshot,
-    /// Who accepted.
+    /// The side that accepted.
     pub server: SideSnapshot,
-    /// From client to server.
+    /// The direction from client to server.
     pub to_server: DirectionSnapshot,
-    /// From server to client.
+    /// The direction from server to client.
     pub to_client: DirectionSnapshot,
 }
 
 impl Registry {
-    /// Counts a connection that stays on TCP.
+    /// Counts a connection that stays on TCP or falls back to it.
     pub fn count_fallback(&self, why: Reason) {
         self.counters().fallbacks[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The sums. Those of open connections are included.
+    /// The totals, including open connections.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let words = self.counters();
@@ -125,7 +125,7 @@ impl Registry {
         sums
     }
 
-    /// Adds what an ended connection has moved to the sums.
+    /// Adds what an ended connection has moved to the totals.
     pub(crate) fn add_to_totals(&self, slot: usize) {
         for way in [0, 1].map(|from| self.direction(slot, from)) {
             let Counters { bytes, messages, pulled, .. } = self.counters();
@@ -135,8 +135,8 @@ impl Registry {
         }
     }
 
-    /// The open connections. They go on while they are looked at, so the numbers of one may be of
-    /// different moments.
+    /// The open connections. They run on while they are read, so the numbers of one connection may
+    /// be of different moments.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionSnapshot> + '_ {
         let abandoned = sweep::abandoned::<Linux>(self);
         let open = self.live().filter(|&(slot, _)| self.is_accessible(slot));
@@ -179,7 +179,7 @@ impl Registry {
         let put = word(&words.head);
         let pulled = word(&words.pulled);
         DirectionSnapshot {
-            in_memory: word(&words.switch_at) != NONE && word(&words.back_at) == NONE,
+            in_memory: word(&words.shm_start_seq) != NONE && word(&words.tcp_resume_seq) == NONE,
             bytes: put.wrapping_add(pulled),
             tcp_bytes: word(&words.tcp_sent),
             messages: word(&words.messages),

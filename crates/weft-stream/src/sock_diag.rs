@@ -1,4 +1,4 @@
-//! What the kernel says of internet sockets of this network namespace: `sock_diag(7)`.
+//! Queries about the internet sockets of this network namespace: `sock_diag(7)`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,23 +17,23 @@ pub(crate) const NLM_F_DUMP: u16 = 0x300;
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 const ALL_STATES: u32 = u32::MAX;
-/// `lo` is the first interface of every network namespace.
+/// Index of `lo`, the first interface of every network namespace.
 pub(crate) const LOOPBACK_INDEX: u32 = 1;
-/// Whichever interface.
+/// Stands for any interface.
 const ANY_INTERFACE: u32 = 0;
-/// `struct nlmsghdr`.
+/// Length of `struct nlmsghdr`.
 pub(crate) const HEADER_LEN: usize = 16;
-/// With `struct inet_diag_req_v2` behind it.
+/// Length of a request: the header and `struct inet_diag_req_v2`.
 const REQUEST_LEN: usize = HEADER_LEN + 56;
-// Where an answer, `struct inet_diag_msg`, has its parts.
+// Offsets in an answer, `struct inet_diag_msg`.
 const STATE_AT: usize = HEADER_LEN + 1;
 const COOKIE_AT: usize = HEADER_LEN + 4 + 40;
 const UID_AT: usize = HEADER_LEN + 64;
 const INODE_AT: usize = HEADER_LEN + 68;
-/// A listening socket's state (net/tcp_states.h).
+/// State of a listening socket (`net/tcp_states.h`).
 const TCP_LISTEN: u8 = 10;
 
-/// Protocols whose sockets can be asked for.
+/// Protocols whose sockets can be queried.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Protocol {
     Tcp = 6,
@@ -43,28 +43,28 @@ pub(crate) enum Protocol {
 /// A TCP socket that some process has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The number of its inode, by which `/proc/PID/fd` names it.
+    /// The inode's number, by which `/proc/PID/fd` names the socket.
     pub inode: u32,
-    /// Whose it is.
+    /// The user who owns the socket.
     pub user: u32,
 }
 
-/// The TCP socket whose own address is `own` and whose peer's is `peer`. `None` if there is none,
-/// or no process has it open.
+/// Finds the TCP socket with the address `own` and the peer address `peer`. `None` if there is
+/// none, or no process has it open.
 ///
 /// # Errors
-/// The kernel cannot say: what `socket(2)` reports, or that it has no `tcp_diag`.
+/// The kernel cannot say: an error of `socket(2)`, or it has no `tcp_diag`.
 pub(crate) fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno> {
     let interface = if own.ip().is_loopback() { LOOPBACK_INDEX } else { ANY_INTERFACE };
     let Some(answer) = exact(Protocol::Tcp, own, peer, interface)? else { return Ok(None) };
     let byte = answer.get(STATE_AT).ok_or(Errno::PROTO)?;
     let inode = word(&answer, INODE_AT).ok_or(Errno::PROTO)?;
     let user = word(&answer, UID_AT).ok_or(Errno::PROTO)?;
-    // Where there is no such connection the kernel names the process that would accept it.
+    // If there is no such connection the kernel returns the listening socket that would accept it.
     Ok((inode != 0 && *byte != TCP_LISTEN).then_some(Held { inode, user }))
 }
 
-/// The answer to a question for one socket. `None`: there is no such socket.
+/// Queries one socket, and returns the kernel's answer. `None` if there is no such socket.
 pub(crate) fn exact(
     protocol: Protocol,
     first: SocketAddr,
@@ -91,7 +91,7 @@ pub(crate) fn ask(request: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// A question for one socket, by two addresses and an interface, or for all.
+/// A query for one socket, by two addresses and an interface, or for all sockets.
 pub(crate) fn request(
     protocol: Protocol,
     ends: Option<(SocketAddr, SocketAddr, u32)>,
@@ -115,12 +115,12 @@ pub(crate) fn request(
         }
         put(16, &[if target.is_ipv4() { AF_INET } else { AF_INET6 }]);
         put(60, &interface.to_ne_bytes());
-        put(64, &[0xff; 8]); // INET_DIAG_NOCOOKIE: whichever it is.
+        put(64, &[0xff; 8]); // INET_DIAG_NOCOOKIE: with any cookie.
     }
     bytes
 }
 
-/// The first message: its kind, its body, and what lies behind it.
+/// The first message: its type, its body, and the bytes behind it.
 pub(crate) fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let len = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
@@ -129,13 +129,13 @@ pub(crate) fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, behind))
 }
 
-/// The reason in a message of an error.
+/// The error in the body of an error message.
 pub(crate) fn code(body: &[u8]) -> Option<Errno> {
     let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
     (code < 0).then(|| Errno::from_raw_os_error(-code))
 }
 
-/// The number (`SO_COOKIE`) of the socket that an answer is about.
+/// The cookie (`SO_COOKIE`) of the socket that an answer describes.
 pub(crate) fn cookie(message: &[u8]) -> Option<u64> {
     let half = |at: usize| Some(u64::from(word(message, at)?));
     Some(half(COOKIE_AT)? | half(COOKIE_AT + 4)? << 32)
@@ -151,13 +151,13 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn the_kernel_says_which_ends_are_held() {
+    fn holder_is_found_only_while_the_socket_is_open() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(address).expect("a port");
             let address = listener.local_addr().expect("bound");
             let client = TcpStream::connect(address).expect("connected");
             let own = client.local_addr().expect("connected");
-            // Nobody has accepted it, and the listener is not it.
+            // Nobody has accepted the connection, and the listener is not taken for it.
             assert_eq!(holder_of(address, own), Ok(None));
             assert!(holder_of(own, address).expect("an answer").is_some());
             let (server, _) = listener.accept().expect("accepted");

@@ -1,11 +1,11 @@
-//! Sources: long messages that are not put into the ring, but named, so that the receiver pulls
-//! them out of the sender's memory itself (SDP's Source Avail, Balaji 2006, chapters 4 and 5).
+//! Sources: long messages that the sender names instead of putting them into the ring. The receiver
+//! pulls them out of the sender's memory (SDP's Source Avail, Balaji 2006, chapters 4 and 5).
 //!
-//! Everything about a source is decided in one word, its state: the receiver adds what it has
-//! pulled by a compare-and-swap, and the sender takes the source back (or moves it to a copy) by
-//! another. So neither waits for the other: bytes that were read while the sender changed its mind
-//! do not count. While a source is open the sender puts nothing into the ring, so the stream is
-//! what the ring holds, then the sources in their order.
+//! One word, the state, decides everything about a source: the receiver adds the bytes that it has
+//! pulled by a compare-and-swap, and the sender withdraws the source (or moves it to a copy) by
+//! another. So neither waits for the other, and bytes that were read while the sender withdrew the
+//! source do not count. While a source is open the sender puts nothing into the ring, so the stream
+//! is what the ring holds, followed by the sources in their order.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -18,29 +18,29 @@ use crate::limits::{PIECES_MAX, SOURCE_LEN_MAX, SOURCES_MAX};
 use crate::registry::Registry;
 use crate::words::{Direction, Role};
 
-/// Bytes that are pulled at once. A sender that sees no progress takes the source back.
+/// Bytes pulled by one call. A sender that sees no progress withdraws the source.
 const PULL_LEN: usize = 256 << 10;
 
-/// Somebody may pull it.
+/// State bit: the receiver may pull the source.
 const OPEN: u64 = 1 << 63;
-/// Its bytes lie in the copy.
+/// State bit: the bytes lie in the copy.
 const MOVED: u64 = 1 << 62;
-/// The sender's call has returned: without it the stream has a hole.
+/// State bit: the sender's call has returned. If this source is lost the stream has a hole.
 const DEFERRED: u64 = 1 << 61;
 const NUMBER_SHIFT: u32 = 48;
 const NUMBER_MASK: u64 = (1 << 13) - 1;
 const COUNT_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
-/// Who has the memory of sources.
+/// The process that owns the memory of sources.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// The process.
     pub pid: u32,
-    /// What tells it from others.
+    /// A random word in its memory that tells it from other processes.
     pub proof: Proof,
 }
 
-/// The number of a source, which counts all of its direction.
+/// Number of a source, counted from the direction's first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceNumber(u64);
 
@@ -51,20 +51,20 @@ pub(crate) struct Sources {
     words: &'static Direction,
 }
 
-/// What has come of pulling.
+/// Result of a call that pulls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pulled {
-    /// Bytes that were.
+    /// Number of bytes pulled.
     pub(crate) bytes: usize,
-    /// A source is over, or the sender has to take it back: it wants to know.
+    /// The sender waits for a wakeup: a source is over, or the sender has to withdraw it.
     pub(crate) over: bool,
-    /// The next one was deferred, and its process is dead: the stream ends here.
+    /// The next source was deferred, and its process is dead: the stream ends here.
     pub(crate) lost: bool,
 }
 
-/// What the sender has written of a source.
+/// What the sender has written about a source.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Descriptor {
     owner: Owner,
     pieces: [Piece; PIECES_MAX],
     count: usize,
@@ -73,7 +73,7 @@ struct Place {
 }
 
 impl Sources {
-    /// Of the direction in which `from` sends.
+    /// The sources of the direction in which `from` sends.
     pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role) -> Self {
         let entries = &registry.page(slot).sources[from as usize];
         Self { entries, words: Direction::of(registry, slot, from) }
@@ -87,20 +87,20 @@ impl Sources {
         &self.entry(number).state
     }
 
-    /// Whether some may be open. It costs two loads.
+    /// Whether a source may be open. It costs two loads.
     #[inline]
     pub(crate) fn may_be_open(&self) -> bool {
         self.words.posted.load(Ordering::Acquire)
             != self.words.sources_taken.load(Ordering::Relaxed)
     }
 
-    /// Whether some are.
+    /// Whether a source is open.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
         self.may_be_open() && self.open().next().is_some()
     }
 
-    /// The open ones, in their order, with their states.
+    /// The open sources in their order: number and state.
     fn open(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         (self.first()..self.words.posted.load(Ordering::Acquire)).filter_map(|number| {
             let state = self.state(number).load(Ordering::Acquire);
@@ -108,7 +108,7 @@ impl Sources {
         })
     }
 
-    /// The first that may be open, whatever the other side has written.
+    /// The first source that may be open, whatever the peer has written.
     fn first(&self) -> u64 {
         let posted = self.words.posted.load(Ordering::Acquire);
         let taken = self.words.sources_taken.load(Ordering::Relaxed);
@@ -124,12 +124,12 @@ impl Sources {
     }
 
     fn rest(&self, number: u64, state: u64) -> usize {
-        let len = self.place(number).map_or(0, |place| place.len);
+        let len = self.descriptor(number).map_or(0, |descriptor| descriptor.len);
         usize::try_from(len.saturating_sub(state & COUNT_MASK)).unwrap_or(0)
     }
 
-    /// How many deferred bytes of a process may still be pulled. `None` if some that are open
-    /// are not deferred, or are another process's.
+    /// Number of deferred bytes of a process that may still be pulled. `None` if an open source is
+    /// not deferred, or belongs to another process.
     pub(crate) fn deferred_by(&self, pid: u32) -> Option<usize> {
         self.open().try_fold(0, |sum: usize, (number, state)| {
             let is_its = self.entry(number).pid.load(Ordering::Relaxed) == pid;
@@ -137,19 +137,19 @@ impl Sources {
         })
     }
 
-    /// Whether no more can be named before the peer has looked at the oldest.
+    /// Whether the table is full, until the peer has looked at the oldest source.
     pub(crate) fn are_full(&self) -> bool {
         let posted = self.words.posted.load(Ordering::Relaxed);
         posted.wrapping_sub(self.words.sources_taken.load(Ordering::Acquire)) >= SOURCES_MAX as u64
     }
 
-    /// Whether any deferred ones have not been pulled.
+    /// Whether deferred sources have not been pulled.
     pub(crate) fn are_owed(&self) -> bool {
         self.may_be_open() && self.open().any(|(_, state)| state & DEFERRED != 0)
     }
 
-    /// Names a message of the sender's, which waits until it is over, or has deferred it and does
-    /// not need that. `None` if it cannot be a source. The writer's lock is held.
+    /// Posts a source for a message of the sender. The sender waits until it is over, unless it is
+    /// `deferred`. `None` if the message cannot be a source. The caller holds the writer's lock.
     pub(crate) fn post(
         &self,
         buffers: Buffers<'_>,
@@ -179,19 +179,19 @@ impl Sources {
         Some(SourceNumber(number))
     }
 
-    /// How many bytes of a source have been pulled so far. `None` if it is over.
+    /// Number of bytes of a source that have been pulled so far. `None` if it is over.
     pub(crate) fn progress(&self, SourceNumber(number): SourceNumber) -> Option<u64> {
         let state = self.state(number).load(Ordering::Acquire);
         is_open(state, number).then_some(state & COUNT_MASK)
     }
 
-    /// Whether the receiver cannot pull.
+    /// Whether the receiver has reported that it cannot pull.
     pub(crate) fn are_refused(&self) -> bool {
         self.words.refused.load(Ordering::Relaxed) != 0
     }
 
-    /// The sender takes the source back. Returns how many bytes of it have been pulled, at least as
-    /// many as it has if all have; the others never will be. By the one who has posted it.
+    /// Withdraws a source, and returns how many bytes of it have been pulled; no more will be. If
+    /// all have been, the result may exceed its length. Only the thread that posted it calls this.
     pub(crate) fn withdraw(&self, SourceNumber(number): SourceNumber) -> usize {
         let closed = |state| is_open(state, number).then_some(state & !OPEN);
         let before = self.state(number).fetch_update(Ordering::AcqRel, Ordering::Acquire, closed);
@@ -200,12 +200,12 @@ impl Sources {
             Err(state) if is_numbered(state, number) => {
                 usize::try_from(state & COUNT_MASK).unwrap_or(usize::MAX)
             }
-            Err(_) => usize::MAX, // It was over long ago, and its place is a later one's.
+            Err(_) => usize::MAX, // The source was over long ago, and a later one uses its entry.
         }
     }
 
-    /// Takes the source that is not deferred, if there is one, from its sender, which waits for
-    /// it and then sends what has not been pulled in another way. The writer's lock is held.
+    /// Withdraws the source that is not deferred, if there is one. Its sender, which waits for it,
+    /// then sends the rest in another way. The caller holds the writer's lock.
     pub(crate) fn turn_away(&self) {
         for (number, state) in self.open() {
             if state & DEFERRED == 0 {
@@ -214,9 +214,9 @@ impl Sources {
         }
     }
 
-    /// The sender has copied all bytes of a source to an address of its process, where they are
-    /// pulled from now on (AZ-SDP's Updated Source Avail). `false` if it is over. Once only, and by
-    /// the one who has posted it.
+    /// Publishes that the sender has copied all bytes of a source to the address `copy` in its
+    /// process, where the receiver pulls them from now on (AZ-SDP's Updated Source Avail). `false`
+    /// if the source is over. Called at most once, by the thread that posted it.
     pub(crate) fn relocate(&self, SourceNumber(number): SourceNumber, copy: u64) -> bool {
         self.entry(number).copy.store(copy, Ordering::Relaxed);
         let moved = |state| is_open(state, number).then_some(state | MOVED);
@@ -224,10 +224,10 @@ impl Sources {
         state.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved).is_ok()
     }
 
-    /// Fills the buffers from the open sources; with `keep` they stay what they are, with `discard`
-    /// the bytes are only counted. Looks before each whether the ring has nothing that comes
-    /// first, and whether the process that is named (`is_peer`) is the peer's: no other one's
-    /// memory is read. The reader's lock is held.
+    /// Fills the buffers from the open sources. With `keep` the sources stay as they are, with
+    /// `discard` the bytes are only counted. Before each source it checks that the ring has no
+    /// bytes that come first (`is_next`) and that the named process is the peer (`is_peer`), so
+    /// that no other process's memory is read. The caller holds the reader's lock.
     pub(crate) fn pull(
         &self,
         buffers: Buffers<'_>,
@@ -248,30 +248,33 @@ impl Sources {
                 }
                 continue;
             }
-            // What was put before a source is seen by who has seen the source.
+            // A thread that has seen the source also sees what was put before it.
             if !is_next() {
                 break;
             }
-            let unread = |place: &Place| state & COUNT_MASK < place.len && is_peer(place.owner.pid);
-            let Some(place) = self.place(next).filter(unread) else {
+            let unread = |descriptor: &Descriptor| {
+                state & COUNT_MASK < descriptor.len && is_peer(descriptor.owner.pid)
+            };
+            let Some(descriptor) = self.descriptor(next).filter(unread) else {
                 self.refuse();
                 return Pulled { over: true, ..pulled };
             };
             let mut state = state;
             let mut offset = state & COUNT_MASK;
-            while wanted > 0 && offset < place.len {
-                let rest = usize::try_from(place.len - offset).unwrap_or(usize::MAX);
+            while wanted > 0 && offset < descriptor.len {
+                let rest = usize::try_from(descriptor.len - offset).unwrap_or(usize::MAX);
                 let len = rest.min(wanted).min(PULL_LEN);
                 let into = buffers.after(pulled.bytes);
-                let copied = if discard { Ok(len) } else { place.copy(state, offset, len, into) };
+                let copied =
+                    if discard { Ok(len) } else { descriptor.copy(state, offset, len, into) };
                 let len = match copied {
                     Ok(len) => len,
                     Err(Errno::SRCH) if state & DEFERRED != 0 => {
-                        // It stays open, so that nothing behind it is ever taken.
+                        // It stays open, so that a reader never takes what is behind it.
                         return Pulled { lost: true, ..pulled };
                     }
                     Err(Errno::SRCH) => {
-                        // Its process is dead: nobody else closes it.
+                        // Its process is dead, so the reader closes it.
                         self.state(next).fetch_and(!OPEN, Ordering::AcqRel);
                         pulled.over = true;
                         break;
@@ -281,9 +284,11 @@ impl Sources {
                         return Pulled { over: true, ..pulled };
                     }
                 };
-                let Some(now) = self.advance(next, state, offset + len as u64, &place, keep) else {
-                    // The sender has changed its mind: what was copied does not count. What stays
-                    // is not counted in the state: it must not be taken twice.
+                let Some(now) = self.advance(next, state, offset + len as u64, &descriptor, keep)
+                else {
+                    // The sender has withdrawn or moved the source, so the copied bytes do not
+                    // count. When peeking, `state` does not count the bytes read so far: reading on
+                    // would deliver them twice.
                     if keep && offset > state & COUNT_MASK {
                         return pulled;
                     }
@@ -295,44 +300,44 @@ impl Sources {
                 wanted -= len;
                 if !keep {
                     self.words.pulled.fetch_add(len as u64, Ordering::Relaxed);
-                    pulled.over |= offset == place.len;
+                    pulled.over |= offset == descriptor.len;
                 }
             }
-            if keep && offset == place.len {
+            if keep && offset == descriptor.len {
                 next += 1;
             }
         }
         pulled
     }
 
-    /// Counts what has been pulled up to `offset`, if the source is still what it was. Returns its
-    /// new state.
+    /// Counts what has been pulled up to `offset`, if the state is still `state`. Returns the new
+    /// state.
     fn advance(
         &self,
         number: u64,
         state: u64,
         offset: u64,
-        place: &Place,
+        descriptor: &Descriptor,
         keep: bool,
     ) -> Option<u64> {
         if keep {
             fence(Ordering::SeqCst);
             return (self.state(number).load(Ordering::Acquire) == state).then_some(state);
         }
-        let open = if offset == place.len { 0 } else { OPEN };
+        let open = if offset == descriptor.len { 0 } else { OPEN };
         let now = state & !(OPEN | COUNT_MASK) | open | offset;
         let swapped =
             self.state(number).compare_exchange(state, now, Ordering::AcqRel, Ordering::Acquire);
         swapped.is_ok().then_some(now)
     }
 
-    /// From here on the sender names nothing more to this end.
+    /// Tells the sender to post no more sources to this end.
     fn refuse(&self) {
         self.words.refused.store(1, Ordering::SeqCst);
     }
 
-    /// What the sender has written of a source. `None` if it cannot be.
-    fn place(&self, number: u64) -> Option<Place> {
+    /// What the sender has written about a source. `None` if that is impossible.
+    fn descriptor(&self, number: u64) -> Option<Descriptor> {
         let entry = self.entry(number);
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let count = entry.pieces_count.load(Ordering::Relaxed) as usize;
@@ -353,13 +358,13 @@ impl Sources {
             pid: entry.pid.load(Ordering::Relaxed),
             proof: (word(&entry.proof_at), word(&entry.proof)),
         };
-        Some(Place { owner, pieces, count, copy: word(&entry.copy), len })
+        Some(Descriptor { owner, pieces, count, copy: word(&entry.copy), len })
     }
 }
 
-impl Place {
-    /// Copies up to `len` bytes from an offset of the source into the buffers, and returns how
-    /// many: as many as the first of them takes.
+impl Descriptor {
+    /// Copies up to `len` bytes from an offset of the source into the first of the buffers, and
+    /// returns how many.
     fn copy(&self, state: u64, offset: u64, len: usize, into: Buffers<'_>) -> Result<usize, Errno> {
         let mut regions = into.regions().filter(|region| !region.is_empty());
         let region = regions.next().ok_or(Errno::INVAL)?;
@@ -379,7 +384,7 @@ impl Place {
     fn read(&self, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
         let pid = i32::try_from(self.owner.pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         match read_proven(pid, pieces, target, self.owner.proof) {
-            // Is its memory not readable, or is it gone?
+            // Tell unreadable memory from a process that is gone.
             Err(Errno::FAULT) => {
                 let mut found = [0; 8];
                 let asked = peek_process(pid, self.owner.proof.0, &mut found);
@@ -390,7 +395,7 @@ impl Place {
         }
     }
 
-    /// The pieces of `len` bytes from an offset on.
+    /// Fills `out` with the pieces of `len` bytes from an offset on, and returns how many.
     fn cut(&self, offset: u64, len: usize, out: &mut [Piece; PIECES_MAX]) -> usize {
         let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let mut left = len;
@@ -452,7 +457,8 @@ mod tests {
         }
 
         fn post(&self, parts: &[&[u8]]) -> Option<SourceNumber> {
-            let bytes = parts.iter().map(|part| part.to_vec().leak()); // Pulled when it may be.
+            // It must live until it is pulled.
+            let bytes = parts.iter().map(|part| part.to_vec().leak());
             let mut slices: Vec<_> = bytes.map(IoSliceMut::new).collect();
             let proof = (self.proof.as_ptr() as u64, PROOF);
             let owner = Owner { pid: std::process::id(), proof };
@@ -473,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_pulled_in_their_order() {
+    fn sources_are_pulled_in_order() {
         let pair = Pair::new();
         let first = pair.post(&[b"ab", b"", b"cde"]).expect("room");
         let second = pair.post(&[b"fgh"]).expect("room");
@@ -489,20 +495,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_is_not_pulled() {
+    fn withdrawn_bytes_are_not_pulled() {
         let pair = Pair::new();
         let number = pair.post(&[b"abcd"]).expect("room");
         assert_eq!(pair.pull(1, false).0, b"a");
         assert_eq!(pair.sources.withdraw(number), 1);
         assert_eq!((pair.sources.unread(), pair.pull(4, false).0), (0, vec![]));
-        // Between a look at the state and the end of the copy.
+        // Withdraw between the check of the state and the end of the copy.
         let number = pair.post(&[b"abcd"]).expect("room");
         let withdraw = || pair.sources.withdraw(number) == 0;
         assert_eq!(pair.pull_if(4, false, withdraw), (vec![], false));
     }
 
     #[test]
-    fn what_the_ring_holds_comes_first() {
+    fn source_is_not_pulled_before_the_ring_is_empty() {
         let pair = Pair::new();
         pair.post(&[b"abcd"]).expect("room");
         assert_eq!(pair.pull_if(4, false, || false), (vec![], false));
@@ -510,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_beyond_the_table_are_refused() {
+    fn sources_beyond_the_table_are_not_posted() {
         let pair = Pair::new();
         let posted = (0..=SOURCES_MAX).map_while(|_| pair.post(&[b"ab"])).count();
         assert_eq!(posted, SOURCES_MAX);
@@ -523,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_with_the_number_is_not_read() {
+    fn process_without_the_proof_is_not_read() {
         let pair = Pair::new();
         pair.post(&[b"abcd"]).expect("room");
         pair.proof.store(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Takes slots, and gives back those that nobody uses any more: their processes were killed.
+//! Reserves slots, and releases those whose processes were all killed.
 
 use std::sync::atomic::Ordering;
 
@@ -8,8 +8,8 @@ use crate::registry::Registry;
 use crate::tuple::Tuple;
 use crate::words::Role;
 
-/// Takes a slot for a connection, and returns it with its generation. If all are taken, those that
-/// nobody uses are given back first. `None` if all are in use, or there is no memory.
+/// Reserves a slot for a connection, and returns it with its generation. If all are taken, slots
+/// without live processes are released first. `None` if all are in use, or there is no memory.
 pub(crate) fn take_slot<K: Kernel>(registry: &Registry, tuple: &Tuple) -> Option<(usize, u32)> {
     let slot = registry.reserve().or_else(|| {
         sweep_now_and_then::<K>(registry);
@@ -18,7 +18,7 @@ pub(crate) fn take_slot<K: Kernel>(registry: &Registry, tuple: &Tuple) -> Option
     registry.prepare(slot, tuple)
 }
 
-/// While all slots are in use by the living, looking for the dead each time would find none.
+/// Sweeps at most once a second: while live processes use all slots, each sweep would find nothing.
 #[cold]
 fn sweep_now_and_then<K: Kernel>(registry: &Registry) {
     let second = K::second();
@@ -27,8 +27,8 @@ fn sweep_now_and_then<K: Kernel>(registry: &Registry) {
     }
 }
 
-/// Takes offers out of the table that nobody needs to look for: who made them was killed. Their
-/// connections are found by sweeps.
+/// Withdraws offers whose makers were all killed, at most once a second, so that acceptors need not
+/// look them up. A sweep releases their slots.
 #[cold]
 pub(crate) fn sweep_offers_now_and_then<K: Kernel>(registry: &'static Registry) {
     let second = K::second();
@@ -41,7 +41,7 @@ pub(crate) fn sweep_offers_now_and_then<K: Kernel>(registry: &'static Registry) 
     }
 }
 
-/// Gives back the slots of connections of which no process has either end. Several processes may do
+/// Releases the slots of connections of which no process has either end. Several processes may do
 /// so at once.
 pub(crate) fn sweep<K: Kernel>(registry: &Registry) {
     for (slot, generation) in abandoned::<K>(registry) {
@@ -49,21 +49,21 @@ pub(crate) fn sweep<K: Kernel>(registry: &Registry) {
     }
 }
 
-/// The slots of connections of which no process has either end, and their generations. A connection
-/// may have been handed on to processes that nobody has counted, so the kernel decides; where it
-/// does not know, because the connection is of another network namespace or it has no `tcp_diag`,
-/// the slot is taken for one in use.
+/// The slots of connections of which no process has either end, with their generations. The
+/// connection may have been passed to processes that nobody has counted, so the kernel decides. A
+/// slot counts as in use if the kernel cannot say: the connection is in another network namespace,
+/// or there is no `tcp_diag`.
 pub(crate) fn abandoned<K: Kernel>(registry: &Registry) -> Vec<(usize, u32)> {
     let Ok(namespace) = K::namespace() else { return Vec::new() };
     if !K::is_own(registry) {
         return Vec::new();
     }
-    // First the generation, then the question: what is another's by then is not released.
+    // Read the generation before asking: a slot that changes owners meanwhile is not released.
     let live = registry.live().filter(|&(slot, _)| registry.is_accessible(slot));
     let is_abandoned = |slot| is_abandoned::<K>(&registry.tuple_of(slot), namespace);
     let mut suspects: Vec<_> = live.filter(|&(slot, _)| is_abandoned(slot)).collect();
     if !suspects.is_empty() {
-        // A socket that is bound to an interface is found by no question that leaves that open.
+        // A lookup that names no interface does not find a socket that is bound to one.
         let listed = K::connections(namespace);
         suspects.retain(|&(slot, _)| !listed.contains(&registry.tuple_of(slot)));
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_without_ends_are_swept() {
+    fn slots_without_open_sockets_are_swept() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let (slot, generation) = take_slot::<Linux>(&registry, &tuple(1)).expect("room");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_has_open_is_not_swept() {
+    fn slot_is_not_swept_while_a_socket_is_open() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry: &'static Registry =
             Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_of_the_dead_are_withdrawn() {
+    fn offers_of_killed_processes_are_withdrawn() {
         const NOBODY: u32 = 1 << 28; // No process has such a number.
         let dir = tempfile::tempdir().expect("a directory");
         let registry: &'static Registry =
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_other_networks_are_not_swept() {
+    fn slots_of_other_network_namespaces_are_not_swept() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let elsewhere = tuple(1).in_namespace(u64::MAX);

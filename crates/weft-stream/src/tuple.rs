@@ -1,10 +1,9 @@
-//! Which connection is meant: the addresses of both ends, as both ends see them.
+//! The name of a connection: the addresses of both ends, as both ends see them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The addresses of a TCP connection. An IPv4 address and the IPv6 address that stands for it are
-/// the same: a server may have one socket for both. Addresses are of one network namespace, whose
-/// number is a part of the name.
+/// The addresses of a TCP connection and its network namespace. An IPv4 address equals its
+/// IPv4-mapped IPv6 address, because a server may have one socket for both families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
     pub(crate) connector: Ipv6Addr,
@@ -14,7 +13,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// Of the connection from `connector` to `acceptor`.
+    /// The tuple of the connection from `connector` to `acceptor`.
     #[must_use]
     pub fn new(connector: SocketAddr, acceptor: SocketAddr) -> Self {
         Self {
@@ -25,8 +24,8 @@ impl Tuple {
         }
     }
 
-    /// The same in the network namespace that the kernel has this number for (`SO_NETNS_COOKIE`; 0
-    /// where it tells none).
+    /// The same addresses in the network namespace with this number (`SO_NETNS_COOKIE`; 0 if the
+    /// kernel reports none).
     #[must_use]
     pub fn in_namespace(self, namespace: u64) -> Self {
         Self { namespace, ..self }
@@ -37,7 +36,7 @@ impl Tuple {
         self.namespace
     }
 
-    /// Whose the two ends are: the connector's address and the acceptor's.
+    /// The addresses of the connector and of the acceptor.
     #[must_use]
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
         let [a, b, c, d] = self.ports.to_be_bytes();
@@ -48,7 +47,7 @@ impl Tuple {
         )
     }
 
-    /// Spreads tuples over a table.
+    /// A hash of the tuple for the table of offers.
     pub(crate) fn hash(&self) -> u64 {
         const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(ODD).rotate_left(29);
@@ -58,7 +57,7 @@ impl Tuple {
     }
 }
 
-/// The two words that an address is kept in.
+/// The two words that hold an address in shared memory.
 pub(crate) fn halves(ip: Ipv6Addr) -> [u64; 2] {
     let bits = ip.to_bits();
     [(bits >> 64) as u64, bits as u64]
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_name_the_same_end() {
+    fn mapped_ipv4_address_equals_ipv4_address() {
         let (client, server) = ("127.0.0.1:4000", "127.0.0.1:80");
         let (mapped_client, mapped_server) = ("[::ffff:127.0.0.1]:4000", "[::ffff:127.0.0.1]:80");
         let address = |text: &str| text.parse::<SocketAddr>().expect("an address");

@@ -1,17 +1,17 @@
-//! The words of a slot: what both ends of a connection, and all processes that share them, know of
-//! it.
+//! The words of a slot: the state of a connection that its ends, and all processes that share them,
+//! have in common.
 
 use weft_sys::{FutexWord, Waits};
 
 pub(crate) use crate::layout::{Direction, NONE, Side};
 use crate::registry::Registry;
 
-/// Which end of a connection.
+/// One of the two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Called `connect(2)`.
+    /// The end that called `connect(2)`.
     Connector = 0,
-    /// Called `accept(2)`.
+    /// The end that called `accept(2)`.
     Acceptor = 1,
 }
 
@@ -24,13 +24,13 @@ impl Role {
     }
 }
 
-/// How far a side has agreed.
+/// Values of [`Side::joined`]: how far a side has agreed to use the rings.
 pub(crate) mod joined {
-    /// The connector: its offer stands. The acceptor: nobody has come yet.
+    /// Connector: the offer stands. Acceptor: no process has found it yet.
     pub(crate) const NO: u32 = 0;
-    /// The acceptor looks at the rings.
+    /// Acceptor: it reads the rings.
     pub(crate) const JOINED: u32 = 1;
-    /// The connector has seen that, and looks at them, too.
+    /// Connector: it has seen that the acceptor reads the rings, and reads them, too.
     pub(crate) const CONFIRMED: u32 = 2;
 }
 
@@ -39,7 +39,7 @@ impl Side {
         &registry.page(slot).sides[role as usize]
     }
 
-    /// The words by which its threads wait.
+    /// The words on which this side's threads wait.
     #[inline]
     pub(crate) fn waits(&self) -> Waits<'_> {
         Waits {

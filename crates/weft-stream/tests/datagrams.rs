@@ -1,4 +1,4 @@
-//! An inbox as its senders and its owner see it, also when one of them breaks the rules.
+//! Tests of an inbox from the view of its senders and its owner, including hostile ones.
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use weft_sys::Buffers;
 const PORT: u16 = 5_353;
 const LIMIT: u32 = 200_000;
 
-/// An inbox, and the file that it is in.
+/// An inbox, and its file.
 fn inbox() -> (tempfile::TempDir, &'static Datagrams, Inbox) {
     let dir = tempfile::tempdir().expect("a directory");
     let datagrams = Box::leak(Box::new(Datagrams::open(dir.path()).expect("a file")));
@@ -64,7 +64,7 @@ fn datagrams_keep_their_boundaries_and_senders() {
 }
 
 #[test]
-fn only_an_open_inbox_takes_anything() {
+fn only_an_open_inbox_takes_datagrams() {
     let (_dir, datagrams, inbox) = inbox();
     assert_eq!(put(&inbox, 7, b"x"), Put::Shut, "nobody has looked yet");
     inbox.open();
@@ -84,7 +84,7 @@ fn only_an_open_inbox_takes_anything() {
 }
 
 #[test]
-fn a_full_inbox_drops_and_goes_on() {
+fn full_inbox_drops_datagrams_until_it_is_read() {
     let (_dir, datagrams, inbox) = inbox();
     inbox.open();
     let big = vec![7; DATAGRAM_LEN_MAX];
@@ -104,7 +104,7 @@ fn a_full_inbox_drops_and_goes_on() {
 
 /// Random lengths wrap around the ring at every offset.
 #[test]
-fn a_ring_is_a_queue() {
+fn ring_delivers_datagrams_in_order() {
     let (_dir, _, inbox) = inbox();
     inbox.open();
     let mut model = std::collections::VecDeque::new();
@@ -128,17 +128,17 @@ fn a_ring_is_a_queue() {
     }
 }
 
-/// Whatever another process of the user writes into the ring's words, the owner neither panics nor
-/// reads beyond the ring.
+/// Whatever another process of the user writes into the shared words, the owner neither panics nor
+/// reads outside the ring.
 #[test]
-fn broken_words_end_the_inbox_alone() {
+fn corrupt_words_cause_neither_panic_nor_read_outside_the_ring() {
     use std::os::unix::fs::FileExt as _;
     let (dir, _, inbox) = inbox();
     let path = std::fs::read_dir(dir.path()).expect("a directory").next().expect("a file");
     let path = path.expect("a file").path();
     let file = std::fs::File::options().write(true).open(path).expect("our own");
     let start = file.metadata().expect("a file").len();
-    // The first inbox lies behind everything that all have in common.
+    // The first inbox starts behind the common part of the file.
     let slot = start - 1_024 * (4_096 + (256 << 10));
     let mut room = vec![0; 70_000];
     for _ in 0..2_000 {

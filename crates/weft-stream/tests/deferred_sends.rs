@@ -1,5 +1,5 @@
-//! Deferred sends against a model: a receiver that takes what there is, while the sender moves what
-//! it has deferred, takes it back into the ring, and writes to its buffers whenever it may.
+//! Deferred sends against a model. The receiver takes what is there, while the sender moves its
+//! deferred sends, reclaims them into the ring, and writes to their buffers as soon as it may.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use weft_sys::Buffers;
 const BYTES: usize = 48 << 20;
 const LEN_MAX: usize = 400_000;
 const PERIOD: usize = 251;
-/// Steps of the sender's for which the receiver pauses now and then.
+/// Steps of the sender for which the receiver sometimes pauses.
 const HELD_STEPS: u32 = 8;
 
 static PROOF: AtomicU64 = AtomicU64::new(0x5eed);
@@ -69,11 +69,11 @@ fn sides() -> [Side; 2] {
     sides
 }
 
-/// What is deferred: where its bytes are now.
+/// A deferred send, and where its bytes are now.
 struct DeferredSend {
     number: SourceNumber,
     bytes: Vec<u8>,
-    /// Once only.
+    /// A deferred send may move only once.
     may_move: bool,
 }
 
@@ -83,9 +83,9 @@ struct Sender {
     at: usize,
     moved: u32,
     reclaimed: u32,
-    /// The receiver is to take nothing new, so that there is something to move and to reclaim.
+    /// The receiver pauses, so that there is something to move and to reclaim.
     is_held: Arc<AtomicBool>,
-    /// For so many steps more.
+    /// Remaining steps of the pause.
     held: u32,
 }
 
@@ -122,7 +122,7 @@ impl Sender {
         }
     }
 
-    /// Copies the bytes of one deferred send, once, and spoils the original.
+    /// Moves one deferred send to a copy, once, and overwrites the original.
     fn touch(&mut self) {
         let Some(at) = self.deferred.iter().position(|send| send.may_move) else { return };
         let mut send = self.deferred.remove(at);
@@ -152,7 +152,7 @@ impl Sender {
         self.reclaimed += 1;
     }
 
-    /// Through the ring, which waits until nothing is deferred.
+    /// Sends through the ring, which works only while nothing is deferred.
     fn send(&mut self) {
         let mut bytes = pattern(self.at, fastrand::usize(1..5_000).min(BYTES - self.at));
         match self.side.send(&mut bytes) {
@@ -204,8 +204,8 @@ fn deferred_bytes_arrive_whatever_the_sender_does() {
     assert!(sender.moved > 10 && sender.reclaimed > 10, "{} {}", sender.moved, sender.reclaimed);
 }
 
-/// The bytes of a deferred send are lost with the memory that they lie in, and the stream does not
-/// go on behind them.
+/// The bytes of a deferred send are lost when their memory is. The stream must not go on behind
+/// them.
 #[test]
 fn lost_deferred_send_is_reported_as_reset() {
     let [sender, receiver] = sides();

@@ -1,5 +1,5 @@
-//! Both ends of a connection against a model: whatever they do, and whenever they agree, leave,
-//! shut down or close, the bytes of each direction come as they went.
+//! Both ends of a connection against a model: the bytes of each direction arrive in order, whatever
+//! the ends do, and whenever they agree, fall back, shut down or close.
 
 use std::io::IoSliceMut;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,12 +16,12 @@ use weft_sys::Buffers;
 
 /// `MSG_NOSIGNAL`.
 const NOSIGNAL: i32 = 0x4000;
-/// Bytes that are on TCP at a time: so many come at once, whatever the kernel's windows are.
+/// Bytes in TCP at a time. The kernel delivers that many at once, whatever its windows are.
 const ON_TCP_MAX: usize = 24 << 10;
 const LEN_MAX: usize = 3 << 20;
 const PERIOD: usize = 251;
 
-/// The registry as two processes have it mapped.
+/// The mappings of one registry in two processes.
 fn registries() -> [&'static Registry; 2] {
     static BOTH: OnceLock<[Registry; 2]> = OnceLock::new();
     let both = BOTH.get_or_init(|| {
@@ -31,7 +31,7 @@ fn registries() -> [&'static Registry; 2] {
     [&both[0], &both[1]]
 }
 
-/// Bytes that tell where they were in a stream.
+/// Bytes that encode their position in a stream.
 fn pattern(at: usize, len: usize) -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| (0..PERIOD + LEN_MAX).map(|at| (at % PERIOD) as u8).collect());
@@ -42,7 +42,7 @@ fn process(cookie: u64) -> Process {
     Process { pid: std::process::id(), fd: 0, cookie, program: *b"ends\0\0\0\0\0\0\0\0\0\0\0\0" }
 }
 
-/// Both ends of a connection of the kernel's.
+/// Both sockets of a TCP connection.
 fn connected() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -119,21 +119,21 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One side: what it has, and what the model knows of it.
+/// One side: its socket and end, and the model's state.
 struct Side {
     socket: Option<TcpStream>,
     end: Option<End>,
-    /// Bytes of its own direction: sent, and received by the other side.
+    /// Bytes that this side has sent, and of them those that the other side has received.
     sent: usize,
     received: usize,
-    /// Counted before it had an end.
+    /// Bytes sent and received before it had an end.
     before: (u64, u64),
     asleep: bool,
     wants_room: bool,
     has_shut: bool,
     has_left: bool,
     closed: bool,
-    /// It may meet a reset, or has.
+    /// The side may get a reset, or has got one.
     reset_is_due: bool,
 }
 
@@ -244,12 +244,12 @@ impl Pair {
                 drop(socket);
                 self.close(at);
             }
-            _ => {} // It is asleep.
+            _ => {} // The side sleeps.
         }
         Ok(())
     }
 
-    /// The acceptor before it has found the offer, as far as it does anything then.
+    /// Applies a step to an acceptor that has not found the offer yet.
     fn apply_without_end(&mut self, at: usize, step: &Step) -> Result<(), TestCaseError> {
         match *step {
             Step::Find => {
@@ -309,8 +309,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Afterwards nothing is in memory, unless the other side's half is shut, or it is closed, so
-    /// that the kernel sends nothing for it any more.
+    /// Falls back. Afterwards nothing is in memory, unless the other side has shut down or closed,
+    /// so that the kernel sends nothing for it any more.
     fn leave(&mut self, at: usize) -> Result<(), TestCaseError> {
         let side = &mut self.sides[at];
         let end = side.end.expect("it leaves");
@@ -348,7 +348,7 @@ impl Pair {
             Some(end) => end.try_recv(fd, buffers, how),
             None => buffers.recv(fd, 0),
         };
-        side.wants_room = false; // It may have taken the wakeup.
+        side.wants_room = false; // This call may have taken the wakeup.
         match result {
             Ok(0) => {
                 prop_assert!(peer.has_shut || peer.closed, "ended");
@@ -377,14 +377,14 @@ impl Pair {
         Ok(result)
     }
 
-    /// Everything that is there.
+    /// Receives everything that is there.
     fn drain(&mut self, at: usize) -> Result<(), TestCaseError> {
         let how = How { look: true, ..How::default() };
         while self.recv(at, LEN_MAX, 0, how)?.is_ok_and(|got| got > 0) {}
         Ok(())
     }
 
-    /// As the sockets library closes.
+    /// Closes like the sockets library.
     fn close(&mut self, at: usize) {
         let unread = self.sides[1 - at].unread() > 0;
         let side = &mut self.sides[at];
@@ -404,8 +404,8 @@ impl Pair {
         self.sides[1 - at].reset_is_due |= unread;
     }
 
-    /// Checks that every thread that has to wake has been woken, and that the ends report what is
-    /// so.
+    /// Checks that every thread that has to wake has been woken, and that the ends report their
+    /// true state.
     fn check(&mut self) -> Result<(), TestCaseError> {
         for at in 0..2 {
             let [first, second] = &mut self.sides;
@@ -459,7 +459,7 @@ impl Drop for Pair {
     }
 }
 
-/// Every connection is over when its case is, so that the registry is empty then.
+/// Runs one case. All connections are over at its end, so that the registry is empty again.
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn follows_the_model(flow: Flow, steps: &[(bool, Step)]) -> Result<(), TestCaseError> {
@@ -467,7 +467,7 @@ fn follows_the_model(flow: Flow, steps: &[(bool, Step)]) -> Result<(), TestCaseE
     let in_use = || registries().map(|registry| registry.in_use());
     let before = in_use();
     let mut pair = Pair::new(flow);
-    // Mostly they agree soon.
+    // In most cases the ends agree early.
     if !steps.len().is_multiple_of(8) {
         pair.apply(1, &Step::Find)?;
         for at in [1, 0, 1] {
@@ -501,10 +501,10 @@ proptest! {
     }
 }
 
-/// A thread uses a copy of the descriptor, which another one closes meanwhile, and whose number may
-/// stand for something else by then: that says nothing of the connection.
+/// Another thread may close the descriptor during a call, and its number may then refer to another
+/// file. The call's error must not affect the connection.
 #[test]
-fn a_call_by_a_number_that_is_another_file_by_now_changes_nothing() {
+fn call_on_a_descriptor_of_another_file_does_not_affect_the_connection() {
     let [registry, other_registry] = registries();
     let [client, server] = connected();
     let ends = client.local_addr().and_then(|own| Ok((own, client.peer_addr()?)));

@@ -1,10 +1,10 @@
-//! The bodies of the fuzz targets for streams, on their corpora and on random input.
+//! Runs the fuzz targets for streams on their corpora and on random input.
 
 #[path = "../../../fuzz/src/remote.rs"]
-#[allow(unreachable_pub)] // A module of a library there.
+#[allow(unreachable_pub)] // In the fuzz crate the module belongs to a library.
 mod remote;
 #[path = "../../../fuzz/src/stream.rs"]
-#[allow(unreachable_pub)] // Likewise.
+#[allow(unreachable_pub)] // In the fuzz crate the module belongs to a library.
 mod stream;
 
 use weft_testing::inputs;

@@ -1,6 +1,6 @@
-//! Unread bytes go back to the kernel when an end leaves: a reader that knows nothing of memory
-//! gets the whole stream, whatever the peer sends meanwhile. Where the process that leaves is
-//! killed in the middle, the processes that go on get all bytes or a reset.
+//! Tests that unread bytes go back to the kernel when an end falls back: a reader without Weft gets
+//! the whole stream, whatever the peer sends meanwhile. If the process is killed during the
+//! fallback, the other processes get all bytes or a reset.
 //!
 //! # Safety
 //! `ptrace` stops and ends a child of this test's; it names no memory of this process.
@@ -22,13 +22,13 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 use weft_stream::{Carrier, End, Flow, How, Process, Registry, Tuple};
 use weft_sys::{Buffers, network_namespace};
 
-/// Where a child finds the registry and its socket, in its environment.
+/// Environment variables by which a child finds the registry and its socket.
 const DIRECTORY: &str = "WEFT_TEST_PUT_BACK";
 const SOCKET: &str = "WEFT_TEST_PUT_BACK_SOCKET";
 const PERIOD: usize = 251;
-/// Bytes that go over TCP before memory does.
+/// Bytes that go over TCP before memory is used.
 const FIRST_LEN: usize = 5_000;
-/// Bytes in memory. They take several sends.
+/// Bytes in memory, enough for several sends.
 const RING_LEN: usize = 30_000;
 /// Bytes that the peer sends afterwards.
 const LAST_LEN: usize = 700;
@@ -39,12 +39,13 @@ fn pattern(at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|at| (at % PERIOD) as u8).collect()
 }
 
-/// What is unread when the end leaves.
+/// What is unread when the end falls back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unread {
-    /// Bytes in memory alone.
+    /// Bytes in memory only.
     Ring,
-    /// Bytes of TCP, and behind them in the kernel's queue a notification, which is not data.
+    /// Bytes of the first TCP phase, and behind them in the kernel's queue a wakeup, which is not
+    /// data.
     FirstPhase,
 }
 
@@ -70,8 +71,8 @@ impl Side {
     }
 }
 
-/// A connection between this process and others: the peer is here, and so is one more holder of the
-/// end that leaves.
+/// A connection whose falling end other processes share: this process has the peer, and also holds
+/// the end that falls back.
 struct Connection {
     peer: Side,
     sharer: Side,
@@ -89,8 +90,8 @@ fn me(socket: &TcpStream) -> Process {
 }
 
 impl Connection {
-    /// All is unread that is sent here: by the peer `FIRST_LEN` and `RING_LEN` bytes, by the other
-    /// end one byte.
+    /// Makes a connection on which everything sent is unread: `FIRST_LEN` and `RING_LEN` bytes from
+    /// the peer, and one byte from the other end.
     fn new(unread: Unread, flow: Flow) -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -108,7 +109,7 @@ impl Connection {
             side.socket.set_nodelay(true).expect("an option");
             side.socket.set_read_timeout(Some(WAIT)).expect("an option");
         }
-        // Before both have agreed.
+        // Sent before both ends have agreed.
         assert_eq!(peer.send(&pattern(0, FIRST_LEN)), Ok(FIRST_LEN));
         if unread == Unread::Ring {
             let mut first = vec![0; FIRST_LEN];
@@ -126,26 +127,27 @@ impl Connection {
         Self { peer, sharer, directory }
     }
 
-    /// Where the bytes begin that are unread.
+    /// The position of the first unread byte.
     fn start(unread: Unread) -> usize {
         if unread == Unread::Ring { FIRST_LEN } else { 0 }
     }
 
-    /// A child that has the end, too, and leaves. With `traced` it waits before, and is this
-    /// process's to stop.
+    /// Starts a child that holds the end, too, and falls back. With `traced` this process stops it
+    /// before.
     fn leaver(&self, traced: bool) -> Child {
         let fd = self.sharer.socket.as_raw_fd();
         fcntl_setfd(self.sharer.fd(), FdFlags::empty()).expect("a descriptor");
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         command.env(DIRECTORY, self.directory.path()).env(SOCKET, fd.to_string());
         if traced {
-            // SAFETY: one system call, between fork and exec.
+            // SAFETY: between `fork` and `exec` the closure makes one system call, which is
+            // async-signal-safe, and allocates nothing.
             unsafe { command.pre_exec(be_traced) };
         }
         command.spawn().expect("a child")
     }
 
-    /// Reads by the kernel's calls, as a program that knows nothing of memory.
+    /// Reads by the kernel's calls, like a program without Weft.
     fn read_as_others(&self, from: usize, len: usize) {
         let mut got = vec![0; len];
         let mut socket = &self.sharer.socket;
@@ -154,17 +156,17 @@ impl Connection {
     }
 }
 
-/// From here on the parent stops and ends this process.
+/// Lets the parent trace this process.
 fn be_traced() -> std::io::Result<()> {
     let none: *mut libc::c_void = null_mut();
-    // SAFETY: no memory is named.
+    // SAFETY: `PTRACE_TRACEME` ignores its other arguments, so it touches no memory.
     match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, none, none) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
 }
 
-/// A child has one thread, and runs no tests.
+/// A child runs this before `main`, so it has one thread and runs no tests.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
@@ -177,9 +179,10 @@ extern "C" fn begin() {
     }
 }
 
-/// The child: leaves.
+/// Falls back, in the child.
 fn leave(directory: &Path, socket: RawFd) -> ! {
-    // SAFETY: inherited for this.
+    // SAFETY: the parent has left this descriptor open for this process, and nothing else here owns
+    // or uses the number.
     let socket = unsafe { <TcpStream as std::os::fd::FromRawFd>::from_raw_fd(socket) };
     let ends = (socket.local_addr().expect("own"), socket.peer_addr().expect("peer"));
     let numbers = (network_namespace(&socket), me(&socket).cookie);
@@ -201,12 +204,13 @@ fn wait(child: &Child) -> WaitStatus {
 
 fn go_on(child: &Child, request: libc::c_uint) {
     let none: *mut libc::c_void = null_mut();
-    // SAFETY: the child is stopped, and no memory is named.
+    // SAFETY: the child is stopped, and with null pointers these requests touch no memory of this
+    // process.
     let done = unsafe { libc::ptrace(request, pid(child).as_raw_nonzero().get(), none, none) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Lets the traced child come to where it is about to leave.
+/// Runs the traced child up to the point where it is about to fall back.
 fn until_it_leaves(child: &Child) {
     while wait(child).stopping_signal() != Some(Signal::STOP.as_raw()) {
         go_on(child, libc::PTRACE_CONT);
@@ -214,7 +218,7 @@ fn until_it_leaves(child: &Child) {
 }
 
 #[test]
-fn the_whole_stream_is_the_kernels() {
+fn kernel_has_the_whole_stream_after_falling_back() {
     for flow in Flow::ALL {
         for unread in [Unread::Ring, Unread::FirstPhase] {
             let connection = Connection::new(unread, flow);
@@ -234,9 +238,9 @@ fn the_whole_stream_is_the_kernels() {
     }
 }
 
-/// The same, where the peer goes on sending and receiving all the time.
+/// Does the same while the peer sends and receives all the time.
 #[test]
-fn what_the_peer_sends_meanwhile_comes_behind() {
+fn bytes_sent_while_the_end_falls_back_come_behind() {
     const LEN: usize = 3_000_000;
     for _ in 0..12 {
         let connection = Connection::new(Unread::Ring, Flow::Packed);
@@ -251,7 +255,7 @@ fn what_the_peer_sends_meanwhile_comes_behind() {
                         Err(Errno::AGAIN) => std::thread::yield_now(),
                         Err(error) => panic!("{error}"),
                     }
-                    // Most of it while the child leaves.
+                    // Send most of it while the child falls back.
                     let limit = Instant::now() + WAIT;
                     while sent > LEN / 6 && !leaves.load(Ordering::Acquire) {
                         assert!(Instant::now() < limit, "the child does not leave");
@@ -269,9 +273,9 @@ fn what_the_peer_sends_meanwhile_comes_behind() {
     }
 }
 
-/// What was left in memory is put back before what the peer has sent by TCP since.
+/// Bytes left in memory are put back before those that the peer has sent by TCP since.
 #[test]
-fn what_was_left_in_memory_is_put_back_before_what_came_later() {
+fn bytes_left_in_memory_are_put_back_before_later_bytes() {
     for flow in Flow::ALL {
         for unread in [Unread::Ring, Unread::FirstPhase] {
             let connection = Connection::new(unread, flow);
@@ -287,10 +291,10 @@ fn what_was_left_in_memory_is_put_back_before_what_came_later() {
     }
 }
 
-/// Bytes that the kernel has no room for stay in memory, and are read between those that it has and
-/// those that are sent later.
+/// Bytes for which the kernel has no room stay in memory, and are read between those that it has
+/// and those that are sent later.
 #[test]
-fn what_the_kernel_does_not_take_stays_in_memory() {
+fn bytes_that_the_kernel_does_not_take_stay_in_memory() {
     let connection = Connection::new(Unread::Ring, Flow::Packed);
     let Connection { peer, sharer, .. } = &connection;
     peer.socket.set_nonblocking(true).expect("an option");
@@ -325,7 +329,8 @@ fn what_the_kernel_does_not_take_stays_in_memory() {
     assert!(sharer.end.is_over());
 }
 
-/// How the rest of a connection is after a child was killed that was leaving.
+/// Continues a connection after a child was killed while falling back. Returns what became of the
+/// stream.
 fn go_on_after(connection: &Connection, unread: Unread) -> &'static str {
     let Connection { peer, sharer, .. } = connection;
     let mut read = Connection::start(unread);
@@ -365,7 +370,7 @@ fn process_killed_at_any_step_of_falling_back_loses_no_byte_unnoticed() {
             let connection = Connection::new(unread, Flow::Packed);
             let mut child = connection.leaver(true);
             until_it_leaves(&child);
-            // Before and after each system call, and some instructions later.
+            // Stop before and after each system call, and some instructions later.
             let calls = std::iter::repeat_n(libc::PTRACE_SYSCALL, stops);
             let instructions =
                 std::iter::repeat_n(libc::PTRACE_SINGLESTEP, fastrand::usize(0..300));
@@ -379,7 +384,7 @@ fn process_killed_at_any_step_of_falling_back_loses_no_byte_unnoticed() {
             if !ended {
                 kill_process(pid(&child), Signal::KILL).expect("a child");
             }
-            // What has been waited for has no status any more.
+            // A child that has been waited for has no status any more.
             let status = child.wait();
             assert!(ended || status.is_ok_and(|it| it.signal() == Some(libc::SIGKILL)));
             outcomes.push(go_on_after(&connection, unread));

@@ -1,5 +1,5 @@
-//! Several processes that find the registry full at once, and sweep it: each gives back what killed
-//! processes have left behind, and none what another one has taken meanwhile.
+//! Tests processes that find the registry full at the same time and sweep it. Each releases slots
+//! that killed processes have left, and none that another process has taken meanwhile.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -11,12 +11,12 @@ use rustix::process::getpid;
 use weft_stream::{End, Flow, How, Process, Registry, Tuple};
 use weft_sys::{Buffers, network_namespace};
 
-/// Where the children find the registry, in their environment.
+/// Environment variable by which the children find the registry.
 const DIRECTORY: &str = "WEFT_TEST_SWEEPERS";
 const CHILDREN: usize = 4;
-/// Connections that each child makes. One in four is left behind as by a killed process.
+/// Connections that each child makes. One in four is left behind like that of a killed process.
 const ROUNDS: usize = 400;
-/// Those that stay open while others come.
+/// Maximum number of connections that stay open.
 const OPEN_MAX: usize = 24;
 const MESSAGE_LEN: usize = 3_000;
 
@@ -43,7 +43,7 @@ impl Connection {
         Some(Self { sockets: [client, server], ends: [offered, found], mark })
     }
 
-    /// What the client sends is what the server gets.
+    /// Checks that the server gets what the client sends.
     fn check(&self) {
         let [client, server] = &self.sockets;
         let mut sent = [self.mark; MESSAGE_LEN];
@@ -69,7 +69,7 @@ fn registry(directory: &Path) -> &'static Registry {
     Box::leak(Box::new(Registry::open(directory).expect("a registry")))
 }
 
-/// Makes, uses and loses connections in a registry that is full of what the dead have left.
+/// Makes, uses and loses connections in a registry that is full of slots of killed processes.
 fn sweep_along(directory: &Path) {
     let registry = registry(directory);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -81,7 +81,7 @@ fn sweep_along(directory: &Path) {
         connection.check();
         made += 1;
         if round % 4 != 0 {
-            open.push(connection); // The others are as a killed process leaves them.
+            open.push(connection); // The others are left like those of a killed process.
         }
         if open.len() > OPEN_MAX {
             open.remove(round % OPEN_MAX).close();
@@ -100,7 +100,7 @@ fn sweepers_free_slots_of_dead_processes_only() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let registry = registry(directory.path());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    // As many as there is room for, all of the dead.
+    // Fill the registry with slots of killed processes.
     let mark = 0;
     while let Some(connection) = Connection::make(registry, &listener, mark) {
         drop(connection);

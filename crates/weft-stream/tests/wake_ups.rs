@@ -1,4 +1,5 @@
-//! Two threads that sleep as the sockets library does are woken, whenever they fall asleep.
+//! Tests that two threads which sleep like the sockets library are woken, at whatever moment they
+//! fall asleep.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use weft_stream::{End, Flow, How, Process, Registry, Tuple};
 use weft_sys::Buffers;
 
 const ROUNDS: u32 = 4_000;
-/// Longer than this nobody sleeps who is woken.
+/// A thread that is woken sleeps no longer than this.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: How = How { keep: false, discard: false, look: true };
 
@@ -38,7 +39,7 @@ impl Side {
         }
     }
 
-    /// Waits for a byte as a call that blocks does, by the kernel's socket or also by the word.
+    /// Waits for a byte like a blocking call, on the kernel's socket or first on the futex word.
     fn recv(&self, futex_waits: bool) -> u8 {
         let began = Instant::now();
         let byte = loop {
@@ -52,7 +53,7 @@ impl Side {
             self.end.begin_sleep();
             let mut byte = self.try_recv(LOOK);
             if byte.is_none() {
-                // The socket's own limit ends a sleep from which nobody wakes it.
+                // The socket's timeout ends a sleep that no wakeup ends.
                 let _ = recv(&self.socket, &mut [0; 1], RecvFlags::PEEK);
             }
             self.end.end_sleep();
@@ -66,7 +67,7 @@ impl Side {
     }
 }
 
-/// Both ends of a connection that nobody has used yet.
+/// Both ends of a connection that has not been used yet.
 fn connected(flow: Flow) -> [Side; 2] {
     let dir = tempfile::tempdir().expect("a directory");
     let registry: &'static Registry =
@@ -94,7 +95,7 @@ fn play(side: &Side, begins: bool, seed: u64) {
         if begins {
             side.send(byte);
         }
-        // Falls asleep a little before or after the other one sends.
+        // Fall asleep shortly before or after the peer sends.
         (0..random.u32(..300)).for_each(|_| std::hint::spin_loop());
         assert_eq!(side.recv(random.u32(..4) == 0), byte);
         if !begins {

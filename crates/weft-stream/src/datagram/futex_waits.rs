@@ -1,19 +1,20 @@
-//! When a receiver waits on a futex before it sleeps in the kernel, and for how long.
+//! Decides whether a receiver waits on a futex before it sleeps in the kernel, and for how long.
 //!
-//! A futex wait hides the kernel's socket: what comes there, from other hosts and from programs
-//! without Weft, waits until the futex wait is over. So it is bounded, and rare:
+//! During a futex wait the thread does not see the kernel's socket: datagrams from other hosts, and
+//! from programs without Weft, wait until the futex wait ends. So futex waits are short and rare:
 //!
-//! * A futex wait lasts for one tick of the kernel's at most (4 ms at 250 Hz). A shorter one would
-//!   have the hardware's timer set each time, which costs more than all the rest (in a virtual
-//!   machine 5 us for each datagram), for the tick is due before any later time.
+//! * A futex wait lasts at most one tick of the kernel (4 ms at 250 Hz). A shorter timeout would
+//!   program the hardware timer each time, which costs more than all the rest (in a virtual machine
+//!   5 us for each datagram); the tick comes before any later time anyway.
 //! * The kernel has been asked at most [`KERNEL_BELIEF_NS`] before. So while datagrams come through
-//!   memory, one of the kernel's is received no later than that, and a datagram, after it came; it
-//!   waits for a whole tick only if it comes when those cease.
-//! * A socket does a futex wait only if its last wait was short, and ended by a datagram that came
+//!   memory, one that comes by the kernel is received at most that time, plus one datagram, late.
+//!   It waits for a whole tick only if it comes when the others stop.
+//! * A socket does a futex wait only if its last wait was short and ended by a datagram that came
 //!   through memory, or would have if the inbox had been open.
-//! * A socket to which the kernel brings others does not for the next [`WAITS_WITHOUT`] waits, and
-//!   for twice as many each time that it happens again, up to [`WAITS_WITHOUT_MAX`]: in the first
-//!   130,000 waits eleven datagrams at most are late, later one in 65,536.
+//! * After the kernel has brought a datagram of another kind, the socket makes its next
+//!   [`WAITS_WITHOUT`] waits without a futex, and twice as many each time that it happens again, up
+//!   to [`WAITS_WITHOUT_MAX`]. So at most eleven datagrams are late in the first 130,000 waits, and
+//!   later one in 65,536.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use weft_sys::SectionOnce;
@@ -22,50 +23,51 @@ use rustix::time::{ClockId, Timespec, clock_getres};
 
 use crate::limits::WAITS_WITHOUT_MAX;
 
-/// How long it is believed that the kernel has nothing, in nanoseconds.
+/// How long, in nanoseconds, an empty kernel socket is assumed to stay empty.
 const KERNEL_BELIEF_NS: u64 = 50_000;
-/// A wait, in nanoseconds, that was short: being woken by the kernel is part of it.
+/// A wait shorter than this, in nanoseconds, is short. It includes a wakeup by the kernel.
 const SHORT_NS: u64 = 250_000;
-/// Waits without a futex wait after the kernel has brought what memory never would: the
-/// first time. At most they are [`WAITS_WITHOUT_MAX`].
+/// Number of waits without a futex after the first datagram that only the kernel could bring. It
+/// doubles up to [`WAITS_WITHOUT_MAX`].
 const WAITS_WITHOUT: u32 = 64;
 
-/// By which way a datagram came.
+/// The way by which a datagram came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Through the inbox, or past it because it was shut.
+    /// Through the inbox, or by the kernel because the inbox was shut.
     Memory,
-    /// From somebody who knows no inbox.
+    /// By the kernel, from a sender that knows no inbox.
     Kernel,
 }
 
-/// Whether futex waits pay at a socket. Threads may learn at once; then one of the lessons is lost.
+/// Learns whether futex waits pay off at a socket. If two threads learn at once, one result is
+/// lost.
 #[derive(Debug)]
 pub struct FutexWaits {
     pay: AtomicU32,
-    /// Waits still to be made without.
+    /// Waits that are still to be made without a futex.
     without: AtomicU32,
-    /// How many of them the next datagram of the kernel's costs.
+    /// The number of such waits after the next datagram by the kernel.
     penalty: AtomicU32,
 }
 
 impl FutexWaits {
-    /// The longest futex wait in the call that has opened the inbox: a sender may have found it
-    /// shut before, and hand its datagram to the kernel only now.
+    /// The longest futex wait in the call that has opened the inbox. A sender may have found the
+    /// inbox shut before, and may pass its datagram to the kernel only now.
     pub const FIRST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
 
-    /// The longest futex wait: one tick of the kernel's.
+    /// The longest futex wait: one tick of the kernel.
     #[must_use]
     pub fn longest() -> Timespec {
         static TICK: SectionOnce<Timespec> = SectionOnce::new();
-        // The clock that each tick sets (clock_getres(2)).
+        // The clock that each tick advances (`clock_getres(2)`).
         *TICK.get_or_init(|| {
             let tick = clock_getres(ClockId::MonotonicCoarse);
             Timespec { tv_sec: 0, tv_nsec: tick.tv_nsec.clamp(1_000_000, 10_000_000) }
         })
     }
 
-    /// Of a socket of which nothing is known yet.
+    /// The state of a socket of which nothing is known yet.
     #[must_use]
     #[allow(clippy::new_without_default)] // An object of its own, not a value.
     pub fn new() -> Self {
@@ -82,14 +84,14 @@ impl FutexWaits {
         self.pay.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the kernel was last seen to have nothing too long ago for a futex wait; both times
-    /// are in nanoseconds, and one that has not been asked yet is zero.
+    /// Whether the kernel's socket was found empty too long ago for a futex wait. Both times are in
+    /// nanoseconds; `asked` is 0 if the kernel has not been asked yet.
     #[must_use]
     pub fn is_kernel_doubtful(asked: u64, now: u64) -> bool {
         now.saturating_sub(asked) >= KERNEL_BELIEF_NS
     }
 
-    /// A wait was over after `waited` nanoseconds.
+    /// Records that a wait ended after `waited` nanoseconds.
     pub fn learn(&self, waited: u64, by: By) {
         let without = match by {
             By::Kernel => {

@@ -1,9 +1,11 @@
-//! A socket's inbox: a ring of datagrams that many put and the socket's owners take.
+//! The inbox of a socket: a ring of datagrams with many senders, and the socket's holders as
+//! receivers.
 //!
-//! One word says how much has been put and, in its lower 16 bits, the window: zero while the owner
-//! looks at the inbox, else how many of its threads sleep in the kernel, and whether somebody has
-//! shut it. A sender publishes by exchanging that word, which fails if the window is not zero any
-//! more: its datagram goes through the kernel then.
+//! One word holds the number of units put and, in its lower 16 bits, the window. The window is zero
+//! while the owner watches the inbox; otherwise it has the number of the owner's threads that sleep
+//! in the kernel, and whether the inbox has been shut. A sender publishes a datagram by exchanging
+//! that word. If the window is not zero any more the exchange fails, and the datagram goes through
+//! the kernel.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -18,51 +20,51 @@ use crate::limits::DATAGRAM_LEN_MAX;
 
 const WINDOW_BITS: u32 = 16;
 const WINDOW: u64 = (1 << WINDOW_BITS) - 1;
-/// Shut until the owner looks again.
+/// Window bit: the inbox is shut until the owner opens it.
 const SHUT: u64 = 1 << (WINDOW_BITS - 1);
-/// Positions count units, modulo this.
+/// Positions count units, modulo this number.
 const POSITIONS: u64 = 1 << (u64::BITS - WINDOW_BITS);
 
-/// Whose an inbox is.
+/// The socket that owns an inbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// The port that the socket is bound to.
     pub port: u16,
-    /// The socket's number of the kernel's (`SO_COOKIE`).
+    /// The kernel's number for the socket (`SO_COOKIE`).
     pub cookie: u64,
-    /// The process.
+    /// The process that registers the inbox.
     pub pid: u32,
-    /// Bytes that may wait (`SO_RCVBUF`).
+    /// Number of bytes that may wait (`SO_RCVBUF`).
     pub limit: u32,
     /// Whether other sockets may have the same address (`SO_REUSEADDR`).
     pub shared: bool,
 }
 
-/// What has become of a datagram.
+/// What happened to a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It waits for the owner.
+    /// The datagram waits for the owner.
     Done,
-    /// There was no room: it is lost, as UDP's are.
+    /// There was no room. The datagram is lost, as with UDP.
     Dropped,
-    /// The owner neither looks nor waits here: the kernel is to take it.
+    /// The owner does not watch the inbox; the datagram must go through the kernel.
     Shut,
-    /// The inbox is somebody else's, or nobody's.
+    /// The inbox belongs to another socket, or to none.
     Gone,
 }
 
-/// A datagram that has been taken, or looked at.
+/// A datagram that has been taken or peeked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Who sent it.
+    /// The sender's address.
     pub from: SocketAddr,
-    /// Its length.
+    /// The datagram's length.
     pub len: usize,
-    /// How much of it was copied.
+    /// Number of bytes that were copied.
     pub copied: usize,
 }
 
-/// A reference to an inbox.
+/// A reference to an inbox of one generation.
 #[derive(Clone, Copy, Debug)]
 pub struct Inbox {
     datagrams: &'static Datagrams,
@@ -72,8 +74,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The inbox of a socket: that which another process has made for it, or a new one, which is
-    /// shut. `None` if there is no room.
+    /// Registers a socket's inbox: the one that another process has made for the socket, or a new
+    /// one, which is shut. `None` if there is no free slot.
     #[must_use]
     pub fn register(datagrams: &'static Datagrams, owner: &Owner) -> Option<Self> {
         let _alone = datagrams.lock();
@@ -85,7 +87,7 @@ impl Inbox {
         let inbox = Self::at(datagrams, slot, generation);
         {
             let (words, entry) = (inbox.words, inbox.entry());
-            // A sender that has not noticed may still be at the last owner's.
+            // A sender that has not noticed the change may still use the last owner's inbox.
             let _held = SharedLock::on(&words.lock).lock();
             words.head.fetch_or(SHUT, Ordering::AcqRel);
             words.head.fetch_and(!(WINDOW & !SHUT), Ordering::AcqRel);
@@ -108,7 +110,7 @@ impl Inbox {
         Self { datagrams, slot, generation, words: datagrams.words(slot) }
     }
 
-    /// Whether nothing waits.
+    /// Whether no datagram waits.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -116,19 +118,19 @@ impl Inbox {
             == self.words.tail.load(Ordering::Relaxed)
     }
 
-    /// How much has been taken: changes with each datagram.
+    /// The position up to which datagrams have been taken. It changes with each one.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.words.tail.load(Ordering::Relaxed)
     }
 
-    /// How much has been put: changes with each datagram.
+    /// The position up to which datagrams have been put. It changes with each one.
     #[must_use]
     pub fn put_until_now(&self) -> u64 {
         self.words.head.load(Ordering::Relaxed) >> WINDOW_BITS
     }
 
-    /// Whether anybody has ever sent to it who could put something here.
+    /// Whether a sender that knows inboxes has ever sent to this one.
     #[must_use]
     pub fn is_used(&self) -> bool {
         let counts = [&self.words.datagrams, &self.words.by_kernel];
@@ -141,18 +143,18 @@ impl Inbox {
         self.entry().shared.load(Ordering::Relaxed) != 0
     }
 
-    /// Other sockets may have the same address from here on.
+    /// Marks that other sockets may have the same address from here on.
     pub fn become_shared(&self) {
         self.entry().shared.store(1, Ordering::Relaxed);
         self.datagrams.change(self.port());
     }
 
-    /// Bytes that may wait.
+    /// Sets the number of bytes that may wait.
     pub fn limit(&self, bytes: u32) {
         self.entry().limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// The socket has another port, or another peer.
+    /// Records that the socket has another port, or another peer.
     pub fn moved(&self, port: u16) {
         let before = self.port();
         self.entry().port.store(port.into(), Ordering::Release);
@@ -160,22 +162,22 @@ impl Inbox {
         self.datagrams.change(port);
     }
 
-    /// Datagrams that have been put, so far.
+    /// Number of datagrams that have been put so far.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.words.datagrams.load(Ordering::Relaxed)
     }
 
-    /// Datagrams that found it shut, and went through the kernel, so far.
+    /// Number of datagrams that found the inbox shut, and went through the kernel, so far.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.words.by_kernel.load(Ordering::Relaxed)
     }
 
-    /// Puts a datagram, if the owner looks or waits here, and wakes it.
+    /// Puts a datagram and wakes the owner, if the owner watches the inbox.
     #[must_use]
     pub fn put(&self, from: SocketAddr, buffers: Buffers<'_>) -> Put {
-        let put = self.put_quietly(from, buffers);
+        let put = self.put_without_wakeup(from, buffers);
         if put == Put::Done {
             fence(Ordering::SeqCst);
             self.futex_word().wake();
@@ -183,7 +185,7 @@ impl Inbox {
         put
     }
 
-    fn put_quietly(&self, from: SocketAddr, buffers: Buffers<'_>) -> Put {
+    fn put_without_wakeup(&self, from: SocketAddr, buffers: Buffers<'_>) -> Put {
         if !self.is_ours() {
             return Put::Gone;
         }
@@ -191,7 +193,7 @@ impl Inbox {
             self.words.by_kernel.fetch_add(1, Ordering::Relaxed);
             return Put::Shut;
         }
-        // In a handler of a signal that has interrupted a sender: the kernel takes it.
+        // A signal handler has interrupted a sender in this thread: the kernel takes the datagram.
         let Some(_held) = SharedLock::on(&self.words.lock).lock() else { return Put::Shut };
         if !self.is_ours() {
             return Put::Gone;
@@ -208,7 +210,7 @@ impl Inbox {
         }
         self.write(head, from, len, buffers);
         let next = (head + (size / UNIT) as u64) % POSITIONS;
-        // Only the window can have changed meanwhile, and only from zero.
+        // Only the window can have changed meanwhile, from zero to another value.
         let (old, new) = (head << WINDOW_BITS, next << WINDOW_BITS);
         if self.words.head.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
@@ -256,7 +258,8 @@ impl Inbox {
         self.next().map(|(_, len, _)| len)
     }
 
-    /// The next record: its sender, the datagram's length, its own. The reader's lock is held.
+    /// Reads the next record: sender, length of the datagram, length of the record. The caller
+    /// holds the reader's lock.
     fn next(&self) -> Option<(SocketAddr, usize, usize)> {
         let head = self.words.head.load(Ordering::Acquire) >> WINDOW_BITS;
         let tail = self.words.tail.load(Ordering::Relaxed);
@@ -273,7 +276,7 @@ impl Inbox {
         );
         let size = (HEADER_LEN + len.min(RING_LEN)).next_multiple_of(UNIT);
         if used(head, tail).is_none_or(|used| used < size) || len > DATAGRAM_LEN_MAX {
-            // Somebody has written what cannot be: nothing of it is to be had.
+            // A hostile process has written an impossible record: drop everything.
             self.shut();
             self.words.tail.store(head, Ordering::Release);
             return None;
@@ -281,37 +284,37 @@ impl Inbox {
         Some((from, len, size))
     }
 
-    /// The owner looks: from here on datagrams may be put, unless one of its threads sleeps.
+    /// Opens the inbox: senders may put datagrams unless a thread of the owner sleeps.
     pub fn open(&self) {
         self.words.head.fetch_and(!SHUT, Ordering::AcqRel);
     }
 
-    /// Whether it has been shut and not opened again.
+    /// Whether the inbox has been shut and not opened since.
     #[must_use]
     #[inline]
     pub fn is_shut(&self) -> bool {
         self.words.head.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Nobody looks any more: the kernel is to take what comes.
+    /// Shuts the inbox: datagrams go through the kernel.
     pub fn shut(&self) {
         self.words.head.fetch_or(SHUT, Ordering::AcqRel);
     }
 
-    /// It is the kernel's for good, whichever program has the socket.
+    /// Leaves the socket's datagrams to the kernel for good, in all processes that have the socket.
     pub fn leave(&self) {
         self.entry().left.store(1, Ordering::Relaxed);
         self.shut();
     }
 
-    /// Whether that has been noted of it.
+    /// Whether [`Inbox::leave`] has been called.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.entry().left.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits until a sender has put something, for `time` at most. The inbox stays open; where it
-    /// is not, or something waits, this returns at once.
+    /// Waits until a sender has put something, for `time` at most. The inbox stays open. Returns at
+    /// once if it is shut, or a datagram waits.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
@@ -319,7 +322,7 @@ impl Inbox {
         self.begin_futex_wait().map_or(Ok(()), |word| word.wait(time))
     }
 
-    /// The word for a futex wait. `None`: something is there, or the inbox is shut.
+    /// The word for a futex wait. `None` if a datagram waits, or the inbox is shut.
     #[must_use]
     pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
         let word = self.futex_word();
@@ -332,31 +335,31 @@ impl Inbox {
         FutexWord::on(&self.words.futex_wait)
     }
 
-    /// A thread is about to sleep in the kernel. What has been put before is there now; nothing
-    /// more comes until the last sleeper is awake and the inbox has been opened.
+    /// Counts a thread that is about to sleep in the kernel. Datagrams put before are visible now;
+    /// no more are put until the last sleeper is awake and the inbox has been opened.
     pub fn begin_sleep(&self) {
         self.words.head.fetch_add(1, Ordering::AcqRel);
         self.shut();
     }
 
-    /// The thread is awake.
+    /// Counts that the thread is awake.
     pub fn end_sleep(&self) {
         self.words.head.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A child, born by fork, has the socket, too.
+    /// Counts a child, born by `fork`, as a holder of the socket.
     pub fn retain(&self) {
         self.entry().refs.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// This process will not use it any more. What waits is lost if it was the last; until the
-    /// others look, the kernel takes what comes.
+    /// Ends this process's use of the inbox. If it was the last, waiting datagrams are lost.
+    /// Otherwise datagrams go through the kernel until another process opens the inbox.
     pub fn release(&self) {
         self.shut();
         let _alone = self.datagrams.lock();
         if self.is_ours() && self.entry().refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             let is_mine = {
-                // No sender is at it from here on.
+                // With this lock held, no sender uses the inbox any more.
                 let _held = SharedLock::on(&self.words.lock).lock();
                 self.datagrams.change(self.port());
                 self.datagrams.state(self.slot).release(self.generation)
@@ -419,7 +422,7 @@ impl Inbox {
 }
 
 impl Datagrams {
-    /// The inbox at a port of the socket with this number of the kernel's.
+    /// Finds the inbox of the socket with this port and cookie.
     #[must_use]
     pub fn find(&'static self, port: u16, cookie: u64) -> Option<Inbox> {
         let (slot, generation) = self.find_slot(port, cookie)?;
@@ -427,17 +430,17 @@ impl Datagrams {
     }
 }
 
-/// Adds to a counter of the senders'. Their lock is held.
+/// Adds to a counter of the senders. The caller holds their lock.
 fn add(count: &AtomicU64, more: u64) {
     count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
-/// Where in the ring a position is.
+/// The offset of a position in the ring.
 fn place(position: u64) -> usize {
     (position % (RING_LEN / UNIT) as u64) as usize * UNIT
 }
 
-/// Bytes between two positions. `None`: they cannot be.
+/// Number of bytes between two positions. `None` if the positions are impossible.
 fn used(head: u64, tail: u64) -> Option<usize> {
     let units = head.wrapping_sub(tail) % POSITIONS;
     let bytes = usize::try_from(units).ok()?.checked_mul(UNIT)?;

@@ -1,4 +1,4 @@
-//! Where everything lies in the file of inboxes. Zeros are a valid, empty one.
+//! Layout of the inbox file. A file of zeros is a valid, empty one.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -8,67 +8,67 @@ use weft_sys::shared_layout;
 use crate::layout::{LINES, PAGE};
 use crate::limits::INBOXES_MAX;
 
-/// The version of the layout, which is in the name of the file.
+/// Version of the layout. It is a part of the file's name.
 pub(crate) const VERSION: u32 = 3;
-/// Bytes of an inbox: what the kernel gives a socket by default (`net.core.rmem_default`), rounded
-/// up.
+/// Length of an inbox in bytes: the kernel's default for a socket (`net.core.rmem_default`),
+/// rounded up.
 pub(crate) const RING_LEN: usize = 256 << 10;
-/// Ports that there are.
+/// Number of ports.
 const PORTS: usize = 1 << 16;
 
 shared_layout! {
-    /// What is before the slots.
+    /// The part before the slots.
     pub(crate) struct Common[COMMON_LEN] {
         0: users: AtomicU64,
-        /// Counters of inboxes that are no more.
+        /// Totals of inboxes that are gone.
         8: datagrams: AtomicU64,
         16: bytes: AtomicU64,
         24: dropped: AtomicU64,
         32: by_kernel: AtomicU64,
         40: _gap: [AtomicU64; 3],
-        /// Held while a socket gets or gives up its inbox: it has one, whichever of its processes
-        /// asks first.
+        /// Held while a socket gets or gives up its inbox, so that it has only one, however many of
+        /// its processes ask.
         64: lock: AtomicU32,
         68: _gap_2: [AtomicU32; 239],
-        /// One bit for each slot: taken or not.
+        /// One bit for each slot that is taken.
         1_024: bitmap: [AtomicU64; INBOXES_MAX / 64],
         1_152: _gap_3: [AtomicU64; 368],
-        /// For each port, a word that changes when the receivers there may have changed. Zero: no
-        /// socket with an inbox ever had the port.
+        /// For each port, a word that changes when its receivers may have changed. Zero means that
+        /// no socket with an inbox has ever had the port.
         4_096: ports: [AtomicU32; PORTS],
         266_240: directory: [Entry; INBOXES_MAX],
     }
 }
-/// What is accessible from the start.
+/// Length of the part that is accessible from the start.
 pub(crate) const COMMON_LEN: usize = PAGE + 4 * PORTS + INBOXES_MAX * size_of::<Entry>();
 pub(crate) const BITMAP: usize = offset_of!(Common, bitmap);
 
 shared_layout! {
-    /// A slot's line in the directory.
+    /// A slot's entry in the directory.
     pub(crate) struct Entry[LINES] {
-        /// Whether a socket has the slot, and how many have had it: [`weft_sys::SlotState`].
+        /// Whether a socket uses the slot, and how many have used it: [`weft_sys::SlotState`].
         0: state: AtomicU64,
         8: port: AtomicU32,
-        /// Processes that have the socket.
+        /// Number of processes that have the socket.
         12: refs: AtomicU32,
         16: cookie: AtomicU64,
-        /// How many bytes may wait.
+        /// Number of bytes that may wait.
         24: limit: AtomicU32,
         /// The socket may share its address with others.
         28: shared: AtomicU32,
         32: pid: AtomicU32,
-        /// It is the kernel's for good.
+        /// The socket's datagrams are left to the kernel for good.
         36: left: AtomicU32,
         40: _rest: [AtomicU32; 22],
     }
 }
 
 shared_layout! {
-    /// The words of a slot, at the beginning of its first page. The ring begins with the second.
+    /// The words of a slot, at the start of its first page. The ring starts at the second page.
     pub(crate) struct Words[2 * LINES] {
-        // The senders'.
-        /// The upper 48 bits: how much has been put, in units of [`UNIT`]. The lower 16: the
-        /// window, see [`crate::datagram::Inbox`].
+        // Words of the senders.
+        /// Upper 48 bits: how much has been put, in units of [`UNIT`]. Lower 16 bits: the window,
+        /// see [`crate::datagram::Inbox`].
         0: head: AtomicU64,
         8: lock: AtomicU32,
         12: _gap: [AtomicU32; 1],
@@ -77,8 +77,8 @@ shared_layout! {
         32: dropped: AtomicU64 = 0,
         40: by_kernel: AtomicU64 = 0,
         48: _gap_2: [AtomicU32; 20],
-        // The receiver's.
-        /// How much has been taken, in the same units.
+        // Words of the receiver.
+        /// How much has been taken, in units of [`UNIT`].
         128: tail: AtomicU64,
         136: reader_lock: AtomicU32 = 0,
         140: futex_wait: AtomicU32 = 0,
@@ -86,9 +86,10 @@ shared_layout! {
     }
 }
 
-/// Records begin at multiples of this.
+/// Records start at multiples of this.
 pub(crate) const UNIT: usize = 8;
-/// A record: length and port, the sender's address in 16 bytes, then the datagram.
+/// Length of a record's header: length, port, and the sender's address in 16 bytes. The datagram
+/// follows.
 pub(crate) const HEADER_LEN: usize = 24;
 
 pub(crate) const SLOT_LEN: usize = PAGE + RING_LEN;

@@ -1,13 +1,13 @@
-//! Datagrams through shared memory: an inbox for each UDP socket that receives, in a file beside
-//! that of the streams.
+//! Datagrams through shared memory: an inbox for each receiving UDP socket, in a file beside that
+//! of the streams.
 //!
-//! The kernel's socket stays bound, and it alone says who receives what: before a sender uses an
-//! inbox it asks the kernel which socket a datagram from its address to the receiver's would reach
-//! ([`receiver_of`]). An inbox is open only while its owner looks at it. Before the owner sleeps in
-//! the kernel it shuts the inbox by the same word that a sender publishes a datagram by, so a
-//! datagram is either in the ring before the owner has looked for the last time, or goes through
-//! the kernel, which wakes the owner. No other wake-up is ever needed, and a socket that nobody
-//! looks at is the kernel's alone.
+//! The kernel's socket stays bound, and only the kernel decides which socket receives a datagram:
+//! before a sender uses an inbox it asks the kernel which socket a datagram from its address to the
+//! receiver's address would reach ([`receiver_of`]). An inbox is open only while its owner watches
+//! it. Before the owner sleeps in the kernel it shuts the inbox, by the same word with which
+//! senders publish datagrams. So each datagram is either in the ring before the owner has looked
+//! for the last time, or goes through the kernel, which wakes the owner. No other wakeup is needed,
+//! and a socket whose owner does not watch its inbox gets everything from the kernel.
 
 mod futex_waits;
 mod inbox;

@@ -1,7 +1,8 @@
-//! Which socket a datagram would reach: the kernel's own look-up, asked by `sock_diag(7)`.
+//! Finds the socket that a datagram would reach, by the kernel's own lookup (`sock_diag(7)`).
 //!
-//! More than one socket may have a port: by address, by peer, by `SO_REUSEADDR`, some of them of
-//! programs without us. The kernel chooses, and is asked (`udp_dump_one`, net/ipv4/udp_diag.c).
+//! Several sockets may have a port, with different addresses or peers or by `SO_REUSEADDR`, and
+//! some of them may belong to programs without Weft. Only the kernel knows which one it would
+//! choose (`udp_dump_one`, `net/ipv4/udp_diag.c`).
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -15,14 +16,14 @@ use crate::sock_diag::{
     ask, code, cookie, exact, message, request,
 };
 
-/// Room for answers, as much as the kernel sends at once.
+/// Length of the buffer for answers: as much as the kernel sends at once.
 const ANSWER_LEN: usize = 32 << 10;
 
-/// The number (`SO_COOKIE`) of the socket of this network namespace that a datagram from `source`
-/// to `target`, both local addresses, would reach. `None` if there is none.
+/// The cookie (`SO_COOKIE`) of the socket of this network namespace that a datagram from `source`
+/// to `target` would reach. Both addresses are local. `None` if there is no such socket.
 ///
 /// # Errors
-/// The kernel cannot say: what `socket(2)` reports, or that it has no `udp_diag`.
+/// The kernel cannot say: an error of `socket(2)`, or it has no `udp_diag`.
 pub fn receiver_of(source: SocketAddr, target: SocketAddr) -> Result<Option<u64>, Errno> {
     match exact(Protocol::Udp, source, target, LOOPBACK_INDEX)? {
         Some(answer) => cookie(&answer).map(Some).ok_or(Errno::PROTO),
@@ -30,7 +31,7 @@ pub fn receiver_of(source: SocketAddr, target: SocketAddr) -> Result<Option<u64>
     }
 }
 
-/// The numbers of all UDP sockets of the network namespace.
+/// The cookies of all UDP sockets of the network namespace.
 pub(crate) fn all() -> Result<HashSet<u64>, Errno> {
     let mut found = HashSet::new();
     for family in [AF_INET, AF_INET6] {
@@ -61,14 +62,14 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn the_kernel_says_who_receives() {
+    fn receiver_is_the_socket_that_the_kernel_would_choose() {
         let bind = |address: &str| UdpSocket::bind(address).expect("a port");
         let (receiver, sender, other) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"), bind("[::1]:0"));
         let [target, source, v6] =
             [&receiver, &sender, &other].map(|socket| socket.local_addr().expect("bound"));
         let cookie = socket_cookie(&receiver).expect("a number");
         assert_eq!(receiver_of(source, target), Ok(Some(cookie)));
-        // Connected to somebody else, it receives from him alone.
+        // Connected to another address, the socket receives from that one alone.
         receiver.connect("127.0.0.1:9").expect("connected");
         assert_eq!(receiver_of(source, target), Ok(None));
         receiver.connect(source).expect("connected");
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_both_families_receives_from_ipv4() {
+    fn dual_stack_socket_receives_from_ipv4() {
         let both = UdpSocket::bind("[::]:0").expect("a port");
         let port = both.local_addr().expect("bound").port();
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));

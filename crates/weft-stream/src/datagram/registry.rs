@@ -1,4 +1,4 @@
-//! The file of inboxes: who has one, and at which port.
+//! The file of inboxes: which sockets have one, and at which ports.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use super::oracle;
 use crate::limits::INBOXES_MAX;
 use crate::slot_file::{Format, OpenError, SlotFile};
 
-/// The file of slots, of which each is a socket's.
+/// The file's format; each slot belongs to one socket.
 static FORMAT: Format = Format {
     name: "weft-datagrams",
     version: VERSION,
@@ -20,32 +20,32 @@ static FORMAT: Format = Format {
     slots: INBOXES_MAX,
     slot_len: SLOT_LEN,
 };
-/// How many generations of a slot a process tells apart.
+/// Number of generations of a slot that a process tells apart.
 const STAMPS: u32 = 1 << 31;
-/// Slots whose memory stays when they are free: it is soon used again.
+/// Number of slots that keep their memory when they are free, because they are soon used again.
 const WARM: usize = 64;
 
-/// The file of inboxes, mapped.
+/// The file of inboxes, mapped into this process.
 #[derive(Debug)]
 pub struct Datagrams {
     file: SlotFile,
 }
 
-/// Sums over the life of the file.
+/// Totals over the life of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramTotals {
-    /// Datagrams through memory.
+    /// Datagrams that went through memory.
     pub datagrams: u64,
-    /// Their bytes.
+    /// Bytes of those datagrams.
     pub bytes: u64,
     /// Datagrams that found an inbox full, and were dropped.
     pub dropped: u64,
-    /// Datagrams for an inbox that went through the kernel, to wake its owner.
+    /// Datagrams to a socket with an inbox that went through the kernel, to wake its owner.
     pub by_kernel: u64,
 }
 
 impl DatagramTotals {
-    /// Adds those of another file.
+    /// Adds the totals of another file.
     pub fn add(&mut self, more: Self) {
         self.datagrams += more.datagrams;
         self.bytes += more.bytes;
@@ -55,46 +55,47 @@ impl DatagramTotals {
 }
 
 impl Datagrams {
-    /// Opens this process's file in `directory`, and makes it if there is none.
+    /// Opens this process's file in `directory`, and creates it if there is none.
     ///
     /// # Errors
-    /// As [`crate::Registry::open`].
+    /// Those of [`crate::Registry::open`].
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
         SlotFile::open(directory, &FORMAT).map(|file| Self { file })
     }
 
-    /// The files of this user in `directory`, to look at only.
+    /// The files of this user in `directory`, read-only.
     #[must_use]
     pub fn existing(directory: &Path) -> Vec<Self> {
         SlotFile::existing(directory, &FORMAT).map(|file| Self { file }).collect()
     }
 
-    /// This process will not use it any more. The last one removes the name.
+    /// Ends this process's use of the file. The last user removes the file's name.
     pub fn leave(&self) {
         self.file.leave(|| {});
     }
 
-    /// A child, born by `fork`, uses it, too.
+    /// Counts a child, born by `fork`, as a user of the file.
     pub fn enter(&self) {
         self.file.enter();
     }
 
-    /// Changes when who receives at a port may have changed. Zero: nobody ever has, through memory.
+    /// A number that changes when the receivers at a port may have changed. Zero if no socket has
+    /// ever received there through memory.
     #[must_use]
     #[inline]
     pub fn changes(&self, port: u16) -> u32 {
         self.port(port).load(Ordering::Acquire)
     }
 
-    /// Has everybody who sends to a port ask again who receives there.
+    /// Makes all senders to a port ask again which socket receives there.
     pub(crate) fn change(&self, port: u16) {
         let word = self.port(port);
         if word.fetch_add(1, Ordering::AcqRel) == u32::MAX {
-            word.fetch_add(1, Ordering::AcqRel); // Zero is for ports that nobody has had.
+            word.fetch_add(1, Ordering::AcqRel); // Zero is for ports that no socket has had.
         }
     }
 
-    /// The slot at a port of the socket with this number of the kernel's, and its generation.
+    /// The slot of the socket with this port and cookie, and its generation.
     pub(crate) fn find_slot(&self, port: u16, cookie: u64) -> Option<(usize, u32)> {
         let (slot, generation) = self.live().find(|&(slot, _)| {
             let entry = self.entry(slot);
@@ -105,7 +106,7 @@ impl Datagrams {
         Some((slot, generation))
     }
 
-    /// The sums. Those of inboxes in use are included.
+    /// The totals, including inboxes in use.
     #[must_use]
     pub fn totals(&self) -> DatagramTotals {
         let common = self.common();
@@ -123,8 +124,8 @@ impl Datagrams {
         sums
     }
 
-    /// Keeps others from giving a socket an inbox meanwhile. `None`: this is the handler of a
-    /// signal that has interrupted just that.
+    /// Prevents other threads and processes from giving a socket an inbox meanwhile. `None` if this
+    /// is a signal handler that has interrupted the holder of the lock.
     pub(crate) fn lock(&self) -> Option<SharedGuard<'_>> {
         SharedLock::on(&self.common().lock).lock()
     }
@@ -144,13 +145,13 @@ impl Datagrams {
         Some((slot, generation))
     }
 
-    /// Shows a prepared slot to senders.
+    /// Publishes a prepared slot to senders.
     pub(crate) fn publish(&self, slot: usize, generation: u32) {
         self.state(slot).publish(generation);
     }
 
-    /// Gives a slot back of which [`SlotState::release`] has reported that it is the caller's to
-    /// free: no socket receives there any more, and no sender is at it.
+    /// Frees a slot for which [`SlotState::release`] has returned `true` to the caller: no socket
+    /// receives there any more, and no sender uses it.
     pub(crate) fn free(&self, slot: usize, generation: u32) {
         let (common, counts) = (self.common(), self.counts(slot));
         common.datagrams.fetch_add(counts.datagrams, Ordering::Relaxed);
@@ -158,18 +159,18 @@ impl Datagrams {
         common.dropped.fetch_add(counts.dropped, Ordering::Relaxed);
         common.by_kernel.fetch_add(counts.by_kernel, Ordering::Relaxed);
         if slot >= WARM {
-            // The next owner fills it again.
+            // The next owner gets memory again.
             self.file.empty_range(slot_at(slot), SLOT_LEN);
         }
         self.state(slot).free(generation);
         self.file.bitmap().give(slot);
     }
 
-    /// Gives back the slots of sockets that the kernel does not have any more: their processes were
+    /// Frees the slots of sockets that the kernel no longer has, because their processes were
     /// killed.
     fn sweep(&self) {
         let suspects: Vec<_> = self.live().collect();
-        // Listed after the slots: what is in neither was closed.
+        // List the sockets after the slots: a slot's socket that is not in the list was closed.
         let Ok(sockets) = oracle::all() else { return };
         for (slot, generation) in suspects {
             let cookie = self.entry(slot).cookie.load(Ordering::Relaxed);
@@ -180,7 +181,7 @@ impl Datagrams {
         }
     }
 
-    /// Whether a socket has a slot, and how many have had it.
+    /// Whether a socket uses a slot, and how many have used it.
     #[inline]
     pub(crate) fn state(&self, slot: usize) -> SlotState<'_> {
         SlotState::on(&self.entry(slot).state)
@@ -201,14 +202,15 @@ impl Datagrams {
         }
     }
 
-    /// Makes a slot accessible in this process, with memory behind it.
+    /// Makes a slot accessible in this process, and allocates its memory.
     fn open_slot(&self, slot: usize) -> Result<(), Errno> {
-        // One may have been emptied since.
+        // The slot's memory may have been released since.
         let stamp = if slot < WARM { 1 } else { self.state(slot).generation() % STAMPS + 1 };
         self.file.open_slot(slot, stamp, SLOT_LEN)
     }
 
-    /// Gives back the address space of slots that this process has not used: it will use no others.
+    /// Releases the address space of slots that this process has not used. It can use no others
+    /// later.
     pub fn shrink(&'static self) {
         self.file.shrink();
     }
@@ -223,13 +225,13 @@ impl Datagrams {
         self.memory().structure(0)
     }
 
-    /// A slot's line in the directory.
+    /// A slot's entry in the directory.
     #[inline]
     pub(crate) fn entry(&self, slot: usize) -> &Entry {
         &self.common().directory[slot]
     }
 
-    /// A slot's words.
+    /// The words of a slot.
     #[inline]
     pub(crate) fn words(&self, slot: usize) -> &Words {
         self.memory().structure(slot_at(slot))
@@ -247,17 +249,17 @@ mod tests {
     use crate::datagram::{Inbox, Owner};
 
     #[test]
-    fn dead_sockets_are_swept_when_room_is_short() {
+    fn inboxes_of_dead_sockets_are_swept_when_the_file_is_full() {
         let dir = tempfile::tempdir().expect("a directory");
         let datagrams = Datagrams::open(dir.path()).expect("a file");
         let datagrams: &'static Datagrams = Box::leak(Box::new(datagrams));
         let owner = |cookie| Owner { port: 7, cookie, pid: 1, limit: 1_000, shared: false };
-        // No socket has such a number.
+        // No socket has such a cookie.
         for cookie in 0..INBOXES_MAX as u64 {
             Inbox::register(datagrams, &owner(u64::MAX - cookie)).expect("room");
         }
         assert_eq!(datagrams.live().count(), INBOXES_MAX);
-        // A socket has one.
+        // The same socket gets the same inbox.
         Inbox::register(datagrams, &owner(u64::MAX - 1)).expect("its own");
         assert_eq!(datagrams.live().count(), INBOXES_MAX);
         Inbox::register(datagrams, &owner(1)).expect("room for the living");
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_tell_of_changes() {
+    fn change_of_a_port_is_never_zero() {
         let dir = tempfile::tempdir().expect("a directory");
         let datagrams = Datagrams::open(dir.path()).expect("a file");
         assert_eq!(datagrams.changes(53), 0);

@@ -1,10 +1,10 @@
-//! Deferred sends: messages that are named like any source, but whose sender does not wait
+//! Deferred sends: messages named by a source, whose sender does not wait for them to be pulled
 //! (AZ-SDP).
 //!
-//! Each has its room in the ring: what is deferred and what the ring holds are together never more
-//! than the ring can hold. So they can be put there at any moment, without anybody's help, in their
-//! order: when the process is about to end, or the socket, or the memory that they lie in. For the
-//! program nothing is different from a ring into which its bytes have been copied.
+//! Each deferred send has its room in the ring reserved: deferred bytes and bytes in the ring never
+//! exceed the ring's length. So all of them can be put into the ring at any moment, in their order
+//! and without the peer's help: when the process ends, the socket is closed or their memory is
+//! released. To the program everything looks as if the bytes had been copied into a ring.
 
 use std::sync::atomic::Ordering;
 
@@ -16,13 +16,13 @@ use crate::limits::WRITABLE_LEN;
 use crate::source::{Owner, SourceNumber};
 use crate::words::NONE;
 
-/// Less room than this is none while messages are named: they would be cut into ever smaller
-/// pieces.
+/// While messages are named, less room than this counts as none: messages would be cut into ever
+/// smaller pieces.
 const ROOM_MIN: usize = WRITABLE_LEN / 4;
 
 impl<K: Kernel> End<K> {
-    /// How many bytes can be put, named or deferred behind messages that are named. The peer has to
-    /// pull what is not deferred, or is another process's, before anything can follow.
+    /// Number of bytes that can be put, named or deferred behind open sources. A source that is not
+    /// deferred, or belongs to another process, must be pulled before anything can follow.
     #[cold]
     pub(super) fn room_behind_sources(&self) -> usize {
         let Ok(room) = self.tx.room() else { return usize::MAX };
@@ -37,7 +37,7 @@ impl<K: Kernel> End<K> {
         if left < ROOM_MIN { 0 } else { left }
     }
 
-    /// Whether deferred sends of this process have not been pulled yet.
+    /// Whether the peer has yet to pull deferred sends of this process.
     #[inline]
     #[must_use]
     pub fn has_deferred_sends(&self) -> bool {
@@ -45,9 +45,9 @@ impl<K: Kernel> End<K> {
             && self.sources_out.deferred_by(std::process::id()).is_some_and(|bytes| bytes > 0)
     }
 
-    /// Defers the send of the buffers' bytes: the peer pulls them out of the owner's memory. They
-    /// must stay there, and as they are, until [`End::source_progress`] says that they are over, or
-    /// they have been moved or reclaimed. `None`: not now, or there is no room.
+    /// Defers the send of the buffers' bytes: the peer pulls them out of the owner's memory. The
+    /// bytes must stay unchanged there until [`End::source_progress`] says that the source is over,
+    /// or they have been moved or reclaimed. `None` if it is not possible now, or there is no room.
     pub fn defer_send(
         &self,
         socket: K::Socket<'_>,
@@ -63,7 +63,8 @@ impl<K: Kernel> End<K> {
         })
     }
 
-    /// Whether a deferred send still needs its buffers: the peer is there, and has not pulled all.
+    /// Whether a deferred send still needs its buffers: the peer exists, and has not pulled all of
+    /// it.
     #[must_use]
     pub fn is_deferred(&self, number: SourceNumber) -> bool {
         self.is_current()
@@ -85,15 +86,16 @@ impl<K: Kernel> End<K> {
             && (self.slot, self.generation, self.role) == (other.slot, other.generation, other.role)
     }
 
-    /// The owner has copied all of a deferred send to another address. `false`: it is over.
+    /// Tells the peer that the owner has copied all of a deferred send to the address `copy`.
+    /// `false` if the source is over.
     #[must_use]
     pub fn move_deferred(&self, number: SourceNumber, copy: u64) -> bool {
         self.is_current() && self.sources_out.relocate(number, copy)
     }
 
-    /// Puts what has been deferred, all of it and in its order, into the ring. Afterwards nothing
-    /// of it is deferred any more. `false`: it cannot be, because the bytes behind it are TCP's
-    /// already; nothing has changed then.
+    /// Puts all deferred sends into the ring, in their order, after which none is deferred.
+    /// `false`, and nothing changes, if the connection has fallen back to TCP, so that the
+    /// following bytes are TCP's already.
     pub fn reclaim(
         &self,
         socket: K::Socket<'_>,
@@ -102,15 +104,16 @@ impl<K: Kernel> End<K> {
         let words = self.tx.words();
         let Some(held) = Self::lock(&words.lock) else { return false };
         if !self.is_current() {
-            return true; // Nobody is there to read it.
+            return true; // No process is left to read it.
         }
-        if words.back_at.load(Ordering::Relaxed) != NONE {
+        if words.tcp_resume_seq.load(Ordering::Relaxed) != NONE {
             return false;
         }
-        // The bytes of a sender that is killed before they are all there are lost.
+        // If the sender is killed before all bytes are in the ring, they are lost, and this mark
+        // makes the receiver report it.
         words.reclaiming.store(1, Ordering::SeqCst);
-        // From the last to the first: the peer, which pulls them in the other order, must not come
-        // to a later one because an earlier one is not there any more.
+        // Withdraw from the last to the first: the peer pulls from the first on, and must not skip
+        // an earlier message and come to a later one.
         let (mut first_left, mut offset) = (deferred_sends.len(), 0);
         for (index, (number, buffers)) in deferred_sends.iter().enumerate().rev() {
             let pulled = self.sources_out.withdraw(*number);

@@ -1,4 +1,4 @@
-//! The end: of memory, back to TCP, and of the stream.
+//! Falling back from memory to TCP, and the end of the stream.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -14,22 +14,22 @@ use crate::reason::Reason;
 use crate::words::{NONE, Role, Side};
 
 impl<K: Kernel> End<K> {
-    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel's
-    /// call.
+    /// Shuts down the sending direction (`shutdown(2)` of the writing half). Called before the
+    /// kernel's call.
     pub fn shut_write(&self) {
-        // Behind a send that is under way.
+        // Wait for a send that is under way.
         let _held = Self::lock(&self.tx.words().lock);
         self.own.shut_write.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        self.wake_dozers();
+        self.wake_futex_waiters();
     }
 
-    /// Nothing more will be read (`shutdown(2)` of the reading half).
+    /// Records that nothing more will be read (`shutdown(2)` of the reading half).
     pub fn shut_read(&self) {
         self.own.shut_read.store(1, Ordering::SeqCst);
     }
 
-    /// Whether an end has begun, in either direction, as far as both ends have published it.
+    /// Whether either direction has begun to end, as far as the two ends have published.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         let has_shut = |side: &Side| {
@@ -40,7 +40,8 @@ impl<K: Kernel> End<K> {
         has_shut(self.own) || has_shut(self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the peer has shut down its writing half: behind what is unread the stream ends.
+    /// Whether the peer has shut down its writing half, so that the stream ends behind the unread
+    /// bytes.
     #[inline]
     #[must_use]
     pub fn has_peer_shut(&self) -> bool {
@@ -53,9 +54,9 @@ impl<K: Kernel> End<K> {
         self.own.gone.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the kernel answers at once what this end sends: its half is shut, or nobody
-    /// receives any more. Of a connection that has left memory only the kernel knows: who holds
-    /// the other end need not be counted.
+    /// Whether the kernel answers a send at once, because this end's writing half is shut, or no
+    /// process receives any more. Always `false` after a fallback to TCP, where only the kernel
+    /// knows: the peer's holders need not be counted then.
     #[must_use]
     pub fn is_send_answered(&self) -> bool {
         !self.has_left() && self.is_answered()
@@ -67,7 +68,7 @@ impl<K: Kernel> End<K> {
             || self.does_nobody_receive()
     }
 
-    /// Goes back to TCP, and puts nothing back: what the rings hold is read first.
+    /// Falls back to TCP without putting anything back: readers take the bytes in the rings first.
     pub fn leave_unread(&self, socket: K::Socket<'_>) {
         if let Some(held) = self.begin_to_leave(socket) {
             self.finish_leaving(held);
@@ -82,8 +83,8 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Takes the locks of both directions, and wakes a writer that waits for room. `None` if it has
-    /// left already.
+    /// Takes the locks of both directions, and wakes a writer that waits for room. `None` if the
+    /// connection has fallen back already.
     pub(super) fn begin_to_leave(
         &self,
         socket: K::Socket<'_>,
@@ -91,64 +92,65 @@ impl<K: Kernel> End<K> {
         let [first, second] = self.in_order();
         let first = Self::lock(&first.words().lock)?;
         let held = Self::lock(&second.words().lock)?;
-        if self.tx.words().back_at.load(Ordering::Relaxed) != NONE {
+        if self.tx.words().tcp_resume_seq.load(Ordering::Relaxed) != NONE {
             return None;
         }
         // A writer that sleeps until there is room goes on over TCP.
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
-        if wanted != 0 && self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
+        if wanted != 0 && self.tx.words().shm_start_seq.load(Ordering::Relaxed) != NONE {
             self.send_wakeup(socket, &held);
             K::wake_all(&self.peer.space_wanted);
         }
         Some([first, held])
     }
 
-    /// From here on both directions are TCP's.
+    /// Makes both directions TCP's from here on.
     pub(super) fn finish_leaving(&self, _held: [SharedGuard<'static, K>; 2]) {
         for ring in self.in_order() {
             let words = ring.words();
-            if words.switch_at.load(Ordering::Relaxed) == NONE {
+            if words.shm_start_seq.load(Ordering::Relaxed) == NONE {
                 let sent = words.tcp_sent.load(Ordering::Relaxed);
-                words.switch_at.store(sent, Ordering::Release);
+                words.shm_start_seq.store(sent, Ordering::Release);
             }
-            words.back_at.store(words.head.load(Ordering::Relaxed), Ordering::Release);
+            words.tcp_resume_seq.store(words.head.load(Ordering::Relaxed), Ordering::Release);
         }
         fence(Ordering::SeqCst);
-        self.wake_dozers();
+        self.wake_futex_waiters();
     }
 
-    /// Says why it has left, for those who watch. The first reason counts.
+    /// Records why the connection has fallen back, for `weft stat`. Only the first reason is kept.
     pub fn note_left(&self, why: Reason) {
         if self.registry.note_left(self.slot, why) {
             self.registry.count_fallback(why);
         }
     }
 
-    /// Whether the connection is the kernel's again, as if there had been no rings: both directions
-    /// have left, and neither bytes nor wakeups of before are to be read.
+    /// Whether the reader can treat the connection as plain TCP: it has fallen back, and no bytes
+    /// or wakeups from before are unread.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let words = self.rx.words();
-        words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
+        words.tcp_resume_seq.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
             && !self.sources_in.are_open()
             && self.wakeups_left() == 0
     }
 
-    /// Whether nothing of either direction is in memory any more.
+    /// Whether no bytes of either direction are left in memory.
     #[must_use]
     pub fn is_over_for_both(&self) -> bool {
         let words = self.tx.words();
         self.is_over()
-            && words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
+            && words.tcp_resume_seq.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
             && !self.sources_out.are_open()
     }
 
-    /// Takes the wakeups that have come, and returns whether the stream has ended behind what the
-    /// rings hold. It is asked for only if it `may_have_ended`. So many of those that count as
-    /// asleep are the caller's `own`: if others sleep, wakeups that they need are left.
+    /// Takes the wakeups that have come, and returns whether the stream has ended behind the bytes
+    /// in the rings. The kernel is asked for that only if the stream `may_have_ended`. `own` is the
+    /// number of sleepers that are the caller's: if there are others, the wakeups that they need
+    /// stay.
     ///
     /// # Errors
-    /// What the kernel says of the socket, which it says only once.
+    /// An error of the socket, which the kernel reports only once.
     pub fn settle(
         &self,
         socket: K::Socket<'_>,
@@ -160,7 +162,7 @@ impl<K: Kernel> End<K> {
         }
         let held = Self::lock(&self.rx.words().reader_lock);
         let Some(_held) = held else { return Ok(false) };
-        // The end wakes all of them, and keeps them awake.
+        // The end of the stream wakes all sleepers, and keeps them awake.
         let leaves = !may_have_ended && self.do_others_sleep(own);
         loop {
             let drained = if leaves {
@@ -184,9 +186,9 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// The same where the kernel has reported that the connection was reset. The error stays with
-    /// the socket: the process that asks next is to get it, which may be another one. Returns
-    /// whether nothing more comes by the socket.
+    /// Takes the wakeups that have come when the kernel has reported a reset. The error stays in
+    /// the socket for the next call of the program, which may be another process's. Returns whether
+    /// nothing more comes by the socket.
     pub fn settle_reset(&self, socket: K::Socket<'_>) -> bool {
         if self.carrier_in() == Carrier::Tcp {
             return false;
@@ -199,39 +201,39 @@ impl<K: Kernel> End<K> {
         true
     }
 
-    /// Whether the kernel has no byte for this end. It is asked first where nothing may be there:
-    /// a call that takes something would get an error, which the kernel reports once.
+    /// Whether the kernel has no byte for this end. Checked before a call that takes bytes: in an
+    /// empty socket that call would take the error, which the kernel reports once.
     fn has_nothing(&self, socket: K::Socket<'_>) -> bool {
         K::unread(socket) == Ok(0)
     }
 
-    /// The kernel says that the peer sends no more. If the peer has not published that, it has
-    /// gone.
+    /// Notes that the kernel has reported the end of what the peer sends. If the peer has not
+    /// published a shutdown, it has gone.
     pub fn hang_up(&self) {
         if self.peer.shut_write.load(Ordering::Acquire) == 0 {
             self.own.gone.store(1, Ordering::Relaxed);
         }
     }
 
-    /// The same where the peer has left something unread: it was killed, and by what was sent since
-    /// TCP would have found the connection reset.
+    /// Does the same when the peer was killed with bytes unread. A send over TCP would have found
+    /// the connection reset; this sends a byte that does.
     pub fn hang_up_unread(&self, socket: K::Socket<'_>) {
         self.hang_up();
         if self.is_peer_gone() {
-            let _ = K::put(socket, &WAKEUP); // Nobody is there to receive it.
+            let _ = K::put(socket, &WAKEUP); // No process is left to receive it.
         }
     }
 
-    /// Takes the wakeups that have come, before the socket is closed or goes to a process that
-    /// would take them for data: the kernel resets a connection that is closed with bytes unread.
+    /// Takes the wakeups that have come, before the socket is closed or passed to a process that
+    /// would read them as data. The kernel resets a connection that is closed with bytes unread.
     pub fn drain_wakeups(&self, socket: K::Socket<'_>) {
-        // A peer that has left sends no more wakeups, and the kernel's error is the program's to
-        // see.
+        // A peer that has fallen back sends no more wakeups, and the kernel's error is for the
+        // program.
         let may_be_woken = || self.has_wakeups() || !self.has_left();
         self.drain(socket, may_be_woken, || self.take_wakeups(socket));
     }
 
-    /// The same while others hold the socket and may be asleep: what they need is left.
+    /// Does the same while other processes hold the socket: wakeups that their sleepers need stay.
     pub(crate) fn drain_wakeups_of_nothing(&self, socket: K::Socket<'_>) {
         let take = || self.take_wakeups_of_nothing(socket);
         self.drain(socket, || self.has_wakeups(), take);
@@ -247,8 +249,8 @@ impl<K: Kernel> End<K> {
         if !self.has_switched_in() {
             return;
         }
-        // One that is being sent, for bytes that have been received already: the peer sends it
-        // under this lock, and others only to who sleeps.
+        // Wait for a wakeup that is being sent for bytes that have been received already: the peer
+        // sends it under this lock. Later ones are sent only to sleepers.
         drop(Self::lock(&self.rx.words().lock));
         if let Some(_held) = Self::lock(&self.rx.words().reader_lock) {
             while may_be_woken()

@@ -1,12 +1,13 @@
-//! One end of a connection: the byte stream moves from TCP to the rings when both ends have agreed,
-//! and nothing of it is lost or delivered twice on the way.
+//! One end of a connection. Its byte stream moves from TCP to the rings when both ends have agreed,
+//! without losing or repeating a byte.
 //!
-//! Each direction is, in this order: `switch_at` bytes over TCP; bytes through the rings; and, if
-//! one end has left, bytes over TCP again from position `back_at` on. In the second phase the bytes
-//! that come over TCP are wakeups: one wakes a process that sleeps on the socket.
+//! Each direction has up to three phases: `shm_start_seq` bytes over TCP; then bytes through the
+//! rings; and, if one end has fallen back, bytes over TCP again from position `tcp_resume_seq` on.
+//! In the second phase the bytes that come over TCP are wakeups: one byte wakes a process that
+//! sleeps on the socket.
 //!
-//! Nothing here blocks. Who wants to wait says so ([`End::begin_sleep`]), looks once more, and then
-//! sleeps on the socket itself: whatever comes, wakeup, end of stream or reset, wakes it.
+//! No call here blocks. A thread that wants to wait calls [`End::begin_sleep`], checks once more,
+//! and then sleeps on the socket itself: a wakeup, the end of the stream and a reset all wake it.
 
 mod deferred_send;
 mod leave;
@@ -37,9 +38,9 @@ use crate::sweep::{sweep_offers_now_and_then, take_slot};
 use crate::tuple::Tuple;
 use crate::words::{NONE, Role, Side, joined};
 
-/// Somebody sleeps on the word until there is room.
+/// Value of `space_wanted`: a writer waits for room by a futex on that word.
 const WANTED_BY_FUTEX: u32 = 1;
-/// Somebody sleeps in the kernel's poll until there is room.
+/// Value of `space_wanted`: a writer waits for room in the kernel's poll.
 const WANTED_BY_POLL: u32 = 2;
 const WAKEUP: [u8; 1] = [b'!'];
 
@@ -49,7 +50,7 @@ impl From<Broken> for Errno {
     }
 }
 
-/// What carries the bytes that come next.
+/// What carries the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// The kernel's TCP.
@@ -58,17 +59,17 @@ pub enum Carrier {
     Memory,
 }
 
-/// How far the bytes to an end had come when it was looked at: by one line of memory it is seen
-/// whether there are more, which else takes several of the end's own.
+/// Remembers how many bytes had come to an end. Checking for more reads one cache line of the slot,
+/// where the end's own methods read several.
 #[derive(Clone, Copy, Debug)]
 pub struct Pulse {
     head: &'static AtomicU64,
     posted: &'static AtomicU64,
-    back_at: &'static AtomicU64,
+    tcp_resume_seq: &'static AtomicU64,
     come: u64,
 }
 
-/// Bytes put into a ring, and sources posted, so far.
+/// Bytes put into a ring, plus sources posted, so far.
 #[inline]
 fn come(head: &AtomicU64, posted: &AtomicU64) -> u64 {
     head.load(Ordering::Acquire).wrapping_add(posted.load(Ordering::Acquire))
@@ -77,10 +78,10 @@ fn come(head: &AtomicU64, posted: &AtomicU64) -> u64 {
 impl Pulse {
     #[inline]
     fn stays(&self) -> bool {
-        self.back_at.load(Ordering::Relaxed) == NONE
+        self.tcp_resume_seq.load(Ordering::Relaxed) == NONE
     }
 
-    /// Whether nothing has come since, and the peer has not left memory.
+    /// Whether nothing has come since, and the peer is still in memory.
     #[inline]
     #[must_use]
     pub fn is_the_same(&self) -> bool {
@@ -88,25 +89,25 @@ impl Pulse {
     }
 }
 
-/// What an epoll instance has reported to a program by an edge. Another process that has the
+/// An edge that an epoll instance has reported to a program. Another process that shares the
 /// instance does not report it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedEdge {
-    /// Which instance that is, for all processes that have it.
+    /// The instance's number, the same in all processes that share it.
     pub instance: u64,
-    /// What the program waits for, as `epoll_ctl(2)` has it; not 0.
+    /// The events that the program asked `epoll_ctl(2)` for; not 0.
     pub asked: u32,
-    /// How much had come by memory ([`End::progress`]).
+    /// How much had come through memory ([`End::progress`]).
     pub come: u64,
-    /// What was known of the stream's end, as bits of `epoll_ctl(2)`.
+    /// What was known of the stream's end, as event bits of `epoll_ctl(2)`.
     pub ends: u32,
-    /// How much the kernel's socket had received, if the kernel reports that once more.
+    /// How many bytes the kernel's socket had received, if the kernel will report those again.
     pub received: Option<u64>,
 }
 
-/// A kernel that may let a process put unread bytes back into the kernel's queues.
+/// A kernel in which a process may put unread bytes back into the socket queues.
 pub trait PutBack: Kernel {
-    /// Goes back to TCP for good, and puts back what is unread if the process can have the peer's
+    /// Falls back to TCP for good, and puts unread bytes back if the process can get the peer's
     /// socket: [`End::leave`].
     fn leave(end: &End<Self>, socket: Self::Socket<'_>) {
         end.leave_unread(socket);
@@ -115,12 +116,12 @@ pub trait PutBack: Kernel {
     /// Puts back what the peer has not read, if the process can: [`End::put_back_own`].
     fn put_back_own(_end: &End<Self>, _socket: Self::Socket<'_>) {}
 
-    /// Puts back what has stayed in memory when the connection left it, if the process can:
+    /// Puts back what stayed in memory when the connection fell back, if the process can:
     /// [`End::put_back_rest`].
     fn put_back_rest(_end: &End<Self>, _socket: Self::Socket<'_>) {}
 }
 
-/// One end of a connection that is, or may be, carried by shared memory.
+/// One end of a connection that is, or may come to be, carried by shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct End<K: Kernel = Linux> {
     registry: &'static Registry,
@@ -137,8 +138,8 @@ pub struct End<K: Kernel = Linux> {
 }
 
 impl<K: Kernel> End<K> {
-    /// The connector's end of a connection just made: offers it, with the flow control that it
-    /// prefers. `None` if there is no room.
+    /// Offers a connection just made, with the flow control that the connector prefers, and returns
+    /// the connector's end. `None` if there is no free slot.
     #[must_use]
     pub fn offer(
         registry: &'static Registry,
@@ -147,7 +148,7 @@ impl<K: Kernel> End<K> {
         flow: Flow,
     ) -> Option<Self> {
         let (slot, generation) = take_slot::<K>(registry, tuple)?;
-        // Credits stand for buffers, which have to be there.
+        // Credits stand for buffers, so all buffers need memory now.
         let has_buffers = || (0..2).all(|direction| registry.fill(slot, direction, 0) > 0);
         let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };
         registry.entry(slot).flow.store(flow as u32, Ordering::Relaxed);
@@ -165,7 +166,7 @@ impl<K: Kernel> End<K> {
         end.peer_holders().reset();
         end.introduce(me);
         end.holders().add(Holder::Process(me.pid));
-        // The process that finds the offer has it from that moment on.
+        // The process that finds the offer holds the other end from that moment on.
         end.peer_holders().add(Holder::Acceptor);
         if !registry.publish(slot, generation, tuple) {
             registry.release(slot, generation);
@@ -175,8 +176,8 @@ impl<K: Kernel> End<K> {
         Some(end)
     }
 
-    /// The acceptor's end of a connection that the connector offers. So far `tcp_sent` bytes have
-    /// been sent and `tcp_read` read. `None` if it offers nothing.
+    /// Finds the connector's offer and returns the acceptor's end. So far this side has sent
+    /// `tcp_sent` bytes and read `tcp_read`. `None` if there is no offer.
     #[must_use]
     pub fn find(
         registry: &'static Registry,
@@ -196,9 +197,9 @@ impl<K: Kernel> End<K> {
         Some(end)
     }
 
-    /// The end that a socket is, in the process `pid`, which has got it from another: by its
-    /// addresses, and by the kernel's number for it. From here on that process holds it: in the
-    /// place of the receiver for whom it was passed on, or as one more.
+    /// Finds the end of a socket that the process `pid` has got from another process, by its
+    /// addresses and its cookie. The process becomes a holder: in place of the expected receiver,
+    /// or as one more.
     #[must_use]
     pub fn inherited(
         registry: &'static Registry,
@@ -239,7 +240,7 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Takes one of the locks of a slot. `None`: the calling thread has it already.
+    /// Takes a lock of the slot. `None` if the calling thread holds it already.
     #[inline]
     fn lock(word: &'static AtomicU32) -> Option<SharedGuard<'static, K>> {
         SharedLock::of(word).lock()
@@ -263,23 +264,25 @@ impl<K: Kernel> End<K> {
         Holders::of(self.registry, self.slot, self.role.other())
     }
 
-    /// The process that receives the socket, which is being passed on, holds it, too.
+    /// Adds a holder for the process that will receive the socket, which is being passed on.
     pub fn pass_on(&self) {
         self.add_holder(Holder::Receiver);
     }
 
-    /// A process that has the end already has received its socket once more.
+    /// Takes back that holder: a process that has the end already has received its socket once
+    /// more.
     pub fn received_again(&self) {
         self.holders().remove(Holder::Receiver);
     }
 
-    /// The process `pid` becomes another program, which finds the end by [`End::inherited`].
+    /// Marks that the process `pid` becomes another program, which finds the end by
+    /// [`End::inherited`].
     pub fn hand_over(&self, pid: u32) {
         self.holders().replace(Holder::Process(pid), Holder::Receiver);
     }
 
-    /// The process `pid`, which has let go of the end or handed it over, holds it all the same.
-    /// `false` if the slot is another connection's by now.
+    /// Makes the process `pid` a holder again, after it has let go of the end or handed it over.
+    /// `false` if the slot belongs to another connection by now.
     #[must_use]
     pub fn hold_again(&self, pid: u32) -> bool {
         if self.is_current() && self.holders().replace(Holder::Receiver, Holder::Process(pid)) {
@@ -289,25 +292,26 @@ impl<K: Kernel> End<K> {
         fence(Ordering::SeqCst);
         let holds = self.registry.live_generation(self.slot) == Some(self.generation);
         if !holds {
-            self.holders().remove(Holder::Process(pid)); // Its new owner never knew this one.
+            // It belongs to another connection, which never counted this process.
+            self.holders().remove(Holder::Process(pid));
         }
         holds
     }
 
-    /// Whether a new program of this process's user would find the connection.
+    /// Whether another program of this process's user would find the connection.
     #[must_use]
     pub fn can_be_found(&self) -> bool {
         self.registry.user() == K::user() && K::is_own(self.registry)
     }
 
-    /// The process `parent` is about to have a child, which will hold the socket, too.
+    /// Adds a holder for the child that the process `parent` is about to have.
     pub fn expect_child(&self, parent: u32) {
         self.add_holder(Holder::ChildOf(parent));
     }
 
-    /// The child has been born, and has this number. It holds the end in the place of the child
-    /// that was expected. If none was, because the end has begun beside the fork, it joins those
-    /// who hold the end; `false` if they have gone.
+    /// Makes the new process `child` the holder in place of the expected child. If none was
+    /// expected, because the end began during the `fork`, the child joins the other holders;
+    /// `false` if they have gone.
     #[must_use]
     pub fn child_born(&self, parent: u32, child: u32) -> bool {
         if !self.is_current() {
@@ -319,7 +323,7 @@ impl<K: Kernel> End<K> {
         let holds = self.holders().join(Holder::Process(child));
         fence(Ordering::SeqCst);
         if holds && self.registry.live_generation(self.slot) != Some(self.generation) {
-            self.holders().remove(Holder::Process(child)); // Another connection's.
+            self.holders().remove(Holder::Process(child)); // The slot is another connection's.
             return false;
         }
         if holds {
@@ -328,25 +332,26 @@ impl<K: Kernel> End<K> {
         holds
     }
 
-    /// There is no child after all.
+    /// Takes back the holder that [`End::expect_child`] added: there is no child after all.
     pub fn expect_no_child(&self, parent: u32) {
         self.holders().remove(Holder::ChildOf(parent));
     }
 
     fn add_holder(&self, holder: Holder) {
         self.holders().add(holder);
-        // Of two that sleep, one that is woken says nothing of the other.
+        // A tag names one sleep. With two holders, waking the sleep with that tag says nothing of
+        // the other.
         fence(Ordering::SeqCst);
         self.own.waits().tag(None);
     }
 
-    /// Whether the slot is still this connection's.
+    /// Whether the slot still belongs to this connection.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.registry.generation(self.slot) == self.generation
     }
 
-    /// Whether the slot is this connection's, and in use.
+    /// Whether the slot belongs to this connection and is in use.
     #[cfg(test)]
     pub(crate) fn is_live(&self) -> bool {
         self.registry.live_generation(self.slot) == Some(self.generation)
@@ -358,13 +363,13 @@ impl<K: Kernel> End<K> {
         self.own.cookie.load(Ordering::Relaxed)
     }
 
-    /// Whether no other process holds the socket, as far as is known.
+    /// Whether no other process is known to hold the socket.
     #[must_use]
     pub fn is_sole_holder(&self) -> bool {
         self.own.refs.load(Ordering::Acquire) <= 1
     }
 
-    /// Forgets those who hold the socket no more because they were killed, and could not say so.
+    /// Removes holders that were killed, and so could not remove themselves.
     pub fn forget_killed(&self) {
         if K::is_own(self.registry) {
             let holders = self.holders();
@@ -374,28 +379,28 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Whether everybody who holds the other end was killed.
+    /// Whether all processes that held the other end were killed.
     fn is_peer_killed(&self) -> bool {
         K::is_own(self.registry) && self.peer_holders().are_killed::<K>()
     }
 
-    /// The socket is about to be closed: who waits asks the kernel. Returns whether nobody else of
-    /// ours has it, as far as is known.
+    /// Announces that this process is about to close the socket, so that waiting peers ask the
+    /// kernel. Returns whether no other holder is known.
     pub fn part(&self) -> bool {
         let is_last = self.own.refs.load(Ordering::Relaxed) <= 1;
         if is_last {
             self.own.parted.store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
-        self.wake_dozers();
+        self.wake_futex_waiters();
         is_last
     }
 
-    /// The process `pid` does not hold the socket any more. Returns whether it was the last one, as
-    /// far as is known.
+    /// Removes the holder `pid`. Returns whether it was the last one known.
     pub fn release(&self, pid: u32) -> bool {
         if !self.is_current() {
-            return true; // The peer has found all of us gone.
+            // The peer has found all holders of this side gone, and has released the slot.
+            return true;
         }
         if self.is_sole_holder() && self.own.extended.load(Ordering::Relaxed) != 0 {
             self.own_grants().revoke_all();
@@ -403,12 +408,12 @@ impl<K: Kernel> End<K> {
         if !self.holders().remove(Holder::Process(pid)) {
             return false;
         }
-        fence(Ordering::SeqCst); // Of two that go at once, one sees the other gone.
+        fence(Ordering::SeqCst); // If both sides release at once, one of them sees the other gone.
         let own_offer = Some((self.slot, self.generation));
         let nobody_came =
             self.role == Role::Connector && self.registry.find(&self.tuple()) == own_offer;
-        // Where the kernel has reported the peer's end, the peer may still have its own, and look
-        // into the slot until it closes that. If it was killed, the slot is found by a sweep.
+        // If the kernel has reported the peer's end, the peer may still hold its own, and use the
+        // slot until it closes that. If it was killed, a sweep finds the slot.
         let is_held = |side: &Side| side.refs.load(Ordering::Acquire) > 0;
         let holds = || is_held(self.own) || (!nobody_came && is_held(self.peer));
         if !holds() {
@@ -423,11 +428,11 @@ impl<K: Kernel> End<K> {
         self.registry.tuple_of(self.slot)
     }
 
-    /// Takes part: from here on this process looks at the rings as well as at the socket. Moves the
-    /// own direction to the rings as soon as the peer does the same.
+    /// Takes part: from here on this process reads the rings as well as the socket. Moves its
+    /// sending direction to the rings once the peer does the same.
     #[inline]
     pub fn advance(&self, socket: K::Socket<'_>) {
-        if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {
+        if self.tx.words().shm_start_seq.load(Ordering::Relaxed) == NONE {
             self.agree(socket);
         }
     }
@@ -439,9 +444,9 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Whether the own direction is carried by the rings now. Its lock is held.
+    /// Whether the sending direction uses the rings now. The caller holds its lock.
     fn agree_held(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) -> bool {
-        if self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
+        if self.tx.words().shm_start_seq.load(Ordering::Relaxed) != NONE {
             return true;
         }
         let agreed = match self.role {
@@ -460,24 +465,25 @@ impl<K: Kernel> End<K> {
         agreed
     }
 
-    /// Moves the own direction to the rings. Its lock is held, and the peer looks at them.
+    /// Moves the sending direction to the rings. The caller holds its lock, and the peer reads the
+    /// rings.
     fn switch(&self, socket: K::Socket<'_>, _held: &SharedGuard<'_, K>) {
         let words = self.tx.words();
-        // A wakeup must not wait for others to go with it.
+        // A wakeup must not be delayed to be sent together with later bytes.
         let before = [Delays::NODELAY, Delays::CORK].into_iter().zip(K::undelay(socket));
         before.for_each(|(option, on)| Delays(&self.own.delays).set(option, on));
         Delays(&self.own.delays).set(Delays::KEPT, true);
-        words.switch_at.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
+        words.shm_start_seq.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
         if self.role == Role::Connector {
             self.own.joined.store(joined::CONFIRMED, Ordering::SeqCst);
         }
     }
 
-    /// Whether the first phase is over for the reader.
+    /// Whether the reader has read all of the first TCP phase.
     #[inline]
     fn has_switched_in(&self) -> bool {
         let words = self.rx.words();
-        words.tcp_read.load(Ordering::Relaxed) >= words.switch_at.load(Ordering::Acquire)
+        words.tcp_read.load(Ordering::Relaxed) >= words.shm_start_seq.load(Ordering::Acquire)
     }
 
     /// What carries the bytes to be read next.
@@ -486,7 +492,8 @@ impl<K: Kernel> End<K> {
     pub fn carrier_in(&self) -> Carrier {
         let words = self.rx.words();
         let before = !self.has_switched_in();
-        let after = words.back_at.load(Ordering::Relaxed) == words.tail.load(Ordering::Relaxed)
+        let after = words.tcp_resume_seq.load(Ordering::Relaxed)
+            == words.tail.load(Ordering::Relaxed)
             && !self.sources_in.are_open();
         if before || after { Carrier::Tcp } else { Carrier::Memory }
     }
@@ -495,7 +502,7 @@ impl<K: Kernel> End<K> {
     #[inline]
     #[must_use]
     pub fn carrier_out(&self) -> Carrier {
-        let before = self.tx.words().switch_at.load(Ordering::Relaxed) == NONE;
+        let before = self.tx.words().shm_start_seq.load(Ordering::Relaxed) == NONE;
         if before || self.is_the_kernels_to_send() { Carrier::Tcp } else { Carrier::Memory }
     }
 
@@ -506,32 +513,32 @@ impl<K: Kernel> End<K> {
         Ok(self.rx.available()? + named)
     }
 
-    /// Bytes in memory that have not been read. Those that the peer has broken count as
-    /// something to be read, which will say so.
+    /// Unread bytes in memory. Corrupt words count as one byte, so that a reader calls and gets the
+    /// error.
     #[inline]
     #[must_use]
     pub fn unread(&self) -> usize {
         if self.carrier_in() == Carrier::Tcp { 0 } else { self.available().unwrap_or(1) }
     }
 
-    /// Bytes of the first phase that have not been read, and those in memory behind them, if the
-    /// peer has moved over and this side reads TCP still.
+    /// Unread bytes of the first TCP phase, and those in memory behind them, if the peer has moved
+    /// to memory and this side still reads TCP.
     #[must_use]
     pub fn unread_of_two_phases(&self) -> Option<(u64, usize)> {
         let words = self.rx.words();
-        let switch_at = words.switch_at.load(Ordering::Acquire);
+        let shm_start_seq = words.shm_start_seq.load(Ordering::Acquire);
         let read = words.tcp_read.load(Ordering::Relaxed);
-        let is_between = switch_at != NONE && read < switch_at;
-        is_between.then(|| (switch_at - read, self.available().unwrap_or(1)))
+        let is_between = shm_start_seq != NONE && read < shm_start_seq;
+        is_between.then(|| (shm_start_seq - read, self.available().unwrap_or(1)))
     }
 
-    /// Bytes that the peer has not read from the rings.
+    /// Bytes in the ring that the peer has not read.
     #[must_use]
     pub fn unsent(&self) -> usize {
         self.tx.available().unwrap_or(0)
     }
 
-    /// Free bytes in the ring to the peer; the ring can grow when it is full for the first time.
+    /// Free bytes in the ring to the peer. A small ring counts as the big one that replaces it.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -541,8 +548,8 @@ impl<K: Kernel> End<K> {
         self.tx.room().unwrap_or(usize::MAX)
     }
 
-    /// How many bytes have ever come into and gone out of the rings, as seen from here: two numbers
-    /// that change whenever readiness may have.
+    /// Counts of what has come in, and of what the peer has taken: numbers that change whenever
+    /// readiness may have changed.
     #[inline]
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
@@ -550,19 +557,22 @@ impl<K: Kernel> End<K> {
         (come(&words.head, &words.posted), self.tx.returned())
     }
 
-    /// What shows that nothing has come since, as long as the peer stays in memory; `None` if it
-    /// leaves.
+    /// A [`Pulse`] that tells whether anything has come since; `None` if the peer has left memory.
     #[inline]
     #[must_use]
     pub fn pulse(&self) -> Option<Pulse> {
         let words = self.rx.words();
         let come = come(&words.head, &words.posted);
-        let pulse =
-            Pulse { head: &words.head, posted: &words.posted, back_at: &words.back_at, come };
+        let pulse = Pulse {
+            head: &words.head,
+            posted: &words.posted,
+            tcp_resume_seq: &words.tcp_resume_seq,
+            come,
+        };
         pulse.stays().then_some(pulse)
     }
 
-    /// An epoll instance has reported an edge; `None`: it is to report all that there is anew.
+    /// Records that an epoll instance has reported an edge; `None` has it report everything again.
     pub fn note_edge(&self, edge: Option<ReportedEdge>) {
         let words = self.rx.words();
         words.edge_asked.store(0, Ordering::Relaxed);
@@ -607,49 +617,49 @@ impl<K: Kernel> End<K> {
         self.tx.is_writable()
     }
 
-    /// Whether the peer can put no more before something is read.
+    /// Whether the peer can put nothing more before this side reads.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.rx.room() == Ok(0)
     }
 
-    /// Options as the program has set them; `None` while the kernel knows, or for good if the own
-    /// direction has never been the rings'.
+    /// Options as the program has set them. `None` while the kernel's socket has them, or if the
+    /// sending direction has never used the rings.
     #[must_use]
     pub fn delays(&self) -> Option<Delays<'_>> {
         Some(Delays(&self.own.delays)).filter(|delays| delays.is_set(Delays::KEPT))
     }
 
-    /// This side wants one-sided operations.
+    /// Records that this side wants one-sided operations.
     pub fn extend(&self) {
         self.own.extended.store(1, Ordering::SeqCst);
     }
 
-    /// Whether both sides want one-sided operations, and both directions have left TCP.
+    /// Whether both sides want one-sided operations, and both directions have moved to the rings.
     #[must_use]
     pub fn is_extended(&self) -> bool {
         [&self.own, &self.peer].iter().all(|side| side.extended.load(Ordering::Acquire) != 0)
             && [&self.tx, &self.rx]
                 .iter()
-                .all(|ring| ring.words().switch_at.load(Ordering::Acquire) != NONE)
+                .all(|ring| ring.words().shm_start_seq.load(Ordering::Acquire) != NONE)
     }
 
-    /// A process of this side has become another program: the memory that it had is gone.
+    /// Revokes the grants of a process that has become another program: its memory is gone.
     pub fn revoke_of(&self, pid: u32) {
         if self.own.extended.load(Ordering::Relaxed) != 0 {
             self.own_grants().revoke_of(pid);
         }
     }
 
-    /// Whether a direction has gone back to TCP for good.
+    /// Whether the connection has fallen back to TCP for good.
     #[must_use]
     pub fn has_left(&self) -> bool {
-        self.tx.words().back_at.load(Ordering::Relaxed) != NONE
+        self.tx.words().tcp_resume_seq.load(Ordering::Relaxed) != NONE
     }
 
-    /// Of so many bytes that the kernel's socket has received, those that the peer has sent by TCP
-    /// since it left memory, and, if the socket has received it, one for its FIN. The others are
-    /// bytes of the first phase, wakeups, and what was put back.
+    /// How many of `received` bytes of the kernel's socket the peer has sent by TCP since it left
+    /// memory, plus one if the socket has received its FIN. The others belong to the first TCP
+    /// phase, are wakeups, or were put back.
     #[must_use]
     pub fn come_behind(&self, received: u64) -> u64 {
         let words = self.rx.words();
@@ -689,12 +699,12 @@ impl<K: Kernel> End<K> {
     }
 }
 
-/// Who one end is.
+/// The process that makes an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
-    /// Its number.
+    /// The process number.
     pub pid: u32,
-    /// Its descriptor for the socket.
+    /// The process's descriptor for the socket.
     pub fd: u32,
     /// The kernel's number for the socket (`SO_COOKIE`).
     pub cookie: u64,
@@ -702,8 +712,8 @@ pub struct Process {
     pub program: [u8; PROGRAM_LEN],
 }
 
-/// Options that let the kernel keep bytes back for others to go with them (tcp(7)): in memory they
-/// have no effect, but the program may ask for them.
+/// Options that let the kernel delay bytes to send them together with later ones (`tcp(7)`). In
+/// memory they have no effect, but the program may read them back.
 #[derive(Clone, Copy, Debug)]
 pub struct Delays<'a>(pub(crate) &'a AtomicU32);
 
@@ -712,10 +722,10 @@ impl Delays<'_> {
     pub const NODELAY: u32 = 1;
     /// `TCP_CORK`.
     pub const CORK: u32 = 2;
-    /// They are kept here, and the kernel's socket sends at once.
+    /// The options are kept here, and the kernel's socket does not delay.
     const KEPT: u32 = 4;
 
-    /// Sets one of them.
+    /// Sets or clears an option.
     pub fn set(self, option: u32, on: bool) {
         if on {
             self.0.fetch_or(option, Ordering::Relaxed);
@@ -724,7 +734,7 @@ impl Delays<'_> {
         }
     }
 
-    /// Whether one is set.
+    /// Whether an option is set.
     #[must_use]
     pub fn is_set(self, option: u32) -> bool {
         self.0.load(Ordering::Relaxed) & option != 0

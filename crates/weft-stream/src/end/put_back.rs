@@ -1,17 +1,17 @@
-//! Unread bytes go from memory back into the kernel's queues, before the socket goes to somebody
-//! who does not know the rings.
+//! Puts unread bytes from memory back into the kernel's queues, before a process that does not know
+//! the rings gets the socket.
 //!
-//! A byte comes into a socket's queue only by the other end's socket. So the process that leaves
-//! fetches the peer's ([`crate::peer_socket`]) and sends by it what has not been read, while it
-//! holds the locks of both directions, by which the peer's sends and notifications are excluded;
-//! what the peer sends later comes behind it. Its own socket does the same for the peer.
+//! Bytes get into a socket's queue only through the other end's socket. So the process that falls
+//! back fetches the peer's socket ([`crate::peer_socket`]) and sends the unread bytes by it.
+//! Meanwhile it holds the locks of both directions, so the peer neither sends nor notifies; later
+//! bytes of the peer come behind. By its own socket it puts back what the peer has not read.
 //!
-//! Bytes that have been put back belong to the first phase, by which the direction began on TCP.
-//! So it may be a part of them: the rest stays in memory, and is read behind that part. When all of
-//! them have been put back the kernel has the whole stream.
+//! Bytes that have been put back belong to the first TCP phase, with which the direction began. So
+//! it is enough to put back a part: the rest stays in memory, and is read behind it. Once all have
+//! been put back the kernel has the whole stream.
 //!
-//! Who is killed in the middle leaves a mark (`returning`), because it is not known which bytes
-//! have been sent and not counted. The process that takes one of the locks next resets the
+//! A process that is killed in the middle leaves a mark (`returning`), because nobody knows which
+//! bytes have been sent but not counted. The next process that takes one of the locks resets the
 //! connection.
 
 use std::io::IoSliceMut;
@@ -33,9 +33,10 @@ use crate::limits::{KERNEL_WAITS_MAX, TAKEN_LEN_MAX};
 use crate::words::NONE;
 use crate::{peer_socket, pullers};
 
-/// Bytes that are sent at once. They are on the stack: a child of `vfork` takes no memory.
+/// Bytes sent by one call. The buffer is on the stack, because a child of `vfork` must not
+/// allocate.
 const CHUNK_LEN: usize = 8 << 10;
-/// How long the kernel may take to bring what has been sent, at a time.
+/// How long one wait for the kernel to deliver sent bytes lasts.
 const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 impl PutBack for Linux {
@@ -53,41 +54,41 @@ impl PutBack for Linux {
 }
 
 impl<K: PutBack> End<K> {
-    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
-    /// the socket goes to somebody who does not know them. What neither end has read is put back
-    /// into the kernel's queues. What cannot be is read first, so that the next reader must know
-    /// the rings unless the end [is over](End::is_over).
+    /// Falls back to TCP in both directions for good: for operations that the rings cannot carry,
+    /// and before the socket goes to a process that does not know them. Puts the bytes that either
+    /// end has not read back into the kernel's queues. Those that cannot be put back are read
+    /// first, so the next reader must know the rings unless [`End::is_over`].
     pub fn leave(&self, socket: K::Socket<'_>) {
         K::leave(self, socket);
     }
 
-    /// Puts back what the peer has not read, before this half is shut or the socket is closed: the
-    /// kernel sends nothing more then, and the peer might have to hand on its end. If there is
-    /// something, the connection goes back to TCP with it.
+    /// Puts back what the peer has not read, before this half is shut or the socket is closed.
+    /// Afterwards the kernel sends nothing more, although the peer may still pass on its end. The
+    /// connection falls back to TCP if there is something to put back.
     pub fn put_back_own(&self, socket: K::Socket<'_>) {
         K::put_back_own(self, socket);
     }
 
-    /// Puts back what has been left in memory ([`End::leave_unread`]), because nobody would find it
-    /// there any more.
+    /// Puts back what has been left in memory ([`End::leave_unread`]), because the next holder of
+    /// the socket would not find it there.
     pub fn put_back_rest(&self, socket: K::Socket<'_>) {
         K::put_back_rest(self, socket);
     }
 }
 
-/// What is before the bytes that are put back.
+/// Whether bytes can be sent behind what is in the kernel's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Only such as are read before them.
+enum QueueState {
+    /// The queue has only stream bytes, which are read first.
     Clear,
-    /// Notifications, which nobody must take for data: nothing has changed.
+    /// Wakeups are in the queue, and a reader must not take them for data. Nothing has changed.
     Blocked,
-    /// Bytes have been taken that could not be sent again.
+    /// Bytes have been taken from the queue that could not be sent again.
     Torn,
 }
 
 impl End<Linux> {
-    /// [`End::leave`].
+    /// Implements [`End::leave`].
     fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return self.leave_unread(socket) };
         let Some(held) = self.begin_to_leave(socket) else { return };
@@ -104,8 +105,8 @@ impl End<Linux> {
         }
     }
 
-    /// [`End::put_back_rest`]. What the peer has sent by TCP since is taken first, and sent again
-    /// behind it.
+    /// Implements [`End::put_back_rest`]. Takes what the peer has sent by TCP since, and sends it
+    /// again behind the bytes from memory.
     fn put_back_before_later(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return };
         let [first, second] = self.in_order();
@@ -117,35 +118,35 @@ impl End<Linux> {
             && let Some(fetched) = self.fetch_peer(socket)
             && self.renew_all(socket, fetched.as_fd()).is_err()
         {
-            // Bytes are missing, or in another order.
+            // Bytes are missing or in the wrong order.
             Linux::dissolve(socket);
         }
         self.forget_phases();
     }
 
-    /// Takes all that the kernel has for this end, and sends it again with the bytes of memory at
-    /// their place in it. All locks of the connection are held.
+    /// Takes everything that the kernel has for this end, and sends it again with the bytes from
+    /// memory in their place. The caller holds all locks of the connection.
     ///
     /// # Errors
-    /// The stream is torn.
+    /// The stream is incomplete.
     fn renew_all(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Result<(), Errno> {
         let words = self.rx.words();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // Behind its end the kernel sends nothing more, and urgent data have a place of their own.
+        // The kernel sends nothing after a FIN, and urgent data have a position that would be lost.
         if send(writer, &[], flags).is_err() || is_ready(socket, PollFlags::PRI) {
             return Ok(());
         }
-        // What is still on its way would come before what is sent again.
+        // Bytes that are still on their way would come before those that are sent again.
         let has_all_come = || tcp_outstanding(writer) == Ok(0);
         if !becomes_true(has_all_come) {
             return Ok(());
         }
         let received = tcp_received(socket)?;
         let come = ioctl_fionread(socket)?;
-        let switch_at = words.switch_at.load(Ordering::Relaxed);
-        let first = switch_at.saturating_sub(words.tcp_read.load(Ordering::Relaxed));
+        let shm_start_seq = words.shm_start_seq.load(Ordering::Relaxed);
+        let first = shm_start_seq.saturating_sub(words.tcp_read.load(Ordering::Relaxed));
         let wakeups = self.wakeups_left();
-        // The kernel counts its own memory, which is less than twice the bytes.
+        // The send buffer counts the kernel's own memory, too, which is less than twice the bytes.
         let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
         let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
         if come > TAKEN_LEN_MAX || first.saturating_add(wakeups) > come || !fits {
@@ -164,12 +165,12 @@ impl End<Linux> {
         let (first, rest) = bytes.split_at(usize::try_from(first).unwrap_or(0));
         let later = &rest[usize::try_from(wakeups).unwrap_or(0)..];
         self.sources_in.turn_away();
-        let before = words.switch_at.load(Ordering::Relaxed);
+        let before = words.shm_start_seq.load(Ordering::Relaxed);
         self.send_again(writer, first).map_err(|_| Errno::CONNRESET)?;
         self.send_back(writer)?;
         self.send_again(writer, later).map_err(|_| Errno::CONNRESET)?;
-        // A program that knows nothing of the locks may have sent beside this.
-        let moved = words.switch_at.load(Ordering::Relaxed) - before;
+        // A program that does not know the locks may have sent at the same time.
+        let moved = words.shm_start_seq.load(Ordering::Relaxed) - before;
         let sent = first.len() as u64 + moved + later.len() as u64;
         let come = || tcp_received(socket).map_or(0, |all| all - received);
         becomes_true(|| come() >= sent);
@@ -180,7 +181,7 @@ impl End<Linux> {
         Ok(())
     }
 
-    /// The readers' locks of both directions, which are taken before those of the writers.
+    /// Takes the readers' locks of both directions. They are taken before the writers' locks.
     fn lock_readers(&self) -> Option<[SharedGuard<'static, Linux>; 2]> {
         let [first, second] = self.in_order();
         let first = Self::lock(&first.words().reader_lock)?;
@@ -194,7 +195,7 @@ impl End<Linux> {
         peer_socket::fetch(socket, std::iter::once(likely).chain(others), fd)
     }
 
-    /// [`End::put_back_own`].
+    /// Implements [`End::put_back_own`].
     fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
         if self.unsent() == 0 || self.is_the_kernels_to_send() {
             return;
@@ -208,13 +209,13 @@ impl End<Linux> {
         self.finish_leaving(held);
     }
 
-    /// Puts back all that this end has not read, where notifications may be before it, which the
-    /// reader takes first: those belong to the second phase, so all goes into the third. It is
-    /// done only if the kernel takes it all for sure.
+    /// Puts back all that this end has not read, behind wakeups that its reader takes first. Those
+    /// belong to the second phase, so all bytes have to move to the last phase: this is done only
+    /// if the kernel certainly has room for all of them.
     fn put_behind_notifications(&self, writer: BorrowedFd<'_>) {
         let words = self.rx.words();
         let unread = self.rx.available().unwrap_or(usize::MAX);
-        // The kernel counts its own memory, which is less than twice the bytes.
+        // The send buffer counts the kernel's own memory, too, which is less than twice the bytes.
         let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
         if unread > room / 4 || self.sources_in.are_open() {
             return;
@@ -231,22 +232,22 @@ impl End<Linux> {
             match self.send_again(writer, &chunk[..len]) {
                 Ok(()) if self.rx.skip(len) == Ok(len) => is_first = false,
                 Err(0) if is_first => break,
-                _ => return, // Torn.
+                _ => return, // The stream is torn.
             }
         }
         words.returning.store(0, Ordering::SeqCst);
     }
 
-    /// The other end, as this process sees it.
+    /// The other end, as seen by this process.
     fn other(&self) -> Self {
         Self::at(self.registry, self.slot, self.generation, self.role.other())
     }
 
-    /// Whether bytes are unread in memory that could be put back. Those of a message whose sender
-    /// waits until it has been pulled go over TCP by themselves. An end that has shut down both
-    /// halves would be reset by bytes that come now (tcp_rcv_state_process).
+    /// Whether there are unread bytes in memory that could be put back. A message whose sender
+    /// waits for it to be pulled is not counted: the sender sends it over TCP by itself. Bytes that
+    /// come to an end that has shut down both halves would reset it (`tcp_rcv_state_process`).
     fn has_to_put_back(&self) -> bool {
-        self.rx.words().switch_at.load(Ordering::Relaxed) != NONE
+        self.rx.words().shm_start_seq.load(Ordering::Relaxed) != NONE
             && !self.is_shut()
             && (self.rx.available().is_ok_and(|bytes| bytes > 0) || self.sources_in.are_open())
     }
@@ -256,66 +257,69 @@ impl End<Linux> {
         halves.into_iter().all(|half| half.load(Ordering::Relaxed) != 0)
     }
 
-    /// Puts back what this end has not read, by the other end's socket. All locks of the connection
-    /// are held.
+    /// Puts back what this end has not read, by the other end's socket. The caller holds all locks
+    /// of the connection.
     fn put_back(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) {
         let words = self.rx.words();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // Behind its end the kernel sends nothing more.
+        // The kernel sends nothing after a FIN.
         if !self.has_to_put_back() || self.is_torn() || send(writer, &[], flags).is_err() {
             return;
         }
         words.returning.store(1, Ordering::SeqCst);
         match self.clear_way(socket, writer) {
-            Way::Clear => {
+            QueueState::Clear => {
                 self.sources_in.turn_away();
                 if self.send_back(writer).is_ok() {
                     words.returning.store(0, Ordering::SeqCst);
                 }
             }
-            Way::Blocked => words.returning.store(0, Ordering::SeqCst),
-            Way::Torn => {}
+            QueueState::Blocked => words.returning.store(0, Ordering::SeqCst),
+            QueueState::Torn => {}
         }
     }
 
-    /// Takes the notifications out of the kernel's queue.
-    fn clear_way(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Way {
+    /// Takes the wakeups out of the kernel's queue.
+    fn clear_way(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> QueueState {
         if !self.has_switched_in() {
-            return if self.wakeups_left() == 0 { Way::Clear } else { self.renew(socket, writer) };
+            return if self.wakeups_left() == 0 {
+                QueueState::Clear
+            } else {
+                self.renew(socket, writer)
+            };
         }
         for _ in 0..KERNEL_WAITS_MAX {
             while let Ok(Drained::Wakeups(1..)) = self.take_wakeups(socket) {}
             if self.wakeups_left() == 0 {
-                return Way::Clear;
+                return QueueState::Clear;
             }
             wait(socket, PollFlags::IN);
         }
-        Way::Blocked
+        QueueState::Blocked
     }
 
-    /// Takes the bytes of the first phase and the notifications behind them, and sends the bytes
-    /// again.
-    fn renew(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Way {
+    /// Takes the bytes of the first phase and the wakeups behind them, and sends the bytes again.
+    fn renew(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> QueueState {
         let words = self.rx.words();
         let read = words.tcp_read.load(Ordering::Relaxed);
-        let first = words.switch_at.load(Ordering::Relaxed).saturating_sub(read);
+        let first = words.shm_start_seq.load(Ordering::Relaxed).saturating_sub(read);
         let wakeups = self.wakeups_left();
         let all = first.saturating_add(wakeups);
         let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
         if all > TAKEN_LEN_MAX || !becomes_true(has_come) {
-            return Way::Blocked;
+            return QueueState::Blocked;
         }
         let mut bytes = vec![0; usize::try_from(all).unwrap_or(0)];
         let mut taken = 0;
         while taken < bytes.len() {
             match recv(socket, &mut bytes[taken..], RecvFlags::DONTWAIT) {
                 Ok((more, _)) if more > 0 => taken += more,
-                _ => return if taken == 0 { Way::Blocked } else { Way::Torn },
+                _ => return if taken == 0 { QueueState::Blocked } else { QueueState::Torn },
             }
         }
         self.count_wakeups(usize::try_from(wakeups).unwrap_or(0));
         bytes.truncate(usize::try_from(first).unwrap_or(0));
-        if self.send_again(writer, &bytes).is_ok() { Way::Clear } else { Way::Torn }
+        if self.send_again(writer, &bytes).is_ok() { QueueState::Clear } else { QueueState::Torn }
     }
 
     /// Sends what is unread, as far as the kernel takes it.
@@ -337,7 +341,7 @@ impl End<Linux> {
             if sent == 0 {
                 return Ok(());
             }
-            words.switch_at.fetch_add(sent as u64, Ordering::AcqRel);
+            words.shm_start_seq.fetch_add(sent as u64, Ordering::AcqRel);
             let drop = How { discard: true, ..How::default() };
             let mut dropped = 0;
             while dropped < sent {
@@ -350,10 +354,10 @@ impl End<Linux> {
         }
     }
 
-    /// Sends all of these bytes, which had come before, as [`send_all`].
+    /// Sends all of these bytes, which the kernel had delivered before, as [`send_all`] does.
     ///
     /// # Errors
-    /// So many were sent.
+    /// The number of bytes that were sent.
     fn send_again(&self, writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
         let send = || send_all(writer, bytes).map_or_else(|sent| sent, |()| bytes.len());
         match self.count_again(bytes.len(), send) {
@@ -362,8 +366,8 @@ impl End<Linux> {
         }
     }
 
-    /// Counts what is sent again of `len` bytes. That is done before the kernel brings them, so
-    /// that nobody whom they wake takes them for new ones.
+    /// Counts the bytes that `send` sends again, of `len`. They are counted before the kernel
+    /// delivers them, so that a thread that they wake does not take them for new ones.
     fn count_again(&self, len: usize, send: impl FnOnce() -> usize) -> usize {
         let words = self.rx.words();
         words.resent.fetch_add(len as u64, Ordering::AcqRel);
@@ -372,7 +376,7 @@ impl End<Linux> {
         sent
     }
 
-    /// Takes bytes out of the ring or, if it is empty, of deferred messages.
+    /// Takes bytes out of the ring or, if that is empty, of deferred messages.
     fn take_from_memory(&self, buffers: Buffers<'_>, how: How) -> usize {
         let taken =
             if how.discard { self.rx.skip(buffers.len()) } else { self.rx.take(buffers, how.keep) };
@@ -389,31 +393,31 @@ impl End<Linux> {
 }
 
 impl<K: Kernel> End<K> {
-    /// Where nothing is left in memory, and no notification in the kernel's queue, there are no
-    /// phases any more: whatever comes is the kernel's. The reader's lock is held: since the
-    /// connection has left, nobody else moves the end of the first phase. Returns whether it is so.
+    /// Ends the phases if nothing is left in memory and no wakeup in the kernel's queue: whatever
+    /// comes is plain TCP. Returns whether that is so. The caller holds the reader's lock; after
+    /// the fallback nobody else moves the end of the first phase.
     pub(super) fn forget_phases(&self) -> bool {
         let words = self.rx.words();
         let is_so = self.is_over() && !self.is_torn();
         if is_so {
             let read = words.tcp_read.load(Ordering::Relaxed);
-            words.switch_at.store(read, Ordering::Release);
+            words.shm_start_seq.store(read, Ordering::Release);
         }
         is_so
     }
 
-    /// Whether a process was killed while it put back what this end has not read. A lock of the
-    /// direction is held.
+    /// Whether a process was killed while it put back what this end has not read. The caller holds
+    /// a lock of the direction.
     #[inline]
     pub(super) fn is_torn(&self) -> bool {
         self.rx.words().returning.load(Ordering::Relaxed) != 0
     }
 }
 
-/// Sends all bytes, for which there is room, if not at once.
+/// Sends all bytes, waiting for room if necessary.
 ///
 /// # Errors
-/// So many were sent.
+/// The number of bytes that were sent.
 fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
     let mut sent = 0;
     let mut sleeps = 0;
@@ -430,12 +434,12 @@ fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// Waits a moment for something to happen to a socket.
+/// Waits briefly for an event on a socket.
 fn wait(socket: BorrowedFd<'_>, what: PollFlags) {
     let _ = poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&SLEEP_TIME));
 }
 
-/// Whether a condition becomes true soon.
+/// Waits up to [`KERNEL_WAITS_MAX`] times for a condition, and returns whether it became true.
 fn becomes_true(condition: impl Fn() -> bool) -> bool {
     let wait_a_moment = || {
         let _ = rustix::thread::nanosleep(&SLEEP_TIME);

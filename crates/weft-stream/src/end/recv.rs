@@ -1,4 +1,4 @@
-//! Receiving: from TCP, from the ring and from sources; and telling who waits for room.
+//! Receiving: from TCP, from the ring and from sources; and waking writers that wait for room.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -8,17 +8,18 @@ use weft_sys::{Buffers, SharedGuard};
 use super::wakeups::Drained;
 use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 use crate::how::How;
-use crate::kernel::{Kernel, says_nothing};
+use crate::kernel::{Kernel, is_descriptor_error};
 use crate::pullers;
 use crate::ring::Broken;
 use crate::words::NONE;
 
 impl<K: Kernel> End<K> {
-    /// Receives what is there (`recvmsg(2)` with `MSG_DONTWAIT`). 0: the stream has ended.
+    /// Receives the bytes that are there (`recvmsg(2)` with `MSG_DONTWAIT`). 0 means that the
+    /// stream has ended.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing is there; `ECONNRESET` and whatever else the kernel says of the socket;
-    /// `EDEADLK` as [`End::try_send`].
+    /// `EAGAIN`: nothing is there; `ECONNRESET` or another error of the kernel's socket; `EDEADLK`
+    /// as for [`End::try_send`].
     #[inline]
     pub fn try_recv(
         &self,
@@ -34,9 +35,9 @@ impl<K: Kernel> End<K> {
             return self.reset(socket).map(|()| 0);
         }
         loop {
-            let switch_at = words.switch_at.load(Ordering::Acquire);
+            let shm_start_seq = words.shm_start_seq.load(Ordering::Acquire);
             let tcp_read = words.tcp_read.load(Ordering::Relaxed);
-            if tcp_read < switch_at {
+            if tcp_read < shm_start_seq {
                 if self.forget_phases() {
                     continue;
                 }
@@ -56,12 +57,12 @@ impl<K: Kernel> End<K> {
                     self.announce_room(socket);
                 }
                 let all = taken + pulled;
-                if words.back_at.load(Ordering::Relaxed) != NONE {
+                if words.tcp_resume_seq.load(Ordering::Relaxed) != NONE {
                     return Ok(all + self.recv_behind_memory(socket, buffers.after(all), how, all));
                 }
                 return Ok(all);
             }
-            // A call for no bytes waits for bytes all the same (tcp_recvmsg).
+            // Even a call for no bytes waits until there are some (`tcp_recvmsg`).
             if buffers.is_empty() && self.rx.available()? > 0 {
                 return Ok(0);
             }
@@ -74,7 +75,7 @@ impl<K: Kernel> End<K> {
                     && self.unsent() > 0
                     && self.is_peer_killed()
                 {
-                    return self.ended(socket); // It has left bytes unread in memory.
+                    return self.ended(socket); // The killed peer has left bytes unread in memory.
                 }
                 return Ok(received);
             }
@@ -98,9 +99,8 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// What a call receives out of the ring that has `received` some of the first phase before: all
-    /// of these, as TCP gives a program all that is there. If something is wrong the next call says
-    /// so.
+    /// After `received` bytes of the first TCP phase, takes what the ring holds, all in one call,
+    /// as TCP delivers everything that is there. An error is left to the next call.
     #[cold]
     fn recv_behind_tcp(
         &self,
@@ -112,12 +112,13 @@ impl<K: Kernel> End<K> {
         let words = self.rx.words();
         let kept = if how.keep { received as u64 } else { 0 };
         let read = words.tcp_read.load(Ordering::Relaxed) + kept;
-        if received == 0 || rest.is_empty() || read < words.switch_at.load(Ordering::Acquire) {
+        if received == 0 || rest.is_empty() || read < words.shm_start_seq.load(Ordering::Acquire) {
             return 0;
         }
         let taken = self.take_from_ring(rest, how).unwrap_or(0);
         if how.keep {
-            return taken; // The kernel shows nothing behind what it keeps of the first phase.
+            // The kernel cannot peek beyond the bytes of the first phase that stay in its queue.
+            return taken;
         }
         if taken > 0 {
             self.announce_room(socket);
@@ -125,8 +126,8 @@ impl<K: Kernel> End<K> {
         taken + self.recv_behind_memory(socket, rest.after(taken), how, taken)
     }
 
-    /// What a call receives of the third phase that has received all that was in memory before, of
-    /// which so much has been `kept` there if the call keeps it.
+    /// After all bytes in memory, receives bytes that came by TCP behind them. `kept` bytes are
+    /// still in memory if the call only peeks.
     #[cold]
     fn recv_behind_memory(
         &self,
@@ -138,11 +139,13 @@ impl<K: Kernel> End<K> {
         let words = self.rx.words();
         let kept = if how.keep { kept as u64 } else { 0 };
         let tail = words.tail.load(Ordering::Relaxed) + kept;
-        let is_next = words.back_at.load(Ordering::Acquire) == tail && !self.sources_in.are_open();
+        let is_next =
+            words.tcp_resume_seq.load(Ordering::Acquire) == tail && !self.sources_in.are_open();
         if rest.is_empty() || !is_next {
             return 0;
         }
-        // The kernel counts what is before urgent data, where a call ends that has a part.
+        // The kernel's count ends before urgent data. A call that has received something ends
+        // there, too.
         let come = |socket| K::unread(socket).unwrap_or(0);
         let wakeups = usize::try_from(self.wakeups_left()).unwrap_or(usize::MAX);
         if come(socket) <= wakeups
@@ -157,10 +160,11 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Fills the buffers out of the peer's memory, behind the `taken` bytes of the ring.
+    /// Fills the buffers from the peer's memory, behind the `taken` bytes of the ring.
     ///
     /// # Errors
-    /// `ECONNRESET`, if there is nothing else: what was deferred has died with its process.
+    /// `ECONNRESET` if there is nothing else: the process that deferred a send died before it was
+    /// pulled.
     #[cold]
     pub(super) fn pull(
         &self,
@@ -184,7 +188,7 @@ impl<K: Kernel> End<K> {
         Ok(pulled.bytes)
     }
 
-    /// The first phase. `None` if it has just ended.
+    /// Receives in the first TCP phase. `None` if the phase has just ended.
     #[cold]
     fn recv_over_tcp(
         &self,
@@ -194,24 +198,25 @@ impl<K: Kernel> End<K> {
     ) -> Result<Option<usize>, Errno> {
         let words = self.rx.words();
         let before = words.tcp_read.load(Ordering::Relaxed);
-        let is_decided = || words.switch_at.load(Ordering::Acquire) != NONE;
-        let most = match words.switch_at.load(Ordering::Acquire) {
+        let is_decided = || words.shm_start_seq.load(Ordering::Acquire) != NONE;
+        let most = match words.shm_start_seq.load(Ordering::Acquire) {
             NONE => {
-                // What comes later may be a wakeup. All that is counted is the stream's: the peer
-                // publishes where the phase ends before it sends a wakeup.
+                // Later bytes may be wakeups. All bytes counted here are stream bytes, because the
+                // peer publishes the end of the phase before it sends a wakeup.
                 match K::recv(socket, buffers, usize::MAX, How::COUNT.flags()) {
                     Ok(_) | Err(Errno::AGAIN) if is_decided() => return Ok(None),
                     Ok(0) => return Ok(Some(0)),
                     come => come? as u64,
                 }
             }
-            switch_at => switch_at.saturating_sub(before),
+            shm_start_seq => shm_start_seq.saturating_sub(before),
         };
-        // Behind the last byte of the first phase there may be wakeups, and bytes of the third.
+        // Behind the last byte of the first phase there may be wakeups, and bytes of the last
+        // phase.
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let received = match K::recv(socket, buffers, most, how.flags()) {
             Ok(received) => received,
-            Err(Errno::AGAIN) if words.switch_at.load(Ordering::Acquire) == before => {
+            Err(Errno::AGAIN) if words.shm_start_seq.load(Ordering::Acquire) == before => {
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -222,8 +227,8 @@ impl<K: Kernel> End<K> {
         Ok(Some(received))
     }
 
-    /// The rings are empty: has the stream ended? `Some(0)` if so, `None` if something has come
-    /// meanwhile.
+    /// Asks the kernel, since the rings are empty, whether the stream has ended: `Some(0)` if so,
+    /// `None` if something has come meanwhile.
     #[cold]
     fn ask_kernel(&self, socket: K::Socket<'_>) -> Result<Option<usize>, Errno> {
         let answer = self.take_wakeups_of_nothing(socket);
@@ -235,8 +240,8 @@ impl<K: Kernel> End<K> {
             Ok(Drained::End) => self.ended(socket).map(Some),
             Ok(Drained::Wakeups(_) | Drained::Left) => Ok(None),
             Ok(Drained::Bytes) if self.is_back() => Ok(None),
-            Ok(Drained::Bytes) => Err(Broken.into()), // More than it has ever put.
-            Err(error) if error == Errno::AGAIN || says_nothing(error) => Err(error),
+            Ok(Drained::Bytes) => Err(Broken.into()), // More bytes than the peer has ever counted.
+            Err(error) if error == Errno::AGAIN || is_descriptor_error(error) => Err(error),
             Err(error) => {
                 self.note_reset();
                 Err(error)
@@ -244,29 +249,30 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// The kernel has no more, and neither have the rings.
+    /// Handles the kernel's end of stream when the rings are empty: returns 0, or the error of a
+    /// reset that has not been reported yet.
     pub(super) fn ended(&self, socket: K::Socket<'_>) -> Result<usize, Errno> {
         let words = self.rx.words();
-        // The peer has died before its deferred bytes were here.
+        // The peer died before its deferred bytes came.
         if self.sources_in.are_owed() || words.reclaiming.load(Ordering::Acquire) != 0 {
             self.own.gone.store(1, Ordering::Relaxed);
             return self.reset(socket).map(|()| 0);
         }
         let is_known = self.peer.shut_write.load(Ordering::Acquire) != 0
             || self.own.shut_read.load(Ordering::Relaxed) != 0;
-        if is_known || words.switch_at.load(Ordering::Relaxed) == NONE {
+        if is_known || words.shm_start_seq.load(Ordering::Relaxed) == NONE {
             return Ok(0);
         }
         self.own.gone.store(1, Ordering::Relaxed);
-        // TCP resets a connection whose closing end has not read everything. That of a process
-        // which was killed could not know: the own kernel resets it.
+        // TCP resets a connection when the closing end has unread bytes. The kernel of a peer that
+        // was killed did not know of those in memory, so this end resets the connection.
         if self.tx.available()? > 0 || self.sources_out.are_open() {
             self.reset(socket)?;
         }
         Ok(0)
     }
 
-    /// The connection is over, which the kernel does not know. Says so, once.
+    /// Resets a connection that is over without the kernel knowing, and reports `ECONNRESET` once.
     pub(super) fn reset(&self, socket: K::Socket<'_>) -> Result<(), Errno> {
         if self.own.reset_reported.swap(1, Ordering::Relaxed) != 0 {
             return Ok(());
@@ -275,13 +281,13 @@ impl<K: Kernel> End<K> {
         Err(Errno::CONNRESET)
     }
 
-    /// The kernel has reported that the connection was reset.
+    /// Records that the kernel has reported a reset.
     pub fn note_reset(&self) {
         self.own.gone.store(1, Ordering::Relaxed);
         self.own.reset_reported.store(1, Ordering::Relaxed);
     }
 
-    /// What the kernel reports while bytes go over TCP: a reset is reported once.
+    /// Records a reset that the kernel reports, so that it is reported only once.
     #[cold]
     fn note_if_reset(&self, errno: Errno) {
         if errno == Errno::CONNRESET {
@@ -289,14 +295,14 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Whether the third phase has begun, and is next.
+    /// Whether the last phase has begun, and its bytes come next.
     #[inline]
     fn is_back(&self) -> bool {
         let words = self.rx.words();
-        words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
+        words.tcp_resume_seq.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
     }
 
-    /// Tells a writer that waits for it.
+    /// Wakes a writer that waits for room, if there is any.
     #[inline]
     pub(super) fn announce_room(&self, socket: K::Socket<'_>) {
         if self.peer.waits().is_room_wanted() && self.rx.has_made_room() {
@@ -304,7 +310,7 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// The same, with the lock of the own direction, which is the rings'.
+    /// Does the same under the sending direction's lock, when the rings carry that direction.
     #[cold]
     pub(super) fn announce_room_held(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
         if self.peer.waits().is_room_wanted() && self.wake_writer() & WANTED_BY_POLL != 0 {
@@ -312,9 +318,10 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Wakes a writer that sleeps by a futex, and returns how writers have been waiting.
+    /// Wakes writers that wait by a futex, and returns in which ways writers have been waiting.
     fn wake_writer(&self) -> u32 {
-        // A poller is notified when it is worth it; what is still unread leads here again.
+        // A poller is woken only when there is enough room; reading the remaining bytes leads here
+        // again.
         let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
         let wanted = self.peer.waits().take_wanted(kept);
         if wanted & WANTED_BY_FUTEX != 0 {
@@ -327,9 +334,9 @@ impl<K: Kernel> End<K> {
     fn announce_room_to_waiter(&self, socket: K::Socket<'_>) {
         if self.wake_writer() & WANTED_BY_POLL != 0
             && let Some(held) = Self::lock(&self.tx.words().lock)
-            && self.tx.words().back_at.load(Ordering::Relaxed) == NONE
+            && self.tx.words().tcp_resume_seq.load(Ordering::Relaxed) == NONE
         {
-            if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {
+            if self.tx.words().shm_start_seq.load(Ordering::Relaxed) == NONE {
                 self.switch(socket, &held);
             }
             self.send_wakeup(socket, &held);

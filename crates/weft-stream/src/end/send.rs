@@ -1,4 +1,4 @@
-//! Sending: into the ring, by naming a source, or over TCP; and waking who waits for it.
+//! Sending: into the ring, by posting a source, or over TCP; and waking the peer's sleepers.
 
 use std::sync::atomic::Ordering;
 
@@ -8,16 +8,16 @@ use weft_sys::{Buffers, SharedGuard, Sleeper, Stage, Tag, time_stamp};
 use super::{End, WAKEUP};
 use crate::alarms;
 use crate::how::DONTWAIT;
-use crate::kernel::{Kernel, says_nothing};
+use crate::kernel::{Kernel, is_descriptor_error};
 use crate::source::{Owner, SourceNumber};
 use crate::words::NONE;
 
 impl<K: Kernel> End<K> {
-    /// Sends as much as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
+    /// Sends as many bytes as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
     ///
     /// # Errors
-    /// `EAGAIN`: no room; `EPIPE`, `ECONNRESET` and whatever else the kernel says of the socket;
-    /// `EDEADLK` in a signal handler that has interrupted the same call of its own thread.
+    /// `EAGAIN`: there is no room; `EPIPE`, `ECONNRESET` or another error of the kernel's socket;
+    /// `EDEADLK`: a signal handler has interrupted the same call of its own thread.
     #[inline]
     pub fn try_send(
         &self,
@@ -28,10 +28,10 @@ impl<K: Kernel> End<K> {
         let words = self.tx.words();
         let held = Self::lock(&words.lock).ok_or(Errno::DEADLK)?;
         if words.returning.load(Ordering::Relaxed) != 0 {
-            self.own.gone.store(1, Ordering::Relaxed); // Torn: see `put_back`.
+            self.own.gone.store(1, Ordering::Relaxed); // A process died in `put_back`.
             self.reset(socket)?;
         }
-        if words.switch_at.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
+        if words.shm_start_seq.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
             let sent_before = words.tcp_sent.load(Ordering::Relaxed);
             if words.tcp_read.load(Ordering::Relaxed) >= sent_before {
                 words.arrived_at.store(time_stamp(), Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl<K: Kernel> End<K> {
             }
             return sent;
         }
-        // What comes behind a source waits until it is over.
+        // Bytes behind an open source wait until that is over.
         let put = if self.sources_out.are_open() {
             0
         } else {
@@ -69,8 +69,8 @@ impl<K: Kernel> End<K> {
         Ok(put)
     }
 
-    /// Something is about to be put: says when, if nothing else is unread. Who reads from several
-    /// connections takes first what has come first. The lock of the own direction is held.
+    /// Records the time if nothing is unread and something is about to be put. A reader of several
+    /// connections takes first what came first. The caller holds the sending direction's lock.
     #[inline]
     fn stamp_arrival(&self) -> Result<(), Errno> {
         if self.tx.available()? == 0 && !self.sources_out.may_be_open() {
@@ -79,8 +79,8 @@ impl<K: Kernel> End<K> {
         Ok(())
     }
 
-    /// The last one of the peer's, as far as it knew, was about to close the socket. If that was
-    /// so, the kernel has seen the end.
+    /// Asks the kernel whether the peer has gone, after its last known holder announced that it
+    /// would close the socket.
     #[cold]
     fn ask_for_peer(&self, socket: K::Socket<'_>) {
         if K::is_hung_up(socket) {
@@ -88,8 +88,9 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Names a long message instead of putting it, for the peer to pull it out of the owner's
-    /// memory: it must stay there, and as it is, until the source is over. `None`: not now.
+    /// Posts a source for a long message instead of copying it; the peer pulls it out of the
+    /// owner's memory. The bytes must stay unchanged there until the source is over. `None` if that
+    /// is not possible now.
     pub fn post_source(
         &self,
         socket: K::Socket<'_>,
@@ -104,7 +105,7 @@ impl<K: Kernel> End<K> {
         })
     }
 
-    /// Posts a source, under the lock of the own direction, if the rings carry it.
+    /// Calls `post` under the sending direction's lock, if the rings carry that direction.
     pub(super) fn name_bytes(
         &self,
         socket: K::Socket<'_>,
@@ -112,7 +113,7 @@ impl<K: Kernel> End<K> {
     ) -> Option<SourceNumber> {
         let words = self.tx.words();
         let held = Self::lock(&words.lock)?;
-        let in_memory = words.switch_at.load(Ordering::Relaxed) != NONE;
+        let in_memory = words.shm_start_seq.load(Ordering::Relaxed) != NONE;
         if !in_memory || self.is_the_kernels_to_send() {
             return None;
         }
@@ -123,7 +124,8 @@ impl<K: Kernel> End<K> {
         Some(number)
     }
 
-    /// How much of a source has been pulled so far. `None`: it is over, or will not go on.
+    /// Number of bytes of a source that have been pulled so far. `None` if the source is over, or
+    /// the peer will pull no more of it.
     #[must_use]
     pub fn source_progress(&self, number: SourceNumber) -> Option<u64> {
         let lost =
@@ -131,11 +133,11 @@ impl<K: Kernel> End<K> {
         if lost { None } else { self.sources_out.progress(number) }
     }
 
-    /// Ends a source of the caller's. Returns how many bytes of it the peer has pulled.
+    /// Closes a source of the caller's, and returns how many bytes of it the peer has pulled.
     #[must_use]
     pub fn withdraw_source(&self, number: SourceNumber) -> usize {
         if !self.is_current() {
-            return 0; // Both ends have gone; the slot is another connection's.
+            return 0; // Both ends have gone; the slot belongs to another connection.
         }
         self.sources_out.withdraw(number)
     }
@@ -148,13 +150,14 @@ impl<K: Kernel> End<K> {
         sleeps && self.peer.pid.load(Ordering::Relaxed) != self.own.pid.load(Ordering::Relaxed)
     }
 
-    /// Something has been put: wakes the threads that wait for it at the other end. The lock of the
-    /// own direction is held.
+    /// Wakes the threads at the other end that wait for what has just been put. The caller holds
+    /// the sending direction's lock.
     #[inline]
     pub(super) fn announce_bytes(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
         match self.peer.waits().wake_futex_waiters() {
             Sleeper::Tagged(tag) => self.wake_unless_woken(socket, held, tag),
-            // Of one that has shut down its half, only the kernel can say whether it still lives.
+            // If a sleeper has shut down its writing half, only the kernel knows whether it still
+            // lives.
             Sleeper::None if self.peer.shut_write.load(Ordering::Relaxed) == 0 => {}
             Sleeper::Some | Sleeper::None => {
                 self.send_wakeup(socket, held);
@@ -165,8 +168,7 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Wakes one who sleeps for other connections, too, unless something has come by one of those
-    /// just now.
+    /// Wakes a sleeper that waits for several connections, unless one of them has just woken it.
     #[cold]
     fn wake_unless_woken(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>, tag: Tag) {
         let alarm = alarms::of_peer(self.registry, tag);
@@ -181,34 +183,34 @@ impl<K: Kernel> End<K> {
     }
 
     pub(super) fn is_the_kernels_to_send(&self) -> bool {
-        self.tx.words().back_at.load(Ordering::Relaxed) != NONE || self.is_send_answered()
+        self.tx.words().tcp_resume_seq.load(Ordering::Relaxed) != NONE || self.is_send_answered()
     }
 
-    /// The peer has closed its socket, or shut down both halves: the kernel takes what comes, and
-    /// answers with a reset.
+    /// Whether the peer has closed its socket, or shut down both halves: the kernel then accepts a
+    /// send, and answers it with a reset.
     pub(super) fn does_nobody_receive(&self) -> bool {
         self.peer.refs.load(Ordering::Relaxed) == 0
             || (self.peer.shut_read.load(Ordering::Relaxed) != 0
                 && self.peer.shut_write.load(Ordering::Relaxed) != 0)
     }
 
-    /// Wakes who sleeps at the other end on the word.
+    /// Wakes the threads at the other end that wait on the futex word.
     #[inline]
-    pub(super) fn wake_dozers(&self) {
+    pub(super) fn wake_futex_waiters(&self) {
         self.peer.waits().futex.wake();
     }
 
-    /// Wakes the threads that sleep at the other end. The lock of the own direction is held, and it
-    /// is the rings'. Returns whether it has been rung just now.
+    /// Sends a wakeup to the threads that sleep at the other end, and returns whether it did. The
+    /// caller holds the sending direction's lock, and the rings carry that direction.
     pub(super) fn send_wakeup(&self, socket: K::Socket<'_>, _held: &SharedGuard<'_, K>) -> bool {
         if self.own.shut_write.load(Ordering::Relaxed) != 0 {
             return false; // The kernel sends nothing any more: see `can_be_woken`.
         }
         if self.peer.refs.load(Ordering::Acquire) == 0 {
-            return false; // Nobody is there to be woken, and the kernel would reset the connection.
+            return false; // No process is left to wake, and the kernel would reset the connection.
         }
         if !self.peer.waits().claim_wakeup() {
-            return false; // The last one has not been drained.
+            return false; // The last wakeup has not been drained.
         }
         let words = self.tx.words();
         match K::put(socket, &WAKEUP) {
@@ -216,10 +218,10 @@ impl<K: Kernel> End<K> {
                 words.wakeups.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
-            Err(error) if says_nothing(error) => self.peer.waits().unclaim_wakeup(),
+            Err(error) if is_descriptor_error(error) => self.peer.waits().unclaim_wakeup(),
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                // What fills the socket wakes the peer as well. When that has been read, it takes
-                // another wakeup.
+                // The bytes that fill the socket wake the peer as well. Once they have been read,
+                // the peer's next sleep can get a wakeup again.
                 self.peer.waits().unclaim_wakeup();
             }
             Err(_) => self.own.gone.store(1, Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! What who waits says before it sleeps.
+//! What a thread publishes before it sleeps.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -11,16 +11,16 @@ use crate::kernel::Kernel;
 use super::{Carrier, End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 
 impl<K: Kernel> End<K> {
-    /// Lets the peer's writer have what has been read, as a reader does that will not come back
-    /// soon: under flow control by credits that may not have been due.
+    /// Returns pending credits to the peer's writer. A reader calls it when it will not read again
+    /// soon: under credit-based flow control the credits may not have been due yet.
     pub fn acknowledge(&self, socket: K::Socket<'_>) {
         if self.rx.acknowledge() {
             self.announce_room(socket);
         }
     }
 
-    /// Whether the kernel has nothing for a reader of empty rings as far as the peer knows: neither
-    /// wakeups nor bytes nor an end. A peer that was killed could not publish that.
+    /// Whether the kernel has nothing for a reader of empty rings (wakeups, bytes or an end), as
+    /// far as the peer has published. A peer that was killed has published nothing.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let pending = self.own.wakeup.load(Ordering::Relaxed)
@@ -31,14 +31,14 @@ impl<K: Kernel> End<K> {
         pending == 0 && self.carrier_in() == Carrier::Memory
     }
 
-    /// From here on the peer sends a wakeup when it has put something.
+    /// Begins a sleep: from here on the peer sends a wakeup when it has put something.
     pub fn begin_sleep(&self) {
         self.own.waits().settle_down();
     }
 
-    /// Who has begun to sleep says which sleep it is, or with `None` that it is none in particular:
-    /// see [`Waits::tag`](weft_sys::Waits::tag). `false`: other processes have the socket, for whom
-    /// no tag of this one's says anything.
+    /// Publishes this sleeper's tag before it sleeps; `None` clears it: see
+    /// [`Waits::tag`](weft_sys::Waits::tag). `false` if other processes hold the socket, because a
+    /// tag names only one sleep.
     pub fn tag_sleep(&self, tag: Option<Tag>) -> bool {
         self.own.waits().tag(tag);
         fence(Ordering::SeqCst);
@@ -49,13 +49,13 @@ impl<K: Kernel> End<K> {
         is_alone
     }
 
-    /// The end of what [`End::begin_sleep`] began.
+    /// Ends the sleep that [`End::begin_sleep`] began.
     pub fn end_sleep(&self) {
         self.own.waits().rise();
     }
 
-    /// Sleeps until the peer has put something, for `time` at most: waking from this costs less
-    /// than a wakeup by TCP, but only the peer itself can do it, and it may have died.
+    /// Sleeps until the peer has put something, for `time` at most. This wakes faster than a byte
+    /// by TCP, but only the peer itself can do it, and it may have died.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
@@ -63,8 +63,8 @@ impl<K: Kernel> End<K> {
         self.begin_futex_wait().map_or(Ok(()), |word| word.wait(time))
     }
 
-    /// Begins a futex wait, and returns the word to wait on. `None`: something is there, or comes
-    /// to an end, which is the kernel's to tell.
+    /// Begins a futex wait, and returns the word to wait on. `None` if something is there, or the
+    /// peer closes or shuts down, which the kernel reports.
     #[must_use]
     pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
         let word = self.own.waits().futex;
@@ -74,42 +74,43 @@ impl<K: Kernel> End<K> {
         (ends == 0 && self.unread() == 0).then_some(word)
     }
 
-    /// Whether any sleep in the kernel until something comes, beside so many of the caller's.
+    /// Whether more threads sleep in the kernel until something comes than `own`, those of the
+    /// caller.
     #[inline]
     pub(super) fn do_others_sleep(&self, own: u32) -> bool {
         self.own.sleepers.load(Ordering::Acquire) > own
     }
 
-    /// Whether wakeups were left for others who slept, and nobody needs them any more: they would
-    /// fill the socket in time. So many of those that count as asleep are the caller's own.
+    /// Whether wakeups were left for other sleepers and are not needed any more: they would fill
+    /// the socket in time. `own` is the number of sleepers that are the caller's.
     #[inline]
     #[must_use]
     pub fn has_left_wakeups(&self, own: u32) -> bool {
         self.do_others_sleep(own) && self.wakeups_left() > 0 && self.unread() == 0
     }
 
-    /// From here on the peer sends a wakeup, once, when it has made room.
+    /// Asks the peer for one wakeup when it has made room.
     pub fn want_room(&self) {
         self.own.waits().want_room(WANTED_BY_POLL);
     }
 
-    /// How many wakeups have been taken from the socket: a thread that takes another's has to
-    /// tell.
+    /// Number of wakeups that have been taken from the socket. A thread that has taken another's
+    /// has to wake that one.
     #[inline]
     #[must_use]
     pub fn wakeups_taken(&self) -> u64 {
         self.rx.words().wakeups_taken.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer can still ring. Who waits for room of one that cannot, because it has shut
-    /// down its half, has to look again and again.
+    /// Whether the peer can send wakeups. If it cannot, because it has shut down its writing half,
+    /// a writer that waits for room has to poll for it.
     #[must_use]
     pub fn can_be_woken(&self) -> bool {
         self.peer.shut_write.load(Ordering::Relaxed) == 0 && self.carrier_in() == Carrier::Memory
     }
 
-    /// The word on which a writer sleeps by a futex, and its value, after which it looks for room
-    /// once more.
+    /// The word on which a writer sleeps by a futex, and its value. The writer checks for room once
+    /// more before it sleeps.
     #[must_use]
     pub fn want_room_by_futex(&self) -> (&'static AtomicU32, u32) {
         (&self.own.space_wanted, self.own.waits().want_room(WANTED_BY_FUTEX))

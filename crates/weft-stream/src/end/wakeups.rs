@@ -1,5 +1,5 @@
-//! Wakeups as their reader takes them from the kernel's socket, in which there may be bytes of the
-//! first phase before them and of the third behind them.
+//! Reads wakeups from the kernel's socket. Before them there may be bytes of the first TCP phase,
+//! and behind them bytes of the last one.
 
 use std::sync::atomic::Ordering;
 
@@ -10,37 +10,38 @@ use crate::kernel::Kernel;
 use crate::limits::WAKEUPS_LEFT_MAX;
 use crate::words::NONE;
 
-/// Wakeups that one call takes.
+/// Number of wakeups that one call takes.
 pub(super) const AT_ONCE: usize = 64;
 
-/// What the kernel's socket has for a reader of the rings.
+/// What a reader of the rings has found in the kernel's socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Drained {
-    /// So many wakeups.
+    /// This many wakeups, which have been taken.
     Wakeups(usize),
-    /// Bytes of the third phase.
+    /// Bytes of the last TCP phase.
     Bytes,
-    /// The end of what the peer sends.
+    /// The peer's end of stream.
     End,
-    /// Wakeups that stay there, for something has come for which others sleep.
+    /// Wakeups that stay in the socket, because something has come that other threads wait for.
     Left,
 }
 
 impl<K: Kernel> End<K> {
-    /// Takes wakeups from the socket, but no bytes of the third phase. The reader's lock is held.
+    /// Takes wakeups from the socket, but no bytes of the last phase. The caller holds the reader's
+    /// lock.
     pub(super) fn take_wakeups(&self, socket: K::Socket<'_>) -> Result<Drained, Errno> {
         self.take_wakeups_unless(socket, || false)
     }
 
-    /// The same on behalf of those who sleep: where something has come into memory they may have
-    /// been woken by a wakeup that they have yet to see, and without it they would sleep on. So it
-    /// stays in the socket, and the peer wakes anew for what comes next.
+    /// Takes wakeups, unless something has come into memory. In that case other sleepers may have
+    /// been woken by a wakeup that they have yet to see, and would sleep on without it. So it stays
+    /// in the socket, and the peer sends another one for what comes next.
     pub(super) fn take_wakeups_of_nothing(&self, socket: K::Socket<'_>) -> Result<Drained, Errno> {
         self.take_wakeups_unless(socket, || {
             if self.wakeups_left() > WAKEUPS_LEFT_MAX {
                 return false;
             }
-            // What comes after this brings another one, which is behind those that are taken.
+            // What comes from here on brings another wakeup, behind those that are taken.
             self.own.waits().drained();
             self.available().is_ok_and(|bytes| bytes > 0)
         })
@@ -52,7 +53,7 @@ impl<K: Kernel> End<K> {
         are_left: impl Fn() -> bool,
     ) -> Result<Drained, Errno> {
         let mut wakeups = [0_u8; AT_ONCE];
-        // Those that have been counted come before whatever else is in the socket.
+        // Counted wakeups come before anything else in the socket.
         let counted = usize::try_from(self.wakeups_left()).unwrap_or(AT_ONCE).min(AT_ONCE);
         if counted > 0 {
             if are_left() {
@@ -66,8 +67,9 @@ impl<K: Kernel> End<K> {
         if seen == 0 {
             return Ok(Drained::End);
         }
-        // A peer that has sent such bytes has published that before, and sends no more wakeups.
-        let left = match self.rx.words().back_at.load(Ordering::Acquire) {
+        // Before it sends bytes of the last phase the peer publishes its start, and it sends no
+        // wakeups afterwards.
+        let left = match self.rx.words().tcp_resume_seq.load(Ordering::Acquire) {
             NONE => seen,
             _ => usize::try_from(self.wakeups_left()).unwrap_or(seen).min(seen),
         };
@@ -82,7 +84,7 @@ impl<K: Kernel> End<K> {
         Ok(Drained::Wakeups(taken))
     }
 
-    /// Wakeups that have been sent and not taken, as far as they have been counted.
+    /// Wakeups that have been sent and not taken, as far as the peer has counted them.
     pub(super) fn wakeups_left(&self) -> u64 {
         let words = self.rx.words();
         let taken = words.wakeups_taken.load(Ordering::Relaxed);
@@ -101,7 +103,7 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// The third phase begins when all wakeups of the second have been taken.
+    /// Takes the remaining wakeups, behind which the last phase begins.
     #[cold]
     pub(super) fn take_last_wakeups(&self, socket: K::Socket<'_>) -> Result<(), Errno> {
         while self.wakeups_left() > 0 {

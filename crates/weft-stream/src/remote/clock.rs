@@ -1,4 +1,4 @@
-//! The time that waits take.
+//! The clock by which ends wait.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -6,15 +6,16 @@ use std::os::fd::BorrowedFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// What an end waits by: the kernel, or a simulation.
+/// A clock: the kernel's, or that of a simulation.
 pub trait Clock: Debug {
-    /// Nanoseconds that no one adjusts.
+    /// Nanoseconds of a clock that nobody adjusts.
     fn now(&self) -> u64;
 
-    /// Sleeps for so many nanoseconds, below a second.
+    /// Sleeps for `ns` nanoseconds, less than a second.
     fn sleep(&self, ns: u32);
 
-    /// Waits for `limit` at most. Whether the kernel says any of this of the socket.
+    /// Waits for an event in `asked` on the socket, for `limit` at most. Returns whether there was
+    /// one.
     fn waits_for(&self, socket: BorrowedFd<'_>, asked: PollFlags, limit: &Timespec) -> bool;
 }
 

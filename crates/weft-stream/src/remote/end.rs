@@ -1,4 +1,4 @@
-//! One end of a connection to another host: its state, and what can be asked of it.
+//! One end of a connection to another host: its state, and its getters.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::Role;
 use crate::end::Carrier;
 use crate::shown::Shown;
 
-/// The peer has written what cannot be, or the wire has ended.
+/// The peer has written impossible values, or the wire has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// How long what is under way may take before the connection counts as broken, where somebody has
-/// to wait for it: at the end, and when going back to TCP.
+/// How long bytes under way may take, where a call has to wait for them (at the end of a stream,
+/// and when falling back to TCP), before the connection counts as broken.
 pub(super) const FLUSH_NS: u64 = 2_000_000_000;
-/// How long is waited for the word of a peer whose end or answer is expected.
+/// How long a call waits for the state word of a peer whose end or answer is expected.
 pub(super) const TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// How long the end of the kernel's connection may come behind that of the wire.
+/// How long the end of the kernel's connection may come after that of the wire.
 pub(super) const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// One end of a connection to another host that is, or may be, carried by a [`Wire`].
+/// One end of a connection to another host that is, or may come to be, carried by a [`Wire`].
 #[derive(Debug)]
 pub struct Remote<W, C = SystemClock> {
     pub(super) clock: C,
     pub(super) window: Window,
     wire: SectionOnce<W>,
-    /// It will not get one.
+    /// The connection will never get a wire.
     off: AtomicU32,
-    /// The wire is a parent's.
+    /// The wire belongs to a parent of this process.
     disowned: AtomicU32,
     pub(super) shown: SectionOnce<Shown>,
     pub(super) wakeup_fd: Arc<WakeupFd>,
@@ -47,20 +47,20 @@ pub struct Remote<W, C = SystemClock> {
 }
 
 impl<W: Wire> Remote<W> {
-    /// The end of a connection over which nothing has been sent or read yet.
+    /// Creates the end of a connection over which nothing has been sent or read yet.
     ///
     /// # Errors
-    /// `EMFILE`, `ENOMEM` and the like.
+    /// `EMFILE`, `ENOMEM` and similar errors.
     pub fn new() -> Result<Self, Errno> {
         Self::with_clock(SystemClock)
     }
 }
 
 impl<W: Wire, C: Clock> Remote<W, C> {
-    /// The same, which waits by this clock.
+    /// Creates an end that waits by this clock.
     ///
     /// # Errors
-    /// As [`Remote::new`].
+    /// Those of [`Remote::new`].
     pub fn with_clock(clock: C) -> Result<Self, Errno> {
         Ok(Self {
             clock,
@@ -74,52 +74,53 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         })
     }
 
-    /// How many of the stream's first bytes this end, which is `own`, can prove to know. `None` if
-    /// it can prove nothing.
+    /// How many of the stream's first bytes this end, whose role is `own`, can prove to know.
+    /// `None` if it cannot prove any.
     #[must_use]
     pub fn moved(&self, own: Role) -> Option<Moved> {
         self.starts.moved(own)
     }
 
-    /// The proof that the end that is `prover` knows so many of the stream's first bytes, made by
-    /// the end that is `own`. `None` if this end does not know as many, or if they are too few.
+    /// The proof that the end `prover` knows the first bytes of the stream, computed by the end
+    /// `own`. `None` if this end does not know that many bytes, or if they are too few.
     #[must_use]
     pub fn proof(&self, own: Role, prover: Role, moved: Moved, message: &[u8]) -> Option<Proof> {
         self.starts.proof(own, prover, moved, message)
     }
 
-    /// The memory that the wire is to be made for.
+    /// The memory that the wire has to be made for.
     #[must_use]
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// What wakes the sleepers: it is notified of what the peer writes into
+    /// Wakes the sleepers. The service thread notifies it of what the peer writes into
     /// [`PEER_STATE`](super::window::PEER_STATE).
     #[must_use]
     pub fn wakeup_fd(&self) -> &Arc<WakeupFd> {
         &self.wakeup_fd
     }
 
-    /// Shows it to who looks at this host's connections.
+    /// Attaches the slot by which observers of this host see the connection.
     pub fn show(&self, shown: Shown) {
-        let _ = self.shown.set(shown); // Once.
+        let _ = self.shown.set(shown); // Only the first call counts.
     }
 
-    /// Both ends have agreed; from here on its sender may leave TCP.
+    /// Starts using the wire: both ends have agreed, and this end's sender may leave TCP.
     pub fn begin(&self, wire: W) {
         if let Some(shown) = self.shown.get() {
             shown.begun();
         }
-        let _ = self.wire.set(wire); // Once.
+        let _ = self.wire.set(wire); // Only the first call counts.
         let state = self.window.local_state(StateWord::State).load(Ordering::SeqCst);
         if state != 0 {
-            self.wire().map(|wire| wire.post(&[], StateWord::State, state)); // Published too early.
+            // The state was published before there was a wire.
+            self.wire().map(|wire| wire.post(&[], StateWord::State, state));
         }
-        self.answer_leave(); // The peer may have begun, and left, before.
+        self.answer_leave(); // The peer may have begun, and fallen back, before.
     }
 
-    /// There will be no wire: the connection stays the kernel's.
+    /// Gives up waiting for a wire: the connection stays on TCP.
     pub fn give_up(&self) {
         if self.off.swap(1, Ordering::AcqRel) == 0
             && let Some(shown) = self.shown.get().filter(|_| self.is_owner())
@@ -128,12 +129,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Whether it is the kernel's alone, for good.
+    /// Whether the connection stays on TCP for good.
     pub fn is_off(&self) -> bool {
         self.off.load(Ordering::Acquire) != 0
     }
 
-    /// Whether it is still to be decided what carries it.
+    /// Whether it is not decided yet what carries the connection.
     pub fn is_pending(&self) -> bool {
         !self.is_off() && self.wire.get().is_none()
     }
@@ -143,12 +144,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.wire.get().filter(|_| self.is_owner())
     }
 
-    /// Whether this process made it; children only share what has come.
+    /// Whether this process made the connection. Children only share what has come.
     pub fn is_owner(&self) -> bool {
         self.disowned.load(Ordering::Relaxed) == 0
     }
 
-    /// This is a child just born, and the wire is its parent's.
+    /// Called in a child just born, whose parent owns the wire.
     pub fn disown(&self) {
         self.disowned.store(1, Ordering::Relaxed);
     }
@@ -157,31 +158,31 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.wire().is_some_and(Wire::is_broken)
     }
 
-    /// The words of this end, for all processes that share it.
+    /// The words of this end that all processes which share it use.
     pub(super) fn local(&self) -> &Local {
         self.window.local()
     }
 
-    pub(super) fn peer_says(&self, bits: u64) -> bool {
+    pub(super) fn peer_state_has(&self, bits: u64) -> bool {
         self.window.peer_state(StateWord::State).load(Ordering::Acquire) & bits != 0
     }
 
-    /// Whether the ring has begun to carry the own direction.
+    /// Whether the ring has begun to carry the sending direction.
     pub(super) fn has_switched(&self) -> bool {
         self.window.local_state(StateWord::Switch).load(Ordering::Acquire) != 0
     }
 
-    /// Where the peer has left TCP; `None` if it has not.
+    /// The position at which the peer has left TCP; `None` if it has not.
     pub(super) fn switch_in(&self) -> Option<u64> {
         self.window.peer_state(StateWord::Switch).load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Where the own direction goes back to TCP.
+    /// The position from which this end sends over TCP again.
     pub(super) fn back_out(&self) -> Option<u64> {
         self.window.local_state(StateWord::Back).load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Where the peer's does.
+    /// The position from which the peer sends over TCP again.
     pub(super) fn back_in(&self) -> Option<u64> {
         self.window.peer_state(StateWord::Back).load(Ordering::Acquire).checked_sub(1)
     }
@@ -205,7 +206,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Bytes that have come and have not been read.
+    /// Number of bytes that have come by the ring and have not been read.
     pub(super) fn available(&self) -> Result<usize, Broken> {
         let head = self.window.peer_state(StateWord::Head).load(Ordering::Acquire);
         let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
@@ -213,7 +214,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         usize::try_from(used).ok().filter(|&used| used <= RING_LEN).ok_or(Broken)
     }
 
-    /// Bytes that have come by the ring and have not been read; makes progress if there are none.
+    /// Number of unread bytes that have come by the ring. Drives the wire if there are none.
     #[must_use]
     pub fn unread(&self) -> usize {
         match self.seen() {
@@ -225,37 +226,38 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Those that have come before progress was made last.
+    /// Number of unread bytes that came before the wire was last driven.
     #[must_use]
     pub fn seen(&self) -> usize {
         match self.carrier_in() {
             Carrier::Tcp => 0,
-            Carrier::Memory => self.available().unwrap_or(1), // A call will say what is wrong.
+            Carrier::Memory => self.available().unwrap_or(1), // The next call reports the error.
         }
     }
 
-    /// How many bytes have come into and gone out of the rings: changes whenever readiness may
-    /// have.
+    /// Counts of what has come in, and of what the peer has taken: numbers that change whenever
+    /// readiness may have changed.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let come = self.window.peer_state(StateWord::Head).load(Ordering::Acquire);
         (come, self.window.peer_state(StateWord::Tail).load(Ordering::Relaxed))
     }
 
-    /// Whether the peer can put no more before something is read.
+    /// Whether the peer can put nothing more before this side reads.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.available() == Ok(RING_LEN)
     }
 
-    /// Makes progress.
+    /// Drives the wire.
     pub fn drive(&self) {
         if let Some(wire) = self.wire() {
             wire.drive();
         }
     }
 
-    /// Drives until it is so, for `limit` nanoseconds at most. Whether it is.
+    /// Drives the wire until `is_so` holds, for `limit` nanoseconds at most. Returns whether it
+    /// does.
     pub(super) fn drive_until(&self, limit: u64, mut is_so: impl FnMut() -> bool) -> bool {
         const BUSY_NS: u64 = 50_000;
         let began = self.clock.now();
@@ -274,15 +276,15 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Waits until all that was posted up to `ticket` has taken effect. `false` if it has not.
+    /// Waits until everything posted up to `ticket` has taken effect. `false` if it has not.
     pub(super) fn wait_for(&self, ticket: Ticket, limit: u64) -> bool {
         let Some(wire) = self.wire() else { return false };
         self.drive_until(limit, || wire.done() >= ticket || wire.is_broken())
             && wire.done() >= ticket
     }
 
-    /// Publishes a word, and waits until the peer has it.
-    pub(super) fn say(&self, word: StateWord, value: u64) -> bool {
+    /// Publishes a word, and waits until the peer has it. Returns whether it does.
+    pub(super) fn publish_and_wait(&self, word: StateWord, value: u64) -> bool {
         self.window.local_state(word).store(value, Ordering::SeqCst);
         let Some(wire) = self.wire() else { return false };
         let mut ticket = None;
@@ -293,12 +295,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         posted && ticket.is_some_and(|ticket| self.wait_for(ticket, FLUSH_NS))
     }
 
-    /// Another process of ours has the socket, too.
+    /// Counts another process that has the socket.
     pub fn retain(&self) {
         self.local().refs.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether other processes go on with what this process's wire still brings.
+    /// Whether other processes still need what this process's wire brings.
     #[must_use]
     pub fn is_needed(&self) -> bool {
         self.is_owner()
@@ -313,52 +315,53 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         is_set(&self.local().gone)
     }
 
-    /// Whether the peer has shut down its writing half: behind what is unread the stream ends.
+    /// Whether the peer has shut down its writing half, so that the stream ends behind the unread
+    /// bytes.
     #[must_use]
     pub fn has_peer_shut(&self) -> bool {
-        self.peer_says(state::SHUT_WRITE)
+        self.peer_state_has(state::SHUT_WRITE)
     }
 
-    /// Whether an end has begun, in either direction.
+    /// Whether either direction has begun to end.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         is_set(&self.local().gone)
             || is_set(&self.local().shut_read)
             || is_set(&self.local().shut_write)
-            || self.peer_says(state::SHUT_WRITE | state::CLOSED)
+            || self.peer_state_has(state::SHUT_WRITE | state::CLOSED)
             || self.is_broken()
     }
 
-    /// The kernel has reported that the connection was reset.
+    /// Records that the kernel has reported a reset.
     pub fn note_reset(&self) {
         self.local().gone.store(1, Ordering::Relaxed);
         self.local().reset.store(reset::REPORTED, Ordering::Relaxed);
     }
 
-    /// The kernel says that the peer sends no more. If the peer has not published that, it has
-    /// gone: what it says comes before.
+    /// Notes that the kernel has reported the end of what the peer sends. If the peer has not
+    /// published a shutdown, which arrives earlier, it has gone.
     pub fn hang_up(&self) {
         if self.wire().is_none() {
-            return; // The kernel carries it, and knows.
+            return; // The kernel carries the connection, and knows.
         }
-        let is_known = || self.peer_says(state::SHUT_WRITE) || self.is_broken();
-        if !self.drive_until(TIMEOUT_NS, is_known) || !self.peer_says(state::SHUT_WRITE) {
+        let is_known = || self.peer_state_has(state::SHUT_WRITE) || self.is_broken();
+        if !self.drive_until(TIMEOUT_NS, is_known) || !self.peer_state_has(state::SHUT_WRITE) {
             self.local().gone.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether the wire has ended under bytes that it was to carry. A call tells, and ends the
-    /// connection.
+    /// Whether the wire has ended before it carried all bytes. The next call reports that, and ends
+    /// the connection.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_broken()
             && (self.has_switched() || self.switch_in().is_some())
             && !self.has_left()
             && !is_set(&self.local().gone)
-            && !self.peer_says(state::CLOSED) // Its end is on its way.
+            && !self.peer_state_has(state::CLOSED) // The kernel's connection ends soon.
     }
 
-    /// The stream cannot go on: the connection is reset, which is reported to the program.
+    /// Resets a connection whose stream cannot go on, and returns the error for the program.
     #[cold]
     pub(super) fn abort(&self, socket: BorrowedFd<'_>) -> Errno {
         self.local().gone.store(1, Ordering::Relaxed);
@@ -371,8 +374,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         Errno::CONNRESET
     }
 
-    /// The same in a call that cannot tell the program. A peer that has died hears nothing of it;
-    /// one that lives, and may have ended its own half just now, must not take what it has for all.
+    /// Resets the connection in a call that cannot report the error. A dead peer does not notice. A
+    /// live peer, which may have shut down its own half just now, must not treat the truncated
+    /// stream as complete.
     pub(super) fn reset_silently(&self, socket: BorrowedFd<'_>) {
         if self.local().reset.load(Ordering::Relaxed) != reset::REPORTED {
             self.abort(socket);
@@ -380,19 +384,19 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// What cannot tell the program has found that the connection is to be reset: the next call
-    /// does so, and tells.
+    /// Records a reset that a call without a result has found. The next call resets the connection,
+    /// and reports the error.
     pub(super) fn keep_reset(&self) {
         self.local().gone.store(1, Ordering::Relaxed);
         self.local().reset.store(reset::UNREPORTED, Ordering::Relaxed);
     }
 
-    /// Whether the program knows of a reset, or will.
+    /// Whether a reset has been reported to the program, or will be.
     pub(super) fn is_reset(&self) -> bool {
         self.local().reset.load(Ordering::Relaxed) != reset::NONE
     }
 
-    /// The reset that was found where it could not be reported to the program, once.
+    /// Reports a reset that was found where it could not be reported, once.
     pub(super) fn unreported_reset(&self, socket: BorrowedFd<'_>) -> Option<Errno> {
         let is_unreported = self.local().reset.load(Ordering::Relaxed) == reset::UNREPORTED;
         is_unreported.then(|| self.abort(socket))
@@ -403,9 +407,9 @@ impl<W, C> Drop for Remote<W, C> {
     fn drop(&mut self) {
         let (wire, shown) = (self.wire.take(), self.shown.take());
         if self.disowned.load(Ordering::Relaxed) != 0 {
-            std::mem::forget((wire, shown)); // They are a parent's.
+            std::mem::forget((wire, shown)); // They belong to a parent.
         } else {
-            drop(wire); // Before the window, into which the peer writes by it.
+            drop(wire); // Before the window, into which the peer writes through the wire.
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Going back to TCP.
+//! Falling back to TCP.
 //!
-//! Each end says, in a word of its own, behind which of its bytes its stream goes on over TCP, and
-//! sends the first of those when the word has arrived. What TCP brings is the stream and nothing
-//! else: the process that gets the socket next need not know of any of this.
+//! Each end publishes, in a word of its own, the position from which its stream continues over TCP,
+//! and sends the first of those bytes once the word has arrived. TCP carries nothing but the
+//! stream, so the process that gets the socket next need not know about the ring.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -14,14 +14,14 @@ use super::end::{Broken, FLUSH_NS, Remote};
 use super::window::{StateWord, is_set, state};
 use super::wire::Wire;
 
-/// How long an end that leaves waits for the peer to do the same: a thread of the peer's process
-/// answers, whatever the program does.
+/// How long an end that falls back waits for the peer to do the same. A thread of the peer's
+/// process answers, whatever the program does.
 const ANSWER_NS: u64 = 1_000_000_000;
 
 impl<W: Wire, C: Clock> Remote<W, C> {
-    /// Goes back to TCP in both directions for good: before a child is born, and for what only TCP
-    /// has. When this returns, all that this end has sent is at the peer; what the peer has put is
-    /// here, and what it sends from here on comes over TCP.
+    /// Falls back to TCP in both directions for good: before a `fork`, and for operations that only
+    /// TCP has. When this returns, the peer has all bytes that this end has sent, the peer's bytes
+    /// in the ring are here, and what it sends from now on comes over TCP.
     pub fn leave(&self, socket: BorrowedFd<'_>) {
         if !self.is_owner() {
             return; // Done before this process was born.
@@ -36,10 +36,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if let Some(held) = SharedLock::on(&self.local().tx_lock).lock() {
             self.leave_silently(&held);
         }
-        if !self.say(StateWord::Leaves, 1) {
+        if !self.publish_and_wait(StateWord::Leaves, 1) {
             let may_be_more = self.switch_in().is_some() && self.back_in().is_none();
-            if may_be_more && !self.peer_says(state::SHUT_WRITE) {
-                self.reset_silently(socket); // What the peer has put is lost.
+            if may_be_more && !self.peer_state_has(state::SHUT_WRITE) {
+                self.reset_silently(socket); // Bytes that the peer has put are lost.
             }
             return;
         }
@@ -51,18 +51,18 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.show_left();
     }
 
-    /// The own direction goes back to TCP, or never leaves it. The lock is held.
+    /// Makes the sending direction fall back to TCP, or stay there. The caller holds the lock.
     pub(super) fn leave_held(&self, _held: &SharedGuard<'_>) -> Result<(), Broken> {
         let is_decided = self.back_out().is_some();
-        if is_decided || is_set(&self.local().gone) || self.peer_says(state::CLOSED) {
+        if is_decided || is_set(&self.local().gone) || self.peer_state_has(state::CLOSED) {
             return Ok(());
         }
         let head = self.window.local_state(StateWord::Head).load(Ordering::Relaxed);
-        // A peer that leaves waits for this, even if nothing more is sent. Whether all of that has
-        // arrived was found out then.
+        // A peer that falls back waits for this, even if nothing more is sent. If this half is shut
+        // down, `shut_write` has checked that everything arrived.
         let may_miss_some = || !is_set(&self.local().shut_write) && !self.has_peer_read_all();
-        if !self.say(StateWord::Back, head + 1) && may_miss_some() {
-            // It has not been published, and what was sent before may be missing.
+        if !self.publish_and_wait(StateWord::Back, head + 1) && may_miss_some() {
+            // The position has not been published, and bytes sent before may be missing.
             self.window.local_state(StateWord::Back).store(0, Ordering::Release);
             return Err(Broken);
         }
@@ -70,7 +70,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         Ok(())
     }
 
-    /// The same, where the next call is to say what is wrong.
+    /// Does the same, and leaves an error to the next call.
     fn leave_silently(&self, held: &SharedGuard<'_>) {
         if self.leave_held(held).is_err() && !self.is_reset() {
             self.keep_reset();
@@ -87,9 +87,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Does what a peer wants that goes back to TCP. To be called by any thread of the process when
-    /// [`window::is_wish`](super::window::is_wish) has been written; [`Remote::begin`] does so for
-    /// what was written before.
+    /// Falls back if the peer has asked for it. Any thread of the process calls this when
+    /// [`window::is_wish`](super::window::is_wish) has been written; [`Remote::begin`] handles
+    /// requests that came before.
     pub fn answer_leave(&self) {
         if self.peer_leaves()
             && self.wire().is_some()
@@ -100,28 +100,29 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Whether a direction has gone back, or will not leave, TCP.
+    /// Whether a direction has fallen back to TCP, or will not leave it.
     #[must_use]
     pub fn has_left(&self) -> bool {
         is_set(&self.local().leaves) || self.peer_leaves()
     }
 
-    /// Whether bytes of the ring are to be read before those of TCP, to which the peer is back.
+    /// Whether bytes of the ring must be read before those that the peer, after its fallback, sends
+    /// over TCP.
     #[must_use]
     pub fn has_rest(&self) -> bool {
         let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
         self.back_in().is_some_and(|back| back != tail)
     }
 
-    /// The socket goes to somebody who does not have the ring. If that holds bytes the connection
-    /// is reset, rather than that they be missing.
+    /// Prepares for a process that gets the socket without the ring. If the ring holds bytes the
+    /// connection is reset, so that none are missing unnoticed.
     pub fn hand_on(&self, socket: BorrowedFd<'_>) {
         if self.has_rest() || self.seen() > 0 {
             self.abort(socket);
         }
     }
 
-    /// Whether the peer wants to go back to TCP.
+    /// Whether the peer wants to fall back to TCP.
     pub(super) fn peer_leaves(&self) -> bool {
         self.window.peer_state(StateWord::Leaves).load(Ordering::Acquire) != 0
     }

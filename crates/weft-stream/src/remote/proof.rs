@@ -1,10 +1,10 @@
-//! A proof that somebody has the stream: what the first bytes of a connection were, in both
-//! directions, is known to its two ends and to nobody else on their hosts.
+//! A proof that a process has the stream. Only the two ends of a connection know the first bytes in
+//! both directions; other users of their hosts do not.
 //!
 //! The ends of a stream find each other by a second connection, which any user of either host could
-//! have made. So each of them shows a keyed hash (HMAC with SHA-256) over what it says there, with
-//! the first bytes of the stream as the key. Nothing is put into the stream for that. The proof is
-//! as strong as these bytes are hard to guess.
+//! have made. So each end sends a keyed hash (HMAC with SHA-256) over its message there, with the
+//! first bytes of the stream as the key. Nothing is added to the stream for that. The proof is as
+//! strong as these bytes are hard to guess.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
@@ -13,9 +13,9 @@ use weft_sys::{Buffers, SectionLock};
 use crate::Role;
 use crate::limits::PROOF_BYTES_MAX;
 
-/// Bytes of both directions together that are the key at least.
+/// Minimum number of bytes of the key, both directions together.
 pub const BYTES_MIN: usize = 16;
-/// Bytes of a proof.
+/// Length of a proof in bytes.
 pub const PROOF_LEN: usize = 32;
 
 /// How many bytes of the stream are the key: those to the acceptor, and those to the connector.
@@ -40,7 +40,7 @@ impl Start {
     }
 }
 
-/// The first bytes of a stream, as its end has sent and received them.
+/// The first bytes of a stream that its end has sent and received.
 #[derive(Debug)]
 pub(super) struct Starts {
     sent: SectionLock<Option<Start>>,
@@ -54,34 +54,34 @@ impl Starts {
         Self { sent: none(), received: none() }
     }
 
-    /// The first `count` bytes of the buffers have been sent.
+    /// Adds the first `count` bytes of the buffers, which have been sent.
     pub(super) fn sent(&self, buffers: Buffers<'_>, count: usize) {
         if let Some(start) = &mut *self.sent.lock() {
             start.add(buffers, count);
         }
     }
 
-    /// They have been received.
+    /// Adds the first `count` bytes of the buffers, which have been received.
     pub(super) fn received(&self, buffers: Buffers<'_>, count: usize) {
         if let Some(start) = &mut *self.received.lock() {
             start.add(buffers, count);
         }
     }
 
-    /// Bytes have been received that nobody has seen: nothing is proved any more.
+    /// Records that bytes were received without being seen, so nothing can be proved any more.
     pub(super) fn skipped(&self) {
         *self.received.lock() = None;
     }
 
-    /// How many bytes of each direction are known at the end that is `own`.
+    /// How many bytes of each direction the end `own` knows.
     pub(super) fn moved(&self, own: Role) -> Option<Moved> {
         let sent = self.sent.lock().as_ref()?.len;
         let received = self.received.lock().as_ref()?.len;
         Some(in_order(own, sent, received))
     }
 
-    /// The proof of the end that is `prover`, of what it says. `None` if this end, `own`, does not
-    /// know as much of the stream, or if it is too little.
+    /// The proof of the end `prover` for `message`. `None` if this end, `own`, does not know that
+    /// much of the stream, or if it is too little.
     pub(super) fn proof(
         &self,
         own: Role,
@@ -110,7 +110,7 @@ impl Starts {
     }
 }
 
-/// What an end has sent and received, as what went to the acceptor and to the connector, and back.
+/// Orders what an end has sent and received: first to the acceptor, then to the connector.
 fn in_order<T>(own: Role, sent: T, received: T) -> [T; 2] {
     match own {
         Role::Connector => [sent, received],
@@ -118,18 +118,19 @@ fn in_order<T>(own: Role, sent: T, received: T) -> [T; 2] {
     }
 }
 
-/// A proof that was made here: to be shown, or to be compared with what a peer shows.
+/// A proof computed by this end, to be sent or to be compared with the peer's.
 #[derive(Debug)]
 pub struct Proof(Hmac<Sha256>);
 
 impl Proof {
-    /// What to show.
+    /// The bytes to send.
     #[must_use]
     pub fn bytes(self) -> [u8; PROOF_LEN] {
         self.0.finalize().into_bytes().into()
     }
 
-    /// Whether a peer shows the same; how long that takes tells it nothing.
+    /// Whether the peer has sent the same proof. The time that this takes does not depend on the
+    /// bytes.
     #[must_use]
     pub fn is(self, shown: &[u8; PROOF_LEN]) -> bool {
         self.0.verify_slice(shown).is_ok()
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
     use std::io::IoSliceMut;
 
-    /// Both ends of a stream over which these have gone, in two pieces each.
+    /// Both ends of a stream over which these texts have gone, in two pieces each.
     fn ends(to_acceptor: &str, to_connector: &str) -> [Starts; 2] {
         let ends = [Starts::new(), Starts::new()];
         let pieces = |text: &str, mut add: Box<dyn FnMut(Buffers<'_>, usize) + '_>| {
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_knows_the_proof_of_the_other() {
+    fn each_end_can_verify_the_proof_of_the_other() {
         let [connector, acceptor] = ends("a question with a secret", "an answer");
         let moved = acceptor.moved(Role::Acceptor).expect("all is known");
         assert_eq!(moved, [24, 9]);
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_and_what_is_not_known_prove_nothing() {
+    fn too_few_or_unknown_bytes_prove_nothing() {
         let [connector, _] = ends("a question with a secret", "an answer");
         let proof = |moved| connector.proof(Role::Connector, Role::Acceptor, moved, b"").is_some();
         assert!(proof([BYTES_MIN, 0]) && !proof([BYTES_MIN - 1, 0]) && !proof([0, 0]));
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn proof_uses_as_many_bytes_as_the_key_takes() {
+    fn proof_uses_no_more_bytes_than_the_maximum() {
         let text = "x".repeat(3 * PROOF_BYTES_MAX);
         let [connector, acceptor] = ends(&text, &text);
         assert_eq!(connector.moved(Role::Connector), Some([PROOF_BYTES_MAX; 2]));

@@ -18,18 +18,19 @@ use crate::how::How;
 /// What the kernel's socket has for a reader of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KernelState {
-    /// Bytes of the third phase.
+    /// Bytes of the last TCP phase.
     Bytes,
-    /// The end of what the peer sends.
+    /// The end of the peer's stream.
     End,
 }
 
 impl<W: Wire, C: Clock> Remote<W, C> {
-    /// Receives what is there (`recvmsg(2)` with `MSG_DONTWAIT`). 0: the stream has ended.
+    /// Receives the bytes that are there (`recvmsg(2)` with `MSG_DONTWAIT`). 0 means that the
+    /// stream has ended.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing is there; `ECONNRESET` and whatever else the kernel says of the socket;
-    /// `EDEADLK` as [`Remote::try_send`].
+    /// `EAGAIN`: nothing is there; `ECONNRESET` or another error of the kernel's socket; `EDEADLK`
+    /// as for [`Remote::try_send`].
     pub fn try_recv(
         &self,
         socket: BorrowedFd<'_>,
@@ -43,10 +44,11 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 match self.recv_over_tcp(socket, buffers, how) {
                     Ok(Some(received)) => return self.unless_unreported(socket, buffers, received),
                     Ok(None) => continue,
-                    // What is still to come over TCP comes without the wire.
+                    // Bytes that are still to come over TCP do not need the wire.
                     Err(Errno::AGAIN) if self.is_cut() && self.switch_in().is_none() => {
                         match self.dead(socket) {
-                            Err(Errno::AGAIN) => continue, // It counts as cut no more.
+                            // The connection does not count as cut any more.
+                            Err(Errno::AGAIN) => continue,
                             ended => return ended,
                         }
                     }
@@ -57,7 +59,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             if taken > 0 {
                 return Ok(taken);
             }
-            // A call for no bytes waits for bytes all the same (tcp_recvmsg).
+            // Even a call for no bytes waits until there are some (`tcp_recvmsg`).
             if buffers.is_empty() && self.unread() > 0 {
                 return Ok(0);
             }
@@ -81,12 +83,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                         return Ok(ended);
                     }
                 }
-                // They come behind bytes of the ring that never will.
+                // These bytes follow bytes of the ring that never arrive.
                 Ok(KernelState::Bytes) if !self.wait_for_the_rest() => {
                     return Err(self.abort(socket));
                 }
                 Ok(KernelState::Bytes) => {}
-                // If an end has left, what follows comes over TCP, an end included.
+                // If an end has fallen back, everything that follows comes over TCP, an end
+                // included.
                 Err(Errno::AGAIN)
                     if self.is_broken() && self.available() == Ok(0) && !self.has_left() =>
                 {
@@ -115,7 +118,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.unreported_reset(socket).map_or(Ok(received), Err)
     }
 
-    /// The first phase. `None` if it has just ended.
+    /// Receives in the first TCP phase. `None` if the phase has just ended.
     fn recv_over_tcp(
         &self,
         socket: BorrowedFd<'_>,
@@ -146,13 +149,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 self.starts.received(buffers, received);
             }
             if self.switch_in() == Some(read) && self.local().sleepers.load(Ordering::Relaxed) > 0 {
-                self.wakeup_fd.ring(); // For what the ring has had all the time.
+                self.wakeup_fd.ring(); // The ring had bytes before.
             }
         }
         Ok(Some(received))
     }
 
-    /// Takes bytes out of the ring, and tells the peer of the room when that is worth it.
+    /// Takes bytes out of the ring, and publishes the room to the peer when there is enough.
     fn take(&self, buffers: Buffers<'_>, how: How) -> Result<usize, Broken> {
         let available = match self.available()? {
             0 => {
@@ -188,7 +191,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         Ok(len)
     }
 
-    /// The lock is held.
+    /// Publishes the tail to the peer, if at least `least` bytes are new. The caller holds the
+    /// lock.
     pub(super) fn report_tail(&self, tail: u64, least: usize) {
         if self.is_tail_news(tail, least)
             && let Some(wire) = self.wire()
@@ -198,36 +202,38 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Whether the peer knows of `least` bytes less than have been taken.
+    /// Whether the peer does not know about the last `least` bytes taken.
     pub(super) fn is_tail_news(&self, tail: u64, least: usize) -> bool {
         let reported = self.local().reported_tail.load(Ordering::Relaxed);
         tail.wrapping_sub(reported) >= least as u64
     }
 
-    /// What the socket has for a reader of the ring.
+    /// Peeks at what the socket has for a reader of the ring.
     fn look_at_kernel(&self, socket: BorrowedFd<'_>) -> Result<KernelState, Errno> {
         let mut byte = [0];
         let (seen, _) = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
         Ok(if seen == 0 { KernelState::End } else { KernelState::Bytes })
     }
 
-    /// The peer has gone back to TCP: all that it has put before is here, or on its way.
+    /// Waits for the bytes that the peer put before it fell back, and returns whether all are here.
     fn wait_for_the_rest(&self) -> bool {
         let head = || self.window.peer_state(StateWord::Head).load(Ordering::Acquire);
-        // One that lies behind what has been read already never is: a peer would hold the caller.
+        // A position that has been read already is a lie: it would block the caller until the
+        // timeout.
         let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
         let is_here = || self.back_in().is_some_and(|back| back >= tail && head() >= back);
         self.drive_until(TIMEOUT_NS, || is_here() || self.is_broken()) && is_here()
     }
 
-    /// The kernel has no more, and the ring is empty. `None` if something has come meanwhile.
+    /// Handles the kernel's end of stream while the ring is empty. `None` if something has come
+    /// meanwhile.
     fn ended(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
         if is_set(&self.local().shut_read) || self.switch_in().is_none() {
             return Ok(Some(0));
         }
-        if !self.peer_says(state::SHUT_WRITE) && self.back_in().is_none() {
-            // It has died, or soon says that it has ended: what it has put comes before either.
-            let is_known = || self.is_broken() || self.peer_says(state::SHUT_WRITE);
+        if !self.peer_state_has(state::SHUT_WRITE) && self.back_in().is_none() {
+            // The peer has died, or soon publishes that it has ended: its bytes come before either.
+            let is_known = || self.is_broken() || self.peer_state_has(state::SHUT_WRITE);
             let is_known = self.drive_until(TIMEOUT_NS, is_known);
             if self.unread() > 0 {
                 return Ok(None);
@@ -239,17 +245,17 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         Ok((self.unread() == 0).then_some(0))
     }
 
-    /// The peer has died, and all that has come from it has been read. `EAGAIN`: not all, if it has
-    /// not left TCP.
+    /// Handles the death of a peer of which everything that came has been read. `EAGAIN` if the
+    /// peer has not left TCP, and bytes are still to be read there.
     fn dead(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         self.local().gone.store(1, Ordering::Relaxed);
         if let Some(error) = self.unreported_reset(socket) {
             return Err(error);
         }
-        if self.switch_in().is_some() && self.peer_says(state::SHUT_WRITE) {
+        if self.switch_in().is_some() && self.peer_state_has(state::SHUT_WRITE) {
             return Ok(0);
         }
-        // The end of the kernel's connection may come behind that of the wire.
+        // The end of the kernel's connection may come after that of the wire.
         self.clock.waits_for(socket, PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR, &GRACE);
         let mut byte = [0];
         let ended = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
@@ -265,18 +271,19 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// TCP resets a connection whose closing end has not read everything. That of a process which
-    /// was killed could not know. What this end does not know of, it has not read.
+    /// Whether the peer has read everything that this end has sent. TCP resets a connection when
+    /// the closing end has unread bytes; the kernel of a killed peer did not know of those in the
+    /// ring. Bytes whose reading the peer has not published count as unread.
     pub(super) fn has_peer_read_all(&self) -> bool {
         let head = self.window.local_state(StateWord::Head).load(Ordering::Relaxed);
         head == self.window.peer_state(StateWord::Tail).load(Ordering::Relaxed)
     }
 
-    /// Whether the stream has ended behind what the ring holds. It is asked for only if it
-    /// `may_have_ended`. It takes no wakeup, whatever other threads sleep.
+    /// Returns whether the stream has ended behind the bytes in the ring. The kernel is asked only
+    /// if the stream `may_have_ended`. No wakeup is taken, however many threads sleep.
     ///
     /// # Errors
-    /// What the kernel says of the socket, which it says only once.
+    /// An error of the socket, which the kernel reports only once.
     pub fn settle(
         &self,
         socket: BorrowedFd<'_>,

@@ -13,19 +13,19 @@ use super::window::{COPY, RING_LEN, StateWord, is_set, reset, state};
 use super::wire::{Ticket, Wire};
 use crate::how::DONTWAIT;
 
-/// Free bytes from which on a stream is called writable: what the reader may keep to itself is
-/// less.
+/// Free bytes from which a stream is reported as writable. The reader keeps back the news of fewer
+/// bytes than that.
 const WRITABLE_LEN: usize = RING_LEN / 2;
 
-/// How long a call that closes waits itself for what was sent to arrive.
+/// How long a call that closes waits for the sent bytes to arrive.
 const AT_ONCE_NS: u64 = 100_000;
 
 impl<W: Wire, C: Clock> Remote<W, C> {
-    /// Sends as much as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
+    /// Sends as many bytes as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
     ///
     /// # Errors
-    /// `EAGAIN`: no room; `EPIPE`, `ECONNRESET` and whatever else the kernel says of the socket;
-    /// `EDEADLK` in a signal handler that has interrupted the same call of its own thread.
+    /// `EAGAIN`: there is no room; `EPIPE`, `ECONNRESET` or another error of the kernel's socket;
+    /// `EDEADLK`: a signal handler has interrupted the same call of its own thread.
     pub fn try_send(
         &self,
         socket: BorrowedFd<'_>,
@@ -62,13 +62,14 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             shown.sent(put);
         }
         if self.peer_leaves() {
-            leave()?; // It may not be able to hear of bytes in the ring any more; of these it will.
+            // The peer may not notice later bytes in the ring any more, but it will read these.
+            leave()?;
         }
         Ok(put)
     }
 
-    /// Whether the ring carries what is sent next, or some later phase; changes over if that can
-    /// be. The lock is held.
+    /// Whether the ring carries what is sent next, or has carried it before a fallback. Changes
+    /// over to the ring if that is possible now. The caller holds the lock.
     fn is_ring_ready(&self) -> bool {
         if self.has_switched() {
             return true;
@@ -78,7 +79,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             && !is_set(&self.local().shut_write)
             && !is_set(&self.local().leaves)
             && !self.peer_leaves()
-            && !self.peer_says(state::CLOSED);
+            && !self.peer_state_has(state::CLOSED);
         let sent = self.local().tcp_sent.load(Ordering::Relaxed);
         if !may || wire.post(&[], StateWord::Switch, sent + 1).is_none() {
             return false;
@@ -87,7 +88,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         true
     }
 
-    /// Bytes that the peer has room for.
+    /// Number of free bytes in the peer's ring.
     fn free(&self) -> Result<usize, Broken> {
         let head = self.window.local_state(StateWord::Head).load(Ordering::Relaxed);
         let tail = self.window.peer_state(StateWord::Tail).load(Ordering::Acquire);
@@ -95,7 +96,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         RING_LEN.checked_sub(used).ok_or(Broken)
     }
 
-    /// Posts as many bytes as there is room for, and returns how many. The lock is held.
+    /// Posts as many bytes as there is room for, and returns how many. The caller holds the lock.
     fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
         let Some(wire) = self.wire() else { return Err(Broken) };
         let mut free = self.free()?;
@@ -111,7 +112,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 let at = head as usize % RING_LEN;
                 let len = (RING_LEN - at).min(left).min(region.len() - done);
                 let Some(part) = region.part(done, len) else { return Err(Broken) };
-                // The peer has taken what was here, so that the last Write of it is over.
+                // The peer has taken the bytes that were here, so the Write that carried them is
+                // over.
                 self.window.memory().copy_from(COPY + at, &part);
                 done += len;
                 left -= len;
@@ -130,18 +132,18 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if wire.post_head(parts, head, tail).is_none() {
             wire.drive();
             if wire.post_head(parts, head, tail).is_none() {
-                return Ok(0); // Too much is under way: as if the ring were full.
+                return Ok(0); // Too many Writes are under way: treat the ring as full.
             }
         }
         self.window.local_state(StateWord::Head).store(head, Ordering::SeqCst);
         Ok(len)
     }
 
-    /// Free bytes of the peer's ring; makes progress if there are few.
+    /// Free bytes of the peer's ring. Drives the wire if there are few.
     #[must_use]
     pub fn room(&self) -> usize {
         if self.peer_leaves() || self.is_the_kernels_to_send() || self.is_broken() {
-            return usize::MAX; // A call will say.
+            return usize::MAX; // The next call reports the state.
         }
         let room = || if self.is_crowded() { Ok(0) } else { self.free() };
         match room() {
@@ -153,7 +155,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Whether so much is under way that nothing more can be posted.
+    /// Whether so many Writes are under way that nothing more can be posted.
     pub(super) fn is_crowded(&self) -> bool {
         self.wire().is_some_and(Wire::is_crowded)
     }
@@ -168,8 +170,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.back_out().is_some() || self.is_send_answered()
     }
 
-    /// Whether the kernel answers at once what this end sends: its half is shut, or nobody
-    /// receives any more.
+    /// Whether the kernel answers a send at once, because this end's writing half is shut, or no
+    /// process receives any more.
     #[must_use]
     pub fn is_send_answered(&self) -> bool {
         let state = self.window.peer_state(StateWord::State).load(Ordering::Acquire);
@@ -189,8 +191,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if let Some(error) = self.unreported_reset(socket) {
             return Err(error);
         }
-        // A peer that has gone takes nothing. One that only seems so, because the wire has ended
-        // and it sends no more, must not take what follows for what is missing before.
+        // A peer that has gone takes nothing. One that only seems to have gone, because the wire
+        // has ended and it sends no more, must not take these bytes for those that are missing
+        // before them.
         if is_set(&self.local().gone)
             && !is_set(&self.local().shut_write)
             && !self.is_reset()
@@ -200,7 +203,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             return Err(self.abort(socket));
         }
         let sent = buffers.send(socket, flags | DONTWAIT);
-        // The end that the program itself has made is no news of the peer.
+        // A shutdown by the program itself says nothing about the peer.
         let may_be_own = is_set(&self.local().shut_write);
         if sent == Err(Errno::CONNRESET) || sent == Err(Errno::PIPE) && !may_be_own {
             self.local().reset.store(reset::REPORTED, Ordering::Relaxed);
@@ -208,7 +211,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         sent
     }
 
-    /// The wire has ended. The peer has died, which the kernel knows, or the stream cannot go on.
+    /// Handles a send after the wire has ended: the peer has died, which the kernel knows, or the
+    /// stream cannot go on.
     #[cold]
     fn send_to_the_dead(
         &self,
@@ -216,9 +220,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         buffers: Buffers<'_>,
         flags: i32,
     ) -> Result<usize, Errno> {
-        // A peer that only sends no more would take these bytes for those that it has not got.
+        // A peer that has only shut down its half would take these bytes for those that it has not
+        // got.
         let asked = PollFlags::HUP | PollFlags::ERR;
-        let may_go = self.has_peer_read_all() && !self.peer_says(state::SHUT_WRITE);
+        let may_go = self.has_peer_read_all() && !self.peer_state_has(state::SHUT_WRITE);
         let asked = if may_go { asked | PollFlags::RDHUP } else { asked };
         if !self.clock.waits_for(socket, asked, &GRACE) {
             return Err(self.abort(socket));
@@ -227,8 +232,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.send_by_kernel(socket, buffers, flags)
     }
 
-    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel's
-    /// call. What was sent has arrived when this returns, or the connection has been reset.
+    /// Shuts down the sending direction (`shutdown(2)` of the writing half). Called before the
+    /// kernel's call. When this returns, everything sent has arrived, or the connection has been
+    /// reset.
     pub fn shut_write(&self, socket: BorrowedFd<'_>) {
         let _held = SharedLock::on(&self.local().tx_lock).lock();
         if self.local().shut_write.swap(1, Ordering::SeqCst) == 0
@@ -240,27 +246,30 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// Whether the peer may miss some of what was sent by the ring, now that nothing more arrives.
+    /// Whether the peer may miss bytes that were sent by the ring, if nothing more arrives.
     fn may_have_lost(&self) -> bool {
-        !self.has_peer_read_all() && self.back_out().is_none() && !self.peer_says(state::CLOSED)
+        !self.has_peer_read_all()
+            && self.back_out().is_none()
+            && !self.peer_state_has(state::CLOSED)
     }
 
-    /// Publishes bits of the state for good. Returns whether the peer has them.
+    /// Publishes bits of the state, which stay set. Returns whether the peer has them.
     pub(super) fn add_to_state(&self, bits: u64) -> bool {
         let before = self.window.local_state(StateWord::State).fetch_or(bits, Ordering::SeqCst);
         self.wire().is_some_and(|wire| !wire.is_broken())
-            && self.say(StateWord::State, before | bits)
+            && self.publish_and_wait(StateWord::State, before | bits)
     }
 
-    /// Nothing more will be read (`shutdown(2)` of the reading half). What a peer sends to one that
-    /// has shut both halves goes to the kernel, which resets the connection.
+    /// Records that nothing more will be read (`shutdown(2)` of the reading half). If both halves
+    /// are shut, the peer sends through the kernel, which resets the connection.
     pub fn shut_read(&self) {
         if self.local().shut_read.swap(1, Ordering::SeqCst) == 0 && self.wire().is_some() {
             self.add_to_state(state::SHUT_READ);
         }
     }
 
-    /// The last descriptor is about to be closed; if `resets`, the connection is then reset.
+    /// Prepares for the close of the last descriptor; if `resets`, that close resets the
+    /// connection.
     pub fn close(&self, resets: bool) -> Closing {
         let fewer = |refs: u32| refs.checked_sub(1);
         let refs = &self.local().refs;
@@ -268,7 +277,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             return Closing::Over;
         }
         if resets || self.unread() > 0 {
-            // So that the peer's next call asks the kernel, which soon knows.
+            // Makes the peer's next call ask the kernel, which soon knows.
             let published =
                 self.window.local_state(StateWord::State).fetch_or(state::CLOSED, Ordering::SeqCst);
             self.wire().map(|wire| wire.post(&[], StateWord::State, published | state::CLOSED));
@@ -276,7 +285,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         let is_unreported = self.local().reset.load(Ordering::Relaxed) == reset::UNREPORTED;
         if is_unreported {
-            return Closing::Reset; // No call comes any more that could tell.
+            return Closing::Reset; // No later call of the program could report it.
         }
         if self.is_broken() && !self.has_left() && !self.is_reset() {
             return if self.may_have_lost() { Closing::Reset } else { Closing::Over };
@@ -301,23 +310,23 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         closing.unwrap_or(Closing::Flushing(farewell))
     }
 
-    /// Whether the peer has begun to use the wire, of which this end is still to hear.
+    /// Whether the peer has begun to use the wire, which this end does not have yet.
     fn is_late(&self) -> bool {
         self.is_owner() && self.is_pending() && self.switch_in().is_some()
     }
 
-    /// Whether all that was sent before the end has arrived, or cannot; makes progress.
+    /// Whether all bytes sent before the end have arrived, or cannot arrive. Drives the wire.
     pub fn is_closed(&self, farewell: &mut Farewell) -> Option<Closing> {
         let Some(wire) = self.wire() else { return (!self.is_late()).then_some(Closing::Over) };
         wire.drive();
         if self.seen() > 0 {
-            return Some(Closing::Reset); // Sent to a socket that nobody reads any more.
+            return Some(Closing::Reset); // They were sent to a socket that nobody reads any more.
         }
         if farewell.ticket.is_none() {
             farewell.ticket = wire.post(&[], StateWord::State, farewell.published);
         }
         let has_arrived = farewell.ticket.is_some_and(|ticket| wire.done() >= ticket);
-        if has_arrived || self.peer_says(state::CLOSED) {
+        if has_arrived || self.peer_state_has(state::CLOSED) {
             return Some(Closing::Over);
         }
         let broken = || if self.may_have_lost() { Closing::Reset } else { Closing::Over };
@@ -330,9 +339,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 pub enum Closing {
     /// Nothing.
     Over,
-    /// As TCP does, the connection is to be reset: not all has been read, or has arrived.
+    /// Reset the connection, as TCP does: bytes have not been read, or have not arrived.
     Reset,
-    /// To wait until [`Remote::is_closed`].
+    /// Wait until [`Remote::is_closed`].
     Flushing(Farewell),
 }
 

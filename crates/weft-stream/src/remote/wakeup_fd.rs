@@ -1,9 +1,9 @@
-//! How who sleeps is woken when the peer has written something: by a thread of this process, which
-//! places it.
+//! Wakes sleepers when the peer has written something. The service thread of this process, which
+//! places the peer's words, does it.
 //!
-//! A sleeper arms, looks once more, and sleeps on the event. Who places a word does so, and then
-//! looks whether anybody is armed. With a full barrier on either side one of the two looks finds
-//! what the other has stored.
+//! A sleeper arms, checks once more, and sleeps on the eventfd. The service thread places a word,
+//! and then checks whether a sleeper is armed. With a full barrier on either side, at least one of
+//! the two sees what the other has stored.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -17,13 +17,13 @@ use super::window::StateWord;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum For {
-    /// Bytes, or whatever else the peer says.
+    /// Bytes, or another word of the peer.
     News = 1,
     /// Room to send.
     Room = 2,
 }
 
-/// An event, and who waits for it.
+/// An eventfd, and the events that sleepers wait for.
 #[derive(Debug)]
 pub struct WakeupFd {
     armed: AtomicU32,
@@ -36,8 +36,8 @@ impl WakeupFd {
         Ok(Self { armed: AtomicU32::new(0), event })
     }
 
-    /// The peer's words at these bytes, of those that it may write, have changed. To be called
-    /// after they have, by the thread that places them.
+    /// Notifies sleepers of a change of the peer's words in this range of its state. The thread
+    /// that places the words calls it after they have changed.
     pub fn written(&self, offset: usize, len: usize) {
         const TAIL: usize = 8 * StateWord::Tail as usize;
         let is_tail = offset == TAIL && len <= 8;
@@ -52,20 +52,20 @@ impl WakeupFd {
         }
     }
 
-    /// Wakes who sleeps.
+    /// Wakes the sleepers.
     pub fn ring(&self) {
-        let _ = write(&self.event, &1_u64.to_ne_bytes()); // A full one is rung.
+        let _ = write(&self.event, &1_u64.to_ne_bytes()); // A full eventfd is readable already.
     }
 
-    /// From here on the next change rings; who sleeps looks once more before.
+    /// Makes the next change wake the sleeper, which checks once more before it sleeps.
     pub(super) fn arm(&self, what: For) {
         self.armed.fetch_or(what as u32, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Forgets what it was rung for.
+    /// Drains the eventfd.
     pub(super) fn clear(&self) {
-        let _ = read(&self.event, &mut [0_u8; 8]); // It may not have been rung.
+        let _ = read(&self.event, &mut [0_u8; 8]); // It may not have been written to.
     }
 }
 

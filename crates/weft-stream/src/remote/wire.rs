@@ -1,36 +1,36 @@
-//! What moves bytes and words between the windows of two hosts.
+//! Moves bytes and words between the windows of two hosts.
 
 use std::sync::atomic::AtomicU64;
 
 use super::window::StateWord;
 
-/// A posted operation: done when [`Wire::done`] has come to it.
+/// The number of a posted operation. The operation is over when [`Wire::done`] has reached it.
 pub type Ticket = u64;
 
-/// A reliable connection whose operations take effect at the peer in the order of posting, as those
-/// of a reliably connected queue pair do. It is used by the process that made it, and only there.
+/// A reliable connection whose operations take effect at the peer in the order of posting, like
+/// those of an RC queue pair. Only the process that made it uses it.
 pub trait Wire {
-    /// RDMA Writes: the bytes at each offset of the own copy go to the same offset of the peer's
-    /// ring, then the word, as it is given here, to its place among what the peer hears. `None` if
-    /// too much is under way, or the connection has ended.
+    /// Posts RDMA Writes: the bytes at each offset of the local copy go to the same offset of the
+    /// peer's ring, and then `value` goes to `word` in the peer's copy of this end's state. `None`
+    /// if too much is under way, or the connection has ended.
     fn post(&self, bytes: &[(usize, usize)], word: StateWord, value: u64) -> Option<Ticket>;
 
-    /// The same for the head, together with the tail, which is looked at when the order among all
-    /// that is posted has been settled: what the peer hears of it never goes back.
+    /// Posts the head in the same way, together with the tail. The tail is read when the order of
+    /// all posts has been settled, so that the peer never sees it decrease.
     fn post_head(&self, bytes: &[(usize, usize)], head: u64, tail: &AtomicU64) -> Option<Ticket>;
 
-    /// The last operation that has taken effect, and with it all before.
+    /// The last operation that has taken effect, as have all before it.
     fn done(&self) -> Ticket;
 
     /// Whether so much is under way that nothing more can be posted.
     fn is_crowded(&self) -> bool;
 
-    /// Makes progress; a thread that waits calls it.
+    /// Makes progress; called by a thread that waits.
     fn drive(&self);
 
-    /// The caller is about to sleep, and makes no progress for a while.
+    /// Tells the wire that the caller is about to sleep, and will not drive it for a while.
     fn rest(&self);
 
-    /// Whether the connection has ended: nothing more takes effect at either side.
+    /// Whether the connection has ended, so that nothing more takes effect at either side.
     fn is_broken(&self) -> bool;
 }

@@ -1,23 +1,24 @@
-//! Threads of the simulation: each has a stack of its own, and goes on only when the scheduler says
-//! so. Which one that is, and whether it dies instead, is the scheduler's to say.
+//! Threads of the simulation. Each has a stack of its own, and runs only when the scheduler resumes
+//! it. The scheduler may also end it.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-#[allow(deprecated)] // The other way hands the stack's own handle through all that runs on it.
+// The alternative passes the stack's own handle through everything that runs on it.
+#[allow(deprecated)]
 use generator::yield_;
 use generator::{Generator, Gn};
 
-/// Words of a stack.
+/// Number of words of a stack.
 const STACK_LEN: usize = 1 << 15;
 
 type Job = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// What the fiber that goes on next begins with.
+    /// The job that the next fiber begins with.
     static JOB: RefCell<Option<Job>> = const { RefCell::new(None) };
-    /// What a job has panicked with.
+    /// The panic of a job.
     static PANIC: Cell<Option<Box<dyn Any + Send>>> = const { Cell::new(None) };
 }
 
@@ -25,14 +26,14 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resume {
     GoOn,
-    /// The world has ended: the stack is unwound, to be used again.
+    /// The world has ended: unwind the stack, so that it can be reused.
     Die,
 }
 
-/// Why a stack is unwound whose thread has been killed.
+/// Panic payload that unwinds the stack of a killed thread.
 struct Killed;
 
-/// A stack, on which one job after the other runs.
+/// A stack on which jobs run one after the other.
 pub(super) struct Fiber(Generator<'static, Resume, bool>);
 
 impl Fiber {
@@ -50,18 +51,18 @@ impl Fiber {
         }))
     }
 
-    /// Runs a job up to its first pause. Whether it is over.
+    /// Runs a job up to its first pause. Returns whether the job is over.
     pub(super) fn begin(&mut self, job: Job) -> bool {
         JOB.set(Some(job));
         self.go(Resume::GoOn)
     }
 
-    /// Runs it up to its next pause.
+    /// Runs the job up to its next pause. Returns whether the job is over.
     pub(super) fn go_on(&mut self) -> bool {
         self.go(Resume::GoOn)
     }
 
-    /// Ends a job in the middle.
+    /// Unwinds a job that has not finished.
     pub(super) fn unwind(&mut self) {
         assert!(self.go(Resume::Die), "a stack that unwinds does not pause");
     }
@@ -82,7 +83,7 @@ fn pause_with(is_over: bool) {
     }
 }
 
-/// Lets the scheduler go on. To be called in a fiber; returns at once in one that is unwound.
+/// Returns to the scheduler. Called in a fiber; does nothing while the fiber is unwound.
 pub(super) fn pause() {
     if !std::thread::panicking() {
         pause_with(false);

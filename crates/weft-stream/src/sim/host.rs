@@ -1,4 +1,4 @@
-//! The simulated kernel's state: processes and their descriptors, open sockets, TCP.
+//! State of the simulated kernel: processes and their descriptors, open sockets, TCP.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -6,12 +6,12 @@ use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 
-/// An open socket, by which the kernel knows it.
+/// An open socket, as the kernel numbers it.
 pub(super) type SocketId = usize;
-/// A process, by its number.
+/// A process number.
 pub(super) type Pid = u32;
 
-/// The listener's port. Each connection's own is one of few, so that addresses come up again.
+/// The listener's port. Connecting sockets share a few ports, so that addresses are reused.
 const PORT: u16 = 80;
 const FIRST_PORT: u16 = 40_000;
 const PORTS: u16 = 6;
@@ -23,23 +23,23 @@ pub(super) struct Socket {
     pub(super) own: SocketAddr,
     pub(super) peer: SocketAddr,
     other: SocketId,
-    /// Not connected yet.
+    /// The socket is not connected yet.
     is_fresh: bool,
-    /// Descriptors, and messages under way, that stand for it.
+    /// Number of descriptors, and of messages under way, that refer to the socket.
     open: usize,
-    /// In a listener's queue: it is there, but nobody has it.
+    /// The socket waits in a listener's queue, and no process has it.
     is_pending: bool,
     is_closed: bool,
-    /// What has come and has not been taken.
+    /// Bytes that have come and have not been read.
     queue: VecDeque<u8>,
-    /// How much of that there may be.
+    /// Maximum length of the queue.
     room: usize,
     /// The peer sends no more.
     has_end: bool,
     /// The peer has closed its socket, and answers with a reset.
     is_refused: bool,
     is_shut: bool,
-    /// There is no connection any more.
+    /// The connection is gone.
     is_dead: bool,
     error: Option<Errno>,
     resets_at_close: bool,
@@ -49,21 +49,21 @@ pub(super) struct Socket {
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
     pub(super) open: BTreeMap<RawFd, (SocketId, bool)>,
-    /// Descriptors that no call has returned to the program yet: it does not use them, and neither
-    /// does a child born meanwhile.
+    /// Descriptors that no call has returned to the program yet. Neither the program nor a child
+    /// born meanwhile uses them.
     pub(super) unknown: BTreeSet<RawFd>,
-    /// Sockets that others have passed to it and that it has not received.
+    /// Sockets that other processes have passed to this one, and that it has not received.
     pub(super) passed: VecDeque<SocketId>,
 }
 
-/// All of it.
+/// The whole state of the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     pub(super) sockets: Vec<Socket>,
     pub(super) processes: BTreeMap<Pid, Descriptors>,
-    /// Connections that nobody has accepted.
+    /// Connections that no process has accepted.
     backlog: VecDeque<SocketId>,
-    /// Sockets that the last descriptor of was closed since this was looked at.
+    /// Sockets that have lost their last descriptor since this list was read.
     pub(super) closed: Vec<SocketId>,
 }
 
@@ -72,7 +72,7 @@ fn address(port: u16) -> SocketAddr {
 }
 
 impl Host {
-    /// Makes a socket, and the one that will be its peer.
+    /// Creates a socket, and the one that will be its peer.
     pub(super) fn socket(&mut self, pid: Pid, room: usize, cookie: u64) -> RawFd {
         let first = self.sockets.len();
         for index in 0..2 {
@@ -98,10 +98,10 @@ impl Host {
         self.install(pid, first, false)
     }
 
-    /// Connects a socket, whose peer waits in the queue from here on.
+    /// Connects a socket. Its peer waits in the listener's queue from here on.
     ///
     /// # Errors
-    /// `EISCONN`; `EADDRNOTAVAIL`: all ports are in use.
+    /// `EISCONN`; `EADDRNOTAVAIL` if all ports are in use.
     pub(super) fn connect(&mut self, id: SocketId) -> Result<(), Errno> {
         if !self.sockets[id].is_fresh {
             return Err(Errno::ISCONN);
@@ -120,14 +120,14 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a process the connection that has waited for the longest time.
+    /// Gives a process the connection that has waited longest.
     pub(super) fn accept(&mut self, pid: Pid) -> Option<RawFd> {
         let socket = self.backlog.pop_front()?;
         self.sockets[socket].is_pending = false;
         Some(self.install(pid, socket, false))
     }
 
-    /// Resets what nobody has accepted: the listener is closed.
+    /// Closes the listener, which resets the connections in its queue.
     pub(super) fn close_listener(&mut self) {
         while let Some(socket) = self.backlog.pop_front() {
             self.sockets[socket].resets_at_close = true;
@@ -139,7 +139,7 @@ impl Host {
         !self.backlog.is_empty()
     }
 
-    /// A process's lowest free descriptor stands for a socket from here on.
+    /// Makes a process's lowest free descriptor refer to a socket.
     pub(super) fn install(&mut self, pid: Pid, socket: SocketId, is_cloexec: bool) -> RawFd {
         self.sockets[socket].open += 1;
         let open = &mut self.processes.get_mut(&pid).expect("it lives").open;
@@ -148,28 +148,28 @@ impl Host {
         fd
     }
 
-    /// A call is about to return a descriptor, but not yet.
+    /// Hides a descriptor that a call is about to return.
     pub(super) fn hide(&mut self, pid: Pid, fd: RawFd) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.unknown.insert(fd);
         }
     }
 
-    /// What other threads have opened since a call began its child does not use.
+    /// Hides from a child what other threads have opened since the call that creates it began.
     pub(super) fn hide_all_but(&mut self, pid: Pid, known: &[RawFd]) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.unknown.extend(process.open.keys().filter(|fd| !known.contains(fd)));
         }
     }
 
-    /// It returns.
+    /// Shows a descriptor whose call has returned.
     pub(super) fn show(&mut self, pid: Pid, fd: RawFd) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.unknown.remove(&fd);
         }
     }
 
-    /// The sockets of a process that hold something.
+    /// The sockets of a process that have unread bytes.
     pub(super) fn unread_of(&self, pid: Pid) -> Vec<SocketId> {
         let Some(process) = self.processes.get(&pid) else { return Vec::new() };
         let open = process.open.values().map(|&(socket, _)| socket).chain(process.passed.clone());
@@ -195,7 +195,7 @@ impl Host {
         }
     }
 
-    /// A copy of a descriptor, by a number of the kernel's choice or by this one.
+    /// Copies a descriptor, to the lowest free number or to `to`.
     pub(super) fn dup(&mut self, pid: Pid, fd: RawFd, to: Option<RawFd>) -> Option<RawFd> {
         let socket = self.socket_of(pid, fd)?;
         let Some(to) = to else { return Some(self.install(pid, socket, false)) };
@@ -214,7 +214,7 @@ impl Host {
         }
     }
 
-    /// A child gets copies of all descriptors.
+    /// Gives a child copies of all descriptors.
     pub(super) fn fork(&mut self, parent: Pid, child: Pid) {
         let (open, unknown) =
             (self.processes[&parent].open.clone(), self.processes[&parent].unknown.clone());
@@ -224,7 +224,7 @@ impl Host {
         self.processes.insert(child, Descriptors { open, unknown, passed: VecDeque::new() });
     }
 
-    /// A process becomes another program.
+    /// Closes what an `exec` closes.
     pub(super) fn exec(&mut self, pid: Pid) {
         let open = &self.processes[&pid].open;
         let closes =
@@ -243,11 +243,11 @@ impl Host {
     pub(super) fn receive(&mut self, pid: Pid) -> Option<RawFd> {
         let socket = self.processes.get_mut(&pid)?.passed.pop_front()?;
         let fd = self.install(pid, socket, false);
-        self.drop_reference(socket); // The message's.
+        self.drop_reference(socket); // The message's reference.
         Some(fd)
     }
 
-    /// A process ends, in whatever way.
+    /// Ends a process, however it dies.
     pub(super) fn exit(&mut self, pid: Pid) {
         let Some(process) = self.processes.remove(&pid) else { return };
         let sockets = process.open.into_values().map(|(socket, _)| socket);
@@ -261,7 +261,7 @@ impl Host {
         }
     }
 
-    /// The last reference has gone.
+    /// Ends a socket that has lost its last reference.
     fn end(&mut self, id: SocketId) {
         let socket = &mut self.sockets[id];
         let resets = socket.resets_at_close || !socket.queue.is_empty();
@@ -271,7 +271,7 @@ impl Host {
         socket.queue.clear();
         self.closed.push(id);
         if is_fresh {
-            self.sockets[other].is_closed = true; // It has never been there.
+            self.sockets[other].is_closed = true; // It has never been connected.
         } else if resets && !is_dead {
             self.reset_peer(other);
         } else if !is_dead {
@@ -279,7 +279,7 @@ impl Host {
         }
     }
 
-    /// A reset has come (tcp_reset).
+    /// Delivers a reset (`tcp_reset`).
     fn reset_peer(&mut self, id: SocketId) {
         let socket = &mut self.sockets[id];
         if !socket.is_dead {
@@ -338,7 +338,7 @@ impl Host {
         }
     }
 
-    /// Whether a call that receives returns at once.
+    /// Whether a receiving call returns at once.
     pub(super) fn is_readable(&self, id: SocketId) -> bool {
         let socket = &self.sockets[id];
         !socket.queue.is_empty()
@@ -348,7 +348,7 @@ impl Host {
             || socket.error.is_some()
     }
 
-    /// Whether a call that sends returns at once.
+    /// Whether a sending call returns at once.
     pub(super) fn is_writable(&self, id: SocketId) -> bool {
         let (socket, other) = (&self.sockets[id], &self.sockets[self.sockets[id].other]);
         other.queue.len() < other.room
@@ -372,7 +372,7 @@ impl Host {
         }
     }
 
-    /// `connect(2)` with `AF_UNSPEC` (tcp_disconnect).
+    /// Does what `connect(2)` with `AF_UNSPEC` does (`tcp_disconnect`).
     pub(super) fn dissolve(&mut self, id: SocketId) {
         let socket = &mut self.sockets[id];
         if socket.is_dead || socket.is_fresh {
@@ -400,7 +400,7 @@ impl Host {
         self.sockets[id].other
     }
 
-    /// Whether a socket's owner can hear no more, and sends no more.
+    /// Whether a socket is closed, so that its owner neither receives nor sends.
     pub(super) fn is_closed(&self, id: SocketId) -> bool {
         self.sockets[id].is_closed
     }
@@ -414,7 +414,7 @@ impl Host {
         self.sockets[id].has_end || self.sockets[id].is_dead
     }
 
-    /// Whether a process has a socket between these addresses (sock_diag(7)).
+    /// Whether a process has a socket between these addresses (`sock_diag(7)`).
     pub(super) fn holder_of(&self, own: SocketAddr, peer: SocketAddr) -> bool {
         self.sockets.iter().any(|socket| {
             (socket.own, socket.peer) == (own, peer)

@@ -1,15 +1,18 @@
-//! A seeded simulation of many processes that connect, send, receive, fork, become other programs,
-//! start some, pass sockets on, close them and are killed, in the kernel of one host that is
-//! simulated, too ([`host`]). Each process has a view of the registry and a descriptor table of its
-//! own ([`process`]); what they decide, and how bytes move, is the product's. Each thread has a
-//! stack ([`fibers`]). At each system call, and at each lock that is taken, a thread may pause for
-//! others, or its process be killed ([`world`]). What must come of it the model says ([`model`]):
-//! of each direction the bytes that were sent, once and in their order, to those who hold the other
-//! end; no end before them, and no reset without a reason; nobody sleeps for whom there is
-//! something; no slot is free that somebody holds, and all are when everybody has gone.
+//! A seeded simulation of many processes that connect, send, receive, fork, execute and start
+//! programs, pass sockets on, close them and are killed, on one host with a simulated kernel
+//! ([`host`]).
 //!
-//! `WEFT_SIM_SEED=n` runs one seed again and `WEFT_SIM_SEEDS=n` that many, starting from a random
-//! one.
+//! Each process has its own view of the registry and its own descriptor table ([`process`]); what
+//! it decides, and how bytes move, is the product's code. Each thread has a stack ([`fibers`]). At
+//! each system call, and at each lock, a thread may be paused or its process killed ([`world`]).
+//!
+//! The model ([`model`]) checks the results. The holders of the receiving end get the bytes of each
+//! direction once and in order; EOF is never reported before all bytes, nor a reset without a
+//! reason; no thread sleeps while there is something for it; no slot is free while a process holds
+//! it, and all slots are free when all processes have gone.
+//!
+//! `WEFT_SIM_SEED=n` repeats one seed, and `WEFT_SIM_SEEDS=n` runs `n` seeds, starting from a
+//! random one.
 
 mod fibers;
 mod host;
@@ -23,32 +26,32 @@ use std::time::Duration;
 use weft_testing::mutations::{self, Outcome};
 use weft_testing::seeds::{self, Extent};
 
-/// Seeds of an ordinary run.
+/// Number of seeds in an ordinary run.
 const EXTENT: Extent = Extent { at_least: 500, at_most: 20_000, time: Duration::from_secs(3) };
-/// Runs in which a defect must have shown.
+/// Number of seeds within which a mutation must be found.
 const MUTATED_SEEDS: u64 = 20_000;
 
-/// A defect to be found.
+/// A defect that the simulation has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutation {
     /// A wakeup is not sent.
     LostWakeup,
-    /// The library forgets a copy of a descriptor, also for a child of `vfork`.
+    /// The library does not notice a copy of a descriptor, also in a child of `vfork`.
     DupForgotten,
-    /// Nobody counts a child of `fork`.
+    /// A child of `fork` is not counted.
     ChildUncounted,
-    /// A connection goes to TCP after the program has been started that gets it.
+    /// A connection falls back to TCP only after the program that gets it has been started.
     LeavesLate,
     /// A program is started while another thread closes or copies a descriptor.
     StartBesideClose,
 }
 
-/// Runs one seed; returns what is wrong.
+/// Runs one seed. Returns what went wrong, if anything.
 fn run(seed: u64, mutation: Option<Mutation>) -> Option<String> {
     world::run(seed, mutation, false).wrong
 }
 
-/// What led to it.
+/// What led to a failure.
 fn report(seed: u64, mutation: Option<Mutation>) -> String {
     let outcome = world::run(seed, mutation, true);
     let notes: Vec<_> = outcome.notes.into_iter().collect();
@@ -64,7 +67,7 @@ fn seeds() {
     seeds::run(EXTENT, |seed| run(seed, None).map(|_| report(seed, None)));
 }
 
-/// The simulation is of use only if it can fail: each defect is found.
+/// Each mutation is found. A simulation that cannot fail is useless.
 #[test]
 fn every_mutation_is_found() {
     let all = [
@@ -81,18 +84,18 @@ fn every_mutation_is_found() {
     }
 }
 
-/// The same for a defect that one of a million schedules shows.
+/// Finds a defect that shows in only one of a million schedules.
 #[test]
-fn a_close_beside_the_start_of_a_program_is_found() {
+fn close_during_the_start_of_a_program_is_found() {
     const SEED: u64 = 3_623_105;
     assert!(run(SEED, None).is_none(), "{}", report(SEED, None));
     let wrong = run(SEED, Some(Mutation::StartBesideClose));
     assert!(wrong.is_some(), "schedules have changed: another seed has to be looked for");
 }
 
-/// What a seed does does not depend on what has run before.
+/// What a seed does must not depend on earlier runs.
 #[test]
-fn a_seed_does_the_same_again() {
+fn same_seed_gives_the_same_run() {
     for seed in 0..50 {
         let first = world::run(seed, None, true).notes;
         for (line, again) in world::run(seed, None, true).notes.into_iter().zip(&first) {

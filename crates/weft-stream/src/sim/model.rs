@@ -1,21 +1,21 @@
-//! What must come of a connection: the bytes of each direction, in their order, each to one of
-//! those who hold its receiving end.
+//! A model of a connection's data: the bytes of each direction arrive in order, each at one of the
+//! holders of the receiving end.
 
 use std::collections::BTreeSet;
 
-/// What one call has sent.
+/// The bytes of one sending call.
 #[derive(Debug)]
 struct Sent {
     bytes: Vec<u8>,
-    /// The caller was killed in the middle: any part from the first byte on may have been sent.
+    /// The caller was killed during the call, or is in it: any prefix may have been sent.
     is_unsure: bool,
 }
 
-/// What a call has received.
+/// The result of one receiving call.
 #[derive(Clone)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// The caller was killed in the middle of a call for so many bytes at most.
+    /// The caller was killed in a call for at most this many bytes.
     Hole(usize),
 }
 
@@ -28,21 +28,21 @@ impl std::fmt::Debug for Piece {
     }
 }
 
-/// A place in what has been sent: the call, and the byte of it.
-type Place = (usize, usize);
+/// A position in the bytes sent: index of the call, and offset in its bytes.
+type Position = (usize, usize);
 
 /// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Direction {
     sent: Vec<Sent>,
-    /// A call is under way that sends.
+    /// A sending call is under way.
     is_sending: bool,
-    /// Calls under way that receive.
+    /// Number of receiving calls under way.
     receiving: usize,
-    /// Up to where all has been received: where nobody knows what was lost with its receiver,
-    /// several places.
-    places: BTreeSet<Place>,
-    /// What has been received while other calls were under way, in an order that nobody knows.
+    /// Positions up to which everything may have been received. There are several if a killed
+    /// receiver has taken an unknown number of bytes.
+    positions: BTreeSet<Position>,
+    /// Pieces received while other receiving calls were under way, so that their order is unknown.
     pieces: Vec<Piece>,
 }
 
@@ -52,7 +52,7 @@ impl Direction {
             sent: Vec::new(),
             is_sending: false,
             receiving: 0,
-            places: BTreeSet::from([(0, 0)]),
+            positions: BTreeSet::from([(0, 0)]),
             pieces: Vec::new(),
         }
     }
@@ -66,15 +66,15 @@ impl Direction {
         self.sent.push(Sent { bytes, is_unsure: true });
     }
 
-    /// It has sent so many bytes.
+    /// Ends a sending call that has sent `count` bytes.
     pub(super) fn end_send(&mut self, count: usize) -> Result<(), String> {
         self.is_sending = false;
         let last = self.sent.len() - 1;
         let call = &mut self.sent[last];
         call.bytes.truncate(count);
         call.is_unsure = false;
-        self.places.retain(|&(call, at)| call < last || at <= count);
-        if self.places.is_empty() {
+        self.positions.retain(|&(call, at)| call < last || at <= count);
+        if self.positions.is_empty() {
             return Err(format!(
                 "more than {count} bytes were received of a call that sent so many"
             ));
@@ -82,7 +82,7 @@ impl Direction {
         Ok(())
     }
 
-    /// The sender was killed.
+    /// Ends a sending call whose caller was killed.
     pub(super) fn lose_sender(&mut self) {
         self.is_sending = false;
     }
@@ -99,31 +99,31 @@ impl Direction {
         self.settle()
     }
 
-    /// The receiver of at most so many bytes was killed.
+    /// Ends a receiving call for at most `most` bytes whose caller was killed.
     pub(super) fn lose_receiver(&mut self, most: usize) -> Result<(), String> {
         self.pieces.push(Piece::Hole(most));
         self.receiving -= 1;
         self.settle()
     }
 
-    /// Whether something is certainly left to be received, whatever was lost, and whatever a call
-    /// that is under way has sent of its bytes.
+    /// Whether bytes are certainly unread, whatever was lost, and however much a call under way has
+    /// sent.
     pub(super) fn has_unread(&self) -> bool {
-        let is_empty = |&(call, at): &Place| {
+        let is_empty = |&(call, at): &Position| {
             let mut rest = self.sent[call..].iter().enumerate();
             rest.all(|(index, sent)| {
                 sent.is_unsure || if index == 0 { at } else { 0 } == sent.bytes.len()
             })
         };
-        self.receiving == 0 && !self.places.iter().any(is_empty)
+        self.receiving == 0 && !self.positions.iter().any(is_empty)
     }
 
-    /// Whether something may be left.
+    /// Whether bytes may be unread.
     pub(super) fn may_have_unread(&self) -> bool {
         let end = (self.sent.len(), 0);
         self.receiving > 0
             || !self.pieces.is_empty()
-            || self.places.iter().any(|&(call, at)| {
+            || self.positions.iter().any(|&(call, at)| {
                 (call, at) != end
                     && self.sent[call..].iter().any(|sent| !sent.bytes.is_empty())
                     && !(call + 1 == end.0 && at == self.sent[call].bytes.len())
@@ -135,18 +135,18 @@ impl Direction {
             return Ok(());
         }
         let pieces = std::mem::take(&mut self.pieces);
-        let places = self.orders(&self.places, &pieces);
-        if places.is_empty() {
-            let rest = self.places.iter().map(|&place| self.rest_from(place));
+        let positions = self.orders(&self.positions, &pieces);
+        if positions.is_empty() {
+            let rest = self.positions.iter().map(|&position| self.rest_from(position));
             let expected: Vec<_> = rest.collect();
             return Err(format!("received {pieces:?}, but expected was {expected:?}"));
         }
-        self.places = places;
+        self.positions = positions;
         Ok(())
     }
 
-    /// What has been sent from a place on, call by call.
-    fn rest_from(&self, (call, at): Place) -> Vec<String> {
+    /// The bytes sent from a position on, call by call.
+    fn rest_from(&self, (call, at): Position) -> Vec<String> {
         let calls = self.sent[call..].iter().enumerate();
         let text = calls.map(|(index, sent)| {
             let bytes =
@@ -157,52 +157,53 @@ impl Direction {
         text.collect()
     }
 
-    /// Where one may be after the pieces have been received in any order.
-    fn orders(&self, places: &BTreeSet<Place>, pieces: &[Piece]) -> BTreeSet<Place> {
-        if pieces.is_empty() || places.is_empty() {
-            return places.clone();
+    /// Possible positions after the pieces have been received in any order.
+    fn orders(&self, positions: &BTreeSet<Position>, pieces: &[Piece]) -> BTreeSet<Position> {
+        if pieces.is_empty() || positions.is_empty() {
+            return positions.clone();
         }
         let mut all = BTreeSet::new();
         for index in 0..pieces.len() {
             let mut rest = pieces.to_vec();
             let piece = rest.remove(index);
             let after = match &piece {
-                Piece::Bytes(bytes) => self.after(places, bytes),
-                Piece::Hole(most) => self.within(places, *most),
+                Piece::Bytes(bytes) => self.after(positions, bytes),
+                Piece::Hole(most) => self.within(positions, *most),
             };
             all.extend(self.orders(&after, &rest));
         }
         all
     }
 
-    fn after(&self, places: &BTreeSet<Place>, bytes: &[u8]) -> BTreeSet<Place> {
-        let mut places = places.clone();
+    fn after(&self, positions: &BTreeSet<Position>, bytes: &[u8]) -> BTreeSet<Position> {
+        let mut positions = positions.clone();
         for &byte in bytes {
-            let reached = places.iter().flat_map(|&place| self.closure(place));
-            let reached: BTreeSet<Place> = reached.collect();
-            let goes = |&&(call, at): &&Place| {
+            let reached = positions.iter().flat_map(|&position| self.closure(position));
+            let reached: BTreeSet<Position> = reached.collect();
+            let goes = |&&(call, at): &&Position| {
                 self.sent.get(call).is_some_and(|sent| sent.bytes.get(at) == Some(&byte))
             };
-            places = reached.iter().filter(goes).map(|&(call, at)| (call, at + 1)).collect();
+            positions = reached.iter().filter(goes).map(|&(call, at)| (call, at + 1)).collect();
         }
-        places
+        positions
     }
 
-    fn within(&self, places: &BTreeSet<Place>, most: usize) -> BTreeSet<Place> {
-        let mut all: BTreeSet<Place> = places.clone();
+    fn within(&self, positions: &BTreeSet<Position>, most: usize) -> BTreeSet<Position> {
+        let mut all: BTreeSet<Position> = positions.clone();
         let mut edge = all.clone();
         for _ in 0..most {
-            let reached = edge.iter().flat_map(|&place| self.closure(place));
-            let is_there =
-                |&(call, at): &Place| self.sent.get(call).is_some_and(|sent| at < sent.bytes.len());
+            let reached = edge.iter().flat_map(|&position| self.closure(position));
+            let is_there = |&(call, at): &Position| {
+                self.sent.get(call).is_some_and(|sent| at < sent.bytes.len())
+            };
             edge = reached.filter(is_there).map(|(call, at)| (call, at + 1)).collect();
             all.extend(&edge);
         }
         all
     }
 
-    /// A place, and those that are reached from it without a byte.
-    fn closure(&self, (mut call, mut at): Place) -> Vec<Place> {
+    /// A position, and those that are reached from it without a byte.
+    fn closure(&self, (mut call, mut at): Position) -> Vec<Position> {
         let mut all = vec![(call, at)];
         while let Some(sent) = self.sent.get(call) {
             let is_under_way = self.is_sending && call + 1 == self.sent.len();
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_in_their_order_are_right() {
+    fn bytes_in_order_are_accepted() {
         let mut direction = sent(&[b"abc", b"def"]);
         assert!(direction.has_unread());
         assert_eq!(receive(&mut direction, b"abcd"), Ok(()));
@@ -244,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_foreign_or_repeated_byte_is_wrong() {
+    fn missing_foreign_or_repeated_byte_is_rejected() {
         for bytes in [&b"bc"[..], b"abd", b"aab", b"abcdefg"] {
             assert!(receive(&mut sent(&[b"abc", b"def"]), bytes).is_err(), "{bytes:?}");
         }
     }
 
     #[test]
-    fn calls_at_once_may_return_in_any_order() {
+    fn concurrent_calls_may_return_in_any_order() {
         let mut direction = sent(&[b"abcdef"]);
         direction.begin_receive();
         direction.begin_receive();
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_with_a_killed_process_is_bounded() {
+    fn killed_receiver_loses_at_most_the_bytes_of_its_call() {
         let mut direction = sent(&[b"abcdef"]);
         direction.begin_receive();
         assert_eq!(direction.lose_receiver(2), Ok(()));

@@ -1,6 +1,6 @@
-//! A simulated process on Weft: its descriptor table, as the sockets library has one, and the hooks
-//! before and after each call. What it decides is the product's ([`crate::inheritance`],
-//! [`crate::holding`], [`crate::end`]).
+//! A simulated process on Weft: a descriptor table like that of the sockets library, and the hooks
+//! before and after each call. The decisions are made by the product's code
+//! ([`crate::inheritance`], [`crate::holding`], [`crate::end`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,19 +22,19 @@ use crate::reason::Reason;
 use crate::registry::Registry;
 use crate::tuple::Tuple;
 
-/// Where a socket is on its way to an end.
+/// How far a socket has come towards an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Not connected, as far as the library knows.
     Fresh,
     /// Accepted; the offer has not been found yet.
     Candidate,
-    /// Connected, with an end if there was room.
+    /// Connected, with an end if there was a free slot.
     Settled,
     Tcp,
 }
 
-/// What is known of a TCP socket, whatever descriptors stand for it.
+/// State of a TCP socket, shared by all descriptors that refer to it.
 #[derive(Debug)]
 pub(super) struct Stream {
     pid: Pid,
@@ -44,7 +44,7 @@ pub(super) struct Stream {
     pub(super) phase: Cell<Phase>,
     /// Bytes sent and received before there was an end.
     pub(super) counts: Cell<(u64, u64)>,
-    /// A thread is in the middle of a call that counts.
+    /// A thread is in a call whose bytes are counted.
     is_counting: Cell<bool>,
     descriptors: Cell<u32>,
     memory_is_gone: Rc<Cell<bool>>,
@@ -63,17 +63,17 @@ impl Drop for Stream {
 pub(super) struct Memory {
     pub(super) pid: Pid,
     pub(super) registry: &'static Registry,
-    /// It ends without a destructor.
+    /// The memory is gone, and no destructor runs.
     pub(super) is_gone: Rc<Cell<bool>>,
     table: RefCell<BTreeMap<RawFd, Rc<Stream>>>,
     forks: Cell<u32>,
-    /// A thread is about to fork: no other opens anything, or forks.
+    /// A thread is about to fork: no other thread opens a descriptor or forks.
     is_forking: Cell<bool>,
-    /// Closes and copies that have begun and not ended.
+    /// Number of closes and copies under way.
     changes_under_way: Cell<u32>,
-    /// Programs that are being started.
+    /// Number of program starts under way.
     starts_under_way: Cell<u32>,
-    /// Calls under way, by descriptor: programs do not close what they use.
+    /// Number of calls under way, by descriptor. Programs do not close a descriptor in use.
     pub(super) uses: RefCell<BTreeMap<RawFd, u32>>,
 }
 
@@ -93,7 +93,7 @@ impl Memory {
         })
     }
 
-    /// What a child gets by `fork`.
+    /// The copy that a child gets by `fork`.
     fn copy(&self, pid: Pid) -> Rc<Self> {
         let memory = Self {
             pid,
@@ -143,7 +143,7 @@ impl Memory {
         self.table.borrow().get(&fd).cloned()
     }
 
-    /// Whether no thread is in a call by this descriptor.
+    /// Whether no thread is in a call on this descriptor.
     pub(super) fn is_idle(&self, fd: RawFd) -> bool {
         !self.uses.borrow().contains_key(&fd)
     }
@@ -184,8 +184,8 @@ impl Memory {
     }
 }
 
-/// The calling process: the memory that it uses, and the number by which the kernel knows it. In a
-/// child of `vfork` the memory is its parent's.
+/// The calling process: the memory that it uses, and its process number. A child of `vfork` uses
+/// its parent's memory.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
     pub(super) memory: Rc<Memory>,
@@ -227,13 +227,13 @@ impl inheritance::Stream for Stream {
     fn born(&self) {}
 }
 
-/// A descriptor of the calling process.
+/// The kernel's handle for a descriptor of the calling process.
 pub(super) fn handle(fd: RawFd) -> Socket {
     with(|world| Socket { pid: world.current_pid(), fd })
 }
 
 impl Stream {
-    /// The end, after a look for an offer if there is none yet.
+    /// The end. Looks for an offer if there is none yet.
     pub(super) fn look(&self, fd: RawFd) -> Option<&End<Sim>> {
         if self.holding.end().is_none() && self.phase.get() == Phase::Candidate {
             let (tuple, cookie) = with(|world| {
@@ -249,14 +249,14 @@ impl Stream {
         self.holding.end()
     }
 
-    /// The same where no call that counts is under way: what that moves would be missed.
+    /// Looks for an offer while no counted call is under way, whose bytes would be missed.
     fn look_alone(&self, fd: RawFd) {
         self.begin_counting();
         self.look(fd);
         self.end_counting();
     }
 
-    /// One thread at a time makes calls that count.
+    /// Begins a counted call. One thread at a time makes such calls.
     pub(super) fn begin_counting(&self) {
         while self.is_counting.replace(true) {
             wait_for(Wait::Until(now() + 10_000));
@@ -319,7 +319,7 @@ impl Descriptors for Own {
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End<Sim>> {
         let is_borrower = self.pid != self.memory.pid;
         if is_borrower && with(|world| world.mutation) == Some(Mutation::DupForgotten) {
-            return None; // Which would make up for it.
+            return None; // Finding the end would hide the mutation.
         }
         let id = self.socket_of(fd)?;
         let ends = with(|world| {
@@ -337,12 +337,12 @@ impl Descriptors for Own {
     }
 }
 
-/// How a process goes on.
+/// What a process does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// With the next call.
+    /// It makes its next call.
     GoesOn,
-    /// It is another program now, on Weft or not.
+    /// It has become another program, on Weft or not.
     Becomes { is_on_weft: bool },
     /// The thread has ended.
     Ends,
@@ -352,9 +352,9 @@ fn waits_beside_close() -> bool {
     with(|world| world.mutation) != Some(Mutation::StartBesideClose)
 }
 
-/// The hooks: what is done before and after a call of the program's.
+/// The hooks: what the library does before and after a program's calls.
 impl Own {
-    /// A program on Weft begins: it looks for what it was started with.
+    /// Starts a program on Weft, which takes over the sockets that it was started with.
     pub(super) fn begin(pid: Pid) -> Self {
         let own = Self { memory: Memory::new(pid), pid };
         with(|world| world.memories.insert(pid, Rc::clone(&own.memory)));
@@ -391,7 +391,7 @@ impl Own {
         }
     }
 
-    /// The kernel has connected a socket.
+    /// Called when the kernel has connected a socket.
     fn offer(&self, stream: &Stream, fd: RawFd) {
         step();
         if stream.phase.get() != Phase::Fresh {
@@ -438,7 +438,8 @@ impl Own {
         }
     }
 
-    /// A close or a copy. The table and the kernel do not agree meanwhile: no program is started.
+    /// Runs a close or a copy. The table and the kernel disagree meanwhile, so no program is
+    /// started.
     fn changing(&self, change: impl FnOnce()) {
         let under_way = &self.memory.changes_under_way;
         under_way.set(under_way.get() + 1);
@@ -446,7 +447,7 @@ impl Own {
         under_way.set(under_way.get() - 1);
     }
 
-    /// A program is about to be started, until [`Own::end_to_start`].
+    /// Begins the start of a program, which [`Own::end_to_start`] ends.
     fn begin_to_start(&self) {
         let under_way = &self.memory.starts_under_way;
         under_way.set(under_way.get() + 1);
@@ -496,7 +497,8 @@ impl Own {
         if let Some(end) = stream.look(fd) {
             end.shut_write();
         } else {
-            stream.phase.set(Phase::Tcp); // The product remembers it; here there is no end then.
+            // The product remembers the shutdown. Here the socket gets no end any more.
+            stream.phase.set(Phase::Tcp);
         }
         stream.end_counting();
         step();
@@ -540,7 +542,7 @@ impl Own {
         });
     }
 
-    /// The process becomes another program, unless that fails.
+    /// Makes the process another program, unless that fails.
     pub(super) fn exec(&self) -> Next {
         self.begin_to_start();
         let rests = inheritance::prepare(self, inheritance::Heir::Self_).is_for_weft();
@@ -561,7 +563,7 @@ impl Own {
         Next::Becomes { is_on_weft: rests || !program::is_foreign() }
     }
 
-    /// `posix_spawn(3)`, with copies of these descriptors.
+    /// `posix_spawn(3)` with copies of these descriptors.
     pub(super) fn spawn(&self, copies: &[RawFd]) {
         let is_late = with(|world| world.mutation) == Some(Mutation::LeavesLate);
         let prepare = || inheritance::prepare(self, inheritance::Heir::Child(copies));
@@ -592,8 +594,8 @@ impl Own {
         self.end_to_start();
     }
 
-    /// `vfork(2)`: the child uses this process's memory until it becomes a program or ends, and
-    /// this thread sleeps until then.
+    /// `vfork(2)`: the child uses this process's memory until it becomes a program or ends. This
+    /// thread sleeps until then.
     pub(super) fn vfork(&self) {
         step();
         let child = with(|world| {
@@ -604,7 +606,7 @@ impl Own {
         });
         let own = Self { memory: Rc::clone(&self.memory), pid: child };
         spawn(child, move || {
-            // What it does to its descriptors is not the parent's.
+            // Changes of the child's descriptors do not affect the parent.
             let fds = own.memory.fds();
             for fd in fds {
                 if with(|world| world.rng.u8(..4) == 0) {
@@ -621,7 +623,7 @@ impl Own {
             }
             let mut estate = inheritance::prepare(&own, inheritance::Heir::Borrower);
             while with(|world| world.rng.u8(..16) == 0) {
-                estate.take_back(); // There is no such program. There may be another one.
+                estate.take_back(); // There is no such program. The child may try another one.
                 step();
                 estate = inheritance::prepare(&own, inheritance::Heir::Borrower);
             }
@@ -645,12 +647,13 @@ impl Own {
         step();
         with(|world| {
             world.host.pass(self.pid, fd, to);
-            // If nobody receives it, nobody takes the wakeups that it holds: the kernel resets.
+            // If no process receives it, its wakeups stay unread, and the kernel resets the
+            // connection.
             world.connections[stream.socket / 2].may_reset = true;
         });
     }
 
-    /// Receives what has been passed.
+    /// Receives a socket that has been passed.
     pub(super) fn receive_passed(&self) {
         step();
         let received = with(|world| {
@@ -666,7 +669,7 @@ impl Own {
         with(|world| world.host.show(self.pid, fd));
     }
 
-    /// `exit(3)`: all threads end.
+    /// `exit(3)`: ends all threads.
     pub(super) fn exit(&self) {
         let fds = self.memory.fds();
         for fd in fds {
@@ -677,7 +680,7 @@ impl Own {
         }
         step();
         if !self.memory.uses.borrow().is_empty() {
-            // A thread that ends in the middle of a call may have been woken just now.
+            // A thread that ends in a call may have been woken just now.
             with(|world| world.abandon(self.pid));
         }
         end_process(self.pid, true);

@@ -1,4 +1,4 @@
-//! What programs do: whatever there is to do, with a preference for what moves bytes.
+//! The simulated programs: random calls, most of which move bytes.
 
 use std::io::IoSliceMut;
 use std::os::fd::RawFd;
@@ -20,19 +20,19 @@ use crate::inheritance;
 use crate::kernel::Kernel as _;
 use crate::reason::Reason;
 
-/// Bytes of one call.
+/// Maximum length of one call.
 const LEN_MAX: usize = 120;
-/// How long a reader sleeps where only the peer can wake it, and a writer likewise.
+/// How long a reader sleeps if only the peer can wake it, and then the same for a writer.
 const FUTEX_WAIT_TIME: u64 = 10_000_000;
 const WRITER_SLEEP: u64 = 20_000_000;
 const PROCESSES_MAX: usize = 6;
 
-/// Whether the next program is one without Weft.
+/// Whether the next program runs without Weft.
 pub(super) fn is_foreign() -> bool {
     with(|world| world.plan.foreigners && world.rng.bool())
 }
 
-/// A program from its start.
+/// Runs a program from its start.
 pub(super) fn begin(pid: Pid, is_on_weft: bool) {
     let mut is_on_weft = is_on_weft;
     loop {
@@ -47,7 +47,7 @@ pub(super) fn begin(pid: Pid, is_on_weft: bool) {
     }
 }
 
-/// A child of `fork` goes on.
+/// Continues in a child of `fork`.
 pub(super) fn go_on(own: Own) {
     let pid = own.pid;
     if let Next::Becomes { is_on_weft } = acts(&own) {
@@ -64,7 +64,7 @@ fn may_act() -> bool {
     })
 }
 
-/// The main thread.
+/// Runs the main thread.
 fn acts(own: &Own) -> Next {
     while may_act() {
         match act(own, true) {
@@ -74,7 +74,7 @@ fn acts(own: &Own) -> Next {
         step();
     }
     if one_in(4) {
-        end_process(own.pid, false); // As by a signal, or `_exit` by hand.
+        end_process(own.pid, false); // As by a signal or a direct `_exit`.
     } else {
         note(|| "exits".to_owned());
         own.exit();
@@ -85,13 +85,13 @@ fn acts(own: &Own) -> Next {
 fn act(own: &Own, is_main: bool) -> Next {
     let known = with(|world| world.host.known(own.pid));
     let is_ours = |&(fd, _): &(RawFd, _)| own.memory.find(fd).is_some();
-    // A copy that the library does not know goes to the kernel.
+    // The kernel alone handles a copy that the library does not know.
     let forgets = with(|world| world.mutation) == Some(Mutation::DupForgotten);
     let stray = known.iter().find(|it| forgets && !is_ours(it)).copied();
     let fds: Vec<_> = known.into_iter().filter(is_ours).map(|(fd, _)| fd).collect();
     let any = |fds: &[RawFd]| (!fds.is_empty()).then(|| fds[random(fds.len())]);
     let fd = any(&fds);
-    // What may be closed, or take another number, now that no program is being started.
+    // Descriptors that may be closed or replaced, once no program is being started.
     let idle = || -> Vec<RawFd> {
         own.wait_for_starts();
         let is_idle = |&fd: &RawFd| own.memory.find(fd).is_some() && own.memory.is_idle(fd);
@@ -166,8 +166,8 @@ fn act(own: &Own, is_main: bool) -> Next {
                 && let Some(stream) = own.memory.find(fd)
             {
                 note(|| format!("shutdown {fd}"));
-                // Nobody sends meanwhile: what the kernel takes between the mark and its own
-                // shutdown is lost (docs/internals/sockets.md).
+                // No thread may send meanwhile: bytes that the kernel takes between the mark and
+                // its own shutdown are lost (docs/internals/sockets.md).
                 let socket = stream.socket;
                 let begins = with(|world| {
                     let outgoing = world.outgoing(socket);
@@ -241,7 +241,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Counts a call by a descriptor while it is under way.
+/// Counts a call on a descriptor while it is under way.
 pub(super) fn using<R>(own: &Own, fd: RawFd, act: impl FnOnce() -> R) -> R {
     *own.memory.uses.borrow_mut().entry(fd).or_insert(0) += 1;
     let result = act();
@@ -254,7 +254,7 @@ pub(super) fn using<R>(own: &Own, fd: RawFd, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Tells the model of a call while it is under way.
+/// Reports a call to the model while it is under way.
 fn calling<R>(socket: SocketId, does: Does, act: impl FnOnce() -> R) -> R {
     with(|world| {
         let current = world.current();
@@ -268,7 +268,7 @@ fn calling<R>(socket: SocketId, does: Does, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The stream to send or receive by. No thread uses it before it is connected.
+/// The stream to send or receive on. A thread uses it only after it has been connected.
 fn usable(own: &Own, fd: RawFd) -> Option<Rc<Stream>> {
     let stream = own.memory.find(fd)?;
     (stream.phase.get() != Phase::Fresh).then_some(stream)
@@ -289,7 +289,7 @@ fn send(own: &Own, fd: RawFd, waits: bool) {
     });
 }
 
-/// One call that does not wait. `None`: somebody else is in the middle of one.
+/// Makes one call that does not wait. `None` if another thread is in one.
 fn send_once(stream: &Rc<Stream>, fd: RawFd) -> Option<Result<usize, Errno>> {
     let socket = stream.socket;
     let bytes = with(|world| {
@@ -361,7 +361,8 @@ fn check_send(socket: SocketId, sent: Result<usize, Errno>) {
     }));
 }
 
-/// Sleeps as `Stream::wait_for_room` of the sockets library does. `false`: it has looked enough.
+/// Sleeps like `Stream::wait_for_room` of the sockets library. `false` means that the caller gives
+/// up.
 fn wait_for_room(stream: &Stream, fd: RawFd) -> bool {
     let socket = stream.socket;
     calling(socket, Does::SleepForRoom, || {
@@ -417,7 +418,7 @@ fn sleep(socket: SocketId, wait: Wait) {
     calling(socket, Does::SleepForBytes, || wait_for(wait));
 }
 
-/// Waits as `Stream::wait_and_recv` of the sockets library does, and receives.
+/// Waits like `Stream::wait_and_recv` of the sockets library, and receives.
 fn wait_in_memory(
     end: &End<Sim>,
     stream: &Rc<Stream>,
@@ -445,7 +446,7 @@ fn wait_in_memory(
     if received == Err(Errno::AGAIN) { receive_once(stream, fd, most, look) } else { received }
 }
 
-/// One call that does not wait.
+/// Makes one call that does not wait.
 fn receive_once(stream: &Rc<Stream>, fd: RawFd, most: usize, how: How) -> Result<usize, Errno> {
     let socket = stream.socket;
     with(|world| world.incoming(socket).begin_receive());
@@ -500,14 +501,14 @@ fn finish_receive(socket: SocketId, fd: RawFd, bytes: &[u8], received: Result<us
                 Ok(())
             }
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(Errno::NOTCONN) => Ok(()), // As it was then.
+            Err(Errno::NOTCONN) => Ok(()), // The socket was not connected when the call was made.
             Err(error) => Err(format!("socket {socket} cannot receive for no reason: {error}")),
         }
     });
     check(result);
 }
 
-/// A program without Weft: the kernel's socket is all that it knows.
+/// Runs a program without Weft, which uses only the kernel's socket.
 fn foreign(pid: Pid) {
     while may_act() {
         let all = with(|world| world.host.known(pid));

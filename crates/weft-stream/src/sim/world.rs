@@ -1,5 +1,5 @@
-//! The simulated kernel as the product calls it, and the scheduler: whose step is next, who is
-//! killed, and what must be true after each step.
+//! The simulated kernel as the product calls it, and the scheduler, which chooses the next step,
+//! kills processes, and checks the state after each step.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -25,15 +25,15 @@ use crate::registry::Registry;
 use crate::sweep::sweep;
 use crate::tuple::Tuple;
 
-/// Slots that there are: few, so that the table is full now and then.
+/// Number of slots: so few that the table is sometimes full.
 const SLOTS: usize = 3;
-/// Views of the registry: processes beyond share them.
+/// Number of views of the registry. Further processes share them.
 const VIEWS: usize = 4;
-/// How long a thread that finds a lock taken sleeps before it asks whether the holder has died.
+/// How long a thread waits for a taken lock before it checks whether the holder has died.
 const LOCK_TIMEOUT: u64 = 2_000_000;
 /// Steps after which a run counts as endless.
 const STEPS_MAX: u32 = 60_000;
-/// Sleeps in a row that only their own limits have ended: nothing else is going on.
+/// Consecutive sleeps that end only by their timeouts, after which nothing counts as going on.
 const IDLE_MAX: u32 = 60;
 const NOTES_MAX: usize = 4_000;
 
@@ -54,11 +54,11 @@ pub(super) enum Wait {
     Nothing,
     Readable(SocketId),
     Writable(SocketId),
-    /// The word is not this any more, or it is this late.
+    /// Until the word has another value, or until this time.
     Word(&'static AtomicU32, u32, u64),
     Futex(FutexWord<'static>, u64),
     Until(u64),
-    /// The process has become a program, or has ended.
+    /// Until the process has become a program, or has ended.
     Borrower(Pid),
 }
 
@@ -66,13 +66,13 @@ pub(super) enum Wait {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Does {
     Send,
-    /// So many bytes at most.
+    /// Receives at most this many bytes.
     Receive(usize),
     SleepForBytes,
     SleepForRoom,
 }
 
-/// A call under way that the model knows of.
+/// A call under way that the model knows about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) socket: SocketId,
@@ -92,27 +92,27 @@ pub(super) struct Thread {
 /// What a run may contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// A kill in so many steps.
+    /// A process is killed in one of this many steps.
     pub(super) kills: Option<u32>,
     pub(super) credits: bool,
     pub(super) threads: bool,
     pub(super) foreigners: bool,
     pub(super) passes: bool,
     pub(super) room: usize,
-    /// How many pauses there are: one in so many system calls.
+    /// A thread pauses in one of this many system calls.
     pub(super) pauses: u8,
 }
 
-/// Two directions of a connection, and what may become of it.
+/// The two directions of a connection, and the ends that it may have.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// By the side that sends: 0 is the connector.
+    /// Indexed by the sending side; 0 is the connector.
     pub(super) directions: [Direction; 2],
-    /// A side has closed it and not received everything, or has sent to one that was closed.
+    /// A side has closed with bytes unread, or has sent to a closed socket: a reset is legitimate.
     pub(super) may_reset: bool,
-    /// A reset has been reported to a side.
+    /// A reset has been reported to the side.
     pub(super) reported: [bool; 2],
-    /// A side has shut down its writing half.
+    /// The side has shut down its writing half.
     pub(super) shut: [bool; 2],
 }
 
@@ -121,7 +121,7 @@ pub(super) struct State {
     pub(super) plan: Plan,
     pub(super) mutation: Option<Mutation>,
     now: u64,
-    /// What programs still do before they only end.
+    /// Number of acts before the programs only end.
     pub(super) acts: u32,
     pub(super) host: Host,
     pub(super) connections: Vec<Connection>,
@@ -136,7 +136,7 @@ pub(super) struct State {
     wrong: Option<String>,
     notes: VecDeque<String>,
     keeps_notes: bool,
-    /// Steps that moved something.
+    /// Number of steps that changed something.
     progress: u64,
     views: [&'static Registry; VIEWS],
 }
@@ -144,11 +144,11 @@ pub(super) struct State {
 thread_local! {
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
     static FIBERS: RefCell<Vec<Fiber>> = const { RefCell::new(Vec::new()) };
-    /// The time goes on from world to world.
+    /// The clock, which continues from one world to the next.
     static CLOCK: RefCell<u64> = const { RefCell::new(0) };
 }
 
-/// The registry, of which each process has a view of its own.
+/// Views of the registry; each process uses one.
 fn views() -> [&'static Registry; VIEWS] {
     thread_local! {
         static VIEWS_OPEN: [&'static Registry; VIEWS] = {
@@ -166,22 +166,22 @@ fn views() -> [&'static Registry; VIEWS] {
     VIEWS_OPEN.with(|views| *views)
 }
 
-/// Looks at the world. No pause may come meanwhile.
+/// Accesses the world. The thread must not pause meanwhile.
 pub(super) fn with<R>(look: impl FnOnce(&mut State) -> R) -> R {
     STATE.with_borrow_mut(|state| look(state.as_mut().expect("a world")))
 }
 
-/// A number below `end`.
+/// A random number below `end`.
 pub(super) fn random(end: usize) -> usize {
     with(|world| world.rng.usize(..end))
 }
 
-/// Once in so many times.
+/// `true` once in `count` calls, at random.
 pub(super) fn one_in(count: usize) -> bool {
     random(count) == 0
 }
 
-/// A system call: here the thread may be killed, and others go on.
+/// A system call, at which the thread may be killed and others may run.
 pub(super) fn step() {
     let pauses = with(|world| {
         let pauses = world.plan.pauses;
@@ -192,7 +192,7 @@ pub(super) fn step() {
     }
 }
 
-/// Sleeps until something is so.
+/// Sleeps until the condition of `wait` holds.
 pub(super) fn wait_for(wait: Wait) {
     with(|world| {
         let current = world.current.expect("a thread");
@@ -209,7 +209,7 @@ pub(super) fn note(text: impl FnOnce() -> String) {
     with(|world| world.note(text));
 }
 
-/// Something is wrong with the product.
+/// Records a failure of the product.
 pub(super) fn fail(what: String) {
     with(|world| {
         world.note(|| what.clone());
@@ -223,7 +223,7 @@ pub(super) fn check(result: Result<(), String>) {
     }
 }
 
-/// A process has ended, and with it the calling thread: after its hooks, or without.
+/// Ends a process and the calling thread, after the exit hooks have run or without them.
 pub(super) fn end_process(pid: Pid, has_closed: bool) {
     with(|world| {
         let own = world.current;
@@ -254,7 +254,7 @@ fn fill(buffers: Buffers<'_>, mut bytes: &[u8]) {
     }
 }
 
-/// A system call on a socket, if the descriptor is open.
+/// Makes a system call on a socket, if the descriptor is open.
 fn call<R>(
     socket: Socket,
     act: impl FnOnce(&mut Host, SocketId) -> Result<R, Errno>,
@@ -298,7 +298,7 @@ impl Threads for Sim {
     }
 
     fn wake(_: &AtomicU32, _: u32) {
-        // Who sleeps on a word looks at it before each of its steps.
+        // A thread that sleeps on a word checks it before each of its steps.
     }
 }
 
@@ -330,7 +330,7 @@ impl Kernel for Sim {
 
     fn put(socket: Socket, bytes: &[u8]) -> Result<usize, Errno> {
         if with(|world| world.mutation == Some(Mutation::LostWakeup) && world.rng.u8(..4) == 0) {
-            return Err(Errno::AGAIN); // Which says that something else will wake the peer.
+            return Err(Errno::AGAIN); // `EAGAIN` means that other bytes wake the peer.
         }
         let put = call(socket, |host, id| host.send(id, bytes));
         note(|| format!("  TCP {} takes a wakeup: {put:?}", socket.fd));
@@ -347,8 +347,8 @@ impl Kernel for Sim {
     }
 
     fn unread(socket: Socket) -> Result<usize, Errno> {
-        // Nobody goes on before this: it is at once behind the call before, and what happens until
-        // the next call happens in front of that.
+        // No thread runs before this call. It counts as a part of the call before, and the next
+        // call is a point at which others run.
         with(|world| {
             let id = world.host.socket_of(socket.pid, socket.fd).ok_or(Errno::BADF)?;
             Ok(world.host.unread(id))
@@ -380,7 +380,7 @@ impl Kernel for Sim {
     }
 
     fn reset_at_close(socket: Socket) {
-        // There is something unread now; before the process closes it, another thread may read.
+        // Bytes are unread now. Before this process closes the socket another thread may read them.
         with(|world| {
             if let Some(id) = world.host.socket_of(socket.pid, socket.fd)
                 && world.incoming(id).may_have_unread()
@@ -422,7 +422,7 @@ impl Kernel for Sim {
     }
 
     fn is_alive(pid: u32) -> bool {
-        // Nobody goes on before this, as before [`Kernel::unread`].
+        // No thread runs before this call, as for [`Kernel::unread`].
         with(|world| world.host.processes.contains_key(&pid))
     }
 
@@ -458,7 +458,7 @@ impl State {
             pauses: [1, 2, 4][rng.usize(..3)],
         };
         let acts = rng.u32(10..120);
-        // A second at least, so that the table is swept in each world.
+        // At least a second later, so that the table is swept in each world.
         let now = CLOCK.with_borrow_mut(|clock| {
             *clock += 3_600_000_000_000;
             *clock
@@ -533,7 +533,7 @@ impl State {
         fd
     }
 
-    /// What a socket receives.
+    /// The direction that a socket receives.
     pub(super) fn incoming(&mut self, socket: SocketId) -> &mut Direction {
         &mut self.connections[socket / 2].directions[1 - socket % 2]
     }
@@ -546,7 +546,7 @@ impl State {
         self.progress += 1;
     }
 
-    /// The kernel may have closed sockets.
+    /// Handles sockets that the kernel may have closed.
     pub(super) fn after_call(&mut self) {
         while let Some(socket) = self.host.closed.pop() {
             self.progress += 1;
@@ -569,7 +569,7 @@ impl State {
         self.current.map_or(0, |current| self.threads[current].pid)
     }
 
-    /// Ends a process at once, whatever its threads are doing.
+    /// Kills a process, whatever its threads are doing.
     fn kill(&mut self, pid: Pid) {
         self.note(|| format!("{pid} is killed"));
         self.end_threads(pid, None);
@@ -577,15 +577,15 @@ impl State {
         self.kill_but_current(pid);
     }
 
-    /// A process ends without a hook: a wakeup that nobody has taken is a byte that nobody has
-    /// read, and the kernel resets the connection for it.
+    /// Handles a process that ends without hooks. A wakeup that it has not taken is an unread byte,
+    /// for which the kernel resets the connection.
     pub(super) fn abandon(&mut self, pid: Pid) {
         for socket in self.host.unread_of(pid) {
             self.connections[socket / 2].may_reset = true;
         }
     }
 
-    /// The kernel gives back what a process has.
+    /// Releases what the kernel has of a process.
     fn kill_but_current(&mut self, pid: Pid) {
         if let Some(memory) = self.memories.remove(&pid) {
             memory.is_gone.set(true);
@@ -596,7 +596,7 @@ impl State {
         self.progress += 1;
     }
 
-    /// Ends the threads of a process but one.
+    /// Ends all threads of a process except `but`.
     pub(super) fn end_threads(&mut self, pid: Pid, but: Option<usize>) {
         for index in 0..self.threads.len() {
             let thread = &mut self.threads[index];
@@ -646,14 +646,14 @@ impl State {
         until.min()
     }
 
-    /// Whether no thread sleeps until there are bytes: one that does misses what a process that
-    /// gives up system calls takes.
+    /// Whether no thread sleeps until there are bytes. Such a thread would miss wakeups taken by a
+    /// process that leaves memory because of a seccomp filter.
     pub(super) fn is_nobody_asleep(&self) -> bool {
         let sleeps = |call: &Call| matches!(call.does, Does::SleepForBytes | Does::Receive(_));
         !self.threads.iter().any(|thread| thread.calls.iter().any(sleeps))
     }
 
-    /// Nobody's slot is another's, or nobody's.
+    /// Checks that no process holds a slot that is free.
     fn check_slots(&mut self) {
         for (pid, memory) in &self.memories {
             for stream in memory.streams() {
@@ -669,7 +669,7 @@ impl State {
         }
     }
 
-    /// Nothing goes on any more: every thread that sleeps does so for a reason.
+    /// Checks, when nothing goes on any more, that every sleeping thread has a reason to sleep.
     fn check_sleepers(&mut self) {
         for index in 0..self.threads.len() {
             let thread = &self.threads[index];
@@ -700,7 +700,7 @@ impl State {
     }
 }
 
-/// What became of a run.
+/// The result of a run.
 pub(super) struct Outcome {
     pub(super) wrong: Option<String>,
     pub(super) notes: VecDeque<String>,
@@ -771,7 +771,7 @@ fn schedule(fibers: &mut Vec<Option<Fiber>>) {
                         if world.wrong.is_some() {
                             return None;
                         }
-                        // As somebody does who has waited for long enough.
+                        // Kill a process, as a user does who has waited long enough.
                         let all: Vec<_> = world.host.processes.keys().copied().collect();
                         let victim = all[world.rng.usize(..all.len())];
                         world.kill(victim);
@@ -813,7 +813,7 @@ fn schedule(fibers: &mut Vec<Option<Fiber>>) {
     fail("it does not end".to_owned());
 }
 
-/// A world that has failed leaves nothing to the next.
+/// Releases the slots that a failed world has left.
 fn clear() {
     let registry = views()[0];
     for slot in 0..SLOTS {
@@ -821,7 +821,7 @@ fn clear() {
     }
 }
 
-/// All have gone: so have their slots, as soon as somebody looks.
+/// Checks that all slots are released by a sweep once all processes have gone.
 fn check_end() {
     with(|world| {
         world.host.close_listener();

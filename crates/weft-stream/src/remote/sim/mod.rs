@@ -1,10 +1,10 @@
-//! A seeded simulation of streams to another host: two ends, between them a wire whose operations
-//! take their time and may be lost at its end ([`net`]), a TCP connection that is as slow
-//! ([`relay`]), and two programs that do whatever there is to do ([`world`]). One thread runs it
-//! all; while an end waits, the other program goes on.
+//! A seeded simulation of streams to another host. It has two ends, a wire between them whose
+//! operations take time and are lost when it breaks ([`net`]), a TCP connection with delays
+//! ([`relay`]), and two programs that make random calls ([`world`]). One thread runs everything;
+//! while one end waits, the other program goes on.
 //!
-//! `WEFT_SIM_SEED=n` runs one seed again and `WEFT_SIM_SEEDS=n` that many, starting from a random
-//! one.
+//! `WEFT_SIM_SEED=n` repeats one seed, and `WEFT_SIM_SEEDS=n` runs `n` seeds, starting from a
+//! random one.
 
 mod net;
 mod relay;
@@ -18,28 +18,28 @@ use weft_testing::seeds::{self, Extent};
 
 use world::World;
 
-/// Seeds of an ordinary run.
+/// Number of seeds in an ordinary run.
 const EXTENT: Extent = Extent { at_least: 100, at_most: 1_000, time: Duration::from_secs(2) };
-/// Runs in which a defect must have shown.
+/// Number of seeds within which a mutation must be found.
 const MUTATED_SEEDS: u64 = 200;
 
-/// A defect to be found.
+/// A defect that the simulation has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutation {
-    /// The head is seen before the bytes.
+    /// The receiver sees the head before the bytes.
     HeadFirst,
-    /// Bytes do not arrive, though the head does.
+    /// Bytes do not arrive, although the head does.
     LostBytes,
-    /// The sender hears that bytes have been taken that have not.
+    /// The sender sees a tail beyond what the receiver has taken.
     TailEarly,
-    /// What was posted counts as arrived: who goes back to TCP does not wait for it.
+    /// Everything posted counts as arrived, so an end that falls back to TCP does not wait for it.
     DoneEarly,
-    /// The position where the stream goes back to TCP is published before all bytes have been
+    /// The position at which the stream falls back to TCP is published before all bytes have been
     /// posted.
     BackEarly,
     /// The sleeper is not woken.
     LostWakeup,
-    /// A thread that has announced that it sleeps does not look once more.
+    /// A thread that has announced its sleep does not check once more.
     SleepsUnasked,
 }
 
@@ -47,7 +47,7 @@ fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// Runs one seed with a defect, or without one.
+/// Runs one seed, with a mutation or without one.
 fn run(seed: u64, listener: &TcpListener, mutation: Option<Mutation>) -> Outcome {
     let world = World::new(seed, listener, mutation);
     let wrong = world.run().err().map(|wrong| format!("{wrong}\n{}", world.report()));
@@ -60,7 +60,8 @@ fn seeds() {
     seeds::run(EXTENT, |seed| run(seed, &listener, None).wrong);
 }
 
-/// The simulation is of use only if it can fail: each defect is found, by the check meant for it.
+/// Each mutation is found, by the check that is meant for it. A simulation that cannot fail is
+/// useless.
 #[test]
 fn every_mutation_is_found() {
     const OTHERS: &str = "are others";

@@ -1,4 +1,4 @@
-//! The network of a simulation: a queue pair's two directions ([`Rdma`]), and the kernel's TCP
+//! The simulated network: the two directions of a queue pair ([`Rdma`]), and the kernel's TCP
 //! connection, whose bytes go through a relay ([`super::relay`]).
 
 use std::cell::{RefCell, RefMut};
@@ -12,16 +12,16 @@ use super::Mutation;
 use super::relay::Relay;
 use super::world::WorldClock;
 
-/// What may take how long, in nanoseconds at most, and how much fits.
+/// Maximum delays in nanoseconds, and capacities.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
-    /// From posting to taking effect, and from there to the poster's hearing of it.
+    /// From posting to taking effect, and from there to the poster's completion.
     pub(super) wire: u64,
-    /// A piece of what goes over TCP.
+    /// For one piece of the TCP stream.
     pub(super) tcp: u64,
-    /// Until a thread runs that has been woken.
+    /// Until a thread that has been woken runs.
     pub(super) thread: u64,
-    /// Operations under way.
+    /// Number of operations under way.
     pub(super) under_way: u64,
 }
 
@@ -37,19 +37,19 @@ impl Setup {
 struct Operation {
     due: u64,
     ticket: Ticket,
-    /// Places of the ring that are still to be written.
+    /// Offsets and lengths in the ring that are still to be written.
     bytes: Vec<(usize, usize)>,
     words: Vec<(usize, u64)>,
 }
 
-/// What the poster is to hear.
+/// A completion on its way to the poster.
 #[derive(Debug)]
 struct Answer {
     due: u64,
     ticket: Ticket,
 }
 
-/// What one end posts.
+/// The operations that one end posts.
 #[derive(Debug, Default)]
 struct Line {
     operations: VecDeque<Operation>,
@@ -57,7 +57,7 @@ struct Line {
     posted: Ticket,
     done: Ticket,
     is_broken: bool,
-    /// When its poster hears that the connection has ended.
+    /// When the poster learns that the connection has ended.
     breaks: Option<u64>,
 }
 
@@ -69,15 +69,15 @@ pub(super) struct Inner {
     ends: [Weak<End>; 2],
     lines: [Line; 2],
     is_cut: bool,
-    /// When a thread of the process gets to what the peer wants that goes back to TCP.
+    /// When a thread of the process handles the peer's request to fall back to TCP.
     wishes: [Option<u64>; 2],
     pub(super) relay: Relay,
     pub(super) mutation: Option<Mutation>,
-    /// How often the defect has come to pass.
+    /// How often the mutation has had an effect.
     pub(super) mutated: u32,
 }
 
-/// The network, known to both ends.
+/// The network, shared by both ends.
 #[derive(Clone, Debug)]
 pub(super) struct Net(Rc<RefCell<Inner>>);
 
@@ -116,7 +116,7 @@ impl Net {
 }
 
 impl Inner {
-    /// Time passes, and what is due happens.
+    /// Lets time pass, and performs what is due.
     pub(super) fn advance(&mut self, ns: u64) {
         self.now += ns;
         for side in 0..2 {
@@ -135,13 +135,13 @@ impl Inner {
         self.relay.advance(self.now, tcp, &mut self.rng);
     }
 
-    /// A moment passes, as between any two instructions.
+    /// Lets a short time pass, as between any two instructions.
     fn moment(&mut self) {
         let ns = self.rng.u64(..400);
         self.advance(ns);
     }
 
-    /// When something is to happen of itself.
+    /// When the next event is due.
     pub(super) fn next_due(&self) -> Option<u64> {
         let of_lines = self.lines.iter().flat_map(|line| {
             let operation = line.operations.front().map(|operation| operation.due);
@@ -153,17 +153,17 @@ impl Inner {
         of_lines.flatten().chain(wishes).chain(self.relay.next_due()).min()
     }
 
-    /// Whether the peer's wish is to be handled now, which happens once.
+    /// Whether the peer's request is to be handled now. Returns `true` once.
     pub(super) fn take_wish(&mut self, side: usize) -> bool {
         self.wishes[side].take_if(|due| *due <= self.now).is_some()
     }
 
-    /// Nobody is there any more to hear of wishes.
+    /// Drops a request whose receiver is gone.
     pub(super) fn drop_wish(&mut self, side: usize) {
         self.wishes[side] = None;
     }
 
-    /// The connection between the queue pairs ends: what is under way is lost.
+    /// Ends the connection between the queue pairs. Operations under way are lost.
     pub(super) fn cut(&mut self) {
         self.is_cut = true;
         for side in 0..2 {
@@ -175,8 +175,8 @@ impl Inner {
         }
     }
 
-    /// An end has destroyed its queue pair, or will have none: what was under way is lost, and the
-    /// peer hears of it.
+    /// Destroys the queue pair of an end, or its chance to get one. Operations under way are lost,
+    /// and the peer learns of it.
     pub(super) fn leave(&mut self, side: usize) {
         let longest = 2 * self.setup.wire;
         let due = self.now + self.rng.u64(..=longest);
@@ -188,12 +188,12 @@ impl Inner {
         self.is_cut = true;
     }
 
-    /// The window in which an end writes, if it is still there.
+    /// The window of an end, if it still exists.
     fn end(&self, side: usize) -> Option<Rc<End>> {
         self.ends[side].upgrade()
     }
 
-    /// Bytes may be placed at any time before the word behind them.
+    /// Places some bytes early: they may arrive at any time before the word behind them.
     fn place_early(&mut self, side: usize) {
         if self.lines[side].operations.is_empty() || self.rng.bool() {
             return;
@@ -232,7 +232,7 @@ impl Inner {
                 operation.bytes.iter().for_each(|&(at, len)| self.place(side, at, len));
             }
             let Some(peer) = self.end(1 - side) else {
-                continue; // It has gone, and answers nothing.
+                continue; // The peer has gone, so there is no completion.
             };
             for &(word, value) in &operation.words {
                 let value = self.mutated_word(&peer, word, value);
@@ -256,7 +256,7 @@ impl Inner {
         }
     }
 
-    /// What an end hears instead of a word.
+    /// The value that the receiver sees instead of a word.
     fn mutated_word(&mut self, peer: &End, word: usize, value: u64) -> u64 {
         let mutation = self.mutation;
         let is = |changed: StateWord, early: Mutation| {
@@ -271,7 +271,7 @@ impl Inner {
         instead
     }
 
-    /// What an end says instead of where it goes back to TCP.
+    /// The position that an end publishes for its fallback instead of the right one.
     fn mutated_back(&mut self, side: usize, word: StateWord, value: u64) -> u64 {
         if self.mutation != Some(Mutation::BackEarly) || word != StateWord::Back {
             return value;

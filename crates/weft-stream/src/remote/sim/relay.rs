@@ -1,5 +1,5 @@
-//! Two TCP connections and what lies between them: pieces of the stream are delayed and cut as the
-//! seed says, and both kinds of end go on behind them.
+//! A relay between two TCP connections. It delays the stream in pieces as the seed says, and
+//! forwards both kinds of end behind them.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -17,25 +17,25 @@ enum End {
     Reset,
 }
 
-/// One direction, by its sender.
+/// One direction of the relay.
 #[derive(Debug, Default)]
 struct Pipe {
     pieces: VecDeque<(u64, Vec<u8>)>,
     end: Option<(u64, End)>,
-    /// Nothing more is read, or brought.
+    /// Nothing more is read from the sender, or delivered.
     is_over: bool,
     last: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// Towards each end; `None` once that has been reset.
+    /// The sockets towards the two ends; `None` once that connection has been reset.
     sockets: [Option<TcpStream>; 2],
     pipes: [Pipe; 2],
 }
 
 impl Relay {
-    /// The relay, and the sockets of both ends.
+    /// Creates the relay, and the sockets of both ends.
     pub(super) fn new(listener: &TcpListener) -> (Self, [TcpStream; 2]) {
         let pairs = [(); 2].map(|()| {
             let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("accepts");
@@ -61,11 +61,11 @@ impl Relay {
         self.pipes.iter().filter_map(due).min()
     }
 
-    /// Takes what the ends have sent, and brings what is due.
+    /// Reads what the ends have sent, and delivers what is due.
     pub(super) fn advance(&mut self, now: u64, delay: u64, rng: &mut fastrand::Rng) {
         for side in 0..2 {
             self.take(side, now, delay, rng);
-            self.bring(side, now, rng);
+            self.deliver(side, now, rng);
         }
     }
 
@@ -86,7 +86,7 @@ impl Relay {
         }
     }
 
-    fn bring(&mut self, side: usize, now: u64, rng: &mut fastrand::Rng) {
+    fn deliver(&mut self, side: usize, now: u64, rng: &mut fastrand::Rng) {
         let [one, other] = &mut self.pipes;
         let (pipe, back) = if side == 0 { (one, other) } else { (other, one) };
         let Some(to) = self.sockets[1 - side].as_mut() else {
@@ -103,7 +103,7 @@ impl Relay {
                 Ok(sent) => drop(bytes.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => {
-                    // The kernel says only once that it has gone.
+                    // The kernel reports only once that the connection has gone.
                     pipe.pieces.clear();
                     back.end = Some((back.last.max(now), End::Reset));
                 }
@@ -119,8 +119,9 @@ impl Relay {
         {
             match end {
                 End::Fin => {
-                    let _ = to.shutdown(Shutdown::Write); // Unless it has been reset.
-                    pipe.end = Some((NEVER, End::Fin)); // It has been brought.
+                    // It fails if the connection has been reset.
+                    let _ = to.shutdown(Shutdown::Write);
+                    pipe.end = Some((NEVER, End::Fin)); // It has been delivered.
                 }
                 End::Reset => {
                     let _ = sockopt::set_socket_linger(&*to, Some(Duration::ZERO));

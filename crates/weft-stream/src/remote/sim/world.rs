@@ -1,4 +1,4 @@
-//! Two programs, each with its end, and what must come of what they do.
+//! Two programs, each with one end, and the checks of what they observe.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,18 +25,18 @@ use crate::end::Carrier;
 use crate::how::How;
 
 const MSG_NOSIGNAL: i32 = 0x4000;
-/// Bytes of one call.
+/// Maximum length of one call.
 const LEN_MAX: usize = 2 * RING_LEN;
-/// After so many bytes those of a direction repeat themselves.
+/// The bytes of a direction repeat with this period.
 const PERIOD: usize = 65_521;
-/// What the programs do before they only bring it to an end, and until then.
+/// Number of acts after which the programs only finish, and the limit for finishing.
 const ACTS: u32 = 60;
 const ACTS_MAX: u32 = 4_000;
-/// How long what is at rest is given, in real time: the kernel's TCP may be late.
+/// Real time for which a check waits for the kernel's TCP, which may be late.
 const LATE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// The same where a defect is expected.
+/// The same when a mutation is expected to fail the run.
 const MUTATED_LATE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// Lines of a report.
+/// Number of lines in a report.
 const NOTES_MAX: usize = 200;
 
 pub(super) type Check = Result<(), String>;
@@ -44,16 +44,16 @@ pub(super) type Check = Result<(), String>;
 /// What a run may contain.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
-    /// One in so many acts.
+    /// One in this many acts breaks the wire.
     breaks: Option<u32>,
     leaves: Option<u32>,
     kills: bool,
-    /// Two threads of a program wait for bytes, others read meanwhile.
+    /// Two threads of a program wait for bytes while others read.
     crowds: bool,
-    /// Reading ends before the stream does.
+    /// A program may close before the stream has ended.
     closes_early: bool,
     large: bool,
-    /// The programs begin to send late.
+    /// The programs send their first bytes late.
     shy: bool,
     /// There is no wire.
     stays: bool,
@@ -64,22 +64,22 @@ struct Plan {
 struct Side {
     end: Option<Rc<End>>,
     socket: Option<Rc<TcpStream>>,
-    /// Bytes whose sending has succeeded; and with those of a call that has not returned.
+    /// Bytes that were sent successfully, and the same including the call under way.
     sent: u64,
     offered: u64,
     received: u64,
     sleepers: u32,
     has_shut_write: bool,
     has_shut_read: bool,
-    /// In the middle of it: the peer may hear of it before it is over.
+    /// A close is under way: the peer may notice it before it is over.
     is_closing: bool,
-    /// Closed, and that was to be a reset.
+    /// Whether the close was to be a reset, once the side has closed.
     closed: Option<bool>,
-    /// What the peer had sent when it closed.
+    /// What this side had received when it closed.
     closed_at: u64,
-    /// The first that ended what it reads: an error, or none.
+    /// How reading ended first: with an error or without; `None` if it has not.
     ended: Option<Option<Errno>>,
-    /// A reset has been reported to it, which happens once.
+    /// A reset has been reported to the program, which happens once.
     is_reported: bool,
 }
 
@@ -87,9 +87,9 @@ pub(super) struct World {
     net: Net,
     plan: Plan,
     sides: [RefCell<Side>; 2],
-    /// In a call.
+    /// The side is in a call.
     busy: [Cell<bool>; 2],
-    /// A thread of it goes back to TCP.
+    /// A thread of the side falls back to TCP.
     leaving: [Cell<bool>; 2],
     acts: Cell<u32>,
     is_cut: Cell<bool>,
@@ -101,11 +101,11 @@ pub(super) struct World {
 impl World {
     fn now(&self) -> u64 {
         let mut net = self.net.lock();
-        net.now += 20; // Who only looks at the clock does so in time, too.
+        net.now += 20; // Time also passes for a thread that only reads the clock.
         net.now
     }
 
-    /// Somebody waits for so many nanoseconds.
+    /// Lets a thread wait for this many nanoseconds while others act.
     fn pass(&self, ns: u64) {
         let acts = self.random(|rng| [0, 0, 0, 1, 6][rng.usize(..5)]);
         for _ in 0..acts {
@@ -113,7 +113,7 @@ impl World {
             self.act_of_somebody();
         }
         let mut net = self.net.lock();
-        // A wait for what does not come is cut short.
+        // Do not wait long when nothing is due.
         let next = net.next_due().map_or(u64::MAX, |due| due.saturating_sub(net.now));
         net.advance(ns.max(next.min(1_000_000)));
         drop(net);
@@ -170,13 +170,13 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// What a side sends from a position on.
+/// The bytes that a side sends from a position on.
 fn stream(side: usize, at: u64, len: usize) -> &'static [u8] {
     let start = (at + 1_000 * side as u64) as usize % PERIOD;
     &table()[start..start + len]
 }
 
-/// Several buffers on the parts of one, as programs name them.
+/// Splits one buffer into several, as programs do.
 fn parts<'a>(mut rest: &'a mut [u8], rng: &mut fastrand::Rng) -> Vec<IoSliceMut<'a>> {
     let mut parts = Vec::new();
     while parts.len() < 3 && rng.bool() {
@@ -203,12 +203,12 @@ impl World {
             stays: rng.u8(..16) == 0,
         };
         if mutation.is_some() {
-            // What goes wrong must be the mutation's fault.
+            // Exclude other reasons for a failure.
             (plan.breaks, plan.kills) = (None, false);
             plan.leaves = None;
             if let Some(Mutation::DoneEarly | Mutation::BackEarly) = mutation {
                 plan.leaves = Some(4);
-                (setup.wire, setup.tcp) = (20_000_000, 0); // So that TCP overtakes.
+                (setup.wire, setup.tcp) = (20_000_000, 0); // TCP overtakes the wire.
             }
             (plan.closes_early, plan.stays) = (false, false);
             setup.wire = setup.wire.max(1_000);
@@ -274,7 +274,7 @@ impl World {
         draw(&mut self.net.lock().rng)
     }
 
-    /// Whether one in `count` times.
+    /// `true` once in `count` calls, at random.
     fn chance(&self, count: u32) -> bool {
         self.random(|rng| rng.u32(..count)) == 0
     }
@@ -288,7 +288,7 @@ impl World {
         self.acts.get() >= ACTS
     }
 
-    /// Runs it to the end.
+    /// Runs the world to its end.
     pub(super) fn run(&self) -> Check {
         while self.wrong.borrow().is_none() && !self.is_over() {
             if self.acts.get() >= ACTS_MAX {
@@ -304,7 +304,7 @@ impl World {
             }
         }
         for side in &self.sides {
-            // Ends go before the sockets do.
+            // Drop the ends before the sockets.
             let end = side.borrow_mut().end.take();
             drop(end);
         }
@@ -315,7 +315,7 @@ impl World {
         self.sides.iter().all(|side| side.borrow().closed.is_some())
     }
 
-    /// One that is in no call does something. `Some(false)`: it can only wait.
+    /// Lets a side that is in no call act. `Some(false)` if both can only wait.
     fn act_of_somebody(&self) -> Option<bool> {
         if self.wrong.borrow().is_some() {
             return None;
@@ -337,7 +337,7 @@ impl World {
         acted
     }
 
-    /// Everybody sleeps: something must be under way, or nothing be there to be read.
+    /// Handles that all threads sleep: an event must be due, or nothing may be unread.
     fn rest(&self) {
         let due = {
             let mut net = self.net.lock();
@@ -358,7 +358,8 @@ impl World {
         }
     }
 
-    /// Nobody does anything until nothing is under way: nobody must be asleep then who has bytes.
+    /// Lets everything under way finish without an act. No thread may sleep then while its end has
+    /// bytes.
     fn lull(&self) {
         loop {
             let mut net = self.net.lock();
@@ -381,7 +382,7 @@ impl World {
         }
     }
 
-    /// Whether the kernel wakes who sleeps, which it may do late.
+    /// Whether the kernel wakes the side's sleepers, perhaps late.
     fn is_readable_soon(&self, side: usize) -> bool {
         let limit = if self.mutation.is_some() { MUTATED_LATE } else { LATE };
         self.is_readable(side) || {
@@ -392,7 +393,7 @@ impl World {
 
     // ---- Programs ----
 
-    /// Whether there was something to do.
+    /// Lets a side act. `false` if there was nothing to do.
     fn act(&self, side: usize) -> bool {
         let (sleepers, closed, idle) = {
             let this = self.sides[side].borrow();
@@ -402,7 +403,7 @@ impl World {
             return false;
         }
         if self.is_held(side) {
-            // What sends or ends would wait for another thread.
+            // A send or a close would block on another thread's lock.
             return sleepers == 0 && self.chance(2) && {
                 self.recv(side);
                 true
@@ -447,7 +448,7 @@ impl World {
         true
     }
 
-    /// What is left to do: to send no more, to read all, and to close.
+    /// Finishes: shuts down, reads everything, and closes.
     fn end(&self, side: usize, sleepers: u32, has_ended: bool) -> bool {
         let is_used = self.leaving[side].get();
         if has_ended && is_used {
@@ -473,7 +474,7 @@ impl World {
         true
     }
 
-    /// What other threads of the processes do, whatever the programs do meanwhile.
+    /// Runs the other threads of the processes, independently of the programs.
     fn background(&self) {
         self.decide();
         (0..2).for_each(|side| self.answer_leave(side));
@@ -483,7 +484,7 @@ impl World {
         let Some(end) = self.sides[side].borrow().end.clone() else {
             return self.net.lock().drop_wish(side);
         };
-        // That thread would wait for the lock.
+        // That thread would block on the lock.
         if self.is_held(side) || !self.net.lock().take_wish(side) {
             return;
         }
@@ -492,7 +493,7 @@ impl World {
         self.note(side, || "has answered".into());
     }
 
-    /// Whether a thread is in a call that others of the same end wait for.
+    /// Whether a thread is in a call whose lock others of the same end would wait for.
     fn is_held(&self, side: usize) -> bool {
         let this = self.sides[side].borrow();
         this.end.as_ref().is_some_and(|end| end.local().tx_lock.load(Ordering::Relaxed) != 0)
@@ -503,7 +504,7 @@ impl World {
         Some((this.end.clone()?, this.socket.clone()?))
     }
 
-    /// Both ends get their wires, or none, whatever the programs do meanwhile.
+    /// Gives the ends their wires, or none, independently of the programs.
     fn decide(&self) {
         for side in 0..2 {
             let Some(end) = self.sides[side].borrow().end.clone() else { continue };
@@ -531,7 +532,7 @@ impl World {
     fn send(&self, side: usize) {
         let Some((end, socket)) = self.parts_of(side) else { return };
         if end.is_pending() && self.sides[side].borrow().sent > 30_000 {
-            return; // The kernel's buffers are not what is tried.
+            return; // The run does not test the kernel's buffers.
         }
         let at = self.sides[side].borrow().sent;
         if self.plan.shy && at == 0 && !self.chance(8) {
@@ -551,17 +552,18 @@ impl World {
             }
             Ok(sent) => this.sent += sent as u64,
             Err(Errno::AGAIN) => {}
-            // A send after the peer's end fails so.
+            // A send after the peer's end fails like this.
             Err(Errno::PIPE) if excuse => this.is_reported |= !this.has_shut_write,
             Err(Errno::CONNRESET) if excuse => this.is_reported = true,
             Err(error) => self.fail(side, format!("{error:?} for no reason when sending")),
         }
         if sent != Err(Errno::CONNRESET) {
-            this.offered = this.sent; // Or it may have come to the peer all the same.
+            // After `ECONNRESET` the bytes may have reached the peer all the same.
+            this.offered = this.sent;
         }
     }
 
-    /// Whether there is a reason for a send to fail.
+    /// Whether a send has a reason to fail.
     fn excuse_to_send(&self, side: usize) -> bool {
         let (this, peer) = (self.sides[side].borrow(), self.sides[1 - side].borrow());
         self.is_cut.get()
@@ -577,7 +579,7 @@ impl World {
         let _ = self.try_recv(side, len, look);
     }
 
-    /// Whether there was something, or the end.
+    /// Receives. `true` if there were bytes, or the end.
     fn try_recv(&self, side: usize, len: usize, look: bool) -> bool {
         let Some((end, socket)) = self.parts_of(side) else { return false };
         let before = self.sides[side].borrow().received;
@@ -623,7 +625,7 @@ impl World {
         }
     }
 
-    /// The stream has ended for a reader.
+    /// Records and checks the end of the stream that a reader has seen.
     fn ended(&self, side: usize, error: Option<Errno>) {
         let peer = self.sides[1 - side].borrow();
         let mut this = self.sides[side].borrow_mut();
@@ -638,7 +640,7 @@ impl World {
             None if peer.closed.is_none() && !peer.is_closing && !peer.has_shut_write => {
                 self.fail(side, "an end that nobody has made");
             }
-            // Of what a process that was killed had under way, nothing is known.
+            // What a killed process had under way is unknown.
             None if !is_whole && !self.was_killed(&peer) => {
                 self.fail(side, format!("ends at {} of {}", this.received, peer.offered));
             }
@@ -675,7 +677,7 @@ impl World {
         }
     }
 
-    /// Goes to sleep as a call does that waits, if there is nothing.
+    /// Goes to sleep like a blocking call, if there is nothing to receive.
     fn sleep(&self, side: usize) {
         let Some((end, _)) = self.parts_of(side) else { return };
         end.begin_sleep();
@@ -715,14 +717,15 @@ impl World {
         poll(&mut set, Some(limit)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Everything that only tells.
+    /// Calls all the getters.
     fn look(&self, side: usize) {
         let Some((end, _)) = self.parts_of(side) else { return };
         let _ = (end.unread(), end.room(), end.is_writable(), end.is_full(), end.is_ending());
         let _ = (end.carrier_in(), end.carrier_out(), end.progress(), end.has_peer_shut());
     }
 
-    /// Where a defect of it is to be found, there must be something to go back from.
+    /// Whether the side may fall back. A mutation is found only if there is something to fall back
+    /// from.
     fn may_leave(&self, side: usize) -> bool {
         let Some((end, _)) = self.parts_of(side) else { return false };
         self.mutation.is_none() || end.carrier_out() == Carrier::Memory
@@ -730,7 +733,7 @@ impl World {
 
     fn leave(&self, side: usize) {
         let Some((end, socket)) = self.parts_of(side) else { return };
-        // One thread runs all: what the peer holds is not given back before this returns.
+        // One thread runs everything, so a lock that the peer holds would never be released.
         if self.is_held(1 - side) || self.leaving[side].replace(true) {
             return;
         }
@@ -745,7 +748,7 @@ impl World {
         self.leaving[side].set(false);
     }
 
-    /// Who gets the socket next needs to know of nothing but TCP.
+    /// Checks that the socket's next holder can use it as plain TCP.
     fn check_left(&self, side: usize, end: &End, took: u64) {
         const LONG_NS: u64 = 100_000_000;
         let (peer, is_closing) = {
@@ -776,7 +779,7 @@ impl World {
         self.sides[side].borrow_mut().has_shut_write = true;
         self.note(side, || "shuts down".into());
         end.shut_write(socket.as_fd());
-        let _ = socket.shutdown(Shutdown::Write); // Unless it has been reset.
+        let _ = socket.shutdown(Shutdown::Write); // It fails if the connection has been reset.
     }
 
     fn close(&self, side: usize) {
@@ -799,7 +802,7 @@ impl World {
         drop((parts, end));
     }
 
-    /// Whether the connection is to be reset.
+    /// Closes the end, and returns whether the connection is to be reset.
     fn close_end(&self, end: &End) -> bool {
         const TIMEOUT_NS: u64 = 2_000_000_000;
         let until = self.now() + TIMEOUT_NS;
@@ -815,7 +818,7 @@ impl World {
         matches!(closing, Closing::Reset)
     }
 
-    /// The process dies: the kernel ends the connection, and what the wire has under way is lost.
+    /// Kills the process: the kernel ends the connection, and what the wire has under way is lost.
     fn kill(&self, side: usize) {
         self.note(side, || "is killed".into());
         let mut this = self.sides[side].borrow_mut();
@@ -828,7 +831,7 @@ impl World {
         drop(parts);
     }
 
-    /// One that is still being connected gets a queue pair no more.
+    /// An end that is still to be connected gets no queue pair any more.
     fn forget(&self, side: usize, end: &End) {
         if end.is_pending() {
             self.net.lock().leave(side);
