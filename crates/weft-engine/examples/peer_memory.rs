@@ -1,10 +1,10 @@
-//! What a peer costs in memory: one that is connected (RC), and one of reliable datagrams (RD),
-//! each after a message has been exchanged with it.
+//! Measures the memory that a peer costs: a connected one (RC), and one of reliable datagrams (RD),
+//! each after one message has been exchanged with it.
 //!
 //!     cargo run --release --package weft-engine --example peer_memory [COUNT]
 //!
-//! Private memory of the process in RAM is compared before and after. Of kernel memory the sockets
-//! are not in it, of which RC has one for each connection, and RD one in all.
+//! The measure is the growth of the process's private memory in RAM. It does not include the
+//! kernel's memory for sockets: RC has one for each connection, RD one in total.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ use weft_engine::wr::Data;
 use weft_wire::rd::{Acknowledgement, End, HEADER_LEN, Header, Kind, parse, seal};
 
 const MESSAGE_LEN: usize = 64;
-/// Requests under way at a time.
+/// Number of requests in progress at a time.
 const BATCH: u16 = 64;
 
 fn main() {
@@ -39,7 +39,7 @@ fn main() {
     println!("{count} ends of reliable connections: {connected} bytes each");
 }
 
-/// Private memory in RAM, in bytes.
+/// The process's private memory in RAM, in bytes.
 fn memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let of = |name| {
@@ -66,7 +66,7 @@ fn reliable_datagrams(host: &Host, count: u16) -> usize {
             assert!(matches!(event, Some(Event::Completed { status: Status::Success, .. })));
         }
     };
-    // Buffers that all peers share.
+    // Allocate the buffers that all peers share.
     post(0);
     finish(1);
     let before = memory();
@@ -75,13 +75,13 @@ fn reliable_datagrams(host: &Host, count: u16) -> usize {
         (first..=last).for_each(post);
         finish(last - first + 1);
     }
-    // Until the last peers have the answer that makes them known.
+    // Wait until the last peers have the acknowledgement that completes their streams.
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(endpoint.peers(), usize::from(count) + 1);
     (memory() - before) / usize::from(count)
 }
 
-/// Plays all peers: says that everything has arrived.
+/// Answers for all peers: acknowledges everything that arrives.
 fn answer(socket: &UdpSocket) {
     let (mut buffer, origin) = (vec![0; 65_536], Instant::now());
     while let Ok((len, from)) = socket.recv_from(&mut buffer) {
@@ -112,7 +112,7 @@ fn answer(socket: &UdpSocket) {
     }
 }
 
-/// As the laboratory's `connections.c` has them: queues of 16, one posted receive.
+/// Creates connections as the laboratory's `connections.c` does: queues of 16, one posted receive.
 fn reliable_connections(host: &Host, count: u16) -> usize {
     let buffer = Memory::new(host, MESSAGE_LEN, Access::LOCAL_WRITE);
     let cq = Cq::new(&host.context, 65_536, None).unwrap();

@@ -182,7 +182,7 @@ impl Caller for Dialling {
         tcp::dial(Some(self.local), self.peer)
     }
 
-    fn greeting(&self, _: bool) -> Result<(Params, Vec<u8>)> {
+    fn mpa_request(&self, _: bool) -> Result<(Params, Vec<u8>)> {
         let qp = self.qp.upgrade().ok_or(Errno::CONNABORTED)?;
         let private_data = hello::append(&[], &qp.identity(), self.wanted);
         Ok((acceptor::params(&qp, tcp::crc_wanted(self.local, self.peer.ip())), private_data))

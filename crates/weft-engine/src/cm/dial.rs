@@ -108,7 +108,7 @@ impl dial::Caller for Call {
     }
 
     /// For a Weft peer the private data has our trailer.
-    fn greeting(&self, weft: bool) -> Result<(Params, Vec<u8>)> {
+    fn mpa_request(&self, weft: bool) -> Result<(Params, Vec<u8>)> {
         let private_data = match weft {
             true => hello::append(&self.private_data, &self.identity, 0),
             false => self.private_data.clone(),

@@ -1,25 +1,25 @@
-//! The RDMA port space, laid over the host's TCP and UDP ports.
+//! The RDMA port space, on top of the host's TCP and UDP ports.
 //!
-//! RDMA ports and TCP ports are different spaces to a program: tgtd listens on TCP port 3260 and on
-//! RDMA port 3260 at once. A foreign iWARP peer, on the other hand, looks for RDMA port P at TCP
-//! port P. So a listener on RDMA port P takes up to three ports of the host:
+//! RDMA ports and TCP ports are separate spaces to a program: tgtd listens on TCP port 3260 and on
+//! RDMA port 3260 at the same time. But a foreign iWARP peer connects to TCP port P to reach RDMA
+//! port P. So a listener on RDMA port P uses up to three ports of the host:
 //!
-//! * **UDP port P**, always when it is free. It makes the RDMA port ours (a second listener gets
-//!   `EADDRINUSE`), and Weft peers ask there for the TCP port ([`super::query`]).
-//! * **a TCP port of the kernel's choice**, which Weft peers connect to.
-//! * **TCP port P**, for foreign peers, when the program does not use it itself. A program that
-//!   wants it later gets it ([`super::claim`]), if it asks by the C library's `bind` and `listen`,
-//!   in front of which `weft run` puts hooks.
+//! * **UDP port P**, if it is free. It reserves the RDMA port (a second listener gets
+//!   `EADDRINUSE`), and Weft peers query it for the TCP port ([`super::query`]).
+//! * **A TCP port of the kernel's choice**, which Weft peers connect to.
+//! * **TCP port P**, for foreign peers, if the program does not use it itself. A program that wants
+//!   it later gets it ([`super::claim`]), if it calls the C library's `bind` and `listen`, which
+//!   `weft run` hooks.
 //!
-//! Without the hooks TCP port P is bound at once but listens only
-//! [`PORT_GRACE`](super::limits::PORT_GRACE) later, because two sockets cannot listen on one port:
-//! a program that opens both of its listeners when it starts gets TCP port P in either order, if it
-//! sets `SO_REUSEADDR` as servers do. One that opens its TCP listener on P later than that finds
-//! the port taken, and so does one without `SO_REUSEADDR` that comes second. It should open it
-//! first.
+//! Without the hooks TCP port P is bound at once but listens only after
+//! [`PORT_GRACE`](super::limits::PORT_GRACE), because two sockets cannot listen on one port: a
+//! program that opens both of its listeners when it starts gets TCP port P in either order, if it
+//! sets `SO_REUSEADDR` as servers do. A program that opens its TCP listener on P after the grace
+//! time finds the port in use, and so does one without `SO_REUSEADDR` that opens it second. Such a
+//! program should open its TCP listener first.
 //!
-//! When a foreign program has UDP port P, TCP port P is the only way in and is taken at once,
-//! alone. A port of our own choice (the program bound port 0) is taken in both spaces at once, too.
+//! If a foreign program has UDP port P, TCP port P alone serves all peers and is opened at once. A
+//! port that we choose (the program bound port 0) is opened in both spaces at once, too.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -29,33 +29,33 @@ use super::option::Options;
 use super::socket;
 use crate::{Errno, Result};
 
-/// A bound RDMA port, on which nobody listens yet.
+/// A bound RDMA port that does not listen yet.
 #[derive(Debug)]
 pub(super) struct Port {
     address: SocketAddr,
     options: Options,
-    /// We chose the number, so no program means the TCP port when it names it.
+    /// Whether we chose the number, so that the program does not want the TCP port of that number.
     chosen: bool,
     datagram: Option<OwnedFd>,
     stream: Option<OwnedFd>,
 }
 
-/// What a listener works with.
+/// The sockets of a listener.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    /// Takes port queries.
+    /// Receives port queries.
     pub(super) datagram: Option<OwnedFd>,
-    /// Listens.
+    /// Listens for connections.
     pub(super) stream: OwnedFd,
-    /// Bound to the RDMA port itself; to listen later.
+    /// Bound to the RDMA port itself, to listen later.
     pub(super) foreign: Option<OwnedFd>,
 }
 
 impl Port {
-    /// Binds a port to listen on, or to connect from; port 0 is any.
+    /// Binds a port to listen on or to connect from; port 0 means any.
     ///
     /// # Errors
-    /// `EADDRINUSE` when the RDMA port is taken, `EACCES` for a port that needs privilege.
+    /// `EADDRINUSE` if the RDMA port is in use, `EACCES` for a port that needs privilege.
     pub(super) fn bind(address: SocketAddr, options: &Options) -> Result<Self> {
         if address.port() == 0 {
             Self::choose(address, options)
@@ -64,10 +64,10 @@ impl Port {
         }
     }
 
-    /// Binds a port that is only connected from.
+    /// Binds a port that is only used to connect from.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` when the address is not one of this host, or all ports are in use.
+    /// `EADDRNOTAVAIL` if the address is not this host's, or all ports are in use.
     pub(super) fn bind_source(address: SocketAddr, options: &Options) -> Result<Self> {
         let stream = bind(socket::stream(&address, options)?, &address)?;
         let address = socket::local_address(&stream)?;
@@ -99,7 +99,7 @@ impl Port {
                 let stream = bind(socket::stream(&address, options)?, &address);
                 (Some(datagram), stream.ok())
             }
-            // Another listener of ours has the TCP port bound, too, and then this fails; a foreign
+            // Another RDMA listener has the TCP port bound, too, so that this fails; a foreign
             // program that has only the UDP port does not stop us.
             Err(Errno::ADDRINUSE) => {
                 (None, Some(bind(socket::exclusive_stream(&address, options)?, &address)?))
@@ -109,7 +109,7 @@ impl Port {
         Ok(Self { address, options: *options, chosen: false, datagram, stream })
     }
 
-    /// The address, with the port.
+    /// The bound address and port.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -122,7 +122,7 @@ impl Port {
     /// Starts listening.
     ///
     /// # Errors
-    /// `EADDRINUSE` when somebody has started to listen on the port since it was bound.
+    /// `EADDRINUSE` if another socket has started to listen on the port since it was bound.
     pub(super) fn open(self) -> Result<Sockets> {
         let (stream, foreign) = match (self.stream, &self.datagram) {
             (Some(stream), None) => (stream, None),
@@ -138,10 +138,10 @@ impl Port {
     }
 }
 
-/// Lets a bound socket listen.
+/// Makes a bound socket listen.
 ///
 /// # Errors
-/// `EADDRINUSE` when another socket listens on the port.
+/// `EADDRINUSE` if another socket listens on the port.
 pub(super) fn listen(stream: &OwnedFd) -> Result<()> {
     rustix::net::listen(stream, BACKLOG_MAX.cast_signed())
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_rdma_port_is_taken_once() {
+    fn second_bind_of_an_rdma_port_is_eaddrinuse() {
         let first = Port::bind(free(), &OPTIONS).expect("a free port");
         assert_eq!(Port::bind(first.address(), &OPTIONS).unwrap_err(), Errno::ADDRINUSE);
         let address = first.address();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_may_listen_on_the_same_tcp_port_before_or_after() {
+    fn program_may_listen_on_the_tcp_port_of_the_same_number() {
         let address = free();
         let before = TcpListener::bind(address).expect("TCP is free");
         let port = Port::bind(address, &OPTIONS).expect("RDMA is free");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_udp_port_does_not_stop_a_listener() {
+    fn listener_works_when_a_foreign_program_has_the_udp_port() {
         let address = free();
         let _udp = UdpSocket::bind(address).expect("UDP is free");
         let sockets = Port::bind(address, &OPTIONS).expect("TCP is free").open().expect("sockets");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_of_both_families_live_together_with_af_only() {
+    fn wildcards_of_both_families_bind_one_port_with_af_only() {
         let only = Options { af_only: Some(true), ..OPTIONS };
         let four = Port::bind("0.0.0.0:0".parse().unwrap(), &OPTIONS).expect("a port");
         let mut six: SocketAddr = "[::]:0".parse().expect("an address");

@@ -1,4 +1,4 @@
-//! A listener of the datagram space: takes requests for its queue pair, and answers them.
+//! A listener of the datagram port space: receives lookups of its queue pair and answers them.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -14,13 +14,13 @@ use crate::reactor::{Handle, Source};
 use crate::timer::Timer;
 use crate::watched::Watched;
 
-/// Who listens.
+/// The identifier that listens.
 pub(super) trait Host: Send + Sync {
-    /// A client asks. Returns false when the question cannot be taken; the client asks again.
+    /// Handles a client's lookup. Returns false if it cannot be queued; the client then repeats it.
     fn asked(&self, inquiry: Arc<Inquiry>, private_data: Vec<u8>) -> bool;
 }
 
-/// A listener.
+/// A listener for datagrams.
 pub(super) struct Service {
     this: Weak<Self>,
     reactor: Handle,
@@ -32,23 +32,23 @@ pub(super) struct Service {
 
 #[derive(Default)]
 struct State {
-    /// Until it is closed.
+    /// `None` once the service is closed.
     watched: Option<Watched<Arc<UdpSocket>>>,
-    /// There are more messages, and the edge will not come again.
+    /// Runs if messages are left, because the edge-triggered event will not come again.
     more: Option<Timer>,
-    /// Requests that were taken, by client and nonce, with the answer once there is one: clients
-    /// ask until they hear it.
+    /// The lookups that were queued, by client and nonce, with the reply if there is one: clients
+    /// repeat a lookup until they get the reply.
     inquiries: HashMap<(SocketAddr, u64), Option<Reply>>,
-    /// The same, the oldest first.
+    /// The same keys, oldest first.
     order: VecDeque<(SocketAddr, u64)>,
 }
 
-/// A request that waits for the program.
+/// A lookup that waits for the program.
 pub(super) struct Inquiry {
     service: Arc<Service>,
-    /// Who asks.
+    /// The client's address.
     pub(super) from: SocketAddr,
-    /// At which address.
+    /// Our address that the client used.
     pub(super) to: SocketAddr,
     interface: u32,
     nonce: u64,
@@ -58,7 +58,7 @@ impl Service {
     /// Starts to listen on a bound socket.
     ///
     /// # Errors
-    /// What the reactor reports.
+    /// The reactor's errors.
     pub(super) fn start(
         reactor: Handle,
         socket: UdpSocket,
@@ -78,7 +78,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Stops listening. Requests that have been reported to the program can still be answered.
+    /// Stops listening. Lookups that have been reported to the program can still be answered.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.watched = None;
@@ -133,7 +133,7 @@ impl State {
 }
 
 impl Inquiry {
-    /// Answers.
+    /// Sends the answer.
     pub(super) fn answer(&self, status: u8, qp_num: u32, qkey: u32, private_data: &[u8]) {
         let private_data = private_data.to_vec();
         let reply = Reply { nonce: self.nonce, status, qp_num, qkey, private_data };
@@ -144,7 +144,7 @@ impl Inquiry {
         self.send(&message);
     }
 
-    /// A datagram that is lost is asked for again.
+    /// Sends a message. If it is lost, the client repeats its lookup.
     fn send(&self, message: &[u8]) {
         let (bytes, segment) = (0..message.len(), message.len());
         let is_link_local = matches!(self.to.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -168,7 +168,7 @@ impl Source for Service {
                     }
                 }
                 Err(crate::Errno::AGAIN) => return,
-                // Somebody to whom we answered has closed its port.
+                // An earlier answer met a closed port.
                 Err(_) => {}
             }
         }

@@ -1,19 +1,19 @@
-//! Finding the queue pair of a datagram service: what InfiniBand calls service ID resolution
-//! (InfiniBand Architecture vol. 1, section 12.11), in datagrams of our own.
+//! Messages for looking up the queue pair of a datagram service. InfiniBand calls this service ID
+//! resolution (InfiniBand Architecture vol. 1, section 12.11); the messages are our own.
 //!
 //! ```text
 //! | magic, 8 | version, 1 | kind, 1 | port, 2 | nonce, 8 | status, 1 | length, 1 | zero, 2 |
 //! | queue pair, 4 | Q_Key, 4 | private data, 224 |
 //! ```
 //!
-//! A client asks UDP port P of the host; the process that listens on RDMA port P of the
-//! datagram space answers with the queue pair to send to, or with a status. All fields are
-//! big-endian. Every message is 256 bytes long, as InfiniBand's are, so that a forged sender
-//! address gains nothing.
+//! A client sends a request to UDP port P of the host; the process that listens on RDMA port P of
+//! the datagram port space replies with its queue pair, or with a status. All fields are
+//! big-endian. Every message is 256 bytes long, as InfiniBand's are, so that a reply cannot amplify
+//! a flood with forged sender addresses.
 
 /// Length of every message.
 pub(super) const LEN: usize = 256;
-/// Bytes of private data that fit.
+/// Room for private data in bytes.
 pub(super) const DATA_ROOM: usize = LEN - DATA_AT;
 
 const MAGIC: [u8; 8] = *b"\xf7WeftSd\x1a";
@@ -30,28 +30,28 @@ const QP_AT: usize = 24;
 const QKEY_AT: usize = 28;
 const DATA_AT: usize = 32;
 
-/// The service is there.
+/// The service accepts the client.
 pub(super) const SUCCESS: u8 = 0;
-/// The program refuses (`IB_SIDR_REJECT`).
+/// The program rejects the client (`IB_SIDR_REJECT`).
 pub(super) const REJECTED: u8 = 2;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// The RDMA port.
     pub(super) port: u16,
-    /// Says which request a reply belongs to; nobody else knows it.
+    /// Matches the reply to the request; only the client and the service know it.
     pub(super) nonce: u64,
     /// At most [`DATA_ROOM`] bytes.
     pub(super) private_data: Vec<u8>,
 }
 
-/// What the service answers.
+/// The service's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// That of the request.
+    /// The request's nonce.
     pub(super) nonce: u64,
-    /// [`SUCCESS`], or why not.
+    /// [`SUCCESS`], or the reason of a failure.
     pub(super) status: u8,
     /// The queue pair to send to.
     pub(super) qp_num: u32,
@@ -68,7 +68,7 @@ impl Request {
         message
     }
 
-    /// Reads a request; `None` when the message is something else.
+    /// Parses a request; `None` if the message is something else.
     pub(super) fn parse(message: &[u8]) -> Option<Self> {
         let (message, nonce, private_data) = parse(message, REQUEST)?;
         let port = u16::from_be_bytes([message[PORT_AT], message[PORT_AT + 1]]);
@@ -85,7 +85,7 @@ impl Reply {
         message
     }
 
-    /// Reads a reply; `None` when the message is something else.
+    /// Parses a reply; `None` if the message is something else.
     pub(super) fn parse(message: &[u8]) -> Option<Self> {
         let (message, nonce, private_data) = parse(message, REPLY)?;
         let word = |at: usize| {
@@ -102,7 +102,7 @@ fn header(kind: u8, nonce: u64, private_data: &[u8]) -> [u8; LEN] {
     message[VERSION_AT] = VERSION;
     message[KIND_AT] = kind;
     message[NONCE_AT..STATUS_AT].copy_from_slice(&nonce.to_be_bytes());
-    // The callers have checked the length; too much would be cut.
+    // The callers have checked the length; longer data would be cut.
     let len = private_data.len().min(DATA_ROOM);
     message[DATA_LEN_AT] = len as u8;
     message[DATA_AT..DATA_AT + len].copy_from_slice(&private_data[..len]);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_survive() {
+    fn request_and_reply_survive_encoding() {
         let request = Request { port: 7174, nonce: 77, private_data: vec![1, 2, 3] };
         assert_eq!(Request::parse(&request.emit()), Some(request.clone()));
         assert_eq!(Reply::parse(&request.emit()), None);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_message() {
+    fn malformed_message_is_refused() {
         let good = Request { port: 1, nonce: 2, private_data: vec![] }.emit();
         for at in 0..PORT_AT {
             let mut bad = good;

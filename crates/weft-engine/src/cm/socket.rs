@@ -8,24 +8,24 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use super::option::Options;
 use crate::{Errno, Result};
 
-/// A UDP port that is never asked anything; connecting a UDP socket sends nothing.
+/// A port to connect a UDP socket to when only the route matters; connecting sends nothing.
 const DISCARD_PORT: u16 = 9;
 
-/// A TCP socket that may share its port with connections of the past.
+/// Creates a TCP socket that may share its port with old connections (`SO_REUSEADDR`).
 pub(super) fn stream(like: &SocketAddr, options: &Options) -> Result<OwnedFd> {
     let socket = exclusive_stream(like, options)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     Ok(socket)
 }
 
-/// A TCP socket that shares its port with nothing at all.
+/// Creates a TCP socket that does not share its port.
 pub(super) fn exclusive_stream(like: &SocketAddr, options: &Options) -> Result<OwnedFd> {
     let socket = open(like, SocketType::STREAM, options)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     Ok(socket)
 }
 
-/// A UDP socket.
+/// Creates a UDP socket.
 pub(super) fn datagram(like: &SocketAddr, options: &Options) -> Result<OwnedFd> {
     open(like, SocketType::DGRAM, options)
 }
@@ -46,23 +46,23 @@ fn open(like: &SocketAddr, kind: SocketType, options: &Options) -> Result<OwnedF
     Ok(socket)
 }
 
-/// Sets the type of service on a socket for `like`'s family.
+/// Sets the type of service on a socket of `like`'s family.
 pub(super) fn set_tos(socket: impl AsFd, like: &SocketAddr, tos: u8) -> Result<()> {
     if like.is_ipv4() {
         return sockopt::set_ip_tos(&socket, tos);
     }
-    // For IPv4 peers of an IPv6 socket, where the system has it.
+    // Also for IPv4 peers of an IPv6 socket, if the system supports it.
     let _ = sockopt::set_ip_tos(&socket, tos);
     sockopt::set_ipv6_tclass(&socket, u32::from(tos))
 }
 
-/// The socket's own address.
+/// The socket's local address.
 pub(super) fn local_address(socket: impl AsFd) -> Result<SocketAddr> {
     let address = rustix::net::getsockname(socket)?;
     SocketAddr::try_from(address).map(canonical).map_err(|_| Errno::AFNOSUPPORT)
 }
 
-/// An IPv4 address that came in IPv6's clothes through a socket for both, as itself.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -73,7 +73,7 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The address to connect to for a wildcard: this host.
+/// Replaces a wildcard by the loopback address, to connect to this host.
 pub(super) fn concrete(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
@@ -84,7 +84,7 @@ pub(super) fn concrete(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The address from which the routing tables would send to `destination`.
+/// The source address that the routing tables choose for `destination`.
 pub(super) fn source_for(destination: SocketAddr) -> Result<SocketAddr> {
     let socket = datagram(&destination, &Options::default())?;
     let mut target = destination;
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_have_a_source() {
+    fn source_for_loopback_is_loopback() {
         let there: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         assert_eq!(source_for(there).expect("a route"), there);
     }
 
     #[test]
-    fn mapped_addresses_are_ipv4() {
+    fn mapped_address_becomes_ipv4() {
         let mapped: SocketAddr = "[::ffff:10.0.0.1]:7".parse().expect("an address");
         assert_eq!(canonical(mapped), "10.0.0.1:7".parse().expect("an address"));
         assert_eq!(concrete("[::]:7".parse().unwrap()), "[::1]:7".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Identifiers against each other, and against peers made of bytes, over the loopback interface.
+//! Identifiers connect to each other, and to hand-written peers, over the loopback interface.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ use crate::limits::{PRIVATE_DATA_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::qp::{AttrMask, Connection, Monitor, QpAttr, QpState};
 use crate::{Errno, Result};
 
-/// A queue pair that only remembers what was done to it.
+/// A queue pair that records the calls it gets.
 #[derive(Debug)]
 struct Fake {
     identity: Identity,
@@ -122,7 +122,7 @@ fn param(private_data: &[u8]) -> ConnectParam {
 }
 
 #[test]
-fn connect_accept_disconnect() {
+fn connect_accept_and_disconnect_report_their_events() {
     for at in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
         let (passive, active) = (channel(), channel());
         let (listener, at) = listener_at(&passive, at);
@@ -161,7 +161,7 @@ fn connect_accept_disconnect() {
         expect(&active, EventKind::Disconnected);
         assert!(ours.seen.lock().disconnected);
         assert_eq!(ours.seen.lock().states.last(), Some(&QpState::Err));
-        // Not before the completions, but not never either.
+        // The disconnect waits for the completions, but only for a limited time.
         theirs.seen.lock().unread = true;
         let reported = Instant::now();
         theirs.monitor().disconnected();
@@ -178,8 +178,8 @@ fn connect_accept_disconnect() {
     }
 }
 
-/// The passive side's event is queued before the peer can have the reply; both sides on one channel
-/// show that.
+/// With both sides on one channel the order of their events shows that the passive side's is queued
+/// before the peer can have the reply.
 #[test]
 fn established_is_reported_at_the_passive_side_first() {
     let channel = channel();
@@ -201,7 +201,7 @@ fn established_is_reported_at_the_passive_side_first() {
 }
 
 #[test]
-fn rejections() {
+fn rejection_by_program_destroyed_listener_or_closed_port_is_reported() {
     let (passive, active) = (channel(), channel());
     let (listener, at) = listener_at(&passive, "127.0.0.1:0");
     let ours = Fake::new(1);
@@ -216,7 +216,7 @@ fn rejections() {
     assert_eq!(ours.seen.lock().states, [QpState::Err]);
     assert_eq!(request.id.reject(b"").unwrap_err(), Errno::INVAL);
 
-    // A listener that goes away rejects what its program has not taken.
+    // A destroyed listener rejects requests that its program has not taken.
     let client = resolved(&active, at);
     client.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
     while is_empty(&passive) {
@@ -231,7 +231,7 @@ fn rejections() {
     assert_eq!(expect(&active, EventKind::Rejected).status, reject::INVALID_SERVICE_ID);
 }
 
-/// Whether no event waits.
+/// Whether no event is queued.
 fn is_empty(channel: &Channel) -> bool {
     let all = channel.extract(|_| true);
     let empty = all.is_empty();
@@ -240,7 +240,7 @@ fn is_empty(channel: &Channel) -> bool {
 }
 
 #[test]
-fn the_backlog_is_the_programs_lag() {
+fn request_beyond_the_backlog_is_rejected() {
     let (passive, active) = (channel(), channel());
     let listener = Id::new(&passive, PortSpace::Connected);
     listener.bind(address("127.0.0.1:0")).expect("free");
@@ -265,7 +265,7 @@ fn the_backlog_is_the_programs_lag() {
 }
 
 #[test]
-fn the_programs_own_tcp_port_is_not_dialled() {
+fn tcp_listener_of_the_program_is_not_dialled() {
     let (passive, active) = (channel(), channel());
     let own = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = own.local_addr().expect("bound");
@@ -283,7 +283,7 @@ fn the_programs_own_tcp_port_is_not_dialled() {
 }
 
 #[test]
-fn an_identifier_without_our_queue_pair_is_held() {
+fn connection_without_a_queue_pair_of_ours_connects_and_disconnects() {
     let (passive, active) = (channel(), channel());
     let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
     let client = resolved(&active, at);
@@ -307,7 +307,7 @@ fn an_identifier_without_our_queue_pair_is_held() {
 }
 
 #[test]
-fn the_active_side_may_reject_the_acceptance() {
+fn active_side_may_reject_after_the_peer_accepted() {
     let (passive, active) = (channel(), channel());
     let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
     let client = resolved(&active, at);
@@ -321,7 +321,7 @@ fn the_active_side_may_reject_the_acceptance() {
 }
 
 #[test]
-fn events_follow_a_migration() {
+fn queued_events_move_with_a_migrated_identifier() {
     let (first, second, active) = (channel(), channel(), channel());
     let (listener, at) = listener_at(&first, "127.0.0.1:0");
     let client = resolved(&active, at);
@@ -339,7 +339,7 @@ fn events_follow_a_migration() {
 }
 
 #[test]
-fn a_channel_obeys_o_nonblock() {
+fn nonblocking_channel_without_events_is_eagain() {
     let channel = channel();
     let flags = fcntl_getfl(channel.as_fd()).expect("open");
     fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK).expect("open");
@@ -347,7 +347,7 @@ fn a_channel_obeys_o_nonblock() {
 }
 
 #[test]
-fn wrong_states_and_addresses() {
+fn calls_in_a_wrong_state_or_with_a_wrong_address_fail() {
     let channel = channel();
     let id = Id::new(&channel, PortSpace::Connected);
     assert_eq!(id.resolve_route().unwrap_err(), Errno::INVAL);
@@ -369,7 +369,7 @@ fn wrong_states_and_addresses() {
 }
 
 #[test]
-fn options_of_ports() {
+fn reuseaddr_and_af_only_decide_which_ports_can_be_shared() {
     let channel = channel();
     let reuse = || {
         let id = Id::new(&channel, PortSpace::Connected);
@@ -395,9 +395,9 @@ fn options_of_ports() {
     six.listen(0).expect("bound");
 }
 
-/// siw's request of rping, from a capture, and the reply to a foreign peer.
+/// Sends the request of rping on siw, from a capture, and checks the reply to this foreign peer.
 #[test]
-fn a_foreign_peer_gets_no_trailer() {
+fn reply_to_a_foreign_peer_has_no_trailer() {
     let passive = channel();
     let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
     let mut peer = TcpStream::connect(at).expect("the RDMA port itself");
@@ -413,10 +413,10 @@ fn a_foreign_peer_gets_no_trailer() {
     assert_eq!(&reply, b"MPA ID Rep Frame\x10\x02\0\x07\0\x01\0\x01yes");
 }
 
-/// A program that has seen that an event waits gets it, whatever the peer does meanwhile: it would
-/// wait for the next one otherwise, which may never come.
+/// A program that has seen a readable channel gets that event, whatever the peer does meanwhile:
+/// otherwise the program would wait for another event, which may never come.
 #[test]
-fn a_request_stays_when_its_peer_gives_up() {
+fn queued_request_stays_when_its_peer_gives_up() {
     let passive = channel();
     let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
     let ask = || {
@@ -431,7 +431,7 @@ fn a_request_stays_when_its_peer_gives_up() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    // What the peer has done may be noticed a little later.
+    // The peer's close may be noticed a little later.
     let accept_until_it_is_over = |request: &Event| {
         let ours = Fake::new(1);
         wait_until(&|| match request.id.accept_end(|_| ours.end(), &param(b"")) {
@@ -448,7 +448,7 @@ fn a_request_stays_when_its_peer_gives_up() {
     drop(after);
     accept_until_it_is_over(&request);
 
-    // A program that does not take the event for a long time has refused it.
+    // A request whose event the program does not take for a long time is rejected.
     let mut silent = ask();
     wait_until(&|| !is_empty(&passive));
     silent.set_read_timeout(Some(Duration::from_secs(30))).expect("possible");
@@ -462,9 +462,9 @@ fn a_request_stays_when_its_peer_gives_up() {
     request.id.destroy();
 }
 
-/// Bytes that are no request end their own connection and nothing else.
+/// Malformed bytes end their own connection and nothing else.
 #[test]
-fn hostile_bytes() {
+fn malformed_request_closes_only_its_own_connection() {
     let (passive, active) = (channel(), channel());
     let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
     let good = b"MPA ID Req Frame\x10\x02\0\x04\0\x01\0\x01";
@@ -479,11 +479,11 @@ fn hostile_bytes() {
     bad.push((0..100_000).map(|i| (i % 251) as u8).collect());
     for bytes in &bad {
         let mut peer = TcpStream::connect(at).expect("listening");
-        // The listener may close before it has everything.
+        // The listener may close before it has received all bytes.
         let _ = peer.write_all(bytes);
         assert_closed(peer);
     }
-    // An unfinished request is closed after a while; half a request and a reset at once.
+    // An incomplete request is closed after a timeout; half a request and a reset at once.
     let mut slow = TcpStream::connect(at).expect("listening");
     slow.write_all(&good[..10]).expect("connected");
     assert_closed(slow);
@@ -508,9 +508,9 @@ fn assert_closed(mut peer: TcpStream) {
     }
 }
 
-/// What a dialler makes of peers that do not answer as they should.
+/// A dialler reports how a peer fails to answer.
 #[test]
-fn odd_listeners() {
+fn dialler_reports_peers_that_close_or_do_not_speak_mpa() {
     let active = channel();
     let own = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = own.local_addr().expect("bound");
@@ -520,7 +520,7 @@ fn odd_listeners() {
         let (mut peer, _) = own.accept().expect("a connection");
         let mut request = [0; 24];
         peer.read_exact(&mut request).expect("a request");
-        // And nothing behind it: whose UDP port is closed is no Weft peer.
+        // The request has no trailer, because a peer whose UDP port is closed does not run Weft.
         assert_eq!(request[16..24], [0x10, 2, 0, 4, 0x80, 4, 0xc0, 7], "S; A, IRD 4; C, D, ORD 7");
         (client, peer)
     };
@@ -543,7 +543,8 @@ fn odd_listeners() {
     assert!(is_empty(&active));
 }
 
-/// A listener at a port that its program named, and so may want as a TCP port, too.
+/// Starts a listener on a port that its program has named, and may therefore also want as a TCP
+/// port.
 fn named_listener(channel: &Arc<Channel>) -> (Arc<Id>, SocketAddr) {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let chosen = free.local_addr().expect("bound");
@@ -555,7 +556,7 @@ fn named_listener(channel: &Arc<Channel>) -> (Arc<Id>, SocketAddr) {
 }
 
 #[test]
-fn a_foreign_peer_is_served_at_once_and_the_program_gets_its_port() {
+fn foreign_peer_is_served_at_once_and_program_gets_the_tcp_port() {
     super::claim::announce();
     let passive = channel();
     let (_listener, at) = named_listener(&passive);
@@ -569,20 +570,20 @@ fn a_foreign_peer_is_served_at_once_and_the_program_gets_its_port() {
     let program = TcpListener::bind(at).expect("given up");
     assert!(!super::claim::release(at.port()), "the program's own");
     drop(program);
-    // Weft peers have a port of their own.
+    // Weft peers have their own port.
     let active = channel();
     let client = resolved(&active, at);
     client.connect_end(|_| Fake::new(5).end(), &param(b"")).expect("resolved");
     expect(&passive, EventKind::ConnectRequest);
 }
 
-/// A program whose server serves for ever goes on after it.
+/// A server that serves one client after another must see the end of each connection.
 #[test]
-fn a_foreign_peer_that_leaves_after_the_reply_has_disconnected() {
+fn foreign_peer_that_closes_after_the_reply_is_reported_as_disconnected() {
     let passive = channel();
     let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
     let mut peer = TcpStream::connect(at).expect("the RDMA port itself");
-    // Promises a zero-length Write, which does not come.
+    // Offers a zero-length Write, which it then does not send.
     peer.write_all(b"MPA ID Req Frame\x10\x02\0\x04\x80\x01\x80\x01").expect("connected");
     let request = expect(&passive, EventKind::ConnectRequest);
     request.id.accept(&super::Via::External(6), &param(b"")).expect("requested");
@@ -593,12 +594,12 @@ fn a_foreign_peer_that_leaves_after_the_reply_has_disconnected() {
 }
 
 #[test]
-fn private_data_fills_the_frame() {
+fn private_data_may_fill_the_frame() {
     let (passive, active) = (channel(), channel());
     let data: Vec<u8> = (0..PRIVATE_DATA_MAX).map(|i| i as u8).collect();
     let frame = [b"\x10\x02\x02\0\0\x01\0\x01".as_slice(), &data].concat();
 
-    // To a foreign listener and from it.
+    // To a foreign listener and back.
     let own = TcpListener::bind("127.0.0.1:0").expect("a port");
     let client = resolved(&active, own.local_addr().expect("bound"));
     client.connect(&super::Via::External(5), &param(&data)).expect("it fits");
@@ -622,7 +623,7 @@ fn private_data_fills_the_frame() {
     assert_eq!(reply[24..], data);
     expect(&passive, EventKind::Established);
 
-    // A Weft peer needs a part of the frame.
+    // The trailer of a Weft peer needs a part of the frame.
     let weft = &data[..WEFT_PRIVATE_DATA_MAX];
     let client = resolved(&active, at);
     client.connect(&super::Via::External(5), &param(weft)).expect("it fits");
@@ -639,7 +640,7 @@ fn private_data_fills_the_frame() {
 }
 
 #[test]
-fn a_request_is_kept_when_the_answer_does_not_fit() {
+fn request_still_waits_when_the_answer_does_not_fit() {
     let channel = channel();
     let (listener, at) = listener_at(&channel, "127.0.0.1:0");
     let client = resolved(&channel, at);

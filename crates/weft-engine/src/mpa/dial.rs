@@ -1,4 +1,4 @@
-//! A [`Dialer`] with its sockets and timers.
+//! Runs a [`Dialer`] with its sockets and timers.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,43 +16,44 @@ use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result};
 
-/// A dial's end: the stream and what was agreed on it.
+/// The outcome of a dial: the stream with the result of the negotiation, or the failure.
 pub(crate) type Outcome = std::result::Result<(OwnedFd, Agreed), Failure>;
 
-/// Who wants a connection, and to whom. Only [`Caller::dialled`] is called without a lock.
+/// The owner of a dial. Only [`Caller::dialled`] is called without a lock.
 pub(crate) trait Caller: Send + Sync + Sized + 'static {
-    /// How the peer is asked for its TCP port.
+    /// The query for the peer's TCP port.
     type Question: Question;
 
-    /// What is known of the way to a peer that is to be asked; `None` when its TCP port is known.
+    /// What is known about a peer that has to be asked for its TCP port; `None` if the port is
+    /// known.
     fn path(&self, now: Instant) -> Option<Path>;
 
-    /// Asks the peer for its TCP port, for the first time. `owner` hears of the answer.
+    /// Starts to query the peer's TCP port. `owner` is called when there may be an answer.
     fn ask(&self, reactor: Handle, owner: &Arc<dyn Source>) -> Result<Self::Question>;
 
-    /// The peer has answered.
+    /// Stores the peer's answer.
     fn learn(&self, now: Instant, answer: Answer);
 
-    /// Starts to connect to the peer, at this TCP port if it has named one. `spare` is the socket
-    /// of the last attempt, if that was refused.
+    /// Starts to connect to the peer, at the TCP port that it has named, if any. `spare` is the
+    /// socket of the last attempt, if that was refused.
     fn open(&self, port: Option<u16>, spare: Option<OwnedFd>) -> Result<OwnedFd>;
 
-    /// What to say in the request.
-    fn greeting(&self, weft: bool) -> Result<(Params, Vec<u8>)>;
+    /// The parameters and private data of the MPA request.
+    fn mpa_request(&self, weft: bool) -> Result<(Params, Vec<u8>)>;
 
-    /// An attempt has failed, and there will be another.
+    /// Called when an attempt has failed and another will follow.
     fn retries(&self, failure: &Failure);
 
-    /// The end of a dial that was not cancelled; once.
+    /// Called once with the outcome, unless the dial was cancelled.
     fn dialled(dial: &Dial<Self>, outcome: Outcome);
 }
 
-/// A question for a TCP port.
+/// A query for a TCP port.
 pub(crate) trait Question: Send {
-    /// Asks once more.
+    /// Repeats the query.
     fn again(&mut self, owner: &Arc<dyn Source>);
 
-    /// Reads what has come.
+    /// Reads an answer that has arrived.
     fn listen(&self) -> Option<Answer>;
 }
 
@@ -66,7 +67,7 @@ impl Question for std::convert::Infallible {
     }
 }
 
-/// A connection attempt under way.
+/// A connection attempt in progress.
 pub(crate) struct Dial<C: Caller> {
     this: Weak<Self>,
     reactor: Handle,
@@ -84,7 +85,7 @@ struct State<Q> {
 }
 
 impl<C: Caller> Dial<C> {
-    /// An attempt that [`Dial::start`] begins.
+    /// Creates a dial, which [`Dial::start`] starts.
     pub(crate) fn new(reactor: Handle, plan: Plan, caller: C) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
@@ -100,22 +101,22 @@ impl<C: Caller> Dial<C> {
         })
     }
 
-    /// Starts to dial; it is `now`.
+    /// Starts to dial.
     ///
     /// # Errors
-    /// How the dial has ended, if it has. Then [`Caller::dialled`] is not called.
+    /// The failure, if the dial has already failed. Then [`Caller::dialled`] is not called.
     pub(crate) fn start(&self, now: Instant) -> std::result::Result<(), Failure> {
         let Some(owner) = self.owner() else { return Ok(()) };
         let mut state = self.state.lock();
         state.dialer.dial(now, self.caller.path(now));
         match self.perform(&mut state, now, &owner) {
             Some(Err(failure)) => Err(failure),
-            // Nothing has been read yet.
+            // A dial cannot have succeeded before anything was read.
             Some(Ok(_)) | None => Ok(()),
         }
     }
 
-    /// Gives up; the caller hears nothing any more.
+    /// Cancels the dial; the caller is not called any more.
     pub(crate) fn cancel(&self) {
         let mut state = self.state.lock();
         state.dialer.cancel();
@@ -126,7 +127,7 @@ impl<C: Caller> Dial<C> {
         self.this.upgrade().map(|this| this as _)
     }
 
-    /// Does what can be done now. Returns the outcome at the end.
+    /// Does what can be done now. Returns the outcome if the dial has ended.
     fn advance(&self, now: Instant) -> Option<Outcome> {
         let owner = self.owner()?;
         let mut state = self.state.lock();
@@ -138,7 +139,7 @@ impl<C: Caller> Dial<C> {
         None
     }
 
-    /// Does what the machine wants.
+    /// Executes the effects of the state machine.
     fn perform(
         &self,
         state: &mut State<C::Question>,
@@ -168,7 +169,7 @@ impl<C: Caller> Dial<C> {
                 }
                 Effect::Greet { weft } => {
                     state.question = None;
-                    self.caller.greeting(weft).map(|(params, private_data)| {
+                    self.caller.mpa_request(weft).map(|(params, private_data)| {
                         state.dialer.greet(now, params, &private_data);
                     })
                 }
@@ -202,7 +203,7 @@ impl<C: Caller> Dial<C> {
 }
 
 impl<Q: Question> State<Q> {
-    /// Tells the machine what has happened. Returns whether anything has.
+    /// Passes what has happened to the state machine. Returns whether anything has.
     fn listen<C: Caller>(&mut self, caller: &C, now: Instant) -> bool {
         match (self.dialer.awaits(), &self.question, &self.stream) {
             (Awaits::Answer, Some(question), _) => {
@@ -229,7 +230,7 @@ impl<Q: Question> State<Q> {
         true
     }
 
-    /// Sends a frame; a fresh socket has room for some kilobytes.
+    /// Sends a frame. A fresh socket has room for some kilobytes.
     fn transmit(&self, bytes: &[u8]) -> Result<()> {
         let stream = self.stream.as_ref().ok_or(Errno::NOTCONN)?;
         match weft_sys::send(stream.as_fd(), bytes) {
@@ -256,7 +257,8 @@ impl<C: Caller> Source for Dial<C> {
 
     fn expired(&self, now: Instant) {
         let Some(owner) = self.owner() else { return };
-        // What has come by now counts: on a busy machine it may have waited for longer than that.
+        // Handle what has arrived first: on a busy machine it may have waited for longer than the
+        // timeout.
         let outcome = self.advance(now).or_else(|| {
             let mut state = self.state.lock();
             state.dialer.timed_out(now);
@@ -274,7 +276,7 @@ impl<C: Caller> fmt::Debug for Dial<C> {
     }
 }
 
-/// Whether TCP is connected.
+/// Whether the TCP connection is established.
 fn is_connected(stream: &Watched) -> Result<bool> {
     sockopt::socket_error(stream)??;
     match rustix::net::getpeername(stream) {
@@ -293,11 +295,11 @@ mod tests {
     use super::super::limits::ASK_LOCAL_TIMEOUT;
     use super::*;
 
-    /// A peer of this host whose port is closed: the question has that answer at once, but the
-    /// reactor does not say so.
-    struct Unheard {
-        /// Whether the request would go to a Weft peer.
-        greeted: Lock<Option<bool>>,
+    /// A peer on this host whose port is closed. The query has that answer at once, but the reactor
+    /// reports no event.
+    struct ClosedPeer {
+        /// Whether the request would have a Weft trailer; `None` before the request.
+        requested_weft: Lock<Option<bool>>,
     }
 
     struct Closed;
@@ -310,7 +312,7 @@ mod tests {
         }
     }
 
-    impl Caller for Unheard {
+    impl Caller for ClosedPeer {
         type Question = Closed;
 
         fn path(&self, _: Instant) -> Option<Path> {
@@ -327,8 +329,8 @@ mod tests {
             Ok(UnixStream::pair().expect("descriptors are free").0.into())
         }
 
-        fn greeting(&self, weft: bool) -> Result<(Params, Vec<u8>)> {
-            *self.greeted.lock() = Some(weft);
+        fn mpa_request(&self, weft: bool) -> Result<(Params, Vec<u8>)> {
+            *self.requested_weft.lock() = Some(weft);
             Err(Errno::CANCELED)
         }
 
@@ -337,20 +339,21 @@ mod tests {
         fn dialled(_: &Dial<Self>, _: Outcome) {}
     }
 
-    /// A busy machine may come to both only when the time is over.
+    /// On a busy machine the answer and the timeout may be handled together.
     #[test]
-    fn an_answer_that_has_come_counts_when_the_time_is_over() {
+    fn answer_that_has_arrived_counts_at_the_timeout() {
         let plan =
             Plan { connect_time: None, reply_time: None, retry: Retry::Refused(&[]), wanted: None };
-        let dial = Dial::new(Handle::of_process(), plan, Unheard { greeted: Lock::new(None) });
+        let dial =
+            Dial::new(Handle::of_process(), plan, ClosedPeer { requested_weft: Lock::new(None) });
         let start = Instant::now();
         dial.start(start).expect("nothing has failed");
         dial.expired(start + 2 * ASK_LOCAL_TIMEOUT);
-        // The reactor may be at it, too.
+        // The reactor's thread may be handling it, too.
         let deadline = Instant::now() + Duration::from_secs(60);
-        while dial.caller.greeted.lock().is_none() && Instant::now() < deadline {
+        while dial.caller.requested_weft.lock().is_none() && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        assert_eq!(*dial.caller.greeted.lock(), Some(false), "it is a foreign peer");
+        assert_eq!(*dial.caller.requested_weft.lock(), Some(false), "it is a foreign peer");
     }
 }

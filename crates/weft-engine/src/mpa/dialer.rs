@@ -1,7 +1,7 @@
 //! The active side of a connection: from an address to an MPA reply.
 //!
-//! A [`Dialer`] has no socket and no clock. Each method takes what has happened and the time. Drain
-//! [`Dialer::poll_effect`] after each of them, do what it says in that order, and call
+//! A [`Dialer`] has no socket and no clock. Each method takes an input and the time. After each
+//! call the caller drains [`Dialer::poll_effect`] and executes the effects in that order; it calls
 //! [`Dialer::timed_out`] at [`Dialer::timeout`]:
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!   └── pausing <────────────┴───────────── as Retry says ────────┘
 //! ```
 //!
-//! Nothing here panics, whatever the peer sends and whenever the methods are called.
+//! No method panics, whatever the peer sends and in whatever order the methods are called.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,123 +24,121 @@ use weft_wire::rdmap::Terminate;
 use super::limits::{ASK_AT, ASK_LOCAL_TIMEOUT, ASK_TIMEOUT};
 use crate::{Errno, hello};
 
-/// How to dial.
+/// The timeouts and retries of a dial.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How long a TCP connection may take; `None`: as long as TCP tries.
+    /// Time limit of a TCP connection attempt; `None`: TCP's own.
     pub connect_time: Option<Duration>,
-    /// How long the reply may take; `None`: as long as the connection lives.
+    /// Time limit of the reply; `None`: as long as the connection lives.
     pub reply_time: Option<Duration>,
-    /// What is tried again.
+    /// Which failures are retried.
     pub retry: Retry,
-    /// The queue pair that must answer; `None`: any peer may.
+    /// The queue pair that must answer; `None`: any.
     pub wanted: Option<Wanted>,
 }
 
-/// What is tried again, and when.
+/// Which failures are retried, and when.
 #[derive(Clone, Copy, Debug)]
 pub enum Retry {
-    /// A port on which nobody listens, after each of these pauses.
+    /// Retry a refused connection after each of these pauses.
     Refused(&'static [Duration]),
-    /// Everything, after this pause.
+    /// Retry after any failure.
     Always {
-        /// Between a failure and the next attempt.
+        /// Pause between a failure and the next attempt.
         pause: Duration,
-        /// How long after the first attempt began a failure is final.
+        /// Time from the start of the first attempt after which a failure is final.
         time: Duration,
     },
 }
 
-/// Two queue pairs that want each other.
+/// Two queue pairs that want to be connected to each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Number of the one that must answer.
+    /// Number of the peer's queue pair, which must answer.
     pub peer: u32,
-    /// Our number, which its answer must name.
+    /// Our number, which the answer must name.
     pub own: u32,
 }
 
-/// What is known of the way to a peer that is to be asked for its TCP port.
+/// What is known about a peer that has to be asked for its TCP port.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// The peer is on this host.
+    /// Whether the peer is on this host.
     pub is_local: bool,
-    /// The peer's UDP port was closed lately. Then silence means that it still is: a host answers
-    /// only some questions a second.
+    /// Whether the peer's UDP port was recently closed. Then no answer means that it still is,
+    /// because hosts limit their ICMP errors.
     pub was_closed: bool,
 }
 
-/// What became of a question for the TCP port of an RDMA port.
+/// The outcome of a query for the TCP port of an RDMA port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A Weft peer listens at this TCP port.
+    /// A Weft peer listens on this TCP port.
     Port(u16),
-    /// The peer's host says that nobody has the UDP port, which a Weft listener takes before its
-    /// TCP port.
+    /// The peer's host reports a closed UDP port. A Weft listener opens that before its TCP port.
     Closed,
-    /// None in time, or none that says anything: a filter may be between us.
+    /// No usable answer in time: a firewall may drop it.
     Silence,
 }
 
-/// What is to be done.
+/// An action that the machine requests.
 #[derive(Debug)]
 pub enum Effect {
-    /// Call [`Dialer::dial`] once more, with the path as it is now.
+    /// Call [`Dialer::dial`] again, with the current path.
     Dial,
-    /// Ask the peer over UDP for its TCP port: with the question that was asked before, or with a
-    /// new one.
+    /// Query the peer over UDP for its TCP port.
     Ask {
-        /// The same question as before.
+        /// Whether to repeat the last query, and not to start a new one.
         again: bool,
     },
-    /// Connect to this TCP port, or to the one that was dialled.
+    /// Connect to a TCP port.
     Connect {
-        /// The port that the peer named.
+        /// The port that the peer named; `None` for the one that was dialled.
         port: Option<u16>,
     },
     /// Call [`Dialer::greet`].
     Greet {
-        /// The peer is a Weft peer, or may be one.
+        /// Whether the peer runs Weft, or may run it.
         weft: bool,
     },
     /// Send these bytes.
     Transmit(Vec<u8>),
-    /// The attempt has failed and there will be another: close the connection. A socket that was
-    /// only refused can be used again.
+    /// Close the connection of a failed attempt; another will follow. A socket that was only
+    /// refused can be reused.
     HangUp(Failure),
-    /// It is over; nothing follows.
+    /// The dial has ended; no effect follows.
     Finished(Result<Agreed, Failure>),
 }
 
-/// The end of a dial that succeeded.
+/// The result of a successful dial.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// What both sides agreed on.
+    /// The result of the negotiation.
     pub negotiated: Negotiated,
     /// The first bytes behind the reply.
     pub early: Vec<u8>,
 }
 
-/// Why there is no connection.
+/// Why a connection attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nobody listens on the port.
+    /// No program listens on the port.
     NobodyListens,
-    /// The host cannot be reached, or did not answer in time.
+    /// The host is unreachable, or did not answer in time.
     Unreachable(Errno),
-    /// The peer's program refused, with this private data.
+    /// The peer's program rejected, with this private data.
     Rejected(Vec<u8>),
-    /// The peer closed the connection instead of answering.
+    /// The peer closed the connection without an answer.
     Closed,
-    /// The peer does not speak MPA as we need it.
+    /// The peer does not speak MPA, or not as we need it.
     Protocol(NegotiateError),
-    /// Another queue pair than the wanted one has answered.
+    /// Another queue pair than the wanted one answered.
     WrongPeer,
-    /// A system call of our own failed.
+    /// A local system call failed.
     System(Errno),
 }
 
-/// What the machine waits for, besides its timeout.
+/// The input that the machine waits for, besides its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaits {
     /// [`Dialer::answered`].
@@ -149,49 +147,49 @@ pub enum Awaits {
     Connection,
     /// [`Dialer::received`] or [`Dialer::failed`].
     Reply,
-    /// What an effect asks for, or nothing.
+    /// No input, except what an effect requests.
     Nothing,
 }
 
-/// One connection attempt, with its retries.
+/// The state machine of a dial with its retries.
 #[derive(Debug)]
 pub struct Dialer {
     plan: Plan,
     phase: Phase,
-    /// When the first attempt began.
+    /// When the first attempt started.
     start: Option<Instant>,
-    /// How often nobody listened.
+    /// Number of refused attempts.
     refused: usize,
     effects: VecDeque<Effect>,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// [`Dialer::dial`] is due.
+    /// Waits for [`Dialer::dial`].
     Idle,
-    /// The peer is asked for its TCP port.
+    /// Waits for the answer to a port query.
     Asking { question: Question, was_closed: bool },
-    /// TCP connects.
+    /// Waits for the TCP connection.
     Connecting { answer: Option<Answer>, deadline: Option<Instant> },
-    /// TCP is connected to a peer whose UDP port was closed a moment ago. It is asked once more,
-    /// because a Weft peer may have begun to listen in between.
+    /// TCP is connected to a peer whose UDP port was closed a moment ago. The peer is asked again,
+    /// because a Weft peer may have started to listen in between.
     Confirming { question: Question },
-    /// [`Dialer::greet`] is due.
+    /// Waits for [`Dialer::greet`].
     Ready,
-    /// The request is sent, the reply awaited.
+    /// The request is sent; waits for the reply.
     Greeting { initiator: Initiator, crc: bool, deadline: Option<Instant> },
-    /// The next attempt is due then.
+    /// Waits until the next attempt is due.
     Pausing { due: Instant },
     /// Finished or cancelled.
     Done,
 }
 
-/// A question under way.
+/// A query without an answer yet.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     start: Instant,
     asked: usize,
-    /// When an answer is not waited for any longer.
+    /// When the query ends without an answer.
     give_up: Instant,
 }
 
@@ -207,13 +205,13 @@ impl Question {
 }
 
 impl Dialer {
-    /// A machine whose first method is [`Self::dial`].
+    /// Creates a machine; its first method must be [`Self::dial`].
     #[must_use]
     pub fn new(plan: Plan) -> Self {
         Self { plan, phase: Phase::Idle, start: None, refused: 0, effects: VecDeque::new() }
     }
 
-    /// Starts an attempt. With a `path` the peer is asked for its TCP port first.
+    /// Starts an attempt. With a `path` the peer is first asked for its TCP port.
     pub fn dial(&mut self, now: Instant, path: Option<Path>) {
         if !matches!(self.phase, Phase::Idle) {
             return;
@@ -230,7 +228,7 @@ impl Dialer {
         }
     }
 
-    /// What became of the question.
+    /// Handles the answer to a query.
     pub fn answered(&mut self, now: Instant, answer: Answer) {
         match self.phase {
             Phase::Asking { was_closed, .. } => {
@@ -243,17 +241,18 @@ impl Dialer {
         }
     }
 
-    /// TCP is connected: asks who the peer is, unless that is known.
+    /// Handles an established TCP connection: asks again whether the peer runs Weft, if that is in
+    /// doubt.
     pub fn connected(&mut self, now: Instant) {
         match self.phase {
-            // It is a foreign peer, unless it has just begun to listen: then it answers at once.
+            // The peer is foreign, unless it has just started to listen: then it answers at once.
             Phase::Connecting { answer: Some(Answer::Closed), .. } => {
                 let question = Question::new(now, ASK_LOCAL_TIMEOUT);
                 self.phase = Phase::Confirming { question };
                 self.effects.push_back(Effect::Ask { again: false });
             }
-            // To a peer that may be a Weft peer or not the trailer goes, too: a foreign program
-            // would see it, but without it a Weft peer would be a foreign one.
+            // A peer that may run Weft gets the trailer, too: a foreign program would see it, but
+            // without it a Weft peer would be treated as foreign.
             Phase::Connecting { .. } => self.be_ready(true),
             _ => {}
         }
@@ -274,7 +273,7 @@ impl Dialer {
         }
     }
 
-    /// Bytes have come.
+    /// Handles received bytes.
     pub fn received(&mut self, now: Instant, bytes: &[u8]) {
         let Phase::Greeting { initiator, crc, .. } = &mut self.phase else { return };
         let (crc, outcome) = (*crc, initiator.input(bytes));
@@ -292,7 +291,7 @@ impl Dialer {
                 self.failed(now, Failure::Rejected(programs.to_vec()));
             }
             Err(error) => {
-                // Who tries again says nothing of what was wrong.
+                // A dial that will be retried does not report the error to the peer.
                 if self.pause_after(now, &Failure::Protocol(error)).is_none()
                     && let Some(frame) = terminate(error, crc)
                 {
@@ -303,7 +302,7 @@ impl Dialer {
         }
     }
 
-    /// The attempt has failed: there is another one, or this is the end.
+    /// Handles a failed attempt: schedules another one, or ends the dial.
     pub fn failed(&mut self, now: Instant, failure: Failure) {
         if matches!(self.phase, Phase::Done | Phase::Idle | Phase::Pausing { .. }) {
             return;
@@ -318,7 +317,7 @@ impl Dialer {
         self.effects.push_back(Effect::HangUp(failure));
     }
 
-    /// A system call that an effect asked for has failed.
+    /// Handles a failed system call of an effect.
     pub fn system_failed(&mut self, now: Instant, error: Errno) {
         let failure = match self.phase {
             Phase::Confirming { .. } => Failure::System(error),
@@ -327,7 +326,7 @@ impl Dialer {
         self.failed(now, failure);
     }
 
-    /// The time of [`Self::timeout`] has come. May be called without a reason.
+    /// Handles the timeout of [`Self::timeout`]. May be called without a reason.
     pub fn timed_out(&mut self, now: Instant) {
         if self.timeout().is_none_or(|timeout| now < timeout) {
             return;
@@ -351,7 +350,7 @@ impl Dialer {
         }
     }
 
-    /// When [`Self::timed_out`] is to be called, if nothing else happens.
+    /// When [`Self::timed_out`] must be called, if nothing else happens.
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {
         match &self.phase {
@@ -364,7 +363,7 @@ impl Dialer {
         }
     }
 
-    /// What to listen to.
+    /// The input to wait for.
     #[must_use]
     pub fn awaits(&self) -> Awaits {
         match self.phase {
@@ -375,12 +374,12 @@ impl Dialer {
         }
     }
 
-    /// What is to be done next.
+    /// The next effect to execute.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Gives up: there is no effect any more.
+    /// Cancels the dial; no effect follows.
     pub fn cancel(&mut self) {
         self.phase = Phase::Done;
         self.effects.clear();
@@ -401,7 +400,7 @@ impl Dialer {
         self.effects.push_back(Effect::Greet { weft });
     }
 
-    /// How long to wait before the next attempt; `None` when there is none.
+    /// The pause before the next attempt; `None` if there is none.
     fn pause_after(&self, now: Instant, failure: &Failure) -> Option<Duration> {
         match self.plan.retry {
             Retry::Refused(pauses) => {
@@ -423,8 +422,8 @@ impl Dialer {
 }
 
 impl Wanted {
-    /// Whether the answer is of the wanted queue pair to ours. The port may have gone to somebody
-    /// else since the program got the number.
+    /// Whether the reply comes from the wanted queue pair and names ours. Another process may have
+    /// got the port since the program learned the number.
     fn is_in(self, negotiated: &Negotiated) -> bool {
         let (_, hello) = hello::split(&negotiated.peer_private_data);
         hello.is_some_and(|hello| hello.identity.qp_num == self.peer && hello.wanted_qp == self.own)
@@ -432,7 +431,7 @@ impl Wanted {
 }
 
 impl Failure {
-    /// What an error of `connect(2)`, or of the first `send(2)`, means.
+    /// Classifies an error of `connect(2)`, or of the first `send(2)`.
     #[must_use]
     pub fn of_connect(error: Errno) -> Self {
         match error {
@@ -445,7 +444,7 @@ impl Failure {
         }
     }
 
-    /// What an error of `recv(2)` means.
+    /// Classifies an error of `recv(2)`.
     #[must_use]
     pub fn of_receive(error: Errno) -> Self {
         match error {
@@ -454,7 +453,7 @@ impl Failure {
         }
     }
 
-    /// The error number that tells it best.
+    /// The error number that describes the failure best.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
@@ -466,7 +465,7 @@ impl Failure {
     }
 }
 
-/// The Terminate that answers a bad reply, if the RFCs want one, as it goes to the stream.
+/// The Terminate message, as an FPDU, that answers a bad reply; `None` if the RFCs require none.
 fn terminate(error: NegotiateError, crc: bool) -> Option<Vec<u8>> {
     let terminate = ProtocolError::from_negotiate(&error)?.terminate(None, None);
     let mut frame = vec![0; fpdu::total_len(ddp::UNTAGGED_LEN + Terminate::LEN_MAX)];

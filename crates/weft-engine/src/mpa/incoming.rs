@@ -1,4 +1,4 @@
-//! A [`Responder`] with its socket and timer.
+//! Runs a [`Responder`] with its socket and timer.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,21 +17,20 @@ use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result};
 
-/// Who is called. Always without a lock.
+/// The owner of an incoming connection. Its functions are called without a lock.
 pub(crate) trait Host: Send + Sync + Sized + 'static {
-    /// The request is whole at the time `now`. It waits until it is accepted, rejected or
-    /// abandoned.
+    /// Called when the request is complete. It waits until it is accepted, rejected or abandoned.
     fn requested(incoming: &Arc<Incoming<Self>>, request: Request, now: Instant);
 
-    /// The peer left, broke the protocol or was too slow, or had to leave for another: the
-    /// connection is closed.
+    /// Called when the connection has been closed: the peer closed it, broke the protocol or was
+    /// too slow, or the connection was evicted.
     fn ended(incoming: &Incoming<Self>);
 
-    /// The request has waited for too long. It waits on.
+    /// Called when the request has waited for too long. It keeps waiting.
     fn overdue(incoming: &Incoming<Self>);
 }
 
-/// A connection that has not been answered.
+/// An incoming connection that has not been answered.
 pub(crate) struct Incoming<H> {
     this: Weak<Self>,
     reactor: Handle,
@@ -45,16 +44,16 @@ struct State {
     responder: Responder,
     stream: Option<Watched>,
     timer: Option<Timer>,
-    /// Among those that are half open or held. Without one, nobody asks it to leave.
+    /// The permit of a half-open or held connection; a connection without one is not evicted.
     permit: Option<Permit>,
 }
 
 impl<H: Host> Incoming<H> {
-    /// Takes a connection, which came when it got its permit. Its request may be read by another
-    /// thread at once.
+    /// Starts to read the request of a connection, whose time runs since it got its permit. Another
+    /// thread may complete the request at once.
     ///
     /// # Errors
-    /// What the reactor reports; the connection is closed then.
+    /// The reactor's errors; the connection is closed then.
     pub(crate) fn start(
         reactor: Handle,
         stream: OwnedFd,
@@ -87,13 +86,13 @@ impl<H: Host> Incoming<H> {
         [self.local, self.peer]
     }
 
-    /// Whether it has been answered or closed.
+    /// Whether the connection has been answered or closed.
     pub(crate) fn is_over(&self) -> bool {
         self.state.lock().responder.is_done()
     }
 
-    /// Gives a request that waits for its answer a permit that it can be asked to leave. Returns
-    /// whether it still waits.
+    /// Gives a request that waits for its answer another permit, with which it may be evicted.
+    /// Returns whether it still waits.
     pub(crate) fn hold(&self, permit: Permit) -> bool {
         let mut state = self.state.lock();
         if !state.responder.is_waiting() {
@@ -104,12 +103,11 @@ impl<H: Host> Incoming<H> {
         true
     }
 
-    /// Accepts the request and hands over the stream.
+    /// Accepts the request and returns the stream.
     ///
     /// # Errors
-    /// `ECONNRESET` when the peer has given up. The request goes on waiting with `EINVAL`, for
-    /// private data that does not fit, and with `EPROTO`, when the peer wants what `params` do not
-    /// have.
+    /// `ECONNRESET` if the peer has given up. After `EINVAL`, for private data that does not fit,
+    /// and `EPROTO`, if the peer requires what `params` do not offer, the request still waits.
     pub(crate) fn accept(
         &self,
         params: Params,
@@ -128,7 +126,7 @@ impl<H: Host> Incoming<H> {
         Ok((stream.release(), negotiated))
     }
 
-    /// Refuses the request and closes the connection; a connection that is over already is left.
+    /// Rejects the request and closes the connection. Does nothing if it has already ended.
     pub(crate) fn reject(&self, private_data: &[u8]) {
         let mut state = self.state.lock();
         if state.responder.is_waiting() {
@@ -139,19 +137,19 @@ impl<H: Host> Incoming<H> {
         }
     }
 
-    /// Closes the connection without a word.
+    /// Closes the connection without an answer.
     pub(crate) fn abandon(&self) {
         self.state.lock().close();
     }
 
-    /// Reads what has come; it is `now`. Returns what the host is to hear.
+    /// Reads what has arrived. Returns the next effect for the host.
     fn read(&self, now: Instant, owner: &Arc<dyn Source>) -> Option<Effect> {
         let mut state = self.state.lock();
         loop {
             if let Some(effect) = state.responder.poll_effect() {
                 match effect {
                     Effect::Ended => drop(state.close()),
-                    // It leaves the permit of those that are half open.
+                    // The connection is no longer half-open.
                     Effect::Requested(_) => state.permit = None,
                     Effect::Overdue | Effect::Transmit(_) => {}
                 }
@@ -174,7 +172,7 @@ impl State {
         self.timer = timeout.map(|deadline| Timer::at(reactor, deadline, Arc::clone(owner)));
     }
 
-    /// Sends a reply; a fresh socket has room for some kilobytes.
+    /// Sends a reply. A fresh socket has room for some kilobytes.
     fn transmit(&mut self) -> Result<()> {
         while let Some(effect) = self.responder.poll_effect() {
             let Effect::Transmit(reply) = effect else { continue };
@@ -188,7 +186,7 @@ impl State {
         Ok(())
     }
 
-    /// Ends everything but the stream, which is closed if it is not taken.
+    /// Ends everything but the stream, which is returned.
     fn close(&mut self) -> Option<Watched> {
         self.responder.cancel();
         self.timer = None;
@@ -198,11 +196,12 @@ impl State {
 }
 
 impl<H: Host> Incoming<H> {
-    /// Does everything that does not block; it is `now`.
+    /// Does everything that does not block.
     fn advance(&self, now: Instant) {
         let Some(me) = self.this.upgrade() else { return };
         let owner: Arc<dyn Source> = Arc::clone(&me) as _;
-        // The peer may have left behind its request; the socket does not tell again.
+        // Read on: the peer may have closed behind its request, and the edge-triggered event does
+        // not come again.
         while let Some(effect) = self.read(now, &owner) {
             match effect {
                 Effect::Requested(request) => H::requested(&me, request, now),
@@ -220,7 +219,8 @@ impl<H: Host> Source for Incoming<H> {
     }
 
     fn expired(&self, now: Instant) {
-        // What has come by now counts: on a busy machine it may have waited for longer than that.
+        // Handle what has arrived first: on a busy machine it may have waited for longer than the
+        // timeout.
         self.advance(now);
         self.state.lock().responder.timed_out(now);
         self.advance(now);
@@ -231,7 +231,7 @@ impl<H: Host> Stranger for Incoming<H> {
     fn evict(&self) {
         let closed = {
             let mut state = self.state.lock();
-            // Its request may have come in at the last moment.
+            // The request may have become complete at the last moment.
             state.permit.is_some().then(|| state.close())
         };
         if closed.is_some() {

@@ -1,7 +1,7 @@
 //! The passive side of a connection: from its first byte to our MPA reply.
 //!
-//! A [`Responder`] has no socket and no clock. Each method takes what has happened, with the time
-//! where that matters. Drain [`Responder::poll_effect`] after each of them, and call
+//! A [`Responder`] has no socket and no clock. Each method takes an input, and the time where that
+//! matters. After each call the caller drains [`Responder::poll_effect`]; it calls
 //! [`Responder::timed_out`] at [`Responder::timeout`]:
 //!
 //! ```text
@@ -9,38 +9,39 @@
 //!    └───────────┴──────> done (ended, cancelled)
 //! ```
 //!
-//! Nothing here panics, whatever the peer sends and whenever the methods are called.
+//! No method panics, whatever the peer sends and in whatever order the methods are called.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use weft_wire::mpa::negotiate::{self, NegotiateError, Negotiated, Params, Request};
 
-/// What a peer may do, and how long.
+/// Size and time limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Longest private data of a request, in bytes.
     pub private_data_max: usize,
-    /// How long a request may take to come in whole.
+    /// How long a request may take to arrive completely.
     pub request_time: Duration,
     /// How long a request waits for its answer before [`Effect::Overdue`].
     pub answer_time: Duration,
 }
 
-/// What is to be done.
+/// An action that the machine requests.
 #[derive(Debug)]
 pub enum Effect {
-    /// The request is whole. It waits for [`Responder::accept`] or [`Responder::reject`].
+    /// The request is complete. It waits for [`Responder::accept`] or [`Responder::reject`].
     Requested(Request),
     /// The request has waited for too long. It can still be answered.
     Overdue,
     /// Send these bytes.
     Transmit(Vec<u8>),
-    /// The peer left, broke the protocol or was too slow: close the connection. Nothing follows.
+    /// Close the connection: the peer closed it, broke the protocol or was too slow. No effect
+    /// follows.
     Ended,
 }
 
-/// One connection that has not been answered.
+/// The state machine of a connection that has not been answered.
 #[derive(Debug)]
 pub struct Responder {
     exchange: negotiate::Responder,
@@ -51,16 +52,16 @@ pub struct Responder {
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The request is coming in.
+    /// Waits for the rest of the request.
     Reading { deadline: Instant },
-    /// The request waits for its answer; without a deadline, once it has passed.
+    /// The request waits for its answer; the deadline is `None` once it has passed.
     Waiting { deadline: Option<Instant> },
     /// Answered, ended or cancelled.
     Done,
 }
 
 impl Responder {
-    /// A connection has been accepted.
+    /// Creates the machine of a connection that was accepted `now`.
     #[must_use]
     pub fn new(now: Instant, limits: Limits) -> Self {
         let Limits { private_data_max, request_time, answer_time } = limits;
@@ -72,7 +73,7 @@ impl Responder {
         }
     }
 
-    /// Bytes have come.
+    /// Handles received bytes.
     pub fn received(&mut self, now: Instant, bytes: &[u8]) {
         match self.phase {
             Phase::Reading { .. } => match self.exchange.input(bytes) {
@@ -81,16 +82,16 @@ impl Responder {
                     self.phase = Phase::Waiting { deadline: Some(now + self.answer_time) };
                     self.effects.push_back(Effect::Requested(request));
                 }
-                // Something behind the request, before our reply.
+                // Bytes behind the request, before our reply.
                 Ok((_, Some(_))) | Err(_) => self.ended(),
             },
-            // Nothing may come before our reply (RFC 5044 section 7.1.2) but the end of the stream.
+            // Until our reply only the end of the stream may follow (RFC 5044 section 7.1.2).
             Phase::Waiting { .. } if !bytes.is_empty() => self.ended(),
             Phase::Waiting { .. } | Phase::Done => {}
         }
     }
 
-    /// The stream has ended or broken.
+    /// Handles the end of the stream.
     pub fn ended(&mut self) {
         if !self.is_done() {
             self.phase = Phase::Done;
@@ -98,7 +99,7 @@ impl Responder {
         }
     }
 
-    /// The time of [`Self::timeout`] has come. May be called without a reason.
+    /// Handles the timeout of [`Self::timeout`]. May be called without a reason.
     pub fn timed_out(&mut self, now: Instant) {
         if self.timeout().is_none_or(|timeout| now < timeout) {
             return;
@@ -113,7 +114,7 @@ impl Responder {
         }
     }
 
-    /// When [`Self::timed_out`] is to be called, if nothing else happens.
+    /// When [`Self::timed_out`] must be called, if nothing else happens.
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {
         match self.phase {
@@ -126,8 +127,8 @@ impl Responder {
     /// Accepts the request.
     ///
     /// # Errors
-    /// [`NegotiateError::NoRequest`] when none waits; as [`negotiate::Responder::accept`], and then
-    /// the request goes on waiting.
+    /// [`NegotiateError::NoRequest`] if none waits; those of [`negotiate::Responder::accept`],
+    /// after which the request still waits.
     pub fn accept(
         &mut self,
         params: Params,
@@ -142,8 +143,8 @@ impl Responder {
         Ok(negotiated)
     }
 
-    /// Refuses the request, if one waits. The connection is to be closed then. Private data that
-    /// does not fit is left out, and the reply with it.
+    /// Rejects the request, if one waits; the caller then closes the connection. If the private
+    /// data does not fit, there is no reply.
     pub fn reject(&mut self, private_data: &[u8]) {
         if self.is_waiting() {
             self.phase = Phase::Done;
@@ -159,18 +160,18 @@ impl Responder {
         matches!(self.phase, Phase::Waiting { .. })
     }
 
-    /// Whether there is nothing to wait for any more.
+    /// Whether the connection has been answered, ended or cancelled.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
 
-    /// What is to be done next.
+    /// The next effect to execute.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Gives up: there is no effect any more.
+    /// Cancels; no effect follows.
     pub fn cancel(&mut self) {
         self.phase = Phase::Done;
         self.effects.clear();

@@ -1,4 +1,4 @@
-//! The two machines alone, and against each other with bytes that are cut anywhere.
+//! Tests of the two machines alone, and against each other with arbitrarily split bytes.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ const PARAMS: Params = Params {
     rtr: RtrKinds { send: false, write: true, read: true },
 };
 
-/// As the connection manager dials.
+/// A dialler with the connection manager's plan.
 fn once() -> Dialer {
     Dialer::new(Plan {
         connect_time: Some(CONNECT_TIME),
@@ -42,7 +42,7 @@ fn once() -> Dialer {
     })
 }
 
-/// As queue pairs dial that are connected by number.
+/// A dialler with the plan of queue pairs that are connected by number.
 fn again_for(time: Duration) -> Dialer {
     Dialer::new(Plan {
         connect_time: None,
@@ -52,7 +52,7 @@ fn again_for(time: Duration) -> Dialer {
     })
 }
 
-/// What the machine wants, in short.
+/// The machine's effects in a short form.
 fn effects(dialer: &mut Dialer) -> Vec<String> {
     std::iter::from_fn(|| dialer.poll_effect())
         .map(|effect| match effect {
@@ -63,7 +63,7 @@ fn effects(dialer: &mut Dialer) -> Vec<String> {
         .collect()
 }
 
-/// Brings a dialer to where it awaits the reply, and returns its request.
+/// Advances a dialler until it awaits the reply, and returns its request.
 fn greet(dialer: &mut Dialer, now: Instant, private_data: &[u8]) -> Vec<u8> {
     dialer.dial(now, None);
     assert_eq!(effects(dialer), ["Connect { port: None }"]);
@@ -96,7 +96,7 @@ fn reply_to(request: &[u8], params: Params, private_data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_weft_peer_is_asked_for_its_port_and_greeted() {
+fn weft_peer_is_asked_for_its_port_and_gets_a_request() {
     let (mut dialer, now) = (once(), Instant::now());
     dialer.dial(now, Some(REMOTE));
     assert_eq!(effects(&mut dialer), ["Ask { again: false }"]);
@@ -120,7 +120,7 @@ fn a_weft_peer_is_asked_for_its_port_and_greeted() {
 }
 
 #[test]
-fn a_question_is_repeated_until_its_time_is_over() {
+fn port_query_is_repeated_until_its_timeout() {
     let (mut dialer, start) = (once(), Instant::now());
     dialer.dial(start, Some(REMOTE));
     assert_eq!(effects(&mut dialer), ["Ask { again: false }"]);
@@ -134,14 +134,14 @@ fn a_question_is_repeated_until_its_time_is_over() {
     }
     assert_eq!(dialer.timeout(), Some(start + ASK_TIMEOUT));
     dialer.timed_out(start + ASK_TIMEOUT);
-    // A silent peer may be a Weft peer behind a filter.
+    // A silent peer may run Weft behind a firewall.
     assert_eq!(effects(&mut dialer), ["Connect { port: None }"]);
     dialer.connected(start + ASK_TIMEOUT);
     assert_eq!(effects(&mut dialer), ["Greet { weft: true }"]);
 }
 
 #[test]
-fn silence_after_a_closed_port_is_a_closed_port() {
+fn no_answer_after_a_closed_port_counts_as_closed() {
     for path in [Path { was_closed: true, ..REMOTE }, Path { is_local: true, ..REMOTE }] {
         let (mut dialer, start) = (once(), Instant::now());
         dialer.dial(start, Some(path));
@@ -155,7 +155,7 @@ fn silence_after_a_closed_port_is_a_closed_port() {
 }
 
 #[test]
-fn a_peer_whose_port_was_closed_is_asked_once_more_when_tcp_is_connected() {
+fn peer_with_closed_port_is_asked_again_once_tcp_is_connected() {
     for (answer, weft) in
         [(Answer::Port(7), true), (Answer::Closed, false), (Answer::Silence, false)]
     {
@@ -170,7 +170,7 @@ fn a_peer_whose_port_was_closed_is_asked_once_more_when_tcp_is_connected() {
 }
 
 #[test]
-fn a_refused_connection_is_tried_again_after_each_pause() {
+fn refused_connection_is_retried_after_each_pause() {
     let (mut dialer, mut now) = (once(), Instant::now());
     dialer.dial(now, None);
     for pause in PAUSES {
@@ -189,13 +189,13 @@ fn a_refused_connection_is_tried_again_after_each_pause() {
 }
 
 #[test]
-fn other_failures_of_the_connection_managers_are_final() {
+fn other_failures_with_the_connection_managers_plan_are_final() {
     for failure in [Failure::Closed, Failure::System(Errno::NOBUFS)] {
         let (mut dialer, now) = (once(), Instant::now());
         greet(&mut dialer, now, &[]);
         dialer.failed(now, failure.clone());
         assert_eq!(effects(&mut dialer), [format!("Finished(Err({failure:?}))")]);
-        // Whatever comes later is of no interest.
+        // Later inputs have no effect.
         dialer.failed(now, Failure::NobodyListens);
         dialer.received(now, b"MPA");
         dialer.timed_out(now + REPLY_TIME);
@@ -204,13 +204,13 @@ fn other_failures_of_the_connection_managers_are_final() {
 }
 
 #[test]
-fn a_dial_by_number_goes_on_whatever_fails_until_its_time_is_over() {
+fn dial_by_number_retries_any_failure_until_its_timeout() {
     let start = Instant::now();
     let (mut dialer, mut now) = (again_for(10 * PAUSES[0]), start);
     let until = start + 10 * PAUSES[0];
     loop {
         let request = greet(&mut dialer, now, &[]);
-        // The reply names no queue pair.
+        // The reply does not name a queue pair.
         dialer.received(now, &reply_to(&request, PARAMS, &[]));
         if now >= until {
             break;
@@ -225,7 +225,7 @@ fn a_dial_by_number_goes_on_whatever_fails_until_its_time_is_over() {
 }
 
 #[test]
-fn only_the_wanted_queue_pairs_answer_is_taken() {
+fn only_the_answer_of_the_wanted_queue_pair_is_accepted() {
     let answer = |peer, own| {
         let now = Instant::now();
         let mut dialer = again_for(Duration::ZERO);
@@ -240,9 +240,9 @@ fn only_the_wanted_queue_pairs_answer_is_taken() {
 }
 
 #[test]
-fn a_bad_reply_is_answered_by_a_terminate_if_that_is_the_end() {
+fn bad_reply_is_answered_by_a_terminate_if_there_is_no_retry() {
     let now = Instant::now();
-    // More reads than we serve.
+    // A reply with a greater read depth than we serve.
     let params = Params { ord: 5, ..PARAMS };
     let mut dialer = once();
     let asked = Params { ird: 4, ..PARAMS };
@@ -268,7 +268,7 @@ fn a_bad_reply_is_answered_by_a_terminate_if_that_is_the_end() {
     let all = effects(&mut dialer);
     assert!(all[0].starts_with("transmit "), "{all:?}");
     assert_eq!(all[1], "Finished(Err(Protocol(InsufficientIrd { ord: 5, ird: 4 })))");
-    // One that tries again just closes.
+    // A dialler that retries only closes the connection.
     let mut dialer = again_for(CONNECT_TIME);
     greet(&mut dialer, now, &[]);
     dialer.received(now, &bytes);
@@ -277,7 +277,7 @@ fn a_bad_reply_is_answered_by_a_terminate_if_that_is_the_end() {
 }
 
 #[test]
-fn a_rejection_carries_the_programs_data_without_the_trailer() {
+fn rejection_carries_the_programs_data_without_the_trailer() {
     let (mut dialer, now) = (once(), Instant::now());
     let request = greet(&mut dialer, now, &[]);
     let mut responder = Responder::new(now, LIMITS);
@@ -292,7 +292,7 @@ fn a_rejection_carries_the_programs_data_without_the_trailer() {
 }
 
 #[test]
-fn a_cancelled_machine_wants_nothing() {
+fn cancelled_machine_has_no_effects_and_no_timeout() {
     let (mut dialer, now) = (once(), Instant::now());
     dialer.dial(now, Some(REMOTE));
     dialer.cancel();
@@ -307,7 +307,7 @@ fn a_cancelled_machine_wants_nothing() {
 }
 
 #[test]
-fn a_slow_or_unsound_request_ends_the_connection() {
+fn slow_or_malformed_request_ends_the_connection() {
     let now = Instant::now();
     let request = greet(&mut once(), now, b"data");
     let is_ended = |step: &dyn Fn(&mut Responder)| {
@@ -321,7 +321,7 @@ fn a_slow_or_unsound_request_ends_the_connection() {
     assert!(!is_ended(&|responder| responder.timed_out(now + LIMITS.request_time - MS)));
     assert!(is_ended(&|responder| responder.received(now, b"GET / HTTP/1.1")));
     assert!(is_ended(&|responder| responder.ended()));
-    // Something behind the request, at once or later.
+    // Bytes behind the request, at once or later.
     assert!(is_ended(&|responder| responder.received(now, &[&request[..], &[0]].concat())));
     assert!(is_ended(&|responder| {
         responder.received(now, &request);
@@ -331,7 +331,7 @@ fn a_slow_or_unsound_request_ends_the_connection() {
 }
 
 #[test]
-fn a_request_waits_on_when_its_time_is_over() {
+fn overdue_request_can_still_be_accepted() {
     let now = Instant::now();
     let request = greet(&mut once(), now, &[]);
     let mut responder = Responder::new(now, LIMITS);
@@ -347,7 +347,7 @@ fn a_request_waits_on_when_its_time_is_over() {
 }
 
 #[test]
-fn a_request_is_kept_when_its_answer_cannot_be_sent() {
+fn request_still_waits_when_its_answer_cannot_be_sent() {
     let now = Instant::now();
     let request = greet(&mut once(), now, &[]);
     let mut responder = Responder::new(now, LIMITS);
@@ -365,9 +365,10 @@ fn a_request_is_kept_when_its_answer_cannot_be_sent() {
     assert_eq!(responder.accept(PARAMS, &[]), Err(NegotiateError::NoRequest), "only once");
 }
 
-/// Any parameters, any private data, and bytes cut anywhere: both sides agree on the same.
+/// With any parameters and private data, and arbitrarily split bytes, both sides negotiate the
+/// same.
 #[test]
-fn both_sides_agree_however_the_bytes_are_cut() {
+fn both_sides_negotiate_the_same_however_bytes_are_split() {
     for seed in 0..2_000 {
         let mut random = fastrand::Rng::with_seed(seed);
         agree(&mut random);
@@ -424,7 +425,8 @@ fn agree(random: &mut fastrand::Rng) {
                 ours = Some(agreed);
             }
             other => {
-                // They may want more reads than we serve; that is the only way to part here.
+                // The responder may require more reads than we serve; no other failure is possible
+                // here.
                 let frame = matches!(other, Some(Effect::Transmit(_)));
                 assert!(frame && theirs.ord > asked.ird, "{other:?}");
                 return;
@@ -442,7 +444,7 @@ fn agree(random: &mut fastrand::Rng) {
     );
 }
 
-/// Random pieces of some bytes, none of them empty.
+/// Splits bytes randomly into non-empty pieces.
 fn cut<'a>(mut bytes: &'a [u8], random: &mut fastrand::Rng) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
@@ -455,7 +457,7 @@ fn cut<'a>(mut bytes: &'a [u8], random: &mut fastrand::Rng) -> Vec<&'a [u8]> {
 }
 
 #[test]
-fn the_longest_request_of_a_weft_peer_fits_one_read() {
+fn longest_request_of_a_weft_peer_fits_one_read() {
     let now = Instant::now();
     let programs = [7; frame::PRIVATE_DATA_MAX - frame::ENHANCED_LEN - TRAILER_LEN];
     let data = hello::append(&programs, &Identity::default(), 0);

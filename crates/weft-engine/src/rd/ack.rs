@@ -1,24 +1,24 @@
-//! What a peer has received of what was sent, and what is lost.
+//! Acknowledgements and loss detection for the datagrams that were sent to a peer.
 
 use weft_wire::rd::{Acknowledgement, Header, Kind, words};
 
 use super::limits::RTT_MAX;
-use super::message::What;
-use super::outbox::Fate;
+use super::message::MessageKind;
+use super::outbox::FlightState;
 use super::peer::Peer;
 use super::request::Status;
 use super::seq::distance;
 use super::shared::Shared;
 use super::time::stamp;
 
-/// Datagrams sent later that arrive before one that is taken for lost (RFC 9002, section 6.1.1).
+/// A datagram counts as lost when this many later ones have arrived (RFC 9002, section 6.1.1).
 const REORDER: u64 = 3;
-/// A datagram sent earlier than one that arrived is lost after this part of a round trip, in
-/// eighths (RFC 9002, section 6.1.2).
+/// A datagram counts as lost when a later one has arrived and it was sent this long ago, in eighths
+/// of a round trip (RFC 9002, section 6.1.2).
 const LATE_EIGHTHS: u64 = 9;
 
 impl Peer {
-    /// Deals with what the peer has received of our stream.
+    /// Processes an acknowledgement of our stream.
     pub(super) fn acknowledged(
         &mut self,
         now: u64,
@@ -31,7 +31,7 @@ impl Peer {
         let first = self.next_seq.wrapping_sub(flights as u32);
         let arrived = distance(first, ack.next);
         if arrived > flights as i32 {
-            // Not even sent: a liar's acknowledgement says nothing.
+            // The sequence has not even been sent: ignore a forged or broken acknowledgement.
             return;
         }
         self.acked_at = now;
@@ -53,7 +53,7 @@ impl Peer {
             self.mark(now, shared, rtt, arrived as usize, ack.selective, body);
         }
         let Some(outbox) = &mut self.outbox else { return };
-        self.rate.acknowledged(now, rtt, outbox.flying);
+        self.rate.acknowledged(now, rtt, outbox.in_flight);
         if reopened {
             self.resend_all(now);
         } else {
@@ -61,7 +61,8 @@ impl Peer {
         }
     }
 
-    /// Marks what has arrived: the `count` first ones under way, and those that the words name.
+    /// Marks datagrams as received: the first `count` in flight, and those in the bitmaps
+    /// `selective` and `body`.
     pub(super) fn mark(
         &mut self,
         now: u64,
@@ -80,16 +81,16 @@ impl Peer {
         let mut news = false;
         for at in (0..count).chain(selected) {
             let Some(flight) = outbox.flights.get(at) else { break };
-            if flight.fate == Fate::Received {
+            if flight.state == FlightState::Received {
                 continue;
             }
             if flight.order == 0 {
-                // Cut, but not sent yet: only a liar has it.
+                // Segmented, but not sent yet: an honest peer cannot have it.
                 outbox.arrived(at);
                 continue;
             }
             news = true;
-            // Of a datagram that was sent twice, the first copy may have arrived.
+            // If a datagram was sent twice, the first copy may be the one that arrived.
             if !flight.again || now.saturating_sub(flight.sent.at) >= self.rate.min_rtt() {
                 outbox.arrived_order = outbox.arrived_order.max(flight.order);
             }
@@ -106,7 +107,7 @@ impl Peer {
         self.finish_messages(shared);
     }
 
-    /// Takes out the messages that the peer has all of.
+    /// Removes the messages that the peer has received completely.
     fn finish_messages(&mut self, shared: &mut Shared) {
         let first = self.next_seq.wrapping_sub(self.flights() as u32);
         let Some(outbox) = &mut self.outbox else { return };
@@ -117,18 +118,18 @@ impl Peer {
             let Some(message) = outbox.messages.pop_front() else { return };
             outbox.first = outbox.first.wrapping_add(1);
             outbox.cut -= 1;
-            match message.what {
-                What::Send | What::Write { .. } if !message.over => {
+            match message.kind {
+                MessageKind::Send | MessageKind::Write { .. } if !message.over => {
                     shared.complete(message.id, message.own_bytes(), Status::Success);
                 }
-                What::Response { .. } => outbox.responses -= 1,
+                MessageKind::Response { .. } => outbox.responses -= 1,
                 _ => {}
             }
         }
-        self.tidy_outbox(shared);
+        self.release_empty_outbox(shared);
     }
 
-    /// Decides which datagrams are lost: those behind which others have overtaken.
+    /// Marks the datagrams that count as lost, because later ones have arrived.
     pub(super) fn find_lost(&mut self, now: u64) {
         let rtt = self.rtt.smoothed().max(1_000);
         let late = rtt * LATE_EIGHTHS / 8;
@@ -141,7 +142,7 @@ impl Peer {
         }
         for at in 0..outbox.flights.len() {
             let flight = &outbox.flights[at];
-            if flight.fate != Fate::Flying || flight.order >= outbox.arrived_order {
+            if flight.state != FlightState::InFlight || flight.order >= outbox.arrived_order {
                 continue;
             }
             let late_at = flight.sent.at + late;
@@ -153,12 +154,12 @@ impl Peer {
         }
     }
 
-    /// Everything under way is to be sent again.
+    /// Marks everything in flight as lost, so that it is sent again.
     pub(super) fn resend_all(&mut self, now: u64) {
         self.timer_from = now;
         let Some(outbox) = &mut self.outbox else { return };
         for at in 0..outbox.flights.len() {
-            if outbox.flights[at].fate == Fate::Flying || at == 0 {
+            if outbox.flights[at].state == FlightState::InFlight || at == 0 {
                 outbox.lose(at);
             }
         }

@@ -23,14 +23,15 @@ use crate::reactor::{self, Handle, Source, TimerId, Token};
 use crate::udp::{self, Outbox};
 use crate::{Errno, Result, random};
 
-/// Bounds of an endpoint.
+/// The limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of a datagram at most. What exceeds the path's MTU goes in IP fragments.
+    /// Largest datagram in bytes. Datagrams above the path's MTU are sent in IP fragments.
     pub datagram_len: usize,
-    /// Peers known at a time.
+    /// Maximum number of peers whose state is kept.
     pub peers_max: usize,
-    /// Bytes of received messages that wait for the program; senders wait when they are used up.
+    /// Bytes of received messages that may wait for the program. Senders wait when they are used
+    /// up.
     pub receive_bytes: usize,
 }
 
@@ -40,8 +41,8 @@ impl Default for Options {
     }
 }
 
-/// A place that messages are sent from and received at, without connections. What is open when it
-/// is dropped gets lost.
+/// Sends and receives messages without connections. Requests and messages that are open when it is
+/// dropped are lost.
 pub struct Endpoint {
     inner: Arc<Inner>,
     token: Token,
@@ -54,9 +55,9 @@ struct Inner {
     address: PeerAddress,
     origin: Instant,
     state: NoteLock<State>,
-    /// There may be something to receive or to send.
+    /// Whether there may be something to receive or to send.
     pending_work: AtomicBool,
-    /// Readable while events wait and a thread sleeps: see `State::raised`.
+    /// Readable while events are queued and a thread sleeps: see `State::raised`.
     wake: OwnedFd,
     sleepers: AtomicUsize,
     spin: Spin,
@@ -69,18 +70,18 @@ struct State {
     outgoing: Outbox,
     datagram: Vec<u8>,
     timer: Option<(u64, TimerId)>,
-    /// `wake` is readable.
+    /// Whether `wake` is readable.
     raised: bool,
-    /// The program has dropped the endpoint; the reactor may still be at it.
+    /// Whether the program has dropped the endpoint. The reactor may still be in a pass.
     closed: bool,
 }
 
 impl Endpoint {
-    /// Binds endpoint `number` to a UDP address of the host's; an unspecified one stands for all of
-    /// them, and port 0 for any. Peers may read and write what is registered in `pd`.
+    /// Binds endpoint `number` to a UDP address of the host; an unspecified address means all of
+    /// them, and port 0 any port. Peers may access memory that is registered in `pd`.
     ///
     /// # Errors
-    /// `EADDRINUSE` and the like; `EINVAL` for options out of bounds.
+    /// `EADDRINUSE` and similar; `EINVAL` for options out of range.
     pub fn bind(pd: &Arc<Pd>, local: SocketAddr, number: u16, options: Options) -> Result<Self> {
         let Options { datagram_len, peers_max, receive_bytes } = options;
         if !(DATAGRAM_LEN_MIN..=DATAGRAM_LEN_MAX).contains(&datagram_len)
@@ -122,17 +123,17 @@ impl Endpoint {
         Ok(Self { inner, token })
     }
 
-    /// Where the endpoint is bound: the address as it was asked for, with the port.
+    /// The bound address: as requested, with the port.
     #[must_use]
     pub fn address(&self) -> PeerAddress {
         self.inner.address
     }
 
-    /// Starts a request at a peer. An event with `id` tells of its end.
+    /// Starts a request to a peer. An event with `id` reports its end.
     ///
     /// # Errors
-    /// `EMSGSIZE` for one that is too long, `EAGAIN` while too many are open, `ENOBUFS` when no
-    /// further peer can be known.
+    /// `EMSGSIZE` if it is too long, `EAGAIN` while too many are open, `ENOBUFS` if no further peer
+    /// can be stored.
     pub fn post(&self, to: PeerAddress, id: u64, request: Request) -> Result<()> {
         let to = PeerAddress { socket: canonical(to.socket), ..to };
         let now = self.inner.now();
@@ -143,7 +144,7 @@ impl Endpoint {
         })
     }
 
-    /// The next event, if there is one. Drives the fabric when there is none yet.
+    /// Returns the next event, if there is one. Makes progress if there is none yet.
     pub fn poll(&self) -> Option<Event> {
         self.inner.take().or_else(|| {
             self.inner.reactor.get().poll();
@@ -151,7 +152,7 @@ impl Endpoint {
         })
     }
 
-    /// The next event; waits for it, for ever without a `timeout`. `None` when the time is over.
+    /// Waits for the next event, without a `timeout` for ever. `None` after the timeout.
     ///
     /// # Errors
     /// `EINTR` after a signal.
@@ -182,7 +183,7 @@ impl Endpoint {
         }
     }
 
-    /// Peers whose state is kept.
+    /// Number of peers whose state is kept.
     #[must_use]
     pub fn peers(&self) -> usize {
         self.inner.with(|state| state.machine.peers())
@@ -212,7 +213,8 @@ impl Drop for Endpoint {
     }
 }
 
-/// Counts a thread that sleeps; also one that is cancelled there counts on, which costs a call.
+/// Counts a sleeping thread. A thread that is cancelled in its sleep stays counted, which costs
+/// only a needless wakeup.
 struct Sleeper<'a>(&'a AtomicUsize);
 
 impl<'a> Sleeper<'a> {
@@ -229,13 +231,14 @@ impl Drop for Sleeper<'_> {
 }
 
 impl Inner {
-    /// Microseconds since the endpoint was made, and one second: time 0 means none to some.
+    /// Microseconds since the endpoint was made, plus one second, because some code uses time 0 for
+    /// "none".
     fn now(&self) -> u64 {
         u64::try_from((reactor::now() - self.origin).as_micros()).unwrap_or(u64::MAX) + 1_000_000
     }
 
-    /// Looks into the state, or changes it, and then does what somebody who found it taken by this
-    /// has left to do.
+    /// Calls `look` with the state locked, and then does the work that other threads left because
+    /// they found it locked.
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         let result = look(&mut self.state.lock());
         if self.pending_work.load(Ordering::SeqCst) {
@@ -259,7 +262,8 @@ impl Inner {
         })
     }
 
-    /// Does all that does not block. A thread that finds another at it leaves that one a note.
+    /// Does everything that does not block. If another thread holds the state, leaves the work to
+    /// it.
     fn drive(&self) {
         self.pending_work.store(true, Ordering::SeqCst);
         while self.pending_work.load(Ordering::SeqCst) {
@@ -278,7 +282,7 @@ impl Inner {
         }
     }
 
-    /// One pass over socket, timers and peers. Returns whether there may be more to receive.
+    /// Makes one pass over socket, timers and peers. Returns whether there may be more to receive.
     fn pass(&self, state: &mut State) -> bool {
         if state.closed {
             return false;
@@ -308,7 +312,7 @@ impl Inner {
                     }
                 }
                 Err(Errno::AGAIN) => return false,
-                // Interrupted, or the fate of a datagram sent earlier: the timers see to that.
+                // Interrupted, or the ICMP error of an earlier datagram, which the timers handle.
                 Err(_) => {}
             }
         }
@@ -317,7 +321,7 @@ impl Inner {
 
     fn send(&self, state: &mut State) {
         let State { machine, memory, outgoing, datagram, .. } = state;
-        // What the socket did not take before goes first.
+        // Datagrams that the socket did not take before go first.
         while outgoing.is_empty() || outgoing.send(&self.socket) {
             let now = self.now();
             while outgoing.has_room(DATAGRAM_LEN_MAX)
@@ -331,7 +335,7 @@ impl Inner {
                 let _ = outgoing.push(to, (self.source(&to), 0), append);
             }
             if outgoing.is_empty() {
-                // Gives the buffer back.
+                // Return the buffer to the pool.
                 return outgoing.clear();
             }
         }
@@ -345,7 +349,7 @@ impl Inner {
         }
     }
 
-    /// Has the reactor call when the next deadline comes. A timer that is too early does no harm.
+    /// Starts a reactor timer for the next deadline. A timer that expires too early is harmless.
     fn set_timer(&self, state: &mut State) {
         let Some(deadline) = state.machine.next_timeout() else { return };
         if let Some((at, timer)) = state.timer {
@@ -377,7 +381,7 @@ impl Source for Inner {
     }
 }
 
-/// The one form of an address by which a peer is known, which is also that of arrivals.
+/// The canonical form of a peer's address, in which datagrams also arrive.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,

@@ -1,16 +1,16 @@
-//! When requests fail, and how what is left goes on.
+//! Failing requests, and continuing with the rest.
 
 use weft_wire::rd::Reason;
 
 use super::limits::WINDOW;
-use super::message::{Message, What};
+use super::message::{Message, MessageKind};
 use super::peer::Peer;
 use super::request::Status;
 use super::seq::distance;
 use super::shared::Shared;
 
 impl Peer {
-    /// The peer refuses what comes from `next` on for a reason of the message that is there.
+    /// Handles the peer's refusal of the message at sequence `next`, which starts a new stream.
     pub(super) fn refused_at(&mut self, now: u64, shared: &mut Shared, next: u32, reason: Reason) {
         let flights = self.flights();
         let arrived = distance(self.next_seq.wrapping_sub(flights as u32), next);
@@ -24,11 +24,11 @@ impl Peer {
         let Some(flight) = outbox.flights.front() else { return };
         let index = flight.message.wrapping_sub(outbox.first) as usize;
         let Some(message) = outbox.messages.get_mut(index) else { return };
-        let (id, own_bytes, what) = (message.id, message.own_bytes(), message.what);
+        let (id, own_bytes, kind) = (message.id, message.own_bytes(), message.kind);
         let over = std::mem::replace(&mut message.over, true);
-        match what {
-            What::Read { read, .. } => self.end_read(shared, read, Status::Refused(reason)),
-            What::Send | What::Write { .. } if !over => {
+        match kind {
+            MessageKind::Read { read, .. } => self.end_read(shared, read, Status::Refused(reason)),
+            MessageKind::Send | MessageKind::Write { .. } if !over => {
                 shared.complete(id, own_bytes, Status::Refused(reason));
             }
             _ => {}
@@ -36,42 +36,41 @@ impl Peer {
         self.renew(now, shared, false);
     }
 
-    /// A read is over, and its request need not be made again.
+    /// Ends a read; its request need not be sent again.
     pub(super) fn end_read(&mut self, shared: &mut Shared, number: u32, status: Status) {
         let Some(outbox) = &mut self.outbox else { return };
         let Some(at) = outbox.reads.iter().position(|read| read.read == number) else { return };
         let Some(read) = outbox.reads.remove(at) else { return };
         shared.complete(read.id, 0, status);
-        let request = outbox
-            .messages
-            .iter_mut()
-            .find(|message| matches!(message.what, What::Read { read, .. } if read == number));
+        let request = outbox.messages.iter_mut().find(
+            |message| matches!(message.kind, MessageKind::Read { read, .. } if read == number),
+        );
         if let Some(request) = request {
             request.over = true;
         }
-        self.tidy_outbox(shared);
+        self.release_empty_outbox(shared);
     }
 
-    /// Nobody wants the responses any more: what was sent of them is made up with nothing.
+    /// Drops the responses to the peer. Segments that were already sent are replaced by empty ones.
     pub(super) fn drop_responses(&mut self, shared: &mut Shared) {
         let Some(outbox) = &mut self.outbox else { return };
-        let is_response = |message: &Message| matches!(message.what, What::Response { .. });
+        let is_response = |message: &Message| matches!(message.kind, MessageKind::Response { .. });
         outbox.messages.retain(|message| message.last.is_some() || !is_response(message));
         for message in outbox.messages.iter_mut().filter(|message| is_response(message)) {
             outbox.cut += usize::from(!message.is_cut());
             (message.len, message.over) = (message.cut, true);
         }
         outbox.responses = outbox.messages.iter().filter(|message| is_response(message)).count();
-        self.tidy_outbox(shared);
+        self.release_empty_outbox(shared);
     }
 
-    /// Responses will come again from their start.
+    /// Resets reads, because their responses will be sent again from the start.
     pub(super) fn restart_reads(&mut self) {
         let Some(outbox) = &mut self.outbox else { return };
         outbox.reads.iter_mut().for_each(|read| read.received = 0);
     }
 
-    /// Responses will not come.
+    /// Fails all reads, because their responses will not be sent.
     pub(super) fn fail_reads(&mut self, shared: &mut Shared) {
         while let Some(read) = self.outbox.as_ref().and_then(|outbox| outbox.reads.front()) {
             let number = read.read;
@@ -79,8 +78,8 @@ impl Peer {
         }
     }
 
-    /// Starts a new stream with the messages that the peer does not have. One that has `forgotten`
-    /// the old stream has forgotten reads, too.
+    /// Starts a new stream with the messages that the peer does not have. If the peer has
+    /// `forgotten` the old stream, it has also forgotten reads.
     pub(super) fn renew(&mut self, now: u64, shared: &mut Shared, forgotten: bool) {
         self.own.stream = shared.new_stream();
         (self.synced, self.next_seq, self.next_msn) = (false, 1, [1; 3]);
@@ -88,18 +87,19 @@ impl Peer {
         (self.timer_from, self.acked_at) = (now, now);
         let Some(outbox) = &mut self.outbox else { return };
         outbox.flights.clear();
-        (outbox.flying, outbox.lost, outbox.cut, outbox.late_at) = (0, 0, 0, None);
+        (outbox.in_flight, outbox.lost, outbox.cut, outbox.late_at) = (0, 0, 0, None);
         outbox.messages.retain(|message| !message.over);
         outbox.responses = 0;
         for message in &mut outbox.messages {
             (message.cut, message.last) = (0, None);
-            outbox.responses += usize::from(matches!(message.what, What::Response { .. }));
+            outbox.responses += usize::from(matches!(message.kind, MessageKind::Response { .. }));
         }
         let (messages, reads) = (&outbox.messages, &mut outbox.reads);
         let mut gone = Vec::new();
         reads.retain(|read| {
-            let asks = |message: &Message| {
-                matches!(message.what, What::Read { read: number, .. } if number == read.read)
+            let asks = |message: &Message| match message.kind {
+                MessageKind::Read { read: number, .. } => number == read.read,
+                _ => false,
             };
             let again = messages.iter().any(asks);
             if !again && forgotten {
@@ -110,21 +110,21 @@ impl Peer {
         for id in gone {
             shared.complete(id, 0, Status::PeerUnreachable);
         }
-        self.tidy_outbox(shared);
+        self.release_empty_outbox(shared);
     }
 
-    /// Everything that is open at the peer fails.
+    /// Fails all requests to the peer.
     pub(super) fn fail(&mut self, now: u64, shared: &mut Shared, status: Status) {
         if let Some(mut outbox) = self.outbox.take() {
             for read in outbox.reads.drain(..) {
                 shared.complete(read.id, 0, status);
             }
             for message in outbox.messages.drain(..) {
-                let is_reported = match message.what {
-                    What::Send | What::Write { .. } => message.over,
-                    // Those that were sent are among the reads, or over.
-                    What::Read { .. } => message.last.is_some() || message.over,
-                    What::Response { .. } | What::Failure(_) => true,
+                let is_reported = match message.kind {
+                    MessageKind::Send | MessageKind::Write { .. } => message.over,
+                    // Reads that were sent are reported above, or are over.
+                    MessageKind::Read { .. } => message.last.is_some() || message.over,
+                    MessageKind::Response { .. } | MessageKind::Failure(_) => true,
                 };
                 if !is_reported {
                     shared.complete(message.id, message.own_bytes(), status);

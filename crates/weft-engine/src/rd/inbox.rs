@@ -1,14 +1,14 @@
-//! What has come from a peer and cannot be handed over yet.
+//! Received data that cannot be delivered yet.
 
 use std::collections::VecDeque;
 
-/// What is kept of a stream that is not in order, or in the middle of a message.
+/// Segments out of order, and an incomplete message.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// Segments that came before an earlier one: that at `n` is `n + 1` behind the missing one.
+    /// Segments that arrived early: index `n` is `n + 1` sequences behind the missing one.
     pub(super) early: VecDeque<Option<Box<[u8]>>>,
     pub(super) early_len: usize,
-    /// A Send under way, the length it will have, and since when it is.
+    /// An incomplete Send, its full length, and when it started.
     pub(super) partial: Vec<u8>,
     pub(super) partial_len: usize,
     pub(super) partial_at: u64,

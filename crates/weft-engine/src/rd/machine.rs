@@ -1,7 +1,7 @@
 //! The protocol of one endpoint: requests and datagrams in, datagrams and events out.
 //!
-//! There is no socket, clock or random source here. Time is in microseconds from any origin; all
-//! that is random follows from the secret that the endpoint is made with.
+//! The machine has no socket, clock or random source. Times are in microseconds from any origin;
+//! everything random derives from the endpoint's secret.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::limits::{
     UNPROVEN_MAX,
 };
 use super::memory::Memory;
-use super::message::{Message, What};
+use super::message::{Message, MessageKind};
 use super::peer::Peer;
 use super::request::{Data, Event, PeerAddress, Request};
 use super::shared::{Settings, Shared};
@@ -21,16 +21,16 @@ use super::table::Table;
 use super::time::NEVER;
 use crate::{Errno, Result};
 
-/// The protocol of one endpoint.
+/// The state of one endpoint.
 #[derive(Debug)]
 pub(super) struct Machine {
     table: Table,
     shared: Shared,
-    /// Deadlines of peers, by slot.
+    /// The deadline of each peer with its slot.
     timers: BTreeSet<(u64, u32)>,
-    /// Peers that may have something to send, by slot.
+    /// The slots of peers that may have something to send.
     ready: VecDeque<u32>,
-    /// Datagrams that the first of them has sent in a row.
+    /// Number of datagrams that the first of them has sent in a row.
     burst: u32,
 }
 
@@ -45,16 +45,16 @@ impl Machine {
         }
     }
 
-    /// Peers that are known.
+    /// Number of peers whose state is kept.
     pub(super) fn peers(&self) -> usize {
         self.table.len()
     }
 
-    /// Starts a request; an event with `id` tells of its end.
+    /// Starts a request; an event with `id` reports its end.
     ///
     /// # Errors
-    /// `EMSGSIZE` for one that is too long, `EAGAIN` while too many are open, `ENOBUFS` when no
-    /// further peer can be known.
+    /// `EMSGSIZE` if it is too long, `EAGAIN` while too many are open, `ENOBUFS` if no further peer
+    /// can be stored.
     pub(super) fn post(
         &mut self,
         now: u64,
@@ -88,12 +88,14 @@ impl Machine {
         };
         let Some(peer) = self.table.get_mut(slot) else { return Err(Errno::NOBUFS) };
         let message = match request {
-            Request::Send(bytes) => Message::new(id, What::Send, Data::Bytes(bytes)),
-            Request::Write { data, key, addr } => Message::new(id, What::Write { key, addr }, data),
+            Request::Send(bytes) => Message::new(id, MessageKind::Send, Data::Bytes(bytes)),
+            Request::Write { data, key, addr } => {
+                Message::new(id, MessageKind::Write { key, addr }, data)
+            }
             Request::Read { into, key, addr } => {
                 self.shared.next_read = self.shared.next_read.wrapping_add(1);
-                let what = What::Read { read: self.shared.next_read, into, key, addr };
-                Message::new(id, what, Data::Bytes(Box::default()))
+                let kind = MessageKind::Read { read: self.shared.next_read, into, key, addr };
+                Message::new(id, kind, Data::Bytes(Box::default()))
             }
         };
         self.shared.requests += 1;
@@ -103,7 +105,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes a datagram in.
+    /// Processes a received datagram.
     pub(super) fn input(
         &mut self,
         now: u64,
@@ -119,7 +121,7 @@ impl Machine {
         let address = PeerAddress { socket: from, endpoint: header.source.endpoint };
         let slot = match self.table.find(&address) {
             Some(slot) => slot,
-            None => match self.meet(now, address, &header) {
+            None => match self.admit_sender(now, address, &header) {
                 Some(slot) => slot,
                 None => return,
             },
@@ -132,8 +134,8 @@ impl Machine {
         self.enlist(slot);
     }
 
-    /// Decides whether to know the sender of a datagram.
-    fn meet(&mut self, now: u64, address: PeerAddress, header: &Header) -> Option<u32> {
+    /// Decides whether to keep state of the sender of a datagram. Returns its slot.
+    fn admit_sender(&mut self, now: u64, address: PeerAddress, header: &Header) -> Option<u32> {
         let data = header.kind == Kind::Data;
         if !(data || header.kind == Kind::Ack && header.probe) {
             return None;
@@ -155,7 +157,8 @@ impl Machine {
         self.table.insert(now, &mut self.shared, peer)
     }
 
-    /// Makes the next datagram that is to be sent now, and says to whom; `None` when there is none.
+    /// Produces the next datagram to be sent now, and returns its destination; `None` if there is
+    /// none.
     pub(super) fn output(
         &mut self,
         now: u64,
@@ -191,12 +194,12 @@ impl Machine {
         None
     }
 
-    /// When [`Machine::expire`] is to be called, if nothing else happens before.
+    /// When [`Machine::expire`] must be called, if nothing else happens.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// Deals with deadlines that have come.
+    /// Handles the deadlines that have passed.
     pub(super) fn expire(&mut self, now: u64) {
         while let Some(&(at, slot)) = self.timers.first()
             && at <= now
@@ -209,7 +212,7 @@ impl Machine {
         }
     }
 
-    /// Whether there may be a datagram to be sent.
+    /// Whether there may be a datagram to send.
     pub(super) fn has_output(&self) -> bool {
         !self.ready.is_empty() || !self.shared.replies.is_empty()
     }
@@ -219,21 +222,21 @@ impl Machine {
         !self.shared.events.is_empty()
     }
 
-    /// The next event for the program.
+    /// Returns the next event for the program.
     pub(super) fn next_event(&mut self, now: u64) -> Option<Event> {
         let event = self.shared.events.pop_front()?;
         if let Event::Received { bytes, .. } = &event {
             self.shared.receive_room += bytes.len() + RECEIVE_COST;
             let half = self.shared.config.receive_bytes / 2;
             if self.shared.receive_room >= half || self.shared.events.is_empty() {
-                self.feed_starved(now);
+                self.notify_starved(now);
             }
         }
         Some(event)
     }
 
-    /// Tells those who found no room that there is some.
-    fn feed_starved(&mut self, now: u64) {
+    /// Notifies the peers that found no room that there is some.
+    fn notify_starved(&mut self, now: u64) {
         for address in std::mem::take(&mut self.shared.starved) {
             let Some(slot) = self.table.find(&address) else { continue };
             let Some(peer) = self.table.get_mut(slot) else { continue };
@@ -266,7 +269,8 @@ impl Machine {
     }
 }
 
-/// What the simulation changes to make a defect: the next sequence, and the queues.
+/// The receive state that the simulation changes to make a defect: the next sequence, and the
+/// queues.
 #[cfg(test)]
 pub(super) type ReceiveState = (u32, [weft_wire::ddp::UntaggedQueue; 2]);
 
@@ -287,7 +291,7 @@ impl Machine {
         }
     }
 
-    /// Number of the stream to a peer, and the next sequence on it.
+    /// Number of our stream to a peer, and its next sequence.
     pub(super) fn send_state(&mut self, address: &PeerAddress) -> Option<(u32, u32)> {
         self.peer(address).map(|peer| (peer.own.stream, peer.next_seq))
     }
@@ -296,7 +300,7 @@ impl Machine {
         self.table.sweep(now, &mut self.shared);
     }
 
-    /// Whether everything that was taken from a common store is back. Peers must be forgotten.
+    /// Whether all shared resources have been returned. All peers must have been forgotten.
     pub(super) fn is_clean(&self) -> bool {
         let Shared { config, requests, request_bytes, .. } = &self.shared;
         let Shared { receive_room, early_room, unproven, .. } = &self.shared;

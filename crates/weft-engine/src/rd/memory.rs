@@ -1,4 +1,4 @@
-//! The memory that messages come from and go to, as the protocol sees it.
+//! The protocol's view of the memory that messages come from and go to.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::mr::{AccessContext, AccessError, Pin};
 use crate::pd::Pd;
 use crate::registered::MrCache;
 
-/// On whose behalf memory is accessed.
+/// The side whose request accesses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Party {
-    /// The program's own request.
+    /// A request of the local program.
     Local,
-    /// A peer's.
+    /// A request of a peer.
     Remote,
 }
 
-/// Memory with keys. An error leaves the memory as it was.
+/// Memory with keys. An access that fails leaves the memory unchanged.
 pub(super) trait Memory {
     /// Appends `len` bytes at `addr` to `out`.
     fn read(
@@ -37,14 +37,14 @@ pub(super) trait Memory {
     fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason>;
 }
 
-/// The process's registered memory, as one protection domain sees it.
+/// The process's registered memory, as accessible to one protection domain.
 #[derive(Debug)]
 pub(super) struct Registered {
     pd: Arc<Pd>,
     cache: MrCache,
 }
 
-/// Not a queue pair's number: an endpoint binds no windows.
+/// Not the number of any queue pair, because an endpoint binds no windows.
 const NO_QP: u32 = 0;
 
 impl Registered {

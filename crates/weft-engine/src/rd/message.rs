@@ -1,4 +1,4 @@
-//! A message on its way to a peer, and the segments that it is cut into.
+//! Messages to a peer, and the segments that they are split into.
 
 use weft_wire::ddp::Header as Ddp;
 use weft_wire::rd::{ReadFailure, Reason};
@@ -7,9 +7,9 @@ use weft_wire::rdmap::{Opcode, ReadRequest, queue};
 use super::memory::{Memory, Party};
 use super::request::{Buffer, Data};
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum MessageKind {
     Send,
     Write { key: u32, addr: u64 },
     Read { read: u32, into: Buffer, key: u32, addr: u64 },
@@ -17,32 +17,33 @@ pub(super) enum What {
     Failure(ReadFailure),
 }
 
-/// A message on its way.
+/// A message to a peer.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) id: u64,
-    pub(super) what: What,
+    pub(super) kind: MessageKind,
     pub(super) data: Data,
     pub(super) len: u32,
-    /// Bytes that segments have been cut from.
+    /// Number of bytes that have been put into segments.
     pub(super) cut: u32,
     pub(super) msn: u32,
-    /// The sequence of its last segment, once there is one; of that so far, if it is `over`.
+    /// The sequence of its last segment, once there is one; if it is `over`, of its last segment so
+    /// far.
     pub(super) last: Option<u32>,
-    /// Its end has been reported to the program: what is left is to keep the sequence whole.
+    /// Whether its end has been reported to the program. The rest of it only fills sequences.
     pub(super) over: bool,
 }
 
 impl Message {
-    pub(super) fn new(id: u64, what: What, data: Data) -> Self {
-        let len = match (&what, &data) {
-            (What::Read { .. }, _) => ReadRequest::LEN as u32,
-            (What::Failure(_), _) => ReadFailure::LEN as u32,
-            // Lengths are checked when requests are made.
+    pub(super) fn new(id: u64, kind: MessageKind, data: Data) -> Self {
+        let len = match (&kind, &data) {
+            (MessageKind::Read { .. }, _) => ReadRequest::LEN as u32,
+            (MessageKind::Failure(_), _) => ReadFailure::LEN as u32,
+            // Lengths are checked when requests are posted.
             (_, Data::Bytes(bytes)) => bytes.len() as u32,
             (_, Data::Registered(buffer)) => buffer.len,
         };
-        Self { id, what, data, len, cut: 0, msn: 0, last: None, over: false }
+        Self { id, kind, data, len, cut: 0, msn: 0, last: None, over: false }
     }
 
     pub(super) fn own_bytes(&self) -> usize {
@@ -56,7 +57,7 @@ impl Message {
         self.last.is_some() && self.cut == self.len
     }
 
-    /// Appends a segment: header and payload.
+    /// Appends a segment with header and payload.
     pub(super) fn segment(
         &self,
         memory: &mut dyn Memory,
@@ -76,11 +77,13 @@ impl Message {
         };
         let tagged =
             |opcode: Opcode, stag, to| Ddp::Tagged { last, ulp: opcode.control(), stag, to };
-        let header = match self.what {
-            // A message that failed at home: a Write of nothing in the place of each segment.
-            What::Write { .. } | What::Response { .. } if self.over => tagged(Opcode::Write, 0, 0),
-            What::Send => untagged(Opcode::Send, queue::SEND, self.len),
-            What::Read { .. } => Ddp::Untagged {
+        let header = match self.kind {
+            // A message that failed here: each of its segments becomes a Write of no bytes.
+            MessageKind::Write { .. } | MessageKind::Response { .. } if self.over => {
+                tagged(Opcode::Write, 0, 0)
+            }
+            MessageKind::Send => untagged(Opcode::Send, queue::SEND, self.len),
+            MessageKind::Read { .. } => Ddp::Untagged {
                 last: true,
                 ulp: Opcode::ReadRequest.control(),
                 ulp_word: 0,
@@ -88,11 +91,11 @@ impl Message {
                 msn: self.msn,
                 mo: 0,
             },
-            What::Failure(_) => untagged(Opcode::Terminate, queue::TERMINATE, 0),
-            What::Write { key, addr } => {
+            MessageKind::Failure(_) => untagged(Opcode::Terminate, queue::TERMINATE, 0),
+            MessageKind::Write { key, addr } => {
                 tagged(Opcode::Write, key, addr.wrapping_add(offset.into()))
             }
-            What::Response { read, sink } => {
+            MessageKind::Response { read, sink } => {
                 let to = u64::from(read) << 32 | u64::from(offset);
                 tagged(Opcode::ReadResponse, sink, to)
             }
@@ -101,8 +104,8 @@ impl Message {
         buf.resize(start + header.len(), 0);
         header.emit(&mut buf[start..]);
         let body = buf.len();
-        match (&self.what, &self.data) {
-            (&What::Read { read, into, key, addr }, _) => {
+        match (&self.kind, &self.data) {
+            (&MessageKind::Read { read, into, key, addr }, _) => {
                 let request = ReadRequest {
                     sink_stag: 0,
                     sink_to: u64::from(read) << 32,
@@ -113,7 +116,7 @@ impl Message {
                 buf.resize(body + ReadRequest::LEN, 0);
                 request.emit(&mut buf[body..]);
             }
-            (What::Failure(failure), _) => {
+            (MessageKind::Failure(failure), _) => {
                 buf.resize(body + ReadFailure::LEN, 0);
                 failure.emit(&mut buf[body..]);
             }
@@ -121,9 +124,9 @@ impl Message {
             (_, Data::Bytes(bytes)) => {
                 buf.extend_from_slice(&bytes[offset as usize..end as usize]);
             }
-            (what, &Data::Registered(Buffer { key, addr, .. })) => {
-                let party = match what {
-                    What::Response { .. } => Party::Remote,
+            (kind, &Data::Registered(Buffer { key, addr, .. })) => {
+                let party = match kind {
+                    MessageKind::Response { .. } => Party::Remote,
                     _ => Party::Local,
                 };
                 memory.read(party, key, addr.wrapping_add(offset.into()), len as usize, buf)?;

@@ -1,10 +1,11 @@
 //! Reliable datagrams (RD): messages and RDMA between endpoints that are not connected.
 //!
-//! The format is [`weft_wire::rd`]. `endpoint.rs` has socket and clock, `machine.rs` the peers of
-//! an endpoint, `shared.rs` what they have in common, `peer.rs` the state of one and who it is.
-//! What goes to it is in `outbox.rs`, and is sent (`transmit.rs`), acknowledged or lost
-//! (`ack.rs`), or fails (`failure.rs`), at the pace that `rate.rs` and `rtt.rs` find. What comes
-//! from it is taken by `receive.rs`; what cannot be handed over yet is in `inbox.rs`.
+//! The format is in [`weft_wire::rd`]. `endpoint.rs` has the socket and the clock, `machine.rs` the
+//! peers of an endpoint, `shared.rs` the state that they share, and `peer.rs` the state and
+//! identity of one peer. Outgoing messages are in `outbox.rs`; they are sent (`transmit.rs`),
+//! acknowledged or lost (`ack.rs`), or fail (`failure.rs`), at the rate that `rate.rs` and `rtt.rs`
+//! determine. `receive.rs` processes what a peer sends, and `inbox.rs` holds what cannot be
+//! delivered yet.
 
 mod ack;
 mod endpoint;

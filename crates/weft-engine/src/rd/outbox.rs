@@ -1,13 +1,13 @@
-//! What is on its way to a peer: messages, and the datagrams that have not been acknowledged.
+//! Outgoing messages to a peer, and the datagrams that have not been acknowledged.
 
 use std::collections::VecDeque;
 
 use super::limits::{KEPT_MAX, READS_MAX};
-use super::message::{Message, What};
+use super::message::{Message, MessageKind};
 use super::rate::Sent;
 use super::request::Buffer;
 
-/// A read whose response is awaited.
+/// A read that waits for its response.
 #[derive(Debug)]
 pub(super) struct PendingRead {
     pub(super) id: u64,
@@ -17,43 +17,43 @@ pub(super) struct PendingRead {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Flying,
+pub(super) enum FlightState {
+    InFlight,
     Lost,
     /// Acknowledged before an earlier one.
     Received,
 }
 
-/// A datagram under way: a segment of a message.
+/// A datagram that was sent: a segment of a message.
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// The message's place in the order of messages.
+    /// The message's number.
     pub(super) message: u32,
     pub(super) offset: u32,
     pub(super) len: u32,
-    pub(super) fate: Fate,
+    pub(super) state: FlightState,
     pub(super) again: bool,
     /// Grows with each transmission.
     pub(super) order: u64,
     pub(super) sent: Sent,
 }
 
-/// What goes to a peer. Exists while anything is to be done for it.
+/// Everything that is being sent to a peer. It exists only while there is something.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pub(super) messages: VecDeque<Message>,
-    /// Place of the first of them in the order of messages.
+    /// Number of the first message.
     pub(super) first: u32,
-    /// How many of them have been cut to the end.
+    /// Number of messages that have been segmented completely.
     pub(super) cut: usize,
-    /// The last is `next_seq - 1`.
+    /// The sequence of the last one is `next_seq - 1`.
     pub(super) flights: VecDeque<Flight>,
-    pub(super) flying: u64,
+    pub(super) in_flight: u64,
     pub(super) lost: usize,
     pub(super) order: u64,
-    /// The datagram last sent that has arrived.
+    /// The transmission order of the latest datagram that has arrived.
     pub(super) arrived_order: u64,
-    /// When datagrams that are overdue count as lost.
+    /// When overdue datagrams count as lost.
     pub(super) late_at: Option<u64>,
     pub(super) reads: VecDeque<PendingRead>,
     pub(super) responses: usize,
@@ -68,7 +68,7 @@ impl Outbox {
         self.reads.iter_mut().find(|read| read.read == number)
     }
 
-    /// As new, but for some memory that is kept.
+    /// Resets it to the initial state, but keeps some memory.
     pub(super) fn clear(&mut self) {
         let Self { mut messages, mut flights, mut reads, .. } = std::mem::take(self);
         messages.clear();
@@ -83,26 +83,27 @@ impl Outbox {
         self.messages.is_empty() && self.reads.is_empty()
     }
 
-    /// Whether a segment can be cut, as far as the messages are concerned.
+    /// Whether another segment can be made, as far as the messages are concerned.
     pub(super) fn has_more(&self) -> bool {
         let next = self.messages.get(self.cut);
         next.is_some() && !self.next_waits()
     }
 
-    /// Whether the next message is a read that has to wait for others to end.
+    /// Whether the next message is a read that must wait for other reads to end.
     fn next_waits(&self) -> bool {
         let next = self.messages.get(self.cut);
         self.reads.len() >= READS_MAX
-            && next.is_some_and(|next| matches!(next.what, What::Read { .. }))
+            && next.is_some_and(|next| matches!(next.kind, MessageKind::Read { .. }))
     }
 
-    /// Lets a response overtake reads that have to wait: the peer's may have to wait for it.
+    /// Moves a response before reads that have to wait, because the peer's reads may have to wait
+    /// for it.
     pub(super) fn advance_response(&mut self) {
         if self.responses == 0 || !self.next_waits() {
             return;
         }
         let waiting = self.messages.iter().skip(self.cut);
-        let mut kinds = waiting.map(|message| matches!(message.what, What::Response { .. }));
+        let mut kinds = waiting.map(|message| matches!(message.kind, MessageKind::Response { .. }));
         if let Some(behind) = kinds.position(|is_response| is_response)
             && let Some(response) = self.messages.remove(self.cut + behind)
         {
@@ -112,24 +113,24 @@ impl Outbox {
 
     pub(super) fn arrived(&mut self, at: usize) -> Sent {
         let flight = &mut self.flights[at];
-        let fate = std::mem::replace(&mut flight.fate, Fate::Received);
+        let before = std::mem::replace(&mut flight.state, FlightState::Received);
         let sent = flight.sent;
-        match fate {
-            Fate::Flying => self.flying -= u64::from(sent.len),
-            Fate::Lost => self.lost -= 1,
-            Fate::Received => {}
+        match before {
+            FlightState::InFlight => self.in_flight -= u64::from(sent.len),
+            FlightState::Lost => self.lost -= 1,
+            FlightState::Received => {}
         }
         sent
     }
 
     pub(super) fn lose(&mut self, at: usize) {
         let flight = &mut self.flights[at];
-        match flight.fate {
-            Fate::Flying => self.flying -= u64::from(flight.sent.len),
-            Fate::Lost => return,
-            Fate::Received => {}
+        match flight.state {
+            FlightState::InFlight => self.in_flight -= u64::from(flight.sent.len),
+            FlightState::Lost => return,
+            FlightState::Received => {}
         }
-        flight.fate = Fate::Lost;
+        flight.state = FlightState::Lost;
         self.lost += 1;
     }
 }

@@ -1,10 +1,11 @@
-//! What an endpoint knows of one peer, and whom it takes for that peer.
+//! The state of one peer, and its identity.
 //!
-//! Both directions are streams of their own. The identity of a stream is the sender's epoch (which
-//! changes when the sender restarts) and a number that grows with each new stream of that epoch;
-//! what belongs to an older one is stale. The peer's address is *proven* when a datagram repeats
-//! our epoch, which only went to that address; before, it gets little from us. A stream is *synced*
-//! when the peer has said that it knows it; before, our datagrams have SYN, so that a first message
+//! Each direction is a stream. A stream is identified by the sender's epoch (which changes when the
+//! sender restarts) and a number that grows with each new stream of that epoch; datagrams of an
+//! older stream are stale. The peer's address is *proven* when a datagram repeats our epoch, which
+//! was only sent to that address; before that we send it little. A stream is *synced* when the peer
+//! has confirmed it; before that our datagrams carry SYN, so that a first message needs no extra
+//! round trip.
 //! needs no round trip before it.
 
 use weft_wire::ddp::UntaggedQueue;
@@ -13,7 +14,7 @@ use weft_wire::rd::{CRC_LEN, HEADER_LEN, Header, Kind, Reason};
 use super::inbox::Inbox;
 use super::limits::{FIRST_FLIGHT, GIVE_UP, IDLE};
 use super::memory::Memory;
-use super::message::{Message, What};
+use super::message::{Message, MessageKind};
 use super::outbox::Outbox;
 use super::rate::Rate;
 use super::request::{PeerAddress, Status};
@@ -22,94 +23,94 @@ use super::seq::distance;
 use super::shared::Shared;
 use super::time::{NEVER, stamp};
 
-/// Bytes that an unproven address may be sent for each that came from it (RFC 9000, section 8.1).
+/// Bytes that we may send to an unproven address for each byte from it (RFC 9000, section 8.1).
 const AMPLIFICATION: u32 = 3;
 
-/// One end's name for itself, and for the stream that it sends.
+/// The identity of one end, and of the stream that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Identity {
-    /// 0 if not known.
+    /// 0 if unknown.
     pub(super) epoch: u32,
     pub(super) stream: u32,
 }
 
-/// The state of a peer. This is all that an idle one costs, beside its place in the table.
+/// The state of a peer. An idle peer costs only this and its entry in the table.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) address: PeerAddress,
     pub(super) own: Identity,
     pub(super) their: Identity,
-    /// An epoch that claims to be the peer's new one, and when it was first challenged.
-    rival: u32,
-    rival_at: u32,
-    /// The address repeats our epoch.
+    /// An epoch that claims to be the peer's new one, and when we first challenged it.
+    candidate_epoch: u32,
+    candidate_at: u32,
+    /// Whether the address has repeated our epoch.
     pub(super) proven: bool,
-    /// We contacted it, not it us.
+    /// Whether we contacted the peer first.
     pub(super) dialled: bool,
-    /// It knows our stream.
+    /// Whether the peer knows our stream.
     pub(super) synced: bool,
-    /// We know its stream.
+    /// Whether we know the peer's stream.
     pub(super) receiving: bool,
-    /// It does not know yet that we do.
+    /// Whether the peer does not know yet that we know its stream.
     pub(super) their_syn: bool,
-    /// Responses that it awaits will not come, which it does not know.
+    /// Whether the peer waits for responses that will not be sent.
     pub(super) gave_up: bool,
-    /// Bytes that may be sent to an unproven address.
+    /// Bytes that we may send to an unproven address.
     pub(super) allowance: u32,
 
-    // What is sent.
+    // Sending.
     pub(super) outbox: Option<Box<Outbox>>,
     pub(super) next_seq: u32,
-    /// By queue.
+    /// The next MSN of each queue.
     pub(super) next_msn: [u32; 3],
-    /// Sequences that the peer takes.
+    /// Number of sequences that the peer accepts.
     pub(super) window: u16,
     pub(super) backoff: u8,
-    /// The timer has expired: something is to be sent, whatever the windows say.
+    /// Whether the timer has expired and something must be sent, even against the windows.
     pub(super) probe: bool,
     pub(super) rtt: Rtt,
     pub(super) rate: Rate,
-    /// When the peer last acknowledged, or we began to wait for that.
+    /// When the peer last acknowledged, or when we started to wait for an acknowledgement.
     pub(super) acked_at: u64,
-    /// From when the retransmission timer runs.
+    /// When the retransmission timer was started.
     pub(super) timer_from: u64,
 
-    // What is received.
+    // Receiving.
     pub(super) inbox: Option<Box<Inbox>>,
     /// The first sequence that has not been received.
     pub(super) recv_next: u32,
-    /// By queue: Sends and read requests.
+    /// The untagged queues: Sends and read requests.
     pub(super) queues: [UntaggedQueue; 2],
-    /// Why its stream does not go on.
+    /// Why the peer's stream was refused.
     pub(super) refused: Option<Reason>,
-    /// A Send of its found no room, so it is to send nothing.
+    /// Whether the peer must not send, because a Send of its found no room.
     pub(super) closed: bool,
-    /// It is on the list of the peers to notify when there is room.
+    /// Whether the peer is on the list of those to notify when there is room.
     pub(super) starved: bool,
-    /// When what has arrived must be acknowledged.
+    /// When received data must be acknowledged.
     pub(super) ack_at: u64,
-    /// Its clock when it sent what we last received, and when that was.
+    /// The peer's timestamp in the last datagram, and when we received it.
     echo: u32,
     echo_at: u64,
 
-    // What the table and the timers keep here.
+    // State of the table and the timers.
     pub(super) active_at: u64,
     pub(super) deadline: u64,
-    /// On the list of those that may have something to send.
+    /// Whether the peer is on the list of those that may have something to send.
     pub(super) listed: bool,
 }
 
 const _: () = assert!(size_of::<Peer>() <= 288, "the state of an idle peer has grown");
 
 impl Peer {
-    /// A peer that we are about to contact, or that has contacted us.
+    /// Creates the state of a peer that we will contact, or that has contacted us.
     pub(super) fn new(now: u64, shared: &mut Shared, address: PeerAddress, dialled: bool) -> Self {
         Self {
             address,
             own: Identity { epoch: shared.epoch(&address), stream: shared.new_stream() },
             their: Identity::default(),
-            rival: 0,
-            rival_at: 0,
+            candidate_epoch: 0,
+            candidate_at: 0,
             proven: false,
             dialled,
             synced: false,
@@ -142,12 +143,12 @@ impl Peer {
         }
     }
 
-    /// Whether nothing is lost if the peer is forgotten.
+    /// Whether the peer can be forgotten without losing anything.
     pub(super) fn may_be_forgotten(&self, now: u64) -> bool {
         self.outbox.is_none() && !self.listed && now.saturating_sub(self.active_at) >= IDLE
     }
 
-    /// Deals with a datagram of `len` bytes from the peer's address.
+    /// Processes a datagram of `len` bytes from the peer's address.
     pub(super) fn input(
         &mut self,
         now: u64,
@@ -198,7 +199,7 @@ impl Peer {
             self.receive(now, shared, memory, header, body);
         }
         if header.probe {
-            // The peer may try whether there is room again.
+            // The peer may try again whether there is room.
             (self.ack_at, self.closed) = (now, false);
         }
     }
@@ -213,10 +214,10 @@ impl Peer {
         }
     }
 
-    /// Decides about an epoch that is not the peer's as we know it. Returns whether it is now.
+    /// Decides about an epoch that is not the peer's known one. Returns whether it is accepted.
     fn admit(&mut self, now: u64, shared: &mut Shared, header: &Header, proof: bool) -> bool {
         let unknown = self.their.epoch == 0 && (proof || header.destination.epoch == 0);
-        // The first to come may have been a forger.
+        // The known epoch may have come from a forged datagram.
         let genuine = !self.proven && proof;
         if !header.syn {
             if header.kind == Kind::Data {
@@ -230,16 +231,16 @@ impl Peer {
             self.drop_responses(shared);
             return true;
         }
-        // A peer that has restarted, or a datagram that is late, or forged: a live one can tell
-        // when we asked it.
-        let asked = self.rival == header.source.epoch;
-        let fresh = header.echo != 0 && distance(self.rival_at, header.echo) >= 0;
+        // The peer has restarted, or the datagram is late or forged: a live peer echoes the
+        // timestamp of our challenge.
+        let asked = self.candidate_epoch == header.source.epoch;
+        let fresh = header.echo != 0 && distance(self.candidate_at, header.echo) >= 0;
         if asked && proof && fresh {
             self.restarted(now, shared, header.source.epoch);
             return true;
         }
         if !asked {
-            (self.rival, self.rival_at) = (header.source.epoch, stamp(now));
+            (self.candidate_epoch, self.candidate_at) = (header.source.epoch, stamp(now));
         }
         shared.reply(now, self.address, header, Kind::Challenge, None);
         false
@@ -264,7 +265,7 @@ impl Peer {
         let replaced = self.receiving;
         self.forget_stream(shared);
         (self.their.stream, self.receiving, self.their_syn) = (stream, true, true);
-        // What it says next tells it that we know its stream.
+        // An acknowledgement tells the peer that we know its stream.
         self.ack_at = now;
         if replaced && header.lost {
             self.fail_reads(shared);
@@ -272,13 +273,13 @@ impl Peer {
             self.restart_reads();
         }
         if header.ack.is_none() && self.synced {
-            // It has forgotten us, and with us our stream.
+            // The peer has forgotten us, and with us our stream.
             self.renew_if_safe(now, shared);
         }
         true
     }
 
-    /// Forgets what was received of the peer's stream.
+    /// Drops the receive state of the peer's stream.
     pub(super) fn forget_stream(&mut self, shared: &mut Shared) {
         self.drop_inbox(shared);
         self.receiving = false;
@@ -288,23 +289,23 @@ impl Peer {
         self.refused = None;
     }
 
-    /// The peer is another process now, or has lost its memory.
+    /// Handles that the peer has restarted or lost its state.
     fn restarted(&mut self, now: u64, shared: &mut Shared, epoch: u32) {
         self.their.epoch = epoch;
-        self.rival = 0;
+        self.candidate_epoch = 0;
         self.forget_stream(shared);
         self.fail(now, shared, Status::PeerRestarted);
-        // This process has asked for nothing yet.
+        // The new process has not requested anything yet.
         self.gave_up = false;
     }
 
-    /// The peer wants our first datagrams again, with its epoch.
+    /// Handles a challenge: sends our first datagrams again, with the peer's epoch.
     fn challenged(&mut self, now: u64, shared: &mut Shared, header: &Header) {
         let epoch = header.source.epoch;
         self.prove(shared);
         (self.echo, self.echo_at) = (header.timestamp, now);
         if self.their.epoch == epoch {
-            // Asked before; the timer takes care of what got lost.
+            // Already answered; the timer handles losses.
             return;
         }
         if self.their.epoch == 0 {
@@ -316,7 +317,7 @@ impl Peer {
         self.resend_all(now);
     }
 
-    /// The peer does not go on with our stream.
+    /// Handles the peer's refusal to continue our stream.
     fn reset(&mut self, now: u64, shared: &mut Shared, header: &Header, reason: Reason) {
         let epoch = header.source.epoch;
         self.prove(shared);
@@ -333,8 +334,9 @@ impl Peer {
         }
     }
 
-    /// Starts a new stream with what is open. A peer forgets only what it has received nothing of
-    /// for [`IDLE`], so it cannot have carried out what is younger than [`GIVE_UP`].
+    /// Starts a new stream with the open messages, if none can already have been carried out: a
+    /// peer forgets us only after [`IDLE`], so it cannot have carried out a message that is younger
+    /// than [`GIVE_UP`].
     fn renew_if_safe(&mut self, now: u64, shared: &mut Shared) {
         if self.is_waiting() && now.saturating_sub(self.acked_at) > GIVE_UP {
             self.fail(now, shared, Status::PeerUnreachable);
@@ -343,7 +345,7 @@ impl Peer {
         }
     }
 
-    /// Answers a datagram that is not taken.
+    /// Replies to a datagram that is not accepted.
     pub(super) fn answer(
         &mut self,
         now: u64,
@@ -357,7 +359,7 @@ impl Peer {
         }
     }
 
-    /// The peer's clock as it is to be echoed: what it was, and the time since.
+    /// The peer's last timestamp plus the time since then, to be echoed.
     pub(super) fn echo(&self, now: u64) -> u32 {
         match self.echo {
             0 => 0,
@@ -365,7 +367,8 @@ impl Peer {
         }
     }
 
-    /// Takes `len` bytes off what may be sent. Returns false when that is too much.
+    /// Takes `len` bytes off the allowance of an unproven address. Returns false if that is
+    /// exceeded.
     pub(super) fn spend(&mut self, len: u32) -> bool {
         if self.proven {
             return true;
@@ -375,7 +378,7 @@ impl Peer {
         left.is_some()
     }
 
-    /// Adds a message to what goes to the peer.
+    /// Queues a message for the peer.
     pub(super) fn enqueue(&mut self, now: u64, shared: &mut Shared, message: Message) {
         if !self.is_waiting() {
             (self.acked_at, self.timer_from, self.backoff) = (now, now, 0);
@@ -385,28 +388,28 @@ impl Peer {
             self.outbox = Some(shared.spare.pop().unwrap_or_default());
         }
         let Some(outbox) = &mut self.outbox else { return };
-        outbox.responses += usize::from(matches!(message.what, What::Response { .. }));
+        outbox.responses += usize::from(matches!(message.kind, MessageKind::Response { .. }));
         outbox.messages.push_back(message);
         self.active_at = now;
     }
 
-    /// Whether something must come from the peer.
+    /// Whether we wait for something from the peer.
     pub(super) fn is_waiting(&self) -> bool {
         self.outbox.is_some() || self.is_unsettled()
     }
 
-    /// The peer goes on introducing its stream until it hears that we know it.
+    /// Whether the peer still sends SYN, until it knows that we know its stream.
     pub(super) fn is_unsettled(&self) -> bool {
         self.proven && self.their_syn
     }
 
-    /// Datagrams under way.
+    /// Number of datagrams that have not been acknowledged.
     pub(super) fn flights(&self) -> usize {
         self.outbox.as_ref().map_or(0, |outbox| outbox.flights.len())
     }
 
-    /// Puts an outbox aside that has nothing to do any more.
-    pub(super) fn tidy_outbox(&mut self, shared: &mut Shared) {
+    /// Returns an empty outbox to the spare ones.
+    pub(super) fn release_empty_outbox(&mut self, shared: &mut Shared) {
         if let Some(outbox) = self.outbox.take_if(|outbox| outbox.is_empty()) {
             shared.keep_spare(outbox);
         }

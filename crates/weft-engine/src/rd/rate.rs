@@ -1,31 +1,31 @@
-//! How fast datagrams may go to one peer.
+//! The sending rate to one peer.
 //!
-//! BBR (N. Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016;
-//! delivery rate after draft-cheng-iccrg-delivery-rate-estimation): the two properties of a path,
-//! its bandwidth and its shortest round trip, are measured; datagrams leave at that bandwidth, and
-//! about twice the product of both is under way. Loss plays no part, so that a path which loses
-//! datagrams for other reasons than congestion, or has a long delay, can be used.
+//! This is BBR (N. Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5),
+//! 2016; delivery rate after draft-cheng-iccrg-delivery-rate-estimation). It measures two
+//! properties of a path, its bandwidth and its shortest round trip; datagrams are paced at that
+//! bandwidth, and about twice the product of both is in flight. Loss has no influence, so that a
+//! path that loses datagrams for other reasons than congestion, or has a long delay, can be used.
 //!
-//! Kept: start-up, drain, the cycle of gains, the look for a shorter round trip. Left out: what
-//! concerns policers, long-term sampling and ECN.
+//! Implemented: start-up, drain, the cycle of gains, and probing for a shorter round trip. Not
+//! implemented: policer detection, long-term sampling and ECN.
 
 use super::limits::{QUANTUM_MAX, RTO_MAX};
 
-/// Rounds over which the highest bandwidth counts, twice: it is that of two windows.
+/// Rounds of one window of the bandwidth maximum; the maximum covers two windows.
 const WINDOW_ROUNDS: u8 = 5;
-/// Rounds without growth that end the start-up.
+/// Rounds without growth that end start-up.
 const FLAT_ROUNDS: u8 = 3;
-/// A shortest round trip that old, in microseconds, is looked for again, for so long.
+/// Age of the shortest round trip, in microseconds, from which it is measured again.
 const MIN_RTT_AGE: u64 = 10_000_000;
 const MIN_RTT_PROBE: u64 = 200_000;
-/// Datagrams under way meanwhile, and at least.
+/// Datagrams in flight while the round trip is probed, and the minimum otherwise.
 const DATAGRAMS_MIN: u64 = 4;
-/// Datagrams under way before anything is known of the path.
+/// Datagrams in flight before the path has been measured.
 const DATAGRAMS_INITIAL: u64 = 32;
-/// Datagrams may be ahead of their time by so much, in microseconds: timers are coarse, and system
-/// calls that take several datagrams cheap.
+/// How far datagrams may be sent ahead of their pacing, in microseconds: timers are coarse, and one
+/// system call for several datagrams is cheaper.
 const AHEAD: u64 = 1_000;
-/// Gains in hundredths. 2/ln 2 doubles the rate each round.
+/// Gains in percent. 2/ln 2 doubles the rate each round.
 const STARTUP_GAIN: u64 = 289;
 const DRAIN_GAIN: u64 = 35;
 const CYCLE: [u64; 8] = [125, 75, 100, 100, 100, 100, 100, 100];
@@ -35,43 +35,43 @@ const WINDOW_GAIN: u64 = 200;
 enum Phase {
     Startup,
     Drain,
-    /// At this place of the cycle.
+    /// At this index of the cycle.
     Cruise(u8),
     ShorterRtt,
 }
 
-/// The state of one path.
+/// The measured state of one path.
 #[derive(Debug)]
 pub(super) struct Rate {
-    /// Highest bandwidth of this window of rounds and of the last, in bytes per second.
+    /// Highest bandwidth in this window of rounds and in the last, in bytes per second.
     best: [u64; 2],
-    /// Bytes delivered in all, and when the last were.
+    /// Number of bytes delivered, and when the last were.
     delivered: u64,
     delivered_at: u64,
     /// When the datagram that was acknowledged last had been sent.
     first_sent_at: u64,
-    /// A round ends when what is sent from now on is delivered.
+    /// The value of `delivered` that ends the current round.
     round_end: u64,
-    /// When the phase began.
+    /// When the phase started.
     phase_at: u64,
     next_send_at: u64,
-    /// Bandwidth at which the start-up last grew.
+    /// Bandwidth at which start-up last saw growth.
     full: u64,
     min_rtt_at: u64,
-    /// 0 for unknown.
+    /// 0 if unknown.
     min_rtt: u32,
     rounds: u8,
     flat: u8,
     phase: Phase,
 }
 
-/// What is remembered of each datagram under way.
+/// What is recorded with each datagram that is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) at: u64,
-    /// With its headers.
+    /// Length including headers.
     pub(super) len: u32,
-    /// Less was under way than could be.
+    /// Whether less was in flight than allowed.
     idle: bool,
     delivered: u64,
     delivered_at: u64,
@@ -97,12 +97,12 @@ impl Rate {
         }
     }
 
-    /// The shortest round trip in microseconds, 0 for unknown.
+    /// The shortest round trip in microseconds; 0 if unknown.
     pub(super) fn min_rtt(&self) -> u64 {
         self.min_rtt.into()
     }
 
-    /// In bytes per second, 0 for unknown.
+    /// The measured bandwidth in bytes per second; 0 if unknown.
     fn bandwidth(&self) -> u64 {
         self.best[0].max(self.best[1])
     }
@@ -117,12 +117,12 @@ impl Rate {
         self.bandwidth().saturating_mul(gain) / 100
     }
 
-    /// Bandwidth times round trip, in bytes.
+    /// The bandwidth-delay product in bytes.
     fn product(&self) -> u64 {
         self.bandwidth().saturating_mul(self.min_rtt.into()) / 1_000_000
     }
 
-    /// Bytes that may be under way, with datagrams of `datagram_len`.
+    /// Number of bytes that may be in flight, with datagrams of `datagram_len` bytes.
     pub(super) fn window(&self, datagram_len: u64) -> u64 {
         let least = DATAGRAMS_MIN * datagram_len;
         if self.bandwidth() == 0 || self.min_rtt == 0 {
@@ -138,13 +138,13 @@ impl Rate {
         (self.product().saturating_mul(gain) / 100 + 3 * quantum).max(least)
     }
 
-    /// When the next datagram may leave; a time that has passed if at once.
+    /// The earliest time for the next datagram; it may be in the past.
     pub(super) fn next_send_at(&self) -> u64 {
         self.next_send_at.saturating_sub(AHEAD)
     }
 
-    /// A datagram of `len` bytes leaves; `under_way` bytes are before it, and `idle` says that the
-    /// program has no more.
+    /// Records that a datagram of `len` bytes is sent. `under_way` bytes are in flight before it;
+    /// `idle` if the program has no more to send.
     pub(super) fn sent(&mut self, now: u64, len: u32, under_way: u64, idle: bool) -> Sent {
         if under_way == 0 {
             (self.first_sent_at, self.delivered_at) = (now, now);
@@ -163,7 +163,7 @@ impl Rate {
         }
     }
 
-    /// A datagram has arrived at the peer.
+    /// Records that a datagram has arrived at the peer.
     pub(super) fn arrived(&mut self, now: u64, sent: &Sent) {
         self.delivered += u64::from(sent.len);
         self.delivered_at = now;
@@ -183,7 +183,7 @@ impl Rate {
         }
     }
 
-    /// A round trip is over.
+    /// Handles the end of a round.
     fn round(&mut self, idle: bool) {
         if !idle {
             self.rounds += 1;
@@ -198,13 +198,14 @@ impl Rate {
         if self.bandwidth() >= self.full.saturating_mul(5) / 4 {
             (self.full, self.flat) = (self.bandwidth(), 0);
         } else {
-            // An acknowledgement of all that was under way does not ask for the next phase.
+            // `acknowledged`, which changes the phase, is not called if nothing is left in flight,
+            // so stop counting here.
             self.flat = (self.flat + 1).min(FLAT_ROUNDS);
         }
     }
 
-    /// An acknowledgement has been dealt with; `rtt` microseconds is the round trip that it tells
-    /// of, and `under_way` bytes are left.
+    /// Processes an acknowledgement. `rtt` is its round trip in microseconds, and `under_way` the
+    /// bytes that are left in flight.
     pub(super) fn acknowledged(&mut self, now: u64, rtt: Option<u32>, under_way: u64) {
         let old = now.saturating_sub(self.min_rtt_at) > MIN_RTT_AGE;
         if let Some(rtt) = rtt
@@ -231,7 +232,7 @@ impl Rate {
         }
     }
 
-    /// After a time without traffic, what is known is not old for that reason.
+    /// Keeps the measurements fresh over a time without traffic.
     pub(super) fn resume(&mut self, now: u64) {
         (self.min_rtt_at, self.phase_at) = (now, now);
     }
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_number_of_rounds_may_pass_before_an_acknowledgement_leaves_something_under_way() {
+    fn startup_may_last_any_number_of_rounds_without_an_acknowledgement() {
         let mut rate = Rate::new(0);
         for round in 1..1_000 {
             let sent = rate.sent(round * 100, 4_096, 0, false);

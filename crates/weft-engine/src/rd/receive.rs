@@ -1,4 +1,4 @@
-//! Takes what comes from a peer: order, messages, and memory.
+//! Processes what a peer sends: order, messages, and memory.
 
 use weft_wire::ddp::{Header as Ddp, UntaggedQueue};
 use weft_wire::rd::{Header, Kind, ReadFailure, Reason};
@@ -9,20 +9,20 @@ use super::limits::{
     TRANSFER_LEN_MAX, WINDOW,
 };
 use super::memory::{Memory, Party};
-use super::message::{Message, What};
+use super::message::{Message, MessageKind};
 use super::peer::Peer;
 use super::request::{Data, Event, Status};
 use super::seq::distance;
 use super::shared::Shared;
 use super::time::NEVER;
 
-/// Why a segment that is next in order is not taken.
+/// Why the next segment in order is not accepted.
 enum Halt {
-    /// Not now: there is no room.
+    /// There is no room now.
     NoRoom,
-    /// Not from an address that may be forged.
+    /// The address may be forged.
     Challenge,
-    /// Never.
+    /// The segment will never be accepted.
     Refuse(Reason),
 }
 
@@ -33,7 +33,7 @@ impl From<Reason> for Halt {
 }
 
 impl Peer {
-    /// Deals with a segment of the peer's stream.
+    /// Processes a segment of the peer's stream.
     pub(super) fn receive(
         &mut self,
         now: u64,
@@ -48,7 +48,8 @@ impl Peer {
         }
         let ahead = distance(self.recv_next, header.sequence);
         if ahead != 0 {
-            // A second copy, or something is missing before it: the sender wants to know at once.
+            // A duplicate, or a gap before the segment: acknowledge at once, so that the sender
+            // knows.
             self.ack_at = now;
             if (1..i32::from(WINDOW)).contains(&ahead) && self.proven {
                 self.keep_early(shared, ahead as usize - 1, segment);
@@ -79,13 +80,14 @@ impl Peer {
                 self.answer(now, shared, header, Kind::Reset(reason), next);
             }
         }
-        self.tidy_inbox();
+        self.release_empty_inbox();
     }
 
     fn keep_early(&mut self, shared: &mut Shared, at: usize, segment: &[u8]) {
         let held = self.inbox.as_ref().map_or(0, |inbox| inbox.early_len);
-        // Nobody holds more than what is left for others (A. K. Choudhury and E. L. Hahne, "Dynamic
-        // Queue Length Thresholds", IEEE/ACM Transactions on Networking 6(2), 1998).
+        // A peer may hold at most as much as is left for the others (A. K. Choudhury and E. L.
+        // Hahne, "Dynamic Queue Length Thresholds", IEEE/ACM Transactions on Networking 6(2),
+        // 1998).
         if held + segment.len() > shared.early_room {
             return;
         }
@@ -100,9 +102,9 @@ impl Peer {
         }
     }
 
-    /// The segment that is next in order, if it came before.
+    /// Takes the next segment in order, if it arrived early.
     fn next_early(&mut self, shared: &mut Shared) -> Option<Box<[u8]>> {
-        // What is at the front is the one behind the one just taken.
+        // The front is the segment behind the one just taken.
         let inbox = self.inbox.as_mut()?;
         let segment = inbox.early.pop_front()??;
         inbox.early_len -= segment.len();
@@ -110,7 +112,7 @@ impl Peer {
         Some(segment)
     }
 
-    /// Carries out the segment that is next in order.
+    /// Carries out the next segment in order.
     fn take(
         &mut self,
         now: u64,
@@ -126,7 +128,8 @@ impl Peer {
                 self.take_send(now, shared, length, msn, mo, last, payload)?;
             }
             (Opcode::Write, Ddp::Tagged { stag, to, .. }) => {
-                // One of no bytes touches no memory, and its STag is not checked: RFC 5041, 5.2.
+                // A Write of no bytes accesses no memory, and its STag is not checked (RFC 5041,
+                // 5.2).
                 if !payload.is_empty() {
                     memory.write(Party::Remote, stag, to, payload)?;
                 }
@@ -145,10 +148,11 @@ impl Peer {
         }
         self.recv_next = self.recv_next.wrapping_add(1);
         if self.flights() == 0 {
-            // A response that is coming in needs no asking for.
+            // While a response arrives, nothing has to be retransmitted.
             self.timer_from = now;
         }
-        // The sender waits for the end of a message, and should hear of every second datagram.
+        // Acknowledge the end of a message at once, because the sender waits for it, and every
+        // second datagram.
         let soon = ddp.is_last() || self.ack_at != NEVER;
         self.ack_at = self.ack_at.min(if soon { now } else { now + ACK_DELAY });
         Ok(())
@@ -181,7 +185,7 @@ impl Peer {
             return Err(Reason::Malformed.into());
         }
         if place.first {
-            // Strangers may fill half of the room, with messages of one datagram.
+            // Unproven peers may use half of the room, with messages of one datagram.
             let room = if self.proven { shared.receive_room } else { shared.receive_room / 2 };
             if !self.proven && (!last || cost > room) {
                 return Err(Halt::Challenge);
@@ -244,8 +248,8 @@ impl Peer {
             len: request.size,
         };
         let read = (request.sink_to >> 32) as u32;
-        let what = What::Response { read, sink: request.sink_stag };
-        self.enqueue(now, shared, Message::new(0, what, Data::Registered(buffer)));
+        let kind = MessageKind::Response { read, sink: request.sink_stag };
+        self.enqueue(now, shared, Message::new(0, kind, Data::Registered(buffer)));
         Ok(())
     }
 
@@ -259,14 +263,14 @@ impl Peer {
     ) {
         let (number, offset) = ((to >> 32) as u32, to as u32);
         let Some(read) = self.outbox.as_mut().and_then(|outbox| outbox.read_mut(number)) else {
-            // We have given up on it.
+            // We have given the read up.
             return;
         };
         let left = (read.into.len - read.received) as usize;
         let fits = offset == read.received && payload.len() <= left;
         if !fits || (last && payload.len() != left) {
-            // A peer that answers something else harms its answer only. So does one whose memory
-            // went away: what it could not send any more is missing.
+            // A wrong response only ends its own read. The same applies if the peer's memory was
+            // deregistered: what the peer could no longer send is missing.
             return self.end_read(shared, number, Status::Refused(Reason::Malformed));
         }
         let addr = read.into.addr.wrapping_add(offset.into());
@@ -282,19 +286,19 @@ impl Peer {
         }
     }
 
-    /// Which of the 64 sequences from `64 * word` behind the first missing one have come.
+    /// Bitmap of the 64 sequences from `64 * word` behind the first missing one that have arrived.
     pub(super) fn early_word(&self, word: usize) -> u64 {
         let Some(inbox) = &self.inbox else { return 0 };
         let early = inbox.early.iter().skip(64 * word).take(64).enumerate();
         early.map(|(bit, segment)| u64::from(segment.is_some()) << bit).sum()
     }
 
-    /// How many words hold anything.
+    /// Number of bitmap words with any bit set.
     pub(super) fn early_words(&self) -> usize {
         self.inbox.as_ref().map_or(0, |inbox| inbox.early.len().div_ceil(64))
     }
 
-    /// Gives up a Send that takes up room for too long.
+    /// Refuses an incomplete Send that has used room for too long.
     pub(super) fn drop_slow_partial(&mut self, now: u64, shared: &mut Shared) {
         let slow = self.inbox.as_ref().is_some_and(|inbox| {
             let earned = inbox.partial.len() as u64 * 1_000_000 / PARTIAL_RATE;
@@ -315,8 +319,8 @@ impl Peer {
         }
     }
 
-    /// In order and between messages there is nothing to keep.
-    fn tidy_inbox(&mut self) {
+    /// Drops the inbox if the stream is in order and between messages.
+    fn release_empty_inbox(&mut self) {
         if let Some(inbox) = &self.inbox
             && inbox.early.is_empty()
             && inbox.partial_len == 0

@@ -1,59 +1,59 @@
-//! What a program asks of an endpoint, and what is reported to it.
+//! The requests of a program to an endpoint, and the endpoint's events.
 
 use std::net::SocketAddr;
 
 use weft_wire::rd::Reason;
 
-/// An endpoint somewhere: a UDP address, and the endpoint's number there.
+/// The address of an endpoint: a UDP address, and the endpoint's number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress {
-    /// Where its datagrams go.
+    /// The UDP address.
     pub socket: SocketAddr,
-    /// Its number, which the program that bound it has chosen.
+    /// The number, which the program that bound the endpoint chose.
     pub endpoint: u16,
 }
 
-/// Registered memory of this process: key, address and length in bytes.
+/// Registered memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Key of the region.
+    /// The region's key.
     pub key: u32,
-    /// Where in the region, as the registration counts.
+    /// The address, as in the registration.
     pub addr: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
-/// Where the bytes of an RDMA Write come from.
+/// The bytes of an RDMA Write.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// A copy of their own.
+    /// Bytes that the request owns.
     Bytes(Box<[u8]>),
-    /// Registered memory, which must stay as it is until the request completes.
+    /// Registered memory, which must not change until the request completes.
     Registered(Buffer),
 }
 
-/// Something to be done at a peer.
+/// A request to a peer.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// A message that the peer receives.
+    /// Send a message that the peer receives.
     Send(Box<[u8]>),
     /// RDMA Write to memory that the peer has registered.
     Write {
-        /// What to write.
+        /// The bytes to write.
         data: Data,
         /// The peer's key.
         key: u32,
-        /// Where in the peer's region, as its registration counts.
+        /// The address in the peer's region, as in its registration.
         addr: u64,
     },
     /// RDMA Read of memory that the peer has registered.
     Read {
-        /// Where the bytes go; says how many, too.
+        /// The memory to fill; its length is that of the read.
         into: Buffer,
         /// The peer's key.
         key: u32,
-        /// Where in the peer's region, as its registration counts.
+        /// The address in the peer's region, as in its registration.
         addr: u64,
     },
 }
@@ -61,30 +61,30 @@ pub enum Request {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The message is with the peer's endpoint, the bytes are in place.
+    /// The peer's endpoint has the message, or the bytes are placed.
     Success,
-    /// The program's own memory cannot be used.
+    /// The program's own memory cannot be accessed.
     LocalAccess(Reason),
-    /// The peer refuses this request; later ones are not concerned.
+    /// The peer refused this request. Later requests are not affected.
     Refused(Reason),
-    /// The peer has started anew. The request may have been carried out before.
+    /// The peer has restarted. The request may have been carried out before.
     PeerRestarted,
-    /// The peer did not answer, or gave up answering. The request may have been carried out.
+    /// The peer did not answer, or gave up the request. The request may have been carried out.
     PeerUnreachable,
 }
 
-/// Something that is reported to the program.
+/// An event for the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A message has arrived. Those of one peer come in the order of sending.
+    /// A message has arrived. Messages of one peer arrive in the order of sending.
     Received {
-        /// From whom.
+        /// The sender.
         from: PeerAddress,
-        /// All of it.
+        /// The whole message.
         bytes: Vec<u8>,
     },
-    /// A request is over. Requests to one peer complete in the order of posting, but that an RDMA
-    /// Read may complete after later requests.
+    /// A request has ended. Requests to one peer complete in the order of posting, except that an
+    /// RDMA Read may complete after later requests.
     Completed {
         /// The number that the request was posted with.
         id: u64,

@@ -1,4 +1,4 @@
-//! Round-trip time, and the retransmission timer that follows from it (RFC 6298).
+//! Round-trip time, and the retransmission timeout derived from it (RFC 6298).
 
 use super::limits::{RTO_INITIAL, RTO_MAX, RTO_MIN};
 
@@ -11,7 +11,7 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    /// Takes a measurement in, in microseconds.
+    /// Adds a measurement in microseconds.
     pub(super) fn measured(&mut self, rtt: u32) {
         let rtt = rtt.max(1);
         if self.smoothed == 0 {
@@ -25,12 +25,12 @@ impl Rtt {
         self.smoothed = ((7 * smoothed + u64::from(rtt)) / 8).max(1) as u32;
     }
 
-    /// The smoothed time, 0 before the first measurement.
+    /// The smoothed time; 0 before the first measurement.
     pub(super) fn smoothed(&self) -> u64 {
         self.smoothed.into()
     }
 
-    /// How long to wait for an acknowledgement, doubled `backoff` times.
+    /// The retransmission timeout, doubled `backoff` times.
     pub(super) fn timeout(&self, backoff: u8) -> u64 {
         let base = match self.smoothed {
             0 => RTO_INITIAL,
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timer_follows_the_measurements() {
+    fn timeout_follows_the_measurements() {
         let mut rtt = Rtt::default();
         assert_eq!(rtt.timeout(0), RTO_INITIAL);
         rtt.measured(100_000);
@@ -62,7 +62,7 @@ mod tests {
             rtt.measured(0);
         }
         assert_eq!(rtt.timeout(0), RTO_MIN);
-        // A path that is slower than that is waited for.
+        // A slower path than `RTO_MAX` still gets its own timeout.
         for _ in 0..100 {
             rtt.measured(5_000_000);
         }

@@ -1,5 +1,5 @@
-//! What the peers of an endpoint have in common: its settings, its room, and what it answers
-//! without any state.
+//! State that the peers of an endpoint share: its settings, its limits, and replies that need no
+//! peer state.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -12,28 +12,28 @@ use super::outbox::Outbox;
 use super::request::{Event, PeerAddress, Status};
 use super::time::stamp;
 
-/// What the program decides.
+/// The settings of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     /// The endpoint's number.
     pub(super) endpoint: u16,
-    /// Bytes of a datagram at most.
+    /// Largest datagram in bytes.
     pub(super) datagram_len: usize,
-    /// Peers known at a time.
+    /// Maximum number of peers whose state is kept.
     pub(super) peers_max: usize,
-    /// Bytes of received Sends that wait for the program.
+    /// Bytes of received Sends that may wait for the program.
     pub(super) receive_bytes: usize,
 }
 
-/// What the peers have in common.
+/// The shared state.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: Settings,
-    /// From which epochs follow.
+    /// The secret from which epochs are derived.
     secret: [u64; 2],
     next_stream: u32,
     pub(super) next_read: u32,
-    /// Requests that are open, and the bytes that they own.
+    /// Number of open requests, and of the bytes that they own.
     pub(super) requests: usize,
     pub(super) request_bytes: usize,
     pub(super) receive_room: usize,
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) unproven: usize,
     /// Peers that found no room for a Send.
     pub(super) starved: Vec<PeerAddress>,
-    /// A Send has just found none.
+    /// Whether a Send has just found no room.
     pub(super) no_room: bool,
     pub(super) events: VecDeque<Event>,
     pub(super) replies: VecDeque<(SocketAddr, Header)>,
@@ -55,7 +55,7 @@ impl Shared {
             config,
             secret,
             next_stream: 0,
-            // An answer to a process that was here before must not be taken for ours.
+            // A response to an earlier process at this address must not be taken for ours.
             next_read: secret[0] as u32,
             requests: 0,
             request_bytes: 0,
@@ -75,8 +75,8 @@ impl Shared {
         self.config.datagram_len as u32
     }
 
-    /// What this endpoint calls itself towards an address. It cannot be guessed, and need not be
-    /// remembered: a stranger that repeats it has received something there.
+    /// Our epoch towards an address. It cannot be guessed, and it need not be stored: a sender that
+    /// repeats it has received something at that address.
     pub(super) fn epoch(&self, address: &PeerAddress) -> u32 {
         #[allow(deprecated)] // SipHash with a key; the hasher that replaces it has none.
         let mut hasher = std::hash::SipHasher::new_with_keys(self.secret[0], self.secret[1]);
@@ -102,7 +102,8 @@ impl Shared {
         }
     }
 
-    /// Answers a datagram without any state: no more than one for each, and no longer than it.
+    /// Replies to a datagram without peer state: at most one reply for each, and not longer than
+    /// it.
     pub(super) fn reply(
         &mut self,
         now: u64,

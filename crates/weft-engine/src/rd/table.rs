@@ -1,4 +1,4 @@
-//! The peers of an endpoint.
+//! The table of an endpoint's peers.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use super::peer::Peer;
 use super::request::PeerAddress;
 use super::shared::Shared;
 
-/// Peers by address. Each keeps its slot until it is forgotten.
+/// Peers by address. A peer keeps its slot until it is forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     slots: Vec<Option<Peer>>,
     free: Vec<u32>,
     index: HashMap<PeerAddress, u32>,
-    /// Where the search for idle peers goes on.
+    /// Where the search for idle peers continues.
     hand: usize,
 }
 
@@ -30,8 +30,8 @@ impl Table {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Takes a peer in whose address is new. `None` when all slots are in use by peers that cannot
-    /// be forgotten.
+    /// Adds a peer with a new address. `None` if all slots are used by peers that cannot be
+    /// forgotten.
     pub(super) fn insert(&mut self, now: u64, shared: &mut Shared, peer: Peer) -> Option<u32> {
         self.sweep(now, shared);
         if self.len() >= shared.config.peers_max {
@@ -51,7 +51,7 @@ impl Table {
         Some(slot)
     }
 
-    /// Forgets peers that are idle, among the next few.
+    /// Forgets idle peers among the next few slots.
     pub(super) fn sweep(&mut self, now: u64, shared: &mut Shared) {
         for _ in 0..SWEEP.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
@@ -62,12 +62,12 @@ impl Table {
             peer.drop_inbox(shared);
             shared.unproven -= usize::from(!peer.dialled && !peer.proven);
             self.index.remove(&peer.address);
-            // As many slots as were counted when they were made.
+            // Fits in 32 bits, as checked when the slot was made.
             self.free.push(self.hand as u32);
         }
     }
 
-    /// Ends Sends that take up room for too long, among the next few peers.
+    /// Refuses slow incomplete Sends of the next few peers, which use room for too long.
     pub(super) fn reclaim(&mut self, now: u64, shared: &mut Shared) {
         for _ in 0..SWEEP.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();

@@ -1,9 +1,9 @@
-//! Times of this protocol: microseconds from any origin.
+//! Times of the protocol, in microseconds from any origin.
 
-/// No time: later than all others.
+/// A time later than all others: never.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// A clock of 32 bits, in microseconds, which is never 0.
+/// The 32-bit timestamp of a time in microseconds; never 0.
 pub(super) fn stamp(now: u64) -> u32 {
     (now as u32).max(1)
 }

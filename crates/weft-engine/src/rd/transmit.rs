@@ -1,4 +1,4 @@
-//! Making datagrams: what is sent next to a peer, and when.
+//! Sending: which datagram is sent next to a peer, and when.
 
 use weft_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use weft_wire::rd::{
@@ -8,8 +8,8 @@ use weft_wire::rdmap::queue;
 
 use super::limits::{FIRST_FLIGHT, GIVE_UP, RTO_MAX, WINDOW};
 use super::memory::Memory;
-use super::message::{Message, What};
-use super::outbox::{Fate, Flight, Outbox, PendingRead};
+use super::message::{Message, MessageKind};
+use super::outbox::{Flight, FlightState, Outbox, PendingRead};
 use super::peer::Peer;
 use super::rate::Sent;
 use super::request::{Data, Status};
@@ -19,7 +19,7 @@ use super::time::{NEVER, stamp};
 const _: () = assert!(RTO_MAX < GIVE_UP, "a peer is asked again before it is given up");
 
 impl Peer {
-    /// Makes the next datagram for the peer, if there is one to be sent now.
+    /// Produces the next datagram for the peer, if one is to be sent now. Returns whether it did.
     pub(super) fn transmit(
         &mut self,
         now: u64,
@@ -36,7 +36,7 @@ impl Peer {
         }
         self.ack_at = NEVER;
         let count = self.early_words().saturating_sub(1).min(WORDS_MAX);
-        // An endpoint that has been introduced to a stream has to confirm that, and hear of it.
+        // Until the peer knows that we know its stream, request an answer.
         let probe = probe || self.is_unsettled();
         if !self.spend((HEADER_LEN + 8 * count + CRC_LEN) as u32) {
             return false;
@@ -90,13 +90,15 @@ impl Peer {
             let flight_max = self.flight_max();
             let Some(outbox) = &mut self.outbox else { return false };
             outbox.advance_response();
-            let paced = outbox.flying < self.rate.window(room) && self.rate.next_send_at() <= now;
+            let paced =
+                outbox.in_flight < self.rate.window(room) && self.rate.next_send_at() <= now;
             let at = if self.probe && self.window != 0 && !outbox.flights.is_empty() {
-                // The receiver may have dropped even what it had acknowledged selectively.
+                // The receiver may have dropped segments that it had acknowledged selectively.
                 outbox.lose(0);
                 0
             } else if outbox.lost != 0 && paced && self.window != 0 {
-                let lost = outbox.flights.iter().position(|flight| flight.fate == Fate::Lost);
+                let lost =
+                    outbox.flights.iter().position(|flight| flight.state == FlightState::Lost);
                 lost.unwrap_or(0)
             } else if paced && outbox.has_more() && outbox.flights.len() < flight_max {
                 outbox.flights.len()
@@ -113,7 +115,7 @@ impl Peer {
                 self.probe = false;
                 return true;
             }
-            // The program's memory is gone; what comes behind it is not.
+            // The program's memory for this message is gone; try the next message.
         }
     }
 
@@ -122,16 +124,17 @@ impl Peer {
         if self.synced { window } else { window.min(FIRST_FLIGHT as usize) }
     }
 
-    /// Cuts the next segment, which is then the last under way and counts as lost.
+    /// Makes the next segment. It is added as the last one in flight, marked as lost, so that it is
+    /// sent.
     fn cut(&mut self, shared: &Shared) -> bool {
         let Some(outbox) = &mut self.outbox else { return false };
         let at = outbox.cut;
         let Some(message) = outbox.messages.get_mut(at) else { return false };
-        let (queue, header_len) = match message.what {
-            What::Send => (Some(queue::SEND), UNTAGGED_LEN),
-            What::Read { .. } => (Some(queue::READ_REQUEST), UNTAGGED_LEN),
-            What::Failure(_) => (Some(queue::TERMINATE), UNTAGGED_LEN),
-            What::Write { .. } | What::Response { .. } => (None, TAGGED_LEN),
+        let (queue, header_len) = match message.kind {
+            MessageKind::Send => (Some(queue::SEND), UNTAGGED_LEN),
+            MessageKind::Read { .. } => (Some(queue::READ_REQUEST), UNTAGGED_LEN),
+            MessageKind::Failure(_) => (Some(queue::TERMINATE), UNTAGGED_LEN),
+            MessageKind::Write { .. } | MessageKind::Response { .. } => (None, TAGGED_LEN),
         };
         if message.last.is_none()
             && let Some(queue) = queue
@@ -140,7 +143,7 @@ impl Peer {
             message.msn = *msn;
             *msn = msn.wrapping_add(1);
         }
-        if let What::Read { read, into, .. } = message.what
+        if let MessageKind::Read { read, into, .. } = message.kind
             && message.last.is_none()
         {
             outbox.reads.push_back(PendingRead { id: message.id, read, into, received: 0 });
@@ -151,7 +154,7 @@ impl Peer {
             message: outbox.first.wrapping_add(at as u32),
             offset: message.cut,
             len,
-            fate: Fate::Lost,
+            state: FlightState::Lost,
             again: false,
             order: 0,
             sent: Sent::default(),
@@ -166,7 +169,7 @@ impl Peer {
         true
     }
 
-    /// Writes the datagram under way at `at`. Returns false if it need not be sent after all.
+    /// Writes the segment at index `at`. Returns false if it need not be sent after all.
     fn emit_segment(
         &mut self,
         now: u64,
@@ -192,7 +195,7 @@ impl Peer {
             return false;
         }
         seal(buf);
-        // The budget of an unproven peer covers whole datagrams.
+        // The allowance of an unproven peer counts whole datagrams.
         let len = buf.len() as u32;
         outbox.lost -= 1;
         outbox.order += 1;
@@ -200,9 +203,9 @@ impl Peer {
         let flight = &mut outbox.flights[at];
         flight.again = flight.order != 0;
         flight.order = outbox.order;
-        flight.fate = Fate::Flying;
-        flight.sent = self.rate.sent(now, len, outbox.flying, idle);
-        outbox.flying += u64::from(len);
+        flight.state = FlightState::InFlight;
+        flight.sent = self.rate.sent(now, len, outbox.in_flight, idle);
+        outbox.in_flight += u64::from(len);
         self.timer_from = now;
         if acks_all {
             self.ack_at = NEVER;
@@ -211,7 +214,7 @@ impl Peer {
         true
     }
 
-    /// The memory that a message comes from cannot be read (any more): its segments go without.
+    /// Fails a message whose memory cannot be read (any more). Its segments are sent empty.
     fn give_up_message(&mut self, shared: &mut Shared, index: usize, reason: Reason) {
         let Some(outbox) = &mut self.outbox else { return };
         let message = &mut outbox.messages[index];
@@ -221,9 +224,9 @@ impl Peer {
         message.len = message.cut;
         message.over = true;
         let (id, own_bytes) = (message.id, message.own_bytes());
-        match message.what {
-            What::Response { read, .. } => {
-                let failure = What::Failure(ReadFailure { read, reason });
+        match message.kind {
+            MessageKind::Response { read, .. } => {
+                let failure = MessageKind::Failure(ReadFailure { read, reason });
                 let failure = Message::new(0, failure, Data::Bytes(Box::default()));
                 outbox.messages.insert(outbox.cut, failure);
             }
@@ -231,7 +234,7 @@ impl Peer {
         }
     }
 
-    /// When something is to be done though nothing comes in.
+    /// The next time at which something must be done if nothing arrives.
     pub(super) fn next_deadline(&self, shared: &Shared) -> u64 {
         let mut deadline = self.ack_at;
         if self.is_waiting() {
@@ -245,13 +248,13 @@ impl Peer {
         let more = outbox.lost != 0 && self.window != 0
             || outbox.has_more() && outbox.flights.len() < self.flight_max();
         let allowed = self.proven || u64::from(self.allowance) >= room;
-        if more && allowed && outbox.flying < self.rate.window(room) {
+        if more && allowed && outbox.in_flight < self.rate.window(room) {
             deadline = deadline.min(self.rate.next_send_at());
         }
         deadline
     }
 
-    /// The deadline has come.
+    /// Handles the deadline.
     pub(super) fn expired(&mut self, now: u64, shared: &mut Shared) {
         if self.outbox.as_ref().and_then(|outbox| outbox.late_at).is_some_and(|at| at <= now) {
             self.find_lost(now);
@@ -260,7 +263,7 @@ impl Peer {
             return;
         }
         if now.saturating_sub(self.acked_at) >= GIVE_UP {
-            // A peer that does not settle any more is none of the program's business.
+            // The program need not know that a peer never acknowledged its stream's start.
             self.their_syn = false;
             if self.outbox.is_some() {
                 self.fail(now, shared, Status::PeerUnreachable);

@@ -1,5 +1,5 @@
-//! Where the processes of this host are found that share memory: sockets named after the identity
-//! that a process tells its peers.
+//! The directory of processes on this host that share memory: their sockets are named after the
+//! identity in the hello.
 
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use crate::Errno;
 use crate::hello::ProcessId;
 
-/// A connection to a process of this host; `None` when it is not one, or not one that we can see.
+/// Connects to a process of this host; `None` if it is not on this host, or not visible to us.
 pub(super) fn find(id: &ProcessId) -> Option<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let dial = |address: SocketAddrUnix| {
@@ -23,7 +23,7 @@ pub(super) fn find(id: &ProcessId) -> Option<OwnedFd> {
     found.ok().or_else(|| SocketAddrUnix::new(directory()?.join(name)).and_then(dial).ok())
 }
 
-/// Removes the sockets of processes that are gone: one that is killed cannot do it itself.
+/// Removes the socket files of processes that have ended: a killed process cannot do that itself.
 pub(super) fn sweep_directory() {
     if let Some(directory) = directory() {
         sweep(&directory);
@@ -39,14 +39,15 @@ pub(super) fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
-        // Of another type, so that a process that lives does not notice (it would sweep in turn).
+        // Connect with another socket type, so that a live process does not notice (it would sweep
+        // in turn).
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
         let (true, Ok(socket), Ok(address)) = (ours, socket, SocketAddrUnix::new(&path)) else {
             continue;
         };
         if connect(&socket, &address) == Err(Errno::CONNREFUSED) {
-            // Somebody else may have swept it first.
+            // Another process may have removed the file first.
             let _ = std::fs::remove_file(&path);
         }
     }

@@ -1,4 +1,4 @@
-//! The target's side of one-sided operations: which of its keys peers may use directly.
+//! The target's side of direct one-sided operations: grants of its keys to peers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,22 +15,23 @@ use crate::clock::yield_until;
 use crate::limits::KEY_IN_USE_MAX;
 use crate::log::{self, Level};
 
-/// The keys that the peer of one connection may use.
+/// The grants to the peer of one connection.
 #[derive(Debug)]
 pub(crate) struct Grants {
     words: GrantWords,
     session: Weak<Session>,
     slots: Lock<Granting>,
-    /// The peer did not let go of a key, and is not waited for again.
+    /// Whether the peer has held a key for too long. It is not waited for again.
     is_stuck: AtomicBool,
 }
 
-/// What a peer may do with a region.
+/// The rights and the range of a grant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) rights: Access,
-    /// These are all of the region's rights to write: who can map it can do with it what the
-    /// segment lets everybody do.
+    /// Whether the grant includes all of the region's write rights. If so, a peer that maps the
+    /// region's segment, which is writable for everybody that has it, gets no more rights than
+    /// that.
     pub(crate) grants_writing: bool,
     pub(crate) iova: u64,
     pub(crate) len: u64,
@@ -40,11 +41,11 @@ pub(crate) struct Terms {
 struct Granting {
     keys: [Option<u32>; GRANTS],
     next: usize,
-    /// Serial number of the last grant, never 0.
+    /// Serial number of the last grant; never 0.
     serial: u32,
 }
 
-/// Who may use a key.
+/// The holders of grants, by key.
 static GRANTED: Forkable<Lock<HashMap<u32, Vec<Weak<Grants>>>>> =
     Forkable::new(|| Lock::new(HashMap::new()));
 
@@ -58,10 +59,10 @@ impl Grants {
         })
     }
 
-    /// Grants a key to the peer on these terms. `confirm` looks once more, when the peer may use it
-    /// already, whether they still hold, and says how the region is reached; otherwise the key is
-    /// taken back. Deregistration, and a change of the queue pair's rights or state, come before,
-    /// and `confirm` sees them, or behind, and find the grant.
+    /// Grants a key to the peer on these terms. When the peer may already use it, `confirm` checks
+    /// again that the terms hold and returns how the region is reached; otherwise the grant is
+    /// withdrawn. A deregistration, or a change of the queue pair's rights or state, either
+    /// precedes `confirm`, which sees it, or follows it and finds the grant.
     pub(crate) fn grant(
         self: &Arc<Self>,
         key: u32,
@@ -103,7 +104,7 @@ impl Grants {
         (slot, slots.serial)
     }
 
-    /// Takes a key back; it is not in use any more on return.
+    /// Withdraws a key. On return it is not in use any more.
     fn withdraw(&self, key: u32) {
         {
             let mut slots = self.slots.lock();
@@ -117,7 +118,7 @@ impl Grants {
         self.wait_while(|in_use| in_use == key);
     }
 
-    /// Takes every key back.
+    /// Withdraws all keys.
     pub(crate) fn withdraw_all(&self) {
         {
             let mut slots = self.slots.lock();
@@ -127,7 +128,7 @@ impl Grants {
         self.wait_while(|in_use| in_use != 0);
     }
 
-    /// A peer that has died at it, or pretends to be at it for ever, is not waited for.
+    /// Waits while the peer uses a key, unless the peer is dead or uses it for too long.
     fn wait_while(&self, is_used: impl Fn(u32) -> bool) {
         let is_over = || {
             !is_used(self.words.in_use())
@@ -135,13 +136,16 @@ impl Grants {
                 || !self.session.upgrade().is_some_and(|session| session.is_alive())
         };
         if !yield_until(KEY_IN_USE_MAX, is_over) {
-            log::write(Level::Error, format_args!("a peer does not let go of a key"));
+            log::write(
+                Level::Error,
+                format_args!("a peer still uses a withdrawn key; this side no longer waits for it"),
+            );
             self.is_stuck.store(true, Ordering::Relaxed);
         }
     }
 }
 
-/// No peer uses a key any more on return, nor will.
+/// Withdraws a key from all peers. On return no peer uses it, and none will.
 pub(crate) fn revoke(key: u32) {
     let holders = GRANTED.get().lock().remove(&key).unwrap_or_default();
     for grants in holders.iter().filter_map(Weak::upgrade) {

@@ -1,8 +1,8 @@
-//! The initiator's side of one-sided operations: what it knows of the peer's keys.
+//! The initiator's side of direct one-sided operations: the known keys of the peer.
 //!
-//! The first operation on a key goes through the ring, where the target checks it, and asks for the
-//! key beside. A grant tells where the memory is; it holds as long as a word in the shared segment
-//! says so, which is looked at for each operation.
+//! The first operation on a key goes through the ring, where the target checks it, and also
+//! requests the key. A grant says where the memory is. It is valid as long as a word in the shared
+//! segment says so; each operation checks that word.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,53 +14,54 @@ use super::segment::{GrantWords, Rings};
 use crate::access::Access;
 use crate::limits::PEER_KEYS_MAX;
 
-/// Uses of a key after which an answer that has not come is asked for again.
+/// Number of uses of a key after which an unanswered request is repeated.
 const ASK_AGAIN_USES: u32 = 1_024;
 
-/// Memory of the peer's that a key names.
+/// The peer's memory behind a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
-    /// The word that says whether this still holds.
+    /// Index of the word that says whether the grant is valid.
     pub(super) slot: usize,
-    /// Which of the grants of this key it is: one that was on its way while the region was
-    /// registered anew does not count.
+    /// Serial number of the grant, so that a late one is not taken for that of the key's next
+    /// registration.
     pub(super) serial: u32,
-    /// What the peer grants.
+    /// The granted rights.
     pub(super) rights: Access,
-    /// What the first byte is called.
+    /// The address of the first byte in work requests.
     pub(super) iova: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub(super) len: u64,
-    /// The first byte's address in the peer.
+    /// The first byte's address in the peer's process.
     pub(super) addr: u64,
-    /// The part that is reached in another way than by that address.
+    /// The part of the region that is reached by other addresses.
     pub(super) pages: Option<Pages>,
 }
 
-/// The part of a region that is pages of a segment.
+/// The part of a region that consists of pages of a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
-    /// Where in the region it begins.
+    /// Where it starts in the region.
     pub(super) start: u64,
     pub(super) len: u64,
-    /// Where the peer has these pages.
+    /// The address of these pages in the peer's process.
     pub(super) addr: u64,
-    /// The segment, if we may map it: these pages and no others.
+    /// The segment, which has exactly these pages, if we may map it.
     pub(super) memory: Option<Memory>,
 }
 
-/// The memory itself.
+/// A segment's memory.
 #[derive(Clone, Debug)]
 pub(super) enum Memory {
-    /// Ours, for a peer to map.
+    /// Our own segment, for a peer to map.
     Own(Arc<RemappedPages>),
-    /// A peer's, mapped.
+    /// A peer's segment, mapped here.
     Mapped(Arc<SharedMemory>),
 }
 
 impl Granted {
-    /// Where in the region `len` bytes that are called `at` are; `None` when they do not lie inside
-    /// or `needs` is not granted. Then the target itself is asked, which knows the error.
+    /// The offset in the region of `len` bytes at address `at`; `None` if they are outside, or the
+    /// rights `needs` are not granted. Then the operation is left to the target, which reports the
+    /// error.
     #[inline]
     fn offset_of(&self, at: u64, len: u64, needs: Access) -> Option<u64> {
         let offset = at.checked_sub(self.iova)?;
@@ -68,7 +69,7 @@ impl Granted {
         (inside && self.rights.contains(needs)).then_some(offset)
     }
 
-    /// Where in our mapping of the peer's memory `len` bytes of the region are, if all are there.
+    /// Our mapping of `len` bytes of the region; `None` unless all of them are mapped.
     #[inline]
     fn mapped(&self, offset: u64, len: u64) -> Option<Mapped<'_>> {
         let pages = self.pages.as_ref()?;
@@ -78,14 +79,14 @@ impl Granted {
         inside.then_some(Mapped { memory, offset: usize::try_from(offset).ok()? })
     }
 
-    /// Where `len` bytes of the region are.
+    /// The addresses of `len` bytes of the region.
     fn targets(&self, offset: u64, len: u64) -> Targets<'_> {
         let end = offset + len;
         let (first, last) = match &self.pages {
             Some(pages) => (pages.start, pages.start + pages.len),
             None => (u64::MAX, u64::MAX),
         };
-        // What lies before the pages, in them, and behind them.
+        // The parts before the pages, in them, and behind them.
         let parts = [(0, first), (first, last), (last, u64::MAX)];
         let parts = parts.into_iter().map(|(from, to)| (from.max(offset), to.min(end)));
         let targets = parts.filter(|(from, to)| from < to).map(|(from, to)| {
@@ -110,26 +111,26 @@ enum Known {
     Granted(Granted),
 }
 
-/// How to reach memory of the peer's.
+/// How the peer's memory can be reached.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
-    /// At these places in the peer, in order, while the value lives.
+    /// Directly at these addresses, in order, while the value lives.
     Direct(Targets<'a>, InUse<'a>),
-    /// Only the target can.
+    /// Only by the target, through the ring.
     Ring,
 }
 
-/// The places of a range: its pages, and what lies before and behind them.
+/// The addresses of a range: up to three, for its pages and the parts before and behind them.
 #[derive(Debug, Default)]
 pub(crate) struct Targets<'a>(SmallVec<[Target<'a>; 1]>);
 
-/// A place in the peer.
+/// A contiguous part of a range in the peer's memory.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
-    /// Its address there.
+    /// Its address in the peer's process.
     pub(crate) address: u64,
     pub(crate) len: u64,
-    /// The same place in our mapping, if it is mapped.
+    /// The same bytes in our mapping, if there is one.
     pub(crate) mapped: Option<Mapped<'a>>,
 }
 
@@ -138,7 +139,7 @@ impl<'a> Targets<'a> {
         self.0.iter().all(|target| target.mapped.is_some())
     }
 
-    /// The only one; `None` if there are more.
+    /// The only part; `None` if there are several.
     pub(crate) fn single(&self) -> Option<&Target<'a>> {
         match &self.0[..] {
             [target] => Some(target),
@@ -169,15 +170,14 @@ impl<'a> FromIterator<Target<'a>> for Targets<'a> {
     }
 }
 
-/// A place in a mapping of the peer's memory; the range asked for lies inside.
+/// A range in a mapping of the peer's memory. The range lies within the mapping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapped<'a> {
     pub(crate) memory: &'a SharedMemory,
     pub(crate) offset: usize,
 }
 
-/// Shows the target that a key is in use, until this is dropped: the target waits for that with
-/// the deregistration.
+/// Marks a key as in use until it is dropped. The target's deregistration waits for that.
 #[derive(Debug)]
 pub(crate) struct InUse<'a>(&'a GrantWords);
 
@@ -188,7 +188,7 @@ impl Drop for InUse<'_> {
     }
 }
 
-/// A key in use, for several operations, while the value lives.
+/// A key that is marked as in use for several operations, while the value lives.
 #[derive(Debug)]
 pub(crate) struct HeldKey<'a> {
     granted: &'a Granted,
@@ -196,8 +196,8 @@ pub(crate) struct HeldKey<'a> {
 }
 
 impl HeldKey<'_> {
-    /// Where in our mapping of the peer's memory `len` bytes that are called `at` are; `None` when
-    /// they are not mapped, or `needs` is not granted for them.
+    /// Our mapping of `len` bytes at address `at`; `None` if they are not mapped, or the rights
+    /// `needs` are not granted.
     #[inline]
     pub(crate) fn mapped(&self, at: u64, len: u64, needs: Access) -> Option<Mapped<'_>> {
         let offset = self.granted.offset_of(at, len, needs)?;
@@ -205,13 +205,13 @@ impl HeldKey<'_> {
     }
 }
 
-/// Who knows about keys.
+/// The peer that grants keys.
 pub(crate) trait KeyOwner {
-    /// Asks for a key. Returns whether there will be an answer.
+    /// Requests a key. Returns whether there will be a reply.
     fn ask_for_key(&self, key: u32) -> bool;
 }
 
-/// What is known of the peer's keys.
+/// The known keys of a peer.
 #[derive(Debug)]
 pub(crate) struct PeerKeys {
     words: GrantWords,
@@ -224,7 +224,7 @@ impl PeerKeys {
         Self { words: rings.peer_grants(), known: HashMap::new(), last: None }
     }
 
-    /// How to reach `len` bytes that are called `at` by a key; asks the peer if nothing is known.
+    /// How to reach `len` bytes at address `at` of a key. Requests the key if it is not known.
     pub(crate) fn find(
         &mut self,
         peer: &impl KeyOwner,
@@ -238,13 +238,14 @@ impl PeerKeys {
         Found::Direct(granted.targets(offset, len), in_use)
     }
 
-    /// Uses a key; asks the peer if nothing is known of it.
+    /// Marks a key as in use. Requests the key if it is not known.
     pub(crate) fn hold(&mut self, peer: &impl KeyOwner, key: u32) -> Option<HeldKey<'_>> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
             self.last = self.look_up(peer, key).map(|granted| (key, granted));
         }
         let (_, granted) = self.last.as_ref()?;
-        // First say, then look: the target first revokes, then looks.
+        // Set the mark first, then check the grant; the target first withdraws the grant, then
+        // checks the mark.
         self.words.set_in_use(key);
         if !self.words.grants(granted.slot, key, granted.serial) {
             self.words.end_use();
@@ -256,12 +257,12 @@ impl PeerKeys {
         Some(HeldKey { granted, in_use: InUse(&self.words) })
     }
 
-    /// Whether the peer has been asked for a key and has not answered yet.
+    /// Whether the key has been requested and not been answered.
     pub(crate) fn is_awaited(&self, key: u32) -> bool {
         matches!(self.known.get(&key), Some(Known::Asked { is_sent: true, .. }))
     }
 
-    /// The peer's answer to a question for a key.
+    /// Stores the peer's reply to a key request.
     pub(crate) fn learn(&mut self, key: u32, granted: Option<Granted>) {
         if let Some(known) = self.known.get_mut(&key) {
             *known = granted.map_or(Known::Denied, Known::Granted);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_cut_where_its_pages_begin_and_end() {
+    fn range_is_split_at_the_ends_of_its_pages() {
         let granted = granted();
         let all = places(granted.targets(0, 5_000), u64::MAX);
         assert_eq!(all, [(0x10_0000, 100), (0x7000, 4_096), (0x10_0000 + 4_196, 804)]);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn without_pages_a_range_is_at_its_address() {
+    fn range_without_pages_is_one_part() {
         let granted = Granted { pages: None, ..granted() };
         let targets = granted.targets(10, 4_990);
         assert!(!targets.are_mapped() && targets.single().is_some());

@@ -1,7 +1,7 @@
-//! How a process is found by those that want to share memory with it: a Unix socket named after
-//! the random identity that it tells its peers. In the abstract name space, which processes of one
-//! network namespace share, and, if `WEFT_SHM_DIR` names a directory, also there, for processes in
-//! different namespaces or containers that see the same directory.
+//! The socket by which other processes find this one to share memory: a Unix socket named after the
+//! random identity in the hello. It is in the abstract namespace, which processes of one network
+//! namespace share, and, if `WEFT_SHM_DIR` names a directory, also there, for processes in other
+//! namespaces or containers that see the directory.
 
 use rustix::net::{SocketAddrUnix, SocketType};
 use weft_sys::Forkable;
@@ -16,7 +16,7 @@ use crate::reactor::Handle;
 use crate::strangers::Listener;
 use crate::{Result, random};
 
-/// This process's identity; all zero when it shares no memory. The listeners start with it.
+/// This process's identity; all zero if it does not share memory. The first call opens the sockets.
 pub(crate) fn own_id() -> &'static ProcessId {
     static ID: Forkable<ProcessId> = Forkable::new(start);
     ID.get()

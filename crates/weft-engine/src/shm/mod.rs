@@ -1,11 +1,11 @@
 //! Shared memory between queue pairs of one host.
 //!
-//! Two queue pairs are connected over TCP as always. Each names its process in the hello; the side
-//! that opened the connection looks for the other's process on this host ([`listener`]) and, if it
-//! finds it and its credentials allow, offers it a segment with two rings ([`segment`],
-//! [`session`]). From then on the DDP segments of the connection go through the rings, and RDMA
-//! Writes and Reads straight to the memory that a key names ([`keys`], [`grants`]). The TCP
-//! connection carries nothing any more; its end tells of the peer's.
+//! Two queue pairs are connected over TCP as usual. Each names its process in the hello; the
+//! initiator looks for the other process on this host ([`listener`]) and, if it is found and its
+//! credentials allow, offers it a segment with two rings ([`segment`], [`session`]). Then the DDP
+//! segments of the connection go through the rings, and RDMA Writes and Reads directly to the
+//! memory of a key ([`keys`], [`grants`]). The TCP connection carries nothing more; its end reports
+//! that of the peer.
 
 mod directory;
 mod grants;

@@ -1,4 +1,4 @@
-//! The process at the other end.
+//! The peer's process.
 
 use rustix::process::Pid;
 use weft_sys::{PeerPresence, Piece, ProcessMemory, Region};
@@ -10,18 +10,18 @@ use crate::{Errno, Result};
 #[derive(Debug)]
 pub(crate) struct Peer {
     presence: PeerPresence,
-    /// If the kernel lets us reach it.
+    /// The peer's memory, if the kernel lets us access it.
     memory: Option<ProcessMemory>,
 }
 
 impl Peer {
-    /// The process `pid`, which says that its name stands at `probe` in its memory.
+    /// Opens the process `pid`, which claims to have its identity at address `probe`.
     pub(super) fn new(presence: PeerPresence, pid: Option<Pid>, id: ProcessId, probe: u64) -> Self {
         let memory = pid.and_then(|pid| ProcessMemory::open(pid, probe, &id).ok());
         Self { presence, memory }
     }
 
-    /// Whether a thread of the peer's sleeps that must be woken for what has just been brought.
+    /// Whether a thread of the peer sleeps that must be woken for new data.
     #[inline]
     pub(crate) fn is_asleep(&self) -> bool {
         self.presence.is_asleep()
@@ -35,8 +35,8 @@ impl Peer {
     /// Fills `target` from pieces of the peer's memory.
     ///
     /// # Errors
-    /// `EPERM` when the kernel forbids it; `EFAULT` for memory that is not there; `ESRCH` when the
-    /// peer has ended, or runs another program.
+    /// `EPERM` if the kernel forbids it; `EFAULT` for memory that is not there; `ESRCH` if the peer
+    /// has ended or executes another program.
     pub(crate) fn read(&self, pieces: &[Piece], target: &Region) -> Result<()> {
         self.memory()?.read(pieces, target)
     }

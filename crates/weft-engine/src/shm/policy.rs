@@ -1,21 +1,21 @@
-//! Who may share memory, and whether connections should.
+//! The policy of shared memory: for which users, and for which connections.
 
 use std::sync::OnceLock;
 
 use rustix::process::getuid;
 
-/// What `WEFT_TRANSPORT` says.
+/// The values of `WEFT_TRANSPORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Shared memory where it can be had, TCP elsewhere: the default.
+    /// Use shared memory if possible, otherwise TCP. This is the default.
     Auto,
-    /// TCP always.
+    /// Always use TCP.
     Forbidden,
-    /// A connection that cannot have shared memory fails.
+    /// A connection without shared memory fails.
     Demanded,
 }
 
-/// What the user chose: `WEFT_TRANSPORT` is `auto`, `tcp` or `shm`.
+/// The user's choice: `WEFT_TRANSPORT` is `auto`, `tcp` or `shm`.
 pub(crate) fn choice() -> Choice {
     static CHOICE: OnceLock<Choice> = OnceLock::new();
     *CHOICE.get_or_init(|| match std::env::var("WEFT_TRANSPORT").as_deref() {
@@ -25,8 +25,8 @@ pub(crate) fn choice() -> Choice {
     })
 }
 
-/// Whether a process of this user may share memory with this one: those of the same user, and
-/// those that `WEFT_SHM_USERS` names (user numbers separated by commas, or `any`).
+/// Whether a process of the user `uid` may share memory with this one: the same user may, and those
+/// in `WEFT_SHM_USERS` (user ids separated by commas, or `any`).
 pub(super) fn admits(uid: u32) -> bool {
     uid == getuid().as_raw() || {
         let users = std::env::var("WEFT_SHM_USERS").unwrap_or_default();

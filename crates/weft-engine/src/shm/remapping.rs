@@ -1,13 +1,14 @@
-//! Which registered memory peers of this host can map.
+//! Makes registered memory mappable for peers of this host.
 //!
-//! A region that peers may access is made a shared segment when it is registered, if that is safe
-//! (see [`RemappedPages::remap`]), and private memory again when the last region in it is
-//! deregistered. While it is exchanged, nobody may write to it; so memory that a region reaches by
-//! its address already, to which a peer's message may come at any time, is left alone.
+//! A region that peers may access is remapped as a shared segment when it is registered, if that is
+//! safe (see [`RemappedPages::remap`]), and becomes private memory again when the last region in it
+//! is deregistered. No thread may write to the pages while they are replaced; so memory that
+//! another region reaches by its address, to which a peer's message may arrive at any time, is left
+//! alone.
 //!
-//! A region that has pages of a segment means these pages from then on, whatever becomes of the
-//! program's addresses: that is what a registration means with hardware. So no region is found by
-//! its address: for each registration the kernel says which segments are there now.
+//! A region in a segment refers to the segment's pages from then on, whatever happens to the
+//! program's addresses: with hardware a registration means that, too. So regions are not found by
+//! address: at each registration the kernel is asked which segments are mapped there now.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,55 +21,56 @@ use super::policy::{Choice, choice};
 use crate::access::Access;
 use crate::limits::{REMAP_LEN_MAX, REMAP_LOOKS_MAX};
 
-/// Who may do this changes memory.
+/// Rights to change memory.
 const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 #[derive(Debug, Default)]
 struct Ranges {
-    /// What regions reach by its address: start and serial number, and length.
+    /// Ranges that regions reach by address: start and serial number, and length.
     by_address: BTreeMap<(usize, u64), usize>,
     serial: u64,
-    /// The longest of these ever.
+    /// Length of the longest range ever.
     longest: usize,
     segments: Vec<Arc<RemappedPages>>,
 }
 
 static RANGES: Forkable<Lock<Ranges>> = Forkable::new(|| Lock::new(Ranges::default()));
 
-/// The part of one memory region in this.
+/// The remapped and the other parts of one memory region.
 #[derive(Debug)]
 pub(crate) struct Remapping {
     by_address: SmallVec<[(usize, u64); 1]>,
-    /// The parts that are segments, in order: none of these may be given back before.
+    /// The parts that are in segments, in order. They keep the segments from being restored.
     views: Vec<View>,
     region: Region,
     access: Access,
 }
 
-/// How peers reach a region.
+/// How peers reach a region directly.
 #[derive(Debug)]
 pub(crate) struct Reach {
-    /// The first byte's address, for what is reached by its address.
+    /// The first byte's address, for parts that are reached by address.
     pub(super) addr: u64,
-    /// The part that is reached in another way.
+    /// The part that is in a segment.
     pub(super) pages: Option<Pages>,
 }
 
-/// The part of a region that is pages of a segment.
+/// The part of a region that consists of pages of a segment.
 #[derive(Debug)]
 pub(super) struct Pages {
-    /// Where in the region it begins.
+    /// Where it starts in the region.
     pub(super) start: u64,
     pub(super) len: u64,
-    /// Where we have these pages.
+    /// The address of these pages in this process.
     pub(super) addr: u64,
-    /// The segment, if these are all of its pages and the region grants what it lets everybody do.
+    /// The segment, if it has exactly these pages and its write protection matches the region's
+    /// rights.
     pub(super) segment: Option<Arc<RemappedPages>>,
 }
 
 impl Remapping {
-    /// Remembers a region that is being registered, and remaps its memory as shared if peers may
-    /// access it and nothing is against it.
+    /// Registers the memory of a region, and remaps it as shared if peers may access it and that is
+    /// safe.
     pub(crate) fn of(region: &Region, access: Access) -> Self {
         let may_remap = access.intersects(WRITING | Access::REMOTE_READ) && is_wanted(region.len());
         let mut ranges = RANGES.get().lock();
@@ -88,12 +90,12 @@ impl Remapping {
         Self { by_address, views: found, region: *region, access }
     }
 
-    /// Where the region's bytes are, in order.
+    /// The memory of the region, extent by extent.
     pub(crate) fn extents(&self) -> SmallVec<[Region; 1]> {
         parts(&self.region, &self.views).map(|part| part.region).collect()
     }
 
-    /// How peers that may access the region reach it. `None` if only this process finds its way.
+    /// How peers reach the region directly; `None` if only this process can reach it.
     pub(crate) fn reach(&self) -> Option<Reach> {
         let addr = self.region.addr() as u64;
         let view = match &self.views[..] {
@@ -101,7 +103,7 @@ impl Remapping {
             [view] => view,
             _ => return None,
         };
-        // Who maps a segment has all of it, with the rights that it was made with.
+        // A peer that maps a segment gets all of it, with the segment's own write protection.
         let segment = &view.segment;
         let fits =
             segment.is_whole(&view.own) && segment.is_writable() == self.access.intersects(WRITING);
@@ -117,7 +119,7 @@ impl Remapping {
 
 impl Drop for Remapping {
     fn drop(&mut self) {
-        // Under the lock, so that no region is registered in memory that is being given back.
+        // Hold the lock, so that no region is registered in memory that is being restored.
         let mut ranges = RANGES.get().lock();
         for id in &self.by_address {
             ranges.by_address.remove(id);
@@ -136,11 +138,11 @@ impl Ranges {
         id
     }
 
-    /// Gives back what no region has a part of. What cannot be given back now stays shared, and is
-    /// found again if it is registered again.
+    /// Restores the segments that no region uses. A segment that cannot be restored now stays
+    /// shared, and is found again by the next registration.
     fn restore_unused(&mut self) {
-        // Among other threads hardly anything can be given back but what the program has unmapped:
-        // one is tried at a time, for that takes a look at all mappings.
+        // While there are other threads, hardly anything can be restored except what the program
+        // has unmapped. Then try one segment at a time, because each reads all mappings.
         let mut tries = if is_alone().unwrap_or(false) { usize::MAX } else { 1 };
         let mut refused = Vec::new();
         let mut segments = std::mem::take(&mut self.segments);
@@ -154,12 +156,13 @@ impl Ranges {
             }
             false
         });
-        // The others have their turn first.
+        // Put the refused ones last, so that the others are tried first.
         segments.append(&mut refused);
         self.segments = segments;
     }
 
-    /// Whether a part of some pages is reached by its address; true if that is hard to find out.
+    /// Whether a part of `pages` is reached by its address. Also true if that is expensive to find
+    /// out.
     fn overlaps(&self, pages: &Range<usize>) -> bool {
         let first = (pages.start.saturating_sub(self.longest), 0);
         let mut near = self.by_address.range(first..(pages.end, 0));
@@ -168,13 +171,13 @@ impl Ranges {
     }
 }
 
-/// A part of a region, where we have it.
+/// A part of a region, at its address in this process.
 struct Part {
     region: Region,
     is_by_address: bool,
 }
 
-/// Views and what lies before, between and behind them. An empty region is one part.
+/// The views of a region and the gaps before, between and behind them. An empty region is one part.
 fn parts<'a>(region: &'a Region, views: &'a [View]) -> impl Iterator<Item = Part> + 'a {
     let mut at = 0;
     let ends = views.iter().map(Some).chain([None]);
@@ -189,7 +192,7 @@ fn parts<'a>(region: &'a Region, views: &'a [View]) -> impl Iterator<Item = Part
     })
 }
 
-/// `WEFT_REMAP=0` leaves all memory where it is.
+/// Whether a region of `len` bytes may be remapped; `WEFT_REMAP=0` forbids it.
 fn is_wanted(len: usize) -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     let wanted = WANTED.get_or_init(|| {

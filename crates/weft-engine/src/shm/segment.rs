@@ -1,6 +1,6 @@
-//! The segment of a connection: for each direction a ring of slots, room for bulk data, and the
-//! words by which the two sides tell each other how far they are. Each direction has [`Words`],
-//! slots and bulk data, in this order.
+//! The shared segment of a connection: for each direction a ring of slots, a bulk area, and the
+//! words by which the two sides report their progress. Each direction has [`Words`], slots and the
+//! bulk area, in this order.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -13,30 +13,30 @@ use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots, shared_l
 use crate::Result;
 use crate::reactor::Polled;
 
-/// Slots of a ring.
+/// Number of slots of a ring.
 pub(crate) const SLOTS: u32 = 128;
-/// Bytes of bulk data of a direction.
+/// Bytes of the bulk area of one direction.
 pub(crate) const BULK_LEN: usize = 256 << 10;
-/// Keys of one side's that the other may use directly at a time.
+/// Number of keys of one side that the other may use directly at a time.
 pub(super) const GRANTS: usize = 64;
 
 shared_layout! {
-    /// The words of a direction. The first page has slots, too: a connection that says little
-    /// touches no other.
+    /// The words of one direction. Slots follow on the same page, so that a connection with little
+    /// traffic touches only one page.
     struct Words[1024] {
-        // The consumer's.
-        /// How many slots it has emptied, and how many messages it has placed, modulo 2^32: read
-        /// as one ([`Progress`]).
+        // Written by the consumer.
+        /// The number of slots that it has emptied, and of messages that it has placed, modulo
+        /// 2^32. Both are read at once ([`Progress`]).
         0: emptied: AtomicU32,
         4: placed: AtomicU32,
-        /// Whether it reads the producer's memory: [`PULLS`].
+        /// Whether it can read the producer's memory: [`PULLS`].
         8: pulls: AtomicU32,
         12: _gap: [AtomicU32; 29],
-        // The producer's, in a line pair of its own.
-        /// The key of the consumer's that it uses now; 0: none.
+        // Written by the producer, in a cache line pair of its own.
+        /// The consumer's key that the producer uses now; 0 for none.
         128: key_in_use: AtomicU32,
         132: _gap_2: [AtomicU32; 31],
-        /// The keys of the consumer's that the producer may use.
+        /// The consumer's keys that the producer may use.
         256: grants: [AtomicU64; GRANTS],
         768: _rest: [AtomicU32; 64],
     }
@@ -49,7 +49,7 @@ const SEGMENT_LEN: usize = 2 * DIRECTION_LEN;
 const PAGE: usize = 4_096;
 const _: () = assert!(size_of::<Words>().is_multiple_of(SLOT_LEN));
 
-/// What a consumer says of itself in `pulls`.
+/// Value of `pulls` if the consumer can read the producer's memory.
 const PULLS: u32 = 1;
 
 /// One side's view of a segment.
@@ -63,19 +63,19 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// A fresh segment, for the side that offers it.
+    /// Creates a segment, on the offering side.
     ///
     /// # Errors
-    /// `EMFILE`, `ENOMEM` and the like.
+    /// `EMFILE`, `ENOMEM` and similar.
     pub(super) fn create() -> Result<(Self, OwnedFd)> {
         let (memory, fd) = SharedMemory::create(SEGMENT_LEN)?;
         Ok((Self::new(memory, 0, DIRECTION_LEN), fd))
     }
 
-    /// A segment that a peer offers.
+    /// Opens a segment that a peer has offered.
     ///
     /// # Errors
-    /// `EINVAL` for a descriptor that is none.
+    /// `EINVAL` for a descriptor that is not a sealed segment.
     pub(super) fn open(fd: BorrowedFd<'_>) -> Result<Self> {
         let memory = SharedMemory::open(fd, SEGMENT_LEN, true)?;
         Ok(Self::new(memory, DIRECTION_LEN, 0))
@@ -95,22 +95,22 @@ impl Rings {
         Self { tx, rx, tx_base, rx_base, memory }
     }
 
-    /// The memory that both map.
+    /// The shared memory.
     pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
         &self.memory
     }
 
-    /// Where in the memory our bulk data goes.
+    /// Offset of our bulk area in the memory.
     pub(crate) fn tx_bulk(&self) -> usize {
         self.tx_base + BULK_AT
     }
 
-    /// Where in the memory the peer's bulk data is.
+    /// Offset of the peer's bulk area in the memory.
     pub(crate) fn rx_bulk(&self) -> usize {
         self.rx_base + BULK_AT
     }
 
-    /// Tells the peer how many of its messages have been placed.
+    /// Publishes how many of the peer's messages have been placed.
     #[inline]
     pub(crate) fn tell_placed(&self, placed: u32) {
         words(&self.memory, self.rx_base).placed.store(placed, Ordering::Release);
@@ -121,22 +121,22 @@ impl Rings {
         words(&self.memory, self.tx_base).pulls.load(Ordering::Relaxed) == PULLS
     }
 
-    /// Tells the peer that we can read its memory.
+    /// Publishes that we can read the peer's memory.
     pub(crate) fn tell_pulls(&self) {
         words(&self.memory, self.rx_base).pulls.store(PULLS, Ordering::Relaxed);
     }
 
-    /// What the peer finds out about our keys, and we about its use of them.
+    /// The grants of our keys, and the peer's use of them.
     pub(super) fn own_grants(&self) -> GrantWords {
         GrantWords { memory: Arc::clone(&self.memory), base: self.rx_base }
     }
 
-    /// The same for the peer's keys.
+    /// The grants of the peer's keys, and our use of them.
     pub(super) fn peer_grants(&self) -> GrantWords {
         GrantWords { memory: Arc::clone(&self.memory), base: self.tx_base }
     }
 
-    /// What the reactor looks at.
+    /// Creates what the reactor polls.
     pub(crate) fn port(&self, owner: Arc<dyn RingOwner>) -> RingPort {
         RingPort {
             rx: Arc::clone(&self.rx),
@@ -151,21 +151,21 @@ impl Rings {
     }
 }
 
-/// The words of the direction that begins at `base`.
+/// The words of the direction at offset `base`.
 #[inline]
 fn words(memory: &SharedMemory, base: usize) -> &Words {
     memory.structure(base)
 }
 
-/// How far the peer is with what we have sent.
+/// The peer's progress in processing our messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     word: u64,
-    /// Messages placed, modulo 2^32.
+    /// Number of messages placed, modulo 2^32.
     pub(crate) placed: u32,
 }
 
-/// The words that say which keys of a target's its peer may use directly, and which it uses now.
+/// The words that hold the grants of a target's keys, and the key that its peer uses now.
 #[derive(Debug)]
 pub(super) struct GrantWords {
     memory: Arc<SharedMemory>,
@@ -173,32 +173,31 @@ pub(super) struct GrantWords {
 }
 
 impl GrantWords {
-    /// The target: the peer may (`Some`), or may not, use the key of a slot as the grant with this
-    /// serial number says.
+    /// Target: sets the grant (key and serial number) of a slot, or clears it.
     pub(super) fn set(&self, slot: usize, grant: Option<(u32, u32)>) {
         let word = grant.map_or(0, |(key, serial)| granted(key, serial));
         self.word(slot).store(word, Ordering::SeqCst);
     }
 
-    /// The peer: whether a slot still holds this grant.
+    /// Initiator: whether a slot still holds this grant.
     #[inline]
     pub(super) fn grants(&self, slot: usize, key: u32, serial: u32) -> bool {
         self.word(slot).load(Ordering::SeqCst) == granted(key, serial)
     }
 
-    /// The peer: it uses a key now.
+    /// Initiator: marks a key as in use.
     #[inline]
     pub(super) fn set_in_use(&self, key: u32) {
         words(&self.memory, self.base).key_in_use.store(key, Ordering::SeqCst);
     }
 
-    /// The peer: it uses none any more. What it has done to the memory comes before.
+    /// Initiator: clears the mark. Release ordering: the accesses to the memory come before.
     #[inline]
     pub(super) fn end_use(&self) {
         words(&self.memory, self.base).key_in_use.store(0, Ordering::Release);
     }
 
-    /// The target: the key that the peer uses now.
+    /// Target: the key that the peer uses now.
     pub(super) fn in_use(&self) -> u32 {
         words(&self.memory, self.base).key_in_use.load(Ordering::SeqCst)
     }
@@ -208,43 +207,44 @@ impl GrantWords {
     }
 }
 
-/// A serial number is never 0, so that this is not the word of a slot that grants nothing.
+/// The word of a grant. It is not 0, the word of a free slot, because a serial number is never 0.
 fn granted(key: u32, serial: u32) -> u64 {
     u64::from(serial) << 32 | u64::from(key)
 }
 
-/// Whose connection goes through a segment.
+/// The owner of a connection that uses a segment.
 pub(crate) trait RingOwner: Send + Sync + fmt::Debug {
-    /// There may be something in shared memory. The notification of the peer may wait for more,
-    /// unless it is `due`.
+    /// Called when there may be something in shared memory. The notification of the peer may be
+    /// delayed to collect more, unless it is `due`.
     fn ring_ready(&self, due: bool);
 }
 
-/// What the reactor looks at to find out whether a connection has something to do.
+/// What the reactor polls to find out whether a connection has something to do.
 pub(crate) struct RingPort {
     rx: Arc<Consumer<SharedSlots>>,
     memory: Arc<SharedMemory>,
     progress_at: usize,
-    /// Whether a message could be taken.
+    /// Whether a message could be processed.
     listens: AtomicBool,
-    /// Whether the peer's progress matters now: messages are on their way, or the ring was full.
+    /// Whether the peer's progress matters now, because messages are unacknowledged or the ring was
+    /// full.
     awaits: AtomicBool,
-    /// Whether the peer is to be notified of something.
+    /// Whether an acknowledgement to the peer is due.
     owes: AtomicBool,
-    /// The peer's progress as it was last taken in.
+    /// The peer's progress when it was last processed.
     seen: AtomicU64,
     owner: Arc<dyn RingOwner>,
 }
 
 impl RingPort {
-    /// How far the peer is.
+    /// Reads the peer's progress.
     pub(crate) fn progress(&self) -> Progress {
         let word = self.memory.word64(self.progress_at).load(Ordering::Acquire);
         let [.., a, b, c, d] = word.to_ne_bytes();
         Progress { word, placed: u32::from_ne_bytes([a, b, c, d]) }
     }
 
-    /// What matters from now on.
+    /// Sets what [`Polled::is_ready`] checks from now on.
     pub(crate) fn settle(&self, listens: bool, awaits_behind: Option<Progress>, owes: bool) {
         self.listens.store(listens, Ordering::Relaxed);
         if let Some(seen) = awaits_behind {
@@ -269,7 +269,8 @@ impl Polled for RingPort {
     }
 
     fn run(&self) {
-        // What is owed has waited for a pass. While messages come it goes with many of them.
+        // The acknowledgement has waited for one pass. While messages keep coming, it waits to
+        // cover more of them.
         self.owner.ring_ready(self.owes.load(Ordering::Relaxed) && !self.has_messages());
     }
 }

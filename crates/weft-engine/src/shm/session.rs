@@ -1,7 +1,7 @@
-//! The Unix socket beside a connection: by it the two sides agree to share memory, wake each other
-//! and ask for keys.
+//! The Unix socket beside a connection, on which the two sides agree to share memory, wake each
+//! other and request keys.
 //!
-//! Each packet is a byte that says what it is, and fields in the CPU's byte order; both sides run
+//! Each packet is a byte with its type, and fields in the CPU's byte order, because both sides run
 //! on one host.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -33,7 +33,7 @@ use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result, presence};
 
-/// How long a stranger may take to say what it wants.
+/// How long a stranger may take to make an offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The version of this protocol and of the segment's layout.
 const VERSION: u8 = 2;
@@ -47,35 +47,35 @@ const DENY: u8 = 6;
 
 /// A queue pair whose connection may share memory.
 pub(crate) trait Endpoint: RingOwner {
-    /// What a peer must know to talk to it.
+    /// The queue pair's identity, as its peer needs it.
     fn identity(&self) -> Identity;
 
-    /// The reactor that drives it.
+    /// The reactor of the queue pair.
     fn reactor(&self) -> Handle;
 
-    /// Where this process's identity stands in its memory: who can read it there can read all of
-    /// it.
+    /// The address of this process's identity in its memory. A peer that can read it there can read
+    /// all of the memory.
     fn probe(&self) -> u64;
 
-    /// The peer offers to share memory.
+    /// Called with the peer's offer to share memory.
     fn offered(&self, offer: Offer);
 
-    /// The peer has accepted our offer.
+    /// Called when the peer has accepted our offer.
     fn offer_accepted(&self, rings: Rings, peer: Peer);
 
-    /// The peer has not accepted our offer.
+    /// Called when the peer has not accepted our offer.
     fn offer_refused(&self);
 
-    /// The peer's offer, for which there has been no connection, is void.
+    /// Called when the session of the peer's offer has ended before there was a connection.
     fn offer_withdrawn(&self, session: &Session);
 
-    /// The socket beside the connection has ended.
+    /// Called when the session's socket has ended.
     fn session_ended(&self);
 
-    /// The peer's answer to a question for a key.
+    /// Called with the peer's reply to a key request.
     fn learn_key(&self, key: u32, granted: Option<Granted>);
 
-    /// The peer asks for a key.
+    /// Grants a key that the peer has requested; `None` denies it.
     fn grant_key(&self, key: u32) -> Option<Granted>;
 }
 
@@ -84,12 +84,12 @@ pub(crate) type Find = fn(u32) -> Option<Arc<dyn Endpoint>>;
 
 static FIND: OnceLock<Find> = OnceLock::new();
 
-/// Says how endpoints are found; those that have an identity have said so before.
+/// Sets how endpoints are found. The first queue pair does so.
 pub(crate) fn find_by(find: Find) {
     FIND.get_or_init(|| find);
 }
 
-/// The endpoint with this number.
+/// The endpoint with this queue pair number.
 fn find_endpoint(number: u32) -> Option<Arc<dyn Endpoint>> {
     FIND.get().and_then(|find| find(number))
 }
@@ -97,14 +97,14 @@ fn find_endpoint(number: u32) -> Option<Arc<dyn Endpoint>> {
 /// A peer's offer to share memory for one connection.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// The queue pair that it comes from.
+    /// The queue pair that makes the offer.
     pub(crate) from: Offerer,
     pub(crate) rings: Rings,
     pub(crate) peer: Peer,
     pub(crate) session: Arc<Session>,
 }
 
-/// What a peer says that it is.
+/// The identity that a peer claims in its offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offerer {
     pub(crate) qp_num: u32,
@@ -122,12 +122,12 @@ impl Offerer {
 
 #[derive(Debug)]
 enum Stage {
-    /// Accepted; the other side has not said what it wants.
+    /// Accepted; the peer has not sent its request yet.
     Strange {
         _timer: Option<Timer>,
         _permit: Permit,
     },
-    /// It has made an offer to a queue pair, which may not have its connection yet.
+    /// The peer has made an offer to a queue pair, which may not have its connection yet.
     Offered {
         qp: Weak<dyn Endpoint>,
         _timer: Timer,
@@ -138,22 +138,22 @@ enum Stage {
         process: ProcessId,
         qp: Weak<dyn Endpoint>,
     },
-    /// Memory is, or is about to be, shared.
+    /// Memory is shared, or about to be.
     Sharing {
         qp: Weak<dyn Endpoint>,
     },
     Over,
 }
 
-/// The socket beside one connection.
+/// The session socket of one connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     me: Weak<Self>,
     reactor: Handle,
     socket: Arc<OwnedFd>,
-    /// The peer's process, if it is one of the same user's. Another user's is not trusted with a
-    /// number: it may become a program with more rights than the user has, whose memory we would
-    /// read or write in its place.
+    /// The peer's process, if it belongs to the same user. A process id of another user is not
+    /// trusted: that process may execute a program with more rights than the user has, and we would
+    /// access that program's memory.
     own_users_pid: Option<Pid>,
     watched: Lock<Option<Watched<Arc<OwnedFd>>>>,
     stage: Lock<Stage>,
@@ -166,8 +166,8 @@ struct Packet {
 }
 
 impl Session {
-    /// Offers the process at the other end of a connection to share memory. `None` when it is not
-    /// on this host or there is something against it; then nothing has been said.
+    /// Offers shared memory to the process at the other end of a connection. `None` if it is not on
+    /// this host, or if something prevents sharing; then nothing has been sent.
     pub(crate) fn offer(qp: &Arc<dyn Endpoint>, to: &Identity) -> Option<Arc<Self>> {
         let own = qp.identity();
         if to.process == ProcessId::default() || own.process == ProcessId::default() {
@@ -189,7 +189,7 @@ impl Session {
         Some(session)
     }
 
-    /// A stranger has connected.
+    /// Accepts a connection of a stranger.
     pub(super) fn accept(reactor: Handle, socket: OwnedFd, permit: Permit) {
         let Some(session) = Self::new(reactor, socket, Stage::Over) else { return };
         permit.set_holder(Weak::clone(&session.me) as _);
@@ -203,12 +203,12 @@ impl Session {
         session.ready();
     }
 
-    /// Starts to wait for what is next.
+    /// Starts the timer for the peer's next packet.
     fn start_timer(self: &Arc<Self>) -> Timer {
         Timer::after(self.reactor, OFFER_TIMEOUT, Arc::clone(self) as _)
     }
 
-    /// Refuses those whom the user does not admit.
+    /// Creates a session; `None` if the peer's user is not admitted.
     fn new(reactor: Handle, socket: OwnedFd, stage: Stage) -> Option<Arc<Self>> {
         let (pid, uid) = peer_credentials(socket.as_fd()).ok()?;
         if !admits(uid) {
@@ -234,18 +234,19 @@ impl Session {
     /// Accepts an offer for a queue pair.
     ///
     /// # Errors
-    /// `EPIPE` and the like when the peer is gone.
+    /// `EPIPE` and similar if the peer is gone.
     pub(crate) fn accept_for(&self, qp: &Arc<dyn Endpoint>) -> Result<()> {
         let presence = presence::own().ok_or(Errno::NOMEM)?;
         let mut bytes = vec![ACCEPT];
         bytes.extend_from_slice(&qp.probe().to_ne_bytes());
-        // Before the peer can know: what it says next may be looked at by another thread at once.
+        // Change the stage before the peer can know: another thread may process its next packet at
+        // once.
         let sharing = Stage::Sharing { qp: Arc::downgrade(qp) };
         self.set_stage(sharing);
         self.send(&bytes, &[presence.fd()]).inspect_err(|_| self.set_stage(Stage::Over))
     }
 
-    /// Wakes the peer. A socket that is full is readable, too.
+    /// Wakes the peer. If the socket is full, it is readable at the peer anyway.
     pub(crate) fn wake_peer(&self) {
         let _ = self.send(&[WAKEUP], &[]);
     }
@@ -276,7 +277,7 @@ impl Session {
         sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
     }
 
-    /// The next packet; `None` when the peer's end is closed.
+    /// Receives the next packet; `None` if the peer has closed its end.
     fn receive(&self) -> Result<Option<Packet>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -371,7 +372,7 @@ impl Session {
         Ok(())
     }
 
-    /// Leaves the stage if it is the right one; otherwise it stays, for `end` to know what ends.
+    /// Takes the stage if it is the right one; otherwise leaves it, so that `end` knows what ends.
     fn take_stage(&self, is_right: impl Fn(&Stage) -> bool) -> Result<Stage> {
         let mut stage = self.stage.lock();
         if !is_right(&stage) {
@@ -407,7 +408,7 @@ impl Session {
                 }
             }
         }
-        // If the socket is full, the peer asks again later.
+        // If the socket is full, the peer repeats its request later.
         let _ = self.send(&bytes, segment_fd.as_slice());
         Ok(())
     }
@@ -419,8 +420,9 @@ impl Session {
         }
     }
 
-    /// The peer is gone or talks nonsense. An offer that it has not taken is void; a connection
-    /// that shares memory is lost, because nobody would wake us for what comes.
+    /// Ends a session whose peer is gone or broke the protocol. An offer that was not accepted is
+    /// dropped. A connection that shares memory is lost, because nothing would wake us for new
+    /// messages.
     fn end(&self) {
         let (offering, offered, sharing) = match &*self.stage.lock() {
             Stage::Offering { qp, .. } => (qp.upgrade(), None, None),
@@ -436,7 +438,7 @@ impl Session {
             qp.offer_refused();
         }
         if let Some(qp) = sharing {
-            // It may have been killed.
+            // The peer may have been killed.
             sweep_directory();
             qp.session_ended();
         }
@@ -480,7 +482,7 @@ impl Stranger for Session {
     }
 }
 
-/// The fields of a packet, from the front.
+/// A parser of a packet's fields.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -506,7 +508,7 @@ impl Fields<'_> {
         self.take()
     }
 
-    /// `None` for a grant that makes no sense.
+    /// Parses a grant; `None` if it is inconsistent.
     fn granted(&mut self, fds: [Option<OwnedFd>; PACKET_FDS_MAX]) -> Result<Option<Granted>> {
         let (slot, serial) = (self.word()? as usize, self.word()?);
         let rights = Access::from_bits_truncate(self.word()?);
@@ -522,14 +524,14 @@ impl Fields<'_> {
 
     fn pages(&mut self, rights: Access, fds: [Option<OwnedFd>; PACKET_FDS_MAX]) -> Result<Pages> {
         let (start, len, addr) = (self.long()?, self.long()?, self.long()?);
-        // Without a mapping the memory is reached all the same.
+        // Without a mapping the memory is still reached by address.
         let [fd, _] = fds;
         let memory = fd.and_then(|fd| map_segment(&fd, len, rights).ok()).map(Memory::Mapped);
         Ok(Pages { start, len, addr, memory })
     }
 }
 
-/// Maps a segment that a peer, who may be ourselves, has granted.
+/// Maps a segment that a peer, which may be this process, has granted.
 fn map_segment(fd: &OwnedFd, len: u64, rights: Access) -> Result<Arc<SharedMemory>> {
     let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
     if let Some(own) = own_pages(fd.as_fd()) {

@@ -1,8 +1,10 @@
-//! Memory of a simulated host: registered, guarded, and with a shadow that says what must be in it.
+//! The memory of a simulated host: registered, with guards around it, and with a shadow copy of its
+//! expected contents.
 //!
 //! # Safety
 //! The registered range lies inside one allocation that outlives the registration. One thread runs
-//! the simulation and nobody else has the keys, so nothing changes the memory while it is read.
+//! the simulation, and no other thread has the keys, so nothing changes the memory while it is
+//! read.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -16,11 +18,11 @@ use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::wr::Sge;
 
-/// Bytes that are registered.
+/// Number of registered bytes.
 pub(super) const LEN: usize = 2 << 20;
-/// Words for atomics at the start.
+/// Number of words for atomics at the start.
 pub(super) const WORDS: usize = 64;
-/// Bytes behind the words that never change; reads take from them.
+/// Start of the bytes behind the words that never change; reads use them.
 pub(super) const LIBRARY_AT: usize = WORDS * 8;
 pub(super) const LIBRARY_LEN: usize = 64 << 10;
 pub(super) const GUARD_LEN: usize = 4096;
@@ -33,13 +35,13 @@ pub(super) type Piece = (usize, usize);
 pub(super) struct Arena {
     cells: Box<[UnsafeCell<u64>]>,
     shadow: Vec<u8>,
-    /// Offsets and lengths of what is free.
+    /// Offsets and lengths of free pieces.
     free: BTreeMap<usize, usize>,
-    /// Grants everything.
+    /// The region that grants all rights.
     pub(super) mr: Arc<Mr>,
-    /// The same memory without remote rights.
+    /// A region of the same memory without remote rights.
     pub(super) private: Arc<Mr>,
-    /// The same memory, not to be written locally.
+    /// A region of the same memory without local write.
     pub(super) readonly: Arc<Mr>,
 }
 
@@ -50,7 +52,7 @@ impl Arena {
         let cells: Box<[_]> = vec![guard; words].into_iter().map(UnsafeCell::new).collect();
         let first = cells.as_ptr() as usize + GUARD_LEN;
         // SAFETY: the range lies inside `cells`, which lives until after the deregistration in
-        // `drop`; cells may change behind shared references.
+        // `drop`. The cells are `UnsafeCell`s, so they may change behind shared references.
         let region = unsafe { Region::new(first, LEN) }.expect("no wrap");
         let all = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
@@ -82,47 +84,51 @@ impl Arena {
         Sge { addr: self.addr(offset), length, lkey: self.mr.key() }
     }
 
-    /// What is in a piece now.
+    /// The current contents of a piece.
     pub(super) fn read(&self, (offset, len): Piece) -> &[u8] {
         assert!(offset + len <= LEN);
         let first = self.mr.iova() as usize + offset;
-        // SAFETY: inside the allocation (asserted), and nothing changes it while the slice lives:
-        // one thread runs everything, and `&self` keeps it from driving the fabric meanwhile.
+        // SAFETY: the range is inside the allocation (asserted). Nothing changes it while the slice
+        // lives: this is the only thread that runs the simulation, and `&self` keeps it from
+        // driving the engine meanwhile.
         unsafe { std::slice::from_raw_parts(first as *const u8, len) }
     }
 
-    /// The program writes to its memory.
+    /// Writes to the memory as the program does, and to the shadow copy.
     pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.scribble(offset as isize, bytes);
         self.settle(offset, bytes);
     }
 
-    /// Writes without telling the shadow: a defect to be found. May touch the guards, too.
+    /// Writes without updating the shadow copy: a defect that must be found. May write to the
+    /// guards, too.
     pub(super) fn scribble(&self, offset: isize, bytes: &[u8]) {
         let end = offset + bytes.len() as isize;
         let guard = GUARD_LEN as isize;
         assert!(offset >= -guard && end <= LEN as isize + guard);
         let place = (self.mr.iova() as isize + offset) as *mut u8;
-        // SAFETY: inside the allocation (asserted), whose cells may change at any time; no slice of
-        // `read` lives, because this thread holds none.
+        // SAFETY: the range is inside the allocation (asserted), and its cells may change at any
+        // time. No slice of `read` exists, because this is the only thread and it holds none.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) }
     }
 
-    /// From now on these bytes must be there.
+    /// Sets the expected contents of these bytes.
     pub(super) fn settle(&mut self, offset: usize, bytes: &[u8]) {
         self.shadow[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Whatever is there now is right: a broken connection may or may not have written it.
+    /// Accepts the current contents of a piece, which a broken connection may or may not have
+    /// written.
     pub(super) fn forgive(&mut self, (offset, len): Piece) {
         let now = self.read((offset, len)).to_vec();
         self.settle(offset, &now);
     }
 
-    /// The first offset of something that is not as it must be, counted from the registered range.
+    /// The offset, within the registered range, of the first byte that is not as expected.
     pub(super) fn first_difference(&self) -> Option<isize> {
         let first = (self.mr.iova() as usize - GUARD_LEN) as *const u8;
-        // SAFETY: the whole allocation; as in `read`.
+        // SAFETY: the range is the whole allocation of `cells`. Nothing changes it while the slice
+        // lives: this is the only thread, and it does not drive the engine in this function.
         let all = unsafe { std::slice::from_raw_parts(first, LEN + 2 * GUARD_LEN) };
         let (inside, before, behind) =
             (&all[GUARD_LEN..GUARD_LEN + LEN], &all[..GUARD_LEN], &all[GUARD_LEN + LEN..]);
@@ -138,12 +144,12 @@ impl Arena {
         Some(at)
     }
 
-    /// Bytes that nobody uses.
+    /// Number of free bytes.
     pub(super) fn free_len(&self) -> usize {
         self.free.values().sum()
     }
 
-    /// Takes a free piece.
+    /// Allocates a piece.
     pub(super) fn allocate(&mut self, len: usize) -> Option<usize> {
         if len == 0 {
             return Some(LIBRARY_AT);
@@ -157,7 +163,7 @@ impl Arena {
         Some(at)
     }
 
-    /// Gives a piece back.
+    /// Frees a piece.
     pub(super) fn release(&mut self, (at, len): Piece) {
         if len == 0 {
             return;
@@ -179,7 +185,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         for mr in [&self.mr, &self.private, &self.readonly] {
-            // A window may still be bound; then nobody uses the keys any more all the same.
+            // A window may still be bound, but no request uses the keys any more.
             let _ = mr.deregister();
             mr.invalidate();
         }

@@ -1,11 +1,11 @@
 //! A seeded simulation of queue pairs: two hosts, some connections, and a network that splits,
-//! merges, delays and cuts the streams ([`net`]). Programs on both sides post whatever there is to
-//! post ([`work`]), right and wrong; what completes, in which order, and what is in memory then is
-//! compared with a model ([`oracle`]). Time, network and choices follow from the seed.
+//! merges, delays and cuts the streams ([`net`]). Programs on both sides post valid and invalid
+//! requests of all kinds ([`work`]); the completions, their order, and the contents of memory are
+//! compared with a model ([`oracle`]). Time, network and choices derive from the seed.
 //!
-//! `WEFT_SIM_SEED=n` runs one seed again and `WEFT_SIM_SEEDS=n` that many, starting from a random
-//! one. Run such a seed alone (`cargo test -p weft-engine sim::seeds`): other tests in the process
-//! share its reactor.
+//! `WEFT_SIM_SEED=n` runs one seed again, and `WEFT_SIM_SEEDS=n` runs that many, starting from a
+//! random one. Run a seed alone (`cargo test -p weft-engine sim::seeds`), because other tests in
+//! the process share its reactor.
 
 mod memory;
 mod model;
@@ -22,14 +22,14 @@ use weft_testing::seeds::{self, Extent};
 
 use world::{Mutation, World};
 
-/// Seeds of an ordinary run.
+/// Number of seeds of an ordinary run.
 const EXTENT: Extent = Extent { at_least: 50, at_most: 400, time: Duration::from_secs(10) };
-/// Runs in which a defect must have shown.
+/// Number of runs in which a defect must have been found.
 const MUTATED_SEEDS: u64 = 30;
-/// So many of them must have had the defect.
+/// Number of those runs in which the defect must have occurred.
 const MUTATED_MIN: usize = 10;
 
-/// Runs one seed with a defect, or without one.
+/// Runs one seed, with or without a defect.
 fn run(seed: u64, mutation: Option<Mutation>) -> Outcome {
     let mut world = World::new(seed, mutation);
     let wrong = world.run().err().map(|wrong| format!("{wrong}\n{}", world.report()));
@@ -41,7 +41,7 @@ fn seeds() {
     seeds::run(EXTENT, |seed| run(seed, None).wrong);
 }
 
-/// The simulation is of use only if it can fail: each defect is found, by the check meant for it.
+/// Checks that the simulation can fail: each defect is found, by the check that is meant for it.
 #[test]
 fn every_mutation_is_found() {
     let expected = [

@@ -1,5 +1,4 @@
-//! What the simulation knows of the work that it has posted: enough to say what each completion
-//! must look like and what must be in memory then.
+//! The model: for each posted request, the expected completion and the expected contents of memory.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,11 +14,11 @@ use crate::wc::{Opcode, Status};
 /// Why a connection may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The network broke it.
+    /// The network cut it.
     Cut,
-    /// The program of this end moved its queue pair to ERR.
+    /// The program of this end changed the queue pair's state to ERR.
     Program(usize),
-    /// The peer of this end had no receive for too long.
+    /// The peer of this end posted no receive for too long.
     NotReady(usize),
     /// This end posted a request that fails before anything is sent.
     Local(usize, Status),
@@ -28,7 +27,7 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// How the first failing request of `end` may fail because of this.
+    /// The status of the first failing request of `end`.
     pub(super) fn status_at(self, end: usize) -> Status {
         match self {
             Self::Cut => Status::RetryExcErr,
@@ -40,8 +39,8 @@ impl Cause {
         }
     }
 
-    /// Whether the other end of `end`'s connection sends a Terminate because of this. Only foreign
-    /// peers tell of errors that are their own affair.
+    /// Whether the peer of `end` sends a Terminate for this cause. Only foreign peers get a report
+    /// of errors that concern the other side alone.
     pub(super) fn is_reported_to(self, end: usize, weft: bool) -> bool {
         match self {
             Self::Remote(at, _) => at == end,
@@ -51,7 +50,7 @@ impl Cause {
     }
 }
 
-/// The bytes of a message, which a trace need not show.
+/// The bytes of a message; a trace shows only their number.
 #[derive(Clone)]
 pub(super) struct Payload(pub(super) Vec<u8>);
 
@@ -61,24 +60,25 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// What must hold when a send work request completes.
+/// What must be true when a send request completes.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// The peer has received this message.
     Sent { message: u64 },
-    /// The bytes are in the peer's memory; with immediate data the peer has its completion.
+    /// The bytes are in the peer's memory. With immediate data the peer has a completion, too.
     Written { target: Piece, bytes: Payload, message: Option<u64> },
-    /// The bytes are in the local list.
+    /// The bytes are in the local memory of the request.
     Read { expected: Payload },
-    /// The old value is in the local list, and the new one in the peer's word of this end.
+    /// The old value is in the local memory, and the new one in this end's word at the peer.
     Atomic { old: u64, new: u64 },
-    /// One has been added to the word that all ends of a host share; no two saw the same old value.
+    /// One has been added to the word that all ends of a host share, and no two ends saw the same
+    /// old value.
     SharedAdd,
-    /// The own window is bound.
+    /// This end's window is bound.
     Bound,
-    /// The own window is not bound any more.
+    /// This end's window is not bound any more.
     Invalidated,
-    /// This request cannot succeed.
+    /// The request cannot succeed.
     Fails,
 }
 
@@ -89,16 +89,16 @@ pub(super) struct Work {
     pub(super) signalled: bool,
     pub(super) opcode: Opcode,
     pub(super) length: usize,
-    /// Pieces of the own host's memory, free once it has completed.
+    /// Pieces of this host's memory, freed when the request has completed.
     pub(super) list: Vec<Piece>,
-    /// A piece of the peer's memory, free once it has completed.
+    /// A piece of the peer's memory, freed when the request has completed.
     pub(super) last_use_of: Option<Piece>,
-    /// It goes through the peer's window.
+    /// Whether the request uses the key of the peer's window.
     pub(super) by_window: bool,
     pub(super) effect: Effect,
 }
 
-/// A message on its way to a receive.
+/// A message that the peer has not received yet.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) id: u64,
@@ -106,7 +106,7 @@ pub(super) struct Message {
     /// Length of the Write whose immediate data this is.
     pub(super) written: Option<usize>,
     pub(super) imm: Option<u32>,
-    /// The key of the receiver's window.
+    /// The key of the receiver's window, for Send with Invalidate.
     pub(super) invalidate: Option<u32>,
 }
 
@@ -117,15 +117,15 @@ pub(super) struct Receive {
     pub(super) list: Vec<Piece>,
 }
 
-/// A memory window over all memory of one end's host, for the other end to use.
+/// A window over all memory of one end's host, for use by the other end.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) mw: Arc<Mw>,
-    /// Bound, and the peer knows.
+    /// Whether it is bound and the peer knows that.
     pub(super) bound: bool,
-    /// A bind or invalidation of it is under way.
+    /// Whether a request that binds or invalidates it is in progress.
     pub(super) changing: bool,
-    /// Requests of the peer that use it and are not complete.
+    /// Number of requests of the peer that use it and are not complete.
     pub(super) used: usize,
 }
 
@@ -139,24 +139,23 @@ pub(super) struct End {
     pub(super) recv_cq: Arc<Cq>,
     pub(super) sq: VecDeque<Work>,
     pub(super) rq: VecDeque<Receive>,
-    /// To the peer, not received yet.
+    /// Messages to the peer that it has not received.
     pub(super) messages: VecDeque<Message>,
-    /// To the peer.
+    /// The stream to the peer.
     pub(super) pipe: Pipe,
-    /// What the word at the peer that is this end's own will be once everything posted is done.
+    /// The value of this end's word at the peer after all posted requests.
     pub(super) word: u64,
     pub(super) window: Window,
-    /// The first request has failed.
+    /// Whether a request has failed.
     pub(super) failed: bool,
-    /// A request that must fail has been posted; ids from this on are its own or of what follows
-    /// it, which has no effect.
+    /// Id of the first request that must fail, if one was posted. Later requests have no effect.
     pub(super) poisoned: Option<u64>,
     pub(super) flushed_receive: bool,
     pub(super) last_wqe: bool,
     pub(super) rnr_deadline: Option<u64>,
     pub(super) draining: bool,
-    /// Messages sent when the drained event came.
+    /// Number of messages sent when the drained event was raised.
     pub(super) drained_at: Option<u64>,
-    /// Writes to a peer that does not acknowledge, to be looked at in the end.
+    /// Writes to a peer that does not acknowledge, checked at the end of the run.
     pub(super) unconfirmed: Vec<(Piece, Vec<u8>)>,
 }

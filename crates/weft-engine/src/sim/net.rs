@@ -1,8 +1,8 @@
-//! One direction of a TCP connection: bytes in order, cut and held up at will.
+//! One direction of a TCP connection: bytes in order, which can be cut and delayed.
 
 use std::collections::VecDeque;
 
-/// What [`Pipe::take`] gives.
+/// The result of [`Pipe::take`].
 pub(super) enum Taken {
     Bytes(Vec<u8>),
     Nothing,
@@ -24,7 +24,7 @@ impl Pipe {
         Self { bytes: VecDeque::new(), capacity, fin: false, reset: false, held_until: 0 }
     }
 
-    /// Bytes that the sender's system takes now.
+    /// Number of bytes that the sender's system accepts now.
     pub(super) fn room(&self) -> usize {
         if self.fin || self.reset { 0 } else { self.capacity - self.bytes.len() }
     }
@@ -33,7 +33,7 @@ impl Pipe {
         self.bytes.extend(bytes);
     }
 
-    /// Nothing arrives before `until`.
+    /// Lets nothing arrive before `until`.
     pub(super) fn hold(&mut self, until: u64) {
         self.held_until = until;
     }
@@ -42,7 +42,7 @@ impl Pipe {
         self.fin = true;
     }
 
-    /// The stream breaks after `keep` more bytes.
+    /// Breaks the stream after `keep` more bytes.
     pub(super) fn cut(&mut self, keep: usize) {
         self.bytes.truncate(keep);
         self.reset = true;
@@ -52,7 +52,7 @@ impl Pipe {
         self.reset
     }
 
-    /// Changes one of the bytes on their way.
+    /// Changes one byte in the stream.
     pub(super) fn corrupt(&mut self, at: usize) -> bool {
         match self.bytes.get_mut(at) {
             Some(byte) => {
@@ -67,7 +67,7 @@ impl Pipe {
         self.bytes.len()
     }
 
-    /// What arrives now, at most `limit` bytes.
+    /// Takes what arrives now, at most `limit` bytes.
     pub(super) fn take(&mut self, now: u64, limit: usize) -> Taken {
         if now < self.held_until {
             return Taken::Nothing;

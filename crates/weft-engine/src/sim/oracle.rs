@@ -1,4 +1,4 @@
-//! What must hold of completions and of memory.
+//! Checks of completions and of memory.
 
 use super::memory::Piece;
 use super::model::{Cause, Effect, Message, Receive, Work};
@@ -48,8 +48,9 @@ impl World {
         Ok(())
     }
 
-    /// The posted receive with that number. Those of one queue pair complete in order; those of a
-    /// shared queue are taken in order by queue pairs that complete them whenever they do.
+    /// Takes the posted receive with this number. Receives of one queue pair complete in order;
+    /// those of a shared queue are taken in order, but each queue pair completes them at its own
+    /// time.
     fn take_receive(&mut self, index: usize, wr_id: u64) -> Check<Receive> {
         let end = &mut self.ends[index];
         let shared = &mut self.hosts[end.host];
@@ -67,7 +68,7 @@ impl World {
     fn receive_flushed(&mut self, index: usize, receive: Receive) -> Check {
         ensure!(!self.causes[index / 2].is_empty(), "{index} flushes receives for no reason");
         let host = self.ends[index].host;
-        // Only the first one may have been in use.
+        // Only the first flushed receive may have been in use.
         if std::mem::replace(&mut self.ends[index].flushed_receive, true) {
             self.release_list(host, &receive.list);
         } else {
@@ -76,7 +77,7 @@ impl World {
         Ok(())
     }
 
-    /// Compares the start of a list with what must be there, and takes it for settled.
+    /// Compares the start of a list with the expected bytes, and makes them its expected contents.
     fn check_list(&mut self, host: usize, list: &[Piece], expected: &[u8]) -> Check {
         let mut rest = expected;
         for &(at, len) in list {
@@ -104,7 +105,7 @@ impl World {
         let Some(at) = at else {
             return Err(format!("{index} completes what is not posted: {completion:?}"));
         };
-        // Those before it have completed without a report.
+        // Earlier requests have completed without a completion.
         for work in self.ends[index].sq.drain(..at).collect::<Vec<_>>() {
             ensure!(!work.signalled, "{index} never completes {work:?}");
             self.succeeded(index, work)?;
@@ -161,7 +162,7 @@ impl World {
             }
             Effect::Invalidated => self.ends[index].window.changing = false,
             Effect::Fails => {
-                // A foreign peer's refusal comes when the request is complete.
+                // A foreign peer's refusal arrives after the request has completed.
                 let late = self.causes[index / 2]
                     .iter()
                     .any(|cause| matches!(*cause, Cause::Remote(at, _) if at == index));
@@ -177,7 +178,7 @@ impl World {
         Ok(())
     }
 
-    /// A peer that acknowledges has received what is complete.
+    /// Checks that a peer that acknowledges has received a completed message.
     fn check_received_by_peer(&self, index: usize, message: u64) -> Check {
         let open = self.ends[index].messages.iter().any(|waiting| waiting.id == message);
         let early = self.setup.weft && open;
@@ -185,7 +186,7 @@ impl World {
         Ok(())
     }
 
-    /// The word in a list, settled.
+    /// The word in a list, whose contents are accepted.
     fn take_value(&mut self, host: usize, list: &[Piece]) -> u64 {
         let arena = &mut self.hosts[host].arena;
         let bytes: Vec<u8> =
@@ -199,7 +200,7 @@ impl World {
         if std::mem::replace(&mut self.ends[index].failed, true) {
             ensure!(status == Status::WrFlushErr, "{index} fails twice: {status:?}, {work:?}");
         } else {
-            // A foreign peer's refusal may come when nothing is there to fail.
+            // A foreign peer's refusal may arrive when no request is left to fail.
             let late = !self.setup.weft && status == Status::WrFlushErr;
             let allowed = causes.iter().any(|&cause| {
                 let reported = cause.is_reported_to(index, self.setup.weft);
@@ -211,7 +212,7 @@ impl World {
             ensure!(allowed, "{index} fails with {status:?} for no reason: {work:?}");
             let blames = |cause: &Cause| match *cause {
                 Cause::Local(at, reason) => at == index && reason == status,
-                // Messages that wait for a receive hold up those behind them.
+                // Messages that wait for a receive delay those behind them.
                 Cause::Remote(at, reason) => {
                     let end = &self.ends[index];
                     at == index
@@ -224,7 +225,8 @@ impl World {
             let guilty = matches!(work.effect, Effect::Fails) || !causes.iter().any(blames);
             ensure!(guilty, "{index} blames an innocent request: {status:?}, {work:?}");
         }
-        // What it would have written may have been written, or not, until everything is at rest.
+        // The memory of the failed request may or may not have been written until everything has
+        // ended.
         let (host, peer_host) = (self.ends[index].host, self.ends[self.ends[index].peer].host);
         self.uncertain.extend(work.list.iter().map(|&piece| (host, piece)));
         match work.effect {
@@ -238,7 +240,7 @@ impl World {
 
     // ---- At rest ----
 
-    /// A connection on which nothing has gone wrong: everything posted is done.
+    /// Checks a connection without any fault: everything posted has completed.
     pub(super) fn check_at_rest(&mut self, index: usize) -> Check {
         self.take_unsignalled(index)?;
         let end = &self.ends[index];
@@ -260,7 +262,7 @@ impl World {
         Ok(())
     }
 
-    /// A broken connection whose queue pair is in the error state: nothing is left.
+    /// Checks a broken connection whose queue pair is in the error state: nothing is left.
     pub(super) fn check_flushed(&mut self, index: usize) -> Check {
         self.take_unsignalled(index)?;
         let end = &mut self.ends[index];
@@ -273,11 +275,11 @@ impl World {
         Ok(())
     }
 
-    /// The last requests may have completed without a report.
+    /// Completes the last requests, which may have no completion of their own.
     fn take_unsignalled(&mut self, index: usize) -> Check {
         let left = self.ends[index].qp.sq.lock().len();
         ensure!(left == 0, "{index} keeps {left} requests");
-        // A failure has a completion, so what is left here precedes it.
+        // A failed request has a completion, so what is left precedes it.
         for work in std::mem::take(&mut self.ends[index].sq) {
             ensure!(!work.signalled, "{index} never completes {work:?}");
             self.succeeded(index, work)?;

@@ -1,29 +1,29 @@
-//! What one run of the simulation looks like; all of it follows from the seed.
+//! The parameters of one run, derived from the seed.
 
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 
 /// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
-    /// Connections, all between the same two hosts.
+    /// Number of connections, all between the same two hosts.
     pub(super) pairs: usize,
-    /// The peers acknowledge to each other.
+    /// Whether the peers acknowledge to each other.
     pub(super) weft: bool,
     pub(super) crc: bool,
-    /// By host.
+    /// Whether each host wants markers.
     pub(super) markers: [bool; 2],
-    /// By host: the receives are those of one shared queue.
+    /// Whether each host takes its receives from one shared queue.
     pub(super) srq: [bool; 2],
-    /// By host: one completion queue for everything.
+    /// Whether each host uses one completion queue for everything.
     pub(super) one_cq: [bool; 2],
     pub(super) initiators: [bool; 2],
     pub(super) rtr: Option<RtrKind>,
     pub(super) mulpdu: usize,
     /// Bytes that one direction of the network holds.
     pub(super) pipe: usize,
-    /// Most bytes that the network hands over at once.
+    /// Largest number of bytes that the network delivers at once.
     pub(super) chunk: usize,
-    /// Longest message in bytes: what the network carries in reasonable time.
+    /// Longest message in bytes that the network carries in reasonable time.
     pub(super) len_max: usize,
     pub(super) receive_len: usize,
     pub(super) send_len: usize,
@@ -31,13 +31,13 @@ pub(super) struct Setup {
     pub(super) depth: u8,
     pub(super) max_send_wr: u32,
     pub(super) max_sge: usize,
-    /// Send work requests to post in the whole run.
+    /// Number of send requests in the whole run.
     pub(super) posts: usize,
-    /// How likely each action is.
+    /// The weight of each action.
     pub(super) weights: [u32; ACTIONS],
-    /// Ticks after which a sender gives up waiting for a receive.
+    /// Ticks after which a sender stops waiting for a receive.
     pub(super) rnr_ticks: Option<u64>,
-    /// Something goes wrong, once on each connection at most.
+    /// Whether faults are injected, at most one on each connection.
     pub(super) faults: bool,
 }
 
@@ -57,7 +57,7 @@ impl Setup {
         let rtr = (initiators == [true, false]).then(|| kinds[rng.usize(..3)]);
         let mut weights = [0; ACTIONS];
         weights.fill_with(|| rng.u32(1..20));
-        // Holding the network up and draining are for now and then.
+        // Holding the network and draining are rare.
         weights[5] = rng.u32(0..3);
         weights[6] = rng.u32(0..2);
         weights[7] = rng.u32(0..2);
@@ -86,7 +86,7 @@ impl Setup {
         }
     }
 
-    /// A run in which only the network's own doings make a difference.
+    /// A run in which only the network's behaviour varies.
     pub(super) fn plain(rng: &mut fastrand::Rng) -> Self {
         let setup = Self::new(rng);
         Self {
@@ -99,7 +99,7 @@ impl Setup {
         }
     }
 
-    /// What an end on `host` agreed on with its peer.
+    /// The result of the negotiation at an end on `host`.
     pub(super) fn negotiated(&self, host: usize) -> Negotiated {
         Negotiated {
             revision: 2,

@@ -1,4 +1,4 @@
-//! The programs' work requests: what is posted, and what the model expects of it.
+//! The programs' work requests, and what the model expects of them.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::qp::QpState;
 use crate::wc::{Opcode, Status};
 use crate::wr::{Data, Operation, SendFlags, SendRequest, Sge, WindowBind};
 
-/// The word at each host that all ends of its peer add to.
+/// The word at each host that all ends of the other host add to.
 const SHARED_WORD: usize = WORDS - 1;
-/// A key that names nothing: keys of the table are above it.
+/// A key that is not in use; the keys of the table are greater.
 const NO_KEY: u32 = 0x77;
 
 /// A work request about to be posted.
@@ -35,11 +35,11 @@ impl Plan {
 }
 
 impl World {
-    /// Posts a few requests, as far as queue and memory allow.
+    /// Posts a few requests, as far as the queue and the memory have room.
     pub(super) fn post_some(&mut self, index: usize) {
         for _ in 0..self.rng.usize(1..=4) {
             let peer_host = self.ends[self.ends[index].peer].host;
-            // The rest of the memory is for receives, so that requests never keep them from coming.
+            // The rest of the memory is reserved for receives, so that requests never prevent them.
             let memory = [self.ends[index].host, peer_host]
                 .iter()
                 .all(|&host| self.hosts[host].arena.free_len() > LEN / 2);
@@ -81,7 +81,7 @@ impl World {
         Some(Plan { message: Some(message), ..plan })
     }
 
-    /// The key of the peer's window, to be invalidated, if nobody needs it any more.
+    /// The key of the peer's window, to be invalidated, if no request needs it any more.
     fn take_peers_window(&mut self, index: usize) -> Option<u32> {
         let peer = self.ends[index].peer;
         let take = self.setup.weft && self.ends[index].poisoned.is_none() && self.rng.u8(..3) == 0;
@@ -121,14 +121,14 @@ impl World {
         Some(Plan { last_use_of: Some(target), by_window, message, ..plan })
     }
 
-    /// What has been written is read back by a request right behind.
+    /// Posts a Write and plans a Read of the same bytes right behind it.
     fn plan_write_and_read_back(&mut self, index: usize) -> Option<Plan> {
         let mut write = self.plan_write(index)?;
         let Effect::Written { target, bytes, .. } = &write.effect else { return None };
         let (target, bytes) = (*target, bytes.clone());
         write.last_use_of = None;
         self.post(index, write);
-        // Without room for the read the piece stays in use to the end of the run.
+        // Without room for the Read the piece stays allocated to the end of the run.
         if !self.has_room(index) {
             return None;
         }
@@ -186,7 +186,7 @@ impl World {
         Some(Plan { by_window, ..plan })
     }
 
-    /// Binds the own window, or invalidates it.
+    /// Binds this end's window, or invalidates it.
     fn plan_window(&mut self, index: usize) -> Option<Plan> {
         let end = &mut self.ends[index];
         if end.window.changing || end.window.used != 0 || end.poisoned.is_some() {
@@ -210,7 +210,7 @@ impl World {
         Some(Plan::new(Opcode::BindMw, operation, vec![], Effect::Bound))
     }
 
-    /// A key for the peer's memory, and whether it is that of the peer's window.
+    /// A key for the peer's memory, and whether it is the key of the peer's window.
     fn remote_key(&mut self, index: usize) -> (u32, bool) {
         let peer = &self.ends[self.ends[index].peer];
         let by_window = peer.window.bound && !peer.window.changing && self.rng.bool();
@@ -219,7 +219,7 @@ impl World {
         (key, by_window)
     }
 
-    /// Memory with fresh bytes to send.
+    /// Allocates memory with random bytes to send.
     fn fresh_source(&mut self, index: usize, len: usize) -> Option<(Vec<Piece>, Payload)> {
         let host = self.ends[index].host;
         let list = self.allocate_list(host, len)?;
@@ -255,7 +255,7 @@ impl World {
         self.note(|_| format!("{index} posts {work:?}"));
 
         let arena = &self.hosts[host].arena;
-        // A list to write to needs the right; one to read from does not.
+        // A request that writes to its list needs that right; one that reads does not.
         let takes_answer = matches!(opcode, Opcode::RdmaRead | Opcode::FetchAdd | Opcode::CompSwap);
         let keys = [&arena.mr, &arena.private, &arena.readonly].map(|mr: &Arc<Mr>| mr.key());
         let usable = if takes_answer { 2 } else { 3 };
@@ -270,7 +270,7 @@ impl World {
         let qp = Arc::clone(&self.ends[index].qp);
         qp.start_post().push(&request).expect("room in the send queue");
         if inline {
-            // The program may use the memory again at once.
+            // The program may reuse the memory at once.
             for &(at, len) in &work.list {
                 self.hosts[host].arena.write(at, &vec![0xdd; len]);
             }
@@ -314,7 +314,7 @@ impl World {
                 (Opcode::FetchAdd, operation, local(Status::LocLenErr))
             }
             1 => {
-                // Immediate data is not for foreign peers.
+                // Foreign peers do not support immediate data.
                 let operation = Operation::Write { remote_addr, rkey, imm: Some(1) };
                 (Opcode::RdmaWrite, operation, local(Status::RemInvReqErr))
             }
@@ -345,12 +345,12 @@ impl World {
     }
 }
 
-/// Where the word of an end is, in the memory of its peer's host.
+/// The word of an end, in the memory of its peer's host.
 pub(super) fn own_word(index: usize) -> Piece {
     (index * 8, 8)
 }
 
-/// Where the shared word is.
+/// The shared word.
 pub(super) fn shared_word() -> Piece {
     (SHARED_WORD * 8, 8)
 }

@@ -25,7 +25,7 @@ use crate::srq::{Srq, SrqAttr};
 use crate::wc::Opcode;
 use crate::wr::RecvRequest;
 
-/// `Err` says what the simulation found to be wrong.
+/// The result of a check; `Err` describes what is wrong.
 pub(super) type Check<T = ()> = Result<T, String>;
 
 /// A defect that the simulation must find.
@@ -33,27 +33,27 @@ pub(super) type Check<T = ()> = Result<T, String>;
 pub(super) enum Mutation {
     /// The network changes a byte, and there is no CRC.
     CorruptByte,
-    /// A side takes what it has sent for placed at the peer.
+    /// A side counts what it has sent as placed at the peer.
     EarlyAcknowledgement,
-    /// A byte changes that nobody may change.
+    /// A byte of memory changes that no request may write.
     WildWrite,
-    /// A completion comes twice.
+    /// A completion is reported twice.
     DoubleCompletion,
     /// A completion is lost.
     LostCompletion,
 }
 
-/// Receives that a shared queue holds at most.
+/// Maximum number of receives in a shared queue.
 const SRQ_LEN: u32 = 64;
-/// Completions that a queue holds at most: more than there is work at any time.
+/// Maximum number of completions in a queue: more than there is work at any time.
 const CQ_LEN: u32 = 4096;
-/// Receives of one queue pair's own.
+/// Maximum number of receives of one queue pair.
 const RQ_LEN: usize = 16;
-/// Rounds without anything new after which nothing will come any more.
+/// Rounds without progress after which the run has ended.
 const QUIET_ROUNDS: usize = 4;
-/// Rounds after which it should have come to rest long ago.
+/// Rounds after which a run that has not ended has failed.
 const ROUNDS_MAX: usize = 20_000;
-/// The last things that happened, for the report of a failure.
+/// Number of recent actions in the report of a failure.
 const TRACE_LEN: usize = 60;
 
 pub(super) struct Host {
@@ -61,10 +61,10 @@ pub(super) struct Host {
     pub(super) arena: Arena,
     pub(super) srq: Option<Arc<Srq>>,
     pub(super) srq_posted: Vec<Receive>,
-    /// The shared word: what has certainly been added, and what perhaps.
+    /// Additions to the shared word that certainly happened, and those that may have happened.
     pub(super) added: u64,
     pub(super) perhaps_added: u64,
-    /// Values that the shared word has been seen at; each can be seen once.
+    /// Old values of the shared word that atomics have returned; each can be returned once.
     pub(super) seen: HashSet<u64>,
 }
 
@@ -73,9 +73,9 @@ pub(super) struct World {
     pub(super) setup: Setup,
     pub(super) hosts: Vec<Host>,
     pub(super) ends: Vec<End>,
-    /// By connection: what has gone wrong.
+    /// The faults of each connection.
     pub(super) causes: Vec<Vec<Cause>>,
-    /// What a broken connection may or may not have written: host and piece.
+    /// Memory that a broken connection may or may not have written: host and piece.
     pub(super) uncertain: Vec<(usize, Piece)>,
     pub(super) next_id: u64,
     pub(super) posted: usize,
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// INIT, RTR and RTS, with the connection coming about at any of them.
+    /// Moves a queue pair through INIT, RTR and RTS, and connects it at one of them.
     fn bring_up(&mut self, index: usize) {
         let qp = Arc::clone(&self.ends[index].qp);
         let open_at = self.rng.u8(..3);
@@ -235,7 +235,7 @@ impl World {
             qp_state: QpState::Rts,
             timeout: 14,
             retry_cnt: 7,
-            // For ever: the simulation's clock decides.
+            // Retry for ever; the simulation has its own timeout.
             rnr_retry: 7,
             max_rd_atomic: self.setup.depth,
             ..QpAttr::default()
@@ -267,12 +267,12 @@ impl World {
         });
     }
 
-    /// Whether the mutation came to pass.
+    /// Whether the mutation has occurred.
     pub(super) fn mutated(&self) -> bool {
         self.mutated
     }
 
-    /// Runs it all.
+    /// Runs the whole simulation.
     pub(super) fn run(&mut self) -> Check {
         let steps_max = 200_000;
         let mut steps = 0;
@@ -283,7 +283,7 @@ impl World {
         self.wind_up()
     }
 
-    /// What happened last.
+    /// The faults and the recent actions.
     pub(super) fn report(&self) -> String {
         let causes = self.causes.iter().flatten().map(|cause| format!("  cause: {cause:?}\n"));
         causes.chain(self.trace.iter().map(|line| format!("  {line}\n"))).collect()
@@ -292,7 +292,7 @@ impl World {
     pub(super) fn note(&mut self, line: impl FnOnce(&Self) -> String) {
         let line = format!("{:6} {}", self.now, line(self));
         if self.trace.len() > TRACE_LEN {
-            // The first line is the set-up.
+            // Keep the first line, which has the parameters.
             self.trace.remove(1);
         }
         self.trace.push_back(line);
@@ -397,7 +397,7 @@ impl World {
             (Some(None), _) => self.ends[index].rnr_deadline = None,
             _ => {}
         }
-        // Sees to messages that wait for a receive, like the driver of a socket.
+        // Handle messages that wait for a receive, as the reactor does.
         self.ends[index].qp.requeued();
         self.ends[index].qp.flush();
     }
@@ -477,7 +477,7 @@ impl World {
         true
     }
 
-    /// Receives that a queue pair may have, so that half of the memory is enough for all.
+    /// Maximum number of receives of a queue pair, so that half of the memory is enough for all.
     fn receives_max(&self) -> usize {
         RQ_LEN.min(LEN / 2 / self.setup.pairs / self.setup.receive_len)
     }
@@ -487,7 +487,7 @@ impl World {
         self.next_id
     }
 
-    /// Pieces of `len` bytes in all, in up to as many parts as a list may have.
+    /// Allocates `len` bytes in total, in up to as many pieces as a list may have.
     pub(super) fn allocate_list(&mut self, host: usize, len: usize) -> Option<Vec<Piece>> {
         let parts = self.rng.usize(1..=self.setup.max_sge);
         let mut list = Vec::new();
@@ -574,7 +574,7 @@ impl World {
 
     // ---- Completions and events ----
 
-    /// Takes all completions there are. The receives first: a send may complete only after the
+    /// Takes all completions. Receives come first, because a send may complete only after the
     /// receive that it was for has.
     pub(super) fn poll(&mut self) -> Check {
         let mut sends = Vec::new();
@@ -661,8 +661,8 @@ impl World {
 
     // ---- The end ----
 
-    /// Lets everything come to rest, first with those that drain still draining, and looks whether
-    /// it is as it must be.
+    /// Lets everything come to an end, first while draining ends still drain, and checks the
+    /// results.
     fn wind_up(&mut self) -> Check {
         self.note(|_| "winding up".into());
         self.settle_down()?;
@@ -707,7 +707,7 @@ impl World {
             if rounds > ROUNDS_MAX {
                 return Err("it never comes to rest".into());
             }
-            // The network lets everything through by now.
+            // From now on the network delivers everything.
             self.now += 1000;
             self.setup.chunk = self.setup.chunk.max(500);
             for index in 0..self.ends.len() {
@@ -725,7 +725,8 @@ impl World {
             let now = self.progress();
             quiet = if now == before { quiet + 1 } else { 0 };
             if quiet > 0 {
-                // Another thread of the process may be at what it found locked.
+                // Another thread of the process may be working for a queue pair that this one found
+                // locked.
                 std::thread::sleep(Duration::from_micros(50));
             }
             before = now;
@@ -737,13 +738,13 @@ impl World {
         let end = &self.ends[index];
         match &self.hosts[end.host].srq {
             Some(_) => self.hosts[end.host].srq_posted.len() < 4,
-            // In the error state each would come back at once, for ever.
+            // In the error state each receive would be flushed at once, for ever.
             None => end.rq.len() < 4 && end.qp.state() != QpState::Err,
         }
     }
 
-    /// Something that is different whenever anything has happened: by end, the requests left and
-    /// the bytes handed over, on their way, and waiting for receives.
+    /// A value that changes with any progress: for each end, the requests left and the bytes sent,
+    /// in the network, and waiting for receives.
     fn progress(&self) -> Vec<(usize, u64, usize, usize)> {
         let of = |end: &End| {
             let (taken, waiting) =

@@ -1,7 +1,7 @@
-//! The 40 bytes in front of a received datagram that say where it came from.
+//! The global routing header: 40 bytes in front of a received datagram with its source.
 //!
-//! RoCEv2 puts the IP header there: an IPv6 header whole, an IPv4 header behind 20 bytes that mean
-//! nothing (InfiniBand Architecture annex A17.4.5.2). `ibv_init_ah_from_wc(3)` reads it.
+//! RoCEv2 puts the IP header there: a whole IPv6 header, or an IPv4 header behind 20 undefined
+//! bytes (InfiniBand Architecture annex A17.4.5.2). `ibv_init_ah_from_wc(3)` reads it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,11 +10,11 @@ pub(super) const GRH_LEN: usize = 40;
 const IPV4_LEN: usize = 20;
 const UDP: u8 = 17;
 const UDP_HEADER_LEN: usize = 8;
-/// What the system gives a packet; the true value is not known here.
+/// The system's default; the actual value is not known here.
 const HOP_LIMIT: u8 = 64;
 const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 
-/// The header of a datagram with `payload_len` bytes for the program.
+/// The header of a datagram with `payload_len` bytes of the program's data.
 pub(super) fn of(from: IpAddr, to: IpAddr, payload_len: usize) -> [u8; GRH_LEN] {
     let mut grh = [0; GRH_LEN];
     let udp_len = UDP_HEADER_LEN + weft_wire::datagram::HEADER_LEN + payload_len;
@@ -47,7 +47,8 @@ fn ipv4(from: Ipv4Addr, to: Ipv4Addr, udp_len: usize, header: &mut [u8]) {
 }
 
 fn length(len: usize) -> [u8; 2] {
-    // What came in one IP packet fits; reassembled by the kernel it may miss by the CRC's length.
+    // The length of a single IP packet fits; that of a reassembled one may exceed the field by the
+    // CRC.
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }
 
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv4_header_sums_up_to_all_ones() {
+    fn checksum_of_the_ipv4_header_is_valid() {
         let (from, to) = (Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::new(192, 168, 255, 254));
         let grh = of(from.into(), to.into(), 4096);
         assert_eq!(grh[..20], [0; 20]);
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_header_stands_at_the_start() {
+    fn ipv6_header_fills_the_grh() {
         let (from, to) = (Ipv6Addr::LOCALHOST, Ipv6Addr::from([0xfe; 16]));
         let grh = of(from.into(), to.into(), 1);
         assert_eq!((grh[0], grh[6]), (0x60, 17));

@@ -1,13 +1,13 @@
-//! Unreliable datagrams: what a queue pair of type UD has in the place of a connection.
+//! Unreliable datagrams: the state of a UD queue pair, instead of a connection.
 //!
 //! One message is one UDP datagram ([`weft_wire::datagram`]). The UDP socket belongs to the port
-//! (`port`) that the queue pair's number leads to; address handles (`AddressHandle`) say where
-//! messages go, to one queue pair or to a group (`multicast`). A send is complete once the kernel
-//! has taken the datagram. A message is dropped, and counted, when its Q_Key is wrong, when no
-//! receive is posted, or when that is too small (IBTA 9.8.3, 9.9.3).
+//! (`port`) of the queue pair's number; address handles (`AddressHandle`) name the destination, a
+//! queue pair or a group (`multicast`). A send is complete once the kernel has taken the datagram.
+//! A received message is dropped, and counted, if its Q_Key is wrong, if no receive is posted, or
+//! if the receive is too small (IBTA 9.8.3, 9.9.3).
 //!
-//! Two locks, never held together: `tx` for sending, before the send queue's, and `rx` for
-//! receiving, before the receive queue's.
+//! There are two locks, which are never held together: `tx` for sending, taken before the send
+//! queue's, and `rx` for receiving, taken before the receive queue's.
 
 mod grh;
 pub(crate) mod multicast;
@@ -41,15 +41,15 @@ use grh::GRH_LEN;
 pub(crate) use owner::{Addressee, Owner, Routes};
 pub(crate) use port::Port;
 
-/// A Q_Key with this bit is not meant: the queue pair's own counts (IBTA 10.2.5).
+/// A send's Q_Key with this bit is replaced by the queue pair's own (IBTA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
-/// The half of a queue pair that sends and receives datagrams.
+/// The part of a queue pair that sends and receives datagrams.
 #[derive(Debug)]
 pub(crate) struct Datagram {
     port: Arc<Port>,
     qkey: AtomicU32,
-    /// There may be something to send.
+    /// Whether there may be something to send.
     pending_work: AtomicBool,
     tx: NoteLock<Tx>,
     rx: Lock<Rx>,
@@ -62,9 +62,9 @@ struct Tx {
     cache: MrCache,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// Messages that have been put into the outbox.
+    /// Number of messages that have been put into the outbox.
     handed: u64,
-    /// What is wrong with the next request, once all before it are out.
+    /// The error of the next request, which is reported once all earlier ones are complete.
     fault: Option<Status>,
     drain_reported: bool,
 }
@@ -83,7 +83,7 @@ struct Counters {
     receive_too_small: AtomicU64,
 }
 
-/// How many datagrams went which way, for the debug dump.
+/// Datagram counters for `weft dump`.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) sent: u64,
@@ -92,7 +92,8 @@ pub(crate) struct Counted {
     pub(crate) wrong_qkey: u64,
     pub(crate) no_receive: u64,
     pub(crate) receive_too_small: u64,
-    /// Of all queue pairs of the same port: no queue pair that takes them, or no datagrams of ours.
+    /// Of all queue pairs of the same port: datagrams for no UD queue pair, and malformed
+    /// datagrams.
     pub(crate) port_unknown: u64,
     pub(crate) port_malformed: u64,
 }
@@ -118,12 +119,12 @@ impl Datagram {
         }
     }
 
-    /// A change to INIT, RTR, RTS or SQD, with the Q_Key that holds from now on.
+    /// Changes the state to INIT, RTR, RTS or SQD, and sets the Q_Key.
     pub(crate) fn enter(&self, qp: &impl Owner, to: QpState, qkey: u32) {
         self.qkey.store(qkey, Ordering::Relaxed);
         {
             let mut tx = self.tx.lock();
-            // An error may have come between; it wins.
+            // An error that came in between takes precedence.
             if qp.state() == QpState::Err {
                 return;
             }
@@ -133,7 +134,7 @@ impl Datagram {
         self.drive(qp);
     }
 
-    /// The queue pair has gone to RESET, or is being destroyed: on return nothing is under way.
+    /// Stops sending and receiving, for RESET or destruction. On return nothing is in progress.
     pub(crate) fn stop(&self) {
         {
             let mut tx = self.tx.lock();
@@ -141,11 +142,11 @@ impl Datagram {
             tx.fault = None;
             tx.handed = tx.outbox.done();
         }
-        // Who receives has seen the new state, or is done.
+        // A thread that is receiving has seen the new state, or is done once the lock is free.
         drop(self.rx.lock());
     }
 
-    /// Flushes all work: the queue pair is in the error state.
+    /// Flushes all work in the error state.
     pub(crate) fn fail(&self, qp: &impl Owner) {
         self.drive(qp);
         self.flush_receives(qp);
@@ -164,7 +165,7 @@ impl Datagram {
         }
     }
 
-    /// Sends what is posted, or leaves it to the thread that is at it.
+    /// Sends what is posted, or leaves that to the thread that holds the lock.
     pub(crate) fn drive(&self, qp: &impl Owner) {
         self.pending_work.store(true, Ordering::SeqCst);
         while self.pending_work.load(Ordering::SeqCst) {
@@ -192,7 +193,7 @@ impl Datagram {
             let mut all = tx.outbox.send(self.port.socket());
             if !all {
                 self.port.await_room(&qp.addressee());
-                // Room that came before this was known is not notified.
+                // Room that became free before the registration is not notified.
                 all = tx.outbox.send(self.port.socket());
             }
             complete(qp, tx);
@@ -200,7 +201,7 @@ impl Datagram {
                 return;
             }
             if let Some(fault) = tx.fault.take() {
-                // Of the two halves only the sending one fails (IBTA 10.3.1.6).
+                // Only the sending half fails (IBTA 10.3.1.6).
                 qp.enter_state(QpState::Sqe);
                 return flush_sends(qp, tx, Some(fault));
             }
@@ -208,7 +209,7 @@ impl Datagram {
         qp.requeue();
     }
 
-    /// A datagram for this queue pair has come.
+    /// Processes a datagram for this queue pair.
     pub(crate) fn receive(
         &self,
         qp: &impl Owner,
@@ -246,7 +247,7 @@ impl Datagram {
             return qp.fail();
         }
         let completion = Completion {
-            // At most what one datagram carries.
+            // A datagram's length fits in 32 bits.
             byte_len: length as u32,
             imm_data: u32::from_ne_bytes(header.imm.unwrap_or_default()),
             src_qp: header.from,
@@ -258,7 +259,7 @@ impl Datagram {
         qp.receive_completions().push(completion, header.solicited);
     }
 
-    /// How many datagrams went which way.
+    /// The current datagram counters.
     pub(crate) fn counted(&self) -> Counted {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (sent, refused_by_network) = {
@@ -279,7 +280,7 @@ impl Datagram {
     }
 }
 
-/// Puts posted messages into the outbox, as many as there is room for.
+/// Puts posted messages into the outbox, as many as it has room for.
 fn fill(qp: &impl Owner, tx: &mut Tx) {
     while tx.fault.is_none() && qp.state() == QpState::Rts {
         let (to, imm, solicited) = {
@@ -302,7 +303,7 @@ fn fill(qp: &impl Owner, tx: &mut Tx) {
     }
 }
 
-/// Puts the message whose gather list and inline data are in `tx` into the outbox.
+/// Puts a message into the outbox; its gather list and inline data are in `tx`.
 fn put(
     qp: &impl Owner,
     tx: &mut Tx,
@@ -341,7 +342,7 @@ fn put(
     written.map_err(|_| Status::LocProtErr)
 }
 
-/// Completes the sends whose datagrams are out.
+/// Completes the sends whose datagrams have left the outbox.
 fn complete(qp: &impl Owner, tx: &Tx) {
     let mut sq = qp.sends();
     while let Some(work) = sq.pop_complete(tx.outbox.done()) {
@@ -351,7 +352,7 @@ fn complete(qp: &impl Owner, tx: &Tx) {
     }
 }
 
-/// Ends all sends: the oldest with `first`, everything else as flushed.
+/// Ends all sends: the oldest completes with `first`, the others are flushed.
 fn flush_sends(qp: &impl Owner, tx: &mut Tx, first: Option<Status>) {
     tx.outbox.clear();
     tx.fault = None;
@@ -364,14 +365,14 @@ fn flush_sends(qp: &impl Owner, tx: &mut Tx, first: Option<Status>) {
     }
 }
 
-/// The program has stopped the send queue, and everything begun is out.
+/// Reports that the send queue is drained, if the program has stopped it.
 fn report_drained(qp: &impl Owner, tx: &mut Tx) {
     if qp.state() == QpState::Sqd && !std::mem::replace(&mut tx.drain_reported, true) {
         qp.send_queue_drained();
     }
 }
 
-/// The sender's LID, as far as an address has one: see [`crate::device::Device::lid`].
+/// The sender's LID if it has an IPv4 address, otherwise 0: see [`crate::device::Device::lid`].
 fn lid_of(from: &SocketAddr) -> u16 {
     let gid = gid_of(from.ip());
     if from.is_ipv4() { u16::from_be_bytes([gid[14], gid[15]]) } else { 0 }

@@ -1,9 +1,9 @@
-//! Multicast groups: an IP multicast group each, reached by one UDP port of all hosts.
+//! Multicast groups: each is an IP multicast group, received on the same UDP port of all hosts.
 //!
-//! A datagram for a group goes to queue pair 0xFFFFFF, and so, like every number, to a port: 65535.
-//! Every process of a host that has members has it bound, and the kernel gives each a copy. A group
-//! is one of an interface's; members are the queue pairs that were attached to it, each with the
-//! right Q_Key, but for the one that sends (IBTA 10.5.2.1).
+//! A datagram to a group is addressed to queue pair 0xFFFFFF and therefore, like any number, to a
+//! port: 65535. Every process with members binds it, and the kernel gives each of them a copy. A
+//! group belongs to an interface; its members are the queue pairs that were attached to it. Each
+//! member with the right Q_Key receives the datagram, except the sender (IBTA 10.5.2.1).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::limits::{MULTICAST_GROUPS_MAX, MULTICAST_QPS_MAX};
 use crate::reactor::Handle;
 use crate::{Errno, Result, numbers};
 
-/// A group of an interface.
+/// A group address and an interface index.
 pub(crate) type Group = (IpAddr, u32);
 
 #[derive(Debug, Default)]
@@ -30,10 +30,10 @@ struct Groups {
 
 static GROUPS: Forkable<Lock<Groups>> = Forkable::new(|| Lock::new(Groups::default()));
 
-/// Gives a queue pair what is sent to a group. Once more changes nothing.
+/// Attaches a queue pair to a group. Attaching again has no effect.
 ///
 /// # Errors
-/// `ENOMEM` when there are too many groups or members; what the system reports, such as `ENOBUFS`.
+/// `ENOMEM` for too many groups or members; the system's errors, such as `ENOBUFS`.
 pub(crate) fn attach(
     reactor: Handle,
     qp: &Arc<dyn Addressee>,
@@ -67,15 +67,15 @@ pub(crate) fn attach(
     Ok(())
 }
 
-/// Takes a queue pair out of a group.
+/// Detaches a queue pair from a group.
 ///
 /// # Errors
-/// `EINVAL` when it is not attached.
+/// `EINVAL` if it is not attached.
 pub(crate) fn detach(qp: &impl Addressee, group: Group) -> Result<()> {
     if GROUPS.get().lock().remove(group, qp) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// Takes a queue pair that goes away out of all groups.
+/// Detaches a queue pair that is being destroyed from all groups.
 pub(crate) fn forget(qp: &impl Addressee) {
     let mut groups = GROUPS.get().lock();
     let all: Vec<Group> = groups.members.keys().copied().collect();
@@ -84,7 +84,7 @@ pub(crate) fn forget(qp: &impl Addressee) {
     }
 }
 
-/// Gives a datagram to the members of the group that it came for. Returns whether there were any.
+/// Delivers a datagram to the members of its group. Returns whether there were any.
 pub(crate) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> bool {
     let members: SmallVec<[Arc<dyn Addressee>; 8]> = {
         let groups = GROUPS.get().lock();
@@ -100,7 +100,7 @@ pub(crate) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> boo
 }
 
 impl Groups {
-    /// Removes a member, and leaves the group with the last. Returns whether it was one.
+    /// Removes a member, and leaves the IP group after the last. Returns whether it was a member.
     fn remove(&mut self, group: Group, qp: &impl Addressee) -> bool {
         let Some(members) = self.members.get_mut(&group) else { return false };
         let before = members.len();

@@ -11,15 +11,15 @@ use crate::link::host::{Effects, Memory};
 use crate::queue::recv::{Fit, RecvWork};
 use crate::registered::MrCache;
 
-/// The queue pair that a half for datagrams belongs to.
+/// The queue pair of a [`Datagram`](super::Datagram).
 pub(crate) trait Owner: Memory<Keys = MrCache> + Effects {
-    /// Its number.
+    /// The queue pair's number.
     fn number(&self) -> u32;
 
-    /// The state, which an error may have changed.
+    /// The current state, which an error may have changed.
     fn state(&self) -> QpState;
 
-    /// The Q_Key.
+    /// The queue pair's Q_Key.
     fn qkey(&self) -> u32;
 
     /// Whether receives come from a shared queue.
@@ -28,36 +28,36 @@ pub(crate) trait Owner: Memory<Keys = MrCache> + Effects {
     /// Takes the oldest receive if it has room for `length` bytes.
     fn take_receive_for(&self, length: u64, work: &mut RecvWork) -> Fit;
 
-    /// The queue pair is in the error state.
+    /// Moves the queue pair to the error state.
     fn fail(&self);
 
-    /// Lets it go on at the next pass.
+    /// Continues in the next pass.
     fn requeue(&self);
 
-    /// The same value, to be notified of datagrams and of room.
+    /// The queue pair as a receiver of datagrams and of notifications of room.
     fn addressee(&self) -> Arc<dyn Addressee>;
 }
 
-/// To whom datagrams go.
+/// A receiver of datagrams.
 pub(crate) trait Addressee: Send + Sync + std::fmt::Debug {
     /// The queue pair's number.
     fn number(&self) -> u32;
 
-    /// Whether it has sent a datagram that comes from this address.
+    /// Whether this queue pair has sent the datagram from this number and address.
     fn is_sender(&self, number: u32, address: IpAddr) -> bool;
 
-    /// A datagram has come. Returns whether the queue pair is of the kind that takes any.
+    /// Handles a datagram. Returns false if the queue pair is not of type UD.
     fn receive(&self, header: &Header, arrival: &Arrival, payload: &[u8]) -> bool;
 
-    /// The socket has room again.
+    /// Called when the socket has room again.
     fn has_room(&self);
 }
 
-/// Where the datagrams of a port lead.
+/// Finds the receivers of a port's datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Routes {
-    /// Finds an addressee by its number.
+    /// Finds a receiver by its queue pair number.
     pub(crate) find: fn(u32) -> Option<Arc<dyn Addressee>>,
-    /// Gives a datagram to the members of a group. Returns whether there were any.
+    /// Delivers a datagram to the members of a group. Returns whether there were any.
     pub(crate) deliver_to_group: fn(&Header, &Arrival, &[u8]) -> bool,
 }

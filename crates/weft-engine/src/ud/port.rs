@@ -1,4 +1,4 @@
-//! The UDP socket that the datagram queue pairs of one port share.
+//! The UDP socket that the UD queue pairs of one port share.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,16 +12,16 @@ use crate::limits::{BATCHES_MAX, UNPOLLED_SENDS_MAX};
 use crate::reactor::{Handle, Source};
 use crate::{Errno, Result, udp};
 
-/// A UDP socket with what comes in on it.
+/// A UDP socket and the datagrams that arrive on it.
 #[derive(Debug)]
 pub(crate) struct Port {
     me: Weak<Self>,
     reactor: Handle,
     socket: UdpSocket,
-    /// There may be something to receive.
+    /// Whether there may be something to receive.
     pending_work: AtomicBool,
     rx: NoteLock<RecvBatch>,
-    /// Datagrams that have gone out since somebody last looked.
+    /// Number of datagrams that have been sent since the socket was last read.
     sent: AtomicU64,
     /// Queue pairs that found the socket full.
     waiting: Lock<Vec<Weak<dyn Addressee>>>,
@@ -31,15 +31,15 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Binds the UDP port and receives from now on.
+    /// Binds the UDP port and starts to receive.
     ///
     /// # Errors
-    /// `EADDRINUSE` when it is taken; what else `socket(2)` and its kin report.
+    /// `EADDRINUSE` if it is in use; other errors of `socket(2)` and similar calls.
     pub(crate) fn open(reactor: Handle, number: u16, routes: Routes) -> Result<Arc<Self>> {
         Self::with(reactor, udp::bind(number, false)?, routes)
     }
 
-    /// The same for a port that other processes have bound as well, for groups.
+    /// Binds a port that other processes have bound as well, for multicast.
     ///
     /// # Errors
     /// As [`Port::open`].
@@ -68,14 +68,14 @@ impl Port {
         &self.socket
     }
 
-    /// So many datagrams have gone out.
+    /// Counts datagrams that have been sent.
     pub(super) fn note_sent(&self, count: u64) {
         if self.sent.fetch_add(count, Ordering::Relaxed) + count >= UNPOLLED_SENDS_MAX {
             self.drive();
         }
     }
 
-    /// Lets the queue pair go on once the socket has room again.
+    /// Registers a queue pair to be notified once the socket has room again.
     pub(super) fn await_room(&self, qp: &Arc<dyn Addressee>) {
         let qp = Arc::downgrade(qp);
         let mut waiting = self.waiting.lock();
@@ -84,7 +84,7 @@ impl Port {
         }
     }
 
-    /// Datagrams for no queue pair, and such as are none of ours.
+    /// Number of datagrams for unknown queue pairs, and of malformed datagrams.
     pub(super) fn dropped(&self) -> (u64, u64) {
         (self.unknown.load(Ordering::Relaxed), self.malformed.load(Ordering::Relaxed))
     }
@@ -103,7 +103,7 @@ impl Port {
         }
     }
 
-    /// Takes what the socket has, up to a bound. Returns whether there may be more.
+    /// Reads the socket, up to a bound. Returns whether there may be more.
     fn receive(&self, batch: &mut RecvBatch) -> bool {
         for _ in 0..BATCHES_MAX {
             match self.socket.receive(batch) {
@@ -114,7 +114,7 @@ impl Port {
                     }
                 }
                 Err(Errno::AGAIN) => return false,
-                // Interrupted, or the fate of a datagram sent earlier: no matter.
+                // Interrupted, or the ICMP error of an earlier datagram, which does not matter.
                 Err(_) => {}
             }
         }
@@ -122,7 +122,7 @@ impl Port {
     }
 
     fn deliver(&self, batch: &RecvBatch) {
-        // Most datagrams of a batch are for one queue pair.
+        // Look up the queue pair once for consecutive datagrams to the same one.
         let mut last: Option<Arc<dyn Addressee>> = None;
         for (arrival, datagram) in batch.datagrams() {
             let Ok((header, payload)) = Header::parse(datagram) else {

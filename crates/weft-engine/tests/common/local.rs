@@ -1,5 +1,5 @@
-//! A peer made by hand that shares memory with its victim: the Unix socket beside the connection
-//! and the rings, for tests that break their rules.
+//! A hand-written peer that shares memory with its victim: the session socket and the rings, for
+//! tests that break their rules.
 
 use std::fmt::Write as _;
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
@@ -45,7 +45,7 @@ const BULK_AT: usize = SLOTS_AT + SLOTS as usize * SLOT_LEN;
 const DIRECTION_LEN: usize = (BULK_AT + BULK_LEN).next_multiple_of(4_096);
 pub const SEGMENT_LEN: usize = 2 * DIRECTION_LEN;
 
-/// Where a slot says that its payload is.
+/// The types of slots: where the payload is.
 pub const INLINE: u32 = 0;
 pub const BULK: u32 = 1;
 pub const PULL: u32 = 2;
@@ -53,7 +53,7 @@ pub const PULL: u32 = 2;
 /// How long the victim may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A name under which nobody looks for us, or everybody.
+/// A random process identity.
 pub fn random_process() -> ProcessId {
     let mut id = ProcessId::default();
     fastrand::fill(&mut id);
@@ -73,26 +73,26 @@ fn socket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket")
 }
 
-/// What came through the Unix socket.
+/// A packet from the session socket.
 #[derive(Debug)]
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
 }
 
-/// The Unix socket beside a connection.
+/// The session socket of a connection.
 #[derive(Debug)]
 pub struct Session(OwnedFd);
 
 impl Session {
-    /// Knocks at a process.
+    /// Connects to a process.
     pub fn dial(process: &ProcessId) -> Self {
         let socket = socket();
         connect(&socket, &address_of(process)).expect("the victim listens");
         Self(socket)
     }
 
-    /// Sends a packet. A victim that has hung up is no error.
+    /// Sends a packet. It is not an error if the victim has closed its end.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -102,7 +102,7 @@ impl Session {
         let _ = sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
     }
 
-    /// The next packet; `None` when the victim has hung up.
+    /// The next packet; `None` if the victim has closed its end.
     pub fn receive(&self) -> Option<Packet> {
         assert!(self.is_readable(TIMEOUT), "the victim neither answers nor hangs up");
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
@@ -120,7 +120,7 @@ impl Session {
         (message.bytes != 0).then(|| Packet { bytes: bytes[..message.bytes].to_vec(), fds })
     }
 
-    /// The next packet that is no wakeup.
+    /// The next packet that is not a wakeup.
     pub fn answer(&self) -> Option<Packet> {
         loop {
             let packet = self.receive()?;
@@ -130,7 +130,7 @@ impl Session {
         }
     }
 
-    /// Whether the victim hangs up.
+    /// Whether the victim closes its end.
     pub fn is_closed(&self) -> bool {
         self.answer().is_none()
     }
@@ -142,7 +142,7 @@ impl Session {
     }
 }
 
-/// An offer as it should be, to be spoilt.
+/// A valid offer, which tests make invalid.
 #[derive(Clone, Debug)]
 pub struct Offer {
     pub version: u8,
@@ -165,7 +165,7 @@ impl Offer {
     }
 }
 
-/// A peer whose name stands in its memory, where the victim may look for it.
+/// A peer whose identity is in its memory, where the victim can read it.
 #[derive(Debug)]
 pub struct Stranger {
     pub process: Box<ProcessId>,
@@ -173,7 +173,7 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Connects to a victim over TCP and says nothing yet.
+    /// Connects to a victim over TCP and sends nothing yet.
     pub fn dial(victim: &Endpoint) -> Self {
         let process = Box::new(random_process());
         let tcp = Peer::dial_as(*process, victim, false);
@@ -191,7 +191,7 @@ impl Stranger {
         }
     }
 
-    /// Offers to share memory and has it accepted.
+    /// Offers to share memory, and waits until the victim accepts.
     pub fn share(self) -> Local {
         let (memory, fd) = SharedMemory::create(SEGMENT_LEN).expect("memory");
         let presence = OwnPresence::new().expect("a page");
@@ -203,7 +203,7 @@ impl Stranger {
     }
 }
 
-/// A queue pair of a victim that is to dial, and its peer with the offer that came.
+/// The peer of a victim that dials, with the victim's offer.
 pub struct Dialled {
     pub tcp: Peer,
     pub process: Box<ProcessId>,
@@ -212,7 +212,7 @@ pub struct Dialled {
 }
 
 impl Dialled {
-    /// Has a fresh queue pair of `host` dial a peer whose number is higher than its own.
+    /// Makes a new queue pair of `host` dial a peer whose number is higher than its own.
     pub fn by(host: &Host, end: &Endpoint) -> Self {
         let process = Box::new(random_process());
         let unix = socket();
@@ -245,8 +245,8 @@ impl Dialled {
     }
 }
 
-/// Accepts a victim's connection and request in the name of a queue pair, for a number that differs
-/// from the victim's by `beside`. Returns the connection, the victim, and whether there are CRCs.
+/// Accepts a victim's connection and request as queue pair `number`. The reply names the victim's
+/// number, changed by `beside`. Returns the connection, the victim, and whether there are CRCs.
 pub fn answer(
     listener: &TcpListener,
     number: u32,
@@ -273,7 +273,7 @@ pub fn answer(
     (stream, wanted.identity, negotiated.crc)
 }
 
-/// A listener whose port makes a queue pair number above another.
+/// A listener on a port whose queue pair numbers are above `number`.
 pub fn listener_above(number: u32) -> (TcpListener, u32) {
     let first = number / 256 + 1;
     (first..65_536)
@@ -294,7 +294,7 @@ pub struct Local {
     pub memory: SharedMemory,
     tx_base: usize,
     rx_base: usize,
-    /// Slots filled, and emptied, since the beginning.
+    /// Number of slots filled, and emptied, since the beginning.
     pub filled: u32,
     pub emptied: u32,
     msns: [u32; 4],
@@ -308,7 +308,7 @@ impl Local {
         Self { tcp, process, session, memory, tx_base, rx_base, filled, emptied, msns: [1; 4] }
     }
 
-    /// Shares memory with a victim whose queue pair waits for this peer (RTR).
+    /// Connects to a victim whose queue pair waits for this peer (RTR), and shares memory with it.
     pub fn dial(victim: &Endpoint) -> Self {
         Stranger::dial(victim).share()
     }
@@ -318,7 +318,7 @@ impl Local {
         self.session.send(&[WAKEUP], &[]);
     }
 
-    /// Publishes a slot with any info (length and kind, if it is sound) and body.
+    /// Publishes a slot with any info word (length and type, if valid) and body.
     pub fn slot(&mut self, info: u32, body: &[u8]) {
         let at = self.tx_base + SLOTS_AT + (self.filled % SLOTS) as usize * SLOT_LEN;
         self.memory.copy_in(at + 8, body);
@@ -338,12 +338,12 @@ impl Local {
         self.wake();
     }
 
-    /// A segment: `rest` is its payload, or says where that is.
+    /// Sends a segment. `rest` is its payload, or a reference to it.
     pub fn segment(&mut self, kind: u32, header: Header, rest: &[u8]) {
         self.segment_after(0, kind, header, rest);
     }
 
-    /// The same with a count of messages placed here.
+    /// Sends a segment with a count of messages placed here.
     pub fn segment_after(&mut self, placed: u32, kind: u32, header: Header, rest: &[u8]) {
         let mut body = placed.to_ne_bytes().to_vec();
         body.resize(4 + header.len(), 0);
@@ -353,7 +353,7 @@ impl Local {
         self.slot(kind << 8 | body.len() as u32, &body);
     }
 
-    /// An untagged message of one segment.
+    /// Sends an untagged message of one segment.
     pub fn untagged(&mut self, kind: u32, opcode: Opcode, rest: &[u8]) {
         let qn = opcode.queue().expect("an untagged operation");
         let msn = self.msns[qn as usize];
@@ -363,63 +363,63 @@ impl Local {
         self.segment(kind, header, rest);
     }
 
-    /// A Send whose payload is in the slot.
+    /// Sends a Send with its payload in the slot.
     pub fn send(&mut self, payload: &[u8]) {
         self.untagged(INLINE, Opcode::Send, payload);
     }
 
-    /// A Write of one segment.
+    /// Sends a Write of one segment.
     pub fn write(&mut self, kind: u32, stag: u32, to: u64, rest: &[u8]) {
         let ulp = Opcode::Write.control();
         self.segment(kind, Header::Tagged { last: true, ulp, stag, to }, rest);
     }
 
-    /// Fills the bulk data.
+    /// Writes to the bulk area.
     pub fn fill_bulk(&self, at: usize, bytes: &[u8]) {
         self.memory.copy_in(self.tx_base + BULK_AT + at, bytes);
     }
 
-    /// Says how many slots of the victim's have been emptied.
+    /// Publishes how many of the victim's slots have been emptied.
     pub fn tell_emptied(&self, count: u32) {
         self.memory.word32(self.rx_base + EMPTIED_AT).store(count, Ordering::Release);
         self.wake();
     }
 
-    /// Says how many messages of the victim's have been placed.
+    /// Publishes how many of the victim's messages have been placed.
     pub fn tell_placed(&self, count: u32) {
         self.memory.word32(self.rx_base + PLACED_AT).store(count, Ordering::Release);
         self.wake();
     }
 
-    /// Says that we can read the victim's memory.
+    /// Publishes whether we can read the victim's memory.
     pub fn tell_pulls(&self, word: u32) {
         self.memory.word32(self.rx_base + PULLS_AT).store(word, Ordering::Release);
     }
 
-    /// Says which key of the victim's is in use.
+    /// Marks a key of the victim as in use.
     pub fn use_key(&self, key: u32) {
         self.memory.word32(self.tx_base + KEY_IN_USE_AT).store(key, Ordering::SeqCst);
     }
 
-    /// Which key of the victim's a slot grants.
+    /// The grant of a key of the victim in a slot.
     pub fn granted(&self, slot: usize) -> u64 {
         self.memory.word64(self.tx_base + GRANTS_AT + slot * 8).load(Ordering::SeqCst)
     }
 
-    /// Grants, or takes back, a key of ours.
+    /// Grants or withdraws a key of ours.
     pub fn grant(&self, slot: usize, word: u64) {
         self.memory.word64(self.rx_base + GRANTS_AT + slot * 8).store(word, Ordering::SeqCst);
     }
 
-    /// Asks the victim for a key.
+    /// Requests a key of the victim.
     pub fn ask(&self, key: u32) -> Packet {
         let [a, b, c, d] = key.to_ne_bytes();
         self.session.send(&[ASK, a, b, c, d], &[]);
         self.session.answer().expect("an answer")
     }
 
-    /// The next segment of the victim's that is in the ring, if there is one: its kind, its header
-    /// and what is behind.
+    /// Takes the victim's next segment from the ring, if there is one: its type, its header, and
+    /// the rest of the slot.
     pub fn take(&mut self) -> Option<(u32, Header, Vec<u8>)> {
         let at = self.rx_base + SLOTS_AT + (self.emptied % SLOTS) as usize * SLOT_LEN;
         let tag = self.memory.word64(at).load(Ordering::Acquire);
@@ -439,12 +439,12 @@ impl Local {
         self.memory.word32(self.tx_base + EMPTIED_AT).load(Ordering::Acquire)
     }
 
-    /// So many Sends have been sent by hand.
+    /// Counts Sends that the test has sent without [`Local::send`].
     pub fn skip_sends(&mut self, count: u32) {
         self.msns[0] += count;
     }
 
-    /// The Read Request that the victim must have sent.
+    /// Waits for a Read Request of the victim.
     pub fn receive_read_request(&mut self) -> ReadRequest {
         loop {
             let (_, header, payload) = self.receive();
@@ -454,7 +454,7 @@ impl Local {
         }
     }
 
-    /// The next segment of the victim's.
+    /// Waits for the victim's next segment.
     pub fn receive(&mut self) -> (u32, Header, Vec<u8>) {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -466,7 +466,7 @@ impl Local {
         }
     }
 
-    /// The Terminate that the victim must have sent.
+    /// Waits for the victim's Terminate.
     pub fn terminate(&mut self) -> Terminate {
         loop {
             let (_, header, payload) = self.receive();

@@ -1,4 +1,4 @@
-//! A simulated host: an endpoint, and memory with a shadow that says what must be in it.
+//! A simulated host: an endpoint, and memory with a shadow copy of its expected contents.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,14 +10,14 @@ use crate::rd::memory::{Memory, Party};
 use crate::rd::request::PeerAddress;
 use crate::rd::shared::Settings;
 
-/// Bytes of memory. The library at its start never changes; reads take from it.
+/// Bytes of memory. The library at its start never changes; reads use it.
 pub(super) const LEN: usize = 1 << 20;
 pub(super) const LIBRARY: usize = 64 << 10;
-/// What peers may do with all of the memory, with none, and with the library.
+/// Keys by which peers may access all of the memory, none of it, or read the library.
 pub(super) const OPEN: u32 = 0x0be1;
 pub(super) const PRIVATE: u32 = 0x0511;
 pub(super) const READ_ONLY: u32 = 0x0ead;
-/// What the program calls the first byte.
+/// The address of the first byte.
 pub(super) const BASE: u64 = 0x7000_0000_0000;
 
 const PORT: u16 = 4_000;
@@ -78,9 +78,9 @@ pub(super) struct Host {
     pub(super) machine: Machine,
     pub(super) ram: Ram,
     pub(super) incarnation: u32,
-    /// The program takes nothing before.
+    /// The program takes no event before this time.
     pub(super) takes_from: u64,
-    /// Where the next place in memory is that nothing uses yet.
+    /// Start of the memory that is not used yet.
     next_place: usize,
 }
 
@@ -124,7 +124,7 @@ impl Host {
         self.takes_from = 0;
     }
 
-    /// A place that nothing else uses, if there is one left.
+    /// Allocates memory that nothing else uses, if there is enough left.
     pub(super) fn allocate(&mut self, len: usize) -> Option<usize> {
         let at = self.next_place;
         if at + len > LEN {

@@ -1,5 +1,5 @@
-//! A peer that knows every number and says whatever it likes. It must not bring the process down,
-//! nor harm others, nor make an endpoint keep anything of it once it is forgotten.
+//! A hostile peer that knows every number and sends anything. It must not crash the process, harm
+//! honest peers, or make an endpoint keep any of its state once it is forgotten.
 
 use weft_wire::ddp::Header as Ddp;
 use weft_wire::rd::{
@@ -17,16 +17,16 @@ const DATAGRAMS: usize = 400;
 const VICTIM: usize = 0;
 const HONEST: usize = 1;
 const LIAR: usize = 2;
-/// Numbers of requests to the liar, with which anything may happen.
+/// Ids of requests to the hostile peer, whose outcome is arbitrary.
 const TO_LIAR: u64 = 1 << 32;
 
 struct Stage {
     rng: fastrand::Rng,
     now: u64,
     hosts: Vec<Host>,
-    /// What the victim last said to the liar.
+    /// The header of the victim's last datagram to the hostile peer.
     seen: Option<Header>,
-    /// Honest requests, their ends, and messages that arrived.
+    /// Number of honest requests, of their successful ends, and of messages that arrived.
     posted: u64,
     succeeded: u64,
     received: u64,
@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// Lets the two talk until both are silent, and takes what there is to take.
+    /// Exchanges datagrams until both hosts are silent, and takes all events.
     fn settle(&mut self) {
         loop {
             let mut on_way = Vec::new();
@@ -96,7 +96,7 @@ impl Stage {
         }
     }
 
-    /// The honest peer goes on, and the victim asks something of the liar.
+    /// Posts a request of the honest peer, and one of the victim to the hostile peer.
     fn work(&mut self) {
         if self.rng.u8(..4) == 0 {
             let bytes = self.posted.to_be_bytes().repeat(200).into();
@@ -253,7 +253,7 @@ impl Stage {
 }
 
 #[test]
-fn lying_peer_panics_nobody_and_writes_only_what_it_may() {
+fn hostile_peer_neither_crashes_a_host_nor_writes_beyond_its_rights() {
     for seed in 0..SEEDS {
         let result = std::panic::catch_unwind(|| Stage::new(seed).run());
         assert!(result.is_ok(), "seed {seed}");

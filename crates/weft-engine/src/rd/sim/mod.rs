@@ -1,9 +1,9 @@
-//! A seeded simulation of reliable datagrams: some endpoints ([`host`]), a network that loses,
-//! repeats, reorders, delays and cuts ([`net`]), programs that post whatever there is to post
-//! ([`world`]), and a model of what must come of it ([`oracle`]). All of it follows from the seed.
+//! A seeded simulation of reliable datagrams: endpoints ([`host`]), a network that loses, repeats,
+//! reorders, delays and cuts ([`net`]), programs that post all kinds of requests ([`world`]), and a
+//! model of the expected results ([`oracle`]). Everything derives from the seed.
 //!
-//! `WEFT_SIM_SEED=n` runs one seed again and `WEFT_SIM_SEEDS=n` that many, starting from a random
-//! one.
+//! `WEFT_SIM_SEED=n` runs one seed again, and `WEFT_SIM_SEEDS=n` runs that many, starting from a
+//! random one.
 
 mod host;
 mod hostile;
@@ -20,14 +20,14 @@ use weft_testing::seeds::{self, Extent};
 
 use world::{Mutation, World};
 
-/// Seeds of an ordinary run.
+/// Number of seeds of an ordinary run.
 const EXTENT: Extent = Extent { at_least: 50, at_most: 400, time: Duration::from_secs(10) };
-/// Runs in which a defect must have shown.
+/// Number of runs in which a defect must have been found.
 const MUTATED_SEEDS: u64 = 20;
-/// So many of them must have had the defect.
+/// Number of those runs in which the defect must have occurred.
 const MUTATED_MIN: usize = 4;
 
-/// Runs one seed with a defect, or without one.
+/// Runs one seed, with or without a defect.
 fn run(seed: u64, mutation: Option<Mutation>) -> Outcome {
     let mut world = World::new(seed, mutation);
     let wrong = world.run().err().map(|wrong| format!("{wrong}\n{}", world.report()));
@@ -39,7 +39,7 @@ fn seeds() {
     seeds::run(EXTENT, |seed| run(seed, None).wrong);
 }
 
-/// The simulation is of use only if it can fail: each defect is found, by the check meant for it.
+/// Checks that the simulation can fail: each defect is found, by the check that is meant for it.
 #[test]
 fn every_mutation_is_found() {
     let expected = [

@@ -1,20 +1,20 @@
-//! The network: what becomes of a datagram between two hosts.
+//! The network: the fate of datagrams between two hosts.
 
 use std::collections::HashMap;
 
 use super::setup::Setup;
 
-/// The paths between hosts, each direction its own.
+/// The paths between hosts, one for each direction.
 #[derive(Debug, Default)]
 pub(super) struct Net {
-    /// Until when what was sent before keeps a path busy.
+    /// Until when each path is busy with earlier datagrams.
     busy_until: HashMap<(usize, usize), u64>,
-    /// Until when a path is cut.
+    /// Until when each path is cut.
     cut_until: HashMap<(usize, usize), u64>,
 }
 
 impl Net {
-    /// When a datagram of `len` bytes arrives, once for each copy of it.
+    /// The arrival times of a datagram of `len` bytes, one for each copy of it.
     pub(super) fn send(
         &mut self,
         rng: &mut fastrand::Rng,

@@ -1,4 +1,4 @@
-//! What must come of what was posted.
+//! The expected results of the requests that were posted.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use weft_wire::rd::Reason;
 use super::host::Host;
 use crate::rd::request::Status;
 
-/// What is wrong, if anything.
+/// An error message if a check failed.
 pub(super) type Check = Result<(), String>;
 
 macro_rules! ensure {
@@ -18,20 +18,20 @@ macro_rules! ensure {
     };
 }
 
-/// What a request does if it succeeds.
+/// The effect of a successful request.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// The peer receives the message with this number.
     Sent { serial: u32 },
     /// The bytes are in the peer's memory.
     Written { at: usize, bytes: Vec<u8> },
-    /// The peer's cell has this value, or one written later.
+    /// The peer's cell has this value, or one that was written later.
     Marked { at: usize, len: usize, value: u8 },
     /// The bytes are in our memory.
     Read { at: usize, bytes: Vec<u8> },
-    /// It cannot succeed: the peer refuses it.
+    /// It cannot succeed, because the peer refuses it.
     Refused(Reason),
-    /// It cannot succeed: our own memory is wrong.
+    /// It cannot succeed, because the local memory is invalid.
     LocalFault(Reason),
 }
 
@@ -45,40 +45,40 @@ struct Open {
 #[derive(Debug)]
 struct Message {
     bytes: Vec<u8>,
-    /// By incarnation of the receiver.
+    /// The incarnations of the receiver that have received it.
     received: Vec<u32>,
     /// The receiver's incarnation when it was posted.
     posted_to: u32,
     done: bool,
 }
 
-/// From one incarnation of a host to another host.
+/// The messages from one incarnation of a host to another host.
 #[derive(Debug, Default)]
 struct Channel {
     messages: Vec<Message>,
-    /// The last one received, and by which incarnation.
+    /// The last message received, and the incarnation that received it.
     last: Option<(u32, u32)>,
 }
 
-/// The model.
+/// The model of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     open: BTreeMap<u64, Open>,
     channels: HashMap<(usize, u32, usize), Channel>,
-    /// Hosts that have restarted, and pairs between which nothing went through for a while.
+    /// Hosts that have restarted, and pairs of hosts whose path was cut for a while.
     pub(super) restarted: Vec<usize>,
     pub(super) cut: Vec<(usize, usize)>,
-    /// Places that requests which failed may have written to, or not: host, offset, length.
+    /// Memory that failed requests may or may not have written: host, offset, length.
     excused: Vec<(usize, usize, usize)>,
     pub(super) succeeded: usize,
     pub(super) failed: usize,
 }
 
-/// The shortest message: who sent it, and its number.
+/// Length of the shortest message: its number and the sender's incarnation.
 pub(super) const ID_LEN: usize = 8;
 
 impl Oracle {
-    /// A message of `len` bytes that no other equals.
+    /// Creates a unique message of `len` bytes.
     pub(super) fn message(
         &mut self,
         rng: &mut fastrand::Rng,
@@ -102,7 +102,7 @@ impl Oracle {
         self.open.insert(id, Open { from, to, effect });
     }
 
-    /// What was open on a host that is gone is nobody's any more.
+    /// Drops the open requests of a host that has restarted.
     pub(super) fn restarted(&mut self, host: usize) {
         self.restarted.push(host);
         let (gone, open) = std::mem::take(&mut self.open)
@@ -156,7 +156,7 @@ impl Oracle {
             | (Status::LocalAccess(reason), Effect::LocalFault(expected)) => {
                 ensure!(reason == *expected, "{place} is refused for {reason:?}");
             }
-            // One that is held up by the network may have to make room for others.
+            // A Send that the network delays may be refused to make room for others.
             (Status::Refused(Reason::TooLong), Effect::Sent { .. }) => {
                 ensure!(self.cut.contains(&(from, to)), "{place} is too long for no reason");
             }
@@ -189,7 +189,7 @@ impl Oracle {
             Effect::Marked { at, len, value } => {
                 let ram = &mut hosts[to].ram;
                 let cell = &ram.bytes[at..at + len];
-                // Values grow, by far less than half of what a byte holds while one is open.
+                // Values grow by much less than half the range of a byte while a request is open.
                 let later = |&byte: &u8| byte.wrapping_sub(value) < 128;
                 ensure!(cell.iter().all(later), "{place}: mark {value} is not in place");
                 ram.shadow[at..at + len].copy_from_slice(&ram.bytes[at..at + len]);
@@ -213,7 +213,7 @@ impl Oracle {
         }
     }
 
-    /// Nothing is under way any more, and everything that arrived has been taken.
+    /// Checks the final state, when nothing is in flight and all events have been taken.
     pub(super) fn check_at_rest(&self, hosts: &[Host]) -> Check {
         if let Some((id, open)) = self.open.iter().next() {
             return Err(format!("request {id} never completes: {open:?}"));
@@ -221,7 +221,7 @@ impl Oracle {
         for (&(from, _, to), channel) in &self.channels {
             let incarnation = hosts[to].incarnation;
             for (serial, message) in channel.messages.iter().enumerate() {
-                // One that restarts loses what its program had not taken.
+                // A host that restarts loses the messages that its program had not taken.
                 let lost =
                     message.done && message.posted_to == incarnation && message.received.is_empty();
                 ensure!(!lost, "message {serial} from {from} to {to} was never received");

@@ -1,4 +1,4 @@
-//! How much of a path is used, for paths of many kinds: one long transfer on each.
+//! Measures how much of a path's bandwidth one long transfer uses, for several kinds of paths.
 
 use super::host::{self, Host};
 use super::net::Net;
@@ -8,7 +8,7 @@ use crate::rd::request::{Data, Event, Request, Status};
 const LEN: usize = 900_000;
 const BASE_PLACE: u64 = host::BASE + host::LIBRARY as u64;
 
-/// Bytes per second that writes of `count` times [`LEN`] bytes get through a path.
+/// Transfers `count` times [`LEN`] bytes by Writes and returns the bytes per second.
 fn goodput(seed: u64, count: u64, bandwidth: u64, delay: u64, loss: u32) -> u64 {
     let mut rng = fastrand::Rng::with_seed(seed);
     let setup = Setup {
@@ -17,7 +17,7 @@ fn goodput(seed: u64, count: u64, bandwidth: u64, delay: u64, loss: u32) -> u64 
         bandwidth,
         delay,
         loss,
-        // A router's: the larger of 20 ms and one round trip.
+        // The queue of a typical router: the larger of 20 ms and one round trip.
         queue: 20_000.max(2 * delay),
         jitter: delay / 50,
         repeats: 0,
@@ -70,9 +70,9 @@ fn goodput(seed: u64, count: u64, bandwidth: u64, delay: u64, loss: u32) -> u64 
 }
 
 #[test]
-fn paths_are_used() {
-    // Bandwidth in bytes per second, one way in microseconds, lost of a thousand, megabytes, and
-    // the least part of the bandwidth that is expected, in hundredths.
+fn transfer_uses_the_bandwidth_of_its_path() {
+    // Bandwidth in bytes per second, one-way delay in microseconds, losses per thousand, number of
+    // transfers, and the expected part of the bandwidth in percent.
     let paths = [
         ("local network", 125_000_000, 100, 0, 8, 80),
         ("local network that loses", 125_000_000, 100, 10, 8, 80),

@@ -1,4 +1,4 @@
-//! What one run of the simulation looks like; all of it follows from the seed.
+//! The parameters of one run, derived from the seed.
 
 use crate::rd::limits::PEERS_MAX;
 
@@ -11,26 +11,26 @@ pub(super) struct Setup {
     pub(super) datagram_len: usize,
     pub(super) peers_max: usize,
     pub(super) receive_bytes: usize,
-    /// Requests to post in the whole run, and the longest time between two.
+    /// Number of requests in the run, and the longest time between two.
     pub(super) posts: usize,
     pub(super) gap: u64,
     pub(super) len_max: usize,
-    /// Of a thousand datagrams.
+    /// Per thousand datagrams.
     pub(super) loss: u32,
     pub(super) repeats: u32,
     pub(super) damage: u32,
     pub(super) delay: u64,
     pub(super) jitter: u64,
-    /// Bytes per second of one direction between two hosts, and the time that fits in its queue.
+    /// Bytes per second of each direction between two hosts, and the length of its queue in time.
     pub(super) bandwidth: u64,
     pub(super) queue: u64,
-    /// Programs stop taking what has arrived for a while.
+    /// Whether programs stop taking events for a while.
     pub(super) slow: bool,
-    /// Some requests cannot succeed.
+    /// Whether some requests cannot succeed.
     pub(super) wrong: bool,
     pub(super) partitions: bool,
     pub(super) restarts: bool,
-    /// Nothing happens for longer than a peer is remembered.
+    /// Whether there are pauses longer than a peer's state is kept.
     pub(super) pauses: bool,
 }
 

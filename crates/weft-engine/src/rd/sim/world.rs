@@ -1,4 +1,4 @@
-//! Hosts, programs and time.
+//! The simulated hosts, programs and time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -14,18 +14,18 @@ use super::setup::Setup;
 use crate::rd::limits::{GIVE_UP, IDLE};
 use crate::rd::request::{Buffer, Data, Event, Request};
 
-/// A defect to be found.
+/// A defect that the simulation must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mutation {
-    /// A byte of a Send changes behind the check value.
+    /// A byte of a Send changes after its CRC was computed.
     CorruptPayload,
-    /// An acknowledgement of what was lost.
+    /// An acknowledgement of datagrams that were lost.
     ForgedAcknowledgement,
     /// The receiver forgets that it has received a datagram.
     RepeatedMessage,
     /// The receiver forgets a peer too early.
     ForgottenPeer,
-    /// A byte of memory that nobody wrote to.
+    /// A byte of memory changes that no request wrote.
     WildWrite,
     /// A Write takes effect after a later one.
     OldWrite,
@@ -33,15 +33,15 @@ pub(super) enum Mutation {
     LostCompletion,
 }
 
-/// Simulated time that a run may take, in microseconds: everything gives up in the end.
+/// Longest simulated time of a run in microseconds; by then every request has ended or failed.
 const TIME_MAX: u64 = 3_600_000_000;
-/// The same where a defect may stop everything.
+/// The same for a run with a defect, which may stop everything.
 const MUTATED_TIME_MAX: u64 = 200_000_000;
-/// Steps of a run at most: more is a storm.
+/// Maximum number of steps of a run; more means a storm of datagrams.
 const STEPS_MAX: usize = 2_000_000;
-/// Lines of a report.
+/// Maximum number of lines in a report.
 const NOTES_MAX: usize = 100;
-/// Bytes of the cell that marks of one host go to.
+/// Bytes of the cell that one host's marks write.
 const CELL: usize = 2_000;
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ enum Happening {
         to: usize,
         bytes: Vec<u8>,
     },
-    /// Somebody does something.
+    /// A program acts.
     Act,
     /// A program takes events again.
     Take,
@@ -64,17 +64,17 @@ pub(super) struct World {
     hosts: Vec<Host>,
     net: Net,
     oracle: Oracle,
-    /// By time; the number keeps the order of what happens at once.
+    /// By time; the serial number keeps the order of simultaneous events.
     agenda: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     serial: u64,
     next_id: u64,
     posts_left: usize,
-    /// By sender and receiver: where the marks go, and the last one.
+    /// The cell and the last value of marks, by sender and receiver.
     cells: HashMap<(usize, usize), (usize, u8)>,
     faults_left: usize,
     mutation: Option<Mutation>,
     mutated: bool,
-    /// The Writes that arrived last, by host and place.
+    /// The bytes of the last Write, by host and offset.
     old_writes: HashMap<(usize, usize), Vec<u8>>,
     notes: VecDeque<String>,
     datagrams: usize,
@@ -85,7 +85,7 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut setup = Setup::new(&mut rng);
         if mutation.is_some() {
-            // What goes wrong must be the mutation's fault.
+            // Without other faults every failure is due to the mutation.
             (setup.restarts, setup.partitions, setup.wrong) = (false, false, false);
         }
         let hosts = (0..setup.hosts).map(|host| Host::new(host, &setup, &mut rng)).collect();
@@ -166,7 +166,7 @@ impl World {
         Err("it does not come to rest".into())
     }
 
-    /// Nothing is left of peers that are forgotten.
+    /// Checks that nothing is left of forgotten peers.
     fn check_clean(&mut self) -> Check {
         for (number, host) in self.hosts.iter_mut().enumerate() {
             host.machine.sweep(self.now + 2 * IDLE);
@@ -269,7 +269,7 @@ impl World {
                 self.posts_left = self.posts_left.saturating_sub(1);
                 self.oracle.posted(id, from, to, effect);
             }
-            // Peers that were known a short time ago take up the table.
+            // Recently used peers may fill the table.
             Err(_) => self.note(|| format!("{id} is not taken: {posted:?}")),
         }
     }
@@ -294,7 +294,7 @@ impl World {
         (request, Effect::Written { at: 0, bytes: Vec::new() })
     }
 
-    /// A Write to a place that all writes of this kind of one host go to.
+    /// Creates a Write to the cell that all marks of one host write.
     fn mark(&mut self, from: usize, to: usize) -> (Request, Effect) {
         if !self.cells.contains_key(&(from, to)) {
             let Some(at) = self.hosts[to].allocate(CELL) else { return self.nothing() };
@@ -340,7 +340,7 @@ impl World {
                 let there = self.hosts[from].ram.bytes.len() as u64;
                 let data =
                     Data::Registered(Buffer { key: OPEN, addr: BASE + there - 1, len: 2_000 });
-                // Nothing is written, so any place will do.
+                // Nothing is written, so any address will do.
                 let request = Request::Write { data, key: OPEN, addr: BASE };
                 (request, Effect::LocalFault(Reason::Bounds))
             }
@@ -362,7 +362,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets everybody say what there is to say, and tells the programs.
+    /// Sends everything that the hosts have to send, and delivers their events to the programs.
     fn pump(&mut self) -> Check {
         for number in 0..self.hosts.len() {
             loop {
@@ -377,7 +377,7 @@ impl World {
             {
                 self.tell(number, event)?;
             }
-            // Taking may have made room of which others are to be notified.
+            // Taking events may have made room, which senders must be notified of.
             loop {
                 let host = &mut self.hosts[number];
                 let mut bytes = Vec::new();
@@ -448,7 +448,7 @@ impl World {
             }
             Some(Mutation::ForgedAcknowledgement) if !self.mutated => {
                 let Some(ack) = header.ack else { return };
-                // What the peer has sent, but its datagrams do not arrive any more.
+                // Sequences that the peer has sent, and whose datagrams are removed below.
                 let state = self.hosts[to].machine.send_state(&host::address(from));
                 let Some((stream, next_seq)) = state else { return };
                 let behind = header.destination.stream == stream && ack.next != next_seq;
@@ -470,7 +470,7 @@ impl World {
                 bytes.truncate(HEADER_LEN);
                 forged.emit(bytes);
                 seal(bytes);
-                // It must not get lost, either.
+                // The forged datagram must not get lost.
                 self.setup.loss = 0;
                 self.mutated = true;
             }
@@ -540,7 +540,7 @@ impl World {
     }
 }
 
-/// Whether a datagram carries a segment of this kind.
+/// Whether a datagram carries a segment with this opcode.
 fn is(datagram: &[u8], opcode: Opcode) -> bool {
     let Ok((header, body)) = parse(datagram) else { return false };
     let Ok((ddp, _)) = Ddp::parse(body) else { return false };
