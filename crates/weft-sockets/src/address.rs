@@ -1,35 +1,35 @@
-//! Addresses of sockets as C has them.
+//! Reads and writes socket addresses in C's layout.
 //!
 //! # Safety
-//! Places are the program's, as its calls guarantee, and nothing is read or written beyond the
-//! lengths that it names.
+//! The caller guarantees that its pointer is valid for the length that it passes. Nothing beyond
+//! that length is read or written.
 #![allow(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
-/// The address of `len` bytes at a place of the program's. `None` if it is none of the Internet's,
-/// or too short.
+/// Reads the address of `len` bytes at `place`. Returns `None` unless it is a complete IPv4 or IPv6
+/// address.
 ///
 /// # Safety
-/// `len` bytes are readable there.
+/// `len` bytes are readable at `place`.
 pub(crate) unsafe fn read(place: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
     let len = len as usize;
     if place.is_null() || len < size_of::<sockaddr_in>() {
         return None;
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees `len` readable bytes, and `len` covers a `sockaddr_in`.
     let family = unsafe { place.cast::<libc::sa_family_t>().read_unaligned() };
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: as long as that, as looked at above.
+            // SAFETY: `len` covers a `sockaddr_in`, as checked above.
             let given = unsafe { place.cast::<sockaddr_in>().read_unaligned() };
             let ip = given.sin_addr.s_addr.to_ne_bytes().into();
             Some(SocketAddrV4::new(ip, u16::from_be(given.sin_port)).into())
         }
         libc::AF_INET6 if len >= size_of::<sockaddr_in6>() => {
-            // SAFETY: as long as that, as looked at above.
+            // SAFETY: the guard has checked that `len` covers a `sockaddr_in6`.
             let given = unsafe { place.cast::<sockaddr_in6>().read_unaligned() };
             let ip = given.sin6_addr.s6_addr.into();
             let (port, scope) = (u16::from_be(given.sin6_port), given.sin6_scope_id);
@@ -39,11 +39,11 @@ pub(crate) unsafe fn read(place: *const sockaddr, len: socklen_t) -> Option<Sock
     }
 }
 
-/// Writes an address to a place of the program's with room for `room` bytes, as a socket of IPv6 or
-/// of IPv4 names it, cut off if there is not enough room. Returns how long it is.
+/// Writes an address to `place`, truncated to `room` bytes, in the form that an IPv6 (`is_v6`) or
+/// IPv4 socket reports. Returns its full length.
 ///
 /// # Safety
-/// NULL, or `room` bytes are writable there.
+/// `place` is NULL, or `room` bytes are writable there.
 pub(crate) unsafe fn write(
     address: SocketAddr,
     is_v6: bool,
@@ -62,7 +62,7 @@ pub(crate) unsafe fn write(
             sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
             sin6_scope_id: 0,
         };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees `room` writable bytes, or NULL.
         unsafe { put(&name, place, room) }
     } else {
         let IpAddr::V4(ip) = address.ip() else { return 0 };
@@ -72,18 +72,19 @@ pub(crate) unsafe fn write(
             sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
             sin_zero: [0; 8],
         };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees `room` writable bytes, or NULL.
         unsafe { put(&name, place, room) }
     }
 }
 
 /// # Safety
-/// NULL, or `room` bytes are writable at `place`.
+/// `place` is NULL, or `room` bytes are writable there.
 unsafe fn put<T>(name: &T, place: *mut sockaddr, room: socklen_t) -> socklen_t {
     let len = size_of::<T>();
     if !place.is_null() {
         let from: *const u8 = std::ptr::from_ref(name).cast();
-        // SAFETY: not more than the name has, nor than there is room for.
+        // SAFETY: the length is at most that of `name` and at most `room`, which the caller
+        // guarantees.
         unsafe { std::ptr::copy_nonoverlapping(from, place.cast(), len.min(room as usize)) };
     }
     socklen_t::try_from(len).unwrap_or(0)
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_again() {
+    fn written_address_is_read_back() {
         for (address, is_v6) in
             [("10.1.2.3:80", false), ("10.1.2.3:80", true), ("[fe80::1]:9", true)]
         {
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_cut_off_where_there_is_no_room() {
+    fn address_is_truncated_to_the_room() {
         let address: SocketAddr = "10.1.2.3:80".parse().expect("an address");
         let mut place = [0xff_u8; 16];
         // SAFETY: four bytes of a local variable.

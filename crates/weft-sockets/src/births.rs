@@ -1,22 +1,24 @@
-//! Children that are born beside a thread that opens a socket. From when the kernel has made it
-//! until it stands in the table nobody can count who gets it.
+//! Children that are forked or started while another thread opens a socket. Between the kernel's
+//! call and the entry in the descriptor table nobody can tell whether the child inherits the
+//! socket.
 //!
-//! Who opens one looks before it asks the kernel ([`Opening`]), and again once the socket stands in
-//! the table. Who has a child says so before it looks into the table ([`Births`]). Of the two one
-//! sees the other: the socket is prepared for the child, or known to be perhaps the child's, too.
+//! A thread that opens a socket takes a mark before the kernel's call ([`Opening`]), and compares
+//! once the socket is in the table. A thread that forks counts its child before it reads the table
+//! ([`Births`]). So at least one of the two sees the other: either the socket is prepared for the
+//! child, or the opener knows that the child may have it, too.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Children of one kind.
+/// Counts the children of one kind.
 #[derive(Debug)]
 pub(crate) struct Births {
     begun: AtomicU32,
     under_way: AtomicU32,
 }
 
-/// Children that get all descriptors.
+/// Forks: the child inherits all descriptors.
 pub(crate) static FORKS: Births = Births::new();
-/// Programs, which get those that stay open.
+/// Program starts: the new program inherits the descriptors without `FD_CLOEXEC`.
 pub(crate) static STARTS: Births = Births::new();
 
 impl Births {
@@ -24,26 +26,27 @@ impl Births {
         Self { begun: AtomicU32::new(0), under_way: AtomicU32::new(0) }
     }
 
-    /// One begins; [`Births::end`] follows. Returns its number, which is not 0.
+    /// Begins one birth; [`Births::end`] must follow. Returns its number, which is not 0.
     pub(crate) fn begin(&self) -> u32 {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         self.note()
     }
 
-    /// In the parent, the child has been born, or will not be.
+    /// Ends a birth, in the parent: the child exists, or the fork has failed.
     pub(crate) fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// One that has its descriptors already: what is opened from here on it does not get.
-    /// Returns its number.
+    /// Counts a child that has its descriptors already, and so gets none that is opened from here
+    /// on. Returns its number.
     pub(crate) fn note(&self) -> u32 {
         let before = self.begun.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst); // Of this and `is_since`, one sees what the other did before.
+        // Pairs with the fence in `is_since`: at least one side sees the other.
+        fence(Ordering::SeqCst);
         before + 1
     }
 
-    /// What has begun so far; `None` while one is under way.
+    /// Returns how many births have begun; `None` while one is under way.
     fn mark(&self) -> Option<u32> {
         let begun = self.begun.load(Ordering::SeqCst);
         (self.under_way.load(Ordering::SeqCst) == 0).then_some(begun)
@@ -55,7 +58,7 @@ impl Births {
     }
 }
 
-/// A program is being started: until the call that does so has returned.
+/// A program start in progress, until the call that starts the program has returned.
 #[derive(Debug)]
 pub(crate) struct ProgramStart(());
 
@@ -72,7 +75,7 @@ impl Drop for ProgramStart {
     }
 }
 
-/// A socket that is being opened or copied: from before the kernel's call.
+/// A socket that a thread is opening or copying; created before the kernel's call.
 #[derive(Debug)]
 pub(crate) struct Opening {
     forks: Option<u32>,
@@ -84,13 +87,13 @@ impl Opening {
         Self { forks: FORKS.mark(), starts: STARTS.mark() }
     }
 
-    /// Whether a child may have got the socket, which is in the table by now, uncounted: by a
-    /// fork, or as a program if it `stays_open`.
+    /// Returns whether a child may have inherited the socket, which is in the table by now, without
+    /// having been counted: by a fork, or by a program start if the socket `stays_open`.
     pub(crate) fn is_beside_birth(&self, stays_open: impl FnOnce() -> bool) -> bool {
         FORKS.is_since(self.forks) || self.is_beside_start(stays_open)
     }
 
-    /// The same of programs alone.
+    /// Returns the same for program starts alone.
     pub(crate) fn is_beside_start(&self, stays_open: impl FnOnce() -> bool) -> bool {
         STARTS.is_since(self.starts) && stays_open()
     }

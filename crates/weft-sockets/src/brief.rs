@@ -1,10 +1,10 @@
-//! Connections that end before they gain by shared memory, by where they go.
+//! Finds addresses whose connections end before shared memory pays, and keeps those on TCP.
 //!
-//! To take a connection into memory costs its two ends some tens of microseconds together:
-//! offering, looking for offers, agreeing. A message by memory saves some. So a program that makes
-//! a connection for each request, or whose peers are not on Weft, only loses. While one brief
-//! connection to an address follows another the next ones stay on TCP, but for probes. The first
-//! that gains or lasts, and a short time without any, end that.
+//! Taking a connection into memory costs its two ends some tens of microseconds together: offering,
+//! looking for offers, agreeing. Each message by memory saves a few. So a program that makes a
+//! connection for each request, or whose peers do not run on Weft, only loses. After a run of brief
+//! connections to an address the next ones stay on TCP, except for probes. The run ends with the
+//! first connection that gains or lasts, or after a short time without any.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use std::net::SocketAddr;
@@ -15,20 +15,22 @@ use crate::limits::{
     BRIEF_REST_MS, BRIEF_RUN,
 };
 
-/// What this process's connections have come to.
+/// The history of this process's connections.
 pub(crate) static PLACES: Places = Places::new();
 
-/// Where connections go, or at which port they arrive, among [`BRIEF_PLACES`].
+/// A class of connections: by destination address, or by the local port of accepted ones. Hashed
+/// into one of [`BRIEF_PLACES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u64);
 
 impl Place {
-    /// Of those that go to an address.
+    /// Returns the class of connections to the address `peer`.
     pub(crate) fn to(peer: SocketAddr) -> Self {
         Self::of(peer)
     }
 
-    /// Of those that have been accepted at an address: one that listens may have many.
+    /// Returns the class of connections accepted at a port. A listener may have many local
+    /// addresses.
     pub(crate) fn at(own: SocketAddr) -> Self {
         Self::of(own.port())
     }
@@ -42,8 +44,8 @@ impl Place {
     }
 }
 
-/// Brief connections in a row, in one word: when the last one ended, in milliseconds, in the lower
-/// half; above it how many there have been, and what tells the place from others of the word.
+/// A run of brief connections, packed into one word: the low half holds when the last one ended, in
+/// milliseconds; above it stand their number and a tag that tells classes with the same slot apart.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     tag: u64,
@@ -62,28 +64,28 @@ impl Run {
         self.tag << 48 | self.brief << 32 | self.last_ms
     }
 
-    /// Milliseconds since the last one ended.
-    fn rest(self, now: u64) -> u64 {
+    /// Returns the milliseconds since the last one ended.
+    fn idle_ms(self, now: u64) -> u64 {
         (now / 1_000_000).wrapping_sub(self.last_ms) & Self::MS
     }
 }
 
-/// A [`Run`] for each place. Of two lessons at a time one may be lost.
+/// A [`Run`] for each class. Of two simultaneous updates one may be lost.
 #[derive(Debug)]
 pub(crate) struct Places {
     runs: [AtomicU64; BRIEF_PLACES],
-    /// The program asks for more than TCP has: no connection stays there for being brief.
+    /// The program needs what TCP lacks: no connection stays on TCP for being brief.
     is_off: AtomicBool,
 }
 
-/// What a connection has come to.
+/// What a finished connection has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Past {
-    /// Nanoseconds.
+    /// Its lifetime in nanoseconds.
     pub(crate) lived: u64,
-    /// By memory, both ways.
+    /// Messages through shared memory, in both directions.
     pub(crate) messages: u64,
-    /// The same.
+    /// Bytes through shared memory, in both directions.
     pub(crate) bytes: u64,
 }
 
@@ -100,15 +102,15 @@ impl Places {
         Self { runs: [const { AtomicU64::new(0) }; BRIEF_PLACES], is_off: AtomicBool::new(false) }
     }
 
-    /// The program needs what only connections in memory have.
+    /// Turns this off, for a program that needs what only connections in memory have.
     pub(crate) fn turn_off(&self) {
         self.is_off.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a connection that begins `now`, in nanoseconds, is to stay on TCP.
+    /// Returns whether a connection that begins at `now` (nanoseconds) should stay on TCP.
     pub(crate) fn expects_brief(&self, place: Place, now: u64) -> bool {
         let run = self.run(place);
-        let is_on = run.brief >= BRIEF_RUN && run.rest(now) < BRIEF_REST_MS;
+        let is_on = run.brief >= BRIEF_RUN && run.idle_ms(now) < BRIEF_REST_MS;
         if !is_on || self.is_off.load(Ordering::Relaxed) {
             return false;
         }
@@ -118,13 +120,13 @@ impl Places {
         !is_probe
     }
 
-    /// A connection has ended `now`, in nanoseconds.
+    /// Records that a connection has ended at `now` (nanoseconds).
     pub(crate) fn ended(&self, place: Place, now: u64, past: Past) {
         let run = self.run(place);
         let brief = match run.brief {
             _ if !past.is_brief() => 0,
             BRIEF_RUN.. => run.brief,
-            brief if run.rest(now) <= BRIEF_GAP_MS => brief + 1,
+            brief if run.idle_ms(now) <= BRIEF_GAP_MS => brief + 1,
             _ => 1,
         };
         self.store(place, Run { brief, last_ms: (now / 1_000_000) & Run::MS, ..run });
@@ -153,7 +155,7 @@ mod tests {
         Place::to(SocketAddr::from(([127, 0, 0, 1], port)))
     }
 
-    /// After a run of brief connections to port 80, and when that was.
+    /// Returns the state after a run of brief connections to port 80, and the time then.
     fn after_a_run(gap: u64) -> (Places, u64) {
         let places = Places::new();
         let mut now = 1_000 * MS;
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn run_of_brief_ones_leaves_the_next_on_tcp_but_for_probes() {
+    fn after_a_run_of_brief_connections_all_but_probes_stay_on_tcp() {
         let (places, now) = after_a_run(BRIEF_GAP_MS * MS);
         for _ in 0..3 {
             let stays = |_: &u64| places.expects_brief(place(80), now);
@@ -176,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn those_that_come_now_and_then_are_offered() {
+    fn rare_brief_connections_are_still_offered() {
         let (places, now) = after_a_run((BRIEF_GAP_MS + 1) * MS);
         assert!(!places.expects_brief(place(80), now));
     }
 
     #[test]
-    fn one_that_gains_or_lasts_ends_the_run() {
+    fn connection_that_gains_or_lasts_ends_the_run() {
         for past in [
             Past { lived: BRIEF_NS_MAX + 1, ..Past::default() },
             Past { messages: BRIEF_MESSAGES_MAX, ..Past::default() },
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_any_ends_the_run() {
+    fn idle_time_ends_the_run() {
         let (places, now) = after_a_run(MS);
         assert!(places.expects_brief(place(80), now + (BRIEF_REST_MS - 1) * MS));
         assert!(!places.expects_brief(place(80), now + BRIEF_REST_MS * MS));
@@ -219,11 +221,14 @@ mod tests {
             assert!(!places.expects_brief(place(port), now), "port {port}");
         }
         let own = SocketAddr::from(([127, 0, 0, 1], 80));
-        assert!(!places.expects_brief(Place::at(own), now), "they arrive, and do not go there");
+        assert!(
+            !places.expects_brief(Place::at(own), now),
+            "accepted connections have a class of their own"
+        );
     }
 
     #[test]
-    fn program_that_asks_for_more_than_tcp_gets_it() {
+    fn turning_it_off_overrides_a_run() {
         let (places, now) = after_a_run(MS);
         places.turn_off();
         assert!(!places.expects_brief(place(80), now));

@@ -1,5 +1,5 @@
-//! Closes and copies of descriptors of ours that have begun and not ended, beside the
-//! start of a program by another thread: it must get no connection that nobody has prepared.
+//! Closes and copies of Weft's descriptors in progress. A program start by another thread waits for
+//! them, so that the new program inherits no connection that has not been prepared for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,13 +11,12 @@ use crate::limits::CLOSE_WAITS_MAX;
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 static STARTS: AtomicU32 = AtomicU32::new(0);
 
-/// A close or a copy: from before the table or the kernel knows of it until both do.
+/// A close or a copy, from before the table or the kernel changes until both have.
 #[derive(Debug)]
 pub(crate) struct UnderWay(bool);
 
 impl UnderWay {
-    /// Begins one, of a descriptor that is ours or not. Beside the start of a program it
-    /// waits for what becomes of that.
+    /// Begins a close or a copy. While another thread starts a program it waits until that is done.
     pub(crate) fn begin(is_ours: bool) -> Self {
         if is_ours {
             UNDER_WAY.fetch_add(1, Ordering::SeqCst);
@@ -39,15 +38,15 @@ impl Drop for UnderWay {
     }
 }
 
-/// The start of a program: from before this process's descriptors are prepared for it until they
-/// are; where this process becomes the program, until that has failed.
+/// The start of a program: until this process's descriptors have been prepared for it, or, for an
+/// exec in this process, until the exec has failed.
 #[derive(Debug)]
 pub(crate) struct Start(());
 
 impl Start {
-    /// Begins one: what other threads have begun to close or to copy ends before, and what they are
-    /// about to waits. A close that lingers has ended for the kernel, and one that a handler of a
-    /// signal has interrupted does not end before the call: so the waits are short.
+    /// Begins a program start: waits for closes and copies in progress, and makes new ones wait.
+    /// Both waits are short: a lingering close has ended for the kernel already, and a close that a
+    /// signal handler has interrupted does not wait for the handler.
     pub(crate) fn begin() -> Self {
         STARTS.fetch_add(1, Ordering::SeqCst);
         wait_until(|| UNDER_WAY.load(Ordering::SeqCst) == 0);
@@ -61,7 +60,7 @@ impl Drop for Start {
     }
 }
 
-/// This is a child just born: other threads, and what they do, are the parent's.
+/// Resets the counts in a forked child: other threads and their closes are the parent's.
 pub(crate) fn forked() {
     UNDER_WAY.store(0, Ordering::Relaxed);
     STARTS.store(0, Ordering::Relaxed);
@@ -84,9 +83,9 @@ mod tests {
 
     use super::{STARTS, Start, UNDER_WAY, UnderWay, forked};
 
-    /// One test, because closes are the process's.
+    /// One test, because the counts belong to the whole process.
     #[test]
-    fn a_start_waits_for_closes_that_have_begun_and_others_wait_for_the_start() {
+    fn program_start_and_closes_wait_for_each_other() {
         let under_way = || UNDER_WAY.load(Ordering::SeqCst);
         let foreign = UnderWay::begin(false);
         assert_eq!(under_way(), 0);
@@ -96,11 +95,11 @@ mod tests {
         drop(close);
         assert_eq!(under_way(), 0);
         let failed = AtomicBool::new(false);
-        let exec = Start::begin(); // Which returns at once.
+        let exec = Start::begin(); // Returns at once: no close is in progress.
         thread::scope(|scope| {
             scope.spawn(|| {
                 let _close = UnderWay::begin(true);
-                // Unless the machine is so slow that the wait was given up.
+                // On a very slow machine the wait may have been given up.
                 assert!(failed.load(Ordering::SeqCst) || STARTS.load(Ordering::SeqCst) != 0);
             });
             failed.store(true, Ordering::SeqCst);
@@ -109,6 +108,10 @@ mod tests {
         std::mem::forget((UnderWay::begin(true), Start::begin()));
         assert_eq!((under_way(), STARTS.load(Ordering::SeqCst)), (1, 1));
         forked();
-        assert_eq!((under_way(), STARTS.load(Ordering::SeqCst)), (0, 0), "they are the parent's");
+        assert_eq!(
+            (under_way(), STARTS.load(Ordering::SeqCst)),
+            (0, 0),
+            "the child must forget the parent's closes"
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! `errno`, and results of calls as C has them.
+//! `errno`, and C's conventions for results.
 //!
 //! # Safety
-//! `errno` is the calling thread's own.
+//! `errno` is a variable of the calling thread.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -12,32 +12,32 @@ pub(crate) fn set(errno: Errno) {
 }
 
 pub(crate) fn set_raw(code: libc::c_int) {
-    // SAFETY: the address of this thread's `errno`.
+    // SAFETY: `__errno_location` has no preconditions.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: it is this thread's own.
+    // SAFETY: the pointer is to the calling thread's `errno`.
     unsafe { *place = code };
 }
 
-/// What `errno` is now.
+/// Returns `errno`.
 pub(crate) fn get() -> libc::c_int {
-    // SAFETY: the address of this thread's `errno`.
+    // SAFETY: `__errno_location` has no preconditions.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: it is this thread's own.
+    // SAFETY: the pointer is to the calling thread's `errno`.
     unsafe { *place }
 }
 
-/// The error of the last call that failed.
+/// Returns the error of the last failed call.
 pub(crate) fn last() -> Errno {
     Errno::from_raw_os_error(get())
 }
 
-/// -1 and `errno`.
+/// Sets `errno` and returns -1.
 pub(crate) fn fail(errno: Errno) -> libc::c_int {
     set(errno);
     -1
 }
 
-/// A count of bytes as C has it.
+/// Converts a result to a byte count, or to -1 and `errno`.
 pub(crate) fn count(result: Result<usize, Errno>) -> libc::ssize_t {
     match result {
         Ok(count) => libc::ssize_t::try_from(count).unwrap_or(libc::ssize_t::MAX),

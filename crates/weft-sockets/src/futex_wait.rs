@@ -1,4 +1,4 @@
-//! Futex waits until the peer of one of several ends has put something.
+//! Waits on futexes until a peer of one of several ends has written.
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -8,10 +8,10 @@ use crate::kernel::{End, Host, Kernel as _};
 use crate::limits::FUTEX_WAIT_ENDS_MAX;
 use crate::wait;
 
-/// The longest futex wait: a peer that is killed wakes nobody.
+/// The longest futex wait in nanoseconds: a killed peer wakes nobody.
 pub(crate) const TIME_NS: u64 = 10_000_000;
 
-/// Waits for any of the ends for `time` nanoseconds at most, and [`TIME_NS`].
+/// Waits for any of the ends for `time` nanoseconds, but at most for [`TIME_NS`].
 ///
 /// # Errors
 /// `EINTR`: a signal was handled.

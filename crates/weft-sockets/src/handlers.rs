@@ -1,44 +1,44 @@
-//! What the program's signal handlers mean for calls that they interrupt.
+//! Tells whether a call that a signal interrupts restarts.
 //!
 //! # Safety
-//! The kernel is only asked, and its answers go into local variables.
+//! The kernel writes its answers to local variables.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether calls that handled signals interrupt go on (`SA_RESTART`).
+/// Whether the program's handlers restart interrupted calls (`SA_RESTART`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Handlers {
-    /// To be asked for.
+    /// The kernel has to be asked.
     Unknown,
-    /// All say so, or there are none.
+    /// All handlers do, or there are none.
     Restart,
-    /// None says so.
+    /// No handler does.
     Interrupt,
-    /// Some do, some do not.
+    /// Some handlers do.
     Differ,
 }
 
-/// What is known of the handlers, and above it how often one has been set: what was found before
-/// another thread set one is not kept.
+/// The cached answer, and above it a count of handler changes, so that an answer from before
+/// another thread's change is not kept.
 static HANDLERS: AtomicU32 = AtomicU32::new(Handlers::Unknown as u32);
-/// The bits of [`Handlers`] in it.
+/// The bits of [`Handlers`] in the word.
 const KNOWN: u32 = 0b11;
 
-/// The program has set a handler.
+/// Invalidates the answer, because the program has set a handler.
 pub(crate) fn changed() {
     let next = |it: u32| Some((it & !KNOWN).wrapping_add(KNOWN + 1) | Handlers::Unknown as u32);
     let _ = HANDLERS.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
 }
 
-/// Whether a call that a signal has interrupted goes on: each handler says so for its signal
-/// (`SA_RESTART`), and which one it was is not known. Those that say neither do not count.
+/// Returns whether a call that a signal has interrupted restarts. It does if every handler has
+/// `SA_RESTART`: which one has run is not known.
 pub(crate) fn restart() -> bool {
     known() == Handlers::Restart as u32
 }
 
-/// Whether only the kernel can say whether a call goes on that a signal interrupts.
+/// Returns whether the handlers differ, so that only the kernel can decide whether a call restarts.
 pub(crate) fn differ() -> bool {
     known() == Handlers::Differ as u32
 }
@@ -52,7 +52,7 @@ fn known() -> u32 {
     for signal in 1..32 {
         // SAFETY: a structure of integers and pointers, for which zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: only asks; the place for the answer is a local variable.
+        // SAFETY: the call only reads the action, into a local variable.
         let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;
         let handler = action.sa_sigaction;
         if known && handler != libc::SIG_DFL && handler != libc::SIG_IGN {
@@ -66,7 +66,7 @@ fn known() -> u32 {
         (false, false) => Handlers::Interrupt,
     };
     let now = before | found as u32;
-    // A handler that was set meanwhile is asked for next time.
+    // If a handler was set meanwhile the next call asks again.
     let _ = HANDLERS.compare_exchange(before, now, Ordering::AcqRel, Ordering::Relaxed);
     found as u32
 }

@@ -1,6 +1,7 @@
-//! Programs that get this process's sockets: by exec, by children that no handler of `fork` sees
-//! (`posix_spawn`, `system`, `popen`, `vfork`), by `fork`, and over Unix sockets. What becomes of
-//! the connections is decided in [`weft_stream::inheritance`]; here is what it is decided of.
+//! Hands sockets to programs that get them from this process: by exec, by children that no `fork`
+//! handler sees (`posix_spawn`, `system`, `popen`, `vfork`), by `fork`, and over Unix sockets.
+//! [`weft_stream::inheritance`] decides what happens to the connections; this module gives it this
+//! process's descriptors.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
@@ -17,10 +18,10 @@ use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{identity, mode, open, shared_files};
 
-/// Bytes of a directory's entries that are looked at together.
+/// Bytes of directory entries that are read at once.
 const LIST_LEN: usize = 2_048;
 
-/// This process.
+/// The descriptors of this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own;
 
@@ -33,7 +34,7 @@ impl Descriptors for Own {
     }
 
     fn streams(&self) -> impl Iterator<Item = RawFd> {
-        sockets::all() // [`Own::with`] passes the others over.
+        sockets::all() // [`Own::with`] skips the others.
     }
 
     fn with<R>(&self, fd: RawFd, look: impl FnOnce(&Stream) -> R) -> Option<R> {
@@ -52,7 +53,7 @@ impl Descriptors for Own {
         Host::cookie(Descriptor::of(fd).as_fd()).ok()
     }
 
-    /// Without taking memory.
+    /// Uses no heap memory.
     fn for_each_open(&self, mut act: impl FnMut(RawFd)) -> bool {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open("/proc/self/fd", flags, Mode::empty());
@@ -88,7 +89,7 @@ impl Descriptors for Own {
     }
 }
 
-/// What a program that is about to start gets of this process's connections.
+/// The connections of this process that a program which is about to start gets.
 pub(crate) type Estate = inheritance::Estate<Host>;
 
 /// Prepares this process's connections for a program that is about to start.
@@ -96,13 +97,13 @@ pub(crate) fn prepare(heir: Heir<'_>) -> Estate {
     if mode::is_in_fallback() { Estate::empty() } else { inheritance::prepare(&Own, heir) }
 }
 
-/// The program that this process was to become has not started: the process is what it was.
+/// Restores this process's connections after a failed exec.
 pub(crate) fn take_back() {
     inheritance::take_back(&Own);
 }
 
-/// Goes on with the connection of a TCP socket that this process has got from another one or from
-/// the program that it was before, if there is something of it in memory.
+/// Continues the connection of a TCP socket that this process has got from another process, or from
+/// the program that it was before, if memory holds a state of it.
 pub(crate) fn take_over(fd: RawFd) {
     inheritance::take_over(&Own, fd);
 }

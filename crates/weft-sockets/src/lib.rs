@@ -1,45 +1,44 @@
 //! Hooks for `LD_PRELOAD` that carry a program's TCP connections and UDP datagrams through shared
-//! memory where both ends are on this host and run on Weft, and leave everything else as it is.
+//! memory if both ends run on this host with Weft. All other traffic stays on the kernel.
 //!
-//! The descriptor that a program has is the kernel's socket, always. So whatever is not hooked here
-//! keeps its meaning, and who is not hooked (other processes, static programs) stays on TCP.
-//! `weft_stream` moves the bytes; here is what the C library's calls mean for them:
+//! The program's descriptor is always a kernel socket. So calls that are not hooked here keep their
+//! meaning, and processes without the hooks (other programs, static programs) stay on TCP.
+//! `weft_stream` moves the bytes; this crate gives the C library's calls their meaning for them:
 //!
 //! * `hooks`: the C functions; `start`: the library's start and end in a process;
-//! * `ways`: what does not come by a hook of its own, such as calls by number; `reach`: which
-//!   calls there are;
-//! * `process`: forks and the end of the process; `handover`: programs that get its sockets;
-//!   `seccomp_fallback`: what becomes of all when a process gives up system calls;
-//! * `epoll`, `poll`: readiness of rings beside that of everything else;
-//! * `open`: descriptors of ours, whatever they stand for; `sockets`: those that are sockets;
-//! * `stream`: TCP: connecting, accepting, sending and receiving, with all the waiting;
-//!   `datagram`: UDP;
+//! * `ways`: calls that arrive by other ways than a hook of their own, such as calls by number;
+//!   `reach`: the table of system calls;
+//! * `process`: forks and the end of the process; `handover`: passing sockets to another program;
+//!   `seccomp_fallback`: what happens when a process installs a seccomp filter;
+//! * `epoll`, `poll`: readiness of rings together with that of all other descriptors;
+//! * `open`: descriptors that Weft knows, of any kind; `sockets`: those that are sockets;
+//! * `stream`: TCP: connecting, accepting, sending and receiving, with all waiting; `datagram`:
+//!   UDP;
 //! * `extended`: one-sided and asynchronous operations for programs that ask for them;
-//! * `zcopy`: long messages, which the receiver pulls out of the sender's memory;
-//! * `remote`: connections to other hosts, over verbs; `link`: an end, of either kind;
-//! * `by_hand`: calls that the program makes without the C library;
-//! * `table`: what is known of a descriptor, found without a lock;
-//! * `brief`: connections that are not worth shared memory; `births`: children that are born beside
-//!   a thread that opens a socket; `closes`: closes that have begun;
-//!   `sleepers`: what those who read tell those who wait in epoll instances; `stall`: writers
-//!   whose peers read nothing;
-//! * `reason`: what carries a connection, and why, for who wants to know;
-//! * `shared_files`: what processes of one user share; `settings`: the environment;
-//!   `mode`: whether anything is carried;
-//! * `unseen_fork`: children that the process learns of late;
-//! * `identity`, `handlers`, `descriptor`, `arguments`, `address`: what the kernel says of the
-//!   process, its signal handlers, its descriptors, and calls;
-//! * `kernel`: what all of these ask of the kernel, and a kernel of the unit tests' own;
+//! * `zcopy`: long messages, which the receiver copies directly out of the sender's memory;
+//! * `remote`: connections to other hosts, over verbs; `link`: a connection's end, local or remote;
+//! * `by_hand`: system calls that the program makes without the C library;
+//! * `table`: the descriptor table, which is read without a lock;
+//! * `brief`: connections that end too soon to gain from shared memory; `births`: forks that run
+//!   while another thread opens a socket; `closes`: closes in progress; `sleepers`: how readers
+//!   notify threads that wait in epoll instances; `stall`: writers whose peers do not read;
+//! * `reason`: what carries each connection, and why, for logs and `weft stat`;
+//! * `shared_files`: files that processes of one user share; `settings`: the environment; `mode`:
+//!   whether Weft carries anything in this process;
+//! * `unseen_fork`: forks that the hooks did not see;
+//! * `identity`, `handlers`, `descriptor`, `arguments`, `address`: the process, its signal
+//!   handlers, its descriptors, and arguments of calls;
+//! * `kernel`: the trait for all questions to the kernel, and the fake kernel of the unit tests;
 //! * `wait`, `futex_wait`, `next`, `errno`: waiting, and the C library's own functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
-//! handler. So the library has a heap of its own, and a thread that holds one of its locks puts
-//! handlers off until it is free (`hooks::signals`). No hook allocates, locks or logs before it
-//! knows that a descriptor is ours, and `errno` changes only as the call says.
+//! handler. So this library has its own heap, and a thread that holds one of its locks defers
+//! signal handlers until the lock is free (`hooks::signals`). No hook allocates, locks or logs
+//! before it knows that a descriptor is Weft's, and `errno` changes only as the call documents.
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses the modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! start
@@ -65,7 +64,7 @@
 //! address arguments errno limits mode reach
 //! ```
 
-// The hooks, which use most of it, are not there in tests: they would get the test program's calls.
+// Test builds leave out the hooks: they would intercept the test program's own calls.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod address;
@@ -113,6 +112,6 @@ mod wait;
 mod ways;
 mod zcopy;
 
-/// The program's own may be in the middle of something when a handler calls a hook.
+/// A signal handler may call a hook while the program's own allocator holds its locks.
 #[cfg_attr(not(test), global_allocator)]
 static HEAP: weft_sys::Heap = weft_sys::Heap::new();

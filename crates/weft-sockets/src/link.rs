@@ -1,4 +1,4 @@
-//! One end of a connection, wherever the other is.
+//! One end of a connection, to a peer on this host or on another.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,12 +11,12 @@ use weft_sys::Buffers;
 use crate::kernel::{End, Host, Kernel as _};
 use crate::remote::RemoteEnd;
 
-/// An end. That of one host is looked for first, everywhere.
+/// An end. Callers look for a local end first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Link<'a> {
-    /// Both are on this host.
+    /// Both ends are on this host.
     Local(&'a End),
-    /// The peer is on another one.
+    /// The peer is on another host.
     Remote(&'a RemoteEnd),
 }
 
@@ -59,8 +59,8 @@ both! {
 }
 
 impl<'a> Link<'a> {
-    /// Takes part in what the peer wants, as [`End::advance`]; what one on another host wants, a
-    /// thread does.
+    /// Handles the peer's requests, as [`End::advance`]. For a peer on another host a thread does
+    /// that.
     #[inline]
     pub(crate) fn advance(self, socket: BorrowedFd<'_>) {
         if let Self::Local(end) = self {
@@ -68,7 +68,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Takes what wakes from the kernel's socket, as [`End::drain_wakeups`].
+    /// Drains wakeup bytes from the kernel's socket, as [`End::drain_wakeups`].
     #[inline]
     pub(crate) fn drain_wakeups(self, socket: BorrowedFd<'_>) {
         if let Self::Local(end) = self {
@@ -76,8 +76,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// The same for a connection that has left memory: what the kernel says of its socket then
-    /// must not count a wakeup as a byte. Returns whether there may have been some.
+    /// Drains wakeup bytes of a connection that has left memory, so that the kernel does not count
+    /// them as data. Returns whether there may have been some.
     #[inline]
     pub(crate) fn drain_wakeups_if_left(self, socket: BorrowedFd<'_>) -> bool {
         let Self::Local(end) = self else { return false };
@@ -88,7 +88,7 @@ impl<'a> Link<'a> {
         may_be_woken
     }
 
-    /// Bytes that have come, by TCP and by memory. `None`: as the kernel says.
+    /// Returns how many unread bytes TCP and memory have. `None`: the kernel knows.
     pub(crate) fn all_unread(self, socket: BorrowedFd<'_>) -> Option<usize> {
         if self.carrier_in() == Carrier::Memory {
             return Some(self.unread() + self.unread_behind(socket));
@@ -96,24 +96,24 @@ impl<'a> Link<'a> {
         let Self::Local(end) = self else { return None };
         let (before, behind) = end.unread_of_two_phases()?;
         let at_kernel = Host::unread(socket).ok()?;
-        // What wakes may be among them, unless TCP carries what comes last, too.
+        // Wakeup bytes may be among them, unless TCP carries the last phase, too.
         let before = usize::try_from(before).unwrap_or(usize::MAX);
         let by_tcp = if end.has_left() { at_kernel } else { at_kernel.min(before) };
         Some(by_tcp.saturating_add(behind))
     }
 
-    /// Bytes in the kernel's socket that come behind those in memory.
+    /// Returns how many bytes in the kernel's socket follow those in memory.
     pub(crate) fn unread_behind(self, socket: BorrowedFd<'_>) -> usize {
         match self {
             Self::Local(end) if end.has_left() => {
-                end.drain_wakeups(socket); // What wakes is no byte of the stream.
+                end.drain_wakeups(socket); // Wakeup bytes are not part of the stream.
                 Host::unread(socket).unwrap_or(0)
             }
             _ => 0,
         }
     }
 
-    /// The own direction ends, before the kernel's socket does.
+    /// Ends this side's direction, before the kernel's socket is shut down.
     pub(crate) fn shut_write(self, socket: BorrowedFd<'_>) {
         match self {
             Self::Local(end) => {
@@ -128,7 +128,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Lets the peer's writer have what has been read; to another host that goes with reading.
+    /// Frees the ring's space that has been read for the peer's writer. To another host reading
+    /// does that.
     #[inline]
     pub(crate) fn acknowledge(self, socket: BorrowedFd<'_>) {
         if let Self::Local(end) = self {
@@ -136,8 +137,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Bytes to be read, of a peer on another host those that have come when
-    /// [`remote::drive`](crate::remote::drive) was called last.
+    /// Returns how many unread bytes there are; from a peer on another host, those that had come at
+    /// the last call of [`remote::drive`](crate::remote::drive).
     #[inline]
     pub(crate) fn seen(self) -> usize {
         match self {
@@ -146,8 +147,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// When the oldest of the bytes to be read came, as [`weft_sys::time_stamp`]; of a peer on
-    /// another host that is not known.
+    /// Returns when the oldest unread byte came, as [`weft_sys::time_stamp`]; 0 for a peer on
+    /// another host.
     #[inline]
     pub(crate) fn arrived_at(self) -> u64 {
         match self {
@@ -156,7 +157,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// One whose peer is on another host.
+    /// Returns the end if the peer is on another host.
     #[inline]
     pub(crate) fn remote(self) -> Option<&'a RemoteEnd> {
         match self {
@@ -165,7 +166,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Options as the program has set them; `None`: the kernel knows.
+    /// Returns the delay options as the program has set them; `None`: the kernel knows.
     #[inline]
     pub(crate) fn delays(self) -> Option<Delays<'a>> {
         match self {
@@ -174,7 +175,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// What wakes who sleeps, beside the kernel's socket.
+    /// Returns the descriptor that wakes a sleeper, besides the kernel's socket.
     #[inline]
     pub(crate) fn wakeup_fd(self) -> Option<&'a WakeupFd> {
         match self {
@@ -183,7 +184,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// How often wakeups have been taken from the kernel's socket, where they come.
+    /// Returns how many wakeups have been taken from the kernel's socket.
     #[inline]
     pub(crate) fn wakeups_taken(self) -> u64 {
         match self {
@@ -192,7 +193,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Whether the peer can ring when it has made room.
+    /// Returns whether the peer can notify when it has made room.
     #[inline]
     pub(crate) fn can_be_woken(self) -> bool {
         match self {
@@ -201,8 +202,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Whether the kernel has nothing to say that it has not been asked; of one on another host it
-    /// may always have.
+    /// Returns whether the kernel has nothing new to report. For a peer on another host it may
+    /// always have.
     #[inline]
     pub(crate) fn is_quiet(self) -> bool {
         match self {
@@ -211,8 +212,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Sleeps until the peer has put something, as [`End::futex_wait`]; not for another
-    /// host's, which is slept for otherwise.
+    /// Sleeps until the peer has written, as [`End::futex_wait`]. Returns at once for a peer on
+    /// another host.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.

@@ -1,7 +1,7 @@
-//! `poll(2)` and `select(2)` where sockets of ours are among the descriptors.
+//! `poll(2)` and `select(2)` on sets that contain known sockets.
 //!
 //! # Safety
-//! The sets are the program's, as the C functions' callers guarantee.
+//! The callers of the C functions guarantee that their sets are valid.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -29,14 +29,14 @@ use crate::{epoll, errno, futex_wait, mode, open};
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 const SPIN_MAX_NS: u64 = 2_000_000;
-/// Nanoseconds between two questions to the kernel while looking.
+/// Interval between two questions to the kernel while spinning, in nanoseconds.
 const ASK_NS: u64 = 5_000;
-/// How long select sleeps without those that have hung up, of which it is not to tell.
+/// How long select sleeps without the sockets that have hung up, which it must not report.
 const HANG_UP_NS: u64 = 50_000_000;
-/// How long a writer sleeps whose peer cannot ring.
+/// How long a writer sleeps if its peer cannot notify.
 const SLEEP_NS: u64 = 1_000_000;
 
-/// One of the descriptors, if it is ours.
+/// A known socket in the set.
 #[derive(Debug)]
 struct Ours {
     index: usize,
@@ -59,8 +59,8 @@ impl Ours {
     }
 }
 
-/// `poll(2)`. `None`: no descriptor is ours; the kernel is to do it. `sleep` is the kernel's call
-/// with a timeout in nanoseconds.
+/// Executes `poll(2)`. `None`: no descriptor is known, and the kernel is to do it. `sleep` is the
+/// kernel's call with a timeout in nanoseconds.
 pub(crate) fn poll(
     set: &mut [pollfd],
     timeout_ns: Option<u64>,
@@ -74,20 +74,21 @@ pub(crate) fn poll(
         return None;
     }
     if mode::is_in_fallback() {
-        return tell_rests(set, &ours);
+        return report_unread(set, &ours);
     }
     let handled = Handled::up_to_now();
     Some(Polled { set, ours, spin: spin(), handled, is_armed: false }.poll(timeout_ns, sleep))
 }
 
-/// What a process in the seccomp fallback has in memory to read. `None`: nothing; the kernel is to
-/// be asked.
-fn tell_rests(set: &mut [pollfd], ours: &Sockets) -> Option<c_int> {
-    let has_rest = |ours: &&Ours| {
-        let rest = ours.stream().is_some_and(Stream::has_rest);
-        rest && set[ours.index].events & IN != 0
+/// Reports unread data in memory, in a process that has fallen back. `None`: there is none, and the
+/// kernel is to be asked.
+fn report_unread(set: &mut [pollfd], ours: &Sockets) -> Option<c_int> {
+    let has_unread = |ours: &&Ours| {
+        let unread = ours.stream().is_some_and(Stream::has_unread);
+        unread && set[ours.index].events & IN != 0
     };
-    let ready: SmallVec<[usize; 8]> = ours.iter().filter(has_rest).map(|ours| ours.index).collect();
+    let ready: SmallVec<[usize; 8]> =
+        ours.iter().filter(has_unread).map(|ours| ours.index).collect();
     if ready.is_empty() {
         return None;
     }
@@ -96,16 +97,16 @@ fn tell_rests(set: &mut [pollfd], ours: &Sockets) -> Option<c_int> {
     c_int::try_from(ready.len()).ok()
 }
 
-/// Sockets of ours in a set; programs that poll few must not pay for memory.
+/// The known sockets of a set. Programs that poll a few must not pay for an allocation.
 type Sockets = SmallVec<[Ours; 8]>;
 
-/// One memory of waits for all that poll: sets are the program's, and change.
+/// Returns the record of earlier waits. All callers of poll share one, because their sets change.
 fn spin() -> &'static Spin {
     static SPIN: SectionOnce<Spin> = SectionOnce::new();
     SPIN.get_or_init(Spin::new)
 }
 
-/// Those sockets of the set that the rings carry, or may.
+/// Returns the sockets of the set that the rings carry, or may carry.
 fn find(set: &[pollfd]) -> Sockets {
     let all = set.iter().enumerate().filter_map(|(index, asked)| {
         let Some(socket) = sockets::find(asked.fd) else {
@@ -119,7 +120,7 @@ fn find(set: &[pollfd]) -> Sockets {
                 return receives.then_some(Ours { index, socket });
             }
         };
-        let _ = stream.by(asked.fd); // The connection may just have been made.
+        let _ = stream.by(asked.fd); // The connection may just have been established.
         let end = stream.link()?;
         end.advance(Descriptor::of(asked.fd).as_fd());
         end.drain_wakeups_if_left(Descriptor::of(asked.fd).as_fd());
@@ -132,9 +133,9 @@ struct Polled<'a> {
     set: &'a mut [pollfd],
     ours: Sockets,
     spin: &'static Spin,
-    /// Handlers that had run when the call began.
+    /// How many signal handlers had run when the call began.
     handled: Handled,
-    /// It counts among those who sleep.
+    /// Whether the peers have been asked to notify.
     is_armed: bool,
 }
 
@@ -202,11 +203,11 @@ impl Polled<'_> {
         }
     }
 
-    /// What the rings have to tell, without a question to the kernel; `None` if that is nothing, or
-    /// if it is time to ask the kernel what it has beside that.
+    /// Reports the rings' events without asking the kernel. `None` if there are none, or if it is
+    /// time to ask the kernel about the other events.
     fn tell_rings(&mut self) -> Option<c_int> {
         static POLLS: AtomicU32 = AtomicU32::new(0);
-        // Of others only the kernel knows.
+        // Only the kernel knows about other descriptors.
         if self.ours.len() < self.set.len() || !self.is_anything_there() {
             return None;
         }
@@ -216,7 +217,7 @@ impl Polled<'_> {
             stream.is_some_and(|stream| stream.ended() != 0) || end.is_some_and(Link::is_ending)
         };
         if self.ours.iter().any(ends) {
-            return None; // How far an end has come, only the kernel knows.
+            return None; // Only the kernel knows the state of an end.
         }
         let asks_kernel = |ours: &Ours| {
             let events = self.set[ours.index].events;
@@ -227,12 +228,12 @@ impl Polled<'_> {
             })
         };
         if self.ours.iter().any(asks_kernel) {
-            return None; // TCP still carries one way of it.
+            return None; // TCP still carries one direction.
         }
         let asks_room =
             |ours: &Ours| ours.datagram().is_some() && self.set[ours.index].events & OUT != 0;
         if self.ours.iter().any(asks_room) {
-            return None; // Only the kernel knows whether a UDP socket has room.
+            return None; // Only the kernel knows whether a UDP socket is writable.
         }
         let polls = POLLS.fetch_add(1, Ordering::Relaxed);
         if polls.is_multiple_of(RING_POLLS_MAX) {
@@ -248,7 +249,7 @@ impl Polled<'_> {
         Some(found)
     }
 
-    /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
+    /// Spins on the rings for as long as that has paid, and asks the kernel at intervals.
     fn look(
         &mut self,
         wait: &Wait<'_>,
@@ -268,18 +269,18 @@ impl Polled<'_> {
         result
     }
 
-    /// Whether a signal has been handled, which the kernel has not seen in its own sleep.
+    /// Returns whether a signal has been handled that the kernel's own sleep has not seen.
     fn is_interrupted(&self) -> bool {
         self.handled.is_more_now()
     }
 
-    /// Whether the rings have something to tell.
+    /// Returns whether the rings have an event.
     fn is_anything_there(&self) -> bool {
         remote::drive();
         self.ours.iter().any(|ours| self.ready(ours) != 0)
     }
 
-    /// What the rings have to tell of a socket, of what the program asks.
+    /// Returns the rings' events of a socket, among those that the program asks for.
     fn ready(&self, ours: &Ours) -> c_short {
         let asked = self.set[ours.index].events;
         if let Some((_, inbox)) = ours.datagram() {
@@ -296,8 +297,8 @@ impl Polled<'_> {
         (now & (reported | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
     }
 
-    /// One question to the kernel, in which sockets of ours stand for their wakeups and their end;
-    /// then everything in the program's terms.
+    /// Asks the kernel once, with sockets in memory registered for wakeups and their end alone, and
+    /// translates the result for the program.
     fn ask(
         &mut self,
         timeout_ns: Option<u64>,
@@ -316,12 +317,13 @@ impl Polled<'_> {
             };
             let place = &mut self.set[ours.index];
             if nothing && timeout_ns != Some(0) && stream.has_early_end(end) {
-                // The kernel would tell of the end, asked or not.
+                // The kernel would report the end even if not asked.
                 place.fd = -1;
                 timeout_ns = Some(timeout_ns.map_or(SLEEP_NS, |timeout| timeout.min(SLEEP_NS)));
             }
             if end.carrier_in() == Carrier::Memory {
-                // Behind the peer's end nothing comes, and the end itself would end each sleep.
+                // After the peer's end no wakeup comes, and the end itself would end each sleep at
+                // once.
                 let has_ended = stream.ended() & libc::EPOLLRDHUP.cast_unsigned() != 0;
                 let wakeups = if has_ended { 0 } else { libc::POLLIN | libc::POLLRDHUP };
                 place.events = place.events & !IN | wakeups;
@@ -338,14 +340,14 @@ impl Polled<'_> {
         for (ours, &(events, fd)) in self.ours.iter().zip(&asked) {
             (self.set[ours.index].events, self.set[ours.index].fd) = (events, fd);
         }
-        self.disarm(); // Those who sleep still are others.
+        self.disarm(); // This thread does not sleep any more.
         if slept < 0 {
             return slept;
         }
         self.tell()
     }
 
-    /// Sleeps in the kernel, on what wakes for connections to other hosts, too.
+    /// Sleeps in the kernel, also on the wakeup descriptors of connections to other hosts.
     fn sleep_with_wakeup_fds(
         &mut self,
         timeout_ns: Option<u64>,
@@ -370,8 +372,7 @@ impl Polled<'_> {
         slept
     }
 
-    /// What the kernel has reported, together with what the rings say. Returns how many descriptors
-    /// are ready.
+    /// Combines the kernel's events with the rings'. Returns how many descriptors are ready.
     fn tell(&mut self) -> c_int {
         if self.set.iter().any(|place| place.revents & libc::POLLNVAL != 0) {
             self.ours.retain(|ours| self.set[ours.index].revents & libc::POLLNVAL == 0);
@@ -410,7 +411,7 @@ impl Polled<'_> {
         c_int::try_from(ready).unwrap_or(c_int::MAX)
     }
 
-    /// Whether only peers of ours can end the wait, by putting something or by ending.
+    /// Returns whether only peers can end the wait, by writing or by closing.
     fn can_futex_wait(&self) -> bool {
         let waits_for_bytes = |ours: &Ours| {
             let asked = self.set[ours.index].events & !(IN | libc::POLLPRI | libc::POLLRDHUP);
@@ -431,7 +432,7 @@ impl Polled<'_> {
         futex_wait::on_ends(self.ours.iter().filter_map(|ours| ours.stream()?.end()), time)
     }
 
-    /// Takes connections from memory whose peers make no room. Whether there were any.
+    /// Has connections fall back to TCP whose peers make no room. Returns whether there were any.
     fn leave_stalled(&self) -> bool {
         let leaves = |ours: &&Ours| {
             let place = &self.set[ours.index];
@@ -441,8 +442,8 @@ impl Polled<'_> {
         self.ours.iter().filter(leaves).count() > 0
     }
 
-    /// Has the peers ring. Returns how long the sleep may be at most: a peer that has room to make
-    /// may be one that cannot ring, or read nothing more.
+    /// Has the peers notify. Returns the longest time to sleep: a peer that has to make room may be
+    /// unable to notify, or may have stopped reading.
     fn arm(&mut self) -> Option<u64> {
         self.is_armed = true;
         let mut longest = None;
@@ -479,35 +480,35 @@ impl Polled<'_> {
     }
 }
 
-/// Whether what the kernel has found to read is no more than wakeups of a connection that has left
-/// memory since the call began.
+/// Returns whether the readable bytes that the kernel has found are only wakeups of a connection
+/// that has left memory since the call began.
 fn is_left_wakeup(end: Link<'_>, fd: RawFd) -> bool {
     end.drain_wakeups_if_left(Descriptor::of(fd).as_fd())
         && !descriptor::is_ready(fd, PollFlags::IN)
 }
 
-/// What `poll` is asked for a descriptor in each of the sets of `select(2)`.
+/// The poll events that correspond to the three sets of `select(2)`.
 pub(crate) const ASKED: [c_short; 3] = [IN, OUT, libc::POLLPRI];
 
-/// `select(2)`: by `poll`, for descriptors below `count`. The sets are left as they are unless it
-/// succeeds. `None`: no descriptor is ours.
+/// Executes `select(2)` by polling the descriptors below `count`. The sets change only if it
+/// succeeds. `None`: no descriptor is known.
 ///
 /// # Safety
-/// Each set is NULL or readable and writable for `count` descriptors.
+/// Each set is NULL, or readable and writable for `count` descriptors.
 pub(crate) unsafe fn select(
     count: c_int,
     sets: [*mut libc::fd_set; 3],
     timeout_ns: Option<u64>,
     sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
 ) -> Option<c_int> {
-    // What the kernel's select takes for each (fs/select.c).
+    // The poll events for which the kernel's select reports each set (fs/select.c).
     const MEANT: [c_short; 3] = [
         libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL,
         libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR | libc::POLLNVAL,
         libc::POLLPRI | libc::POLLNVAL,
     ];
     let fds = 0..usize::try_from(count).ok()?.min(FDS_MAX);
-    // SAFETY: guaranteed by the caller, for a descriptor below `count`.
+    // SAFETY: `fd` is below `count`, for which the caller guarantees the set.
     let is_in = |set: *mut libc::fd_set, fd: usize| unsafe { contains(set, fd) };
     let asked = |fd: usize| {
         let wanted = sets.iter().zip(ASKED).filter(|(set, _)| is_in(**set, fd));
@@ -521,7 +522,7 @@ pub(crate) unsafe fn select(
         .filter(|&fd| asked(fd) != 0)
         .map(|fd| pollfd { fd: c_int::try_from(fd).unwrap_or(-1), events: asked(fd), revents: 0 })
         .collect();
-    // One that is closed meanwhile counts as ready; one that was not open is an error.
+    // A descriptor that is closed meanwhile counts as ready; one that was not open is an error.
     let are_wrong = |list: &[pollfd]| list.iter().any(|it| it.revents & libc::POLLNVAL != 0);
     let were_wrong = std::cell::Cell::new(None);
     let mut sleep = |list: &mut [pollfd], timeout| {
@@ -540,7 +541,7 @@ pub(crate) unsafe fn select(
     let left = || deadline.map(|deadline| deadline.saturating_sub(wait::now()));
     let mut found = poll(&mut list, timeout_ns, &mut sleep)?;
     while found > 0 && list.iter().all(|place| place.revents & meaning(place) == 0) {
-        // Poll tells of a hang-up, asked or not, and select does not wait for one.
+        // Poll reports a hang-up even if not asked, but select does not wait for one.
         let most = left().map_or(HANG_UP_NS, |left| left.min(HANG_UP_NS));
         found = ask_others(&mut list, most, &mut sleep);
         if found == 0 && left() != Some(0) {
@@ -562,7 +563,7 @@ pub(crate) unsafe fn select(
                 continue;
             }
             if place.revents & meant == 0 {
-                // SAFETY: guaranteed by the caller.
+                // SAFETY: `fd` is below `count`, for which the caller guarantees the set.
                 unsafe { remove(*set, fd) };
             } else {
                 total += 1;
@@ -572,7 +573,7 @@ pub(crate) unsafe fn select(
     Some(total)
 }
 
-/// Asks for all descriptors but those of which something has been reported.
+/// Polls all descriptors except those that have been reported.
 fn ask_others(
     list: &mut [pollfd],
     timeout_ns: u64,
@@ -588,18 +589,18 @@ fn ask_others(
     found
 }
 
-/// Descriptors in a word of a set.
+/// Number of descriptors in a word of a set.
 pub(crate) const BITS: usize = libc::c_ulong::BITS as usize;
 
 /// # Safety
-/// The set is NULL or readable for `fd`.
+/// The set is NULL, or readable for `fd`.
 unsafe fn contains(set: *mut libc::fd_set, fd: usize) -> bool {
     if set.is_null() {
         return false;
     }
-    // SAFETY: guaranteed by the caller; a set is an array of words.
+    // SAFETY: a set is an array of words, and the caller guarantees the one of `fd`.
     let word = unsafe { set.cast::<libc::c_ulong>().add(fd / BITS) };
-    // SAFETY: guaranteed by the caller; a set is an array of words.
+    // SAFETY: a set is an array of words, and the caller guarantees the one of `fd`.
     let word = unsafe { word.read() };
     word >> (fd % BITS) & 1 == 1
 }
@@ -607,11 +608,11 @@ unsafe fn contains(set: *mut libc::fd_set, fd: usize) -> bool {
 /// # Safety
 /// The set is writable for `fd`.
 unsafe fn remove(set: *mut libc::fd_set, fd: usize) {
-    // SAFETY: guaranteed by the caller; a set is an array of words.
+    // SAFETY: a set is an array of words, and the caller guarantees the one of `fd`.
     let place = unsafe { set.cast::<libc::c_ulong>().add(fd / BITS) };
-    // SAFETY: guaranteed by the caller; a set is an array of words.
+    // SAFETY: a set is an array of words, and the caller guarantees the one of `fd`.
     let word = unsafe { place.read() };
-    // SAFETY: guaranteed by the caller; a set is an array of words.
+    // SAFETY: a set is an array of words, and the caller guarantees the one of `fd`.
     unsafe { place.write(word & !(1 << (fd % BITS))) };
 }
 
@@ -633,7 +634,7 @@ mod tests {
 
     const DONTWAIT: c_int = libc::MSG_DONTWAIT;
 
-    /// A connection that memory carries, and one on TCP.
+    /// Runs a test with a connection in memory, and with one on TCP.
     fn for_both_carriers(test: fn(&Program, [Socket; 2])) {
         for in_memory in [true, false] {
             let program = start();
@@ -645,18 +646,18 @@ mod tests {
         }
     }
 
-    /// `poll(2)` without a limit on one socket.
+    /// Polls one socket without a limit.
     fn wait(fd: RawFd, events: c_short) -> (c_int, c_short) {
         let mut set = [pollfd { fd, events, revents: 0 }];
         (poll_all(&mut set, None), set[0].revents)
     }
 
-    /// `select(2)`, and what of each set is left.
+    /// Runs `select(2)`, and returns its result with the descriptors left in each set.
     fn select_all(sets: [&[RawFd]; 3], limit: Option<u64>) -> (c_int, [Vec<RawFd>; 3]) {
         let mut places = sets.map(|fds| {
             // SAFETY: an array of integers, for which zero is valid.
             let mut set: fd_set = unsafe { std::mem::zeroed() };
-            // SAFETY: a set of the C library's, and numbers below its length.
+            // SAFETY: the set is a local variable, and the numbers are below its length.
             fds.iter().for_each(|&fd| unsafe { libc::FD_SET(fd, &raw mut set) });
             set
         });
@@ -664,9 +665,9 @@ mod tests {
         let mut kernel = |set: &mut [pollfd], limit: Option<u64>| {
             Host::poll_as_program(set, limit.map(timespec).as_ref())
         };
-        // SAFETY: three sets of the C library's length.
+        // SAFETY: each set has room for 1,024 descriptors.
         let found = unsafe { select(1_024, pointers, limit, &mut kernel) }.expect("one is ours");
-        // SAFETY: one of the three sets, which have 1,024 numbers.
+        // SAFETY: `fd` is below the 1,024 descriptors of a set.
         let is_in = |set, fd: usize| unsafe { contains(set, fd) };
         let left = pointers
             .map(|set| (0..1_024).filter(|&fd| is_in(set, fd)).map(|fd| fd as RawFd).collect());
@@ -674,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_what_the_kernel_would_report() {
+    fn readiness_matches_the_kernels() {
         for_both_carriers(|_, [one, other]| {
             assert_eq!(one.ready(POLLIN | POLLOUT), POLLOUT);
             other.send(b"x").expect("sent");
@@ -691,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_is_reported_asked_or_not() {
+    fn reset_is_reported_without_being_requested() {
         for_both_carriers(|_, [one, _other]| {
             fake::reset(one.fd);
             assert_eq!(one.ready(0), POLLERR | POLLHUP);
@@ -711,10 +712,10 @@ mod tests {
     }
 
     #[test]
-    fn sleeper_wakes_for_bytes_and_for_the_end() {
+    fn sleeper_wakes_for_bytes_and_for_eof() {
         for_both_carriers(|_, [one, other]| {
             for acts_before in 0..2 {
-                // At first by the futex wait, then in the kernel.
+                // First the futex wait is woken, then the wait in the kernel.
                 (0..acts_before).for_each(|_| fake::while_asleep(|| {}));
                 let from = other.fd;
                 fake::while_asleep(move || assert_eq!(program::send(from, b"x", 0), Ok(1)));
@@ -728,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn wakeups_are_no_bytes() {
+    fn wakeups_are_not_reported_as_bytes() {
         let program = start();
         let [one, other] = program.connect_in_memory();
         let from = other.fd;
@@ -752,10 +753,10 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_several_sockets_say_which_are_ready() {
+    fn poll_reports_the_ready_ones_of_several_sockets() {
         let program = start();
         let pairs: Vec<[Socket; 2]> = (0..3).map(|_| program.connect_in_memory()).collect();
-        pairs[2][0].leave(); // One is on TCP.
+        pairs[2][0].leave(); // One connection is on TCP.
         let mut set: Vec<pollfd> = pairs
             .iter()
             .map(|[one, _]| pollfd { fd: one.fd, events: POLLIN, revents: 0 })
@@ -768,14 +769,17 @@ mod tests {
         }
         let found: Vec<c_short> = set.iter().map(|place| place.revents).collect();
         assert_eq!(found, [POLLIN, 0, POLLIN, 0]);
-        assert!(set.iter().all(|place| place.events == POLLIN), "the sets are the program's");
+        assert!(
+            set.iter().all(|place| place.events == POLLIN),
+            "poll must not change the requested events"
+        );
     }
 
     #[test]
-    fn closed_number_is_reported_as_such() {
+    fn closed_descriptor_is_pollnval() {
         let program = start();
         let [one, other] = program.connect_in_memory();
-        let closed = 1 << 20; // Above all that other tests may open meanwhile.
+        let closed = 1 << 20; // Higher than any number that other tests open meanwhile.
         let mut set = [one.fd, closed].map(|fd| pollfd { fd, events: POLLIN, revents: 0 });
         assert_eq!((poll_all(&mut set, None), set[1].revents), (1, POLLNVAL));
         drop(other);
@@ -794,7 +798,7 @@ mod tests {
     }
 
     #[test]
-    fn select_leaves_those_that_are_ready() {
+    fn select_keeps_the_ready_descriptors() {
         for_both_carriers(|program, [one, other]| {
             let [third, _fourth] = program.connect_in_memory();
             let (a, b) = (one.fd, third.fd);
@@ -809,7 +813,7 @@ mod tests {
     }
 
     #[test]
-    fn writer_sleeps_until_there_is_room_also_behind_the_end_of_its_peer() {
+    fn writer_sleeps_until_there_is_room_even_after_the_peers_eof() {
         for_both_carriers(|_, [one, other]| {
             while program::send(one.fd, &[0; 50_000], DONTWAIT).is_ok() {}
             let peer = other.fd;
@@ -829,18 +833,18 @@ mod tests {
         let mut set: fd_set = unsafe { std::mem::zeroed() };
         let place = &raw mut set;
         for fd in [0, 63, 64, 1_023] {
-            // SAFETY: a number below the set's length.
+            // SAFETY: `fd` is below the set's length.
             unsafe { libc::FD_SET(fd, place) };
-            // SAFETY: a number below the set's length.
+            // SAFETY: `fd` is below the set's length.
             assert!(unsafe { contains(place, fd as usize) });
             // SAFETY: both numbers of a pair are below the set's length, which is even.
             assert!(!unsafe { contains(place, fd as usize ^ 1) });
-            // SAFETY: a number below the set's length.
+            // SAFETY: `fd` is below the set's length.
             unsafe { remove(place, fd as usize) };
-            // SAFETY: a number below the set's length.
+            // SAFETY: `fd` is below the set's length.
             assert!(!unsafe { libc::FD_ISSET(fd, place) });
         }
-        // SAFETY: NULL has nothing.
+        // SAFETY: NULL is allowed.
         assert!(!unsafe { contains(std::ptr::null_mut(), 1) });
     }
 }

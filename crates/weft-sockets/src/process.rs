@@ -1,7 +1,7 @@
 //! The process's forks, and its end.
 //!
 //! # Safety
-//! Locks are frozen before a fork, and thawed after it by the thread that froze them.
+//! The forking thread freezes locks before the fork, and it or its copy in the child thaws them.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use crate::{
     stream, unseen_fork,
 };
 
-/// The process ends without its last handlers, perhaps out of a signal handler: nothing is freed.
+/// Prepares for an end without exit handlers, perhaps inside a signal handler: nothing is freed.
 pub(crate) fn end_at_once() {
     if is_borrowed() || mode::is_in_fallback() {
         return;
@@ -42,18 +42,19 @@ pub(crate) fn end_at_once() {
     shared_files::leave();
 }
 
-/// Children have process numbers that say nothing here: `unshare(2)` and `setns(2)`.
+/// Whether children will have ids of another PID namespace (`unshare(2)`, `setns(2)`).
 static CHILDREN_ELSEWHERE: AtomicBool = AtomicBool::new(false);
 
-/// The process's children will be in another PID namespace. Threads there have numbers that mean
-/// other threads here, or none, so that a holder of a lock could be taken for dead: connections
-/// go back to TCP before a child is born. Returns whether it was so before.
+/// Notes that the process's children will be in another PID namespace. Thread ids there mean other
+/// threads here, or none, so that a lock's holder could be taken for dead. So connections fall back
+/// to TCP before a child is forked. Returns whether this was known before.
 pub(crate) fn begin_children_elsewhere() -> bool {
     CHILDREN_ELSEWHERE.swap(true, Ordering::Relaxed)
 }
 
 thread_local! {
-    /// The last fork that the thread has begun. Those of several threads begin one after the other.
+    /// The number of the last fork that this thread has begun. Forks of several threads are
+    /// serialised.
     static OWN_FORK: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -62,8 +63,8 @@ pub(crate) extern "C" fn before_fork() {
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         seccomp_fallback::leave_all(Reason::Processes);
     }
-    remote::finish(); // A child would hold their sockets open.
-    // What other threads open while the holders are counted the child would hold uncounted.
+    remote::finish(); // A child would hold the sockets of lingering connections open.
+    // The child would inherit, uncounted, what other threads open while holders are counted.
     Kind::table().stop_opening();
     epoll::stop_opening();
     let fork = births::FORKS.begin();
@@ -74,8 +75,8 @@ pub(crate) extern "C" fn before_fork() {
             datagram.forking(fork);
         }
     }
-    // An instance's lock is held where a connection goes back to TCP, which takes back deferred
-    // sends.
+    // Order matters: an instance's lock is held while a connection falls back to TCP, which
+    // reclaims deferred sends.
     epoll::freeze();
     deferred::freeze();
     shared_files::freeze();
@@ -91,32 +92,32 @@ pub(crate) extern "C" fn in_parent() {
     epoll::follow_notes();
 }
 
-/// After [`before_fork`], in the parent and in the child.
+/// Unlocks everything after [`before_fork`], in the parent and in the child.
 fn thaw() {
-    // SAFETY: `before_fork` has frozen them.
+    // SAFETY: `before_fork` has frozen this module's locks.
     unsafe { stream::thaw() };
-    // SAFETY: `before_fork` has frozen them.
+    // SAFETY: `before_fork` has frozen this module's lock.
     unsafe { extended::memory::thaw() };
-    // SAFETY: `before_fork` has frozen them.
+    // SAFETY: `before_fork` has frozen this module's locks.
     unsafe { shared_files::thaw() };
-    // SAFETY: `before_fork` has frozen them.
+    // SAFETY: `before_fork` has frozen this module's locks.
     unsafe { deferred::thaw() };
-    // SAFETY: `before_fork` has frozen them.
+    // SAFETY: `before_fork` has frozen this module's locks.
     unsafe { epoll::thaw() };
-    // SAFETY: `before_fork` has frozen it, as the first: this restores the signals.
+    // SAFETY: `before_fork` has frozen the table first, so thawing it last unblocks the signals.
     unsafe { Kind::table().thaw() };
 }
 
-/// A fork that runs no handlers, or has flags of `clone(2)`.
+/// A fork that does not run fork handlers, or has flags of `clone(2)`.
 #[derive(Debug)]
 pub(crate) struct Forking {
-    /// The child alone is in another PID namespace.
+    /// Whether only this child is in another PID namespace.
     leaves: bool,
     number: u32,
 }
 
 impl Forking {
-    /// Before it.
+    /// Prepares for the fork.
     pub(crate) fn begin(flags: c_int) -> Self {
         if flags & libc::CLONE_FILES != 0 {
             seccomp_fallback::keep_on_tcp("a child shares the descriptors");
@@ -126,7 +127,7 @@ impl Forking {
         Self { leaves, number: OWN_FORK.get() }
     }
 
-    /// After it, in the parent and in the child: what the call has returned.
+    /// Ends the fork, in the parent and in the child. `born` is the call's result.
     pub(crate) fn end(self, born: c_long) {
         if born == 0 {
             let before = errno::get();
@@ -137,7 +138,7 @@ impl Forking {
         }
     }
 
-    /// After it, in the parent.
+    /// Ends the fork in the parent.
     pub(crate) fn end_in_parent(self, born: c_long) {
         let before = errno::get();
         in_parent();
@@ -151,10 +152,11 @@ impl Forking {
     }
 }
 
-/// Forks by a function of the C library's that runs the handlers of forks. They do not learn that
-/// there is no child after all.
+/// Forks by a C library function that runs the fork handlers. These do not learn when the fork
+/// fails.
 pub(crate) fn fork_with_handlers(call: impl FnOnce() -> pid_t) -> pid_t {
-    let interrupted = OWN_FORK.take(); // This may be a handler of a signal.
+    // This may run in a signal handler that has interrupted another fork.
+    let interrupted = OWN_FORK.take();
     let born = call();
     if born < 0 {
         let why = errno::get();
@@ -165,7 +167,7 @@ pub(crate) fn fork_with_handlers(call: impl FnOnce() -> pid_t) -> pid_t {
     born
 }
 
-/// There is no child by the fork of this number, if it has begun at all.
+/// Undoes the fork of this number, which has failed; 0 if it had not begun.
 fn fork_failed(fork: u32) {
     if fork != 0 {
         inheritance::fork_failed(&Own, fork);
@@ -173,13 +175,13 @@ fn fork_failed(fork: u32) {
 }
 
 pub(crate) extern "C" fn in_child() {
-    // SAFETY: the thread that forks is in the middle of nothing else.
+    // SAFETY: the forking thread is not inside the heap.
     unsafe { crate::HEAP.forked() };
     thaw();
     begin_as_child();
 }
 
-/// This is a child just born, with all that its parent knew.
+/// Resets the state in a forked child, which has a copy of its parent's.
 pub(crate) fn begin_as_child() {
     let parent = identity::in_child();
     by_hand::in_child();
@@ -192,7 +194,7 @@ pub(crate) fn begin_as_child() {
     epoll::forked();
     deferred::forked();
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
-        // Bytes that have come into memory are still read from there.
+        // Bytes that have come into memory can still be read there.
         weft_sys::hide_threads();
         mode::disable();
     }

@@ -1,5 +1,5 @@
-//! What a program of the unit tests does: its sockets are the fake kernel's, and its calls come to
-//! the core as the hooks bring them.
+//! The program of the unit tests: its sockets are the fake kernel's, and its calls enter the core
+//! as they do from the hooks.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, RawFd};
@@ -20,10 +20,10 @@ use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{by_hand, epoll, errno, identity, mode, open, poll, settings, shared_files};
 
-/// The program, for the time of a test.
+/// The program, for the duration of a test.
 pub(crate) struct Program(#[allow(dead_code, reason = "it is held")] Booted);
 
-/// Starts it.
+/// Starts the program.
 pub(crate) fn start() -> Program {
     static BEGUN: OnceLock<()> = OnceLock::new();
     let booted = fake::boot();
@@ -32,15 +32,15 @@ pub(crate) fn start() -> Program {
         assert!(settings::begin_test(directory.path()), "nothing switches it off");
         mode::enable();
         identity::begin();
-        by_hand::give_up(); // Nothing is to be seen by way of signals.
+        by_hand::give_up(); // The tests must not arm real threads.
         assert!(shared_files::registry().is_some() && shared_files::datagrams().is_some());
-        // What they are mapped from needs no name any more.
+        // The files are mapped, and need no name any more.
     });
     Program(booted)
 }
 
 impl Program {
-    /// Both ends of a connection just made: the connector's, and the acceptor's.
+    /// Opens both ends of a new connection: the connector's, and the acceptor's.
     pub(crate) fn connect(&self) -> [Socket; 2] {
         let [one, other] = fake::connection();
         let connector = Stream::fresh();
@@ -51,7 +51,7 @@ impl Program {
         [one, other].map(|fd| Socket { fd })
     }
 
-    /// The same, after a byte each way, by which the connection has come into memory.
+    /// Opens a connection, and sends bytes both ways until it is in memory.
     pub(crate) fn connect_in_memory(&self) -> [Socket; 2] {
         let ends = self.connect();
         for _ in 0..2 {
@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// One of its TCP sockets.
+/// A TCP socket of the program.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: RawFd,
@@ -77,13 +77,13 @@ impl Drop for Socket {
     }
 }
 
-/// `close(2)`.
+/// Executes `close(2)`.
 pub(crate) fn close(fd: RawFd) {
     forget(fd);
     fake::close(fd);
 }
 
-/// What comes before the kernel's part of it.
+/// Does Weft's part of a close, before the kernel's.
 pub(crate) fn forget(fd: RawFd) {
     match sockets::remove(fd) {
         Some(held) => {
@@ -99,14 +99,14 @@ pub(crate) fn forget(fd: RawFd) {
     }
 }
 
-/// Does something with a stream of the program's.
+/// Calls `act` with a stream of the program.
 pub(crate) fn with_stream<R>(fd: RawFd, act: impl FnOnce(&Stream) -> R) -> R {
     let held = sockets::find(fd).expect("a socket of ours");
     let Kind::Stream(stream) = &*held else { panic!("no stream") };
     act(stream)
 }
 
-/// `recv(2)`.
+/// Executes `recv(2)`.
 pub(crate) fn recv(fd: RawFd, len: usize, flags: c_int) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
     let received = {
@@ -119,7 +119,7 @@ pub(crate) fn recv(fd: RawFd, len: usize, flags: c_int) -> Result<Vec<u8>, Errno
     Ok(bytes)
 }
 
-/// `send(2)`.
+/// Executes `send(2)`.
 pub(crate) fn send(fd: RawFd, bytes: &[u8], flags: c_int) -> Result<usize, Errno> {
     let mut bytes = bytes.to_vec();
     let mut slices = [IoSliceMut::new(&mut bytes)];
@@ -141,18 +141,19 @@ impl Socket {
         recv(self.fd, len, flags)
     }
 
-    /// `shutdown(2)`.
+    /// Executes `shutdown(2)`.
     pub(crate) fn shutdown(&self, how: c_int) {
         with_stream(self.fd, |stream| stream.shutting(self.fd, how));
         fake::shutdown(self.fd, how);
     }
 
-    /// What is called in the hooks when only the kernel can do what the program is about to ask.
+    /// Has the connection fall back to TCP, as the hooks do before a call that only the kernel can
+    /// make.
     pub(crate) fn leave(&self) {
         with_stream(self.fd, |stream| stream.leave(self.fd, crate::reason::Reason::Option));
     }
 
-    /// Whether memory carries both directions.
+    /// Returns whether memory carries both directions.
     pub(crate) fn is_in_memory(&self) -> bool {
         with_stream(self.fd, |stream| {
             stream.link().is_some_and(|end| {
@@ -161,12 +162,12 @@ impl Socket {
         })
     }
 
-    /// Whether memory carries what it sends.
+    /// Returns whether memory carries the outgoing direction.
     pub(crate) fn is_in_memory_out(&self) -> bool {
         with_stream(self.fd, |it| it.link().is_some_and(|end| end.carrier_out() == Carrier::Memory))
     }
 
-    /// What `poll(2)` says of it at once.
+    /// Returns the events that `poll(2)` reports at once.
     pub(crate) fn ready(&self, events: c_short) -> c_short {
         let mut set = [pollfd { fd: self.fd, events, revents: 0 }];
         poll_all(&mut set, Some(0));
@@ -174,7 +175,7 @@ impl Socket {
     }
 }
 
-/// `poll(2)` with a limit in nanoseconds.
+/// Executes `poll(2)` with a limit in nanoseconds.
 pub(crate) fn poll_all(set: &mut [pollfd], limit: Option<u64>) -> c_int {
     let kernel = |set: &mut [pollfd], limit: Option<u64>| {
         Host::poll_as_program(set, limit.map(crate::wait::timespec).as_ref())
@@ -182,7 +183,7 @@ pub(crate) fn poll_all(set: &mut [pollfd], limit: Option<u64>) -> c_int {
     poll::poll(set, limit, &mut { kernel }).unwrap_or_else(|| kernel(set, limit))
 }
 
-/// An epoll instance of the program's.
+/// An epoll instance of the program.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) fd: RawFd,
@@ -202,7 +203,7 @@ impl Program {
     }
 }
 
-/// `epoll_ctl(2)`.
+/// Executes `epoll_ctl(2)`.
 pub(crate) fn control(
     epoll: RawFd,
     operation: c_int,
@@ -216,12 +217,12 @@ pub(crate) fn control(
     if done == 0 { Ok(()) } else { Err(errno::last()) }
 }
 
-/// `epoll_wait(2)` with a limit in nanoseconds: data and events.
+/// Executes `epoll_wait(2)` with a limit in nanoseconds. Returns data and events.
 pub(crate) fn wait(epoll: RawFd, limit: Option<u64>) -> Result<Vec<(u64, u32)>, Errno> {
     wait_for::<8>(epoll, limit)
 }
 
-/// The same with a list that is so long.
+/// Waits with a list of `N` events.
 pub(crate) fn wait_for<const N: usize>(
     epoll: RawFd,
     limit: Option<u64>,
@@ -248,13 +249,13 @@ impl Instance {
         control(self.fd, libc::EPOLL_CTL_DEL, socket.fd, 0, 0)
     }
 
-    /// What it reports at once.
+    /// Returns the events that the instance reports at once.
     pub(crate) fn now(&self) -> Vec<(u64, u32)> {
         wait(self.fd, Some(0)).expect("events")
     }
 }
 
-/// One of its UDP sockets, bound to a port of its own.
+/// A UDP socket of the program, bound to a port of its own.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
     pub(crate) fd: RawFd,
@@ -276,7 +277,7 @@ impl Program {
     }
 }
 
-/// `sendto(2)`.
+/// Executes `sendto(2)`.
 pub(crate) fn send_to(fd: RawFd, to: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     let [to, _] = fake::addresses(to);
     let mut copy = bytes.to_vec();
@@ -286,14 +287,14 @@ pub(crate) fn send_to(fd: RawFd, to: RawFd, bytes: &[u8]) -> Result<usize, Errno
     sent.unwrap_or_else(|| fake::send_to(fd, to, bytes))
 }
 
-/// Does something with a UDP socket of the program's.
+/// Calls `act` with a UDP socket of the program.
 pub(crate) fn with_datagram<R>(fd: RawFd, act: impl FnOnce(&Datagram) -> R) -> R {
     let held = sockets::find(fd).expect("a socket of ours");
     let Kind::Datagram(datagram) = &*held else { panic!("no UDP socket") };
     act(datagram)
 }
 
-/// `recvfrom(2)`: the port that a datagram is from, and what is in it.
+/// Executes `recvfrom(2)`. Returns the sender's port and the bytes.
 pub(crate) fn recv_from(fd: RawFd, flags: c_int) -> Result<(u16, Vec<u8>), Errno> {
     let mut bytes = [0; 2_048];
     let mut by_kernel = None;
@@ -334,8 +335,8 @@ impl UdpSocket {
         recv_from(self.fd, libc::MSG_DONTWAIT)
     }
 
-    /// How many datagrams have come to it by memory.
-    pub(crate) fn received_by_memory(&self) -> u64 {
+    /// Returns how many datagrams the socket has received through memory.
+    pub(crate) fn received_through_memory(&self) -> u64 {
         with_datagram(self.fd, |it| it.known_inbox().map_or(0, Inbox::received))
     }
 }

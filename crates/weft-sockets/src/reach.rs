@@ -1,36 +1,36 @@
-//! Every way of reaching a connection of ours: the system calls of x86-64 Linux by their numbers,
-//! and the functions of the C library that make system calls inside themselves.
+//! Every way to reach a connection that Weft carries: the system calls of x86-64 Linux by number,
+//! and the functions of the C library that make system calls internally.
 //!
-//! This is data. `dispatch` asks it for the numbers, the tests hold it against the kernel's list,
-//! and WAYS.md at the root is written from it (`cargo xtask ways`).
+//! This is a table. `dispatch` looks up numbers in it, tests compare it with the kernel's list, and
+//! `cargo xtask ways` writes WAYS.md from it.
 
 use crate::limits::CALL_NUMBERS_MAX;
 
-/// What a call can do to a descriptor or a mapping of ours.
+/// What a call can do to a known descriptor or a mapping of Weft's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Nothing that matters.
     Stays,
-    /// It is seen: the hook of the same meaning does it.
+    /// It is hooked: the hook of the same meaning executes it.
     Seen,
-    /// It is seen, and the connections that it reaches go to TCP before it is made.
+    /// It is hooked, and the connections that it reaches fall back to TCP first.
     Leaves,
-    /// It is refused, so that programs do without.
+    /// It is refused, so that programs do without it.
     Refused,
-    /// It is about the whole process.
+    /// It concerns the whole process.
     Process,
 }
 
-/// System calls of which the same is true.
+/// System calls with the same entry.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(crate) reach: Reach,
-    #[cfg_attr(not(test), allow(dead_code))] // For WAYS.md.
+    #[cfg_attr(not(test), allow(dead_code))] // The text is for WAYS.md.
     pub(crate) how: &'static str,
     pub(crate) calls: &'static [(u16, &'static str)],
 }
 
-/// What each number can do; of numbers without an entry it is [`Reach::Stays`].
+/// The entry of each number; [`Reach::Stays`] for numbers that the table does not have.
 pub(crate) const REACH: [Reach; CALL_NUMBERS_MAX] = {
     let mut reach = [Reach::Stays; CALL_NUMBERS_MAX];
     let mut group = 0;
@@ -46,7 +46,7 @@ pub(crate) const REACH: [Reach; CALL_NUMBERS_MAX] = {
     reach
 };
 
-/// The system calls, grouped.
+/// The system calls, in groups.
 pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     Calls {
         reach: Reach::Seen,
@@ -161,7 +161,7 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Seen,
-        how: "from here on calls by hand are seen, of which `pidfd_getfd` may be one",
+        how: "Weft watches calls by hand from here on, because a `pidfd_getfd` may be among them",
         calls: &[(434, "pidfd_open")],
     },
     Calls {
@@ -548,13 +548,13 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
 ];
 
-/// Functions of the C library of which the same is true.
+/// Functions of the C library with the same entry.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Functions {
     pub(crate) reach: Reach,
     pub(crate) how: &'static str,
-    /// Whether there is a hook of each one's name.
+    /// Whether each function has a hook of its name.
     pub(crate) hooked: bool,
     pub(crate) names: &'static [&'static str],
 }

@@ -1,8 +1,9 @@
-//! What carries a connection, and why: for the counters that `weft stat` shows, and, with
-//! `WEFT_LOG=info`, in one line on standard error for each connection, and each socket's datagrams.
+//! Records what carries a connection, and why: for the counters of `weft stat`, and, with
+//! `WEFT_LOG=info`, as one line on standard error for each connection and for each socket's
+//! datagrams.
 //!
-//! A line is written where no lock is held, and the data path is past: where a connection begins,
-//! where a receiver has waited, or at the latest where it is closed.
+//! A line is written where no lock is held and off the data path: where a connection begins, where
+//! a receiver has waited, or at the latest when the socket is closed.
 
 use std::io::{Cursor, Write as _};
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use crate::limits::LOG_LINE_MAX;
 use crate::settings::wants_log;
 use crate::{errno, identity};
 
-/// What is to be logged of a connection, once.
+/// The log line of a connection, which is written once.
 #[derive(Debug)]
 pub(crate) struct LogOnce(AtomicU32);
 
@@ -31,13 +32,13 @@ impl LogOnce {
         Self(AtomicU32::new(NOTHING))
     }
 
-    /// It is the kernel's from here on.
+    /// Notes why the kernel carries the connection from here on.
     pub(crate) fn note(&self, why: Reason) {
         let (before, now) = (NOTHING, why as u32);
         let _ = self.0.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Logs what is known by now. The last chance is `at_last`.
+    /// Logs what is known by now, if it is enough. `at_last` says that this is the last chance.
     pub(crate) fn write(&self, fd: RawFd, end: Option<&End>, at_last: bool) {
         if !wants_log() {
             return;
@@ -56,7 +57,7 @@ impl LogOnce {
         };
         if self.0.compare_exchange(known, LOGGED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let ends = end.map(|end| end.tuple().addresses()).or_else(|| addresses(fd));
-            // Of one that is over the kernel knows this end alone.
+            // The kernel has no peer address of a connection that is over.
             match ends {
                 Some((one, other)) => write_connection(Some(one), Some(other), why),
                 None => write_connection(own_address(fd), None, why),
@@ -65,14 +66,14 @@ impl LogOnce {
     }
 }
 
-/// Logs a connection that is the kernel's from the start.
+/// Logs a connection that the kernel carries from the start.
 pub(crate) fn log(ends: (SocketAddr, SocketAddr), why: Reason) {
     if wants_log() {
         write_connection(Some(ends.0), Some(ends.1), Some(why));
     }
 }
 
-/// Logs a connection just accepted that stays the kernel's because those before it were brief.
+/// Logs an accepted connection that stays on TCP because earlier ones were brief.
 pub(crate) fn log_brief(fd: RawFd) {
     if wants_log()
         && let Some(ends) = addresses(fd)
@@ -81,14 +82,14 @@ pub(crate) fn log_brief(fd: RawFd) {
     }
 }
 
-/// The line of a connection: its ends, as far as they are known, and why it is the kernel's, unless
-/// it is in shared memory.
+/// Writes the line of a connection: the known ends, and why the kernel carries it, unless it is in
+/// shared memory.
 fn write_connection(one: Option<SocketAddr>, other: Option<SocketAddr>, why: Option<Reason>) {
     write_line("connection", [("of", one), ("with", other)], why.map(|why| ("tcp", why.text())));
 }
 
-/// A line: what it is about, its ends, as far as they are known, and what carries it and why,
-/// unless that is shared memory.
+/// Writes a line: the subject, the known ends, and what carries it and why, unless it is in shared
+/// memory.
 #[cold]
 pub(crate) fn write_line(
     what: &str,
@@ -110,7 +111,7 @@ pub(crate) fn write_line(
     });
 }
 
-/// Logs once that no send is deferred, because memory cannot be protected here.
+/// Logs once that no send is deferred, because userfaultfd is not available.
 pub(crate) fn log_unprotected(why: Errno) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if wants_log() && !LOGGED.swap(true, Ordering::Relaxed) {
@@ -120,7 +121,7 @@ pub(crate) fn log_unprotected(why: Errno) {
     }
 }
 
-/// A line of this process, of what is written into it; what is longer than a line is cut.
+/// Logs a line of this process, truncated to the maximal length.
 pub(crate) fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::Result<()>) {
     if !wants_log() {
         return;
@@ -132,7 +133,7 @@ pub(crate) fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::R
     let _ = text(&mut cursor);
     let len = usize::try_from(cursor.position()).unwrap_or(0);
     line[len] = b'\n';
-    // One write, so that lines of several processes do not mix. Nobody to tell if it fails.
+    // A single write keeps lines of several processes apart. A failure cannot be reported.
     let _ = rustix::io::write(rustix::stdio::stderr(), &line[..=len]);
     errno::set_raw(before);
 }

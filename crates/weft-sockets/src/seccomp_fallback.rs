@@ -1,7 +1,7 @@
-//! A process that gives up system calls (seccomp(2)) would be killed for one of ours. So when it is
-//! about to, everything goes back to the kernel, and the hooks do nothing from then on but call the
-//! next library's function; except that bytes which have come into memory, and have not been read,
-//! are read from there, which takes no system call.
+//! The fallback of a process that gives up system calls (seccomp(2)): it would be killed for one of
+//! Weft's. Before it does so everything returns to the kernel, and from then on the hooks only call
+//! the next library's function. One exception: unread bytes in memory are still read from there,
+//! which takes no system call.
 
 use std::io::Write as _;
 use std::os::fd::RawFd;
@@ -15,16 +15,16 @@ use crate::reason::{self, Reason};
 use crate::sockets::{self, Kind};
 use crate::{by_hand, epoll, errno, identity, mode, remote, shared_files};
 
-/// To be called before the program gives up any system call.
+/// Enters the fallback, before the program gives up any system call.
 pub(crate) fn enter() {
     enter_for(Reason::Seccomp);
     mode::give_up_calls();
 }
 
-/// The same for another reason.
+/// Enters the fallback for another reason.
 pub(crate) fn enter_for(why: Reason) {
     let before = errno::get();
-    leave_all(why); // While the reason can still be counted.
+    leave_all(why); // Counting the reason needs the registry.
     by_hand::give_up();
     if mode::enter_fallback() {
         weft_sys::never_defer();
@@ -36,8 +36,8 @@ pub(crate) fn enter_for(why: Reason) {
     errno::set_raw(before);
 }
 
-/// From here on all connections of this process are the kernel's: something is used that can reach
-/// them unseen. With `WEFT_LOG=info` one line says why.
+/// Keeps all connections of this process on TCP from here on, because it uses something that can
+/// reach them unseen. With `WEFT_LOG=info` one line says why.
 #[cold]
 pub(crate) fn keep_on_tcp(why: &str) {
     if !mode::enabled() || identity::is_borrowed() {
@@ -47,7 +47,7 @@ pub(crate) fn keep_on_tcp(why: &str) {
     enter_for(Reason::ByHand);
 }
 
-/// Has every connection go on over TCP.
+/// Has every connection fall back to TCP.
 pub(crate) fn leave_all(why: Reason) {
     if !mode::enabled() {
         return;
@@ -60,14 +60,14 @@ pub(crate) fn leave_all(why: Reason) {
     }
 }
 
-/// Forgets a socket of which nothing is left to be read.
+/// Forgets a socket without unread data in memory.
 pub(crate) fn release(fd: RawFd) {
     let Some(held) = sockets::find(fd) else { return };
     if let Kind::Stream(stream) = &*held {
         stream.disown_remote();
     }
     match &*held {
-        Kind::Stream(stream) if stream.has_rest() => stream.enter_fallback(fd),
+        Kind::Stream(stream) if stream.has_unread() => stream.enter_fallback(fd),
         Kind::Stream(stream) => {
             stream.enter_fallback(fd);
             drop(sockets::remove(fd));

@@ -1,4 +1,4 @@
-//! What the environment says, read once.
+//! Settings from the environment, read once.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,8 +10,8 @@ use weft_sys::{SectionOnce, Spin};
 
 use crate::identity;
 
-/// Reads the environment. To be called before the program runs: some, such as nginx, take their
-/// environment for their own. Whether it wants anything carried.
+/// Reads the environment, before the program runs: some programs, such as nginx, overwrite it.
+/// Returns whether connections may be carried.
 pub(crate) fn read() -> bool {
     directory();
     flow();
@@ -20,26 +20,26 @@ pub(crate) fn read() -> bool {
     between_hosts();
     ring();
     by_hand();
-    drop(Spin::new()); // The first one reads WEFT_WAIT, which a handler must not interrupt.
+    drop(Spin::new()); // The first one reads WEFT_WAIT, which must not happen in a signal handler.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     !off && rules().is_some()
 }
 
-/// Where the shared files are.
+/// Returns the directory of the shared files.
 pub(crate) fn directory() -> &'static Path {
     DIRECTORY.get_or_init(weft_stream::directory)
 }
 
 static DIRECTORY: SectionOnce<PathBuf> = SectionOnce::new();
 
-/// As [`read`] in the unit tests: nobody else's files are shared.
+/// Reads the environment for the unit tests, whose shared files are their own.
 #[cfg(test)]
 pub(crate) fn begin_test(directory: &Path) -> bool {
     DIRECTORY.set(directory.to_owned()).expect("the first to ask");
     read()
 }
 
-/// Whether `WEFT_LOG` asks for a line about each connection.
+/// Returns whether `WEFT_LOG` asks for a line about each connection.
 pub(crate) fn wants_log() -> bool {
     static WANTED: SectionOnce<bool> = SectionOnce::new();
     *WANTED.get_or_init(|| {
@@ -48,7 +48,7 @@ pub(crate) fn wants_log() -> bool {
     })
 }
 
-/// What put Weft in front of this program: `NAME=value` of each of its variables.
+/// Returns the variables that preload Weft into this program, each as `NAME=value`.
 pub(crate) fn variables() -> &'static [CString] {
     static VARIABLES: SectionOnce<Vec<CString>> = SectionOnce::new();
     VARIABLES.get_or_init(|| {
@@ -61,21 +61,21 @@ pub(crate) fn variables() -> &'static [CString] {
     })
 }
 
-/// What `WEFT_SOCKETS_ZCOPY` says of long messages.
+/// The setting `WEFT_SOCKETS_ZCOPY` for long messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ZeroCopy {
-    /// `auto`: pulled by the receiver where that is faster; the default.
+    /// `auto`: the receiver copies from the sender's memory where that is faster; the default.
     Auto,
     /// `off`: always through the ring.
     Off,
-    /// `sync`: always pulled, where it is possible.
+    /// `sync`: the receiver always copies from the sender's memory, if possible.
     Sync,
-    /// `async`: likewise, and the call does not wait for that; where the program writes to its
-    /// buffers too early, as `auto`.
+    /// `async`: like `sync`, but the call returns before the copy; for a program that writes to its
+    /// buffers too early, like `auto`.
     Async,
 }
 
-/// Whether and when long messages are not copied twice.
+/// Returns the setting for long messages.
 pub(crate) fn zero_copy() -> ZeroCopy {
     static ZERO_COPY: SectionOnce<ZeroCopy> = SectionOnce::new();
     *ZERO_COPY.get_or_init(|| match std::env::var("WEFT_SOCKETS_ZCOPY").as_deref() {
@@ -86,16 +86,16 @@ pub(crate) fn zero_copy() -> ZeroCopy {
     })
 }
 
-/// What becomes of io_uring.
+/// The setting for io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ring {
-    /// Programs get an error that they may have none, and do without: the default.
+    /// Programs get the error that rings are disabled, and do without: the default.
     Refused,
-    /// They may, and the process stays on TCP from then on.
+    /// Programs may use rings, and the process stays on TCP from then on.
     Tcp,
 }
 
-/// What `WEFT_SOCKETS_IO_URING` says of io_uring: `refuse` or `tcp`.
+/// Returns the setting `WEFT_SOCKETS_IO_URING`: `refuse` or `tcp`.
 pub(crate) fn ring() -> Ring {
     static RING: SectionOnce<Ring> = SectionOnce::new();
     *RING.get_or_init(|| match std::env::var("WEFT_SOCKETS_IO_URING").as_deref() {
@@ -104,16 +104,16 @@ pub(crate) fn ring() -> Ring {
     })
 }
 
-/// What becomes of system calls that the program makes by hand.
+/// The setting for system calls that the program makes by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByHand {
-    /// The kernel reports them; where it does not, the process stays on TCP: the default.
+    /// The kernel reports them; if it cannot, the process stays on TCP: the default.
     Watch,
-    /// There are none.
+    /// The program makes none.
     Trust,
 }
 
-/// What `WEFT_SOCKETS_BY_HAND` says of calls by hand: `watch` or `trust`.
+/// Returns the setting `WEFT_SOCKETS_BY_HAND`: `watch` or `trust`.
 pub(crate) fn by_hand() -> ByHand {
     static BY_HAND: SectionOnce<ByHand> = SectionOnce::new();
     *BY_HAND.get_or_init(|| match std::env::var("WEFT_SOCKETS_BY_HAND").as_deref() {
@@ -122,8 +122,8 @@ pub(crate) fn by_hand() -> ByHand {
     })
 }
 
-/// Whether connections to other hosts go over verbs, where no rule says so: what
-/// `WEFT_SOCKETS_BETWEEN_HOSTS` says, `tcp` or `verbs`.
+/// Returns whether connections to other hosts go over verbs where no rule decides:
+/// `WEFT_SOCKETS_BETWEEN_HOSTS`, `tcp` or `verbs`.
 fn between_hosts() -> bool {
     static VERBS: SectionOnce<bool> = SectionOnce::new();
     *VERBS.get_or_init(|| {
@@ -131,30 +131,31 @@ fn between_hosts() -> bool {
     })
 }
 
-/// Whether a connection goes over verbs: to another host as the user wants it, on one host only if
-/// a rule says so.
+/// Returns whether a connection goes over verbs: to another host as configured, on this host only
+/// if a rule says so.
 pub(crate) fn wants_verbs(role: Role, address: std::net::SocketAddr, is_local: bool) -> bool {
     let otherwise = between_hosts() && !is_local;
     rules().is_some_and(|rules| rules.wants_verbs(role, identity::program(), address, otherwise))
 }
 
-/// The rules; `None` if they are wrong, which `weft run` has reported.
+/// Returns the rules; `None` if they are invalid, which `weft run` has reported.
 fn rules() -> Option<&'static Rules> {
     static RULES: SectionOnce<Option<Rules>> = SectionOnce::new();
     RULES.get_or_init(|| Rules::from_environment().ok()).as_ref()
 }
 
-/// Whether the rules let a connection leave TCP.
+/// Returns whether the rules let a connection leave TCP.
 pub(crate) fn allows(role: Role, address: std::net::SocketAddr) -> bool {
     rules().is_some_and(|rules| rules.allows(role, identity::program(), address))
 }
 
-/// Whether a rule says that a connection is to leave TCP, however brief it is.
+/// Returns whether a rule says that a connection leaves TCP even if it is brief.
 pub(crate) fn wants_memory(role: Role, address: std::net::SocketAddr) -> bool {
     rules().is_some_and(|rules| rules.wants_memory(role, identity::program(), address))
 }
 
-/// The flow control of connections made here; that of others is their connectors' choice.
+/// Returns the flow control of connections that this process opens. For accepted ones the connector
+/// decides.
 pub(crate) fn flow() -> Flow {
     static FLOW: SectionOnce<Flow> = SectionOnce::new();
     *FLOW.get_or_init(|| {

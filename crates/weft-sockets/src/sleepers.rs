@@ -1,19 +1,19 @@
-//! Threads that sleep in epoll instances, as those see them who take what the sleepers wait for.
+//! Lets readers and writers notify threads that sleep in epoll instances.
 //!
-//! The instances follow the notes that are left here; [`follow_by`] says where.
+//! The module `epoll` registers a function that rechecks its instances ([`follow_by`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// What is known of the threads that sleep.
+/// The threads that sleep in epoll instances.
 struct Sleepers {
     /// How often a reader has taken a wakeup that an instance may wait for.
     taken: AtomicU64,
-    /// Threads that sleep in instances of this process.
+    /// Number of threads that sleep in instances of this process.
     asleep: AtomicU32,
-    /// All instances are to be rechecked.
+    /// Whether a recheck of all instances has been requested.
     is_noted: AtomicBool,
-    /// What rechecks them.
+    /// The function that rechecks them.
     follow: OnceLock<fn()>,
 }
 
@@ -46,8 +46,8 @@ impl Sleepers {
         }
     }
 
-    /// A handler of a signal may have interrupted its own thread while that had a lock: the thread
-    /// that has it does this afterwards.
+    /// Requests a recheck of all instances. The thread that holds their lock may be this one,
+    /// interrupted by a signal handler; then it rechecks them afterwards.
     #[cold]
     fn recheck_all(&self) {
         self.is_noted.store(true, Ordering::SeqCst);
@@ -62,56 +62,56 @@ impl Sleepers {
     }
 }
 
-/// There are instances from here on, and this function follows notes.
+/// Registers the function that handles recheck requests, when there is an instance.
 pub(crate) fn follow_by(follow: fn()) {
     SLEEPERS.follow.get_or_init(|| follow);
 }
 
-/// How often a wakeup has been taken: a wait that has seen it looks at everything.
+/// Returns how often a wakeup has been taken. A wait that finds a new number checks all sockets.
 pub(crate) fn taken() -> u64 {
     SLEEPERS.taken.load(Ordering::SeqCst)
 }
 
-/// A thread is about to sleep, and looks once more before it does.
+/// Counts a thread that is about to sleep; it must check once more afterwards.
 pub(crate) fn settle_down() {
     SLEEPERS.settle_down();
 }
 
-/// A thread has slept.
+/// Ends the count of a thread that has slept.
 pub(crate) fn rise() {
     SLEEPERS.rise();
 }
 
-/// This is a child just born: those who sleep are the parent's.
+/// Resets the count in a forked child: the sleepers are the parent's.
 pub(crate) fn forked() {
     SLEEPERS.asleep.store(0, Ordering::Relaxed);
 }
 
-/// A wakeup has been taken from a socket by a thread that reads from it: no event will tell of what
-/// the wakeup was for.
+/// Records that a reader has taken a wakeup from a socket. The kernel does not report the event
+/// behind it any more.
 pub(crate) fn wakeup_taken() {
     SLEEPERS.wakeup_taken();
 }
 
-/// A writer has found no room in a socket for which a thread may sleep. Room may have come before
-/// the peer knew that it was wanted, and the peer may read nothing more.
+/// Records that a writer has found no room in a socket for which a thread may sleep. Room may have
+/// come before the peer knew that it was wanted, and the peer may stop reading.
 #[cold]
 pub(crate) fn room_is_wanted() {
     SLEEPERS.wakeup_taken();
 }
 
-/// The last of what waited in memory, and was announced, has been read.
+/// Records that all announced data in memory has been read.
 #[cold]
 pub(crate) fn read_out() {
     SLEEPERS.recheck_all();
 }
 
-/// Whether all instances are to be rechecked.
+/// Returns whether a recheck of all instances has been requested.
 pub(crate) fn is_noted() -> bool {
     SLEEPERS.is_noted.load(Ordering::SeqCst)
 }
 
-/// They are about to be.
+/// Clears the request, before the recheck.
 pub(crate) fn take_note() {
     SLEEPERS.take_note();
 }
@@ -126,27 +126,27 @@ mod tests {
     static OWN: Sleepers = Sleepers::new();
 
     fn follow() {
-        assert!(OWN.is_noted.load(Ordering::SeqCst), "there is a note to follow");
+        assert!(OWN.is_noted.load(Ordering::SeqCst), "a recheck has been requested");
         OWN.take_note();
         FOLLOWED.fetch_add(1, Ordering::Relaxed);
     }
 
     #[test]
-    fn instances_are_rechecked_for_sleepers_and_for_what_was_announced() {
+    fn instances_are_rechecked_for_sleepers_and_announcements() {
         OWN.recheck_all();
-        assert!(OWN.is_noted.load(Ordering::SeqCst), "nobody follows before there is an instance");
+        assert!(OWN.is_noted.load(Ordering::SeqCst), "no function is registered yet");
         OWN.follow.set(follow).expect("the first");
         OWN.recheck_all();
         assert_eq!(FOLLOWED.load(Ordering::Relaxed), 1);
         OWN.wakeup_taken();
         let taken = OWN.taken.load(Ordering::SeqCst);
-        assert_eq!((taken, FOLLOWED.load(Ordering::Relaxed)), (1, 1), "nobody sleeps");
+        assert_eq!((taken, FOLLOWED.load(Ordering::Relaxed)), (1, 1), "no thread sleeps");
         OWN.settle_down();
         OWN.wakeup_taken();
         OWN.wakeup_taken();
         assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3);
         OWN.rise();
         OWN.wakeup_taken();
-        assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3, "nobody sleeps any more");
+        assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3, "no thread sleeps any more");
     }
 }

@@ -1,5 +1,5 @@
-//! The program's sockets: which descriptors are TCP or UDP sockets of ours, asked first and without
-//! a lock.
+//! The table of the program's TCP and UDP sockets that Weft knows. Hooks ask it first, and it takes
+//! no lock.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU32;
@@ -10,9 +10,10 @@ use crate::table::{self, Listed, Place, Table};
 
 static SOCKETS: Table<Kind> = Table::new();
 
-/// A socket of ours.
+/// A known socket.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Almost all are the large one, and they are looked at often.
+// Almost all are of the large variant, and the hooks access them often.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Kind {
     /// TCP.
     Stream(Stream),
@@ -21,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// How many epoll instances watch it.
+    /// Returns how many epoll instances watch the socket.
     pub(crate) fn watches(&self) -> &AtomicU32 {
         match self {
             Self::Stream(stream) => stream.watches(),
@@ -29,7 +30,7 @@ impl Kind {
         }
     }
 
-    /// How many epoll instances announce what waits for it in memory.
+    /// Returns how many epoll instances announce the socket's data in memory.
     pub(crate) fn announced(&self) -> &AtomicU32 {
         match self {
             Self::Stream(stream) => stream.announced(),
@@ -54,44 +55,44 @@ impl Listed for Kind {
 /// A reference to a socket.
 pub(crate) type Held = table::Held<Kind>;
 
-/// The socket `fd`, if it is ours.
+/// Returns the socket of `fd`, if it is known.
 #[inline]
 pub(crate) fn find(fd: RawFd) -> Option<Held> {
     SOCKETS.find(fd)
 }
 
-/// Whether `fd` is a socket of ours, without holding it.
+/// Returns whether `fd` is a known socket, without taking a reference.
 #[inline]
 pub(crate) fn knows(fd: RawFd) -> bool {
     SOCKETS.knows(fd)
 }
 
-/// Every socket of ours in a range.
+/// Returns every known socket in a range.
 pub(crate) fn within(first: u32, last: u32) -> impl Iterator<Item = RawFd> {
     SOCKETS.within(first, last)
 }
 
-/// Every socket of ours.
+/// Returns every known socket.
 pub(crate) fn all() -> impl Iterator<Item = RawFd> {
     SOCKETS.within(0, u32::MAX)
 }
 
-/// `fd`, just opened, is a socket of ours.
+/// Records the new socket `fd`.
 pub(crate) fn install(fd: RawFd, kind: Kind) {
     SOCKETS.install(fd, kind);
 }
 
-/// `copy` is the same socket as `held` from now on.
+/// Records that `copy` is a duplicate of `held`.
 pub(crate) fn share(held: &Held, copy: RawFd) {
     SOCKETS.share(held, copy);
 }
 
-/// All descriptors of `held` stand for something else from now on.
+/// Replaces the state of all descriptors of `held`.
 pub(crate) fn replace(held: &Held, kind: Kind) {
     SOCKETS.replace(held, kind);
 }
 
-/// `fd` is closed, or is about to be. Returns what it was.
+/// Removes `fd`, which is closed or about to be closed. Returns its socket.
 pub(crate) fn remove(fd: RawFd) -> Option<Held> {
     SOCKETS.remove(fd)
 }

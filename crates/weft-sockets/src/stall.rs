@@ -1,28 +1,28 @@
-//! Writers that wait for room where the peer reads nothing.
+//! Detects writers that wait for room while the peer does not read.
 //!
-//! TCP takes more than the rings: its buffers grow to several megabytes in each direction. A
+//! TCP takes more bytes than the rings: its buffers grow to several megabytes in each direction. A
 //! program that sends so much before it reads, to itself or to a peer that waits for something
-//! else, would wait for ever. So a connection without room, of which nothing has been read for
-//! [`STALL_NS`], falls back to TCP.
+//! else, would wait for ever. So a connection without room falls back to TCP if the peer has read
+//! nothing for [`STALL_NS`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// For how long a peer may read nothing while a writer waits. Readers that are merely slow make
-/// shorter pauses.
+/// How long the peer may read nothing while a writer waits, in nanoseconds. The pauses of slow
+/// readers are shorter.
 pub(crate) const STALL_NS: u64 = 1_000_000_000;
 
-/// What a writer without room has last seen.
+/// The last observation of a writer without room.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
-    /// How much the peer had read.
+    /// How many bytes the peer had read.
     read: AtomicU64,
-    /// Since when it has been as much, in nanoseconds; 0: nobody has looked.
+    /// Since when the number has not changed, in nanoseconds; 0 before the first observation.
     since: AtomicU64,
 }
 
 impl Stall {
-    /// A writer finds no room at the time `now`, and the peer has `read` so much. Whether the peer
-    /// has read nothing for too long.
+    /// Records that a writer has no room at the time `now`, and that the peer has `read` so many
+    /// bytes. Returns whether the peer has read nothing for too long.
     pub(crate) fn is_over(&self, read: u64, now: u64) -> bool {
         let before = self.read.swap(read, Ordering::Relaxed);
         let since = self.since.load(Ordering::Relaxed);
@@ -41,9 +41,9 @@ mod tests {
     #[test]
     fn stall_lasts_until_the_peer_reads() {
         let stall = Stall::default();
-        assert!(!stall.is_over(0, 2 * STALL_NS), "it begins with the first look");
+        assert!(!stall.is_over(0, 2 * STALL_NS), "the stall begins with the first observation");
         assert!(!stall.is_over(0, 3 * STALL_NS - 1));
-        assert!(!stall.is_over(1, 3 * STALL_NS), "something was read");
+        assert!(!stall.is_over(1, 3 * STALL_NS), "the peer has read");
         assert!(!stall.is_over(1, 4 * STALL_NS - 1));
         assert!(stall.is_over(1, 4 * STALL_NS));
         assert!(!stall.is_over(2, 5 * STALL_NS));

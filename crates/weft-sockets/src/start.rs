@@ -1,14 +1,15 @@
 //! The library's start and end in a process.
 //!
 //! # Safety
-//! Functions registered with the C library live for ever, and call nothing that it forbids them.
+//! Functions that are registered with the C library stay loaded, and call only what it allows
+//! there.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 
 use rustix::net::{SocketType, sockopt};
 
-use crate::by_hand::{self, Outside};
+use crate::by_hand::{self, Callbacks};
 use crate::datagram::Datagram;
 use crate::descriptor::{Descriptor, is_internet};
 use crate::handover::take_over;
@@ -36,7 +37,7 @@ extern "C" fn begin() {
     if settings::read() {
         mode::enable();
     }
-    by_hand::read(Outside {
+    by_hand::read(Callbacks {
         call: dispatch::call,
         is_fork: dispatch::is_fork,
         keep_on_tcp: seccomp_fallback::keep_on_tcp,
@@ -44,7 +45,8 @@ extern "C" fn begin() {
     if !mode::enabled() {
         return;
     }
-    // SAFETY: the handlers live for ever; `before_fork` brings all locks into a known state.
+    // SAFETY: this library is never unloaded, and `before_fork` brings all locks into a known
+    // state.
     let _ = unsafe {
         libc::pthread_atfork(
             Some(process::before_fork),
@@ -75,7 +77,7 @@ extern "C" fn finish() {
     shared_files::leave();
 }
 
-/// Finds the connections, and the inboxes, of the sockets that the program was started with.
+/// Finds the connections and inboxes of sockets that the program was started with.
 fn inherit() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let names = entries.flatten().map(|entry| entry.file_name());

@@ -1,11 +1,11 @@
-//! A table from descriptors to what is known of the open files that they stand for.
+//! A table from descriptors to the state of the open files that they stand for.
 //!
 //! # Safety
-//! Entries are leaked and used again and again, so that a reference to one is valid for ever. An
-//! entry's content belongs to one open file from [`Table::install`] until the last reference is
-//! given back; the holder of a reference (a descriptor, or a call under way) finds the same content
-//! in it. A look-up takes its reference and then looks whether the table still names the entry: see
-//! [`Slot`], whose model tries this beside closes and opens.
+//! Entries are leaked and reused, so that a reference to one stays valid. An entry's content
+//! belongs to one open file from [`Table::install`] until the last reference is released; the
+//! holder of a reference (a descriptor, or a call in progress) always finds the same content in it.
+//! A look-up takes its reference, and then checks that the table still names the entry: see
+//! [`Slot`], whose model checks this against concurrent closes and opens.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -18,24 +18,23 @@ use weft_sys::{Lock, SignalLock, SignalsHeld, Slot};
 use crate::limits::FDS_MAX;
 use crate::mode;
 
-/// Entries that are made at once.
+/// Number of entries that are mapped at once.
 const MADE_AT_ONCE: usize = 32;
 
-/// What a table is of.
+/// A type of content that has a table.
 pub(crate) trait Listed: Send + Sync + 'static {
-    /// The one table of these.
+    /// Returns the one table of this type.
     fn table() -> &'static Table<Self>
     where
         Self: Sized;
 
-    /// It stands in the table from here on. Once.
+    /// Records the content's own table entry; called once, by [`Table::install`].
     fn placed(&self, place: Place) {
         let _ = place;
     }
 }
 
-/// Where something stands in its table, for itself: its user need not know what else the
-/// table is of.
+/// The table entry of a content, for the content itself. Its users need not know the table's type.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     entry: &'static dyn AnyEntry,
@@ -49,21 +48,21 @@ impl std::fmt::Debug for Place {
 }
 
 impl Place {
-    /// Whether `fd` still stands for it: another thread may have closed the descriptor, and its
-    /// number may stand for something else by now.
+    /// Returns whether `fd` still stands for the content: another thread may have closed the
+    /// descriptor, and its number may stand for another file by now.
     pub(crate) fn is_at(&self, fd: RawFd) -> bool {
         let cell = usize::try_from(fd).ok().and_then(|fd| self.cells.get(fd));
         cell.is_some_and(|cell| ptr::addr_eq(cell.load(Ordering::Acquire), self.entry))
     }
 
-    /// Holds it, if `fd` still stands for it.
+    /// Takes a reference, if `fd` still stands for the content.
     pub(crate) fn keep_at(&self, fd: RawFd) -> Option<Kept> {
         let kept = self.entry.hold().then_some(Kept(self.entry))?;
         self.is_at(fd).then_some(kept)
     }
 }
 
-/// A reference to an entry, whatever is in it.
+/// A reference to an entry of any type.
 pub(crate) struct Kept(&'static dyn AnyEntry);
 
 impl std::fmt::Debug for Kept {
@@ -74,20 +73,20 @@ impl std::fmt::Debug for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: the hold that this stands for.
+        // SAFETY: this value owns one reference, and is being dropped.
         unsafe { self.0.release() };
     }
 }
 
-/// An entry, whatever is in it.
+/// An entry of any type.
 trait AnyEntry: Sync {
-    /// Holds it. `false`: there is nothing in it.
+    /// Takes a reference. Returns `false` if the entry is empty.
     fn hold(&self) -> bool;
 
-    /// Gives back a hold.
+    /// Releases a reference.
     ///
     /// # Safety
-    /// The caller has it, and does not use it any more.
+    /// The caller owns the reference, and does not use it any more.
     unsafe fn release(&'static self);
 }
 
@@ -97,38 +96,38 @@ impl<T: Listed> AnyEntry for Entry<T> {
     }
 
     unsafe fn release(&'static self) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller owns the reference that it releases.
         if let Some(content) = unsafe { self.content.release() } {
             T::table().retire(self, content);
         }
     }
 }
 
-/// A table from descriptors. Reading it takes no lock.
+/// A table from descriptors to contents. Reading it takes no lock.
 pub(crate) struct Table<T: 'static> {
-    /// Each NULL, or the entry of a descriptor.
+    /// For each descriptor NULL, or its entry.
     cells: [AtomicPtr<()>; FDS_MAX],
-    /// Held while something new is put into the table.
+    /// Held while a new content is put into the table.
     opening: SignalLock<()>,
-    /// Entries that no descriptor has. Its holder gets no signals.
+    /// Entries without a descriptor. A thread that holds the lock has signals blocked.
     spare: Lock<Spare<T>>,
-    /// No descriptor from here on has ever been in the table.
+    /// No descriptor from this number on has ever been in the table.
     end: AtomicU32,
 }
 
-/// What is known of an open file; descriptors that `dup(2)` made share it.
+/// The state of an open file; duplicates made by `dup(2)` share it.
 struct Entry<T> {
-    /// Held by each descriptor and each call that has it.
+    /// Each descriptor and each call that uses the content holds a reference.
     content: Slot<T>,
-    /// Descriptors that have it.
+    /// Number of descriptors.
     fds: AtomicU32,
-    /// The next spare one, of an entry that is spare.
+    /// The next entry in the list of spare ones.
     next: AtomicPtr<Self>,
 }
 
-/// Entries that no descriptor has: a list through themselves, and such as never had one. A handler
-/// that opens or closes a socket may have interrupted the program's allocator, so they are not the
-/// allocator's.
+/// Entries without a descriptor: a linked list of used ones, and a slice of new ones. They do not
+/// come from the heap, because a signal handler that opens or closes a socket may have interrupted
+/// the program's allocator.
 struct Spare<T: 'static> {
     first: Option<&'static Entry<T>>,
     fresh: &'static [Entry<T>],
@@ -141,10 +140,10 @@ impl<T> Spare<T> {
         self.first = Some(entry);
     }
 
-    /// `None` if there is no memory.
+    /// Takes an entry. `None` if there is no memory.
     fn pop(&mut self) -> Option<&'static Entry<T>> {
         if let Some(entry) = self.first {
-            // SAFETY: NULL, or an entry, which is never freed.
+            // SAFETY: the pointer is NULL or an entry, which is never freed.
             self.first = unsafe { entry.next.load(Ordering::Relaxed).as_ref() };
             return Some(entry);
         }
@@ -160,22 +159,22 @@ impl<T> Spare<T> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let len = MADE_AT_ONCE * size_of::<Entry<T>>();
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        // SAFETY: the kernel chooses the address of the new mapping.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
         let start: *mut Entry<T> = start.ok()?.cast();
         for at in 0..MADE_AT_ONCE {
-            // SAFETY: within the mapping, whose pages are aligned for anything.
+            // SAFETY: `at` is below the number of entries in the new mapping.
             let place = unsafe { start.add(at) };
-            // SAFETY: within the mapping, whose pages are aligned for anything, and nobody else
-            // knows it.
+            // SAFETY: the place is inside the new mapping, aligned, and not yet known to any other
+            // thread.
             unsafe { place.write(Entry::new()) };
         }
-        // SAFETY: all are written, and the mapping stays for ever.
+        // SAFETY: all entries have been written, and the mapping is never unmapped.
         Some(unsafe { std::slice::from_raw_parts(start, MADE_AT_ONCE) })
     }
 }
 
-/// A reference to an entry.
+/// A reference to an entry with its content.
 pub(crate) struct Held<T: Listed>(&'static Entry<T>);
 
 impl<T: Listed + std::fmt::Debug> std::fmt::Debug for Held<T> {
@@ -188,9 +187,9 @@ impl<T: Listed> Deref for Held<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: held, until this is dropped.
+        // SAFETY: this value owns a reference until it is dropped.
         let content = unsafe { self.0.content.get() };
-        let Some(content) = content else { unreachable!("an entry that is held has a content") };
+        let Some(content) = content else { unreachable!("a referenced entry has a content") };
         content
     }
 }
@@ -198,25 +197,25 @@ impl<T: Listed> Deref for Held<T> {
 impl<T: Listed> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the hold that this stands for.
+        // SAFETY: this value owns one reference, and is being dropped.
         unsafe { self.0.release() };
     }
 }
 
 impl<T: Listed> Held<T> {
-    /// How many descriptors of this process stand for it.
+    /// Returns how many descriptors of this process stand for the file.
     pub(crate) fn descriptors(&self) -> u32 {
         self.0.fds.load(Ordering::Acquire)
     }
 
-    /// The same for another holder.
+    /// Takes another reference.
     pub(crate) fn again(&self) -> Self {
-        // SAFETY: held by this.
+        // SAFETY: this value owns a reference, so the content is there.
         unsafe { self.0.content.hold_again() };
         Self(self.0)
     }
 
-    /// Whether both are the same open file.
+    /// Returns whether both are the same open file.
     pub(crate) fn is(&self, other: &Self) -> bool {
         ptr::eq(self.0, other.0)
     }
@@ -244,8 +243,7 @@ impl<T: Listed> Table<T> {
 
     #[cold]
     fn retire(&self, entry: &'static Entry<T>, content: T) {
-        // A process in the seccomp fallback opens no socket, and may not be allowed to hold signals
-        // off.
+        // A process in the fallback opens no socket, and may not be allowed to block signals.
         if !mode::is_in_fallback() {
             let signals = SignalsHeld::begin();
             self.spare.lock().push(entry);
@@ -258,32 +256,33 @@ impl<T: Listed> Table<T> {
         usize::try_from(fd).ok().and_then(|fd| self.cells.get(fd))
     }
 
-    /// What is known of `fd`.
+    /// Returns the content of `fd`.
     #[inline]
     pub(crate) fn find(&self, fd: RawFd) -> Option<Held<T>> {
         let cell = self.cell(fd)?;
         loop {
             let entry: *mut Entry<T> = cell.load(Ordering::Acquire).cast();
-            // SAFETY: NULL, or an entry, which is never freed.
+            // SAFETY: the pointer is NULL or an entry, which is never freed.
             let entry = unsafe { entry.as_ref() }?;
             if !entry.content.hold() {
-                continue; // It was closed in between, and the table names it no more.
+                continue; // The descriptor has just been closed.
             }
             let held = Held(entry);
             if ptr::addr_eq(cell.load(Ordering::Acquire), entry) {
                 return Some(held);
             }
-            // It was closed in between. What the entry is now goes with this if it is the last.
+            // The descriptor has just been closed. `held` may be the last reference to the entry's
+            // new content.
         }
     }
 
-    /// Whether `fd` is in the table, without holding it.
+    /// Returns whether `fd` is in the table, without taking a reference.
     #[inline]
     pub(crate) fn knows(&self, fd: RawFd) -> bool {
         self.cell(fd).is_some_and(|cell| !cell.load(Ordering::Relaxed).is_null())
     }
 
-    /// Puts `fd`, just opened, into the table.
+    /// Puts the new descriptor `fd` into the table.
     pub(crate) fn install(&'static self, fd: RawFd, content: T) {
         let Some(cell) = self.cell(fd) else { return };
         let opening = self.opening.lock();
@@ -293,9 +292,10 @@ impl<T: Listed> Table<T> {
             return drop(self.remove(fd));
         };
         entry.fds.store(1, Ordering::Relaxed);
-        // SAFETY: fresh, or spare, which it is since its last content was taken out.
+        // SAFETY: the entry is new or spare, so its content has been taken out, and this thread
+        // alone has it.
         unsafe { entry.content.fill(content) };
-        // SAFETY: filled, with the descriptor's hold.
+        // SAFETY: the content has just been filled, and the descriptor's reference keeps it.
         if let Some(content) = unsafe { entry.content.get() } {
             content.placed(Place { entry, cells: &self.cells });
         }
@@ -305,17 +305,17 @@ impl<T: Listed> Table<T> {
         abandon::<T>(old.cast());
     }
 
-    /// `copy` stands for the same open file as `held` from now on.
+    /// Records that `copy` is a duplicate of `held`.
     pub(crate) fn share(&self, held: &Held<T>, copy: RawFd) {
         let Some(cell) = self.cell(copy) else { return };
-        std::mem::forget(held.again()); // The descriptor's.
+        std::mem::forget(held.again()); // The descriptor owns this reference.
         held.0.fds.fetch_add(1, Ordering::AcqRel);
         self.note_end(copy);
         let old = cell.swap(ptr::from_ref(held.0).cast_mut().cast(), Ordering::AcqRel);
         abandon::<T>(old.cast());
     }
 
-    /// All descriptors of `held` stand for something else from now on.
+    /// Replaces the content of all descriptors of `held`.
     pub(crate) fn replace(&'static self, held: &Held<T>, content: T) {
         let is_copy = |fd: &RawFd| self.find(*fd).is_some_and(|other| other.is(held));
         let mut copies = self.within(0, u32::MAX).filter(is_copy);
@@ -327,18 +327,18 @@ impl<T: Listed> Table<T> {
         }
     }
 
-    /// `fd` is closed, or is about to be. Returns what it was; the number of descriptors left is
-    /// [`Held::descriptors`].
+    /// Removes `fd`, which is closed or about to be closed. Returns its content;
+    /// [`Held::descriptors`] says how many descriptors are left.
     pub(crate) fn remove(&self, fd: RawFd) -> Option<Held<T>> {
         let entry: *mut Entry<T> = self.cell(fd)?.swap(ptr::null_mut(), Ordering::AcqRel).cast();
-        // SAFETY: NULL, or an entry, which is never freed.
+        // SAFETY: the pointer is NULL or an entry, which is never freed.
         let entry = unsafe { entry.as_ref() }?;
         entry.fds.fetch_sub(1, Ordering::AcqRel);
         // The descriptor's reference becomes the caller's.
         Some(Held(entry))
     }
 
-    /// Every descriptor of the table in a range.
+    /// Returns every descriptor of the table in a range.
     pub(crate) fn within(&self, first: u32, last: u32) -> impl Iterator<Item = RawFd> + '_ {
         let end = self.end.load(Ordering::Acquire);
         let fds = first..end.min(last.saturating_add(1));
@@ -349,34 +349,34 @@ impl<T: Listed> Table<T> {
         self.end.fetch_max(fd.unsigned_abs() + 1, Ordering::AcqRel);
     }
 
-    /// Before a fork counts what the child gets: nothing new is put into the table, by whatever
-    /// thread, until [`Table::thaw`]. The calling thread gets no signals until then.
+    /// Stops all threads from adding to the table until [`Table::thaw`], before a fork counts the
+    /// child's descriptors. The calling thread has signals blocked until then.
     pub(crate) fn stop_opening(&self) {
         self.opening.freeze();
     }
 
-    /// After [`Table::stop_opening`], before the fork: no other thread is in the middle of a
-    /// change.
+    /// Locks the table after [`Table::stop_opening`] and before the fork, so that no other thread
+    /// is in the middle of a change.
     pub(crate) fn freeze(&self) {
         self.spare.freeze();
     }
 
-    /// After it, in the parent and in the child.
+    /// Unlocks the table after the fork, in the parent and in the child.
     ///
     /// # Safety
-    /// [`Table::stop_opening`] and [`Table::freeze`] have been called by this thread, or by the one
-    /// that it was before the fork.
+    /// This thread, or its copy in the parent, has called [`Table::stop_opening`] and
+    /// [`Table::freeze`].
     pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller has frozen `spare`.
         unsafe { self.spare.thaw() };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller has frozen `opening`.
         unsafe { self.opening.thaw() };
     }
 }
 
-/// A descriptor that was closed behind our back, and whose number has come up again.
+/// Drops the reference of a descriptor that was closed unseen, and whose number has been reused.
 fn abandon<T: Listed>(old: *mut Entry<T>) {
-    // SAFETY: NULL, or an entry, which is never freed.
+    // SAFETY: the pointer is NULL or an entry, which is never freed.
     if let Some(old) = unsafe { old.as_ref() } {
         old.fds.fetch_sub(1, Ordering::AcqRel);
         drop(Held(old));
@@ -390,7 +390,7 @@ mod tests {
 
     use super::{Listed, Place, Table};
 
-    /// What the tests put into a table: under which number, and whether it is still there.
+    /// A content of the tests: its number, and whether it is still alive.
     struct Content {
         fd: i32,
         alive: Arc<AtomicBool>,
@@ -405,7 +405,7 @@ mod tests {
         }
 
         fn placed(&self, place: Place) {
-            assert!(self.place.set(place).is_ok(), "placed once");
+            assert!(self.place.set(place).is_ok(), "`placed` must be called once");
         }
     }
 
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn content_lives_until_the_last_descriptor_and_the_last_call_are_gone() {
+    fn content_lives_as_long_as_a_descriptor_or_a_call_uses_it() {
         let alive = install(100);
         let call = TABLE.find(100).expect("installed");
         TABLE.share(&call, 101);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_comes_up_again_forgets_what_it_was() {
+    fn reused_number_drops_its_old_content() {
         let old = install(110);
         let new = install(110);
         assert!(!old.load(Ordering::SeqCst) && new.load(Ordering::SeqCst));
@@ -471,7 +471,7 @@ mod tests {
         install(130);
         assert!(!place.is_at(130) && place.keep_at(130).is_none());
         drop(held);
-        assert!(alive.load(Ordering::SeqCst), "it is kept");
+        assert!(alive.load(Ordering::SeqCst), "`kept` holds a reference");
         drop(kept);
         assert!(!alive.load(Ordering::SeqCst));
         drop(TABLE.remove(130));

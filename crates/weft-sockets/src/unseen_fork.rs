@@ -1,13 +1,13 @@
-//! Children of forks that nobody has seen: made by hand, before the process had a socket and its
-//! calls by hand were reported.
+//! Children of forks that the hooks did not see: made by hand, before the process had a socket and
+//! its calls by hand were reported.
 //!
-//! Such a child has a copy of all that the library knows, and another number. So has a child of
-//! `vfork(2)`, but that one shares the memory, and nothing of it may be changed for it. A page that
-//! the kernel empties in children with a memory of their own (`MADV_WIPEONFORK`, madvise(2)) tells
-//! the two apart.
+//! Such a child has a copy of the library's state, and another process id. So does a child of
+//! `vfork(2)`, but that one shares the parent's memory, which must not change for it. A page that
+//! the kernel wipes in children with memory of their own (`MADV_WIPEONFORK`, madvise(2)) tells the
+//! two apart.
 //!
 //! # Safety
-//! The page is mapped once, and stays.
+//! The page is mapped once, and never unmapped.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -19,27 +19,27 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// The kernel maps whole pages.
 const LEN: usize = 4096;
 
-/// The number of the process whose memory this is, in the page; NULL where there is none, before
-/// Linux 4.14.
+/// The wiped page, which holds the id of the process that owns the memory; NULL if there is none
+/// (before Linux 4.14).
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Forks under way that are seen: their children say themselves that they have begun.
+/// Number of forks in progress that are seen: their children begin by themselves.
 static SEEN: AtomicU32 = AtomicU32::new(0);
 
-/// What has a child begin to be a process of its own.
+/// The function with which a child begins as a process of its own.
 static BEGINS: OnceLock<fn()> = OnceLock::new();
 
-/// The process begins. A child that nobody has seen will begin by a function.
+/// Prepares the page when the process begins. `begins` is called in a child of an unseen fork.
 pub(crate) fn prepare(pid: u32, begins: fn()) {
     BEGINS.get_or_init(|| begins);
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    // SAFETY: the kernel chooses the address of the new mapping.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), LEN, access, MapFlags::PRIVATE) };
     let Ok(page) = page else { return };
-    // SAFETY: the whole of that mapping, which holds nothing yet.
+    // SAFETY: the range is the new mapping, which holds no data yet.
     let wiped = unsafe { madvise(page, LEN, Advice::LinuxWipeOnFork) };
     if wiped.is_err() {
-        // SAFETY: nobody else has it.
+        // SAFETY: the range is the new mapping, which nothing else uses.
         let _ = unsafe { munmap(page, LEN) };
         return;
     }
@@ -47,17 +47,17 @@ pub(crate) fn prepare(pid: u32, begins: fn()) {
     has_begun(pid);
 }
 
-/// Before a fork that is seen.
+/// Counts a fork that is seen, before it.
 pub(crate) fn before_seen() {
     SEEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// After it, in the parent.
+/// Ends the count after the fork, in the parent.
 pub(crate) fn after_seen() {
     SEEN.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// A process has this memory from here on: this one, of this number.
+/// Records that process `pid` owns this memory.
 pub(crate) fn has_begun(pid: u32) {
     SEEN.store(0, Ordering::Relaxed);
     if let Some(owner) = owner() {
@@ -65,19 +65,19 @@ pub(crate) fn has_begun(pid: u32) {
     }
 }
 
-/// Whether the memory is of the calling process, which is another one than the library knows of.
-/// The first who asks begins to be it.
+/// Returns whether the calling process, which the library does not know yet, owns this memory. The
+/// first thread that asks lets it begin.
 #[cold]
 pub(crate) fn is_own(pid: u32) -> bool {
     let Some(owner) = owner().filter(|_| SEEN.load(Ordering::Relaxed) == 0) else { return false };
     match owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => BEGINS.get().into_iter().for_each(|begins| begins()),
-        Err(other) => return other == pid, // Another thread's turn.
+        Err(other) => return other == pid, // Another thread has just begun.
     }
     true
 }
 
 fn owner() -> Option<&'static AtomicU32> {
-    // SAFETY: NULL, or a page of zeros at first, which stays mapped.
+    // SAFETY: the pointer is NULL or to a page that is never unmapped, of zeros at first.
     unsafe { OWNER.load(Ordering::Acquire).as_ref() }
 }

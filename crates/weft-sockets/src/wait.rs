@@ -1,30 +1,30 @@
-//! Looking before sleeping.
+//! Spinning before sleeping.
 
 use rustix::time::Timespec;
 use weft_sys::{Spin, Threads as _, YieldKind, YieldPolicy};
 
 use crate::kernel::{Host, Kernel as _};
 
-/// Looks between two glances at the clock.
+/// Checks between two readings of the clock.
 const LOOKS: u32 = 16;
-/// Nanoseconds after which the core is offered to others, however few looks that were.
+/// Interval after which a spinning thread offers its core to others, in nanoseconds.
 const OFFER_NS: u64 = 5_000;
 
 static YIELD_POLICY: YieldPolicy = YieldPolicy::new();
 
-/// Nanoseconds that no one adjusts.
+/// Returns the time of a monotonic clock in nanoseconds.
 #[inline]
 pub(crate) fn now() -> u64 {
     Host::now()
 }
 
-/// Nanoseconds as the kernel takes them.
+/// Converts nanoseconds to the kernel's structure.
 pub(crate) fn timespec(ns: u64) -> Timespec {
     const SECOND: u64 = 1_000_000_000;
     Timespec { tv_sec: (ns / SECOND).cast_signed(), tv_nsec: (ns % SECOND).cast_signed() }
 }
 
-/// A wait: began when, and how long it is to be looked through.
+/// A wait: when it began, and how long spinning is worth while.
 #[derive(Debug)]
 pub(crate) struct Wait<'a> {
     spin: &'a Spin,
@@ -36,12 +36,13 @@ impl<'a> Wait<'a> {
         Self { spin, began: now() }
     }
 
-    /// Whether [`Wait::look`] would look for any time at all.
+    /// Returns whether [`Wait::look`] would spin at all.
     pub(crate) fn would_look(&self) -> bool {
         self.spin.ns(YIELD_POLICY.are_cores_scarce(self.began)) > 0
     }
 
-    /// Looks for as long as that has paid, `most` nanoseconds at most. Whether it is there now.
+    /// Spins for as long as that has paid, for `most` nanoseconds at most. Returns whether
+    /// `is_there` has become true.
     pub(crate) fn look(&self, most: u64, mut is_there: impl FnMut() -> bool) -> bool {
         let scarce = YIELD_POLICY.are_cores_scarce(self.began);
         let limit = self.began + self.spin.ns(scarce).min(most);
@@ -61,7 +62,7 @@ impl<'a> Wait<'a> {
             if by_looks || time >= offered + OFFER_NS {
                 looks = 0;
                 if YIELD_POLICY.kind(time) == YieldKind::TimedSleep {
-                    return false; // Somebody has work; a sleeper keeps its claim to the core.
+                    return false; // Other threads need the core. A sleeper keeps its claim to it.
                 }
                 Host::offer_core();
                 let after = now();
@@ -77,12 +78,12 @@ impl<'a> Wait<'a> {
         is_there()
     }
 
-    /// When it began, in nanoseconds.
+    /// Returns when it began, in nanoseconds.
     pub(crate) fn began(&self) -> u64 {
         self.began
     }
 
-    /// It is there: remembers how long it took, and returns that, in nanoseconds.
+    /// Ends a successful wait: records and returns how long it took, in nanoseconds.
     pub(crate) fn end(self) -> u64 {
         let waited = now().saturating_sub(self.began);
         self.spin.learn(waited);

@@ -1,7 +1,8 @@
-//! Doing a call by hand, on the thread that has made it.
+//! Executes a call by hand, on the thread that has made it.
 //!
 //! # Safety
-//! The arguments are the program's, and the frame is that of a call which waits.
+//! The arguments are those that the program has passed to the kernel, and the frame is that of the
+//! suspended call.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_long};
@@ -15,29 +16,31 @@ use super::{odd_clone, signals, switch};
 use crate::arguments::{Arguments, clone_flags};
 use crate::errno;
 
-/// Bytes of the instruction.
+/// Length of the `syscall` instruction, in bytes.
 const INSTRUCTION_LEN: usize = 2;
 
-/// Does a call by hand. Not in a handler: it may sleep, be interrupted, and be left for good.
+/// Executes a call by hand. It runs outside the signal handler, because a call may sleep, be
+/// interrupted, or never return (a jump out of a handler).
 pub(super) fn landed(frame: &mut Frame) {
     let before = errno::get();
     let number = frame.rax as c_long;
     let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10, frame.r8, frame.r9];
     if frame.is_foreign {
-        // Of 32 bits, or x32. The program's instruction is let through.
+        // A 32-bit or x32 call: let the program's own instruction through.
         give_up();
         (outside().keep_on_tcp)("system calls of another processor are made");
         frame.rip -= INSTRUCTION_LEN;
         return errno::set_raw(before);
     }
-    // SAFETY: the program's own arguments.
+    // SAFETY: the registers hold the arguments of the program's own call.
     if let Some(result) = unsafe { do_call(frame, number, arguments) } {
         frame.rax = result.cast_unsigned();
     }
     errno::set_raw(before);
 }
 
-/// The result of a call as the kernel has it. `None`: the frame says where it is made.
+/// Returns the call's result as the kernel reports it. `None`: the frame now says where the call is
+/// made.
 ///
 /// # Safety
 /// The arguments are the program's.
@@ -70,8 +73,8 @@ unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Op
     })
 }
 
-/// A child that shares the memory, or begins with another stack: the program's own instruction, or
-/// one that leaves the stack alone, makes it.
+/// Makes a clone whose child shares the memory or starts on another stack. Either the program's own
+/// instruction makes it, or [`odd_clone::odd_clone`], which leaves nothing on the stack.
 ///
 /// # Safety
 /// The arguments are the program's.

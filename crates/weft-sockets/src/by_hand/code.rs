@@ -1,8 +1,9 @@
-//! Whose code makes a call: the C library's, of which nothing is reported, ours, or the program's.
+//! Tells whose code makes a call: the C library's, which the kernel does not report, Weft's, or the
+//! program's.
 //!
 //! # Safety
-//! The gate is found by its bytes in the C library's code, which stays. What the loader says of
-//! objects is read while it says it.
+//! The gate is found by its bytes in the C library's code, which is never unloaded. The loader's
+//! description of objects is read only inside the callback that it is passed to.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
@@ -11,42 +12,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::c_int;
 use weft_sys::set_system_call_gate;
 
-/// The C library's code.
+/// Start and length of the C library's code.
 pub(super) static ALLOWED_START: AtomicUsize = AtomicUsize::new(0);
 pub(super) static ALLOWED_LEN: AtomicUsize = AtomicUsize::new(0);
 static GATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Code whose calls are its own and reach nothing of the program's: ours, the loader's, the
-/// kernel's (vdso).
+/// Code whose calls are never the program's: Weft's, the loader's, the kernel's (vdso).
 static OWN_CODE: [[AtomicUsize; 2]; 3] = [const { [const { AtomicUsize::new(0) }; 2] }; 3];
 
 pub(super) fn gate() -> usize {
     GATE.load(Ordering::Relaxed)
 }
 
-/// Whether an instruction is ours, the loader's or the kernel's.
+/// Returns whether an instruction is Weft's, the loader's or the kernel's.
 pub(super) fn is_own(address: usize) -> bool {
     OWN_CODE.iter().any(|[start, len]| {
         address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
     })
 }
 
-/// Finds the C library's code and a gate in it, and the code that is ours.
+/// Finds the C library's code, a gate in it, and Weft's own code.
 pub(super) fn find() -> Option<()> {
-    // SAFETY: the name is a C string; a library that is there is not loaded again.
+    // SAFETY: the name is a C string; with RTLD_NOLOAD no initialiser runs.
     let library =
         unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return None;
     }
     let gate = [c"getuid", c"getgid", c"getpid"].into_iter().find_map(|name: &CStr| {
-        // SAFETY: a library that is loaded, and a C string.
+        // SAFETY: the handle is that of a loaded library, and the name is a C string.
         let function = unsafe { libc::dlsym(library, name.as_ptr()) };
         find_gate(function.cast())
     })?;
     let own_code = find_own_code as *const () as usize;
     let mut found = Found { addresses: [gate, own_code, loader(), vdso()], code: [[0; 2]; 4] };
-    // SAFETY: the function only writes to what it is given.
+    // SAFETY: the callback gets a pointer to `found`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look_at_object), (&raw mut found).cast()) };
     let [[start, len], own @ ..] = found.code;
     if len == 0 || own[0][1] == 0 {
@@ -59,37 +59,37 @@ pub(super) fn find() -> Option<()> {
         known[1].store(len, Ordering::Relaxed);
     }
     GATE.store(gate, Ordering::Relaxed);
-    // SAFETY: found by its bytes.
+    // SAFETY: `find_gate` has found the bytes `syscall; ret` there.
     unsafe { set_system_call_gate(gate as *const ()) };
     Some(())
 }
 
 fn find_own_code() {}
 
-/// `syscall; ret` in a function that does no more than `mov eax, NUMBER` before.
+/// Finds `syscall; ret` in a function whose only other instruction is `mov eax, NUMBER`.
 fn find_gate(function: *const u8) -> Option<usize> {
     if function.is_null() {
         return None;
     }
-    // SAFETY: a function's code; so many bytes of it and of what comes after are there, as code
-    // is mapped by whole pages and functions begin at multiples of 16.
+    // SAFETY: `function` is the code of a function. Code is mapped in whole pages and functions
+    // begin at multiples of 16, so 12 bytes are readable.
     let code = unsafe { std::slice::from_raw_parts(function, 12) };
     super::pure::gate_in(code).map(|at| function as usize + at)
 }
 
-/// An address in the loader.
+/// Returns an address in the loader.
 fn loader() -> usize {
-    // SAFETY: it takes no memory.
+    // SAFETY: `getauxval` takes no pointer.
     unsafe { libc::getauxval(libc::AT_BASE) as usize }
 }
 
-/// An address in the kernel's code that each process has.
+/// Returns an address in the vdso, the kernel's code in each process.
 fn vdso() -> usize {
-    // SAFETY: it takes no memory.
+    // SAFETY: `getauxval` takes no pointer.
     unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) as usize }
 }
 
-/// What is looked for, and where its code is: its start and length.
+/// Addresses to look for, and the start and length of the code that each belongs to.
 struct Found {
     addresses: [usize; 4],
     code: [[usize; 2]; 4],
@@ -100,11 +100,11 @@ unsafe extern "C" fn look_at_object(
     _: usize,
     found: *mut c_void,
 ) -> c_int {
-    // SAFETY: what the C library hands over.
+    // SAFETY: `dl_iterate_phdr` passes a valid structure.
     let info = unsafe { &*info };
-    // SAFETY: what [`find`] has given to it.
+    // SAFETY: [`find`] has passed a `Found` that outlives the iteration.
     let found = unsafe { &mut *found.cast::<Found>() };
-    // SAFETY: the object's list.
+    // SAFETY: the loader gives the list's start and length.
     let parts = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr as usize;
     let loaded = || parts.iter().filter(|part| part.p_type == libc::PT_LOAD);

@@ -1,14 +1,14 @@
-//! When calls by hand are to be seen.
+//! Decides when the process begins and stops to watch calls by hand.
 
-use super::outside::{self, Outside, outside};
+use super::outside::{self, Callbacks, outside};
 use super::state::{State, advance, become_state, give_up, is};
 use super::switch::arm;
 use super::{stacks, threads, trap};
 use crate::mode;
 use crate::settings::{self, ByHand};
 
-/// The process begins.
-pub(crate) fn read(outside: Outside) {
+/// Reads the settings, when the process begins.
+pub(crate) fn read(outside: Callbacks) {
     outside::set(outside);
     stacks::note_main();
     if !mode::enabled() || settings::by_hand() == ByHand::Trust {
@@ -16,7 +16,7 @@ pub(crate) fn read(outside: Outside) {
     }
 }
 
-/// The process is about to have a socket of ours.
+/// Arms the process before it gets its first socket.
 #[inline]
 pub(crate) fn begin() {
     if is(State::Idle) {
@@ -41,13 +41,13 @@ fn begin_once() {
     }
 }
 
-/// Whether a connection may leave TCP: no thread makes calls that are not seen.
+/// Returns whether a connection may leave TCP: no thread makes calls that Weft does not see.
 #[inline]
 pub(crate) fn is_ready() -> bool {
     is(State::Off) || threads::are_all_armed()
 }
 
-/// A fork's child is one thread, of which the kernel reports nothing until it is armed again.
+/// Arms the child of a fork. It has one thread, and the kernel does not inherit the setting.
 pub(crate) fn in_child() {
     if is(State::Armed) {
         threads::forget_others();

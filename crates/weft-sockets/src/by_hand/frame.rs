@@ -1,7 +1,7 @@
-//! What stands on a stack while a call by hand is done.
+//! The stack frame of a call by hand.
 
-/// A call by hand that a function of ours does. The first words are read and written by the code
-/// below, in this order.
+/// The registers of a call by hand that Weft executes. The assembly in `landing` reads and writes
+/// the fields at these offsets.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Frame {
@@ -20,12 +20,12 @@ pub(super) struct Frame {
     pub(super) r14: usize,
     pub(super) r15: usize,
     pub(super) flags: usize,
-    /// Where the program goes on.
+    /// The instruction at which the program resumes.
     pub(super) rip: usize,
     pub(super) rsp: usize,
-    /// Parts of the thread's own stack that were in use before.
+    /// The value of `own_used` of the thread before this call.
     pub(super) own_used: usize,
-    /// Whether it is a call of another kind, whose numbers mean something else.
+    /// Whether it is a call of another ABI (32 bits, x32), with other numbers.
     pub(super) is_foreign: bool,
 }
 
@@ -36,8 +36,9 @@ const _: () = {
     assert!(offset_of!(Frame, own_used) == 128);
 };
 
-/// Bytes below the stack pointer that are the program's (System V ABI, "The Stack Frame").
+/// Bytes below the stack pointer that the ABI reserves for the program (System V ABI, "The Stack
+/// Frame").
 pub(super) const RED_ZONE: usize = 128;
 
-/// Bytes that a call has on the stack which the kernel does at the gate.
+/// Stack bytes of a call that the kernel executes at the gate.
 pub(super) const PASSED_LEN: usize = 16;

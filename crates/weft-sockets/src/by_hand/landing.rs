@@ -1,9 +1,9 @@
-//! Where a thread goes on that has made a call by hand.
+//! The code at which a thread resumes after the handler of a call by hand.
 //!
 //! # Safety
-//! The code here goes between the program's instruction and the next one. It leaves all registers
-//! as they were but those that a system call changes (rax, rcx, r11), the bytes below the program's
-//! stack pointer that the ABI reserves (128), and the stack.
+//! This code runs between the program's instruction and the next one. It preserves all registers
+//! but those that a system call changes (rax, rcx, r11), the 128 bytes below the program's stack
+//! pointer that the ABI reserves, and the stack.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
@@ -11,25 +11,25 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::calls;
 use super::frame::{Frame, PASSED_LEN, RED_ZONE};
-use super::place::Place;
+use super::place::ThreadVariables;
 
-/// Bytes of the processor's extended state that functions of ours may change.
+/// Bytes of the processor's extended state that Weft's functions may change.
 static STATE_LEN: AtomicUsize = AtomicUsize::new(0);
-/// Which parts of that state these are.
+/// The state components that are saved (the mask of XSAVE).
 static STATE_MASK: AtomicU32 = AtomicU32::new(0);
 
-/// x87, SSE, AVX and AVX-512: what code that a compiler has made may use. Tiles (AMX) and keys of
-/// memory are not for us.
+/// x87, SSE, AVX and AVX-512, which compiled code may use. AMX tiles and protection keys are left
+/// alone.
 const PARTS: u64 = 0b1110_0111;
-/// Bytes of the state's beginning, which x87 and SSE have, and its header.
+/// Where the XSAVE header begins, behind the legacy region of x87 and SSE, and where it ends.
 const HEADER_AT: usize = 512;
 const HEADER_END: usize = 576;
 
-/// Finds out what the processor's state is. Whether that is known how to be kept.
+/// Finds out the size of the processor's extended state. Returns whether XSAVE can save it.
 pub(super) fn prepare() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
     const OSXSAVE: u32 = 1 << 27;
-    /// The leaf of the extended state.
+    /// The CPUID leaf of the extended state.
     const STATE: u32 = 0xd;
     let (most, features) = (__cpuid(0).eax, __cpuid(1).ecx);
     if most < STATE || features & OSXSAVE == 0 {
@@ -37,10 +37,10 @@ pub(super) fn prepare() -> bool {
     }
     #[target_feature(enable = "xsave")]
     fn enabled() -> u64 {
-        // SAFETY: register 0 is there with XSAVE.
+        // SAFETY: `OSXSAVE` is set, so XCR0 is readable.
         unsafe { _xgetbv(0) }
     }
-    // SAFETY: the processor has it, and the system uses it.
+    // SAFETY: `OSXSAVE` says that the processor has XSAVE and that the system enables it.
     let mask = unsafe { enabled() } & PARTS;
     let mut end = HEADER_END;
     for part in 2..8 {
@@ -54,7 +54,7 @@ pub(super) fn prepare() -> bool {
     true
 }
 
-/// A call that a function of ours does. The stack pointer is at the [`Frame`].
+/// Executes a call by hand in Rust. The stack pointer is at the [`Frame`].
 #[unsafe(naked)]
 pub(super) extern "C" fn land() {
     naked_asm!(
@@ -99,8 +99,8 @@ pub(super) extern "C" fn land() {
         "mov r13, [rsp + 80]",
         "mov r14, [rsp + 88]",
         "mov r15, [rsp + 96]",
-        // The stack that this is on may be used again from the next store on; what follows needs
-        // registers alone, but for two words.
+        // A signal handler may reuse this stack after the next store, so what follows uses
+        // registers alone, except for two words.
         "mov r11, [rip + weft_place@GOTTPOFF]",
         "mov rcx, fs:[0]",
         "lea r11, [r11 + rcx + {own_used}]",
@@ -113,7 +113,7 @@ pub(super) extern "C" fn land() {
         mask = sym STATE_MASK,
         header_at = const HEADER_AT,
         run = sym run,
-        own_used = const std::mem::offset_of!(Place, own_used),
+        own_used = const std::mem::offset_of!(ThreadVariables, own_used),
     )
 }
 
@@ -121,8 +121,8 @@ extern "C" fn run(frame: &mut Frame) {
     calls::landed(frame);
 }
 
-/// Where a call goes on that the kernel has done at the gate: this code's address, and the
-/// program's, are all that it has had on the stack, below the reserved bytes.
+/// Resumes the program after a call that the kernel has executed at the gate. The stack holds only
+/// this code's address and the program's, below the reserved bytes.
 #[unsafe(naked)]
 pub(super) extern "C" fn passed() {
     naked_asm!(

@@ -1,23 +1,25 @@
-//! System calls that the program makes by an instruction of its own, beside the C library.
+//! System calls that the program makes by hand: by its own `syscall` instruction, without the C
+//! library.
 //!
-//! The kernel reports them (`PR_SET_SYSCALL_USER_DISPATCH`, prctl(2)): a thread that is *armed*
-//! makes system calls without a report in the C library's code alone. For any other it gets a
-//! `SIGSYS`, whose handler has the call done as `syscall()` of the same number is: by a hook, if it
-//! may reach something of ours, otherwise by the kernel.
+//! The kernel reports them (Syscall User Dispatch, `PR_SET_SYSCALL_USER_DISPATCH` in prctl(2)). An
+//! *armed* thread may make system calls without a report only from the C library's code. Any other
+//! call raises `SIGSYS`. Its handler has the call executed like `syscall()` of the same number: by
+//! a hook, if the call may reach a descriptor of Weft's, otherwise by the kernel.
 //!
-//! * `control`: when it begins and ends; `state`: how far it is;
-//! * `threads`: arming the threads that there are and those that come; `switch`: one thread;
-//! * `trap`: the handler, which only changes where the thread goes on;
-//! * `landing`: where that is; `stacks`: with which stack; `frame`: with what on it;
-//! * `calls`: doing the call there; `outside`: by whom; `odd_clone`: clones that cannot be done so;
+//! * `control`: when watching begins and ends; `state`: its state;
+//! * `threads`: arming existing and new threads; `switch`: arming one thread;
+//! * `trap`: the signal handler, which only changes where the thread resumes;
+//! * `landing`: the code where it resumes; `stacks`: its stack; `frame`: its stack frame;
+//! * `calls`: executing the call there; `outside`: the functions that do it; `odd_clone`: clones
+//!   that cannot be executed there;
 //! * `code`: whose code makes a call;
-//! * `place`: what each thread has, without a call to find it;
-//! * `signals`: `SIGSYS` is never held off, and the program does not see that;
-//! * `pure`: what is known without the kernel.
+//! * `place`: variables of a thread that are found without a call;
+//! * `signals`: keeps `SIGSYS` unblocked, and hides that from the program;
+//! * `pure`: functions that do not need the kernel.
 //!
-//! Nothing is armed before the process has its first socket. Where the kernel does not do it all
-//! connections of the process stay on TCP, unless the user says that its programs make no such
-//! calls (`WEFT_SOCKETS_BY_HAND=trust`).
+//! No thread is armed before the process has its first socket. If the kernel does not support
+//! dispatch, all connections of the process stay on TCP, unless the user asserts that the programs
+//! make no such calls (`WEFT_SOCKETS_BY_HAND=trust`).
 
 mod calls;
 mod code;
@@ -36,5 +38,5 @@ pub(crate) mod threads;
 mod trap;
 
 pub(crate) use control::{begin, in_child, is_ready, read};
-pub(crate) use outside::Outside;
+pub(crate) use outside::Callbacks;
 pub(crate) use state::give_up;

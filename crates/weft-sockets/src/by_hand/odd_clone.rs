@@ -1,19 +1,18 @@
-//! Clones whose child goes on with the program's stack as it is.
+//! Clones whose child resumes on the program's stack.
 //!
 //! # Safety
-//! As in [`landing`](super::landing): registers and the stack are left as a system call leaves
-//! them.
+//! The code preserves all registers but rax, rcx and r11, and the stack, as a system call does.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
 
 use super::frame::RED_ZONE;
-use super::place::Place;
+use super::place::ThreadVariables;
 use super::{code, switch};
 
-/// A `clone(2)` whose child goes on with this very stack, or with one of its own, so that nothing
-/// may be left on it: where both go on is in a word of the thread. The thread is not armed; the
-/// parent is again when it goes on.
+/// Makes a `clone(2)` whose child resumes on this very stack, or on a new one, so that nothing may
+/// be left on the stack: a thread-local word holds where both resume. The thread is disarmed here;
+/// the parent is armed again before it resumes.
 #[unsafe(naked)]
 pub(super) extern "C" fn odd_clone() {
     naked_asm!(
@@ -48,7 +47,7 @@ pub(super) extern "C" fn odd_clone() {
         "pop rax",
         "lea rsp, [rsp + {red_zone}]",
         "jmp rcx",
-        resume = const std::mem::offset_of!(Place, resume),
+        resume = const std::mem::offset_of!(ThreadVariables, resume),
         red_zone = const RED_ZONE,
         prctl = const libc::SYS_prctl,
         option = const switch::SET_DISPATCH,

@@ -1,4 +1,4 @@
-//! What calls by hand lead to: what stands above this module.
+//! The functions of higher modules that execute calls by hand.
 
 use std::sync::OnceLock;
 
@@ -6,27 +6,27 @@ use libc::c_long;
 
 use crate::arguments::Arguments;
 
-/// What the library does about calls that the program makes by hand.
+/// The library's functions for calls that the program makes by hand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outside {
-    /// Does a call that may reach something of ours, with results as the C library has them.
-    /// `None`: the kernel is to do it.
+pub(crate) struct Callbacks {
+    /// Executes a call that may reach a descriptor of Weft's, with results as the C library has
+    /// them. `None`: the kernel is to execute it.
     pub(crate) call: unsafe fn(c_long, Arguments) -> Option<c_long>,
-    /// Whether a `clone(2)`, `clone3(2)` or `vfork(2)` is a fork; for others everything is done
-    /// that is to be done before.
+    /// Returns whether a `clone(2)`, `clone3(2)` or `vfork(2)` is a fork. For one that is not, it
+    /// makes all preparations.
     pub(crate) is_fork: unsafe fn(c_long, Arguments) -> bool,
-    /// Something is used that cannot be seen: the process stays on TCP from here on.
+    /// Keeps the process on TCP from here on, because it uses something that Weft cannot see.
     pub(crate) keep_on_tcp: fn(&str),
 }
 
-static OUTSIDE: OnceLock<Outside> = OnceLock::new();
+static OUTSIDE: OnceLock<Callbacks> = OnceLock::new();
 
-pub(super) fn set(outside: Outside) {
+pub(super) fn set(outside: Callbacks) {
     OUTSIDE.get_or_init(|| outside);
 }
 
-/// Set when the process began, before anything could be armed.
-pub(super) fn outside() -> &'static Outside {
-    let Some(outside) = OUTSIDE.get() else { unreachable!("set when the process began") };
+/// Returns the functions, which the process sets at its beginning, before any thread is armed.
+pub(super) fn outside() -> &'static Callbacks {
+    let Some(outside) = OUTSIDE.get() else { unreachable!("`set` runs when the process begins") };
     outside
 }

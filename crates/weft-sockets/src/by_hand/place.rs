@@ -1,9 +1,8 @@
-//! What each thread has: words at a fixed distance from the thread's pointer (the `initial-exec`
-//! model of thread-local storage), so that a signal's handler finds them without a call. A thread
-//! begins with zeros.
+//! Variables of each thread, at a fixed distance from the thread pointer (the `initial-exec` TLS
+//! model), so that a signal handler finds them without a call. They start as zeros.
 //!
 //! # Safety
-//! The words are the calling thread's own: only it and handlers of its signals touch them.
+//! Only the owning thread and its signal handlers access the variables.
 #![allow(unsafe_code)]
 
 use std::arch::{asm, global_asm};
@@ -20,33 +19,33 @@ global_asm!(
     ".popsection",
 );
 
-/// What a thread has.
+/// A thread's variables.
 #[repr(C)]
-pub(super) struct Place {
-    /// Where an odd `clone(2)` goes on; [`super::landing`] reads it by its place, the first.
+pub(super) struct ThreadVariables {
+    /// Where an odd `clone(2)` resumes.
     pub(super) resume: usize,
     /// Whether the kernel reports this thread's calls.
     pub(super) is_armed: bool,
-    /// Whether the program has held `SIGSYS` off.
-    pub(super) holds_off: bool,
-    /// The part of the thread's stack that has room enough below it for a hook; nothing if it is
-    /// not known.
+    /// Whether the program has blocked `SIGSYS`.
+    pub(super) blocks_sigsys: bool,
+    /// The range of the thread's stack that has enough room below it for a hook; empty if it is not
+    /// known.
     pub(super) stack: [usize; 2],
-    /// A stack of ours for threads that are on another one, once it is needed.
+    /// A stack of Weft's for this thread while it runs on a signal stack; mapped on first use.
     pub(super) own_stack: usize,
-    /// The parts of it that are in use.
+    /// How many parts of that stack are in use.
     pub(super) own_used: usize,
-    /// Signals of ours that have interrupted this thread.
+    /// How many signals of Weft's have interrupted this thread.
     pub(super) interruptions: usize,
 }
 
-const _: () = assert!(size_of::<Place>() <= 128);
+const _: () = assert!(size_of::<ThreadVariables>() <= 128);
 
-/// The calling thread's.
+/// Returns the calling thread's variables.
 #[inline]
-pub(super) fn place() -> *mut Place {
-    let place: *mut Place;
-    // SAFETY: the thread's pointer, and the distance that the linker has set.
+pub(super) fn place() -> *mut ThreadVariables {
+    let place: *mut ThreadVariables;
+    // SAFETY: fs:0 holds the thread pointer, and the linker has set the distance.
     unsafe {
         asm!(
             "mov {place}, fs:[0]",
@@ -58,16 +57,16 @@ pub(super) fn place() -> *mut Place {
     place
 }
 
-/// Reads or writes a field of the calling thread's.
+/// Reads or writes a variable of the calling thread.
 macro_rules! own {
     ($field:ident) => {{
         let place = crate::by_hand::place::place();
-        // SAFETY: the thread's own, which lives as long as the thread.
+        // SAFETY: TLS of the calling thread, which lives as long as the thread.
         unsafe { (*place).$field }
     }};
     ($field:ident = $value:expr) => {{
         let (place, value) = (crate::by_hand::place::place(), $value);
-        // SAFETY: the thread's own, which lives as long as the thread.
+        // SAFETY: TLS of the calling thread, which lives as long as the thread.
         unsafe { (*place).$field = value }
     }};
 }

@@ -1,9 +1,9 @@
-//! `SIGSYS` is never held off, nor ignored, where calls are reported: the next report would end the
-//! process. The program sees the masks and the handler that it has set all the same.
+//! Keeps `SIGSYS` unblocked and handled while calls are reported: otherwise the next report would
+//! kill the process. The program still sees the masks and the handler that it has set.
 //!
 //! # Safety
-//! Sets and actions are the program's, as its calls guarantee. A set is read and written as the
-//! kernel has it, eight bytes at its beginning.
+//! The caller guarantees that sets and actions are valid as the call requires. A set is accessed in
+//! the kernel's layout, its first eight bytes.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -13,20 +13,20 @@ use libc::{c_int, c_long, siginfo_t, sigset_t};
 use weft_sys::raw_system_call;
 
 use super::place::own;
-use super::pure::{Mask, REPORT, changed, seen};
+use super::pure::{Mask, SIGSYS_BIT, changed, seen};
 use super::state::{State, is};
 use crate::arguments::{Arguments, is_nowhere};
 use crate::next::next;
 
-/// Bytes of a set.
+/// Size of a set in bytes.
 const SET_LEN: usize = size_of::<Mask>();
 
-/// Handlers of these signals are to run with `SIGSYS` held off, as the program has asked for.
+/// Signals whose handlers the program wants to run with `SIGSYS` blocked.
 static HELD_BY_ACTION: AtomicU64 = AtomicU64::new(0);
-/// Whether `SIGSYS` has a handler of ours.
+/// Whether Weft's handler of `SIGSYS` is installed.
 static IS_OURS: AtomicBool = AtomicBool::new(false);
 
-/// The action that the program has asked for.
+/// The action of `SIGSYS` that the program has asked for.
 struct Action {
     handler: AtomicUsize,
     flags: AtomicUsize,
@@ -41,7 +41,7 @@ static PROGRAMS: Action = Action {
     mask: AtomicU64::new(0),
 };
 
-/// An action as the kernel has it.
+/// An action in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct KernelAction {
@@ -69,47 +69,48 @@ impl Action {
     }
 }
 
-/// Whether threads are armed, or may be later.
+/// Returns whether threads are armed, or may be later.
 fn may_report() -> bool {
     !is(State::Off)
 }
 
-/// Whether the calling thread's program has held `SIGSYS` off.
-pub(crate) fn holds_off() -> bool {
-    own!(holds_off)
+/// Returns whether the program has blocked `SIGSYS` in the calling thread.
+pub(crate) fn blocks_sigsys() -> bool {
+    own!(blocks_sigsys)
 }
 
-/// Signals that have a number here.
+/// The valid signal numbers.
 const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=64;
 
 fn bit(signal: c_int) -> Mask {
     if SIGNALS.contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
-/// A handler that gets the signal's details, and what it interrupts.
+/// A signal handler with three arguments (`SA_SIGINFO`).
 pub(super) type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// `SIGSYS` gets our handler, and no handler holds it off.
+/// Installs Weft's handler of `SIGSYS`, and removes `SIGSYS` from the masks of all other handlers.
 pub(super) fn begin(handler: Handler) -> Result<(), &'static str> {
     for signal in SIGNALS {
         let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
         let place = (&raw mut action) as usize;
-        // SAFETY: the place for the answer is a local variable.
+        // SAFETY: the kernel writes the answer to a local variable.
         let known = unsafe { raw_action(signal, 0, place) };
         if signal == libc::SIGSYS {
             PROGRAMS.set(action);
-        } else if known == 0 && action.handler > libc::SIG_IGN && action.mask & REPORT != 0 {
+        } else if known == 0 && action.handler > libc::SIG_IGN && action.mask & SIGSYS_BIT != 0 {
             HELD_BY_ACTION.fetch_or(bit(signal), Ordering::Relaxed);
-            action.mask &= !REPORT;
+            action.mask &= !SIGSYS_BIT;
             let changed = (&raw const action) as usize;
-            // SAFETY: the program's own handler.
+            // SAFETY: the action is the program's own, with a smaller mask.
             unsafe { raw_action(signal, changed, 0) };
         }
     }
     // SAFETY: a structure of integers and pointers, for which zero is valid.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = handler as usize;
-    // The program's stack may be small where it has made one for signals. Calls go on.
+    // SA_ONSTACK: the program's stack may be small where it has set a signal stack. SA_RESTART:
+    // interrupted calls resume.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     write_mask(&raw mut ours.sa_mask, Mask::MAX);
     let (signal, ours): (c_int, *const libc::sigaction) = (libc::SIGSYS, &raw const ours);
@@ -118,69 +119,69 @@ pub(super) fn begin(handler: Handler) -> Result<(), &'static str> {
         signal: c_int, ours: *const libc::sigaction, old: *mut libc::sigaction
     ) -> c_int);
     if set != 0 {
-        return Err("calls by hand cannot be seen: there is no handler for SIGSYS to be had");
+        return Err("calls by hand cannot be seen: a handler of SIGSYS cannot be installed");
     }
     IS_OURS.store(true, Ordering::Release);
     let_through();
     Ok(())
 }
 
-/// The calling thread does not hold `SIGSYS` off any more.
+/// Unblocks `SIGSYS` in the calling thread, and remembers that the program had blocked it.
 pub(super) fn let_through() {
-    let (set, mut before) = (REPORT, 0);
-    // SAFETY: the places are local variables.
+    let (set, mut before) = (SIGSYS_BIT, 0);
+    // SAFETY: both pointers are to local variables.
     unsafe { raw_mask(libc::SIG_UNBLOCK, (&raw const set) as usize, (&raw mut before) as usize) };
-    if before & REPORT != 0 {
-        own!(holds_off = true);
+    if before & SIGSYS_BIT != 0 {
+        own!(blocks_sigsys = true);
     }
 }
 
 unsafe fn raw_action(signal: c_int, new: usize, old: usize) -> isize {
     let arguments = [signal as usize, new, old, SET_LEN, 0, 0];
-    // SAFETY: the caller's arguments.
+    // SAFETY: the caller guarantees that `new` and `old` are valid or NULL.
     unsafe { raw_system_call(libc::SYS_rt_sigaction, arguments) }
 }
 
 unsafe fn raw_mask(how: c_int, new: usize, old: usize) -> isize {
     let arguments = [how as usize, new, old, SET_LEN, 0, 0];
-    // SAFETY: the caller's arguments.
+    // SAFETY: the caller guarantees that `new` and `old` are valid or NULL.
     unsafe { raw_system_call(libc::SYS_rt_sigprocmask, arguments) }
 }
 
 fn read_mask(set: *const sigset_t) -> Mask {
-    // SAFETY: the program's own set.
+    // SAFETY: the program passes a valid set, of at least eight bytes.
     unsafe { set.cast::<Mask>().read_unaligned() }
 }
 
 fn write_mask(set: *mut sigset_t, mask: Mask) {
-    // SAFETY: the program's own set.
+    // SAFETY: the set is the program's or a local one, of at least eight bytes.
     unsafe { set.cast::<Mask>().write_unaligned(mask) };
 }
 
-/// A set for the time of one call, without `SIGSYS`.
+/// A signal set for the duration of one call, without `SIGSYS`.
 pub(crate) struct Without {
     given: *const sigset_t,
     set: sigset_t,
 }
 
 impl Without {
-    /// NULL or the program's set, of which the kernel's bytes are copied.
+    /// Copies the program's set, unless it is NULL.
     pub(crate) fn of(given: *const sigset_t) -> Self {
         // SAFETY: plain data, for which zero is valid.
         let mut set: sigset_t = unsafe { std::mem::zeroed() };
         if !is_nowhere(given) {
-            write_mask(&raw mut set, read_mask(given) & !REPORT);
+            write_mask(&raw mut set, read_mask(given) & !SIGSYS_BIT);
         }
         Self { given, set }
     }
 
-    /// What the call is to get.
+    /// Returns the set to pass to the call.
     pub(crate) fn set(&self) -> *const sigset_t {
         if is_nowhere(self.given) || !may_report() { self.given } else { &raw const self.set }
     }
 }
 
-/// Changes the calling thread's mask by `call`, which takes the sets of sigprocmask(2).
+/// Changes the calling thread's mask by `call`, which takes the same sets as sigprocmask(2).
 pub(crate) fn change_mask(
     how: c_int,
     new: *const sigset_t,
@@ -190,7 +191,7 @@ pub(crate) fn change_mask(
     if !may_report() || !new.is_null() && is_nowhere(new) {
         return call(new, old);
     }
-    let held = own!(holds_off);
+    let held = own!(blocks_sigsys);
     // SAFETY: plain data, for which zero is valid.
     let mut set: sigset_t = unsafe { std::mem::zeroed() };
     let mut holds = held;
@@ -202,7 +203,7 @@ pub(crate) fn change_mask(
     }
     let result = call(given, old);
     if result == 0 {
-        own!(holds_off = holds);
+        own!(blocks_sigsys = holds);
         if !old.is_null() {
             write_mask(old, seen(read_mask(old), held));
         }
@@ -210,40 +211,40 @@ pub(crate) fn change_mask(
     result
 }
 
-/// `rt_sigprocmask(2)` by its number: the result as the kernel has it.
+/// Executes `rt_sigprocmask(2)` by number, with the kernel's result.
 ///
 /// # Safety
-/// The arguments are the program's.
+/// The arguments are those of the program's call.
 pub(super) unsafe fn mask_by_number(a: Arguments) -> isize {
     if a[3] != SET_LEN {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the program's own call, passed on unchanged.
         return unsafe { raw_system_call(libc::SYS_rt_sigprocmask, a) };
     }
     let mut result = 0;
     let (new, old) = (a[1] as *const sigset_t, a[2] as *mut sigset_t);
     change_mask(a[0] as c_int, new, old, |new, old| {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the sets are the program's, or the local copies of `change_mask`.
         result = unsafe { raw_mask(a[0] as c_int, new as usize, old as usize) };
         result as c_int
     });
     result
 }
 
-/// `rt_sigsuspend(2)` likewise.
+/// Executes `rt_sigsuspend(2)` by number, with the kernel's result.
 ///
 /// # Safety
-/// The arguments are the program's.
+/// The arguments are those of the program's call.
 pub(super) unsafe fn suspend_by_number(a: Arguments) -> isize {
     let set = Without::of(a[0] as *const sigset_t);
     let arguments = [set.set() as usize, a[1], 0, 0, 0, 0];
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the set is a local copy, or the program's own.
     unsafe { raw_system_call(libc::SYS_rt_sigsuspend, arguments) }
 }
 
-/// sigaction(3), done by `call` unless it is about `SIGSYS`.
+/// Executes sigaction(3), by `call` unless it is about `SIGSYS`.
 ///
 /// # Safety
-/// NULL or the program's own actions.
+/// `new` and `old` are NULL or the program's valid actions.
 pub(crate) unsafe fn set_action(
     signal: c_int,
     new: *const libc::sigaction,
@@ -253,7 +254,7 @@ pub(crate) unsafe fn set_action(
     if signal == libc::SIGSYS && IS_OURS.load(Ordering::Acquire) {
         let before = PROGRAMS.get();
         if !new.is_null() {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: not NULL, so the caller guarantees a valid action.
             let new = unsafe { &*new };
             PROGRAMS.set(KernelAction {
                 handler: new.sa_sigaction,
@@ -262,7 +263,7 @@ pub(crate) unsafe fn set_action(
                 mask: read_mask(&raw const new.sa_mask),
             });
         }
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees NULL or a valid action.
         if let Some(old) = unsafe { old.as_mut() } {
             old.sa_sigaction = before.handler;
             old.sa_flags = before.flags as c_int & !SA_RESTORER;
@@ -274,21 +275,21 @@ pub(crate) unsafe fn set_action(
         return call(new, old);
     }
     let was_held = HELD_BY_ACTION.load(Ordering::Relaxed) & bit(signal) != 0;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: not NULL, so the caller guarantees a valid action.
     let mut copy = (!is_nowhere(new)).then(|| unsafe { new.read() });
     let mut holds = was_held;
     if let Some(copy) = &mut copy {
         let mask = read_mask(&raw const copy.sa_mask);
-        holds = mask & REPORT != 0;
-        write_mask(&raw mut copy.sa_mask, mask & !REPORT);
+        holds = mask & SIGSYS_BIT != 0;
+        write_mask(&raw mut copy.sa_mask, mask & !SIGSYS_BIT);
     }
     let done = call(copy.as_ref().map_or(new, std::ptr::from_ref), old);
     if done == 0 {
         note_held(signal, holds);
         if was_held && !old.is_null() {
-            // SAFETY: the program's own.
+            // SAFETY: not NULL, so the caller guarantees a valid action.
             let mask = unsafe { &raw mut (*old).sa_mask };
-            write_mask(mask, read_mask(mask) | REPORT);
+            write_mask(mask, read_mask(mask) | SIGSYS_BIT);
         }
     }
     done
@@ -304,18 +305,18 @@ fn note_held(signal: c_int, holds: bool) {
     }
 }
 
-/// `rt_sigaction(2)` by its number: the result as the kernel has it.
+/// Executes `rt_sigaction(2)` by number, with the kernel's result.
 ///
 /// # Safety
-/// The arguments are the program's.
+/// The arguments are those of the program's call.
 pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
     let (signal, new, old) = (a[0] as c_int, a[1], a[2]);
     let is_odd = a[3] != SET_LEN || new != 0 && is_nowhere(new as *const c_void);
     if is_odd || !may_report() && signal != libc::SIGSYS {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the program's own call, passed on unchanged.
         return unsafe { raw_system_call(libc::SYS_rt_sigaction, a) };
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `new` is neither NULL nor an impossible address, so the program's action is there.
     let mut copy = (new != 0).then(|| unsafe { (new as *const KernelAction).read_unaligned() });
     let place = old as *mut KernelAction;
     crate::handlers::changed();
@@ -325,82 +326,83 @@ pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
             PROGRAMS.set(action);
         }
         if old != 0 {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the program passes a valid place, or gets the SIGSEGV of its own mistake.
             unsafe { place.write_unaligned(before) };
         }
         return 0;
     }
     let was_held = HELD_BY_ACTION.load(Ordering::Relaxed) & bit(signal) != 0;
-    let holds = copy.as_ref().map_or(was_held, |action| action.mask & REPORT != 0);
+    let holds = copy.as_ref().map_or(was_held, |action| action.mask & SIGSYS_BIT != 0);
     if let Some(action) = &mut copy {
-        action.mask &= !REPORT;
+        action.mask &= !SIGSYS_BIT;
     }
     let given = copy.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `given` is a local copy or 0, `old` the program's own pointer.
     let done = unsafe { raw_action(signal, given, old) };
     if done == 0 {
         note_held(signal, holds);
         if was_held && old != 0 {
-            // SAFETY: guaranteed by the caller; the kernel has written it.
+            // SAFETY: the kernel has just written an action there.
             let mut action = unsafe { place.read_unaligned() };
-            action.mask |= REPORT;
-            // SAFETY: guaranteed by the caller.
+            action.mask |= SIGSYS_BIT;
+            // SAFETY: the kernel has just written an action there.
             unsafe { place.write_unaligned(action) };
         }
     }
     done
 }
 
-/// A `SIGSYS` that is not ours: the program's action is taken.
+/// Handles a `SIGSYS` that is not Weft's by the program's action.
 ///
 /// # Safety
-/// The arguments are those of a handler.
+/// The arguments are those of a signal handler.
 pub(super) unsafe fn forward(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let action = PROGRAMS.get();
     match action.handler {
         libc::SIG_IGN => {}
         libc::SIG_DFL => end_process(),
         handler => {
-            // SAFETY: the kernel's context.
+            // SAFETY: the kernel has written the context for this handler.
             let uc = unsafe { &*context.cast::<libc::ucontext_t>() };
-            let mask = (read_mask(&raw const uc.uc_sigmask) | action.mask) & !REPORT;
-            // SAFETY: the place is a local variable.
+            let mask = (read_mask(&raw const uc.uc_sigmask) | action.mask) & !SIGSYS_BIT;
+            // SAFETY: the set is a local variable.
             unsafe { raw_mask(libc::SIG_SETMASK, (&raw const mask) as usize, 0) };
             if action.flags & libc::SA_RESETHAND as usize != 0 {
                 PROGRAMS.handler.store(libc::SIG_DFL, Ordering::Relaxed);
             }
-            // SAFETY: the program has set it; one that takes the signal alone ignores the rest.
+            // SAFETY: the program has installed this function as a handler; one with a single
+            // parameter ignores the other arguments.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         }
     }
 }
 
-/// What `SIGSYS` does by itself: ends the process.
+/// Ends the process, which is the default action of `SIGSYS`.
 fn end_process() {
     let action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
     let place = (&raw const action) as usize;
-    // SAFETY: a local variable.
+    // SAFETY: the action is a local variable.
     unsafe { raw_action(libc::SIGSYS, place, 0) };
-    // Held off while this handler runs.
+    // The signal is pending until this handler returns, because it is blocked meanwhile.
     let arguments = [std::process::id() as usize, libc::SIGSYS as usize, 0, 0, 0, 0];
-    // SAFETY: it takes no memory.
+    // SAFETY: `kill` takes no pointer.
     unsafe { raw_system_call(libc::SYS_kill as c_long, arguments) };
 }
 
-/// The thread becomes another program, which gets the mask that this one has asked for. Nothing of
-/// ours runs until the call, which is the C library's.
+/// Restores the mask that the program has asked for, just before an exec. Only the C library's call
+/// follows.
 pub(crate) fn before_exec() {
-    if own!(holds_off) {
-        let set = REPORT;
-        // SAFETY: the place is a local variable.
+    if own!(blocks_sigsys) {
+        let set = SIGSYS_BIT;
+        // SAFETY: the set is a local variable.
         unsafe { raw_mask(libc::SIG_BLOCK, (&raw const set) as usize, 0) };
     }
 }
 
-/// It has not become one.
+/// Unblocks `SIGSYS` again after an exec that has failed.
 pub(crate) fn after_exec() {
-    if own!(holds_off) {
+    if own!(blocks_sigsys) {
         let_through();
     }
 }

@@ -1,12 +1,12 @@
-//! Stacks on which functions of ours run for a call by hand: the thread's own where it has room, as
-//! it would be if the program had called the C library, otherwise one of ours.
+//! Stacks for Weft's functions during a call by hand: the thread's own stack if it has room, as if
+//! the program had called the C library; otherwise one of Weft's.
 //!
-//! Handlers of signals may run on the stack of ours, may make calls by hand themselves, and may be
-//! left by a jump. So it has parts: the first is for threads that are on no stack of signals, and
-//! so have nothing under way there; those on one use the next part.
+//! Signal handlers may run on Weft's stack, make calls by hand themselves, and be left by a jump.
+//! So the stack has parts. The first is for threads that are not on a signal stack, and so have no
+//! call in progress there; threads on a signal stack use the next free part.
 //!
 //! # Safety
-//! A stack is mapped once and used by one thread.
+//! Each stack is mapped once and used by one thread.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -18,34 +18,34 @@ use weft_sys::raw_system_call;
 use super::frame::RED_ZONE;
 use super::place::own;
 
-/// The part of a stack that leaves a hook room below it. Only half of it is believed: the lower
-/// end of a thread's stack is where the C library has put its guard.
+/// Returns the range of a stack that leaves room for a hook below it. It trusts only the upper
+/// half: the C library has put its guard at the lower end of a thread's stack.
 pub(super) fn known_part(high: usize, len: usize) -> [usize; 2] {
     if len / 2 < 2 * HOOK_ROOM { [0, 0] } else { [high - len / 2 + HOOK_ROOM, high] }
 }
 
-/// Bytes of stack that hooks need, with much to spare.
+/// Stack bytes that hooks need, with a wide margin.
 const HOOK_ROOM: usize = 64 << 10;
 
-/// The main thread's stack.
+/// Notes the main thread's stack.
 pub(super) fn note_main() {
     const LONGEST: usize = 8 << 20;
     let high = 0_usize;
     let high = (&raw const high) as usize;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the place for the answer is a local variable.
+    // SAFETY: the answer goes to a local variable.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } == 0;
     let len =
         if known { usize::try_from(limit.rlim_cur).unwrap_or(LONGEST).min(LONGEST) } else { 0 };
     own!(stack = known_part(high, len));
 }
 
-/// Parts of a stack of ours.
+/// Number and length of the parts of a stack of Weft's.
 const PARTS: usize = 4;
 const PART_LEN: usize = 128 << 10;
 
-/// Where a function of ours may run for a thread with this stack pointer: the top of free memory.
-/// `None` if there is none.
+/// Returns the top of free stack memory for a thread with this stack pointer. `None` if there is
+/// none.
 pub(super) fn stack_for(context: &ucontext_t, stack: usize) -> Option<usize> {
     let [low, high] = own!(stack);
     if (low..high).contains(&stack) {
@@ -53,7 +53,7 @@ pub(super) fn stack_for(context: &ucontext_t, stack: usize) -> Option<usize> {
     }
     let own_stack = own!(own_stack);
     if own_stack != 0 && (own_stack..own_stack + PARTS * PART_LEN).contains(&stack) {
-        // A signal's handler that has interrupted a hook there.
+        // A signal handler that has interrupted a hook on this stack.
         let part = (stack - own_stack) % PART_LEN;
         return (part > PART_LEN / 2).then_some(stack - RED_ZONE);
     }
@@ -62,7 +62,7 @@ pub(super) fn stack_for(context: &ucontext_t, stack: usize) -> Option<usize> {
         known => known,
     };
     let alternate = context.uc_stack.ss_sp as usize;
-    // A handler on the stack of signals may have interrupted a hook; one that has not is not there.
+    // On the signal stack a handler may have interrupted a hook; elsewhere no hook is in progress.
     let is_alternate = (alternate..alternate + context.uc_stack.ss_size).contains(&stack);
     let part = if is_alternate { own!(own_used).max(1) } else { 0 };
     if part >= PARTS {
@@ -72,21 +72,21 @@ pub(super) fn stack_for(context: &ucontext_t, stack: usize) -> Option<usize> {
     Some(start + (part + 1) * PART_LEN)
 }
 
-/// Bytes below the parts that nobody is to reach.
+/// Bytes of the inaccessible guard below the parts.
 const GUARD: usize = 64 << 10;
-/// Bytes of all.
+/// Bytes of the whole mapping.
 const LEN: usize = GUARD + PARTS * PART_LEN;
 
-/// By which the C library tells of the end of a thread that has a stack of ours.
+/// The thread-specific key whose destructor unmaps a thread's stack.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
-/// Keys for which glibc has a place in each thread from the start; for others it needs memory,
-/// which a handler must not ask for. Their threads' stacks stay mapped.
+/// Keys for which glibc has a slot in each thread from the start. For others it allocates, which a
+/// signal handler must not do; stacks then stay mapped.
 const KEYS_WITHOUT_MEMORY: u32 = 32;
 
-/// To be called before any thread needs a stack of ours.
+/// Creates the key. Runs before any thread needs a stack of Weft's.
 pub(super) fn prepare() {
     let mut key = 0;
-    // SAFETY: the place is a local variable; the function stays.
+    // SAFETY: the key goes to a local variable, and this library is never unloaded.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(unmap_stack)) } == 0 {
         KEY.store(key, Ordering::Relaxed);
     }
@@ -95,7 +95,8 @@ pub(super) fn prepare() {
 unsafe extern "C" fn unmap_stack(start: *mut c_void) {
     own!(own_stack = 0);
     own!(own_used = 0);
-    // SAFETY: mapped below; the thread is on its own stack as it ends, and maps another if need be.
+    // SAFETY: `map_stack` has mapped exactly this range; the ending thread runs on its own stack,
+    // and the variables no longer name it.
     unsafe { raw_system_call(libc::SYS_munmap, [start as usize, LEN, 0, 0, 0, 0]) };
 }
 
@@ -107,14 +108,14 @@ fn map_stack() -> Option<usize> {
     // SAFETY: a fresh mapping at an address of the kernel's choice.
     let start = unsafe { raw_system_call(libc::SYS_mmap, [0, LEN, access, kind, usize::MAX, 0]) };
     let start = usize::try_from(start).ok()?;
-    // SAFETY: the lowest part of it, which nobody is to reach.
+    // SAFETY: the guard is the lowest part of the fresh mapping.
     unsafe {
         raw_system_call(libc::SYS_mprotect, [start, GUARD, libc::PROT_NONE as usize, 0, 0, 0])
     };
     own!(own_stack = start + GUARD);
     let key = KEY.load(Ordering::Relaxed);
     if key < KEYS_WITHOUT_MEMORY {
-        // SAFETY: a key of ours, which needs no memory.
+        // SAFETY: the key is Weft's own, and glibc does not allocate for it.
         unsafe { libc::pthread_setspecific(key, start as *const c_void) };
     }
     Some(start + GUARD)

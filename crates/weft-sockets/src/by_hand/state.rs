@@ -1,4 +1,4 @@
-//! Whether calls by hand are seen.
+//! Whether Weft sees calls by hand.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,39 +6,39 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::switch;
 use crate::reason;
 
-/// How far it is.
+/// The state of watching calls by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum State {
-    /// No socket yet.
+    /// The process has no socket yet.
     Idle,
-    /// Some thread is at it.
+    /// A thread is arming the process.
     Beginning,
     /// Threads are being armed, or all are.
     Armed,
-    /// It is not to be had, or not wanted (any more).
+    /// Watching is impossible, not wanted, or given up.
     Off,
 }
 
 static STATE: AtomicU32 = AtomicU32::new(State::Idle as u32);
 
-/// It has come so far.
+/// Sets the state.
 pub(super) fn become_state(state: State) {
     STATE.store(state as u32, Ordering::Release);
 }
 
-/// It has come from one state to the next. Whether it was this thread that has brought it there.
+/// Changes the state from `before` to `now`. Returns whether this thread has done it.
 pub(super) fn advance(before: State, now: State) -> bool {
     let (before, now) = (before as u32, now as u32);
     STATE.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Whether it is there.
+/// Returns whether the state is `state`.
 pub(super) fn is(state: State) -> bool {
     STATE.load(Ordering::Acquire) == state as u32
 }
 
-/// From here on calls by hand are the kernel's: the process is on TCP for good.
+/// Stops watching: the kernel executes calls by hand, and the process stays on TCP for good.
 pub(crate) fn give_up() {
     let before = STATE.swap(State::Off as u32, Ordering::AcqRel);
     if before == State::Armed as u32 {
@@ -46,7 +46,7 @@ pub(crate) fn give_up() {
     }
 }
 
-/// Says once that connections wait for threads that are not armed.
+/// Logs once that connections wait for threads that are not armed.
 #[cold]
 pub(super) fn tell_waiting(threads: usize) {
     static LOGGED: AtomicBool = AtomicBool::new(false);

@@ -1,7 +1,7 @@
-//! The kernel's reports of calls by hand: switching them on and off, for each thread.
+//! Switches the kernel's reports of calls by hand on and off, for each thread.
 //!
 //! # Safety
-//! The kernel reads a byte that lives for ever.
+//! The kernel reads a static byte.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,19 +17,20 @@ pub(crate) const SET_DISPATCH: c_int = 59;
 pub(super) const ON: usize = 1;
 const OFF: usize = 0;
 
-/// What all armed threads do: reports, or lets all calls through.
+/// The selector byte of all armed threads: report calls, or let them through.
 pub(super) static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
 
-/// From here on armed threads report.
+/// Has armed threads report from here on.
 pub(super) fn report_all() {
     SELECTOR.store(BLOCK, Ordering::SeqCst);
 }
 
 /// Arms the calling thread.
 pub(super) fn arm() -> Result<(), &'static str> {
-    // In this order: the gate is the C library's from the moment that calls are reported.
+    // The kernel reports calls as soon as dispatch is on, and Weft's own calls then have to use the
+    // gate: so the flag is set first.
     own!(is_armed = true);
     let [start, len] =
         [&code::ALLOWED_START, &code::ALLOWED_LEN].map(|word| word.load(Ordering::Relaxed));
@@ -40,7 +41,7 @@ pub(super) fn arm() -> Result<(), &'static str> {
     Err("calls by hand cannot be seen: the kernel does not report them")
 }
 
-/// Has the kernel report nothing of the calling thread for now.
+/// Disarms the calling thread for now.
 pub(super) fn disarm() {
     dispatch(OFF, 0, 0);
 }
@@ -48,11 +49,11 @@ pub(super) fn disarm() {
 fn dispatch(mode: usize, start: usize, len: usize) -> isize {
     let selector = if mode == OFF { 0 } else { SELECTOR.as_ptr() as usize };
     let arguments = [SET_DISPATCH as usize, mode, start, len, selector, 0];
-    // SAFETY: a byte that lives for ever.
+    // SAFETY: the selector is a static byte.
     unsafe { raw_system_call(libc::SYS_prctl, arguments) }
 }
 
-/// From here on nothing is reported of any thread.
+/// Stops the reports of all threads.
 pub(super) fn let_all_through() {
     SELECTOR.store(ALLOW, Ordering::SeqCst);
 }

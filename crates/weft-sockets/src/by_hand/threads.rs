@@ -1,8 +1,7 @@
-//! Arming threads.
+//! Arms the process's threads.
 //!
 //! # Safety
-//! The kernel gets the address of a byte that lives for ever, and what it says is read as it has
-//! it.
+//! The kernel gets the address of a static byte, and its answers are read in its own layout.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +23,7 @@ use crate::descriptor::has_time_limit;
 use crate::limits::ASKED_THREADS_MAX;
 use crate::{errno, wait};
 
-/// Arms the calling thread, the process's first. Why that cannot be done.
+/// Arms the calling thread, the process's first. The error says why that is impossible.
 pub(super) fn arm_process(handler: Handler) -> Result<(), &'static str> {
     if !landing::prepare() {
         return Err("calls by hand cannot be seen: the processor has no XSAVE");
@@ -38,21 +37,22 @@ pub(super) fn arm_process(handler: Handler) -> Result<(), &'static str> {
     arm()
 }
 
-/// Threads are armed as they begin.
+/// Whether threads arm themselves as they begin.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Threads that have been asked to arm themselves, and have not: their numbers.
+/// Thread ids that have been asked to arm themselves and have not answered.
 static ASKED: [AtomicU32; ASKED_THREADS_MAX] = [const { AtomicU32::new(0) }; ASKED_THREADS_MAX];
-/// How many of them there are; one more while they are being asked.
+/// How many of them there are, plus one until all have been asked.
 static MISSING: AtomicUsize = AtomicUsize::new(1);
 
-/// A thread begins, by a function of the C library's.
-pub(crate) fn begun(stack: usize, stack_len: usize, holds_off: bool) {
+/// Runs when a thread begins that the C library has created.
+pub(crate) fn begun(stack: usize, stack_len: usize, blocks_sigsys: bool) {
     own!(stack = stacks::known_part(stack, stack_len));
-    own!(holds_off = holds_off);
+    own!(blocks_sigsys = blocks_sigsys);
     if WANTED.load(Ordering::SeqCst) && is_wanted() {
         signals::let_through();
-        // As for the first one; if not, its calls are not seen, and the process goes to TCP.
+        // Arming has worked for the first thread. If it fails here, Weft cannot see this thread's
+        // calls, and the process falls back to TCP.
         if let Err(why) = arm() {
             give_up();
             (outside().keep_on_tcp)(why);
@@ -64,11 +64,11 @@ fn is_wanted() -> bool {
     is(State::Beginning) || is(State::Armed)
 }
 
-/// Has the process's other threads arm themselves.
+/// Asks the process's other threads to arm themselves.
 pub(super) fn arm_others() {
-    let me = own_number();
+    let me = own_tid();
     let Ok(list) = std::fs::read_dir("/proc/self/task") else {
-        return; // Without it the process stays on TCP: one is missing.
+        return; // `MISSING` stays above 0, so the process stays on TCP.
     };
     let numbers = list.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
     let mut places = ASKED.iter();
@@ -81,19 +81,19 @@ pub(super) fn arm_others() {
     MISSING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Asks those that have not answered, once more perhaps.
+/// Asks the threads that have not answered, perhaps once more.
 fn ask_all() {
     for asked in &ASKED {
         let number = asked.load(Ordering::SeqCst);
-        if number != 0 && !would_be_disturbed(number) && !ask(number) {
-            answered(number); // It has ended.
+        if number != 0 && !would_return_eintr(number) && !send_arm_signal(number) {
+            answered(number); // The thread has ended.
         }
     }
 }
 
-/// Whether a thread sleeps in a call that a signal ends for the program to see. Others go on by
-/// themselves (`SA_RESTART`, the C library's `sigwait`), or by their hooks ([`go_on`]).
-fn would_be_disturbed(number: u32) -> bool {
+/// Returns whether a thread sleeps in a call that would return `EINTR` to the program. Other calls
+/// resume by themselves (`SA_RESTART`, the C library's `sigwait`), or in their hooks ([`go_on`]).
+fn would_return_eintr(number: u32) -> bool {
     const ENDED: [libc::c_long; 5] = [
         libc::SYS_semop,
         libc::SYS_semtimedop,
@@ -101,7 +101,7 @@ fn would_be_disturbed(number: u32) -> bool {
         libc::SYS_msgrcv,
         libc::SYS_io_getevents,
     ];
-    // Those of sockets end if they have a time limit (signal(7)).
+    // Socket calls with a time limit do not restart (signal(7)).
     const TIMED: [libc::c_long; 14] = [
         libc::SYS_read,
         libc::SYS_readv,
@@ -130,14 +130,14 @@ fn would_be_disturbed(number: u32) -> bool {
     ENDED.contains(&call) || TIMED.contains(&call) && fd.is_some_and(is_timed)
 }
 
-fn own_number() -> u32 {
-    // SAFETY: it takes no memory.
+fn own_tid() -> u32 {
+    // SAFETY: `gettid` takes no arguments.
     unsafe { raw_system_call(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
-/// What comes with a signal, as far as its sender sets it.
+/// `siginfo_t` as its sender fills it in.
 #[repr(C, align(8))]
-struct Question {
+struct ArmSignal {
     signal: c_int,
     error: c_int,
     code: c_int,
@@ -148,34 +148,34 @@ struct Question {
     _rest: [u64; 12],
 }
 
-/// Bytes of `siginfo_t`.
-const _: () = assert!(size_of::<Question>() == 128);
+/// The size of `siginfo_t` in bytes.
+const _: () = assert!(size_of::<ArmSignal>() == 128);
 
-/// What tells our question from any other signal.
-fn sign() -> usize {
+/// A value that tells Weft's signal from others: an address in this library.
+fn arm_signal_value() -> usize {
     switch::SELECTOR.as_ptr() as usize
 }
 
-/// Asks a thread to arm itself. Whether it is there.
-fn ask(number: u32) -> bool {
+/// Sends a thread the signal to arm itself. Returns whether the thread exists.
+fn send_arm_signal(number: u32) -> bool {
     let (pid, signal) = (std::process::id(), libc::SIGSYS);
-    let question = Question {
+    let message = ArmSignal {
         signal,
         error: 0,
         code: libc::SI_QUEUE,
         _padding: 0,
         pid,
         user: 0,
-        value: sign(),
+        value: arm_signal_value(),
         _rest: [0; 12],
     };
-    let place = (&raw const question) as usize;
+    let place = (&raw const message) as usize;
     let arguments = [pid as usize, number as usize, signal as usize, place, 0, 0];
-    // SAFETY: a local variable, as the kernel has it.
+    // SAFETY: the local variable has the layout and size of `siginfo_t`.
     unsafe { raw_system_call(libc::SYS_rt_tgsigqueueinfo, arguments) == 0 }
 }
 
-/// A thread need not be waited for any more.
+/// Removes a thread from those that are waited for.
 fn answered(number: u32) {
     for asked in &ASKED {
         if asked.compare_exchange(number, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
@@ -184,48 +184,51 @@ fn answered(number: u32) {
     }
 }
 
-/// A `SIGSYS` that no call by hand has brought: whether it is ours, by which a thread arms itself.
-pub(super) fn is_call_to_arm(info: *const siginfo_t) -> bool {
-    // SAFETY: what the kernel has written.
-    let question = unsafe { &*info.cast::<Question>() };
-    if question.code != libc::SI_QUEUE || question.value != sign() {
+/// Handles a `SIGSYS` that no call by hand has raised. Returns whether it is the signal by which a
+/// thread arms itself.
+pub(super) fn is_arm_signal(info: *const siginfo_t) -> bool {
+    // SAFETY: the kernel passes a `siginfo_t`, which has this layout.
+    let question = unsafe { &*info.cast::<ArmSignal>() };
+    if question.code != libc::SI_QUEUE || question.value != arm_signal_value() {
         return false;
     }
     own!(interruptions = own!(interruptions) + 1);
     if own!(is_armed) || is_wanted() && arm().is_ok() {
-        answered(own_number());
+        answered(own_tid());
     }
     true
 }
 
-/// What had interrupted the calling thread at some time.
+/// How often signals had interrupted the calling thread at some time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interruptions {
-    /// Signals of ours.
+    /// Signals of Weft's.
     ours: usize,
-    /// Handlers of the program's.
+    /// The program's own handlers.
     programs: Handled,
 }
 
 impl Interruptions {
-    /// Up to now.
+    /// Counts up to now.
     pub(crate) fn up_to_now() -> Self {
         Self { ours: own!(interruptions), programs: Handled::up_to_now() }
     }
 
-    /// Whether a call that has begun then, and been interrupted, goes on: only by us.
+    /// Returns whether only signals of Weft's have interrupted a call since then. The call then
+    /// resumes.
     pub(crate) fn are_ours_alone(self) -> bool {
         own!(interruptions) != self.ours && !self.programs.is_more_now()
     }
 }
 
-/// Sleeps by `call` for as long as the program has asked for, in nanoseconds, whatever signals of
-/// ours come, and until one of the program's does. It has the results of C.
+/// Sleeps by `call` for the time that the program has asked for, in nanoseconds, and resumes after
+/// signals of Weft's. Only the program's own signals end it. Results are those of C.
 pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_int) -> c_int {
     if is(State::Off) || limit == Some(0) {
-        return call(limit); // None comes, or nothing is slept through.
+        return call(limit); // Weft sends no signals, or the call does not sleep.
     }
-    // Also to a thread that is armed: it may have been asked again before it had published that.
+    // An armed thread gets the signal, too, if it was asked again before it had published its
+    // state.
     let until = limit.map(|limit| wait::now().saturating_add(limit));
     let mut left = limit;
     loop {
@@ -240,10 +243,11 @@ pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_i
 
 /// When the first thread was armed, in nanoseconds.
 static BEGAN: AtomicU64 = AtomicU64::new(u64::MAX);
-/// For how long connections wait for the others from then on.
+/// How long connections wait for the other threads after that.
 const TIMEOUT_NS: u64 = 100_000_000;
 
-/// Whether each thread's calls are seen. Waits for those that are about to be.
+/// Returns whether Weft sees each thread's calls. Waits for threads that are about to arm
+/// themselves.
 #[inline]
 pub(super) fn are_all_armed() -> bool {
     is(State::Armed) && MISSING.load(Ordering::Acquire) == 0 || wait_for_others()
@@ -252,7 +256,7 @@ pub(super) fn are_all_armed() -> bool {
 #[cold]
 fn wait_for_others() -> bool {
     const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
-    /// Sleeps after which threads are asked once more.
+    /// Number of sleeps after which threads are asked once more.
     const ROUND: u32 = 32;
     for sleeps in 0_u32.. {
         if is(State::Armed) && MISSING.load(Ordering::Acquire) == 0 || is(State::Off) {
@@ -270,7 +274,7 @@ fn wait_for_others() -> bool {
     false
 }
 
-/// The process is a fork's child, whose only thread is the calling one.
+/// Forgets the parent's other threads, in the child of a fork.
 pub(super) fn forget_others() {
     ASKED.iter().for_each(|asked| asked.store(0, Ordering::Relaxed));
     MISSING.store(0, Ordering::SeqCst);

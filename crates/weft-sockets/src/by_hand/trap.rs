@@ -1,11 +1,11 @@
-//! The handler of the kernel's reports. It makes no system call by itself and calls no hook: the
-//! stack that it is on may be small, and what it changes of the thread (its mask, its stack of
-//! signals) would be undone at its end. So it changes where the thread goes on.
+//! The handler of `SIGSYS`. It makes no system call and calls no hook: its stack may be small, and
+//! returning from it would undo what it changes of the thread (the mask, the signal stack). So it
+//! only changes where the thread resumes.
 //!
 //! # Safety
-//! The context is the kernel's, of the thread that has made a call and waits for it: its registers
-//! are the call's number and arguments. Its stack has room below the bytes that the ABI reserves,
-//! as it would need for a signal.
+//! The kernel has written the context of a thread that is stopped at a system call: the registers
+//! hold the call's number and arguments. As for any signal, the stack has room below the bytes that
+//! the ABI reserves.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
@@ -16,13 +16,13 @@ use super::{code, landing, signals, stacks, threads};
 use crate::limits::CALL_NUMBERS_MAX;
 use crate::reach::{REACH, Reach};
 
-/// `SYS_USER_DISPATCH`: why there is a `SIGSYS`.
+/// `SYS_USER_DISPATCH`: the code of a `SIGSYS` that dispatch has raised.
 const REPORTED: c_int = 2;
 /// `AUDIT_ARCH_X86_64`.
 const X86_64: u32 = 0xc000_003e;
-/// What the kernel says of a report, as it has `siginfo_t`.
+/// `siginfo_t` as the kernel fills it in for a report.
 #[repr(C)]
-struct Report {
+struct SigsysInfo {
     signal: c_int,
     error: c_int,
     code: c_int,
@@ -32,57 +32,57 @@ struct Report {
     processor: u32,
 }
 
-/// What becomes of a number.
+/// How a call is executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// The kernel does it, at the gate.
+enum Execution {
+    /// The kernel executes it, at the gate.
     Pass,
-    /// [`calls::landed`](super::calls::landed) does it.
+    /// [`calls::landed`](super::calls::landed) executes it.
     Land,
-    /// `rt_sigreturn(2)`: at the gate, with the stack as it is.
+    /// `rt_sigreturn(2)`: the kernel executes it at the gate, with the stack unchanged.
     Return,
 }
 
-static WAYS: [Way; CALL_NUMBERS_MAX] = {
-    let mut ways = [Way::Pass; CALL_NUMBERS_MAX];
+static EXECUTIONS: [Execution; CALL_NUMBERS_MAX] = {
+    let mut ways = [Execution::Pass; CALL_NUMBERS_MAX];
     let mut number = 0;
     while number < CALL_NUMBERS_MAX {
         if !matches!(REACH[number], Reach::Stays) {
-            ways[number] = Way::Land;
+            ways[number] = Execution::Land;
         }
         number += 1;
     }
-    ways[libc::SYS_rt_sigreturn as usize] = Way::Return;
-    ways[libc::SYS_rt_sigprocmask as usize] = Way::Land;
-    ways[libc::SYS_rt_sigaction as usize] = Way::Land;
-    ways[libc::SYS_rt_sigsuspend as usize] = Way::Land;
+    ways[libc::SYS_rt_sigreturn as usize] = Execution::Return;
+    ways[libc::SYS_rt_sigprocmask as usize] = Execution::Land;
+    ways[libc::SYS_rt_sigaction as usize] = Execution::Land;
+    ways[libc::SYS_rt_sigsuspend as usize] = Execution::Land;
     ways
 };
 
 /// The handler of `SIGSYS`.
 pub(super) extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: what the kernel has written.
-    let report = unsafe { &*info.cast::<Report>() };
+    // SAFETY: the kernel passes a `siginfo_t`, which has this layout.
+    let report = unsafe { &*info.cast::<SigsysInfo>() };
     if report.code != REPORTED {
-        if !threads::is_call_to_arm(info) {
-            // SAFETY: the handler's own arguments.
+        if !threads::is_arm_signal(info) {
+            // SAFETY: these are the arguments of this handler.
             unsafe { signals::forward(signal, info, context) };
         }
         return;
     }
-    // SAFETY: the handler's own arguments.
+    // SAFETY: the kernel passes a `ucontext_t` that only this handler uses.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
-    let way = usize::try_from(report.number).ok().and_then(|number| WAYS.get(number));
+    let way = usize::try_from(report.number).ok().and_then(|number| EXECUTIONS.get(number));
     let is_known = way.is_some() && report.processor == X86_64;
     match way {
-        Some(Way::Return) if is_known => set_register(context, libc::REG_RIP, code::gate()),
-        Some(Way::Land) if is_known && !code::is_own(report.address) => {
-            // SAFETY: the context is of a call that waits.
+        Some(Execution::Return) if is_known => set_register(context, libc::REG_RIP, code::gate()),
+        Some(Execution::Land) if is_known && !code::is_own(report.address) => {
+            // SAFETY: the context is of a thread stopped at a system call.
             unsafe { to_land(context, false) };
         }
-        // SAFETY: the context is of a call that waits.
+        // SAFETY: the context is of a thread stopped at a system call.
         Some(_) if is_known => unsafe { pass(context) },
-        // SAFETY: the context is of a call that waits.
+        // SAFETY: the context is of a thread stopped at a system call.
         _ => unsafe { to_land(context, true) },
     }
 }
@@ -95,25 +95,25 @@ fn set_register(context: &mut ucontext_t, register: c_int, value: usize) {
     context.uc_mcontext.gregs[register as usize] = value as i64;
 }
 
-/// The kernel does the call, at the gate: signals and results are as if the program's instruction
-/// had been let through.
+/// Has the kernel execute the call at the gate, with the same signals and results as at the
+/// program's own instruction.
 unsafe fn pass(context: &mut ucontext_t) {
     let stack = register(context, libc::REG_RSP) - RED_ZONE - PASSED_LEN;
     let words: [usize; 2] =
         [landing::passed as *const () as usize, register(context, libc::REG_RIP)];
-    // SAFETY: below what the program has on its stack.
+    // SAFETY: below the red zone, where the stack has room as for any signal.
     unsafe { (stack as *mut [usize; 2]).write_unaligned(words) };
     set_register(context, libc::REG_RSP, stack);
     set_register(context, libc::REG_RIP, code::gate());
 }
 
-/// A function of ours does the call, where there is a stack for it.
+/// Has [`landing::land`] execute the call, on a stack with enough room.
 unsafe fn to_land(context: &mut ucontext_t, is_foreign: bool) {
     let stack = register(context, libc::REG_RSP);
     let used = own!(own_used);
     let top = match stacks::stack_for(context, stack) {
         Some(top) => top,
-        // There is no memory for a stack of ours: the program's has to do.
+        // No memory for a stack of Weft's: use the program's.
         None => stack - RED_ZONE,
     };
     let place = (top - size_of::<Frame>()) & !(align_of::<Frame>() - 1);
@@ -138,7 +138,7 @@ unsafe fn to_land(context: &mut ucontext_t, is_foreign: bool) {
         own_used: used,
         is_foreign,
     };
-    // SAFETY: room on a stack, aligned, below all that is in use there.
+    // SAFETY: `place` is aligned, and below everything in use on a stack that has room.
     unsafe { (place as *mut Frame).write(frame) };
     set_register(context, libc::REG_RSP, place);
     set_register(context, libc::REG_RIP, landing::land as *const () as usize);

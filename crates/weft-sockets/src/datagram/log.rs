@@ -1,6 +1,6 @@
-//! What carries a socket's datagrams, and why, in one line for each way (`WEFT_LOG=info`): for
-//! those that it sends, when it first finds an inbox; for those that it receives, when it waits
-//! after some have come by memory; and for either, at the latest when it is closed.
+//! Logs once for each direction what carries a socket's datagrams, and why (`WEFT_LOG=info`): for
+//! sending when it first finds an inbox, for receiving when it waits after some have come through
+//! memory, and for both at the latest when it is closed.
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use crate::descriptor::own_address;
 use crate::reason::write_line;
 use crate::settings::wants_log;
 
-/// Why datagrams are the kernel's.
+/// Why the kernel carries a socket's datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Why {
@@ -47,7 +47,7 @@ impl Why {
         Self::Seccomp,
     ];
 
-    /// Whether it is so for what the socket sends, too.
+    /// Returns whether the reason holds for sending, too.
     fn is_of_all(self) -> bool {
         use Why::{Option, PassedOn, Seccomp, Shutdown, Stdio, Watched};
         matches!(self, Option | Watched | PassedOn | Stdio | Shutdown | Seccomp)
@@ -57,15 +57,15 @@ impl Why {
         match self {
             Self::Rule => "a rule says so",
             Self::Remote => "the receiver is on another host",
-            Self::Receiver => "the receiver is not on weft, or another user's",
+            Self::Receiver => "the receiver does not run on weft, or is another user's",
             Self::Senders => "none has come by memory",
             Self::Address => "an address that only the kernel has",
             Self::Multicast => "multicast",
-            Self::Room => "there is no inbox to be had",
+            Self::Room => "no inbox is free",
             Self::Option => "an option that only the kernel has",
             Self::Watched => "several instances of epoll, or one in another",
             Self::PassedOn => "the socket was passed to another process",
-            Self::Stdio => "a stream of the C library's",
+            Self::Stdio => "the C library's stdio uses the socket",
             Self::Shutdown => "the socket was shut down",
             Self::Seccomp => "the program gives up system calls",
         }
@@ -75,7 +75,7 @@ impl Why {
 const NOTHING: u32 = u32::MAX;
 const LOGGED: u32 = u32::MAX - 1;
 
-/// What is to be logged of a way, once.
+/// The log line of one direction, which is written once.
 #[derive(Debug)]
 pub(super) struct LogOnce(AtomicU32);
 
@@ -84,7 +84,7 @@ impl LogOnce {
         Self(AtomicU32::new(NOTHING))
     }
 
-    /// Datagrams are the kernel's as far as is known now.
+    /// Notes why the kernel carries datagrams, unless the line has been written.
     pub(super) fn note(&self, why: Why) {
         let note = |known| (known != LOGGED).then_some(why as u32);
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
@@ -102,21 +102,22 @@ impl LogOnce {
 }
 
 impl Datagram {
-    /// It has found an inbox to send to. No lock is held.
+    /// Logs that the socket has found an inbox to send to. The caller holds no lock.
     pub(super) fn log_sent(&self, from: SocketAddr, to: SocketAddr) {
         if wants_log() {
             self.sent_log.write([("from", Some(from)), ("to", Some(to))], None);
         }
     }
 
-    /// It is about to wait. No lock is held but an epoll instance's.
+    /// Logs that the socket receives through memory, before it waits. The caller holds no lock but
+    /// an epoll instance's.
     pub(crate) fn log_received(&self, fd: RawFd) {
         if wants_log() && self.has_received() {
             self.received_log.write([("at", own_address(fd)), ("", None)], None);
         }
     }
 
-    /// It is about to be closed.
+    /// Logs both directions before the socket is closed.
     pub(crate) fn log_at_close(&self, fd: RawFd) {
         if !wants_log() {
             return;

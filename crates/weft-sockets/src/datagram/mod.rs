@@ -1,9 +1,9 @@
-//! UDP sockets: what is known of one, from `socket(2)` to `close(2)`.
+//! UDP sockets: the state of one, from `socket(2)` to `close(2)`.
 //!
-//! A receiver looks at its inbox and at the kernel's socket. The inbox is open only while it looks,
-//! or waits: what was put there came before what the kernel took when it was shut, so the inbox is
-//! read first, and it is opened again when the kernel has nothing more. So datagrams of one sender
-//! keep their order, though UDP does not ask for it.
+//! A receiver reads its inbox and the kernel's socket. The inbox is open only while the receiver
+//! reads or waits. So the inbox holds older datagrams than those that the kernel has taken since it
+//! was shut; the receiver empties it first, and opens it again once the kernel has nothing more.
+//! This keeps the order of each sender's datagrams, though UDP does not require it.
 
 mod log;
 mod options;
@@ -26,34 +26,34 @@ use send::Routes;
 
 use crate::table::Place;
 
-/// What is known of a UDP socket.
+/// The state of a UDP socket.
 #[derive(Debug)]
 pub(crate) struct Datagram {
     is_v6: bool,
-    /// It is the kernel's: a feature is in use that only the kernel has.
+    /// The kernel carries it: a feature is in use that only the kernel implements.
     off: AtomicU32,
-    /// It may have a port.
+    /// Whether the socket may have a port.
     bound: AtomicU32,
     shared: AtomicU32,
     v6_only: AtomicU32,
-    /// Bytes of a datagram that is not complete are in the kernel (`MSG_MORE`).
+    /// The kernel holds the beginning of an incomplete datagram (`MSG_MORE`).
     corked: AtomicU32,
-    /// The file of inboxes, once it has been asked for.
+    /// The file of inboxes, once it has been opened; `None` if that failed.
     datagrams: SectionOnce<Option<&'static Datagrams>>,
     inbox: SectionOnce<Inbox>,
     spin: Spin,
     futex_waits: FutexWaits,
-    /// Datagrams that senders have handed to the kernel because the inbox was shut, and that have
+    /// How many of the datagrams that senders gave to the kernel because the inbox was shut have
     /// been received or lost.
     accounted: AtomicU64,
-    /// The program has taken a datagram. Until then it may only be waiting for one to hand the
-    /// socket on to another program, which may not be on Weft (inetd): that one has to find it.
+    /// Whether the program has received a datagram. Until then it may be waiting for one only to
+    /// hand the socket to another program that may not run on Weft (inetd) and has to find it.
     receives: AtomicU32,
-    /// `SO_RCVTIMEO` has been set.
+    /// Whether `SO_RCVTIMEO` has been set.
     receive_limit: AtomicU32,
-    /// When the kernel was last seen to have nothing.
+    /// When the kernel's socket was last seen empty.
     kernel_empty_at: AtomicU64,
-    /// The kernel may have datagrams that were sent before those in the inbox.
+    /// Whether the kernel may have datagrams that are older than those in the inbox.
     kernel_first: AtomicU32,
     memory_turns: AtomicU32,
     peeked: AtomicU32,
@@ -61,16 +61,16 @@ pub(crate) struct Datagram {
     sent_log: LogOnce,
     received_log: LogOnce,
     watches: AtomicU32,
-    /// Epoll instances that announce what waits in memory.
+    /// Number of epoll instances that report datagrams in the inbox.
     announced: AtomicU32,
-    /// The last fork that it has been notified of.
+    /// The last fork that this socket has taken part in.
     fork: AtomicU32,
-    /// Where it stands among the program's sockets.
+    /// Its entry in the descriptor table.
     place: SectionOnce<Place>,
 }
 
 impl Datagram {
-    /// A socket just made.
+    /// Returns the state of a new socket.
     pub(crate) fn fresh(is_v6: bool) -> Self {
         Self {
             is_v6,

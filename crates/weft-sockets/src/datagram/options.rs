@@ -1,23 +1,23 @@
-//! What the options of a socket mean for datagrams through memory.
+//! The effect of socket options on datagrams through memory.
 
 use libc::c_int;
 
 /// `SO_RCVTIMEO` with a time of 64 bits (asm-generic/socket.h).
 const SO_RCVTIMEO_NEW: c_int = 66;
 
-/// What an option means for datagrams through memory.
+/// The effect of an option on datagrams through memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// Nothing.
+    /// None.
     Harmless,
-    /// Others may have the same address.
+    /// Other sockets may bind the same address.
     Shares,
     V6Only,
-    /// How much may wait.
+    /// The receive buffer's size.
     Limits,
-    /// For how long a call waits.
+    /// The time limit of a receive.
     Timeout,
-    /// Only the kernel can do that, or we do not know it.
+    /// Only the kernel implements it, or Weft does not know it.
     Kernels,
 }
 

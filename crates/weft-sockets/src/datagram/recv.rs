@@ -1,4 +1,4 @@
-//! Receiving: from the inbox and from the kernel, and waiting for either.
+//! Receives datagrams from the inbox and from the kernel, and waits for either.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
@@ -18,26 +18,26 @@ use crate::wait::{self, Wait};
 use crate::{errno, handlers, sleepers};
 
 const SPIN_MAX_NS: u64 = 2_000_000;
-/// Nanoseconds between two questions to the kernel while looking.
+/// Interval between two questions to the kernel while spinning, in nanoseconds.
 const ASK_NS: u64 = 5_000;
 
-/// Which source the next receive has to take from, because the program has looked at it.
+/// Which source the next receive must use, because the program has peeked at it.
 pub(super) mod peeked {
     pub(crate) const NOTHING: u32 = 0;
     pub(crate) const MEMORY: u32 = 1;
     pub(crate) const KERNEL: u32 = 2;
 }
 
-/// What a call to receive has brought.
+/// The result of a receive call.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// What the kernel's call returned; `errno` is its.
+    /// The return value of the kernel's call, which has set `errno`.
     Kernel(ssize_t),
     Memory(Arrival),
 }
 
 impl Datagram {
-    /// Receives as `recvmsg(2)` does. `kernel` is the kernel's call with other flags.
+    /// Receives like `recvmsg(2)`. `kernel` is the kernel's call, with the flags that it is passed.
     pub(crate) fn receive(
         &self,
         fd: RawFd,
@@ -68,7 +68,7 @@ impl Datagram {
         }
         let dont_wait = is_nonblocking(fd, flags);
         let opens = inbox.is_shut();
-        // While datagrams come through memory the kernel can wait for its turn.
+        // While datagrams come through memory the kernel is asked only on its turn.
         let mut ask = dont_wait
             || opens
             || self.memory_turns.load(Ordering::Relaxed) == 0
@@ -106,7 +106,7 @@ impl Datagram {
                     return self.kernel_gave(received, keep);
                 }
             } else if waits_on_futex && self.kernel_first.load(Ordering::Relaxed) != 0 {
-                ask = true; // For what it took until the inbox was open.
+                ask = true; // The kernel may have taken some before the inbox was open.
                 continue;
             } else if waits_on_futex {
                 waits_on_futex = false;
@@ -123,15 +123,15 @@ impl Datagram {
         }
     }
 
-    /// Does a futex wait with the inbox open: a sender that puts something wakes the thread, for a
-    /// third of what a datagram through the kernel costs both. What the kernel receives meanwhile
-    /// has to wait: see [`FutexWaits`].
+    /// Waits on a futex with the inbox open. A sender that puts a datagram into the inbox wakes the
+    /// thread, at a third of what a datagram through the kernel costs both. Datagrams that reach
+    /// the kernel meanwhile are delayed: see [`FutexWaits`].
     ///
-    /// A call with `SO_RCVTIMEO` may end so much later: the kernel counts that in ticks, too, and
-    /// rounds up. So may one whose thread is cancelled.
+    /// A call with `SO_RCVTIMEO`, or one whose thread is cancelled, may end later by as much. The
+    /// kernel also counts the time limit in ticks, and rounds up.
     ///
     /// # Errors
-    /// `EINTR`: a signal was handled, and the call is to end for it (signal(7)).
+    /// `EINTR`: a signal was handled, and the call ends because of it (signal(7)).
     fn futex_wait(&self, fd: RawFd, inbox: &Inbox, longest: Timespec) -> Result<(), Errno> {
         let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
         let limit = || Host::time_limit(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv);
@@ -139,14 +139,14 @@ impl Datagram {
         let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let time = time.map_or(longest, |limit| limit.min(longest));
         match inbox.begin_futex_wait().map_or(Ok(()), |word| Host::wait_for_peer(word, &time)) {
-            // Where there is a limit nothing restarts, whatever the handler says.
+            // A call with a time limit does not restart, whatever the handler's flags are.
             Err(Errno::INTR) if limit.is_some() || !handlers::restart() => Err(Errno::INTR),
             _ => Ok(()),
         }
     }
 
-    /// By which way the kernel's datagram would have come: of a sender that has found the inbox
-    /// shut, or of one that knows none.
+    /// Returns which way a datagram from the kernel would otherwise have come: through memory if
+    /// its sender found the inbox shut, by the kernel if its sender knows no inbox.
     fn came_by(&self, inbox: &Inbox) -> By {
         let accounted = self.accounted.load(Ordering::Relaxed);
         if inbox.turned_away() <= accounted {
@@ -156,19 +156,20 @@ impl Datagram {
         By::Memory
     }
 
-    /// Whether the kernel has not been asked for too long to begin a futex wait.
+    /// Returns whether the kernel was last asked too long ago to begin a futex wait.
     fn is_kernel_doubtful(&self, wait: &Wait<'_>) -> bool {
         let asked = self.kernel_empty_at.load(Ordering::Relaxed);
         FutexWaits::is_kernel_doubtful(asked, wait.began())
     }
 
-    /// Whether the kernel has to be asked before something is taken from the inbox: for what it
-    /// took before that was opened. What it takes since a sender has shut it is behind that.
+    /// Returns whether the kernel has to be asked before the inbox is read: it may have taken
+    /// datagrams before the inbox was opened. What it takes after a sender has shut the inbox is
+    /// newer.
     fn is_kernel_first(&self, inbox: &Inbox) -> bool {
         self.kernel_first.load(Ordering::Relaxed) != 0 && !inbox.is_empty() && !inbox.is_shut()
     }
 
-    /// Sleeps in the kernel, as the program has asked it to, unless something is there.
+    /// Sleeps in the kernel as the program has asked, unless a datagram is there.
     fn sleep(
         &self,
         fd: RawFd,
@@ -204,12 +205,13 @@ impl Datagram {
         self.kernel_gave(received, keep)
     }
 
-    /// Whether the descriptor is still this socket: another thread may have closed it.
+    /// Returns whether the descriptor is still this socket: another thread may have closed it.
     fn is_still_at(&self, fd: RawFd) -> bool {
         self.place.get().is_some_and(|place| place.is_at(fd))
     }
 
-    /// Looks for as long as that has paid, at the kernel now and then. What the kernel has given.
+    /// Spins for as long as that has paid, and asks the kernel at intervals. Returns the kernel's
+    /// result, if it gave one.
     fn look(
         &self,
         inbox: &Inbox,
@@ -244,7 +246,8 @@ impl Datagram {
         match self.peeked.load(Ordering::Relaxed) {
             peeked::MEMORY => false,
             peeked::KERNEL => true,
-            // What the kernel takes since a sender has shut the inbox is behind what that has.
+            // What the kernel takes after a sender has shut the inbox is newer than the inbox's
+            // content.
             _ if inbox.is_shut() => false,
             _ => {
                 self.kernel_first.load(Ordering::Relaxed) != 0
@@ -273,11 +276,11 @@ impl Datagram {
         Received::Kernel(received)
     }
 
-    /// The kernel has nothing: opens the inbox, and has the kernel asked once more before it is
-    /// read, for what it took until then.
+    /// Opens the inbox because the kernel has no datagram, and has the kernel asked once more
+    /// before the inbox is read: it may have taken one until then.
     pub(crate) fn kernel_is_empty(&self, inbox: &Inbox) {
         self.memory_turns.store(0, Ordering::Relaxed);
-        // Those that it has not received are lost, but for one that may be on its way.
+        // Datagrams that were not received by now are lost, except for one that may be on its way.
         let arrived = inbox.turned_away().saturating_sub(1);
         if self.accounted.load(Ordering::Relaxed) < arrived {
             self.accounted.store(arrived, Ordering::Relaxed);
@@ -291,7 +294,7 @@ impl Datagram {
         }
     }
 
-    /// The length of the datagram that comes next, if it is in the inbox.
+    /// Returns the length of the next datagram, if it is in the inbox.
     pub(crate) fn next_len(&self) -> Option<usize> {
         let len = self.inbox.get()?.next_len()?;
         self.peeked.store(peeked::MEMORY, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Sending: who receives at an address, and bringing a datagram to their inbox.
+//! Sends datagrams: finds the receiver at an address, and writes to its inbox.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,35 +18,35 @@ use crate::kernel::{Host, Kernel as _};
 use crate::limits::DATAGRAM_ROUTES_MAX;
 use crate::{settings, wait};
 
-/// How long a receiver that has something may take nothing until its sender shuts its inbox: it may
-/// be dead, or read by ways that we do not see.
+/// How long a receiver with waiting datagrams may read none before the sender shuts its inbox. It
+/// may be dead, or read by calls that Weft does not see.
 const STALL_NS: u64 = 5_000_000;
-/// How long it is believed who receives at an address that several sockets may have.
+/// How long a sender trusts the receiver of an address that several sockets may share.
 const SHARED_BELIEF_NS: u64 = 100_000_000;
 
-/// Who receives what is sent.
+/// The receivers of a socket's datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     pub(super) connected: Option<Route>,
     pub(super) others: HashMap<SocketAddr, Route>,
 }
 
-/// Who receives at an address, as far as it is known.
+/// The receiver at an address, as far as the sender knows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     to: SocketAddr,
-    /// What its port's word was when the kernel was asked.
+    /// The value of its port's change word when the kernel was asked.
     changes: u32,
-    /// The inbox, and the sender's address as it is seen there. `None`: the kernel's.
+    /// The inbox, and the sender's address as the receiver sees it. `None`: the kernel delivers.
     inbox: Option<(Inbox, SocketAddr)>,
     asked_at: u64,
-    /// When the receiver was last seen to have taken something, and how much it had taken then.
+    /// When the receiver was last seen to make progress; `taken` is its count then.
     checked_at: u64,
     taken: u64,
 }
 
 impl Datagram {
-    /// Sends as `sendmsg(2)` does, to `to` or to the peer. `None`: the kernel is to do it.
+    /// Sends like `sendmsg(2)`, to `to` or to the peer. `None`: the kernel is to send it.
     pub(crate) fn send(
         &self,
         fd: RawFd,
@@ -74,7 +74,7 @@ impl Datagram {
         }
         let len = buffers.len();
         let inbox = self.route(fd, to);
-        self.bound(); // By the kernel, if it was not.
+        self.bound(); // Sending has bound it, if the program has not.
         let (inbox, own) = match inbox {
             Ok(inbox) => inbox.filter(|_| len <= DATAGRAM_LEN_MAX)?,
             Err(errno) => return Some(Err(errno)),
@@ -85,14 +85,14 @@ impl Datagram {
         }
     }
 
-    /// The inbox of who receives at an address. An error is one that the socket has had before.
+    /// Returns the inbox of the receiver at an address. An error is the socket's pending error.
     fn route(
         &self,
         fd: RawFd,
         to: Option<SocketAddr>,
     ) -> Result<Option<(Inbox, SocketAddr)>, Errno> {
         let Some(datagrams) = self.datagrams() else { return Ok(None) };
-        // A signal's handler may have interrupted a sender.
+        // A signal handler may have interrupted a sender that holds this lock.
         let Some(mut routes) = self.routes.try_lock() else { return Ok(None) };
         let known = match to {
             Some(to) => routes.others.get_mut(&to),
@@ -134,12 +134,12 @@ impl Datagram {
         if inbox.is_some()
             && let Some(error) = Host::take_error(Descriptor::of(fd).as_fd())
         {
-            return Err(error); // The kernel would tell it with this datagram.
+            return Err(error); // The kernel would report the pending error on this send.
         }
         Ok(inbox)
     }
 
-    /// Asks the kernel who receives at an address, and finds the inbox.
+    /// Asks the kernel which socket receives at an address, and finds its inbox.
     #[cold]
     fn ask(
         &self,
@@ -181,7 +181,8 @@ impl Datagram {
         receiver.and_then(find).map(|inbox| (inbox, source)).ok_or(Why::Receiver)
     }
 
-    /// The kernel binds a socket that has no port when it sends; so that there is one before.
+    /// Binds a socket without a port, as the kernel does when it sends, so that it has an address
+    /// before the datagram is in the inbox.
     fn bind_to_any_port(&self, fd: RawFd) -> bool {
         let any = if self.is_v6 {
             SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0)
@@ -193,7 +194,7 @@ impl Datagram {
 }
 
 impl Route {
-    /// Whether the receiver is still who it was, and takes what comes.
+    /// Returns whether the receiver is still the same socket, and makes progress.
     fn is_believed(&mut self) -> bool {
         let Some((inbox, _)) = self.inbox else { return true };
         let waiting = !inbox.is_empty();

@@ -1,4 +1,4 @@
-//! What calls other than those that move datagrams mean for a socket.
+//! Effects on a socket of all calls but those that move datagrams.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,12 +15,13 @@ use crate::table::Place;
 use crate::{settings, shared_files};
 
 impl Datagram {
-    /// It stands among the program's sockets from here on.
+    /// Records the socket's entry in the descriptor table.
     pub(crate) fn placed(&self, place: Place) {
         let _ = self.place.set(place);
     }
 
-    /// One that the program was started with, and that has an inbox: there may be something in it.
+    /// Returns the state of a socket that the program was started with, if it has an inbox, which
+    /// may hold datagrams.
     pub(crate) fn inherited(fd: RawFd) -> Option<Self> {
         let own = own_address(fd).filter(|own| own.port() != 0)?;
         let cookie = Host::cookie(Descriptor::of(fd).as_fd()).ok()?;
@@ -29,7 +30,7 @@ impl Datagram {
         if inbox.is_left() {
             datagram.off.store(1, Ordering::Relaxed);
         }
-        // What is not known of its options is the safe answer.
+        // The options' earlier values are unknown; these are the safe assumptions.
         datagram.receive_limit.store(1, Ordering::Relaxed);
         datagram.bound();
         datagram.inbox.set(inbox).is_ok().then_some(datagram)
@@ -39,17 +40,17 @@ impl Datagram {
         self.is_v6
     }
 
-    /// How many epoll instances watch it.
+    /// Returns the number of epoll instances that watch the socket.
     pub(crate) fn watches(&self) -> &AtomicU32 {
         &self.watches
     }
 
-    /// How many epoll instances announce what waits in memory.
+    /// Returns the number of epoll instances that report datagrams in the inbox.
     pub(crate) fn announced(&self) -> &AtomicU32 {
         &self.announced
     }
 
-    /// From here on it is the kernel's. What waits in the inbox can still be received.
+    /// Falls back to the kernel. Datagrams in the inbox can still be received.
     pub(crate) fn leave(&self, why: Why) {
         self.received_log.note(why);
         self.off.store(1, Ordering::Relaxed);
@@ -62,12 +63,12 @@ impl Datagram {
         self.off.load(Ordering::Relaxed) != 0
     }
 
-    /// `bind(2)` has succeeded.
+    /// Records that `bind(2)` has succeeded.
     pub(crate) fn bound(&self) {
         self.bound.store(1, Ordering::Relaxed);
     }
 
-    /// `connect(2)` has been called: another peer, perhaps another address, or none.
+    /// Records a `connect(2)`: the socket has another peer, perhaps another address, or no peer.
     pub(crate) fn connected(&self, fd: RawFd) {
         self.bound();
         self.routes.lock().connected = None;
@@ -77,7 +78,7 @@ impl Datagram {
         }
     }
 
-    /// The program has set an option.
+    /// Records that the program has set an option.
     pub(crate) fn option(&self, fd: RawFd, level: c_int, name: c_int, value: c_int) {
         match Meaning::of(level, name) {
             Meaning::Harmless => {}
@@ -104,7 +105,7 @@ impl Datagram {
         *self.datagrams.get_or_init(shared_files::datagrams)
     }
 
-    /// Its inbox; made when the program first asks for what has come.
+    /// Returns the inbox, which is made when the program first receives or waits.
     #[inline]
     pub(crate) fn inbox(&self, fd: RawFd) -> Option<&Inbox> {
         match self.inbox.get() {
@@ -114,7 +115,7 @@ impl Datagram {
         }
     }
 
-    /// Its inbox, if it has been made.
+    /// Returns the inbox, if it has been made.
     #[inline]
     pub(crate) fn known_inbox(&self) -> Option<&Inbox> {
         self.inbox.get()
@@ -141,7 +142,7 @@ impl Datagram {
             let datagrams = self.datagrams().ok_or(Why::Room)?;
             let inbox = Inbox::register(datagrams, &owner).ok_or(Why::Room)?;
             if inbox.is_left() {
-                inbox.release(); // A process that shares the socket knows that it is the kernel's.
+                inbox.release(); // A process that shares the socket has fallen back.
                 return Err(Why::PassedOn);
             }
             Ok(inbox)
@@ -155,12 +156,12 @@ impl Datagram {
             }
         };
         if self.inbox.set(inbox).is_err() {
-            inbox.release(); // Another thread was quicker.
+            inbox.release(); // Another thread has made it first.
         }
         self.inbox.get()
     }
 
-    /// A child will be born that has the socket, too. A `fork` counts once.
+    /// Counts a child that is about to inherit the socket. One `fork` counts once.
     pub(crate) fn forking(&self, fork: u32) {
         if self.fork.swap(fork, Ordering::Relaxed) != fork
             && let Some(inbox) = self.inbox.get()
@@ -169,7 +170,7 @@ impl Datagram {
         }
     }
 
-    /// The last descriptor of this process is about to be closed.
+    /// Prepares for the close of this process's last descriptor of the socket.
     pub(crate) fn closing(&self, fd: RawFd) {
         self.log_at_close(fd);
         self.off.store(1, Ordering::Relaxed);
@@ -180,7 +181,7 @@ impl Datagram {
 }
 
 impl Drop for Datagram {
-    /// No call is under way any more, either.
+    /// Releases the inbox: no call is in progress any more.
     fn drop(&mut self) {
         if let Some(inbox) = self.inbox.get() {
             inbox.release();
@@ -188,7 +189,7 @@ impl Drop for Datagram {
     }
 }
 
-/// Bytes that the kernel lets wait at a socket.
+/// Returns the size of the socket's receive buffer in bytes.
 fn limit(fd: RawFd) -> u32 {
     let bytes = Host::option(Descriptor::of(fd).as_fd(), libc::SO_RCVBUF).unwrap_or(0);
     u32::try_from(bytes).unwrap_or(u32::MAX)

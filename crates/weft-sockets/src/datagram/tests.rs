@@ -13,18 +13,18 @@ use crate::errno;
 use crate::kernel::fake;
 use crate::program::{self, Program, UdpSocket, poll_all, start, wait};
 
-/// Two sockets. The second has an inbox: it has received.
+/// Returns two sockets. The second has an inbox, because it has received.
 fn sockets() -> (Program, [UdpSocket; 2]) {
     let program = start();
     let [one, other] = [(); 2].map(|()| program.udp_socket());
     assert_eq!(one.send(&other, b"first"), Ok(5));
     assert_eq!(other.recv(), Ok((one.port(), b"first".to_vec())));
-    assert_eq!((other.received_by_memory(), other.recv_now()), (0, Err(Errno::AGAIN)));
+    assert_eq!((other.received_through_memory(), other.recv_now()), (0, Err(Errno::AGAIN)));
     (program, [one, other])
 }
 
 #[test]
-fn datagrams_come_by_memory_in_their_order_with_the_address_of_their_sender() {
+fn datagrams_through_memory_keep_order_and_sender_address() {
     let (_program, [one, other]) = sockets();
     for text in [&b"a"[..], b"", b"ccc"] {
         assert_eq!(one.send(&other, text), Ok(text.len()));
@@ -32,11 +32,11 @@ fn datagrams_come_by_memory_in_their_order_with_the_address_of_their_sender() {
     for text in [&b"a"[..], b"", b"ccc"] {
         assert_eq!(other.recv(), Ok((one.port(), text.to_vec())));
     }
-    assert_eq!((other.received_by_memory(), other.recv_now()), (3, Err(Errno::AGAIN)));
+    assert_eq!((other.received_through_memory(), other.recv_now()), (3, Err(Errno::AGAIN)));
 }
 
 #[test]
-fn kernel_is_asked_once_who_receives() {
+fn receiver_is_looked_up_once() {
     let (_program, [one, other]) = sockets();
     assert_eq!(one.send(&other, b"x"), Ok(1));
     let asked = fake::calls("receiver_of");
@@ -47,7 +47,7 @@ fn kernel_is_asked_once_who_receives() {
 }
 
 #[test]
-fn datagrams_of_the_kernel_and_of_memory_are_received() {
+fn receiver_takes_datagrams_from_kernel_and_memory() {
     let (program, [one, other]) = sockets();
     let stranger = program.udp_socket();
     let [to, _] = fake::addresses(other.fd);
@@ -62,7 +62,7 @@ fn datagrams_of_the_kernel_and_of_memory_are_received() {
 }
 
 #[test]
-fn what_the_kernel_took_before_the_inbox_was_opened_comes_first() {
+fn datagrams_from_before_the_inbox_was_opened_come_first() {
     let program = start();
     let [one, other] = [(); 2].map(|()| program.udp_socket());
     assert_eq!(one.send(&other, b"first"), Ok(5));
@@ -72,7 +72,7 @@ fn what_the_kernel_took_before_the_inbox_was_opened_comes_first() {
     program::with_datagram(other.fd, |it| {
         let received = it.receive(other.fd, Buffers::of(&mut slices), MSG_DONTWAIT, &mut |flags| {
             assert_eq!(fake::recv_from(other.fd, flags), Err(Errno::AGAIN));
-            // In this moment one comes, for which the inbox is still shut.
+            // A datagram comes at this moment, while the inbox is still shut.
             assert_eq!(one.send(&other, b"kernel"), Ok(6));
             errno::fail(Errno::AGAIN) as libc::ssize_t
         });
@@ -81,7 +81,7 @@ fn what_the_kernel_took_before_the_inbox_was_opened_comes_first() {
     assert_eq!(one.send(&other, b"memory"), Ok(6));
     assert_eq!(other.recv(), Ok((one.port(), b"kernel".to_vec())));
     assert_eq!(other.recv(), Ok((one.port(), b"memory".to_vec())));
-    assert_eq!(other.received_by_memory(), 1);
+    assert_eq!(other.received_through_memory(), 1);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn peeked_datagram_is_the_next_one() {
     fake::send_to(stranger.fd, fake::addresses(other.fd)[0], b"kernel").expect("sent");
     assert_eq!(other.recv(), Ok(seen));
     assert_eq!(other.recv(), Ok((stranger.port(), b"kernel".to_vec())));
-    // The other way round.
+    // Now with the kernel's datagram first.
     fake::send_to(stranger.fd, fake::addresses(other.fd)[0], b"kernel").expect("sent");
     let seen = program::recv_from(other.fd, MSG_PEEK | MSG_DONTWAIT).expect("one");
     assert_eq!(seen.1, b"kernel");
@@ -102,7 +102,7 @@ fn peeked_datagram_is_the_next_one() {
 }
 
 #[test]
-fn receiver_sleeps_until_a_datagram_comes_by_either_way() {
+fn datagram_from_kernel_or_memory_wakes_a_sleeping_receiver() {
     let (program, [one, other]) = sockets();
     let stranger = program.udp_socket();
     for _ in 0..3 {
@@ -127,18 +127,18 @@ fn receive_ends_at_its_time_limit() {
 }
 
 #[test]
-fn socket_that_leaves_is_sent_to_by_the_kernel() {
+fn after_fallback_the_kernel_delivers() {
     let (_program, [one, other]) = sockets();
     assert_eq!(one.send(&other, b"before"), Ok(6));
     program::with_datagram(other.fd, |it| it.leave(Why::Option));
     assert_eq!(one.send(&other, b"behind"), Ok(6));
     assert_eq!(other.recv(), Ok((one.port(), b"before".to_vec())));
     assert_eq!(other.recv(), Ok((one.port(), b"behind".to_vec())));
-    assert_eq!(other.received_by_memory(), 1);
+    assert_eq!(other.received_through_memory(), 1);
 }
 
 #[test]
-fn closed_receiver_is_the_kernels_to_refuse() {
+fn send_to_a_closed_receiver_is_econnrefused() {
     let (_program, [one, other]) = sockets();
     assert_eq!(one.send(&other, b"x"), Ok(1));
     let [address, _] = fake::addresses(other.fd);
@@ -147,7 +147,7 @@ fn closed_receiver_is_the_kernels_to_refuse() {
 }
 
 #[test]
-fn option_that_only_the_kernel_has_makes_a_socket_leave() {
+fn kernel_only_options_make_a_socket_fall_back() {
     for (level, name, value, leaves) in [
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1, true),
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0, false),
@@ -164,7 +164,7 @@ fn option_that_only_the_kernel_has_makes_a_socket_leave() {
 }
 
 #[test]
-fn poll_and_epoll_report_what_is_in_memory() {
+fn poll_and_epoll_report_datagrams_in_memory() {
     let (program, [one, other]) = sockets();
     let mut set = [pollfd { fd: other.fd, events: POLLIN, revents: 0 }];
     let instance = program.epoll();
@@ -178,7 +178,7 @@ fn poll_and_epoll_report_what_is_in_memory() {
 }
 
 #[test]
-fn sender_wakes_those_who_sleep_in_poll_and_epoll() {
+fn sender_wakes_threads_in_poll_and_epoll() {
     let (program, [one, other]) = sockets();
     let (from, to) = (one.fd, other.fd);
     let mut set = [pollfd { fd: other.fd, events: POLLIN, revents: 0 }];

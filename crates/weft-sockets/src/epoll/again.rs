@@ -1,9 +1,9 @@
-//! What the kernel would tell again when an instance becomes its own.
+//! Suppresses events that the kernel would report twice when an instance's registrations change.
 //!
-//! Of a socket that is registered otherwise the kernel tells at once what there is. To a program
-//! that waits for edges, or for one event, and knows of it, that would be an edge that never was.
-//! So the kernel's list of what is ready is emptied before the change, and once more behind it:
-//! what the program does not know is put back, in the same way, and the rest is not.
+//! After `EPOLL_CTL_MOD` the kernel reports at once whatever is ready. To a program that waits for
+//! edges, or for one event, and has seen it, that would be a spurious edge. So the kernel's ready
+//! list is emptied before the change and once more after it: events that the program has not seen
+//! are put back in the same way, and the others are dropped.
 
 use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 
@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::sockets::Kind;
 use crate::{errno, identity};
 
-/// What has come to a socket: if it is the same later nothing has come between.
+/// How much a socket has received: if it is the same later, nothing has come meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     received: u64,
@@ -29,45 +29,45 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The state of a socket, as it matters to a program that waits for these `events`: bytes that
-    /// come are nothing to one that does not wait for them.
+    /// Returns the state as far as it matters to a program that waits for these `events`. Bytes do
+    /// not matter to a program that does not wait for them.
     fn of(fd: BorrowedFd<'_>, events: u32) -> Option<Self> {
         let received = if events & BYTES != 0 { Host::received(fd).ok()? } else { 0 };
         Some(Self { received, ends: ends(fd) })
     }
 }
 
-/// What the kernel says of a socket's end, as bits of epoll's.
+/// Returns the end of a socket's stream as the kernel sees it, in epoll's bits.
 pub(super) fn ends(fd: BorrowedFd<'_>) -> u32 {
     u32::from(events_now(fd, PollFlags::RDHUP).bits()) & (RDHUP | ERR_HUP)
 }
 
-/// A socket of which the program knows all that there is.
+/// A socket of which the program has seen everything.
 #[derive(Debug)]
 struct Known {
     place: usize,
     fd: RawFd,
     data: u64,
-    /// What the program waits for.
+    /// The events that the program waits for.
     events: u32,
-    /// `None`: it waits for nothing any more.
+    /// `None`: the program waits for nothing (a spent one-shot).
     state: Option<State>,
 }
 
-/// An instance whose list the kernel has emptied.
+/// An instance whose ready list has been emptied.
 #[derive(Debug)]
 pub(super) struct Emptied {
     entries: Vec<Entry>,
-    /// What the program waits for of sockets of ours.
+    /// The events that the program waits for, of Weft's sockets.
     asked: Vec<(RawFd, u32)>,
-    /// Data of what is to be reported.
+    /// Data of the entries that still have to be reported.
     due: Vec<u64>,
     known: Vec<Known>,
 }
 
 impl Watches {
-    /// Empties the kernel's list, before what it is asked for changes. `None`: nothing would be
-    /// reported again, or not everything could be put back.
+    /// Empties the kernel's ready list, before registrations change. `None`: nothing would be
+    /// reported twice, or not everything could be put back.
     pub(super) fn empty(&mut self, epoll: RawFd) -> Option<Emptied> {
         let may_know = |it: &&Watch| !it.is_detached && (it.seen.is_some() || it.is_disabled);
         let places: Vec<usize> =
@@ -110,9 +110,8 @@ impl Watches {
         Some(Emptied { entries, asked, due, known })
     }
 
-    /// Puts back what is to be reported, after the change. One-shots that have been reported are
-    /// had reported once more: only so the kernel asks for nothing more of them, not even for
-    /// errors.
+    /// Puts back the entries that are still to be reported, after the change. Spent one-shots are
+    /// made to fire once more, because only then the kernel stops reporting even their errors.
     pub(super) fn refill(&mut self, epoll: RawFd, emptied: Emptied) {
         let Emptied { entries, asked, mut due, known } = emptied;
         let spent: Vec<&Known> = known.iter().filter(|it| it.state.is_none()).collect();
@@ -132,7 +131,7 @@ impl Watches {
                 |state| State::of(Descriptor::of(it.fd).as_fd(), it.events) == Some(state);
             if it.state.is_none_or(is_same) {
                 due.retain(|&data| data != it.data);
-                // A thread that sleeps may have taken it.
+                // A sleeping thread may have taken the event.
                 let is_taken = self.sleep.is_anyone_asleep() && !reported.contains(&it.data);
                 if let Some(watch) = self.places[it.place].as_mut() {
                     watch.echo = it.state.filter(|_| is_taken && watch.is_ready_by_kernel());
@@ -154,24 +153,24 @@ impl Watches {
     }
 }
 
-/// Whether what the kernel reports of an entry is reported again anyhow, or can be put back.
+/// Returns whether an event of the entry is level-triggered, or can be put back.
 fn can_put_back(epoll: RawFd, entry: &Entry) -> bool {
     if entry.events & (EDGE | ONESHOT) == 0 {
         return true;
     }
     if entry.events & EXCLUSIVE != 0 {
-        return false; // It cannot be changed.
+        return false; // EPOLLEXCLUSIVE entries cannot be modified.
     }
     let event = epoll_event { events: 0, u64: entry.data };
     if kernel_control(epoll, libc::EPOLL_CTL_ADD, entry.fd, Some(event)) == 0 {
-        // It is another file.
+        // The number stands for another file now.
         kernel_control(epoll, libc::EPOLL_CTL_DEL, entry.fd, None);
         return false;
     }
     errno::get() == libc::EEXIST
 }
 
-/// All that the kernel has to tell, of each entry once.
+/// Takes all events that the kernel has, at most one of each entry.
 fn take_all(epoll: RawFd, entries: usize) -> Vec<epoll_event> {
     let mut events = vec![epoll_event { events: 0, u64: 0 }; entries.max(1)];
     let found = Host::take_events(Descriptor::of(epoll).as_fd(), &mut events).unwrap_or(0);
@@ -180,7 +179,7 @@ fn take_all(epoll: RawFd, entries: usize) -> Vec<epoll_event> {
 }
 
 impl Watch {
-    /// The kernel has reported these events of a socket.
+    /// Records events that the kernel has reported of a socket.
     fn note_events(&mut self, events: u32) {
         if let Kind::Stream(stream) = &*self.socket
             && let Some(end) = stream.link()
@@ -191,19 +190,21 @@ impl Watch {
         }
     }
 
-    /// What has come of that which the program waits for.
+    /// Returns the state of the events that the program waits for.
     fn state(&self) -> Option<State> {
         State::of(Descriptor::of(self.fd).as_fd(), self.events)
     }
 
-    /// Whether the program is still to get an edge that memory has: the kernel knows nothing of it.
+    /// Returns whether memory has an edge that the program has not seen. The kernel knows nothing
+    /// of it.
     pub(super) fn owes_edge(&self) -> bool {
         let is_in_memory = matches!(&*self.socket, Kind::Stream(stream)
             if matches!(stream.link(), Some(Link::Local(end)) if !end.has_left()));
         is_in_memory && self.events & EDGE != 0 && self.seen.is_some() && !self.is_edge_reported()
     }
 
-    /// Whether what the kernel reports is what the program asked it for, and no wakeup.
+    /// Returns whether the kernel's events are what the program has registered for, and not
+    /// wakeups.
     fn is_reported_by_tcp(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         let is_by_tcp = match stream.link() {
@@ -216,8 +217,8 @@ impl Watch {
         is_by_tcp && self.registered == Registered::Whole && !self.is_woken
     }
 
-    /// Whether all that there is has been reported to the program. The kernel may have reported
-    /// something: a wakeup, if nothing is left of it.
+    /// Returns whether the program has seen everything. If `is_seen`, the kernel has reported
+    /// something, which was a mere wakeup if nothing is left to see.
     fn knows_all(&self, is_seen: bool) -> bool {
         matches!(&*self.socket, Kind::Stream(_))
             && self.is_edge_reported()
@@ -225,7 +226,8 @@ impl Watch {
             && (!is_seen || self.has_nothing_new())
     }
 
-    /// Whether the kernel has no bytes for the program, and no end, that it does not know.
+    /// Returns whether the kernel has neither bytes nor an end of the stream that the program has
+    /// not seen.
     pub(super) fn has_nothing_new(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         let unread = Host::unread(Descriptor::of(self.fd).as_fd());
@@ -233,22 +235,22 @@ impl Watch {
             && ends(Descriptor::of(self.fd).as_fd()) & !self.ends_seen(stream) == 0
     }
 
-    /// Whether bytes have come to the kernel's socket for a program that waits for edges. Wakeups
-    /// have been taken.
+    /// Returns whether the kernel's socket has bytes for a program that waits for edges. Wakeup
+    /// bytes have been drained.
     pub(super) fn has_bytes_behind(&self) -> bool {
         self.events & EDGE != 0
             && Host::unread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread > 0)
     }
 
-    /// Asks the kernel for something else. The program knows what there is, at the latest when it
-    /// gets what the kernel has just reported, which is not to be reported again.
+    /// Changes what the kernel watches. The program has seen everything, at the latest with the
+    /// event that the kernel has just reported, so nothing is to be reported twice.
     pub(super) fn register_known(&mut self, epoll: RawFd, registered: Registered) {
         let state = if self.events & EDGE != 0 { self.state() } else { None };
         self.register(epoll, registered);
         self.echo = state.filter(|_| self.is_ready_by_kernel());
     }
 
-    /// The same, if all that there is has been reported to the program.
+    /// Does the same, if the program has seen everything.
     pub(super) fn register_if_known(&mut self, epoll: RawFd, registered: Registered) {
         let is_reported = self.events & EDGE != 0 && self.seen.is_some();
         let state = if is_reported { self.state() } else { None };
@@ -257,8 +259,8 @@ impl Watch {
         self.echo = state.filter(|_| is_known && self.is_ready_by_kernel());
     }
 
-    /// What the kernel has reported is about to be reported to the program: an end that is there by
-    /// then is reported with it.
+    /// Notes the end of the stream, if it is there, when a kernel event is about to be reported to
+    /// the program: the end is reported with it.
     pub(super) fn note_ends(&mut self) {
         let Kind::Stream(stream) = &*self.socket else { return };
         let may_end = |end: Link<'_>| end.carrier_in() == Carrier::Tcp && end.is_ending();
@@ -267,31 +269,30 @@ impl Watch {
         }
     }
 
-    /// Whether the kernel has something to tell, as it has been asked.
+    /// Returns whether the kernel has an event for the current registration.
     fn is_ready_by_kernel(&self) -> bool {
         is_ready(self.fd, PollFlags::from_bits_truncate(self.mask() as u16))
     }
 
-    /// Whether an event is only what a change of the registration has had the kernel tell again.
+    /// Returns whether an event is only a repetition, caused by a change of the registration.
     pub(super) fn is_echo(&mut self) -> bool {
         let is_same = |it: &Self, state| it.state() == Some(state);
-        // A writer that has found no room since is notified when there is some.
+        // A writer that has run out of room since then still has to be notified.
         self.echo.take().is_some_and(|state| is_same(self, state)) && !self.is_out_of_room()
     }
 
-    /// How much the socket had received when the kernel was made to report it once more.
+    /// Returns how much the socket had received when the kernel was made to repeat its event.
     pub(super) fn echo_received(&self) -> Option<u64> {
         self.echo.map(|state| state.received)
     }
 
-    /// The socket as it was when it had received this, and all of its end that is noted was
-    /// reported.
+    /// Returns the state when the socket had received so much, and the noted end had been reported.
     pub(super) fn state_reported(&self, received: u64) -> State {
         let known = ends(Descriptor::of(self.fd).as_fd()) & self.hung;
         State { received, ends: known }
     }
 
-    /// Whether the kernel is about to report what the program knows.
+    /// Returns whether the kernel is about to repeat an event that the program has seen.
     pub(super) fn has_echo(&self) -> bool {
         self.echo.is_some()
     }

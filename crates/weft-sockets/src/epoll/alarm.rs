@@ -1,17 +1,18 @@
-//! Sleeping for all sockets of an instance by one alarm.
+//! Puts an instance's waits to sleep on one alarm for all sockets.
 //!
-//! A server that answers many connections of one client would be notified for each of them before
-//! the client has got its core back, and every wakeup is a system call on both sides. So the first
-//! is to be the only one: see [`weft_sys::Alarm`]. And it comes by a pipe that the instance
-//! watches, which costs less than a byte over TCP.
+//! Consider a server that answers many connections of one client: each peer would notify it before
+//! the client has got its core back, and each wakeup is a system call on both sides. With an alarm
+//! the first wakeup is the only one: see [`weft_sys::Alarm`]. It comes through a pipe that the
+//! instance watches, which is cheaper than a byte over TCP.
 //!
-//! The kernel reports the pipe to any thread that waits in the instance, and that must be one that
-//! knows it: the pipe is closed before the instance is watched itself, or another process can have
-//! it.
+//! The kernel reports the pipe to any thread that waits in the instance, and that thread must
+//! recognise it. So the pipe is closed before the instance itself is watched, or before another
+//! process can have it.
 //!
-//! That says what one sleeper looks at when it wakes. So as soon as a second thread waits in the
-//! instance, or another one looks on the sleeper's behalf, each socket has its own wakeup again.
-//! What another thread adds or changes while one sleeps joins that sleep.
+//! The alarm wakes one sleeper, which then checks all tagged sockets. So as soon as a second thread
+//! waits in the instance, or another thread checks sockets on the sleeper's behalf, each socket
+//! notifies for itself again. Sockets that another thread adds or changes during a sleep join that
+//! sleep's alarm.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{Ordering, fence};
@@ -21,27 +22,27 @@ use weft_stream::OwnAlarm;
 use weft_sys::Tag;
 
 use super::carrier::kernel_control;
-use super::{IN, Reach, Watch, Watches};
+use super::{IN, Visibility, Watch, Watches};
 use crate::limits::{IDLE_SLEEPS_MIN, IDLE_SLEEPS_TIMES_POLLED, PIPE_TRIES_MAX};
 use crate::link::Link;
 use crate::sockets::Kind;
 use crate::{errno, identity, shared_files, sleepers};
 
-/// How an instance's waits sleep.
+/// The state of an instance's sleeping waits.
 #[derive(Debug, Default)]
 pub(super) struct Sleeps {
-    /// Threads that are in a wait.
+    /// Number of threads in a wait.
     waiting: u32,
-    /// Those of them that sleep, or are about to.
+    /// Number of those that sleep, or are about to.
     asleep: u32,
     alarm: Option<OwnAlarm>,
-    /// There was none to be had.
+    /// No alarm was free.
     has_none: bool,
-    /// How often a pipe has been opened for it, or was to be.
+    /// How often the instance has tried to open a pipe for it.
     pipe_tries: u32,
-    /// Places of those that are looked at again when the sleep is over.
+    /// Indices of tagged watches that are polled again after the sleep.
     tagged: Vec<usize>,
-    /// The tag of the only sleep, while nobody but the sleeper takes its wakeup.
+    /// The tag of the only sleep, while only the sleeper handles its wakeup.
     current: Option<Tag>,
 }
 
@@ -50,21 +51,21 @@ impl Sleeps {
         self.asleep > 0
     }
 
-    /// One is not looked at until the sleep is over, or its peer notifies.
-    pub(super) fn rests(&mut self, watch: &Watch) {
+    /// Notes a tagged watch that is not polled until the sleep is over or its peer notifies.
+    pub(super) fn note_unpolled(&mut self, watch: &Watch) {
         if watch.is_tagged {
             self.tagged.push(watch.place);
         }
     }
 }
 
-/// A sleep that has begun.
+/// A sleep that has begun, with its tag.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(super) struct Begun(Option<Tag>);
 
 impl Watches {
-    /// A thread begins to wait. Returns the wait's number.
+    /// Begins a wait. Returns the wait's number.
     pub(super) fn begin_wait(&mut self) -> u64 {
         self.sleep.waiting += 1;
         if self.sleep.waiting > 1 {
@@ -78,8 +79,8 @@ impl Watches {
         self.sleep.waiting = self.sleep.waiting.saturating_sub(1);
     }
 
-    /// A wait is about to sleep, after one more look: from here on the peers of all polled sockets
-    /// notify.
+    /// Begins a sleep, after which the caller checks once more: from here on the peers of all
+    /// polled sockets notify.
     pub(super) fn begin_sleep(&mut self, epoll: RawFd) -> Begun {
         self.sleep.asleep += 1;
         sleepers::settle_down();
@@ -100,7 +101,7 @@ impl Watches {
         Begun(tag)
     }
 
-    /// It sleeps no more, or does not after all.
+    /// Ends a sleep, or one that did not happen after all.
     pub(super) fn end_sleep(&mut self, begun: Begun) {
         self.sleep.asleep = self.sleep.asleep.saturating_sub(1);
         sleepers::rise();
@@ -111,8 +112,8 @@ impl Watches {
         self.poll_tagged();
     }
 
-    /// A polled socket has been added or changed while another thread sleeps: the alarm wakes that
-    /// one, and it looks at the socket afterwards. The caller looks once more.
+    /// Adds a socket, which another thread has added or changed, to the current sleep: the alarm
+    /// wakes the sleeper, which then checks the socket. The caller checks once more.
     pub(super) fn join_sleep(&mut self, epoll: RawFd, place: usize) {
         let Self { polled, places, names, sleep, .. } = self;
         if sleep.current.is_some()
@@ -123,7 +124,7 @@ impl Watches {
         }
     }
 
-    /// Whatever the alarm has been rung for is looked at.
+    /// Polls all sockets again that the alarm stands for.
     fn poll_tagged(&mut self) {
         while let Some(place) = self.sleep.tagged.pop() {
             if let Some(watch) = self.places[place].as_mut()
@@ -138,8 +139,9 @@ impl Watches {
         }
     }
 
-    /// Somebody else than the sleeper may take its wakeup: from here on each peer notifies for
-    /// itself, and what has come without a wakeup is found by the thread that looks now.
+    /// Ends the sharing of one alarm because a thread other than the sleeper may take the wakeup:
+    /// from here on each peer notifies for its own socket, and the calling thread checks for what
+    /// has come without a wakeup.
     pub(super) fn end_tags(&mut self) {
         self.sleep.current = None;
         self.poll_tagged();
@@ -150,7 +152,8 @@ impl Watches {
         }
     }
 
-    /// The tag of the only sleep of an instance that sleeps by a pipe, or for several sockets.
+    /// Returns the tag of the next sleep, if it is the instance's only one and uses a pipe or
+    /// stands for several sockets.
     fn next_tag(&mut self, epoll: RawFd) -> Option<Tag> {
         if self.sleep.waiting > 1 || self.polled.is_empty() {
             return None;
@@ -160,7 +163,7 @@ impl Watches {
             self.sleep.alarm = shared_files::registry().and_then(take);
             self.sleep.has_none = self.sleep.alarm.is_none();
         }
-        if self.reach == Reach::Own && !self.is_exposed {
+        if self.reach == Visibility::Own && !self.is_exposed {
             self.open_pipe(epoll);
         }
         let alarm = self.sleep.alarm.as_ref()?;
@@ -187,15 +190,15 @@ impl Watches {
         errno::set_raw(before);
     }
 
-    /// The alarm's pipe has woken somebody.
+    /// Drains the alarm's pipe, after it has woken a thread.
     pub(super) fn drain_alarm(&self) {
         if let Some(alarm) = &self.sleep.alarm {
             alarm.drain_pipe();
         }
     }
 
-    /// No pipe wakes those who wait for the instance any more: peers notify for each socket, and
-    /// what one has brought and rung for by the pipe is looked for on a sleeper's behalf.
+    /// Closes the pipe: peers notify for each socket from here on. Events whose wakeup the pipe has
+    /// swallowed are looked for on a sleeper's behalf.
     pub(super) fn close_pipe(&mut self, epoll: RawFd) {
         let Some(pipe) = self.sleep.alarm.as_mut().and_then(OwnAlarm::close_pipe) else { return };
         let before = errno::get();
@@ -210,27 +213,28 @@ impl Watches {
         }
     }
 
-    /// Nothing is watched any more.
+    /// Frees the alarm, when the instance watches nothing any more.
     pub(super) fn drop_alarm(&mut self) {
         self.names.remove_alarm();
         self.sleep.alarm = None;
     }
 
-    /// This is a child just born: the alarm is the parent's, and so are those that sleep.
+    /// Forgets the alarm and the sleepers in a forked child: they are the parent's.
     pub(super) fn forget_alarm(&mut self) {
         std::mem::forget(self.sleep.alarm.take());
         self.sleep = Sleeps::default();
     }
 }
 
-/// After how many sleeps without anything for a socket its peer notifies for it alone, where so
-/// many are polled.
+/// Returns how many sleeps a socket may stay idle before its peer notifies for it alone, when
+/// `polled` sockets are polled.
 fn idle_sleeps_max(polled: usize) -> usize {
     (IDLE_SLEEPS_TIMES_POLLED / polled.max(1)).max(IDLE_SLEEPS_MIN)
 }
 
 impl Watch {
-    /// The alarm is rung for it in the sleep of this tag, if things have come for it lately.
+    /// Tags the watch for this sleep if data has come for it lately, so that one alarm stands for
+    /// it.
     fn tag(&mut self, tag: Option<Tag>, idle_sleeps_max: usize) {
         let tag = tag.filter(|_| self.is_armed && (self.idle_sleeps as usize) < idle_sleeps_max);
         if (tag.is_some() || self.is_tagged)
@@ -241,7 +245,7 @@ impl Watch {
         }
     }
 
-    /// The peer notifies for it alone.
+    /// Has the peer notify for this socket alone.
     pub(super) fn untag(&mut self) {
         self.tag(None, 0);
     }

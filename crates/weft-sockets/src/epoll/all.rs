@@ -1,7 +1,7 @@
-//! All instances: their birth, and what a close or a fork means for them.
+//! The list of all instances: creation, close and fork.
 //!
 //! # Safety
-//! Locks that are frozen before a fork are looked into, and thawed, by the thread that forks.
+//! The thread that forks is the only one that accesses frozen locks, and thaws them.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -10,13 +10,13 @@ use std::sync::atomic::{Ordering, fence};
 use weft_sys::SectionLock;
 
 use super::carrier::leave;
-use super::{Epoll, Reach, Registered, sharing};
+use super::{Epoll, Registered, Visibility, sharing};
 use crate::sockets::{self, Kind};
 use crate::table::{self, Listed, Table};
 use crate::{errno, identity, mode, sleepers};
 
 static INSTANCES: Table<Epoll> = Table::new();
-/// Every instance that is known, also those that threads still wait in after the last close.
+/// Every known instance, including those in which threads still wait after the last close.
 static ALL: SectionLock<Vec<Held>> = SectionLock::new(Vec::new());
 
 impl Listed for Epoll {
@@ -27,39 +27,39 @@ impl Listed for Epoll {
 
 type Held = table::Held<Epoll>;
 
-/// The instance `fd`, if it is known.
+/// Returns the instance of `fd`, if it is known.
 #[inline]
 pub(super) fn find(fd: RawFd) -> Option<Held> {
     INSTANCES.find(fd)
 }
 
-/// Whether `fd` is an instance that is known.
+/// Returns whether `fd` is a known instance.
 #[inline]
 pub(crate) fn knows(fd: RawFd) -> bool {
     INSTANCES.knows(fd)
 }
 
-/// Every descriptor in a range that is an instance.
+/// Returns every descriptor in a range that is an instance.
 pub(crate) fn within(first: u32, last: u32) -> impl Iterator<Item = RawFd> {
     INSTANCES.within(first, last)
 }
 
-/// `copy` has been made from `fd`.
+/// Records that `copy` is a duplicate of `fd`.
 pub(crate) fn copied(fd: RawFd, copy: RawFd) {
     if let Some(held) = INSTANCES.find(fd) {
         INSTANCES.share(&held, copy);
     }
 }
 
-/// `fd` stands for something else by now.
+/// Forgets `fd`, which stands for another file by now.
 pub(crate) fn forget_number(fd: RawFd) {
     if INSTANCES.knows(fd) {
         drop(INSTANCES.remove(fd));
     }
 }
 
-/// The program has made an instance, if the call has succeeded. An instance is known from here on,
-/// before anybody can copy it.
+/// Records an instance that the program has created, if the call has succeeded, before any thread
+/// can duplicate it.
 pub(crate) fn created(fd: RawFd) {
     if fd < 0 || !mode::enabled() || identity::is_borrowed() {
         return;
@@ -67,12 +67,12 @@ pub(crate) fn created(fd: RawFd) {
     let before = errno::get();
     sleepers::follow_by(follow_note);
     if sockets::knows(fd) {
-        drop(sockets::remove(fd)); // Closed behind our back.
+        drop(sockets::remove(fd)); // The socket was closed unseen.
     }
     INSTANCES.install(fd, Epoll::new(fd));
     if let Some(held) = INSTANCES.find(fd) {
         let mut all = ALL.lock();
-        // Some may have been closed behind our back.
+        // Instances may have been closed unseen.
         let gone: Vec<Held> = all.extract_if(.., |held| held.descriptors() == 0).collect();
         all.push(held);
         drop(all);
@@ -82,13 +82,13 @@ pub(crate) fn created(fd: RawFd) {
     errno::set_raw(before);
 }
 
-/// An instance that others have made is known from here on, and stays the kernel's.
+/// Records an instance that another process has created. It stays with the kernel.
 pub(super) fn take_over(fd: RawFd) -> Option<Held> {
     created(fd);
     INSTANCES.find(fd)
 }
 
-/// The last descriptor of a socket that is watched is about to be closed.
+/// Removes a watched socket whose last descriptor is about to be closed.
 pub(crate) fn forget(socket: &sockets::Held) {
     for_each(|instance| {
         let mut watches = instance.lock();
@@ -102,8 +102,8 @@ pub(crate) fn forget(socket: &sockets::Held) {
     });
 }
 
-/// A descriptor of a socket that is watched is about to be closed; another one stays open, and so
-/// the kernel goes on to watch it, but will change nothing any more.
+/// Handles the close of a watched socket's registered descriptor while another one stays open: the
+/// kernel keeps watching the file, but the entry cannot be changed any more.
 pub(crate) fn go_by(socket: &sockets::Held, closed: RawFd, other: RawFd) {
     for_each(|instance| {
         let mut watches = instance.lock();
@@ -129,7 +129,7 @@ pub(crate) fn go_by(socket: &sockets::Held, closed: RawFd, other: RawFd) {
     });
 }
 
-/// A descriptor of an instance is about to be closed.
+/// Handles the close of a descriptor of an instance.
 pub(crate) fn closing(fd: RawFd) {
     let Some(instance) = INSTANCES.remove(fd) else { return };
     if instance.descriptors() > 0 {
@@ -143,9 +143,9 @@ pub(crate) fn closing(fd: RawFd) {
     {
         let mut watches = instance.lock();
         if watches.sleep.is_anyone_asleep() {
-            // They sleep on, and the kernel alone can wake them.
+            // Threads sleep on in it, and only the kernel can wake them.
             instance.kernels.store(true, Ordering::Relaxed);
-            watches.fall_back(fd, Reach::Nested);
+            watches.fall_back(fd, Visibility::Nested);
         }
         for place in 0..watches.places.len() {
             watches.remove(place);
@@ -160,14 +160,14 @@ pub(crate) fn closing(fd: RawFd) {
     follow_note();
 }
 
-/// The process gives up system calls: all that is watched is the kernel's to report.
+/// Gives all watched sockets to the kernel, because the process gives up system calls.
 pub(crate) fn enter_fallback() {
     for_each(|instance| instance.lock().enter_fallback(instance.fd()));
     let is_over = |&fd: &RawFd| find(fd).is_some_and(|instance| instance.lock().is_empty());
     within(0, u32::MAX).filter(is_over).for_each(|fd| drop(INSTANCES.remove(fd)));
 }
 
-/// This is a child just born: what the parent has armed is the parent's.
+/// Resets the instances in a forked child: whatever is armed is the parent's.
 pub(crate) fn forked() {
     sharing::forked();
     sleepers::forked();
@@ -185,7 +185,8 @@ pub(crate) fn forked() {
     });
 }
 
-/// To be called by a thread that has had the lock of all instances.
+/// Rechecks all instances if a thread has asked for it. A thread that has held the lock of all
+/// instances calls this afterwards.
 fn follow_note() {
     while sleepers::is_noted() {
         let Some(all) = ALL.try_lock() else { return };
@@ -203,17 +204,17 @@ pub(super) fn for_each(mut act: impl FnMut(&Epoll)) {
     follow_note();
 }
 
-/// Before a fork counts what the child gets: no instance is made until [`thaw`].
+/// Stops the creation of instances until [`thaw`], before a fork counts the child's descriptors.
 pub(crate) fn stop_opening() {
     INSTANCES.stop_opening();
 }
 
-/// After [`stop_opening`], before the fork: no other thread is in the middle of a change. A child
-/// may use what there is.
+/// Locks all instances, after [`stop_opening`] and before the fork, so that no thread is in the
+/// middle of a change, and prepares them for use by a child.
 pub(crate) fn freeze() {
     sharing::freeze();
     ALL.freeze();
-    // SAFETY: frozen just now, and not thawed.
+    // SAFETY: this thread has just frozen `ALL`, so no other thread changes it.
     for instance in unsafe { ALL.peek() } {
         expose(instance);
         instance.watches.freeze();
@@ -221,37 +222,37 @@ pub(crate) fn freeze() {
     INSTANCES.freeze();
 }
 
-/// A child may use the instance.
+/// Prepares an instance for use by a child.
 fn expose(instance: &Epoll) {
     let mut watches = instance.lock();
     watches.is_exposed = true;
     watches.delete_all_detached(instance.fd());
-    watches.close_pipe(instance.fd()); // It would be reported to a child that waits.
+    watches.close_pipe(instance.fd()); // A child that waits would get its events.
     if !instance.sharing.can_be_notified() && !instance.is_kernels() {
         instance.kernels.store(true, Ordering::Relaxed);
-        watches.fall_back(instance.fd(), Reach::Shared);
+        watches.fall_back(instance.fd(), Visibility::Shared);
     }
 }
 
-/// After [`freeze`], in the parent and in the child.
+/// Unlocks everything after [`freeze`], in the parent and in the child.
 ///
 /// # Safety
-/// [`stop_opening`] and [`freeze`] have been called by this thread, or by the one that it was
-/// before the fork.
+/// This thread, or its copy in the parent, has called [`stop_opening`] and [`freeze`].
 pub(crate) unsafe fn thaw() {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller has frozen `INSTANCES`.
     unsafe { INSTANCES.thaw() };
-    // SAFETY: still frozen.
+    // SAFETY: `ALL` is still frozen, so no other thread changes it.
     let all = unsafe { ALL.peek() };
-    // SAFETY: guaranteed by the caller; instances are added and removed under the frozen lock only.
+    // SAFETY: `freeze` has frozen each instance's lock, and the frozen `ALL` keeps the list as it
+    // was then.
     all.iter().for_each(|instance| unsafe { instance.watches.thaw() });
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller has frozen `ALL`.
     unsafe { ALL.thaw() };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `freeze` has frozen `sharing`.
     unsafe { sharing::thaw() };
 }
 
-/// After [`thaw`], in the parent: other threads may have left notes for the holder of the locks.
+/// Handles recheck requests that came while the locks were frozen, in the parent after [`thaw`].
 pub(crate) fn follow_notes() {
     for_each(Epoll::follow_note);
 }

@@ -1,14 +1,14 @@
-//! A map from descriptors that costs a multiplication to look into.
+//! A map keyed by descriptor with a hash of one multiplication.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::RawFd;
 
-/// From descriptors. They are the kernel's smallest free numbers, which nobody chooses so that they
-/// meet in one bucket.
+/// A map from descriptors. The kernel hands out the smallest free numbers, so an attacker cannot
+/// choose keys that collide.
 pub(super) type ByFd<T> = HashMap<RawFd, T, BuildHasherDefault<Spread>>;
 
-/// Spreads a descriptor over all bits, of which the map uses the first and the last.
+/// Spreads a descriptor over all bits: the map uses both the lowest and the highest.
 #[derive(Debug, Default)]
 pub(super) struct Spread(u64);
 

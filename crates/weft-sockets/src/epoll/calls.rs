@@ -1,4 +1,4 @@
-//! `epoll_ctl(2)` and `epoll_wait(2)` for instances and sockets of ours.
+//! `epoll_ctl(2)` and `epoll_wait(2)` for known instances and sockets.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::fallback::{control_unknown, nest};
 use super::waiting::{Sleep, Waiting};
 use crate::{mode, sockets};
 
-/// `epoll_ctl(2)` for an instance, or a socket, of ours. `None`: the kernel is to do it.
+/// Executes `epoll_ctl(2)` for a known instance or socket. `None`: the kernel is to do it.
 pub(crate) fn control(
     epoll: RawFd,
     operation: c_int,
@@ -26,7 +26,7 @@ pub(crate) fn control(
         return control_unknown(epoll, operation, fd, &socket?, event);
     };
     if mode::is_in_fallback() {
-        instance.lock().change_rest(&socket?, fd, event);
+        instance.lock().update_unread(&socket?, fd, event);
         return None;
     }
     instance.notice_sharing();
@@ -39,12 +39,12 @@ pub(crate) fn control(
         }
     }
     let result = instance.lock().control(epoll, operation, socket.as_ref(), fd, event);
-    instance.notice_sharing(); // A child may have begun to use it meanwhile.
+    instance.notice_sharing(); // A child may have begun to use the instance meanwhile.
     Some(result)
 }
 
-/// `epoll_wait(2)`. `None`: the instance is not known; the kernel is to do it. `sleep` is the
-/// kernel's wait with a timeout in milliseconds.
+/// Executes `epoll_wait(2)`. `None`: the instance is unknown, and the kernel is to do it. `sleep`
+/// is the kernel's wait with a timeout in milliseconds.
 pub(crate) fn wait(
     epoll: RawFd,
     events: &mut [epoll_event],
@@ -56,7 +56,7 @@ pub(crate) fn wait(
         return None;
     }
     if mode::is_in_fallback() {
-        return instance.lock().tell_rests(events);
+        return instance.lock().report_unread(events);
     }
     instance.notice_sharing();
     Some(Waiting::new(&instance, sleep).wait(events, timeout_ns))

@@ -1,5 +1,5 @@
-//! What carries a socket that is watched: the kernel's own function, falling back to it, and what
-//! memory still holds.
+//! The transport of a watched socket: the kernel's `epoll_ctl`, falling back to TCP, and unread
+//! data in memory.
 
 use std::os::fd::{AsFd as _, RawFd};
 
@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::reason::Reason;
 use crate::sockets::{Held, Kind};
 
-/// `epoll_ctl(2)`, by the kernel.
+/// Makes the kernel's `epoll_ctl(2)`.
 pub(super) fn kernel_control(
     epoll: RawFd,
     operation: c_int,
@@ -22,30 +22,32 @@ pub(super) fn kernel_control(
     Host::control(epoll, operation, fd, event)
 }
 
-/// Has a socket fall back to TCP: the kernel alone can wake all who watch it.
+/// Has a socket fall back to TCP, because only the kernel can wake all threads that wait for it.
 pub(super) fn leave(socket: &Held, fd: RawFd) {
     match &**socket {
         Kind::Stream(stream) => {
             if stream.link().is_none() && Host::is_listening(Descriptor::of(fd).as_fd()) {
-                return; // It listens, and carries nothing.
+                return; // A listener carries no data.
             }
             stream.leave(fd, Reason::Watched);
             if let Some(end) = stream.link() {
-                end.drain_wakeups(Descriptor::of(fd).as_fd()); // No wakeup is to be taken for data.
+                // A wakeup byte must not be reported as data.
+                end.drain_wakeups(Descriptor::of(fd).as_fd());
             }
         }
         Kind::Datagram(datagram) => datagram.leave(Why::Watched),
     }
 }
 
-/// The same, but what is unread in memory stays there: back in the kernel it would be an edge.
+/// Falls back like [`leave`], but keeps unread data in memory: moved to the kernel's socket it
+/// would raise an edge.
 pub(super) fn leave_unread(socket: &Held, fd: RawFd) {
     if let Kind::Stream(stream) = &**socket {
         stream.leave_unread(fd, Reason::Watched);
     }
 }
 
-/// Whether something waits in memory now.
+/// Returns whether data waits in memory now.
 pub(super) fn holds_something(socket: &Held) -> bool {
     match &**socket {
         Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
@@ -53,7 +55,7 @@ pub(super) fn holds_something(socket: &Held) -> bool {
     }
 }
 
-/// Whether there is, or may come, something in memory that the kernel does not tell of.
+/// Returns whether memory has, or may get, data that the kernel does not report.
 pub(super) fn may_hold_something(socket: &Held) -> bool {
     match &**socket {
         Kind::Stream(stream) => match stream.link() {

@@ -1,4 +1,4 @@
-//! `epoll_ctl(2)`: what the program adds to an instance, changes and deletes.
+//! `epoll_ctl(2)`: adds, changes and deletes watches.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -7,12 +7,13 @@ use libc::{c_int, epoll_event};
 use rustix::io::Errno;
 
 use super::carrier::{kernel_control, leave, may_hold_something};
-use super::{EXCLUSIVE, Reach, Registered, Watch, Watches};
+use super::{EXCLUSIVE, Registered, Visibility, Watch, Watches};
 use crate::errno;
 use crate::sockets::Held;
 
 impl Watches {
-    /// `epoll_ctl(2)`, here and in the kernel. `socket` is what the descriptor is, if it is ours.
+    /// Executes `epoll_ctl(2)`, in this table and in the kernel. `socket` is the descriptor's
+    /// socket, if it is known.
     pub(super) fn control(
         &mut self,
         epoll: RawFd,
@@ -41,8 +42,8 @@ impl Watches {
         result
     }
 
-    /// What needs no system call: the kernel has the socket for changes alone, whatever the program
-    /// waits for.
+    /// Executes a change without a system call, if the kernel watches the socket for changes alone,
+    /// which does not depend on what the program waits for.
     fn control_here(
         &mut self,
         operation: c_int,
@@ -54,7 +55,7 @@ impl Watches {
         if watch.registered != Registered::Changes || watch.is_kernels || watch.is_orphan {
             return None;
         }
-        watch.is_exposed = self.is_exposed; // A child does not know of this change.
+        watch.is_exposed = self.is_exposed; // A child does not see this change.
         match operation {
             libc::EPOLL_CTL_ADD if !watch.is_detached => Some(errno::fail(Errno::EXIST)),
             libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if watch.is_detached => {
@@ -72,7 +73,7 @@ impl Watches {
                 self.start_polling(place);
                 Some(0)
             }
-            // To a child, the kernel would report its errors and its end all the same.
+            // The kernel would go on to report errors and the end to a child.
             libc::EPOLL_CTL_DEL if watch.is_exposed => None,
             libc::EPOLL_CTL_DEL => {
                 self.detach(place);
@@ -96,11 +97,12 @@ impl Watches {
             if let Some(result) = self.attach(epoll, place, event) {
                 return result;
             }
-            self.delete_detached(epoll, place); // It is to be otherwise now.
+            self.delete_detached(epoll, place); // The new registration differs from the kept one.
         }
         let is_ambiguous = known.is_none_or(|place| self.places[place].is_none())
             && self.is_ambiguous(epoll, fd, event.u64);
-        let is_kernels = is_ambiguous || event.events & EXCLUSIVE != 0 || self.reach != Reach::Own;
+        let is_kernels =
+            is_ambiguous || event.events & EXCLUSIVE != 0 || self.reach != Visibility::Own;
         if let Some(socket) = socket
             && is_kernels
         {
@@ -110,7 +112,7 @@ impl Watches {
         if result != 0 {
             return result;
         }
-        known.into_iter().for_each(|place| self.remove(place)); // Deleted behind our back.
+        known.into_iter().for_each(|place| self.remove(place)); // The entry was deleted unseen.
         self.names.add(fd, event.u64);
         if let Some(socket) = socket
             && may_hold_something(socket)
@@ -131,14 +133,14 @@ impl Watches {
         result
     }
 
-    /// The program adds what it has deleted, and the kernel still has, with other data. `None`: not
-    /// so.
+    /// Adds again a watch that the program has deleted and the kernel still has, perhaps with other
+    /// data. `None`: not possible.
     fn attach(&mut self, epoll: RawFd, place: usize, event: epoll_event) -> Option<c_int> {
         let watch = self.places[place].as_ref()?;
         let (fd, old) = (watch.fd, watch.data);
         let stays = watch.registered == Registered::Changes
             && event.events & EXCLUSIVE == 0
-            && self.reach == Reach::Own;
+            && self.reach == Visibility::Own;
         if !stays || (event.u64 != old && self.is_ambiguous(epoll, fd, event.u64)) {
             return None;
         }
@@ -207,7 +209,7 @@ impl Watches {
         result
     }
 
-    /// The program has deleted a socket, which the kernel keeps.
+    /// Deletes a watch that the kernel keeps.
     fn detach(&mut self, place: usize) {
         let Some(watch) = self.places[place].as_mut() else { return };
         watch.disarm();
@@ -219,8 +221,8 @@ impl Watches {
         self.places[place].as_ref().is_some_and(|watch| watch.is_detached)
     }
 
-    /// A child may get the instance: what the program has deleted the kernel deletes now, and from
-    /// here on at once.
+    /// Deletes all detached watches in the kernel, because a child may get the instance; from here
+    /// on the kernel deletes at once.
     pub(super) fn delete_all_detached(&mut self, epoll: RawFd) {
         for place in 0..self.places.len() {
             if self.is_detached(place) {
@@ -229,7 +231,7 @@ impl Watches {
         }
     }
 
-    /// The program has deleted it, and the kernel does so now.
+    /// Deletes a detached watch in the kernel, too.
     pub(super) fn delete_detached(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = &self.places[place] else { return };
         let fd = watch.fd;

@@ -1,11 +1,11 @@
-//! Instances that are the kernel's alone: those that are watched themselves, by another instance or
-//! by poll, for who waits for them sleeps in the kernel, which knows nothing of rings; and those
-//! that another process may have. What they watch falls back to TCP, and the kernel has it as the
-//! program has registered it.
+//! Instances that the kernel alone serves: instances that are watched themselves, by another
+//! instance or by poll, because their waiters sleep in the kernel, which knows nothing of rings;
+//! and instances that another process may have. Their sockets fall back to TCP, and the kernel has
+//! them as the program has registered them.
 //!
-//! What waits in memory at that moment is *announced*: the kernel is asked whether the socket has
-//! room, too, which it has, and so wakes who waits for the instance; by
-//! [`super::foreign::WRITE_NORMAL`], which no program takes for what it asked for. That ends when
+//! Data that waits in memory at that moment is *announced*: the kernel is also asked whether the
+//! socket has room, which it has, and so wakes the instance's waiters. The bit is
+//! [`super::foreign::WRITE_NORMAL`], which programs do not register for. The announcement ends when
 //! everything has been read, or has been reported to a program that gets each edge once.
 
 use std::os::fd::RawFd;
@@ -14,42 +14,42 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::carrier::{kernel_control, leave, leave_unread, may_hold_something};
-use super::{Epoll, IN, Reach, Registered, Watches, all};
+use super::{Epoll, IN, Registered, Visibility, Watches, all};
 use crate::descriptor::stays_open;
 use crate::errno;
 use crate::sockets::{Held, Kind};
 
-/// An instance is about to be given to another process (`SCM_RIGHTS`), which may wait in it: all
-/// that it watches is on TCP before.
+/// Gives the sockets of an instance to the kernel, before the instance is passed to another process
+/// (`SCM_RIGHTS`), which may wait in it.
 pub(crate) fn hand_on(fd: RawFd) {
     if let Some(instance) = all::find(fd) {
-        instance.become_kernels(Reach::Shared);
+        instance.become_kernels(Visibility::Shared);
     }
 }
 
-/// An instance is watched itself from here on, by another one or by poll.
+/// Gives the sockets of an instance to the kernel, because another instance or poll watches it.
 pub(crate) fn nest(fd: RawFd) {
     if let Some(instance) = all::find(fd) {
-        instance.become_kernels(Reach::Nested);
+        instance.become_kernels(Visibility::Nested);
     }
 }
 
-/// The same for all that a program gets which this process becomes, or starts: those that stay
-/// open, or, if it may get copies of others, any.
+/// Gives the sockets of all instances to the kernel that a new program gets: those that stay open
+/// across an exec, or all if it `may_copy` others.
 pub(crate) fn hand_on_all(may_copy: bool) {
     for fd in all::within(0, u32::MAX) {
         if let Some(instance) = all::find(fd)
             && (may_copy || stays_open(fd))
         {
-            // A child that inherited it does so on behalf of its parent, too.
+            // A child acts here for its parent, too, from which it has inherited the instance.
             instance.notice_sharing();
-            instance.become_kernels(Reach::Shared);
+            instance.become_kernels(Visibility::Shared);
         }
     }
 }
 
-/// `epoll_ctl(2)` for a socket of ours in an instance that is not known: who waits in it is not
-/// known either.
+/// Executes `epoll_ctl(2)` for a known socket in an unknown instance, whose waiters are unknown,
+/// too.
 pub(super) fn control_unknown(
     epoll: RawFd,
     operation: c_int,
@@ -61,26 +61,26 @@ pub(super) fn control_unknown(
         return None;
     }
     if !may_be_instance(epoll) {
-        return None; // The kernel refuses the call, and nothing changes.
+        return None; // The kernel refuses the call.
     }
     let before = errno::get();
     leave(socket, fd);
     errno::set_raw(before);
-    let has_rest = match &**socket {
+    let has_unread = match &**socket {
         Kind::Stream(stream) => stream.link().is_some() && may_hold_something(socket),
         Kind::Datagram(_) => may_hold_something(socket),
     };
-    if !has_rest || !is_instance(epoll) {
+    if !has_unread || !is_instance(epoll) {
         return None;
     }
-    // What is left in memory is reported to those who wait by this descriptor.
+    // Data left in memory is reported to the threads that wait with this descriptor.
     let instance = all::take_over(epoll)?;
-    instance.become_kernels(Reach::Shared);
+    instance.become_kernels(Visibility::Shared);
     Some(instance.lock().control(epoll, operation, Some(socket), fd, event))
 }
 
-/// Whether a descriptor may be an epoll instance: for many others the kernel refuses a call that
-/// changes nothing with an error that it has for none.
+/// Returns whether a descriptor may be an epoll instance. The kernel refuses this call, which
+/// changes nothing, with different errors for an instance and for most other files.
 fn may_be_instance(epoll: RawFd) -> bool {
     let before = errno::get();
     let failed = kernel_control(epoll, libc::EPOLL_CTL_DEL, epoll, None) != 0;
@@ -89,7 +89,7 @@ fn may_be_instance(epoll: RawFd) -> bool {
     failed && is_self
 }
 
-/// Whether one that may be an instance is one.
+/// Returns whether a possible instance is one.
 fn is_instance(epoll: RawFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{epoll}"));
     link.is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
@@ -100,16 +100,16 @@ impl Epoll {
         self.kernels.load(Ordering::Acquire)
     }
 
-    /// This process is about to use it, which it may share with a child or with its parent.
+    /// Checks, before this process uses the instance, whether a child or the parent uses it, too.
     #[inline]
     pub(super) fn notice_sharing(&self) {
         if self.sharing.is_shared() {
-            self.become_kernels(Reach::Shared);
+            self.become_kernels(Visibility::Shared);
         }
     }
 
-    fn become_kernels(&self, reach: Reach) {
-        if self.is_kernels() && (reach == Reach::Nested || self.lock().reach == reach) {
+    fn become_kernels(&self, reach: Visibility) {
+        if self.is_kernels() && (reach == Visibility::Nested || self.lock().reach == reach) {
             return;
         }
         let before = errno::get();
@@ -128,19 +128,19 @@ impl Epoll {
 }
 
 impl Watches {
-    /// Another process may have the instance.
+    /// Returns whether another process may have the instance.
     pub(super) fn is_shared(&self) -> bool {
-        self.reach == Reach::Shared
+        self.reach == Visibility::Shared
     }
 
-    /// Whether something that the kernel has reported has been registered otherwise, so that it is
-    /// reported once more, here or by another process.
+    /// Returns whether an event that the kernel has reported has been registered anew, so that it
+    /// is reported once more, here or in another process. Resets the flag.
     pub(super) fn is_to_ask_again(&mut self) -> bool {
         std::mem::take(&mut self.is_reported_again) || self.is_shared()
     }
 
-    /// All that is watched is the kernel's.
-    pub(super) fn fall_back(&mut self, epoll: RawFd, reach: Reach) {
+    /// Gives all watched sockets to the kernel.
+    pub(super) fn fall_back(&mut self, epoll: RawFd, reach: Visibility) {
         self.reach = reach;
         self.close_pipe(epoll);
         let emptied = self.empty(epoll);
@@ -152,17 +152,19 @@ impl Watches {
             }
             let owes_edge = watch.owes_edge();
             if watch.is_edge_reported() {
-                leave_unread(&watch.socket, watch.fd); // It would be reported once more.
+                // Moved to the kernel it would be reported twice.
+                leave_unread(&watch.socket, watch.fd);
             }
             leave(&watch.socket, watch.fd);
-            if reach == Reach::Shared {
+            if reach == Visibility::Shared {
                 watch.remove_wakeup_fd(epoll, &mut self.names);
             }
             if emptied.is_none() && watch.is_edge_reported() {
                 watch.register_if_known(epoll, Registered::Whole);
             }
             if owes_edge && watch.registered == Registered::Whole {
-                watch.register_again(epoll); // Else it would tell of nothing that memory has had.
+                // Otherwise the kernel would not report what was in memory.
+                watch.register_again(epoll);
             }
             self.give_to_kernel(epoll, place);
         }
@@ -171,13 +173,12 @@ impl Watches {
         }
     }
 
-    /// The kernel tells what the program waits for of a socket that has left memory, and what waits
-    /// there still.
+    /// Has the kernel report a socket that has left memory, and announce what still waits there.
     pub(super) fn give_to_kernel(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = &mut self.places[place] else { return };
         watch.is_kernels = true;
         let holds_something = watch.holds_something() && !watch.is_edge_reported();
-        let announces = self.reach != Reach::Own
+        let announces = self.reach != Visibility::Own
             && watch.events & IN != 0
             && !watch.is_disabled
             && holds_something;
@@ -186,13 +187,14 @@ impl Watches {
             watch.is_woken = false;
             watch.register(epoll, registered);
         }
-        if holds_something && self.reach == Reach::Own {
+        if holds_something && self.reach == Visibility::Own {
             self.wake_if_ready(epoll, Some(place));
         }
         self.forget_if_over(place);
     }
 
-    /// The same for one that the kernel changes no more: who sleeps is woken by another.
+    /// Does the same for an orphan, which the kernel does not change any more: another event wakes
+    /// the sleepers.
     pub(super) fn pass_on_orphan(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = &self.places[place] else { return };
         if watch.holds_something() {

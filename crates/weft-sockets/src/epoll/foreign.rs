@@ -1,8 +1,8 @@
-//! What another process has registered in an instance that both have since a `fork(2)`.
+//! Registrations that another process has made in an instance that is shared since a `fork(2)`.
 //!
-//! The kernel tells which sockets those are, and what they were registered for (`proc(5)`, fdinfo).
-//! An event of such a socket may be an announcement ([`super::fallback`]), which only the process
-//! that has made it recognises by its data. The others recognise it by [`WRITE_NORMAL`].
+//! The kernel lists the sockets and their registered events (`proc(5)`, fdinfo). An event of such a
+//! socket may be an announcement ([`super::fallback`]). The process that made it recognises it by
+//! its data, the others by [`WRITE_NORMAL`].
 
 use std::os::fd::{AsFd as _, RawFd};
 
@@ -15,30 +15,29 @@ use crate::errno;
 use crate::kernel::{Host, Kernel as _};
 use crate::sockets::{self, Held};
 
-/// Room by another name, for which programs do not ask: it is there whenever room is.
+/// Another name for room, which programs do not register for. It is there whenever room is.
 pub(super) const WRITE_NORMAL: u32 = libc::EPOLLWRNORM.cast_unsigned();
 
-/// A registration that announces what waits in memory. The kernel keeps this bit, and no socket
-/// ever has it.
+/// Marks a registration that announces data in memory. The kernel keeps this bit, and no socket
+/// ever raises it.
 pub(super) const IS_ANNOUNCED: u32 = 1 << 21;
 
-/// The note is of what the program waits for now: it was written after a fork.
+/// Marks a note that is current: it was written after a fork.
 pub(super) const IS_EXACT: u32 = 1 << 22;
 
-/// A registration for less than what the program waits for;
-/// the bits between [`FIRST_BIT`] and this one are what the
-/// program waits for.
+/// Marks a registration for less than what the program waits for. The bits from [`FIRST_BIT`] up to
+/// this one note what the program waits for.
 const IS_CHANGES: u32 = 1 << 20;
 const FIRST_BIT: u32 = 14;
 const KEPT: [u32; 6] = [IN, libc::EPOLLPRI.cast_unsigned(), OUT, RDHUP, EDGE, ONESHOT];
 
-/// What the program waits for, in bits that the kernel keeps and never reports.
+/// Encodes the events that the program waits for in bits that the kernel keeps and never reports.
 pub(super) fn note(events: u32) -> u32 {
     let bits = KEPT.iter().zip(FIRST_BIT..);
     bits.filter(|(kept, _)| events & **kept != 0).fold(IS_CHANGES, |all, (_, bit)| all | 1 << bit)
 }
 
-/// A socket in an instance, as the kernel tells.
+/// A socket in an instance, as the kernel lists it.
 #[derive(Debug)]
 pub(super) struct Entry {
     /// Its descriptor in the process that has registered it.
@@ -59,14 +58,14 @@ impl Entry {
         Some(Self { fd, events, data: value("data:")?, inode: value("ino:")? })
     }
 
-    /// The socket, if this process has it by the same descriptor.
+    /// Returns the socket, if this process has it under the same number.
     fn socket(&self) -> Option<Held> {
         let held = sockets::find(self.fd)?;
         let inode = Host::inode(Descriptor::of(self.fd).as_fd())?;
         (inode == self.inode).then_some(held)
     }
 
-    /// What the program waits for.
+    /// Returns the events that the program waits for.
     fn asked(&self) -> u32 {
         if self.events & IS_ANNOUNCED != 0 {
             return self.events & !(IS_ANNOUNCED | WRITE_NORMAL);
@@ -78,10 +77,9 @@ impl Entry {
         bits.filter(|(_, bit)| self.events >> bit & 1 == 1).fold(0, |all, (kept, _)| all | kept)
     }
 
-    /// Whether an event may be an announcement of it.
+    /// Returns whether an event of this entry may be an announcement.
     fn may_be_announced(&self) -> bool {
-        // Of a one-shot that has been reported the kernel keeps nothing but how it was to be
-        // reported.
+        // Of a spent one-shot the kernel keeps only the mode bits.
         let is_spent = self.events & ONESHOT != 0 && self.events & !MODES == 0;
         self.events & IS_ANNOUNCED != 0 || is_spent
     }
@@ -91,19 +89,19 @@ impl Entry {
     }
 }
 
-/// Asks the kernel for other events of what an instance has.
+/// Changes the events of an entry of an instance in the kernel.
 pub(super) fn register(epoll: RawFd, fd: RawFd, events: u32, data: u64) {
     let event = epoll_event { events, u64: data };
     kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event));
 }
 
-/// All that the kernel has in an instance; nothing where it does not tell.
+/// Lists the kernel's entries of an instance; empty if the kernel does not say.
 pub(super) fn entries(epoll: RawFd) -> Vec<Entry> {
     Host::registrations(epoll).lines().filter_map(Entry::parse).collect()
 }
 
 impl Watches {
-    /// Another process may have changed what the program waits for, or deleted it.
+    /// Takes over changes and deletions that another process has made.
     pub(super) fn follow_others(&mut self, epoll: RawFd) {
         let before = errno::get();
         let entries = entries(epoll);
@@ -114,7 +112,7 @@ impl Watches {
             }
             let (fd, data, mask) = (watch.fd, watch.data, watch.mask());
             let entry = entries.iter().find(|it| it.fd == fd);
-            // Before a fork, what the program changes is not noted each time.
+            // Notes from before a fork are not updated with each change.
             let is_old = |it: &Entry| it.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES;
             let Some(entry) = entry else {
                 self.remove(place);
@@ -132,13 +130,15 @@ impl Watches {
                 && let Some(watch) = self.places[place].as_mut()
             {
                 let asked = entry.asked();
-                // By a registration for the same another process has only given it to the kernel.
+                // A registration for the same events means that the process has only given it to
+                // the kernel.
                 let seen = watch.seen.filter(|_| asked & !ERR_HUP == watch.events & !ERR_HUP);
                 watch.follow(epoll_event { events: asked, u64: entry.data });
                 watch.seen = seen;
                 watch.is_disabled = asked & ONESHOT != 0 && asked & !MODES == 0;
                 watch.set_registered(Registered::Whole);
-                watch.is_woken = entry.asked() != entry.events; // It is to be registered again.
+                // The socket has to be registered again.
+                watch.is_woken = entry.asked() != entry.events;
             }
             let instance = self.instance;
             self.places[place].iter_mut().for_each(|watch| watch.follow_reported(instance));
@@ -146,8 +146,8 @@ impl Watches {
         errno::set_raw(before);
     }
 
-    /// This process uses an instance that it has inherited: what the parent has added since falls
-    /// back to TCP, and the kernel has it as the program has registered it.
+    /// Starts to use an inherited instance: sockets that the parent has added since the fork fall
+    /// back to TCP, and the kernel has them as the program has registered them.
     pub(super) fn take_over(&self, epoll: RawFd) {
         let before = errno::get();
         for entry in entries(epoll) {
@@ -166,7 +166,8 @@ impl Watches {
         errno::set_raw(before);
     }
 
-    /// An event of a socket that is not watched here. `None`: it announces what has been read.
+    /// Translates an event of a socket that this process does not watch. `None`: it announces data
+    /// that has been read.
     pub(super) fn translate_foreign(
         &self,
         epoll: RawFd,
@@ -180,19 +181,20 @@ impl Watches {
         let entry = entries(epoll).into_iter().find(is_it);
         let reported = match &entry {
             None => Some(event.events),
-            // Only a process that has the socket knows what it holds.
+            // Only a process that has the socket can tell whether memory holds data for it.
             Some(it) if it.socket().is_none_or(|socket| holds_something(&socket)) => {
                 Some(event.events & !WRITE_NORMAL | IN)
             }
             Some(it) if it.events & IS_ANNOUNCED == 0 => {
                 let rest = event.events & !WRITE_NORMAL;
                 if rest == 0 {
-                    it.register(epoll, it.events | IN); // As for bytes alone it is announced.
+                    // Only a registration for bytes is announced.
+                    it.register(epoll, it.events | IN);
                 }
                 (rest != 0).then_some(rest)
             }
             Some(it) => {
-                it.register(epoll, it.asked()); // Upon which the kernel tells the rest again.
+                it.register(epoll, it.asked()); // The kernel then reports the other events again.
                 None
             }
         };

@@ -1,4 +1,4 @@
-//! The lock of an instance, and notes for those who have it.
+//! The lock of an instance, and recheck requests for the thread that holds it.
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
@@ -8,7 +8,7 @@ use weft_sys::SectionGuard;
 
 use super::{Epoll, Watches};
 
-/// The lock of an instance's watches, held.
+/// The held lock of an instance's watches.
 pub(super) struct Locked<'a> {
     instance: &'a Epoll,
     guard: Option<SectionGuard<'a, Watches, true>>,
@@ -41,19 +41,21 @@ impl Epoll {
         Locked { instance: self, guard: Some(self.watches.lock()) }
     }
 
-    /// A descriptor of it for the kernel's calls.
+    /// Returns a descriptor of the instance for the kernel's calls.
     pub(super) fn fd(&self) -> RawFd {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Has somebody look whether a sleeper is to be woken: the caller, or who has the lock. A
-    /// handler of a signal may have interrupted its own thread, so nobody waits.
+    /// Requests a check whether a sleeper has to be woken. The caller does it, or the thread that
+    /// holds the lock. The caller does not wait for the lock: it may be in a signal handler that
+    /// has interrupted the holder.
     pub(super) fn leave_note(&self) {
         self.notes.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.follow_note();
     }
 
+    /// Handles a recheck request, unless another thread holds the lock: that thread then does it.
     pub(super) fn follow_note(&self) {
         while self.notes.load(Ordering::SeqCst) != 0 {
             let Some(mut watches) = self.watches.try_lock() else { return };

@@ -1,19 +1,20 @@
-//! Epoll instances, of which every one that this process makes is known from its birth.
+//! Epoll instances. Weft knows every instance that this process creates, from its creation.
 //!
-//! The kernel's instance holds each socket with the program's own data, whatever carries its bytes:
-//! who waits by another copy, in another process or by a call that we do not see, gets events that
-//! mean something to the program. An event is found to be one of ours by its data ([`names`]).
-//! While TCP carries a socket, the kernel tells its readiness. When the rings carry it, we do; the
-//! kernel is asked for changes alone (edge-triggered), which are wakeups, the end of the stream and
+//! The kernel's instance holds each socket with the program's own data, whatever carries its bytes.
+//! So waiters that Weft does not see (another process, a duplicate, a call by hand) get events that
+//! mean something to the program. Weft recognises an event of its sockets by the data ([`names`]).
+//! While TCP carries a socket, the kernel reports its readiness. While rings carry it, Weft does,
+//! and the kernel watches it for changes alone (edge-triggered): wakeups, the end of the stream and
 //! errors.
 //!
-//! Of the sockets in memory some are *polled*: each wait looks at their rings. Before a thread
-//! sleeps they are *armed*: the peer notifies when it has put something, and then they are polled
-//! again. So a wait costs what is going on, and not what is open. Of several that were polled until
-//! a sleep, the peers notify one [`alarm`]: whatever the first brings, all are polled again.
+//! Some of the sockets in memory are *polled*: each wait checks their rings. Before a thread sleeps
+//! they are *armed*: the peer notifies when it has written, and then they are polled again. So the
+//! cost of a wait depends on the active sockets, not on the open ones. The peers of several armed
+//! sockets share one [`alarm`]: after the first wakeup all of them are polled again.
 //!
-//! While a thread sleeps in an instance, all that it watches is armed, and a thread that changes
-//! the instance, or takes what the sleeper waits for, looks on its behalf ([`wakeup`]).
+//! While a thread sleeps in an instance, all its sockets are armed. A thread that changes the
+//! instance, or takes an event that the sleeper waits for, checks on the sleeper's behalf
+//! ([`wakeup`]).
 
 mod again;
 mod alarm;
@@ -26,10 +27,10 @@ mod fallback;
 mod foreign;
 mod instance;
 mod names;
-mod rests;
 mod sharing;
 #[cfg(test)]
 mod tests;
+mod unread;
 mod waiting;
 mod wakeup;
 mod watch;
@@ -50,7 +51,7 @@ use crate::identity;
 use crate::sockets::Held;
 
 const IN: u32 = libc::EPOLLIN as u32;
-/// What a program asks for that gets bytes as edges.
+/// Events by which a program gets bytes as edges.
 const BYTES: u32 = (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI) as u32 | IN;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
@@ -60,31 +61,31 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const MODES: u32 = EDGE | ONESHOT | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
 
-/// What is known of an epoll instance.
+/// The state of an epoll instance.
 #[derive(Debug)]
 pub(crate) struct Epoll {
     watches: SectionLock<Watches, true>,
-    /// Somebody who found the lock taken wants [`Watches::recheck`].
+    /// A thread that found the lock held has requested [`Watches::recheck`].
     notes: AtomicU32,
-    /// A descriptor of it that is open; -1: none.
+    /// An open descriptor of the instance; -1 if there is none.
     fd: AtomicI32,
     spin: Spin,
-    /// When the kernel was asked last.
+    /// When the kernel was last asked.
     asked: AtomicU64,
-    /// The kernel alone has filled the last list: next time the rings come first.
+    /// The kernel alone has filled the last list of events: the next wait checks the rings first.
     crowded: AtomicBool,
-    /// It is the kernel's alone ([`fallback`]).
+    /// Only the kernel serves the instance ([`fallback`]).
     kernels: AtomicBool,
     sharing: sharing::Sharing,
 }
 
-/// Who may wait for an instance, beside threads of this process that call `epoll_wait`.
+/// Which waiters an instance may have besides threads of this process that call `epoll_wait`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Reach {
-    /// Nobody.
+enum Visibility {
+    /// None.
     #[default]
     Own,
-    /// It is watched itself, by another instance or by poll.
+    /// Another instance, or poll, watches this instance.
     Nested,
     /// Another process may have it.
     Shared,
@@ -92,107 +93,110 @@ enum Reach {
 
 #[derive(Debug, Default)]
 struct Watches {
-    /// A number for it, which children that inherit it have, too.
+    /// A number of the instance, which children inherit.
     instance: u64,
-    reach: Reach,
+    reach: Visibility,
     places: Vec<Option<Watch>>,
     free: Vec<usize>,
     by_fd: by_fd::ByFd<usize>,
     names: names::Names,
-    /// Places of those that are looked at.
+    /// Indices of the watches that each wait checks.
     polled: Vec<usize>,
-    /// [`sleepers::taken`](crate::sleepers::taken) when all were looked at for it.
+    /// The value of [`sleepers::taken`](crate::sleepers::taken) at the last check of all watches.
     wakeups_taken: u64,
-    /// Counts the waits: the last one's number.
+    /// The number of the last wait.
     round: u64,
     sleep: alarm::Sleeps,
-    /// A child may have a copy: what is registered must not be lost to who takes it first.
+    /// A child may have a copy, and another waiter may take an event first: registrations must not
+    /// lose events.
     is_exposed: bool,
-    /// The kernel reports something again that it has just reported.
+    /// The kernel repeats an event that it has just reported.
     is_reported_again: bool,
-    /// What fills in for the list of those that are ready.
+    /// A reused buffer for the list of ready sockets.
     ready: Vec<watches::Ready>,
 }
 
-/// What the kernel has of a socket in an instance; always with the program's data.
+/// What the kernel watches of a socket in an instance, always with the program's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Registered {
-    /// What the program waits for.
+    /// The events that the program waits for.
     Whole,
-    /// The same, but not that there is room, which would always be there.
+    /// The same without room, which the kernel's socket always has.
     WithoutRoom,
-    /// Changes alone.
+    /// Changes alone: wakeups, errors and the end.
     Changes,
-    /// What the program waits for, and room, which stands for what waits in memory ([`fallback`]).
+    /// The events that the program waits for, plus room, which announces data in memory
+    /// ([`fallback`]).
     Announced,
 }
 
-/// A socket of ours in an epoll instance.
+/// A socket of Weft's in an epoll instance.
 #[derive(Debug)]
 struct Watch {
     socket: Held,
-    /// By which descriptor the program has added it.
+    /// The descriptor by which the program has added it.
     fd: RawFd,
     place: usize,
-    /// What the program waits for.
+    /// The events that the program waits for.
     events: u32,
     data: u64,
     registered: Registered,
-    /// It has left memory, and is watched for what is still to be read there.
+    /// The socket has left memory, and is watched for data that is still to be read there.
     is_kernels: bool,
-    /// The descriptor it was added by is closed, another is not: the kernel changes nothing more.
+    /// Its descriptor is closed while a duplicate is open: the kernel cannot change the entry any
+    /// more.
     is_orphan: bool,
     /// It was added after a fork: see [`Watches`].
     is_exposed: bool,
     /// The kernel has been asked for room, to wake a sleeper ([`wakeup`]).
     is_woken: bool,
-    /// The program has deleted it. The kernel still has it, for the next time: programs that delete
-    /// and add for each message would make system calls for nothing else.
+    /// The program has deleted it, and the kernel keeps it for the next `EPOLL_CTL_ADD`. This saves
+    /// system calls to programs that delete and add for each message.
     is_detached: bool,
-    /// A one-shot that has been reported.
+    /// A one-shot that has fired.
     is_disabled: bool,
     is_polled: bool,
-    /// The peer notifies.
+    /// The peer notifies for this socket.
     is_armed: bool,
-    /// But not if the alarm has been rung.
+    /// The peer does not notify if the alarm has been rung already.
     is_tagged: bool,
-    /// Sleeps through which nothing has come.
+    /// Number of sleeps in a row through which nothing has come.
     idle_sleeps: u32,
     idle_looks: u32,
-    /// By which data the kernel has what wakes for a connection to another host.
+    /// The data of the entry by which the kernel reports wakeups of a connection to another host.
     wakeup_fd: Option<u64>,
-    /// How the kernel has reported the connection's end, where the program reads by TCP.
+    /// The end events that the kernel has reported, where the program reads by TCP.
     hung: u32,
-    /// What was there when it was last reported, for edges.
+    /// The state when it was last reported, for edges.
     seen: Option<(u64, u32)>,
-    /// How much had come by memory when it was looked at last.
+    /// How many bytes had come through memory at the last check.
     come: u64,
-    /// That look, if it has found nothing.
+    /// The last check, if it has found nothing.
     quiet: Option<watch::Quiet>,
-    /// The kernel tells a thread that sleeps once more of what the program knows, unless something
-    /// has come since this.
+    /// The kernel repeats an event that the program knows, to a sleeping thread, unless the state
+    /// differs from this.
     echo: Option<again::State>,
-    /// The same, because another process has reported it to the program.
+    /// The same, because another process has reported the event to the program.
     reported_elsewhere: Option<again::State>,
-    /// When it came to the end of the list of those that are ready: it was added, or reported.
+    /// When it was put at the end of the ready list: when it was added or reported.
     queued_at: u64,
-    /// It stands there since, whatever comes: the kernel's list drops what is not ready any more
-    /// only when a wait comes to it.
+    /// It keeps its position since then: the kernel drops an entry from its ready list only when a
+    /// wait comes to it.
     is_queued: bool,
-    /// The last wait that has reported it: one does so once.
+    /// The last wait that has reported it; a wait reports each socket once.
     round: u64,
-    /// What the kernel has reported that the program is still to know, and in which wait it has.
+    /// Events of the kernel that still have to be reported to the program, and the wait that has
+    /// found them.
     pending: u32,
     pending_in: u64,
-    /// The kernel has announced what waits in memory, which the program is still to know.
+    /// The kernel has announced data in memory, which still has to be reported to the program.
     is_announced_here: bool,
-    /// How many bytes that have come by TCP behind those in memory the program knows of, if it
-    /// waits for edges.
+    /// How many bytes of TCP behind those in memory the program knows of, if it waits for edges.
     behind: usize,
 }
 
 impl Epoll {
-    /// Just made, as `fd`.
+    /// Returns the state of a new instance with the descriptor `fd`.
     fn new(fd: RawFd) -> Self {
         Self {
             watches: SectionLock::new(Watches { instance: new_number(), ..Watches::default() }),
@@ -207,7 +211,7 @@ impl Epoll {
     }
 }
 
-/// A number that no other instance of this host has.
+/// Returns a number that no other instance of this host has.
 fn new_number() -> u64 {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let made = MADE.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The data by which the kernel reports the descriptors of an instance.
+//! The data by which the kernel reports an instance's descriptors.
 //!
-//! Programs choose the data, and may give the same to two descriptors: then no event tells which of
-//! them it is for, and neither may be carried by memory.
+//! Programs choose the data, and may give the same data to two descriptors. Then an event does not
+//! tell which of them it is for, and neither may be carried by memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd as _, RawFd};
@@ -12,54 +12,54 @@ use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};
 use crate::limits::RETIRED_NAMES_MAX;
 
-/// Where our own data begin; the program may have the same, and then ours is another.
+/// The first of Weft's own data values. If the program uses one of them, Weft takes another.
 const FIRST_OWN: u64 = 0xA5C3_0000_0000_0000;
 
-/// What the kernel has in an instance, by descriptor and by data.
+/// The kernel's entries in an instance, by descriptor and by data.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     of: HashMap<RawFd, u64>,
     all: HashMap<u64, Name>,
-    /// Data of our own, and for which socket's connection to another host.
+    /// Data of Weft's own wakeup entries, each with the index of its watch.
     wakeup_fds: HashMap<u64, usize>,
-    /// The same, of the alarm.
+    /// Data of the alarm's entry.
     alarm: Option<u64>,
     own: u64,
     retired: HashSet<u64>,
     retirements: VecDeque<u64>,
-    /// Counts what is added.
+    /// Number of additions so far.
     added: u64,
 }
 
-/// What an event is for.
+/// The meaning of an event's data.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Meaning {
-    /// One descriptor, and whether that was added only after the wait had begun, so that it may be
-    /// for another one that had the data before.
+    /// A single descriptor. The flag says that it was added only after the wait had begun, so that
+    /// the event may be for an earlier owner of the data.
     Of(RawFd, bool),
-    /// What is not a socket of ours alone, or has been added by ways that we do not see.
+    /// Something other than a single socket of Weft's, or something that was added unseen.
     Program,
-    /// Nothing that is there any more.
+    /// Something that has been removed.
     Gone,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Name {
-    /// The only descriptor that has it; negative: several have had it.
+    /// The only descriptor with this data; negative if there have been several.
     fd: RawFd,
     count: u32,
-    /// [`Names::added`] then.
+    /// The value of [`Names::added`] when it was added.
     added: u64,
 }
 
 impl Names {
-    /// The descriptor that has the data. `None`: none or several.
+    /// Returns the descriptor with this data. `None`: there are none or several.
     pub(super) fn fd(&self, data: u64) -> Option<RawFd> {
         self.all.get(&data).map(|name| name.fd).filter(|&fd| fd >= 0)
     }
 
-    /// What an event is for that the kernel has reported in a wait, which began when so many had
-    /// been added.
+    /// Returns the meaning of an event that the kernel has reported in a wait, which began when
+    /// [`Names::added`] was `added`.
     pub(super) fn meaning(&self, data: u64, added: u64) -> Meaning {
         match self.all.get(&data) {
             Some(name) if name.fd >= 0 => {
@@ -72,17 +72,17 @@ impl Names {
         }
     }
 
-    /// Whether no event can be for a socket of ours, or has been for one.
+    /// Returns whether no event can be, or can have been, for a socket of Weft's.
     pub(super) fn are_the_programs(&self) -> bool {
         self.retired.is_empty() && self.alarm.is_none()
     }
 
-    /// How many have been added so far.
+    /// Returns the number of additions so far.
     pub(super) fn added(&self) -> u64 {
         self.added
     }
 
-    /// A socket of ours had the data, and the kernel has it no more.
+    /// Records that the kernel does not have this data of a socket of Weft's any more.
     pub(super) fn retire(&mut self, data: u64) {
         if !self.retired.insert(data) {
             return;
@@ -95,12 +95,12 @@ impl Names {
         }
     }
 
-    /// Whether another descriptor than this one has the data.
+    /// Returns whether another descriptor has the data.
     fn has_other(&self, data: u64, fd: RawFd) -> bool {
         self.all.get(&data).is_some_and(|name| name.fd != fd)
     }
 
-    /// The kernel has the descriptor with this data from here on.
+    /// Records that the kernel has the descriptor with this data.
     pub(super) fn add(&mut self, fd: RawFd, data: u64) {
         self.remove(fd);
         self.of.insert(fd, data);
@@ -112,7 +112,7 @@ impl Names {
         }
     }
 
-    /// The kernel has the descriptor no more.
+    /// Records that the kernel does not have the descriptor any more.
     pub(super) fn remove(&mut self, fd: RawFd) {
         let Some(data) = self.of.remove(&fd) else { return };
         if let Some(name) = self.all.get_mut(&data) {
@@ -123,14 +123,14 @@ impl Names {
         }
     }
 
-    /// Data for the instance's alarm.
+    /// Reserves data for the instance's alarm.
     pub(super) fn add_alarm(&mut self) -> u64 {
         let data = self.free_data();
         self.alarm = Some(data);
         data
     }
 
-    /// Whether an event of this data is the alarm.
+    /// Returns whether an event with this data is the alarm.
     pub(super) fn is_alarm(&self, data: u64) -> bool {
         self.alarm == Some(data)
     }
@@ -141,7 +141,7 @@ impl Names {
         }
     }
 
-    /// Data for what wakes for the socket at this place.
+    /// Reserves data for the wakeup entry of the socket at index `place`.
     pub(super) fn add_wakeup_fd(&mut self, place: usize) -> u64 {
         let data = self.free_data();
         self.wakeup_fds.insert(data, place);
@@ -158,7 +158,7 @@ impl Names {
         }
     }
 
-    /// The socket for which an event of this data is a wakeup.
+    /// Returns the index of the socket for which an event with this data is a wakeup.
     pub(super) fn wakeup_fd(&self, data: u64) -> Option<usize> {
         self.wakeup_fds.get(&data).copied()
     }
@@ -170,8 +170,8 @@ impl Names {
 }
 
 impl Watches {
-    /// The program is about to give this data to a descriptor. Returns whether another one has it,
-    /// in which case no socket that has it is carried by memory any more.
+    /// Prepares for data that the program is about to give to a descriptor. Returns whether another
+    /// descriptor has the same data; then no socket with that data is carried by memory any more.
     pub(super) fn is_ambiguous(&mut self, epoll: RawFd, fd: RawFd, data: u64) -> bool {
         if let Some(place) = self.names.remove_wakeup_fd(data)
             && let Some(watch) = self.places[place].as_mut()
@@ -180,7 +180,7 @@ impl Watches {
             watch.add_wakeup_fd(epoll, &mut self.names);
         }
         if self.names.is_alarm(data) {
-            self.close_pipe(epoll); // Another one is opened for the next sleep.
+            self.close_pipe(epoll); // The next sleep opens another one.
         }
         if !self.names.has_other(data, fd) {
             return false;
@@ -195,7 +195,7 @@ impl Watches {
             self.evict(epoll, place);
             return true;
         }
-        // It may have been closed, of which the kernel says nothing.
+        // The other descriptor may have been closed, which the kernel does not report.
         if Host::is_open(Descriptor::of(other).as_fd()) {
             return true;
         }
@@ -203,7 +203,7 @@ impl Watches {
         false
     }
 
-    /// A socket that cannot be distinguished from others any more is the kernel's.
+    /// Gives a socket to the kernel that cannot be distinguished from others any more.
     fn evict(&mut self, epoll: RawFd, place: usize) {
         if let Some(watch) = self.places[place].as_mut()
             && !watch.is_kernels

@@ -1,9 +1,9 @@
-//! Instances that a child has inherited by `fork(2)`: most children never use them. The first that
-//! does says so in a word that it shares with its parent; from then on the instance is the
-//! kernel's alone, on both sides.
+//! Tracks which instances a child uses that it has inherited by `fork(2)`; most children use none.
+//! The first use sets a flag in memory that is shared with the parent. From then on only the kernel
+//! serves the instance, in both processes.
 //!
 //! # Safety
-//! Pages of words are mapped once, and never unmapped.
+//! Pages of flags are mapped once, and never unmapped.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -13,13 +13,13 @@ use weft_sys::SectionLock;
 
 const PAGE: usize = 4_096;
 
-/// Words of this process that no instance has had. A child begins a page of its own.
+/// Free flags of this process. A child starts with a page of its own.
 static FREE: SectionLock<&'static [AtomicU8]> = SectionLock::new(&[]);
 
-/// Whether an instance is used by two processes.
+/// Whether two processes use an instance.
 #[derive(Debug)]
 pub(super) struct Sharing {
-    /// `None`: there was no memory, and a child that inherits the instance cannot say so.
+    /// The shared flag. `None`: there was no memory, and a child cannot set it.
     word: Option<&'static AtomicU8>,
     is_inherited: AtomicBool,
 }
@@ -29,27 +29,27 @@ impl Sharing {
         Self { word: take(), is_inherited: AtomicBool::new(false) }
     }
 
-    /// Whether a child could tell.
+    /// Returns whether a child can set the flag.
     pub(super) fn can_be_notified(&self) -> bool {
         self.word.is_some()
     }
 
-    /// This is a child just born, and the instance is the parent's.
+    /// Marks the instance as inherited, in a forked child.
     pub(super) fn inherit(&self) {
         self.is_inherited.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the parent made the instance.
+    /// Returns whether the parent has created the instance.
     pub(super) fn is_inherited(&self) -> bool {
         self.is_inherited.load(Ordering::Relaxed)
     }
 
-    /// Whether another process may have changed the instance.
+    /// Returns whether another process may have changed the instance.
     pub(super) fn is_used_by_others(&self) -> bool {
         self.is_inherited() || self.word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
     }
 
-    /// This process is about to use the instance. Returns whether another one may do so, too.
+    /// Marks the instance as used by this process. Returns whether another one may use it, too.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         if self.is_inherited.load(Ordering::Relaxed) {
@@ -62,7 +62,7 @@ impl Sharing {
     }
 }
 
-/// A word of zero that stays the same for children.
+/// Takes a flag that is 0 and stays shared with children.
 fn take() -> Option<&'static AtomicU8> {
     let mut free = FREE.lock();
     if free.is_empty() {
@@ -75,28 +75,29 @@ fn take() -> Option<&'static AtomicU8> {
 
 fn map() -> Option<&'static [AtomicU8]> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the kernel chooses where.
+    // SAFETY: the kernel chooses the address of the new mapping.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, protection, MapFlags::SHARED) };
     let start = start.ok()?.cast::<AtomicU8>();
-    // SAFETY: so many bytes, zero, that stay mapped; nobody has them but by this slice.
+    // SAFETY: the new mapping has PAGE zero bytes, is never unmapped, and is accessed by this slice
+    // alone.
     Some(unsafe { std::slice::from_raw_parts(start, PAGE) })
 }
 
-/// Before a fork.
+/// Locks the free list before a fork.
 pub(super) fn freeze() {
     FREE.freeze();
 }
 
-/// After it.
+/// Unlocks it after the fork.
 ///
 /// # Safety
-/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+/// This thread, or its copy in the parent, has called [`freeze`].
 pub(super) unsafe fn thaw() {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller has frozen `FREE`.
     unsafe { FREE.thaw() };
 }
 
-/// This is a child just born: what is free is the parent's.
+/// Drops the free flags in a forked child: they are the parent's.
 pub(super) fn forked() {
     *FREE.lock() = &[];
 }

@@ -1,5 +1,5 @@
-//! Epoll instances against the fake kernel. What holds whatever carries the bytes is asked of
-//! connections in memory and of such on TCP.
+//! Epoll instances against the fake kernel. Tests that hold for every carrier run on connections in
+//! memory and on connections on TCP.
 
 use libc::{
     EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP,
@@ -11,7 +11,7 @@ use crate::program::{self, Instance, Program, Socket, start, wait};
 
 const DONTWAIT: libc::c_int = libc::MSG_DONTWAIT;
 
-/// A program with an instance, and a connection that memory carries, or one on TCP.
+/// Runs a test with an instance and a connection, once in memory and once on TCP.
 fn for_both_carriers(test: fn(&Program, &Instance, [Socket; 2])) {
     for in_memory in [true, false] {
         let program = start();
@@ -34,7 +34,7 @@ fn events(bits: libc::c_int) -> u32 {
 }
 
 #[test]
-fn level_is_reported_until_everything_is_read() {
+fn level_triggered_event_repeats_until_all_is_read() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLIN, 7 << 40).expect("added");
         assert!(instance.now().is_empty());
@@ -50,14 +50,14 @@ fn level_is_reported_until_everything_is_read() {
 }
 
 #[test]
-fn edge_is_reported_once_for_what_comes() {
+fn edge_is_reported_once_for_each_arrival() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLIN | EPOLLET, 1).expect("added");
         assert!(instance.now().is_empty());
         for _ in 0..2 {
             other.send(b"ab").expect("sent");
             assert_eq!(instance.now(), [(1, events(EPOLLIN))]);
-            assert!(instance.now().is_empty(), "unread bytes are no edge");
+            assert!(instance.now().is_empty(), "unread bytes must not raise an edge");
         }
     });
 }
@@ -77,7 +77,7 @@ fn oneshot_is_reported_once_until_it_is_modified() {
 }
 
 #[test]
-fn modifying_an_edge_reports_what_is_unread_once_more() {
+fn modifying_an_edge_watch_reports_unread_bytes_once_more() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLIN | EPOLLET, 1).expect("added");
         other.send(b"a").expect("sent");
@@ -90,7 +90,7 @@ fn modifying_an_edge_reports_what_is_unread_once_more() {
 }
 
 #[test]
-fn what_came_first_is_reported_first() {
+fn events_are_reported_in_order_of_arrival() {
     for in_memory in [true, false] {
         let program = start();
         let instance = program.epoll();
@@ -114,7 +114,7 @@ fn what_came_first_is_reported_first() {
 }
 
 #[test]
-fn short_list_is_filled_with_the_others_next_time() {
+fn short_list_rotates_through_all_ready_sockets() {
     for in_memory in [true, false] {
         let program = start();
         let instance = program.epoll();
@@ -138,7 +138,7 @@ fn short_list_is_filled_with_the_others_next_time() {
 }
 
 #[test]
-fn sleeper_wakes_for_what_the_peer_sends() {
+fn sleeper_wakes_when_the_peer_sends() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLIN, 1).expect("added");
         for _ in 0..3 {
@@ -148,12 +148,16 @@ fn sleeper_wakes_for_what_the_peer_sends() {
             assert_eq!(one.recv(8), Ok(b"x".to_vec()));
             assert_eq!(fake::acts_left(), 0);
         }
-        assert_eq!(one.recv_with(8, DONTWAIT), Err(Errno::AGAIN), "no wakeup is a byte");
+        assert_eq!(
+            one.recv_with(8, DONTWAIT),
+            Err(Errno::AGAIN),
+            "a wakeup must not be read as a byte"
+        );
     });
 }
 
 #[test]
-fn sleeper_wakes_for_what_another_thread_adds() {
+fn sleeper_wakes_when_another_thread_adds_a_ready_socket() {
     for_both_carriers(|_, instance, [one, other]| {
         other.send(b"x").expect("sent");
         let (epoll, fd) = (instance.fd, one.fd);
@@ -165,7 +169,7 @@ fn sleeper_wakes_for_what_another_thread_adds() {
 }
 
 #[test]
-fn sleeper_wakes_for_what_another_thread_modifies() {
+fn sleeper_wakes_when_another_thread_modifies_a_watch() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLRDHUP, 1).expect("added");
         other.send(b"x").expect("sent");
@@ -185,7 +189,7 @@ fn sleeper_is_woken_for_bytes_that_another_thread_leaves_unread() {
     let (from, to) = (other.fd, one.fd);
     fake::while_asleep(move || {
         assert_eq!(program::send(from, b"ab", 0), Ok(2));
-        // It takes the wakeup with the byte.
+        // The receive takes the wakeup with the byte.
         assert_eq!(program::recv(to, 1, 0), Ok(b"a".to_vec()));
     });
     assert_eq!(wait(instance.fd, None), Ok(vec![(1, events(EPOLLIN))]));
@@ -224,21 +228,25 @@ fn room_is_reported_when_the_peer_has_read() {
 }
 
 #[test]
-fn end_of_the_peer_is_reported_with_the_bytes_before_it() {
+fn eof_is_reported_together_with_the_bytes_before_it() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLIN | EPOLLRDHUP, 1).expect("added");
         other.send(b"x").expect("sent");
         other.shutdown(libc::SHUT_WR);
         assert_eq!(instance.now(), [(1, events(EPOLLIN | EPOLLRDHUP))]);
         assert_eq!(one.recv(8), Ok(b"x".to_vec()));
-        assert_eq!(instance.now(), [(1, events(EPOLLIN | EPOLLRDHUP))], "the end is to be read");
+        assert_eq!(
+            instance.now(),
+            [(1, events(EPOLLIN | EPOLLRDHUP))],
+            "the end has not been read"
+        );
         one.shutdown(libc::SHUT_WR);
         assert_eq!(instance.now(), [(1, events(EPOLLIN | EPOLLRDHUP | EPOLLHUP))]);
     });
 }
 
 #[test]
-fn end_wakes_a_sleeper() {
+fn eof_wakes_a_sleeper() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLIN, 1).expect("added");
         let peer = other.fd;
@@ -249,7 +257,7 @@ fn end_wakes_a_sleeper() {
 }
 
 #[test]
-fn reset_is_reported_asked_or_not() {
+fn reset_is_reported_without_being_requested() {
     for_both_carriers(|_, instance, [one, _other]| {
         instance.add(&one, EPOLLIN, 1).expect("added");
         fake::reset(one.fd);
@@ -305,7 +313,7 @@ fn nested_instance_is_ready_when_a_socket_in_it_is() {
         let outer = program.epoll();
         inner.add(&one, EPOLLIN, 1).expect("added");
         program::control(outer.fd, libc::EPOLL_CTL_ADD, inner.fd, EPOLLIN, 2).expect("added");
-        assert!(!one.is_in_memory(), "who sleeps in the outer one is woken by the kernel");
+        assert!(!one.is_in_memory(), "the kernel wakes the waiters of the outer instance");
         assert!(outer.now().is_empty());
         let from = other.fd;
         fake::while_asleep(move || assert_eq!(program::send(from, b"x", 0), Ok(1)));
@@ -331,7 +339,7 @@ fn nested_instance_announces_what_is_unread_in_memory() {
 }
 
 #[test]
-fn exclusive_watch_makes_a_connection_leave_memory() {
+fn exclusive_watch_makes_a_connection_fall_back_to_tcp() {
     let (_program, instance, [one, other]) = in_memory();
     instance.add(&one, EPOLLIN | EPOLLEXCLUSIVE, 1).expect("added");
     assert!(!one.is_in_memory());
@@ -340,7 +348,7 @@ fn exclusive_watch_makes_a_connection_leave_memory() {
 }
 
 #[test]
-fn second_instance_makes_a_connection_leave_memory() {
+fn second_instance_makes_a_connection_fall_back_to_tcp() {
     let (program, instance, [one, other]) = in_memory();
     let second = program.epoll();
     instance.add(&one, EPOLLIN, 1).expect("added");
@@ -353,7 +361,7 @@ fn second_instance_makes_a_connection_leave_memory() {
 }
 
 #[test]
-fn kernel_is_asked_for_changes_alone_while_memory_carries_a_connection() {
+fn kernel_watches_changes_only_while_memory_carries_a_connection() {
     let (_program, instance, [one, other]) = in_memory();
     instance.add(&one, EPOLLIN | EPOLLOUT, 1).expect("added");
     assert_eq!(instance.now(), [(1, events(EPOLLOUT))]);
@@ -366,7 +374,7 @@ fn kernel_is_asked_for_changes_alone_while_memory_carries_a_connection() {
 }
 
 #[test]
-fn connection_that_moves_to_memory_while_it_is_watched_is_reported_all_the_way() {
+fn watched_connection_that_moves_to_memory_loses_no_event() {
     let program = start();
     let instance = program.epoll();
     let [one, other] = program.connect();

@@ -1,4 +1,4 @@
-//! One call of `epoll_wait(2)`.
+//! Executes one call of `epoll_wait(2)`.
 
 use std::sync::atomic::Ordering;
 
@@ -12,30 +12,31 @@ use crate::limits::EPOLL_ASKS_MAX;
 use crate::wait::{self, Wait};
 use crate::{errno, remote};
 
-/// Nanoseconds for which waits that find something in the rings do not ask the kernel what else it
-/// watches: connections to be accepted and timers must not wait for ever. A question costs about a
+/// How long waits that find events in the rings do not ask the kernel about other descriptors, in
+/// nanoseconds. Connections to accept and timers must not wait for ever; asking costs about a
 /// hundredth of this.
 const RINGS_ALONE_NS: u64 = 10_000;
-/// The same where so many sockets are at rest that they are not looked at for what came first.
-const MANY_AT_REST_NS: u64 = 1_000;
-/// Nanoseconds between two questions to the kernel while looking.
+/// The same if so many sockets are not polled that they are not checked for the order of arrival.
+const MANY_UNPOLLED_NS: u64 = 1_000;
+/// Interval between two questions to the kernel while spinning, in nanoseconds.
 const ASK_NS: u64 = 5_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
 
-/// The kernel's wait with a timeout in nanoseconds.
+/// The kernel's wait, with a timeout in nanoseconds.
 pub(crate) type Sleep<'a> = dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int + 'a;
 
 /// A thread's wait for an instance's events.
 pub(super) struct Waiting<'a, 'b> {
     instance: &'a Epoll,
     sleep: &'a mut Sleep<'b>,
-    /// Its number.
+    /// The wait's number.
     round: u64,
-    /// How many sockets had been added when the kernel was asked last.
+    /// How many sockets had been added when the kernel was last asked.
     added: u64,
-    /// Handlers that had run when the call began.
+    /// How many signal handlers had run when the call began.
     handled: Handled,
-    /// Others must know when the thread sleeps no more, also if it is cancelled.
+    /// The sleep in progress. `drop` ends it even if the thread is cancelled, because other threads
+    /// rely on it.
     begun: Option<Begun>,
 }
 
@@ -56,21 +57,22 @@ impl<'a, 'b> Waiting<'a, 'b> {
         Self { instance, sleep, round, added: 0, handled: Handled::up_to_now(), begun: None }
     }
 
-    /// As `epoll_wait(2)`: how many events there are, or negative.
+    /// Waits like `epoll_wait(2)`. Returns the number of events, or a negative number.
     pub(super) fn wait(&mut self, events: &mut [epoll_event], timeout_ns: Option<u64>) -> c_int {
         let (is_empty, are_many) = {
             let watches = self.instance.lock();
-            (watches.is_empty(), watches.are_many_at_rest())
+            (watches.is_empty(), watches.are_many_unpolled())
         };
         let deadline = || timeout_ns.map(|timeout| wait::now().saturating_add(timeout));
         if is_empty && timeout_ns != Some(0) {
             let deadline = deadline();
             return self.sleep_until(events, deadline, None);
         }
-        // Who does not wait may ask for what it has just done itself, to an eventfd(2) say.
-        let alone = if are_many { MANY_AT_REST_NS } else { RINGS_ALONE_NS };
+        // A call without a timeout may look for an event that the thread has just caused, on an
+        // eventfd(2) for example.
+        let alone = if are_many { MANY_UNPOLLED_NS } else { RINGS_ALONE_NS };
         let is_due = timeout_ns == Some(0) || self.is_asked_before(alone);
-        // The kernel must not fill a short list each time.
+        // Otherwise the kernel would fill a short list each time, and the rings would starve.
         if !is_due || self.instance.crowded.swap(false, Ordering::Relaxed) {
             let found = self.collect(events);
             if found > 0 {
@@ -80,7 +82,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 return number(found) + more;
             }
         }
-        // A thread that finds nothing goes to sleep, and gets what the kernel has then.
+        // A thread that finds nothing sleeps in the kernel, and gets the kernel's events then.
         if timeout_ns == Some(0) || !self.instance.lock().are_quiet(self.instance.fd()) {
             let asked = self.ask_and_collect(events);
             if asked != 0 || timeout_ns == Some(0) {
@@ -92,7 +94,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
         self.sleep_until(events, deadline, Some(wait))
     }
 
-    /// Looks, and sleeps, until there is something.
+    /// Spins and sleeps until there is an event.
     fn sleep_until(
         &mut self,
         events: &mut [epoll_event],
@@ -115,7 +117,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 self.added = watches.names.added();
                 !watches.polled.is_empty()
             };
-            let found = if is_any { self.collect_or_rest(events) } else { Ok(None) };
+            let found = if is_any { self.collect_or_stop_polling(events) } else { Ok(None) };
             let longest = match found {
                 Err(found) => return end(wait, number(found)),
                 Ok(longest) => longest,
@@ -141,17 +143,21 @@ impl<'a, 'b> Waiting<'a, 'b> {
         }
     }
 
-    /// The last look before a sleep. `Err`: so many events; `Ok`: how long it may be at most.
-    fn collect_or_rest(&mut self, events: &mut [epoll_event]) -> Result<Option<u64>, usize> {
+    /// Checks the rings for the last time before a sleep. `Err`: the number of events; `Ok`: the
+    /// longest time to sleep.
+    fn collect_or_stop_polling(
+        &mut self,
+        events: &mut [epoll_event],
+    ) -> Result<Option<u64>, usize> {
         remote::drive();
         let mut watches = self.instance.lock();
         match watches.collect(self.instance.fd(), events, self.round) {
-            0 => Ok(watches.rest_all()),
+            0 => Ok(watches.stop_polling_all()),
             found => Err(found),
         }
     }
 
-    /// What there is after a sleep, in which the kernel has reported so much.
+    /// Collects events after a sleep in which the kernel has reported `slept` events.
     fn wake_up(&mut self, events: &mut [epoll_event], slept: c_int) -> usize {
         {
             let mut watches = self.instance.lock();
@@ -167,7 +173,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
         reported + self.collect(&mut events[reported..])
     }
 
-    /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
+    /// Spins on the rings for as long as that has paid, and asks the kernel at intervals.
     fn look(
         &mut self,
         wait: &Wait<'_>,
@@ -195,17 +201,17 @@ impl<'a, 'b> Waiting<'a, 'b> {
         result
     }
 
-    /// Whether a signal has been handled, which the kernel has not seen in its own sleep.
+    /// Returns whether a signal has been handled that the kernel's own sleep has not seen.
     fn is_interrupted(&self) -> bool {
         self.handled.is_more_now()
     }
 
-    /// Whether the last question to the kernel was so long ago.
+    /// Returns whether the kernel was last asked at least `ns` nanoseconds ago.
     fn is_asked_before(&self, ns: u64) -> bool {
         wait::now() >= self.instance.asked.load(Ordering::Relaxed).saturating_add(ns)
     }
 
-    /// What the kernel has now, and what it has to say of the rings.
+    /// Collects the kernel's events first, then those of the rings.
     fn ask_and_collect(&mut self, events: &mut [epoll_event]) -> c_int {
         self.added = self.instance.lock().names.added();
         let (mut found, mut reported) = self.ask(events);
@@ -214,7 +220,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
             return found;
         }
         if reported == 0 && found > 0 && self.instance.lock().is_to_ask_again() {
-            // What the kernel reported is registered otherwise now.
+            // The reported entry has been modified, so the kernel reports it anew.
             (found, reported) = self.ask(events);
         }
         for _ in 0..EPOLL_ASKS_MAX {
@@ -222,7 +228,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
             if reported > 0 || !is_filled {
                 break;
             }
-            // What is not the program's has filled a short list.
+            // Events of Weft's own have filled a short list.
             (found, reported) = self.ask(events);
         }
         if reported == 0 {
@@ -232,15 +238,14 @@ impl<'a, 'b> Waiting<'a, 'b> {
         number(reported + self.collect(&mut events[reported..]))
     }
 
-    /// What the kernel has now: how many events, and how many of them are the program's. A negative
-    /// number stands for `errno`.
+    /// Asks the kernel. Returns how many events it has reported, and how many of them go to the
+    /// program. A negative number stands for `errno`.
     fn ask(&mut self, events: &mut [epoll_event]) -> (c_int, usize) {
         let found = (self.sleep)(events, Some(0));
         (found, self.translate(events, found))
     }
 
-    /// Takes out those of the kernel's events that are not the program's to know yet. Returns how
-    /// many are left.
+    /// Removes kernel events that the program is not to see yet. Returns how many are left.
     fn translate(&self, events: &mut [epoll_event], found: c_int) -> usize {
         let found = usize::try_from(found).unwrap_or(0).min(events.len());
         if found == 0 {
@@ -259,14 +264,14 @@ impl<'a, 'b> Waiting<'a, 'b> {
         kept
     }
 
-    /// Fills in the events of polled sockets.
+    /// Collects the events of polled sockets.
     fn collect(&self, events: &mut [epoll_event]) -> usize {
         remote::drive();
         self.instance.lock().collect(self.instance.fd(), events, self.round)
     }
 }
 
-/// So many events, as the call returns them.
+/// Converts a number of events to the call's return value.
 fn number(events: usize) -> c_int {
     c_int::try_from(events).unwrap_or(c_int::MAX)
 }

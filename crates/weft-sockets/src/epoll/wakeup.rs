@@ -1,16 +1,16 @@
-//! Waking those who sleep in an instance, on behalf of the kernel, which knows nothing of rings.
+//! Wakes threads that sleep in an instance, where the kernel cannot know that it should.
 //!
-//! A change of the instance, or a thread that reads, may make ready what a sleeper waits for, with
-//! no peer to notify. Then the kernel is asked for room of that socket, too, of which there always
-//! is some: its event wakes one sleeper, as the kernel wakes one, and the sleeper finds by
-//! [`Watches::translate`] and [`Watches::collect`] what there really is.
+//! A change of the instance, or a thread that reads, may make a socket ready for a sleeper although
+//! no peer notifies. Then the kernel is also asked for room of that socket, which it always has.
+//! The event wakes one sleeper, as the kernel would, and the sleeper finds the true events by
+//! [`Watches::translate`] and [`Watches::collect`].
 
 use std::os::fd::RawFd;
 
 use super::{Registered, Watch, Watches};
 
 impl Watches {
-    /// A socket has been added or changed while others may sleep.
+    /// Wakes a sleeper if a socket that has just been added or changed is ready.
     pub(super) fn wake_if_ready(&mut self, epoll: RawFd, place: Option<usize>) {
         let Some(place) = place.filter(|_| self.sleep.is_anyone_asleep()) else { return };
         self.join_sleep(epoll, place);
@@ -21,8 +21,8 @@ impl Watches {
         }
     }
 
-    /// A wait is over, and others sleep: wakes one of them if something is ready, be it what this
-    /// one was reported, as the kernel does.
+    /// Wakes another sleeper at the end of a wait if a socket is ready, even one that this wait has
+    /// reported. The kernel does the same.
     pub(super) fn pass_on(&mut self, epoll: RawFd) {
         if !self.sleep.is_anyone_asleep() {
             return;
@@ -38,7 +38,8 @@ impl Watches {
         }
     }
 
-    /// Somebody has taken what sleepers may wait for, or has read what was announced.
+    /// Checks all sockets after a thread has taken an event that sleepers may wait for, or has read
+    /// announced data.
     pub(super) fn recheck(&mut self, epoll: RawFd) {
         let is_anyone_asleep = self.sleep.is_anyone_asleep();
         for place in 0..self.places.len() {
@@ -54,7 +55,7 @@ impl Watches {
             self.end_tags();
             self.start_polling_all();
             self.pass_on(epoll);
-            // Who sleeps for room sleeps not for ever.
+            // Writers that sleep without room must not sleep for ever.
             let wants = |it: &&mut Watch| it.is_polled && !it.is_woken && it.wants_room();
             if let Some(watch) = self.places.iter_mut().flatten().find(wants) {
                 watch.wake_sleeper(epoll);
@@ -64,14 +65,14 @@ impl Watches {
 }
 
 impl Watch {
-    /// What waits in memory is announced no longer. The mark for one who sleeps stays as long as
-    /// anybody does: it would reach the program in a later wait.
+    /// Ends the announcement of data in memory. The wakeup mark stays while any thread sleeps,
+    /// because its event would otherwise reach the program in a later wait.
     pub(super) fn end_announcement(&mut self, epoll: RawFd, is_anyone_asleep: bool) {
         self.is_woken &= is_anyone_asleep;
         self.register(epoll, Registered::Whole);
     }
 
-    /// Has the kernel wake one who sleeps.
+    /// Has the kernel wake one sleeper.
     fn wake_sleeper(&mut self, epoll: RawFd) {
         self.is_woken = true;
         self.register_again(epoll);

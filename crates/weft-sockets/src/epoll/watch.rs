@@ -23,45 +23,45 @@ use crate::sockets::{Held, Kind};
 use crate::stall::STALL_NS;
 use crate::stream::Stream;
 
-/// How long a writer sleeps whose peer cannot notify.
+/// How long a writer sleeps if its peer cannot notify.
 const SLEEP_NS: u64 = 1_000_000;
 
-/// What there is to report of a socket.
+/// What a socket has to report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct News {
     pub(super) events: u32,
-    /// What was there then, for edges.
+    /// The state at this check, for edges.
     seen: Option<(u64, u32)>,
-    /// Since when it is ready: the smallest are reported first.
+    /// Since when it is ready. The smallest values are reported first.
     pub(super) since: u64,
-    /// When the oldest of the bytes to be read came by memory; 0: there are none.
+    /// When the oldest unread byte came into memory; 0 if there is none.
     pub(super) came: u64,
 }
 
-/// A connection at a look that has found nothing to report.
+/// The state of a connection at a check that has found nothing to report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quiet {
     pulse: Pulse,
-    /// What the kernel had reported of its end, to the socket and in this instance.
+    /// The end events that the kernel had reported, to the socket and in this instance.
     ended: u32,
     hung: u32,
 }
 
-/// What a look at a connection finds.
+/// What a check of a connection finds.
 #[derive(Clone, Copy, Debug)]
 struct Found {
-    /// How much has come by memory since it was made.
+    /// How many bytes have come through memory so far.
     come: u64,
-    /// What makes an edge when it changes.
+    /// The state whose change raises an edge.
     seen: (u64, u32),
-    /// Its readiness, and which of it the rings tell ([`Stream::readiness`]).
+    /// Its readiness, and which events of it the rings decide ([`Stream::readiness`]).
     now: u32,
     ours: u32,
-    /// When the oldest of the bytes to be read came.
+    /// When the oldest unread byte came.
     arrived_at: u64,
 }
 
-/// Whether the kernel has room for what is sent by the socket.
+/// Returns whether the kernel's socket has room for more data.
 #[cold]
 fn is_writable(fd: RawFd) -> bool {
     is_ready(fd, PollFlags::OUT)
@@ -104,7 +104,7 @@ impl Watch {
         }
     }
 
-    /// The program waits for this from here on.
+    /// Sets the events that the program waits for.
     pub(super) fn wait_for(&mut self, event: epoll_event) {
         if let Some(end) = self.end() {
             end.note_edge(None);
@@ -112,10 +112,11 @@ impl Watch {
         self.follow(event);
     }
 
-    /// The same, because another process has done so: what that has reported stays reported.
+    /// Sets them because another process has done so. What that process has reported stays
+    /// reported.
     pub(super) fn follow(&mut self, event: epoll_event) {
         if self.is_detached || self.is_disabled || event.events & !self.events & (IN | OUT) != 0 {
-            self.queued_at = time_stamp(); // In the kernel's list it stays where it was.
+            self.queued_at = time_stamp(); // The kernel's list keeps its position, too.
             self.is_queued = false;
         }
         self.events = event.events;
@@ -130,7 +131,7 @@ impl Watch {
         self.behind = 0;
     }
 
-    /// Its end, if the other one is on this host.
+    /// Returns its end, if the peer is on this host.
     fn end(&self) -> Option<&End> {
         match &*self.socket {
             Kind::Stream(stream) => stream.end(),
@@ -138,7 +139,7 @@ impl Watch {
         }
     }
 
-    /// What another process has reported by an edge is known to the program.
+    /// Notes edges that another process has reported to the program.
     pub(super) fn follow_reported(&mut self, instance: u64) {
         if self.events & EDGE != 0
             && let Some(edge) = self.end().and_then(End::reported_edge)
@@ -150,26 +151,26 @@ impl Watch {
         }
     }
 
-    /// What the kernel is asked for when the rings tell the readiness.
+    /// Returns the events that the kernel watches while the rings decide the readiness.
     pub(super) fn changes(&self, events: u32) -> u32 {
-        // A level stays for this process if a child, which knows nothing of it, takes it first.
+        // Level-triggered: a child that takes the event first knows nothing of this socket.
         let is_level = self.is_exposed && events & (IN | EDGE | ONESHOT) == IN;
         let edge = if is_level { 0 } else { EDGE };
         let note = if self.is_exposed { foreign::note(events) | IS_EXACT } else { 0 };
         IN | RDHUP | edge | note | (events & libc::EPOLLPRI.cast_unsigned())
     }
 
-    /// What the program waits for now: of a one-shot that has been reported, nothing.
+    /// Returns the events that the program waits for now; none for a spent one-shot.
     pub(super) fn asked(&self) -> u32 {
         if self.is_disabled { self.events & MODES } else { self.events }
     }
 
-    /// What the kernel has of it.
+    /// Returns the events that are registered with the kernel.
     pub(super) fn mask(&self) -> u32 {
         let asked = self.asked();
         let mask = match self.registered {
             Registered::Whole => asked,
-            // The peer's shutdown is an edge, whatever the program waits for.
+            // The peer's shutdown raises an edge whatever the program waits for.
             Registered::WithoutRoom if asked & EDGE != 0 => {
                 asked & !OUT | RDHUP | foreign::note(asked)
             }
@@ -184,8 +185,8 @@ impl Watch {
         }
     }
 
-    /// Asks the kernel for something else, or for the same once more, upon which it tells again
-    /// what there is.
+    /// Changes the kernel's registration, or repeats it. The kernel then reports anew whatever is
+    /// ready.
     pub(super) fn register(&mut self, epoll: RawFd, registered: Registered) {
         self.set_registered(registered);
         self.register_again(epoll);
@@ -201,7 +202,7 @@ impl Watch {
         errno::set_raw(before);
     }
 
-    /// The kernel has been asked for it.
+    /// Records the kernel's registration.
     pub(super) fn set_registered(&mut self, registered: Registered) {
         let announced = |it| u32::from(it == Registered::Announced);
         let count = self.socket.announced();
@@ -213,27 +214,27 @@ impl Watch {
         self.registered = registered;
     }
 
-    /// The kernel has reported this in a wait: the program gets it at the next look.
+    /// Keeps events that the kernel has reported in a wait for the next check.
     pub(super) fn keep_pending(&mut self, events: u32, round: u64) {
         (self.pending, self.pending_in) = (self.pending | events, round);
     }
 
-    /// What the kernel has now of what the program waits for.
+    /// Returns which of the program's events the kernel has now.
     pub(super) fn has_now(&self) -> u32 {
         let descriptor = Descriptor::of(self.fd);
         let fd = descriptor.as_fd();
         if let Kind::Stream(stream) = &*self.socket
             && let Some(link) = stream.link()
         {
-            link.drain_wakeups_if_left(fd); // No wakeup is to be taken for data.
+            link.drain_wakeups_if_left(fd); // A wakeup byte must not be reported as data.
         }
         let asked = PollFlags::from_bits_truncate(self.events as u16);
         u32::from(events_now(fd, asked).bits())
     }
 
-    /// What the kernel has reported, and the end of the stream. While TCP still carries one
-    /// direction the kernel is asked for no more than the program asks for, and may tell of the end
-    /// as of bytes.
+    /// Adds the end of the stream to reported events. While TCP still carries one direction the
+    /// kernel watches only what the program asks for, and may report the end as readable bytes
+    /// only.
     pub(super) fn with_end(&self, reported: u32) -> u32 {
         if self.registered == Registered::Changes || reported & IN == 0 {
             return reported;
@@ -241,8 +242,8 @@ impl Watch {
         reported | ends(Descriptor::of(self.fd).as_fd())
     }
 
-    /// Whether what the kernel tells of a change is news to the program: bytes that have come are
-    /// no edge for one that waits for room alone.
+    /// Returns whether a change that the kernel reports is new to the program. Arriving bytes raise
+    /// no edge for a program that waits for room alone.
     pub(super) fn is_news(&self, events: u32) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return true };
         let ends = events & (RDHUP | ERR_HUP) & !self.ends_seen(stream);
@@ -253,8 +254,8 @@ impl Watch {
             || ends != 0
     }
 
-    /// Whether the kernel, which was asked for changes, tells no more than of an end, or of bytes
-    /// put back, that the program knows, of a connection that has left memory since.
+    /// Returns whether the kernel, which watches changes alone, reports only an end, or returned
+    /// bytes, that the program knows, of a connection that has left memory.
     fn is_known(&self, events: u32) -> bool {
         const INCOMING: u32 = libc::EPOLLRDNORM.cast_unsigned() | IN | RDHUP;
         let Kind::Stream(stream) = &*self.socket else { return false };
@@ -265,8 +266,8 @@ impl Watch {
             && (self.knows_all_bytes(stream) || is_behind_end())
     }
 
-    /// Whether the program knows of all bytes that have come: memory has had none since the last
-    /// edge, and by TCP, to which the connection has gone, came only what had been in memory.
+    /// Returns whether the program knows of all bytes: memory has got none since the last edge, and
+    /// TCP, to which the connection has moved, has got only bytes that had been in memory.
     pub(super) fn knows_all_bytes(&self, stream: &Stream) -> bool {
         let Some(end) = stream.end().filter(|end| end.has_left()) else { return false };
         let (come, _) = self.edge_state(stream, end.progress().0);
@@ -275,7 +276,7 @@ impl Watch {
             && received().is_ok_and(|received| end.come_behind(received) == 0)
     }
 
-    /// Whether there is a byte to be read, wherever it is.
+    /// Returns whether there is an unread byte in memory or in the kernel.
     fn has_bytes(&self, stream: &Stream) -> bool {
         let descriptor = Descriptor::of(self.fd);
         let fd = descriptor.as_fd();
@@ -284,7 +285,8 @@ impl Watch {
         stream.link().is_some_and(all)
     }
 
-    /// What there is behind the bytes in memory is known with the edge that is reported now.
+    /// Notes how much TCP has behind the bytes in memory: the edge that is being reported covers
+    /// it.
     fn note_behind(&mut self) {
         if self.events & EDGE != 0
             && let Kind::Stream(stream) = &*self.socket
@@ -295,8 +297,8 @@ impl Watch {
         }
     }
 
-    /// Whether an event of the kernel's is an edge of bytes that have come by TCP behind those in
-    /// memory, which the program does not know of. From here on it does.
+    /// Returns whether a kernel event is an edge for bytes on TCP, behind those in memory, that the
+    /// program does not know yet. Marks them as known.
     pub(super) fn has_more_behind(&mut self, events: u32) -> bool {
         let before = self.behind;
         if events & IN != 0 {
@@ -305,15 +307,15 @@ impl Watch {
         self.behind > before
     }
 
-    /// What the kernel has reported in an earlier wait than this it reports again, unless it was
-    /// asked for what is reported once.
+    /// Forgets events that the kernel has reported in an earlier wait. The kernel repeats them,
+    /// unless they are edges or one-shots.
     pub(super) fn forget_pending(&mut self, round: u64) {
         if self.events & (EDGE | ONESHOT) == 0 && self.pending_in != round {
             self.pending = 0;
         }
     }
 
-    /// The news is reported by the `instance`, which uses it up.
+    /// Marks the news as reported by the `instance`.
     pub(super) fn report(&mut self, news: &News, instance: u64) {
         if news.events & OUT != 0
             && self.events & EDGE != 0
@@ -325,7 +327,7 @@ impl Watch {
         if self.events & EDGE != 0
             && let (Some(end), Some((come, ends))) = (self.end(), self.seen)
         {
-            // A writer that has found no room is still to be notified when there is some.
+            // A writer without room still has to be notified when there is room.
             let is_all = !self.is_out_of_room();
             let received = self.echo_received();
             let edge = ReportedEdge { instance, asked: self.events, come, ends, received };
@@ -340,22 +342,22 @@ impl Watch {
         self.is_queued = self.events & (EDGE | ONESHOT) == 0;
     }
 
-    /// Whether only the kernel decides which of several processes reports what waits in memory: it
-    /// wakes one of them, once.
+    /// Returns whether the kernel alone decides which process reports data in memory: it wakes one
+    /// of them, once.
     pub(super) fn waits_for_kernel(&self) -> bool {
         self.registered == Registered::Announced
             && self.events & (EDGE | ONESHOT) != 0
             && !self.is_announced_here
     }
 
-    /// Looks what there is to report, and takes nothing of it. While a thread is `asleep` the peer
-    /// is to notify.
+    /// Checks what there is to report, without taking it. While a thread is `asleep` this also arms
+    /// the socket.
     pub(super) fn look(&mut self, epoll: RawFd, names: &mut Names, asleep: bool) -> News {
-        if (self.is_armed || !asleep) && self.is_as_it_was() {
+        if (self.is_armed || !asleep) && self.is_unchanged() {
             return self.nothing();
         }
         let quiet = self.before_quiet();
-        self.take_part();
+        self.advance_connection();
         let mut found = self.find();
         if self.wants_room()
             && let Kind::Stream(stream) = &*self.socket
@@ -369,7 +371,7 @@ impl Watch {
         }
         if asleep && !self.is_armed {
             self.arm(epoll, names);
-            found = self.find(); // Something may have come before the peer was to notify.
+            found = self.find(); // Data may have come before the socket was armed.
         }
         if self.is_disabled || self.is_detached {
             return self.nothing();
@@ -380,10 +382,10 @@ impl Watch {
         news
     }
 
-    /// Whether it is as at the last look, which has found nothing to report: that costs less to see
-    /// than to look again.
+    /// Returns whether nothing has changed since a check that has found nothing. This is cheaper
+    /// than a new check.
     #[inline]
-    fn is_as_it_was(&self) -> bool {
+    fn is_unchanged(&self) -> bool {
         let (Some(quiet), Kind::Stream(stream)) = (&self.quiet, &*self.socket) else {
             return false;
         };
@@ -394,9 +396,9 @@ impl Watch {
             && stream.is_calm(quiet.ended)
     }
 
-    /// What is to be remembered of the connection if the look that begins finds nothing: only
-    /// where all that is news is seen by it. Room is, for a program that has found some and gets it
-    /// of edges.
+    /// Returns the state to remember if the check that begins now finds nothing. `None` where the
+    /// state does not cover everything that could be news. It covers room only for edge-triggered
+    /// programs that have found some.
     fn before_quiet(&self) -> Option<Quiet> {
         let Kind::Stream(stream) = &*self.socket else { return None };
         let Link::Local(end) = stream.link()? else { return None };
@@ -411,8 +413,8 @@ impl Watch {
         News { events: 0, seen: self.seen, since: self.queued_at, came: 0 }
     }
 
-    /// Moves on with the connection, if it is one.
-    fn take_part(&self) {
+    /// Lets the connection make progress.
+    fn advance_connection(&self) {
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.link() else { return };
         end.advance(Descriptor::of(self.fd).as_fd());
@@ -421,8 +423,8 @@ impl Watch {
         }
     }
 
-    /// Asks the kernel for changes alone once the rings carry the connection, and for everything
-    /// when they no longer do: `ours` is the readiness that is theirs to tell.
+    /// Watches changes alone once the rings carry the connection, and everything when they no
+    /// longer do. `ours` holds the events that the rings decide.
     fn follow_carrier(&mut self, epoll: RawFd, ours: u32) {
         if self.is_kernels || self.is_orphan {
             return;
@@ -431,16 +433,17 @@ impl Watch {
         match self.registered {
             Registered::Changes if comes_in || self.is_detached => {}
             Registered::Changes => {
-                // It has left memory. What the kernel has reported of it was taken for a wakeup.
+                // It has left memory. Earlier kernel events of it were taken for wakeups.
                 let all = if goes_out { Registered::WithoutRoom } else { Registered::Whole };
                 self.is_woken = false;
                 self.register_if_known(epoll, all);
                 if self.events & (EDGE | ONESHOT) == 0 {
-                    self.pending |= self.has_now(); // The kernel has been asked in this wait.
+                    // The kernel has already been asked in this wait.
+                    self.pending |= self.has_now();
                 }
             }
             Registered::WithoutRoom if !goes_out => {
-                // Room is the kernel's again, which has been asked already in this wait.
+                // The kernel decides room again, and has already been asked in this wait.
                 self.register_if_known(epoll, Registered::Whole);
                 if self.events & EDGE == 0 && is_writable(self.fd) {
                     self.pending |= OUT;
@@ -450,11 +453,11 @@ impl Watch {
                 self.is_woken = false;
                 self.register(epoll, Registered::Changes);
             }
-            _ => {} // If TCP still carries everything the kernel tells.
+            _ => {} // TCP still carries everything, and the kernel reports it.
         }
     }
 
-    /// Whether bytes may have come into memory since it was looked at.
+    /// Returns whether bytes may have come into memory since the last check.
     pub(super) fn may_have_more(&self) -> bool {
         if let Some(quiet) = &self.quiet {
             return !quiet.pulse.is_the_same();
@@ -466,7 +469,7 @@ impl Watch {
     fn find(&self) -> Option<Found> {
         let Kind::Stream(stream) = &*self.socket else { return None };
         let end = stream.link()?;
-        // What comes after this and before the rest is reported twice rather than never.
+        // Progress is read first: bytes that come now may be reported twice, but are never missed.
         let come = end.progress().0;
         let seen = self.edge_state(stream, come);
         let (now, ours) = stream.readiness(end);
@@ -501,11 +504,12 @@ impl Watch {
         if self.events & EDGE != 0 && news.events != 0 {
             news.seen = seen;
             if news.seen == self.seen {
-                // Room alone is news only for one who has found none.
+                // Room alone is news only for a writer that has found none.
                 news.events &= if stream.is_full() { OUT | ERR_HUP } else { 0 };
             }
         }
-        // The kernel reports all that is ready with an edge, also while it still carries one way.
+        // With an edge the kernel reports everything that is ready, even while it carries one
+        // direction only.
         let lacks_room = self.events & EDGE != 0 && asked & !ours & OUT != 0;
         if lacks_room && news.events & IN != 0 && is_writable(self.fd) {
             news.events |= OUT;
@@ -516,34 +520,35 @@ impl Watch {
             && self.seen.is_some_and(comes_behind)
             && self.has_bytes(stream)
         {
-            // Bytes in memory behind some that TCP still has: the kernel has reported those alone.
+            // The kernel has reported only bytes of TCP that stand before those in memory.
             news.events |= IN | (now & asked & ours);
             news.seen = seen;
         }
         news.events |= self.pending & asked;
         if self.events & EDGE != 0 && self.pending & asked != 0 {
             news.seen = seen;
-            news.events |= now & asked & ours; // The kernel reports all that is ready.
+            news.events |= now & asked & ours; // The kernel reports everything that is ready.
         }
         news
     }
 
-    /// What makes an edge when it changes: as in the kernel, bytes that come in are an edge only
-    /// for a program that waits for bytes, of which so many have `come`, and the peer's shutdown is
-    /// one edge for all.
+    /// Returns the state whose change raises an edge. As in the kernel, arriving bytes (of which so
+    /// many have `come`) raise an edge only for a program that waits for bytes; the peer's shutdown
+    /// raises one for every program.
     fn edge_state(&self, stream: &Stream, come: u64) -> (u64, u32) {
         let come = if self.events & BYTES != 0 { come } else { 0 };
         (come, self.ends_seen(stream))
     }
 
-    /// What is known of the end. Behind an end of the stream the peer has shut down, asked or not.
+    /// Returns the known end events. After an EOF the peer counts as shut down, requested or not.
     pub(super) fn ends_seen(&self, stream: &Stream) -> u32 {
         let ended = stream.ended() | self.hung;
         let shut = if ended & (IN | RDHUP) != 0 { IN | RDHUP } else { 0 };
         ended | shut
     }
 
-    /// The kernel itself has notified the program while the connection was not carried by memory.
+    /// Records that the kernel itself has reported to the program, while memory did not carry the
+    /// connection.
     pub(super) fn reported_by_kernel(&mut self, round: u64) {
         self.is_disabled = self.events & ONESHOT != 0;
         self.round = round;
@@ -556,20 +561,20 @@ impl Watch {
         }
     }
 
-    /// Whether an edge has been reported to the program, and nothing has come since.
+    /// Returns whether an edge has been reported to the program, and nothing has come since.
     pub(super) fn is_edge_reported(&self) -> bool {
         self.events & EDGE != 0 && self.seen.is_some() && self.news(self.find()).events == 0
     }
 
-    /// Whether events of the kernel's tell of bytes that have come behind those in memory, all of
-    /// which have been reported.
+    /// Returns whether kernel events report bytes behind those in memory, all of which have been
+    /// reported.
     pub(super) fn has_more_to_tell(&self, events: u32) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         let behind = |link: Link<'_>| link.unread_behind(Descriptor::of(self.fd).as_fd()) > 0;
         events & IN != 0 && self.is_edge_reported() && stream.link().is_some_and(behind)
     }
 
-    /// The same for a UDP socket. The kernel tells what has come by the kernel.
+    /// Returns the news of a UDP socket. The kernel reports the datagrams that it carries.
     fn news_of_datagrams(&self, inbox: &Inbox) -> News {
         const READABLE: u32 = (libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32 | IN | OUT;
         let mut news = News { events: self.pending, ..self.nothing() };
@@ -583,7 +588,7 @@ impl Watch {
         news
     }
 
-    /// Has the peer notify. The caller looks once more.
+    /// Arms the socket: the peer notifies. The caller checks once more.
     pub(super) fn arm(&mut self, epoll: RawFd, names: &mut Names) {
         if let Kind::Datagram(datagram) = &*self.socket
             && let Some(inbox) = datagram.known_inbox()
@@ -613,14 +618,14 @@ impl Watch {
         }
     }
 
-    /// Whether the program waits for room; of one that waits for edges, whether it has found none.
+    /// Returns whether the program waits for room; with edges, only if a writer has found none.
     pub(super) fn wants_room(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         self.lacks_room(stream) && (self.events & EDGE == 0 || self.is_out_of_room())
     }
 
-    /// Whether the program waits for room, and a writer has found none: when there is some, that is
-    /// an edge.
+    /// Returns whether the program waits for room and a writer has found none, so that new room
+    /// raises an edge.
     pub(super) fn is_out_of_room(&self) -> bool {
         let is_full = || matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
         self.events & OUT != 0 && is_full()
@@ -630,8 +635,8 @@ impl Watch {
         self.events & OUT != 0 && !self.is_disabled && !self.is_detached && stream.lacks_room()
     }
 
-    /// How long the next sleep may be, if there is no room: a peer that cannot notify is asked
-    /// often, and one that can might read nothing more.
+    /// Returns the longest sleep if there is no room: a peer that cannot notify is asked often, and
+    /// one that can may have stopped reading.
     pub(super) fn longest_sleep(&self) -> Option<u64> {
         let Kind::Stream(stream) = &*self.socket else { return None };
         let end = stream.link().filter(|_| self.lacks_room(stream))?;
@@ -650,7 +655,8 @@ impl Watch {
             && let Kind::Stream(stream) = &*self.socket
             && let Some(end) = stream.link()
         {
-            // First, so that it is never taken for one of others: see `Stream::settle`.
+            // Decremented first, so that it is never taken for another watch's: see
+            // `Stream::settle`.
             stream.armed().fetch_sub(1, Ordering::Relaxed);
             fence(Ordering::Release);
             end.end_sleep();
@@ -658,12 +664,12 @@ impl Watch {
         self.is_armed = false;
     }
 
-    /// What waits in memory now.
+    /// Returns whether data waits in memory now.
     pub(super) fn holds_something(&self) -> bool {
         carrier::holds_something(&self.socket)
     }
 
-    /// The kernel tells from here on when a peer on another host notifies.
+    /// Has the kernel report the wakeups of a peer on another host.
     pub(super) fn add_wakeup_fd(&mut self, epoll: RawFd, names: &mut Names) {
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(wakeup) = stream.link().and_then(Link::wakeup_fd) else { return };
@@ -672,14 +678,14 @@ impl Watch {
         let event = epoll_event { events: IN | EDGE, u64: data };
         let fd = wakeup.as_fd().as_raw_fd();
         let before = errno::get();
-        // It may have it from an earlier watch.
+        // The kernel may have the entry from an earlier watch.
         if kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event)) != 0 {
             kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event));
         }
         errno::set_raw(before);
     }
 
-    /// Another process may get what the kernel reports: this is not to be reported to it.
+    /// Removes the wakeup entry, because another process may get the instance's events.
     pub(super) fn remove_wakeup_fd(&mut self, epoll: RawFd, names: &mut Names) {
         let Some(data) = self.wakeup_fd.take() else { return };
         names.remove_wakeup_fd(data);

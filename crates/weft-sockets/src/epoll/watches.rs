@@ -1,4 +1,4 @@
-//! The sockets that an instance watches: finding them, and what there is to report.
+//! The sockets that an instance watches: finding them, and collecting what they report.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::link::Link;
 use crate::sleepers::taken;
 use crate::sockets::{Held, Kind};
 
-/// Watches up to which all are looked at for what came before that which is reported.
+/// Up to so many watches, all are checked for older events than those that are reported.
 const FEW: usize = 64;
 
 /// A socket that has something to report.
@@ -31,7 +31,7 @@ pub(super) struct Ready {
 }
 
 impl Watches {
-    /// Whether a socket is among those watched, by this descriptor or another.
+    /// Returns whether a socket is watched, by this descriptor or another.
     pub(super) fn has(&self, socket: &Held, fd: RawFd) -> bool {
         self.find(socket, fd).or_else(|| self.place_of(socket)).is_some()
     }
@@ -40,8 +40,8 @@ impl Watches {
         self.by_fd.is_empty()
     }
 
-    /// Whether there are more at rest than are looked at each time.
-    pub(super) fn are_many_at_rest(&self) -> bool {
+    /// Returns whether too many sockets are not polled to check all of them each time.
+    pub(super) fn are_many_unpolled(&self) -> bool {
         self.by_fd.len() - self.polled.len().min(self.by_fd.len()) > FEW
     }
 
@@ -55,7 +55,7 @@ impl Watches {
         self.places.iter().flatten().find(|watch| watch.socket.is(socket)).map(|watch| watch.place)
     }
 
-    /// A free place.
+    /// Returns the index of a free slot.
     pub(super) fn place(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -63,7 +63,7 @@ impl Watches {
         })
     }
 
-    /// Forgets a socket; what the kernel has of it stays as it is.
+    /// Forgets a socket. Its entry in the kernel stays.
     pub(super) fn remove(&mut self, place: usize) {
         let Some(mut watch) = self.places.get_mut(place).and_then(Option::take) else { return };
         watch.disarm();
@@ -80,7 +80,7 @@ impl Watches {
         self.polled.retain(|&polled| polled != place);
     }
 
-    /// Makes a socket one that is looked at. While others sleep the peer notifies all the same.
+    /// Starts to poll a socket. While other threads sleep its peer still notifies.
     pub(super) fn start_polling(&mut self, place: usize) {
         let asleep = self.sleep.is_anyone_asleep();
         let Some(watch) = self.places[place].as_mut() else { return };
@@ -108,16 +108,16 @@ impl Watches {
 
     pub(super) fn start_polling_all(&mut self) {
         for place in 0..self.places.len() {
-            let rests = |it: &Watch| !it.is_polled && !it.is_detached;
-            if self.places[place].as_ref().is_some_and(rests) {
+            let is_unpolled = |it: &Watch| !it.is_polled && !it.is_detached;
+            if self.places[place].as_ref().is_some_and(is_unpolled) {
                 self.start_polling(place);
             }
         }
     }
 
-    /// An event of the kernel's, as the program is to see it; `None` if it is not to be reported,
-    /// or together with what the rings have: by [`Watches::collect`]. The kernel was asked when so
-    /// many had been `added`.
+    /// Translates a kernel event for the program. `None`: it is not to be reported, or
+    /// [`Watches::collect`] reports it together with the rings' events. The kernel was asked when
+    /// [`names::Names::added`] was `added`.
     pub(super) fn translate(
         &mut self,
         epoll: RawFd,
@@ -156,7 +156,7 @@ impl Watches {
     ) -> Option<epoll_event> {
         let Some(watch) = self.places[place].as_mut() else { return Some(event) };
         if is_late && watch.registered != Registered::Changes {
-            watch.register_again(epoll); // If it is for this one the kernel tells again.
+            watch.register_again(epoll); // If the event is for this watch the kernel repeats it.
             self.is_reported_again = true;
             self.start_polling(place);
             return None;
@@ -173,7 +173,7 @@ impl Watches {
             return self.translate_of_datagrams(epoll, place, event, round);
         };
         if stream.link().is_none() {
-            let _ = stream.by(watch.fd); // The connection may just have been made.
+            let _ = stream.by(watch.fd); // The connection may just have been established.
         }
         let is_memory = |it: Carrier| it == Carrier::Memory;
         let carriers = stream.link().map(|end| {
@@ -187,10 +187,10 @@ impl Watches {
         let (by_memory, by_memory_out) = carriers.unwrap_or((false, false));
         let is_kernels = !by_memory && !by_memory_out;
         if is_kernels && (watch.is_woken || watch.registered != Registered::Whole) {
-            // It is not what the program asks for that the kernel was asked for: it tells again.
+            // The kernel watches something other than what the program asks for, and is asked anew.
             watch.is_woken = false;
             if watch.events & ONESHOT == 0 {
-                // In this wait, too, whatever else it tells.
+                // Other events that it has are reported in this wait, too.
                 let now = watch.has_now();
                 watch.register_known(epoll, Registered::Whole);
                 watch.keep_pending(if is_news { now } else { 0 }, round);
@@ -206,8 +206,8 @@ impl Watches {
             return Some(event);
         }
         if is_kernels {
-            // What the program reads now may be the last that comes over TCP, and a wakeup with it;
-            // or the kernel tells of a wakeup that was left there.
+            // The program may now read the last bytes of TCP together with a wakeup, or the kernel
+            // reports a wakeup that was left there.
             let may_be_wakeup =
                 matches!(stream.link(), Some(Link::Local(end)) if end.has_left() && !end.is_over());
             let is_wakeup = may_be_wakeup && watch.has_now() & IN == 0;
@@ -228,7 +228,7 @@ impl Watches {
         if by_memory && watch.has_more_behind(event.events) {
             watch.keep_pending(IN, round);
         }
-        // The rest is found by looking at the rings.
+        // The check of the rings finds the other events.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         let was_woken = std::mem::take(&mut watch.is_woken);
         if watch.registered != Registered::Changes {
@@ -246,7 +246,7 @@ impl Watches {
         None
     }
 
-    /// The same for a socket that has left memory, and may have a rest there.
+    /// Translates an event of a socket that has left memory, where unread data may be left.
     fn translate_kernels(
         &mut self,
         epoll: RawFd,
@@ -260,7 +260,7 @@ impl Watches {
         let is_ours = watch.is_woken || watch.registered == Registered::Announced;
         if is_shared && is_announcement && !is_ours {
             watch.echo = None;
-            return self.translate_foreign(epoll, event); // By another process.
+            return self.translate_foreign(epoll, event); // Announced by another process.
         }
         if let Kind::Stream(stream) = &*watch.socket
             && let Some(end) = stream.link()
@@ -272,7 +272,8 @@ impl Watches {
             return None;
         }
         if watch.holds_something() && !watch.has_more_to_tell(event.events) {
-            // The rings tell what they have; an edge of what the kernel has behind that is its own.
+            // The rings report their own data; bytes behind it in the kernel raise an edge of their
+            // own.
             let kept = if watch.has_bytes_behind() { u32::MAX } else { !IN };
             let rest = event.events & (watch.events | ERR_HUP) & kept;
             watch.is_announced_here = true;
@@ -281,7 +282,7 @@ impl Watches {
             return None;
         }
         if watch.registered == Registered::Announced || watch.is_woken || is_announcement {
-            // Another process has read it. The rest is reported again.
+            // Another process has read the data. The kernel repeats its other events.
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
             self.is_reported_again = true;
@@ -290,15 +291,15 @@ impl Watches {
         }
         watch.is_disabled = watch.events & ONESHOT != 0;
         watch.round = round;
-        // Another process may have changed what the kernel is asked for.
+        // Another process may have changed the registration.
         let asked = if is_shared { u32::MAX } else { watch.events | ERR_HUP };
         let reported = epoll_event { events: event.events & asked, ..event };
         self.forget_if_over(place);
         (reported.events != 0).then_some(reported)
     }
 
-    /// A socket that has left memory, of which nothing is to be read there, is the kernel's alone,
-    /// unless what the kernel has reported of it may still be on its way to a thread that sleeps.
+    /// Leaves a socket to the kernel that has left memory and has no unread data there, unless a
+    /// sleeping thread may be about to get an event of it.
     pub(super) fn forget_if_over(&mut self, place: usize) {
         if self.sleep.is_anyone_asleep() {
             return;
@@ -316,7 +317,7 @@ impl Watches {
         }
     }
 
-    /// The kernel has an event of a UDP socket: there is a datagram that has not come by memory.
+    /// Translates a kernel event of a UDP socket: a datagram has come by the kernel.
     fn translate_of_datagrams(
         &mut self,
         epoll: RawFd,
@@ -344,7 +345,7 @@ impl Watches {
         Some(epoll_event { events, u64: watch.data })
     }
 
-    /// The kernel has nothing to tell: inboxes are open.
+    /// Opens the inboxes, because the kernel has no datagram.
     pub(super) fn open_inboxes(&mut self) {
         for &place in &self.polled {
             if let Some(Kind::Datagram(datagram)) =
@@ -356,8 +357,7 @@ impl Watches {
         }
     }
 
-    /// Fills in what there is to report of polled sockets in a wait, of each once, and first what
-    /// has come first.
+    /// Collects the events of polled sockets in a wait, one for each socket, in order of arrival.
     pub(super) fn collect(
         &mut self,
         epoll: RawFd,
@@ -407,19 +407,19 @@ impl Watches {
             watch.idle_looks = 0;
             watch.idle_sleeps = 0;
             if !watch.is_tagged && !asleep {
-                watch.disarm(); // Else the peer does not notify, for nobody sleeps.
+                watch.disarm(); // No thread sleeps: the next sleep arms it anew.
             }
             watch.report(&news, self.instance);
             let is_once = watch.events & (EDGE | ONESHOT) != 0;
             if watch.registered == Registered::Announced && is_once {
                 watch.end_announcement(epoll, asleep);
             } else if self.is_exposed && watch.is_disabled && !watch.is_kernels {
-                watch.is_exposed = true; // It is not to be reported to a child again.
+                watch.is_exposed = true; // A child must not get the event again.
                 watch.register_again(epoll);
             }
             *event = epoll_event { events: news.events, u64: watch.data };
         }
-        // A full list is where the kernel stops.
+        // Like the kernel, stop where the list is full.
         let last = ready.get(found.wrapping_sub(1)).filter(|_| is_full);
         let last = last.map_or(u64::MAX, |ready| ready.news.since);
         for place in gone {
@@ -429,19 +429,19 @@ impl Watches {
         }
         for Ready { place, .. } in ready.drain(..).skip(found) {
             if let Some(watch) = self.places[place].as_mut() {
-                watch.round = 0; // Not yet.
+                watch.round = 0; // It has not been reported after all.
             }
         }
         self.ready = ready;
         if found > 0 && is_any_idle {
-            self.rest_idle(epoll);
+            self.stop_polling_idle(epoll);
         }
         found
     }
 
-    /// Sees to it that nothing is reported behind which something older stays: what came to a
-    /// socket that was looked at before, while the look at all of them had `began`, and what has
-    /// come to sockets at rest, whose wakeups the kernel has not been asked for.
+    /// Makes sure that no older event is left behind a reported one: data that came to a socket
+    /// already checked in the scan that `began` then, and data of sockets that are not polled and
+    /// whose wakeups the kernel has not been asked for.
     fn look_for_earlier(&mut self, epoll: RawFd, round: u64, began: u64, ready: &mut Vec<Ready>) {
         let at_rest = self.by_fd.len().saturating_sub(self.polled.len());
         let mut until = began;
@@ -457,29 +457,29 @@ impl Watches {
         }
         if (1..=FEW).contains(&at_rest) {
             for place in 0..self.places.len() {
-                let rests = |it: &Watch| !it.is_polled && !it.is_detached;
-                if self.places[place].as_ref().is_some_and(rests)
+                let is_unpolled = |it: &Watch| !it.is_polled && !it.is_detached;
+                if self.places[place].as_ref().is_some_and(is_unpolled)
                     && self.look_again(epoll, round, place, ready)
                 {
                     self.start_polling(place);
                 }
             }
         }
-        // What came later still is left for the next wait, as if it had come after this one.
+        // Data that came even later is left to the next wait, as if it had come after this one.
         let places = &mut self.places;
         let mut looked_at = 0;
         ready.retain(|&Ready { place, news }| {
             let stays = looked_at < sure || news.came <= until;
             looked_at += 1;
             if !stays && let Some(watch) = places[place].as_mut() {
-                watch.round = 0; // Not yet.
+                watch.round = 0; // It has not been reported after all.
             }
             stays
         });
     }
 
-    /// Looks at a socket for which nothing was found to report, if bytes may have come since.
-    /// Returns whether there is something now.
+    /// Checks a socket again that had nothing to report, if bytes may have come since. Returns
+    /// whether it has something now.
     fn look_again(
         &mut self,
         epoll: RawFd,
@@ -503,7 +503,7 @@ impl Watches {
         news.events != 0
     }
 
-    /// Whether there is nothing to report, for what it costs less to look at than to ask the
+    /// Returns whether nothing is to be reported, if that is cheaper to check than to ask the
     /// kernel.
     pub(super) fn are_quiet(&mut self, epoll: RawFd) -> bool {
         const MANY: usize = 4;
@@ -516,9 +516,9 @@ impl Watches {
             })
     }
 
-    /// Nothing has come before the peers of polled sockets could know that they are to notify.
-    /// Returns how long the sleep may be at most: those without room are looked at again and again.
-    pub(super) fn rest_all(&mut self) -> Option<u64> {
+    /// Stops polling all sockets before a sleep. Nothing has come before they were armed. Returns
+    /// the longest time to sleep: sockets without room are checked periodically.
+    pub(super) fn stop_polling_all(&mut self) -> Option<u64> {
         let mut longest = None;
         let Self { polled, places, sleep, .. } = self;
         polled.retain(|&place| {
@@ -529,15 +529,15 @@ impl Watches {
             }
             watch.is_polled = !watch.is_armed;
             if watch.is_armed {
-                sleep.rests(watch);
+                sleep.note_unpolled(watch);
             }
             watch.is_polled
         });
         longest
     }
 
-    /// The same for those for which nothing has come for long.
-    fn rest_idle(&mut self, epoll: RawFd) {
+    /// Stops polling sockets that have been idle for long.
+    fn stop_polling_idle(&mut self, epoll: RawFd) {
         let Self { polled, places, names, .. } = self;
         polled.retain(|&place| {
             let Some(watch) = places[place].as_mut() else { return false };
@@ -555,7 +555,7 @@ impl Watches {
     }
 }
 
-/// Events of epoll's as poll has them.
+/// Converts epoll's events to poll's.
 fn polled(events: u32) -> PollFlags {
     PollFlags::from_bits_truncate((events & u32::from(u16::MAX)) as u16)
 }

@@ -1,12 +1,11 @@
-//! Memory that peers can map, and that of peers.
+//! Memory that peers can map, and mappings of peers' memory.
 //!
-//! A segment is reached by the peer through this process's list of descriptors in `/proc`: nothing
-//! has to be sent, nothing stays behind when the process is killed. What is found there is checked
-//! to be a segment of the inode that the owner has named, and sealed, so that it cannot shrink
-//! under the mapping.
+//! A peer opens a segment through this process's descriptor in `/proc`. So nothing has to be sent,
+//! and nothing is left when the process is killed. The peer checks that the file is a sealed
+//! segment with the inode that the owner has named, so that it cannot shrink under the mapping.
 //!
 //! # Safety
-//! A lock is frozen and thawed around a fork, by the handlers of forks alone.
+//! Only the fork handlers freeze and thaw the lock.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -18,7 +17,7 @@ use weft_sys::{SharedMemory, SignalLock};
 
 const PAGE: usize = 4_096;
 
-/// A segment of this process's, or of its parent's before the fork.
+/// A segment of this process, or of its parent from before the fork.
 #[derive(Debug)]
 struct Segment {
     memory: SharedMemory,
@@ -28,11 +27,11 @@ struct Segment {
 
 static OWN: SignalLock<Vec<Segment>> = SignalLock::new(Vec::new());
 
-/// Makes a segment of whole pages, and returns its address.
+/// Allocates a segment of whole pages and returns its address.
 pub(crate) fn allocate(len: usize) -> Result<usize, Errno> {
     let len = len.checked_next_multiple_of(PAGE).filter(|&len| len > 0).ok_or(Errno::INVAL)?;
     let (memory, fd) = SharedMemory::create(len)?;
-    // Touching a page that is not to be had would be fatal.
+    // Reserve the pages now: a later fault without memory would be a SIGBUS.
     fallocate(&fd, FallocateFlags::empty(), 0, len as u64).map_err(|_| Errno::NOMEM)?;
     let inode = fstat(&fd)?.st_ino;
     let addr = memory.addr();
@@ -40,7 +39,7 @@ pub(crate) fn allocate(len: usize) -> Result<usize, Errno> {
     Ok(addr)
 }
 
-/// Gives back the segment at an address.
+/// Frees the segment at an address.
 pub(crate) fn release(addr: usize) -> Result<(), Errno> {
     let mut own = OWN.lock();
     let at = own.iter().position(|segment| segment.memory.addr() == addr).ok_or(Errno::INVAL)?;
@@ -69,11 +68,11 @@ pub(crate) fn describe(addr: usize, len: usize, rights: u32) -> Result<Grant, Er
     })
 }
 
-/// Maps the segment of a peer, which may have described anything.
+/// Maps a peer's segment. The peer may have described anything.
 pub(crate) fn map(grant: &Grant, writable: bool) -> Result<SharedMemory, Errno> {
     let path = format!("/proc/{}/fd/{}", grant.pid, grant.fd);
     let denied = |errno| if errno == Errno::ACCESS { Errno::PERM } else { Errno::STALE };
-    // Looked at before it is opened: opening a device may do something.
+    // The type is checked before the open, because opening a device may have side effects.
     let status = stat(&path).map_err(denied)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile
         || status.st_ino != grant.inode
@@ -98,16 +97,16 @@ pub(crate) fn map(grant: &Grant, writable: bool) -> Result<SharedMemory, Errno> 
     })
 }
 
-/// Before a fork: no other thread is in the middle of a change.
+/// Locks the list before a fork, so that no other thread is in the middle of a change.
 pub(crate) fn freeze() {
     OWN.freeze();
 }
 
-/// After it, in the parent and in the child.
+/// Unlocks it after the fork, in the parent and in the child.
 ///
 /// # Safety
-/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+/// This thread, or its copy in the parent, has called [`freeze`].
 pub(crate) unsafe fn thaw() {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller has frozen `OWN`.
     unsafe { OWN.thaw() };
 }

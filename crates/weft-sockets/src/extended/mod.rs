@@ -1,13 +1,11 @@
 //! Extended sockets: one-sided and asynchronous operations beside the ordinary stream.
 //!
-//! `include/weft_socket.h` says what programs may expect. A program finds the calls by an option
-//! of its socket, so that it is linked to nothing and hears from the kernel that there is no such
-//! option where this library is not loaded.
+//! `include/weft_socket.h` documents them. A program gets the calls by a socket option, so it does
+//! not link to this library, and without it the kernel answers that there is no such option.
 //!
-//! * `memory`: memory that peers can map, and that of peers;
-//! * `onesided`: getting, putting and changing words there;
-//! * `queue`: posted operations and their completions;
-//! * `switch`: how a socket comes to have them; `calls`: the C functions.
+//! * `memory`: memory that peers can map, and mappings of peers' memory;
+//! * `onesided`: gets, puts and atomics on a peer's memory;
+//! * `queue`: posted operations and their completions.
 
 pub(crate) mod memory;
 pub(crate) mod onesided;
@@ -15,7 +13,7 @@ pub(crate) mod queue;
 
 use weft_sys::SectionLock;
 
-/// What a socket in extended mode has beside its stream.
+/// The extra state of a socket in extended mode.
 #[derive(Debug)]
 pub(crate) struct Extended {
     pub(crate) peer: onesided::Peer,
@@ -23,7 +21,7 @@ pub(crate) struct Extended {
 }
 
 impl Extended {
-    /// Nothing is mapped or posted yet.
+    /// Returns the state with nothing mapped or posted.
     pub(crate) fn new() -> Self {
         Self { peer: onesided::Peer::new(), work: SectionLock::new(queue::Work::default()) }
     }

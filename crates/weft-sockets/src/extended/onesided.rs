@@ -1,4 +1,4 @@
-//! Getting and putting a peer's memory, and changing words in it.
+//! Gets, puts and atomics on a peer's memory.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::kernel::End;
 use crate::wait;
 
 const WORD: usize = size_of::<u64>();
-/// How long a peer is believed to live after it has last been looked for.
+/// How long a peer is assumed alive after it was last checked.
 const BELIEVED_NS: u64 = 1_000_000;
 
-/// What this process has mapped of the peer's memory.
+/// This process's mappings of the peer's memory.
 #[derive(Debug)]
 pub(crate) struct Peer {
     parts: SectionLock<[Option<Part>; GRANTS_MAX]>,
-    /// When the kernel was last asked whether it still lives.
+    /// When the kernel was last asked whether the peer lives.
     asked_at: AtomicU64,
 }
 
-/// A part of the peer's memory, as it was checked when it was mapped.
+/// A part of the peer's memory, as checked when it was mapped.
 #[derive(Clone, Debug)]
 struct Part {
     secret: u64,
@@ -37,30 +37,30 @@ struct Part {
     rights: u32,
 }
 
-/// A place in the peer's memory: while this exists, nobody takes the right to it away.
+/// A location in the peer's memory. While it exists the peer cannot revoke the right to it.
 struct Place {
     segment: Arc<SharedMemory>,
     at: usize,
     _in_use: InUse,
 }
 
-/// An operation's target.
+/// The target of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) fd: RawFd,
     pub(crate) end: &'a End,
     pub(crate) key: Key,
-    /// Bytes from the beginning of what the key names.
+    /// Offset in bytes from the beginning of the granted part.
     pub(crate) offset: u64,
 }
 
 impl Peer {
-    /// Nothing is mapped yet.
+    /// Returns the state with nothing mapped.
     pub(crate) fn new() -> Self {
         Self { parts: SectionLock::new([const { None }; GRANTS_MAX]), asked_at: AtomicU64::new(0) }
     }
 
-    /// Copies buffers there, one behind the other.
+    /// Copies buffers to the target, one after another.
     pub(crate) fn put(
         &self,
         target: Target<'_>,
@@ -83,7 +83,7 @@ impl Peer {
         Ok(len)
     }
 
-    /// Fills buffers from there, one behind the other.
+    /// Fills buffers from the target, one after another.
     pub(crate) fn get(
         &self,
         target: Target<'_>,
@@ -105,13 +105,13 @@ impl Peer {
         Ok(len)
     }
 
-    /// Adds to a word, and returns what it was.
+    /// Adds to a word, and returns its old value.
     pub(crate) fn fetch_add(&self, target: Target<'_>, add: u64) -> Result<u64, Errno> {
         let place = self.word(target)?;
         Ok(place.segment.word64(place.at).fetch_add(add, Ordering::SeqCst))
     }
 
-    /// Replaces a word if it is as expected, and returns what it was.
+    /// Replaces a word if it is as expected, and returns its old value.
     pub(crate) fn compare_swap(
         &self,
         target: Target<'_>,
@@ -129,7 +129,7 @@ impl Peer {
         if place.at.is_multiple_of(WORD) { Ok(place) } else { Err(Errno::INVAL) }
     }
 
-    /// Everything that has to hold before an operation.
+    /// Checks everything that must hold before an operation, and returns the location.
     fn reach(&self, target: Target<'_>, len: usize, right: u32) -> Result<Place, Errno> {
         if len == 0 {
             return Err(Errno::INVAL);
@@ -150,7 +150,7 @@ impl Peer {
         Ok(Place { segment: part.segment, at: part.start + offset, _in_use: in_use })
     }
 
-    /// What a key names, mapped at its first use.
+    /// Returns the part that a key names, which is mapped at its first use.
     fn part(&self, id: GrantId, in_use: &InUse) -> Result<Part, Errno> {
         let index = id.index as usize;
         if let Some(Some(part)) = self.parts.lock().get(index)
@@ -170,7 +170,7 @@ impl Peer {
         Ok(part)
     }
 
-    /// Changing the memory of a process that has died would do nothing.
+    /// Fails if the peer has died: changing its memory would have no effect.
     fn look_for_peer(&self, target: Target<'_>) -> Result<(), Errno> {
         let now = wait::now();
         if now.saturating_sub(self.asked_at.load(Ordering::Relaxed)) >= BELIEVED_NS {
@@ -181,8 +181,8 @@ impl Peer {
     }
 }
 
-/// Whether the peer has gone: the kernel says that it sends no more, and the peer has not published
-/// that.
+/// Returns whether the peer is gone. Publishes it if the kernel reports a hang-up that the peer
+/// itself has not announced.
 pub(crate) fn is_gone(fd: RawFd, end: &End) -> bool {
     if is_hung_up(fd) {
         end.hang_up();

@@ -1,8 +1,8 @@
 //! Posted operations and their completions.
 //!
 //! # Safety
-//! A posted list of buffers is the program's until it has taken the completion, as it has
-//! guaranteed by posting it.
+//! By posting a list of buffers the program guarantees that they stay valid until it takes the
+//! completion.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 use weft_extended::abi::{Completion, Operation, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
 use weft_sys::Buffers;
 
-/// What is posted on a socket and not taken.
+/// Operations that are posted on a socket and whose completions have not been taken.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// The process that has posted it: a child has a copy that means nothing.
+    /// The process that has posted them. In a forked child the copy has no meaning.
     owner: u32,
     sends: VecDeque<Transfer>,
     receives: VecDeque<Transfer>,
     done: VecDeque<Completion>,
 }
 
-/// A list of buffers on its way into the stream, or out of it.
+/// A list of buffers that is being sent or filled.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pieces: [iovec; WEFT_PIECES_MAX],
@@ -31,15 +31,15 @@ pub(crate) struct Transfer {
     id: u64,
 }
 
-// SAFETY: the pointers are the program's, which has lent the buffers to the thread that makes
-// progress.
+// SAFETY: the program lends the buffers to the thread that makes progress, until it takes the
+// completion.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
-    /// A copy of a program's list. `None` if it is empty, or too long.
+    /// Copies the program's list. Returns `None` if it is empty, or too long.
     ///
     /// # Safety
-    /// The list is readable, and its buffers are the program's until the completion is taken.
+    /// The list is readable, and its buffers stay valid until the program takes the completion.
     pub(crate) unsafe fn new(list: *const iovec, count: libc::c_int, id: u64) -> Option<Self> {
         let count = usize::try_from(count).ok().filter(|count| *count <= WEFT_PIECES_MAX)?;
         let nothing = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
@@ -47,22 +47,23 @@ impl Transfer {
         if list.is_null() {
             return None;
         }
-        // SAFETY: guaranteed by the caller; there is room for `count`.
+        // SAFETY: the caller guarantees a readable list, and `pieces` has room for `count` entries.
         unsafe { std::ptr::copy_nonoverlapping(list, pieces.as_mut_ptr(), count) };
         let transfer = Self { pieces, count, moved: 0, id };
         transfer.buffers().filter(|buffers| !buffers.is_empty())?;
         Some(transfer)
     }
 
-    /// All of its buffers.
+    /// Returns all of its buffers.
     pub(crate) fn buffers(&self) -> Option<Buffers<'_>> {
-        // SAFETY: the list is our own, and the buffers are the program's by `new`'s contract.
+        // SAFETY: `pieces` has `count` valid entries, and by `new`'s contract their buffers are
+        // valid.
         unsafe { Buffers::new(self.pieces.as_ptr(), self.count) }
     }
 }
 
 impl Work {
-    /// This process's work: what its parent had posted is the parent's.
+    /// Returns this process's work. What its parent had posted belongs to the parent.
     pub(crate) fn own(&mut self) -> &mut Self {
         let me = std::process::id();
         if self.owner != me {
@@ -71,27 +72,27 @@ impl Work {
         self
     }
 
-    /// Whether one more can be posted.
+    /// Returns whether one more operation can be posted.
     pub(crate) fn has_room(&self) -> bool {
         self.sends.len() + self.receives.len() + self.done.len() < WEFT_POSTED_MAX
     }
 
-    /// Whether something is posted that has not completed: sends, receives.
+    /// Returns whether sends, and whether receives, are posted that have not completed.
     pub(crate) fn is_pending(&self) -> (bool, bool) {
         (!self.sends.is_empty(), !self.receives.is_empty())
     }
 
-    /// Behind those posted before it.
+    /// Queues a send.
     pub(crate) fn send(&mut self, transfer: Transfer) {
         self.sends.push_back(transfer);
     }
 
-    /// Behind those posted before it.
+    /// Queues a receive.
     pub(crate) fn receive(&mut self, transfer: Transfer) {
         self.receives.push_back(transfer);
     }
 
-    /// An operation has come to its end: with so many bytes and a value, or an error.
+    /// Queues a completion: with a byte count and a value, or with an error.
     pub(crate) fn complete(
         &mut self,
         operation: Operation,
@@ -106,12 +107,12 @@ impl Work {
         self.done.push_back(Completion { id, result, value, operation, reserved: 0 });
     }
 
-    /// The oldest completion.
+    /// Takes the oldest completion.
     pub(crate) fn take(&mut self) -> Option<Completion> {
         self.done.pop_front()
     }
 
-    /// Moves what can be moved now, by sending and receiving without waiting.
+    /// Moves as many bytes as possible now, by sending and receiving without blocking.
     pub(crate) fn progress(
         &mut self,
         mut send: impl FnMut(Buffers<'_>) -> Result<usize, Errno>,
@@ -133,8 +134,8 @@ impl Work {
 }
 
 impl Transfer {
-    /// Moves bytes until all have been moved, the stream has ended, or there is an error. `None`:
-    /// later.
+    /// Moves bytes until all have been moved, the stream has ended, or an error has occurred.
+    /// `None`: it would block.
     fn advance(
         &mut self,
         mut step: impl FnMut(Buffers<'_>) -> Result<usize, Errno>,

@@ -1,9 +1,9 @@
-//! Which descriptors a child of `posix_spawn(3)` gets copies of.
+//! Finds the descriptors that a `posix_spawn(3)` child gets copies of.
 //!
 //! # Safety
-//! The C library keeps what a child is to do in a list whose layout is its own (glibc 2.24 and
-//! later, `posix/spawn_int.h`). It is read only if a list that was made for the purpose reads as
-//! what was put into it; otherwise every descriptor is taken for one that the child gets.
+//! The C library keeps a child's file actions in a list with an internal layout (glibc 2.24 and
+//! later, `posix/spawn_int.h`). This module reads a list only if a test list reads back as
+//! expected. Otherwise it assumes that the child gets every descriptor.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::limits::ACTIONS_MAX;
 use crate::open;
 
-/// Descriptors that are copied.
+/// Descriptors that the child gets copies of.
 pub(super) type Copied = SmallVec<[RawFd; 8]>;
 
 /// `posix_spawn_file_actions_t`.
@@ -31,7 +31,7 @@ pub(super) struct Actions {
 #[repr(C)]
 struct Action {
     tag: c_int,
-    /// The union's part for `dup2`.
+    /// The union's member for `dup2`.
     fd: c_int,
     _copy: c_int,
     _rest: [u64; 2],
@@ -46,10 +46,10 @@ unsafe extern "C" {
 }
 
 impl Actions {
-    /// The descriptors that a list has copied.
+    /// Returns the descriptors that a list copies.
     ///
     /// # Safety
-    /// NULL, or a list that the C library has made.
+    /// `actions` is NULL, or a list that the C library has made.
     pub(super) unsafe fn copied(actions: *const c_void) -> Copied {
         if actions.is_null() {
             return Copied::new();
@@ -57,22 +57,22 @@ impl Actions {
         if !is_layout_known() {
             return open::within(0, u32::MAX).collect();
         }
-        // SAFETY: guaranteed by the caller, and the layout is the one that is known.
+        // SAFETY: the caller guarantees a list of the C library's, and its layout is the known one.
         unsafe { read(actions.cast()) }
     }
 }
 
 /// # Safety
-/// A list of the known layout.
+/// `actions` is a list with the known layout.
 unsafe fn read(actions: *const Actions) -> Copied {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a list with this layout.
     let actions = unsafe { actions.read() };
     let used = usize::try_from(actions.used.min(ACTIONS_MAX)).unwrap_or(0);
     let mut copied = Copied::new();
     for index in 0..used {
-        // SAFETY: so many are in the list.
+        // SAFETY: `index` is below the list's `used`.
         let action = unsafe { actions.list.add(index) };
-        // SAFETY: so many are in the list.
+        // SAFETY: the list has `used` initialised actions, and `index` is below that.
         let action = unsafe { &*action };
         if action.tag == DUP2 {
             copied.push(action.fd);
@@ -81,7 +81,7 @@ unsafe fn read(actions: *const Actions) -> Copied {
     copied
 }
 
-/// Whether this C library's lists are as they are read here.
+/// Returns whether this C library's lists have the layout that is read here.
 fn is_layout_known() -> bool {
     static KNOWN: SectionOnce<bool> = SectionOnce::new();
     *KNOWN.get_or_init(|| {
@@ -90,22 +90,22 @@ fn is_layout_known() -> bool {
         const LEN: usize = 80;
         let mut space = MaybeUninit::<[u64; LEN / 8]>::zeroed();
         let list: *mut c_void = space.as_mut_ptr().cast();
-        // SAFETY: as long as the C library's type.
+        // SAFETY: `space` has the size and alignment of the C library's type.
         if unsafe { posix_spawn_file_actions_init(list) } != 0 {
             return false;
         }
         let added = FDS.iter().all(|&fd| {
-            // SAFETY: a list that has been initialised.
+            // SAFETY: the list has been initialised.
             unsafe { posix_spawn_file_actions_adddup2(list, fd, fd + 1) == 0 }
         });
         let space: *const Actions = list.cast();
-        // SAFETY: initialised.
+        // SAFETY: the C library has initialised the first words of `space`.
         let made = unsafe { &*space };
         let is_plausible = added && made.used == 2 && made.allocated >= 2;
-        // SAFETY: two actions, of which the second ends within memory only if the layout is known:
-        // the C library allocates eight at a time.
+        // SAFETY: the list claims two actions, and the C library allocates eight at a time, so even
+        // with another layout both reads stay inside its memory.
         let is_known = is_plausible && unsafe { read(space) }.as_slice() == FDS;
-        // SAFETY: a list that has been initialised.
+        // SAFETY: the list has been initialised.
         unsafe { posix_spawn_file_actions_destroy(list) };
         is_known
     })

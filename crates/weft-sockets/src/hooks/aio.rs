@@ -1,11 +1,11 @@
-//! Asynchronous input and output of the C library's (aio(7)): its threads read and write by ways of
-//! its own, so that a connection goes to TCP first. What has come into memory by then, and has not
-//! been read, completes a read at once.
+//! The C library's asynchronous input and output (aio(7)). Its threads read and write unseen, so
+//! the connection falls back to TCP first. Unread bytes that are in memory by then complete a read
+//! at once.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of. Control blocks
-//! are the program's, as its calls guarantee; their fields lie where the C library has them
-//! (`struct aiocb` of x86-64 and all other targets of 64 bits).
+//! Each function has the signature of the C library function that it interposes. The program
+//! guarantees that control blocks are valid; their fields have the C library's offsets (`struct
+//! aiocb` of x86-64 and all other 64-bit targets).
 #![allow(unsafe_code)]
 
 use libc::{aiocb, c_int, c_void, iovec, sigevent};
@@ -19,7 +19,7 @@ use crate::reason::Reason;
 use crate::ways::leave;
 use crate::{errno, sockets};
 
-/// What is behind the fields that every program may use.
+/// The fields that are public, and those behind them.
 #[repr(C)]
 struct Block {
     fd: c_int,
@@ -39,22 +39,23 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() <= size_of::<aiocb>());
 
-/// Reads at once what is in memory, if there is something. Whether it did.
+/// Completes a read at once if memory has bytes for it. Returns whether it has.
 ///
 /// # Safety
-/// The control block is the program's.
+/// `block` is the program's control block.
 unsafe fn read_at_once(block: *mut Block) -> bool {
     if is_nowhere(block) {
         return false;
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: not NULL, so the caller guarantees a valid control block.
     let block = unsafe { &mut *block };
     if !leave::one(block.fd, Reason::ByHand) || block.len == 0 {
         return false;
     }
     let list = iovec { iov_base: block.place, iov_len: block.len };
     let before = errno::get();
-    // SAFETY: the program's own buffer.
+    // SAFETY: the control block names a buffer of the program's that is valid until the operation
+    // completes.
     let received = unsafe { receive(block.fd, &raw const list, 1, libc::MSG_DONTWAIT) };
     errno::set_raw(before);
     match received {
@@ -67,12 +68,12 @@ unsafe fn read_at_once(block: *mut Block) -> bool {
 
 type Function = extern "C" fn(libc::sigval);
 
-/// Notifies the program that an operation is complete, in the way that it wants.
-fn tell(notice: &sigevent) {
+/// Notifies the program that an operation has completed, in the way that it has asked for.
+fn notify(notice: &sigevent) {
     match notice.sigev_notify {
         libc::SIGEV_SIGNAL => send_signal(notice.sigev_signo, notice.sigev_value),
         libc::SIGEV_THREAD => {
-            // SAFETY: behind the fields of every kind are the function and its thread's attributes.
+            // SAFETY: with SIGEV_THREAD the union holds the function at this offset.
             let place =
                 unsafe { (&raw const notice.sigev_notify_thread_id).cast::<usize>().read() };
             // SAFETY: NULL is `None`, and the program's function has this signature.
@@ -80,7 +81,7 @@ fn tell(notice: &sigevent) {
             let value = notice.sigev_value.sival_ptr as usize;
             if let Some(function) = function {
                 let run = move || function(libc::sigval { sival_ptr: value as *mut c_void });
-                // Without a thread there is no notice, as in the C library.
+                // If no thread can be made the program gets no notification, as with the C library.
                 drop(std::thread::Builder::new().spawn(run));
             }
         }
@@ -88,7 +89,7 @@ fn tell(notice: &sigevent) {
     }
 }
 
-/// The head of `siginfo_t`, as the kernel has it for a queued signal.
+/// The head of `siginfo_t` in the kernel's layout, for a queued signal.
 #[repr(C)]
 struct SignalInfo {
     signal: c_int,
@@ -115,7 +116,7 @@ fn send_signal(signal: c_int, value: libc::sigval) {
     };
     let (pid, place) = (std::process::id() as usize, (&raw const info) as usize);
     let arguments = [pid, signal as usize, place, 0, 0, 0];
-    // SAFETY: a complete description of the signal, which the kernel copies.
+    // SAFETY: the kernel copies the description, which has the size of `siginfo_t`.
     let _ = unsafe { weft_sys::system_call(libc::SYS_rt_sigqueueinfo, arguments) };
 }
 
@@ -126,7 +127,7 @@ macro_rules! read {
             // SAFETY: the program's own control block.
             if unsafe { read_at_once(block) } {
                 // SAFETY: the program's own control block.
-                tell(unsafe { &(*block).notice });
+                notify(unsafe { &(*block).notice });
                 return 0;
             }
             next!($name(block: *mut Block) -> c_int)
@@ -151,8 +152,8 @@ macro_rules! write {
 write!(aio_write);
 write!(aio_write64);
 
-/// What is left of a list for the C library to do: NULL stands for what has been done. `None`:
-/// everything.
+/// Handles the operations of a list on known sockets, and returns the list for the C library: NULL
+/// stands for an operation that is complete. `None`: the list is to be passed on as it is.
 ///
 /// # Safety
 /// The list is the program's.
@@ -160,7 +161,7 @@ unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[
     if is_nowhere(list) || count > AIO_LIST_MAX {
         return None;
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees `count` readable entries.
     let given = unsafe { std::slice::from_raw_parts(list, count) };
     let is_ours = |block: &*mut Block| {
         // SAFETY: the program's own control block.
@@ -177,7 +178,7 @@ unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[
             // SAFETY: the program's own control block.
             if unsafe { read_at_once(*block) } {
                 // SAFETY: the program's own control block.
-                tell(unsafe { &(**block).notice });
+                notify(unsafe { &(**block).notice });
                 *block = std::ptr::null_mut();
             }
         } else {

@@ -1,9 +1,9 @@
-//! Children that are born by other ways than `fork`.
+//! Processes that are started by other functions than `fork`.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. `clone` is variadic in C: its arguments are declared here and always
-//! handed on, present or not, in the registers and the place where they would be.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. `clone` is variadic in C: all possible arguments are declared and passed
+//! on here, in the registers and the stack slot where they would be.
 #![allow(unsafe_code)]
 
 use libc::{c_char, c_int, c_void, pid_t};
@@ -16,7 +16,8 @@ use crate::next::next;
 use crate::ways::process::cloning;
 use crate::{epoll, errno, mode, process};
 
-/// A shell is about to be started, which gets what stays open.
+/// Prepares for a shell that is about to be started, which inherits the descriptors without
+/// `FD_CLOEXEC`.
 fn start_shell() -> Estate {
     if !mode::enabled() {
         return Estate::empty();
@@ -29,7 +30,7 @@ fn start_shell() -> Estate {
     estate
 }
 
-/// The shell has not been started.
+/// Restores the connections after a shell could not be started.
 fn take_back(estate: Estate) {
     let why = errno::get();
     estate.take_back();
@@ -39,7 +40,7 @@ fn take_back(estate: Estate) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let _birth = ProgramStart::begin();
-    // A shell is started to see whether there is one, too, which NULL asks for.
+    // NULL asks whether there is a shell, and starts one to find out.
     let estate = start_shell();
     let status = next!(system(command: *const c_char) -> c_int);
     if status == -1 {
@@ -51,7 +52,7 @@ unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn wordexp(text: *const c_char, to: *mut c_void, flags: c_int) -> c_int {
     let _birth = ProgramStart::begin();
-    let _estate = start_shell(); // Whether it starts one nobody tells.
+    let _estate = start_shell(); // It does not say whether it starts a shell.
     next!(wordexp(text: *const c_char, to: *mut c_void, flags: c_int) -> c_int)
 }
 
@@ -61,9 +62,9 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
     let estate = start_shell();
     static NEXT: NextFunction = NextFunction::new(c"popen");
     type Popen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Popen>>(NEXT.address()) };
-    // SAFETY: the program's own arguments.
+    // SAFETY: passes on the program's own arguments.
     let stream = next.map_or(std::ptr::null_mut(), |next| unsafe { next(command, mode) });
     if stream.is_null() {
         take_back(estate);
@@ -76,7 +77,7 @@ unsafe extern "C-unwind" fn fork() -> pid_t {
     process::fork_with_handlers(|| next!(fork() -> pid_t))
 }
 
-/// The same without the handlers of forks, which ours are.
+/// Forks without the fork handlers, Weft's among them.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
     let fork = process::Forking::begin(0);
@@ -87,18 +88,18 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
 
 type Main = extern "C" fn(*mut c_void) -> c_int;
 
-/// What the child of a `clone` that copies memory runs.
+/// What the child of a `clone` that copies memory executes.
 struct Child {
     main: Main,
     argument: *mut c_void,
 }
 
 extern "C" fn begin_child(child: *mut c_void) -> c_int {
-    // SAFETY: a copy of the parent's variable, in the child's own memory.
+    // SAFETY: the child's memory is a copy of the parent's, in which the variable is valid.
     let Child { main, argument } = unsafe { child.cast::<Child>().read() };
     process::in_child();
     let status = main(argument);
-    process::end_at_once(); // The C library does it by hand.
+    process::end_at_once(); // The C library ends the child by a system call that no hook sees.
     status
 }
 
@@ -116,18 +117,18 @@ unsafe extern "C-unwind" fn clone(
     child: usize,
 ) -> c_int {
     static NEXT: NextFunction = NextFunction::new(c"clone");
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Clone>>(NEXT.address()) };
     let Some(next) = next else { return errno::fail(rustix::io::Errno::NOSYS) };
     if flags & libc::CLONE_VM != 0 {
         cloning(flags as usize);
-        // SAFETY: the program's own arguments.
+        // SAFETY: passes on the program's own arguments.
         return unsafe { next(main, stack, flags, argument, parent, tls, child) };
     }
     let fork = process::Forking::begin(flags);
     let mut begun = Child { main, argument };
     let place: *mut c_void = (&raw mut begun).cast();
-    // SAFETY: the program's own arguments; the child has a copy of the variable.
+    // SAFETY: passes on the program's own arguments; the child has its own copy of `begun`.
     let born = unsafe { next(begin_child, stack, flags, place, parent, tls, child) };
     fork.end_in_parent(born.into());
     born

@@ -1,11 +1,11 @@
-//! `syscall(2)`, by which libuv closes, libseccomp asks for its filters, and some servers fork; and
+//! `syscall(2)`: libuv closes with it, libseccomp installs filters, and some servers fork. And
 //! `clone(2)`.
 //!
 //! # Safety
-//! Each function jumps to the next one with all registers and the stack as they were, so that it
-//! may be any system call, or to one that takes its arguments as `syscall` does: the number first,
-//! the last of six on the stack. What is asked before such a jump is called with the registers
-//! saved.
+//! Each function either jumps to the next one with all registers and the stack unchanged, so that
+//! it may be any system call, or to a function with `syscall`'s own arguments: the number first,
+//! the last of six on the stack. Functions that are called before such a jump run with the
+//! registers saved.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
@@ -20,10 +20,10 @@ use crate::next::next;
 use crate::reach::{REACH, Reach};
 use crate::ways::dispatch;
 
-/// The next ones, once they are known.
+/// The next library's `syscall`, once it is known.
 static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// What is to be done with a number, for the code below.
+/// What the assembly does with a number: pass it on, dispatch it, or ask [`prepare`].
 const PASS: u8 = 0;
 const DISPATCH: u8 = 1;
 const ASK: u8 = 2;
@@ -37,25 +37,26 @@ static WHAT: [u8; CALL_NUMBERS_MAX] = {
         }
         number += 1;
     }
-    // A thread begins with registers and a stack that only a jump leaves as they are.
+    // A child starts with the caller's registers and stack, which only a jump preserves.
     what[libc::SYS_clone as usize] = ASK;
     what[libc::SYS_clone3 as usize] = ASK;
     what[libc::SYS_vfork as usize] = ASK;
     what
 };
 
-/// Before the first call that is passed on, and before one of [`ASK`]: whether to dispatch it.
+/// Looks up the next function before the first call, and returns whether to dispatch a call of
+/// [`ASK`].
 extern "C" fn prepare(number: c_long, a: usize, b: usize) -> bool {
     if SYSCALL.load(Ordering::Relaxed).is_null() {
-        // SAFETY: the name is a C string; every C library has the function.
+        // SAFETY: the name is a C string.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
         SYSCALL.store(next, Ordering::Release);
     }
-    // SAFETY: the program's own arguments.
+    // SAFETY: the arguments are those of the program's call.
     unsafe { dispatch::is_fork(number, [a, b, 0, 0, 0, 0]) }
 }
 
-/// A system call that may reach something of ours.
+/// Executes a system call that may reach a descriptor of Weft's.
 unsafe extern "C" fn by_number(
     number: c_long,
     a: usize,
@@ -65,7 +66,7 @@ unsafe extern "C" fn by_number(
     e: usize,
     f: usize,
 ) -> c_long {
-    // SAFETY: the program's own arguments.
+    // SAFETY: the arguments are those of the program's call.
     let done = unsafe { dispatch::call(number, [a, b, c, d, e, f]) };
     done.unwrap_or_else(|| {
         next!(syscall(

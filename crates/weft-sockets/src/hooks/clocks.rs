@@ -1,10 +1,9 @@
-//! Clocks of processor time. The kernel's code in the program (vdso) cannot read them, and makes a
-//! system call of its own, which the kernel reports where calls by hand are reported
-//! ([`crate::by_hand`]): that costs five times the call. HAProxy asks twice a turn.
+//! Clocks of processor time. The vdso cannot read them, and makes a system call of its own, which
+//! the kernel reports as a call by hand ([`crate::by_hand`]). That costs five times the call, and
+//! HAProxy asks twice in each turn. These functions make the call without a report.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and does what
-//! that does.
+//! Each function has the signature and the effect of the C library function that it interposes.
 #![allow(unsafe_code)]
 
 use libc::{c_int, clock_t, clockid_t, timespec};
@@ -14,13 +13,13 @@ type GetTime = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
 
 static CLOCK_GETTIME: NextFunction = NextFunction::new(c"clock_gettime");
 
-/// Looks the function up before the program runs: it may be called where to look for one would be
-/// waited for, in an allocator say.
+/// Looks up the function before the program runs: a later lookup could deadlock, in an allocator
+/// for example.
 pub(crate) fn prepare() {
     let _ = CLOCK_GETTIME.address();
 }
 
-/// Whether the vdso reads the clock itself.
+/// Returns whether the vdso reads the clock itself.
 fn is_read_by_vdso(clock: clockid_t) -> bool {
     matches!(
         clock,
@@ -34,10 +33,10 @@ fn is_read_by_vdso(clock: clockid_t) -> bool {
     )
 }
 
-/// The call that the C library makes, where it is not reported.
+/// Makes the C library's call where the kernel does not report it.
 fn ask_kernel(clock: clockid_t, time: *mut timespec) -> c_int {
     let arguments = [clock.cast_unsigned() as usize, time as usize, 0, 0, 0, 0];
-    // SAFETY: the kernel writes to the program's own place, or refuses it.
+    // SAFETY: the kernel writes to the program's memory, or returns EFAULT.
     let result = unsafe { system_call(libc::SYS_clock_gettime, arguments) };
     result as c_int
 }
@@ -47,17 +46,17 @@ unsafe extern "C-unwind" fn clock_gettime(clock: clockid_t, time: *mut timespec)
     if !is_read_by_vdso(clock) {
         return ask_kernel(clock, time);
     }
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     let next = unsafe {
         std::mem::transmute::<*mut std::ffi::c_void, Option<GetTime>>(CLOCK_GETTIME.address())
     };
-    // SAFETY: the program's own arguments.
+    // SAFETY: passes on the program's own arguments.
     next.map_or_else(|| ask_kernel(clock, time), |next| unsafe { next(clock, time) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn clock() -> clock_t {
-    const PER_SECOND: clock_t = 1_000_000; // As POSIX has it, whatever the kernel's unit.
+    const PER_SECOND: clock_t = 1_000_000; // POSIX fixes CLOCKS_PER_SEC at this value.
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
     if ask_kernel(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) != 0 {
         return -1;

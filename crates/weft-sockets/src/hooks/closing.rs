@@ -1,4 +1,4 @@
-//! What a close means for sockets and for the epoll instances that watch them.
+//! Updates sockets, and the epoll instances that watch them, when a descriptor is closed.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use libc::c_int;
 use crate::sockets::{self, Held, Kind};
 use crate::{epoll, errno, identity, mode, open};
 
-/// A descriptor is about to be closed.
+/// Prepares for the close of a descriptor.
 pub(super) fn closing(fd: c_int) {
     if !open::knows(fd) || identity::is_borrowed() {
         return;
@@ -38,7 +38,7 @@ fn closing_socket(held: &Held, fd: c_int) {
     }
 }
 
-/// Tells the epoll instances that watch it.
+/// Tells the epoll instances that watch the socket.
 fn closing_watched(held: &Held, fd: c_int) {
     if held.watches().load(Ordering::Relaxed) == 0 {
         return;
@@ -50,7 +50,7 @@ fn closing_watched(held: &Held, fd: c_int) {
     }
 }
 
-/// Another descriptor of the same open file.
+/// Returns another descriptor of the same open file.
 fn another(held: &Held) -> Option<c_int> {
     sockets::all().find(|&fd| sockets::find(fd).is_some_and(|other| other.is(held)))
 }

@@ -1,8 +1,8 @@
-//! Reading and writing bytes.
+//! Hooks of the calls that read and write bytes.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. Buffers are the program's, as its calls guarantee.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. The program guarantees that its buffers are valid.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -19,9 +19,9 @@ use crate::next::next;
 use crate::sockets::{self, Kind};
 use crate::{address as names, errno};
 
-/// One buffer as a list.
+/// Returns a list of one buffer.
 fn one(place: *const c_void, len: size_t) -> [iovec; 1] {
-    // Longer calls are cut short by the kernel as well (read(2), "Notes").
+    // The kernel cuts longer calls short, too (read(2), "Notes").
     const LONGEST: size_t = 0x7fff_f000;
     [iovec { iov_base: place.cast_mut(), iov_len: len.min(LONGEST) }]
 }
@@ -30,25 +30,26 @@ fn is_no_list(list: *const iovec, count: usize) -> bool {
     count > 0 && is_nowhere(list)
 }
 
-/// Whether an address is the kernel's own: a call with such a one fails before anything else.
+/// Returns whether an address is in the kernel's half. A call with such an address fails before
+/// anything else.
 fn is_kernels<T>(place: *const T) -> bool {
     (place as isize) < 0
 }
 
-/// The buffers of a list up to the first that can be nobody's, and whether there is one. `None`: it
-/// is the kernel's to refuse.
+/// Returns the buffers up to the first with an impossible address, and whether there is such a one.
+/// `None`: the kernel is to refuse the call.
 ///
 /// # Safety
-/// The list is readable, unless it is nowhere; buffers as for [`Buffers::new`].
+/// The list is readable, unless its address is impossible. Buffers are as for [`Buffers::new`].
 unsafe fn buffers<'a>(list: *const iovec, count: usize) -> Option<(Buffers<'a>, bool)> {
     if is_no_list(list, count) {
         return None;
     }
     let mut sound = count;
     for at in 0..count {
-        // SAFETY: within the list.
+        // SAFETY: `at` is below the list's `count`.
         let place = unsafe { list.add(at) };
-        // SAFETY: within the list.
+        // SAFETY: `at` is below the list's `count`, and the list is readable.
         let part = unsafe { place.read() };
         if is_kernels(part.iov_base) {
             return None;
@@ -57,7 +58,7 @@ unsafe fn buffers<'a>(list: *const iovec, count: usize) -> Option<(Buffers<'a>, 
             sound = sound.min(at);
         }
     }
-    // SAFETY: guaranteed by the caller for the first buffers.
+    // SAFETY: the caller guarantees the buffers before the first bad one.
     let buffers = unsafe { Buffers::new(list, sound) }?;
     Some((buffers, sound < count))
 }
@@ -77,13 +78,13 @@ pub(super) unsafe fn receive(
     if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable list and writable buffers.
     let (buffers, is_cut) = unsafe { buffers(list, count) }?;
     if !is_cut {
         return stream.recv(fd, buffers, flags).map(errno::count);
     }
     if buffers.is_empty() {
-        // What comes is not taken.
+        // The byte is only peeked at: the kernel would not take it either.
         let mut byte = [0];
         let mut slices = [IoSliceMut::new(&mut byte)];
         let flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC) | libc::MSG_PEEK;
@@ -93,7 +94,7 @@ pub(super) unsafe fn receive(
             other => other,
         }));
     }
-    // What comes is reported as the kernel would, and not taken.
+    // The result is the kernel's, and unread bytes stay, as there.
     let known = || stream.link().is_some_and(|end| end.unread() > buffers.len());
     let received = if known() { Ok(0) } else { stream.recv(fd, buffers, flags)? };
     Some(errno::count(if known() { Err(Errno::FAULT) } else { received }))
@@ -114,11 +115,11 @@ pub(super) unsafe fn deliver(
     if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable list and buffers.
     let (buffers, is_cut) = unsafe { buffers(list, count) }?;
     if is_cut {
-        // What else is wrong comes first.
-        // SAFETY: no buffer is named.
+        // Errors of the socket take precedence over EFAULT.
+        // SAFETY: the list has no entries.
         let none = unsafe { Buffers::new(list, 0) }?;
         let sent = stream.send(fd, none, flags)?;
         return Some(errno::count(sent.and(Err(Errno::FAULT))));
@@ -126,7 +127,7 @@ pub(super) unsafe fn deliver(
     stream.send(fd, buffers, flags).map(errno::count)
 }
 
-/// Receives a datagram into a list of buffers. `None`: it is no UDP socket of ours.
+/// Receives a datagram into a list of buffers. `None`: the descriptor is not a known UDP socket.
 ///
 /// # Safety
 /// As for [`receive`].
@@ -137,7 +138,7 @@ unsafe fn receive_datagram(
     flags: c_int,
     kernel: &mut dyn FnMut(c_int) -> ssize_t,
 ) -> Option<ssize_t> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable list and writable buffers.
     let received = unsafe { take_datagram(fd, list, count, flags, kernel) }?;
     Some(match received {
         Taken { from: Received::Kernel(received), .. } => received,
@@ -145,13 +146,13 @@ unsafe fn receive_datagram(
     })
 }
 
-/// What came, and to a socket of which family.
+/// A received datagram, and the address family of its socket.
 pub(super) struct Taken {
     pub(super) from: Received,
     pub(super) is_v6: bool,
 }
 
-/// The same, with all that is known of it.
+/// Receives a datagram like [`receive_datagram`], and returns it with its sender.
 ///
 /// # Safety
 /// As for [`receive`].
@@ -167,12 +168,12 @@ pub(super) unsafe fn take_datagram(
     }
     let held = sockets::find(fd)?;
     let Kind::Datagram(datagram) = &*held else { return None };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable list and writable buffers.
     let buffers = unsafe { Buffers::new(list, count) }?;
     Some(Taken { from: datagram.receive(fd, buffers, flags, kernel), is_v6: datagram.is_v6() })
 }
 
-/// What a call returns that has received a datagram (`MSG_TRUNC`: recv(2)).
+/// Returns the result of a call that has received a datagram (`MSG_TRUNC`: recv(2)).
 pub(super) fn length(arrival: Arrival, flags: c_int) -> ssize_t {
     let len = if flags & libc::MSG_TRUNC != 0 { arrival.len } else { arrival.copied };
     ssize_t::try_from(len).unwrap_or(ssize_t::MAX)
@@ -181,7 +182,7 @@ pub(super) fn length(arrival: Arrival, flags: c_int) -> ssize_t {
 /// Sends a datagram from a list of buffers. `None`: the kernel is to do it.
 ///
 /// # Safety
-/// As for [`deliver`]; the address is NULL or the program's.
+/// The list and its buffers are valid as for [`deliver`]; the address is NULL or the program's.
 pub(super) unsafe fn deliver_datagram(
     fd: c_int,
     list: *const iovec,
@@ -197,12 +198,12 @@ pub(super) unsafe fn deliver_datagram(
     let to = if address.is_null() {
         None
     } else {
-        // SAFETY: the program's own.
+        // SAFETY: the program passes an address of `len` bytes.
         let to = unsafe { names::read(address, len) };
-        datagram.bound(); // The kernel binds it, if it is not.
+        datagram.bound(); // Sending binds the socket, if it is not bound.
         Some(to?)
     };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable list and buffers.
     let buffers = unsafe { Buffers::new(list, count) }?;
     let before = errno::get();
     match datagram.send(fd, to, buffers, flags) {
@@ -214,12 +215,12 @@ pub(super) unsafe fn deliver_datagram(
     }
 }
 
-const NOBODY: (*const sockaddr, socklen_t) = (std::ptr::null(), 0);
+const NO_ADDRESS: (*const sockaddr, socklen_t) = (std::ptr::null(), 0);
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     let ours = match len {
-        0 => None, // The kernel returns 0 at once, unlike recv (sock_read_iter).
+        0 => None, // Unlike recv, read returns 0 at once (sock_read_iter).
         // SAFETY: the program's own buffer.
         _ => unsafe { receive(fd, one(to, len).as_ptr(), 1, 0) }.or_else(|| {
             let mut kernel = |flags| {
@@ -241,12 +242,12 @@ pub(super) unsafe extern "C-unwind" fn write(
     // SAFETY: the program's own buffer.
     let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, 0) }
         // SAFETY: the program's own buffer.
-        .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, 0, NOBODY) });
+        .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, 0, NO_ADDRESS) });
     ours.unwrap_or_else(|| next!(write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t))
 }
 
-/// Whether the buffers of `readv(2)` or `writev(2)` hold no byte: the kernel returns 0 for them
-/// without asking the socket, so such a call neither waits nor fails, and sends no datagram.
+/// Returns whether the buffers of `readv(2)` or `writev(2)` hold no byte. Then the kernel returns 0
+/// without asking the socket: the call neither blocks nor fails, and sends no datagram.
 ///
 /// # Safety
 /// As for [`receive`].
@@ -254,11 +255,11 @@ unsafe fn holds_none(fd: c_int, list: *const iovec, count: usize) -> bool {
     if !sockets::knows(fd) || is_no_list(list, count) {
         return false;
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable list.
     unsafe { Buffers::new(list, count) }.is_some_and(|buffers| buffers.is_empty())
 }
 
-/// `readv(2)` of a UDP socket.
+/// Executes `readv(2)` on a UDP socket.
 ///
 /// # Safety
 /// As for [`receive`].
@@ -273,7 +274,7 @@ unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<s
     let message = &raw mut header;
     let mut kernel =
         |flags| next!(recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> ssize_t);
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable list and writable buffers.
     unsafe { receive_datagram(fd, list, count, 0, &mut kernel) }
 }
 
@@ -300,7 +301,7 @@ unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) 
             // SAFETY: the program's own list.
             unsafe { deliver(fd, list, len, 0) }
                 // SAFETY: the program's own list.
-                .or_else(|| unsafe { deliver_datagram(fd, list, len, 0, NOBODY) })
+                .or_else(|| unsafe { deliver_datagram(fd, list, len, 0, NO_ADDRESS) })
         }
         _ => None,
     };
@@ -331,27 +332,27 @@ unsafe extern "C-unwind" fn send(
     // SAFETY: the program's own buffer.
     let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }
         // SAFETY: the program's own buffer.
-        .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, NOBODY) });
+        .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, NO_ADDRESS) });
     ours.unwrap_or_else(
         || next!(send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t),
     )
 }
 
-/// The room for a sender's name, which the kernel looks at when it has received.
+/// Returns the room for a sender's address, which the kernel checks only after it has received.
 ///
 /// # Safety
-/// The place is readable, unless it is nowhere.
+/// `len` is readable, unless its address is impossible.
 unsafe fn room_for_name(len: *const socklen_t) -> Result<socklen_t, Errno> {
     if is_nowhere(len) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable place.
     let room = unsafe { len.read_unaligned() };
     if room > c_int::MAX as socklen_t { Err(Errno::INVAL) } else { Ok(room) }
 }
 
-/// Whether the kernel refuses a receiver's name before it looks at the socket: the name has another
-/// length than an address can have, or lies where nobody has memory.
+/// Returns whether the kernel refuses a destination address before it looks at the socket: the
+/// address is too long, or lies where no process has memory.
 fn is_bad_name(address: *const sockaddr, len: socklen_t) -> bool {
     let is_too_long = len as usize > size_of::<libc::sockaddr_storage>();
     !address.is_null() && (is_too_long || len > 0 && is_nowhere(address))
@@ -400,7 +401,7 @@ unsafe extern "C-unwind" fn recvfrom(
         if let Err(errno) = unsafe { room_for_name(address_len) } {
             return errno::fail(errno) as ssize_t;
         }
-        // A TCP socket names nobody (tcp_recvmsg leaves it empty).
+        // A TCP socket reports no sender's address (tcp_recvmsg leaves it empty).
         // SAFETY: the program's own place, which `room_for_name` has just read.
         unsafe { address_len.write(0) };
     }
@@ -434,7 +435,7 @@ unsafe extern "C-unwind" fn sendto(
     })
 }
 
-// What programs compiled with _FORTIFY_SOURCE call: the same, after a look at the buffer's size.
+// Variants for programs compiled with _FORTIFY_SOURCE, which check the buffer's size first.
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __read_chk(

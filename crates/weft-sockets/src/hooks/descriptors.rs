@@ -1,9 +1,9 @@
-//! Closing and copying descriptors.
+//! Hooks of the calls that close and duplicate descriptors.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. `fcntl` and `ioctl` are variadic in C: the argument is declared here
-//! and always handed on, present or not, in the register where it would be.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. `fcntl` and `ioctl` are variadic in C: the argument is always declared
+//! and passed on here, in the register where it would be.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, c_ulong, c_void};
@@ -25,36 +25,37 @@ use crate::sockets::{self, Kind};
 use crate::ways::{self, stdio};
 use crate::{epoll, errno, identity, open};
 
-/// Whether the next byte is the urgent one (linux/sockios.h).
+/// Asks whether the next byte is the urgent one (linux/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
-/// Switches signals for input and output (asm-generic/ioctls.h).
+/// Turns signal-driven input and output on or off (asm-generic/ioctls.h).
 const FIOASYNC: c_ulong = 0x5452;
 
-/// Signals for input and output (`O_ASYNC`) are the kernel's, and so is a socket that has them.
+/// Has a socket fall back to TCP because the program turns on `O_ASYNC`: only the kernel sends
+/// these signals.
 fn becomes_signal_driven(fd: c_int) {
     let Some(held) = sockets::find(fd) else { return };
     match &*held {
         Kind::Stream(stream) => {
             stream.leave(fd, Reason::Signals);
-            stream.tell(fd);
+            stream.log_carrier(fd);
         }
         Kind::Datagram(datagram) => datagram.leave(Why::Option),
     }
 }
 
-/// `fcntl(2)` is about to be called.
+/// Checks an `fcntl(2)` that is about to be made for `O_ASYNC`.
 fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
     if command == libc::F_SETFL && argument as usize & libc::O_ASYNC as usize != 0 {
         becomes_signal_driven(fd);
     }
 }
 
-/// `copy` has been made from `fd`.
+/// Records that `copy` is a duplicate of `fd`.
 fn copied(fd: c_int, copy: c_int, opening: &Opening) {
     if copy < 0 || copy == fd || identity::is_borrowed() {
         return;
     }
-    // What the number was has been closed behind our back.
+    // The number's earlier file has been closed unseen.
     epoll::forget_number(copy);
     match sockets::find(fd) {
         Some(held) => {
@@ -62,7 +63,8 @@ fn copied(fd: c_int, copy: c_int, opening: &Opening) {
             if let Kind::Stream(stream) = &*held
                 && opening.is_beside_start(|| stays_open(copy))
             {
-                stream.leave(copy, Reason::Started); // The program may have got this copy alone.
+                // A new program may have inherited only this copy.
+                stream.leave(copy, Reason::Started);
             }
             check_stream(copy);
         }
@@ -73,12 +75,12 @@ fn copied(fd: c_int, copy: c_int, opening: &Opening) {
     }
 }
 
-/// A close or a copy of these begins, if one of them is ours.
+/// Begins a close or a copy of these descriptors, if one of them is Weft's.
 fn begin(fds: &[c_int]) -> UnderWay {
     UnderWay::begin(fds.iter().any(|&fd| open::knows(fd)) && !identity::is_borrowed())
 }
 
-/// A copy of a descriptor, from before the kernel makes it until the table knows of it.
+/// A duplication, from before the kernel makes the copy until the table has it.
 struct Copying {
     fd: c_int,
     opening: Opening,
@@ -86,13 +88,13 @@ struct Copying {
 }
 
 impl Copying {
-    /// `fd` is about to be copied to a free number.
+    /// Begins to duplicate `fd` to a free number.
     fn begin(fd: c_int) -> Self {
         let under_way = begin(&[fd]);
         Self { fd, opening: Opening::begin(), _under_way: under_way }
     }
 
-    /// `dup2(2)` or `dup3(2)` is about to copy `fd` to the number `copy`, which may be in use.
+    /// Begins a `dup2(2)` or `dup3(2)` of `fd` to the number `copy`, which may be in use.
     fn begin_to(fd: c_int, copy: c_int, flags: c_int) -> Self {
         let under_way = begin(&[fd, copy]);
         replacing(fd, copy, flags);
@@ -100,13 +102,13 @@ impl Copying {
         Self { fd, opening: Opening::begin(), _under_way: under_way }
     }
 
-    /// `fcntl(2)` is about to be called, which copies `fd` by some of its commands.
+    /// Begins an `fcntl(2)`, if its command duplicates `fd`.
     fn begin_if_command(fd: c_int, command: c_int) -> Option<Self> {
         let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
         copies.then(|| Self::begin(fd))
     }
 
-    /// The call has returned `result`, a number or an error. Returns it.
+    /// Ends the duplication with the call's `result`, a number or an error. Returns it.
     fn end(self, result: c_int) -> c_int {
         copied(self.fd, result, &self.opening);
         result
@@ -116,7 +118,7 @@ impl Copying {
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_apart(fd) && !identity::is_borrowed() {
-        return errno::fail(Errno::BADF); // The program has not opened it.
+        return errno::fail(Errno::BADF); // Weft uses it, and the program has not opened it.
     }
     let _under_way = begin(&[fd]);
     closing(fd);
@@ -128,7 +130,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     const UNSHARE: c_int = 2;
     const CLOEXEC: c_int = 4;
     if first <= last && flags & UNSHARE != 0 {
-        ways::process::unsharing(libc::CLONE_FILES); // Other threads keep theirs.
+        ways::process::unsharing(libc::CLONE_FILES); // Other threads keep their table.
     }
     let closes = first <= last && flags & CLOEXEC == 0;
     let is_any_ours = closes && open::within(first, last).next().is_some();
@@ -154,7 +156,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    // SAFETY: it takes numbers alone.
+    // SAFETY: it takes no pointers.
     let _ = unsafe { close_range(first.max(0).unsigned_abs(), c_uint::MAX, 0) };
 }
 
@@ -164,9 +166,10 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     copying.end(next!(dup(fd: c_int) -> c_int))
 }
 
-/// `dup2(2)` or `dup3(2)` is about to give the number `copy` to another file, which closes what it
-/// was. What the kernel would refuse changes nothing (do_dup2, ksys_dup3). It refuses a number that
-/// another thread is just opening, too, which none is that the table has.
+/// Handles the close of the file that has the number `copy`, which a `dup2(2)` or `dup3(2)` is
+/// about to replace. Nothing changes if the kernel would refuse the call (do_dup2, ksys_dup3). The
+/// kernel also refuses a number that another thread is just opening, but such a number is not in
+/// the table yet.
 fn replacing(fd: c_int, copy: c_int, flags: c_int) {
     if fd < 0 || fd == copy || !open::knows(copy) || flags & !libc::O_CLOEXEC != 0 {
         return;
@@ -184,8 +187,8 @@ fn is_open(fd: c_int) -> bool {
     rustix::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
 }
 
-/// Whether a copy of `fd` cannot have the number `copy`, which is Weft's: as beside an `open` that
-/// is about to get it.
+/// Returns whether `copy` is a number that Weft uses, so that no copy of `fd` can have it. The call
+/// fails with `EBUSY`, as it does for a number that an `open` is about to get.
 fn is_taken(fd: c_int, copy: c_int) -> bool {
     is_apart(copy) && fd >= 0 && is_open(fd) && !identity::is_borrowed()
 }
@@ -224,7 +227,7 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_
     copying.map_or(result, |copying| copying.end(result))
 }
 
-/// What `ioctl(2)` tells of a socket of ours; `None`: the kernel does.
+/// Returns the answer of an `ioctl(2)` on a known socket. `None`: the kernel is to answer.
 fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
     if ![libc::FIONREAD, libc::TIOCOUTQ, SIOCATMARK].contains(&request) {
         return None;
@@ -239,9 +242,9 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
     end.drain_wakeups_if_left(Descriptor::of(fd).as_fd());
     match request {
         libc::FIONREAD => end.all_unread(Descriptor::of(fd).as_fd()),
-        // Urgent bytes come over TCP, behind what the rings have.
+        // Urgent bytes come over TCP, behind those in the rings.
         SIOCATMARK => (end.unread() > 0).then_some(0),
-        // What the peer has not read is with the peer: the rings keep nothing back.
+        // Unread bytes are in the peer's ring already: the send queue is empty.
         _ => (end.carrier_out() == Carrier::Memory).then_some(0),
     }
 }
@@ -252,14 +255,14 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
         && let Some(amount) = amount(fd, request)
     {
         let amount = c_int::try_from(amount).unwrap_or(c_int::MAX);
-        // SAFETY: the program's place for the answer.
+        // SAFETY: the program passes a valid place for the answer.
         unsafe { argument.cast::<c_int>().write_unaligned(amount) };
         return 0;
     }
     if request == FIOASYNC
         && sockets::knows(fd)
         && !is_nowhere(argument)
-        // SAFETY: the program's place for the switch.
+        // SAFETY: the program passes a valid place for the argument.
         && unsafe { argument.cast::<c_int>().read_unaligned() } != 0
     {
         becomes_signal_driven(fd);
@@ -270,7 +273,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
     let mut answer: c_int = 0;
-    // SAFETY: the place for the answer is a local variable.
+    // SAFETY: the answer goes to a local variable.
     let result = unsafe { ioctl(fd, SIOCATMARK, (&raw mut answer).cast()) };
     if result < 0 { result } else { answer }
 }

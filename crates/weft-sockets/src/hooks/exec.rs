@@ -1,12 +1,13 @@
-//! Becoming another program, or starting one, with an environment of the program's choice.
+//! Hooks of the calls that execute or start another program with an environment of the caller's
+//! choice.
 //!
-//! Connections that the program gets go back to TCP first ([`crate::handover`]). Where bytes of one
-//! wait in memory, or datagrams, only a program on Weft finds them. So it gets the variables that
-//! put Weft in front of it, also from one that leaves them out (`env -i`).
+//! Connections that the new program inherits fall back to TCP first ([`crate::handover`]). If bytes
+//! or datagrams still wait in memory, only a program with Weft finds them. So that program gets the
+//! variables that preload Weft, even if the caller leaves them out (`env -i`).
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are, but for the environment, a copy that lives until the call returns.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged, except for the environment, a copy that lives until the call returns.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -31,14 +32,15 @@ const LIBRARY: &[u8] = b"libweft-sockets.so";
 
 pub(crate) type List = *const *const c_char;
 
-/// An environment as a new program gets it: pointers, of which the last is NULL.
+/// An environment for a new program: pointers to strings, with NULL at the end.
 struct Environment {
     list: SmallVec<[*const c_char; 128]>,
-    /// The one string that is neither the program's nor remembered.
+    /// The one string that belongs neither to the program nor to the settings.
     _preload: Option<CString>,
 }
 
-/// From here on the kernel takes all datagrams: the new program may not look anywhere else.
+/// Shuts all inboxes, so that the kernel takes all datagrams: the new program may not read an
+/// inbox.
 fn shut_inboxes() {
     for fd in sockets::all() {
         if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref()
@@ -49,8 +51,8 @@ fn shut_inboxes() {
     }
 }
 
-/// Whether a program gets sockets with datagrams that wait in memory: those that stay open, or, if
-/// it may get copies of others, any.
+/// Returns whether a program inherits sockets with datagrams in memory: among those that stay open,
+/// or among all if it `may_copy` others.
 fn hands_on_datagrams(may_copy: bool) -> bool {
     sockets::all().any(|fd| match sockets::find(fd).as_deref() {
         Some(Kind::Datagram(datagram)) => {
@@ -64,15 +66,15 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// The environment `given`, with what it lacks to put Weft in front of the program, and what the
-/// program gets. `None`: it needs nothing of Weft.
+/// Prepares all descriptors for the new program. Returns its completed environment (`None` if it
+/// does not need Weft) and the connections that it gets.
 ///
 /// # Safety
-/// NULL, or pointers to C strings, of which the last is NULL.
+/// `given` is NULL, or a list of C strings that ends with NULL.
 unsafe fn prepared(given: List, heir: Heir<'_>) -> (Option<Environment>, Estate) {
     let may_copy = !matches!(heir, Heir::Self_);
     if !may_copy {
-        reclaim_all(); // The memory of the deferred sends goes.
+        reclaim_all(); // The buffers of deferred sends disappear with this program.
     }
     shut_inboxes();
     epoll::hand_on_all(false);
@@ -81,29 +83,29 @@ unsafe fn prepared(given: List, heir: Heir<'_>) -> (Option<Environment>, Estate)
     }
     let estate = handover::prepare(heir);
     let needs_weft = estate.is_for_weft() || hands_on_datagrams(may_copy);
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a list that ends with NULL.
     let environment = if needs_weft { unsafe { completed(given) } } else { None };
     (environment, estate)
 }
 
-/// The environment `given`, with what it lacks to put Weft in front of a program.
+/// Returns the environment `given`, completed with the variables that preload Weft.
 ///
 /// # Safety
-/// NULL, or pointers to C strings, of which the last is NULL.
+/// `given` is NULL, or a list of C strings that ends with NULL.
 unsafe fn completed(given: List) -> Option<Environment> {
     let mut list = SmallVec::new();
     let mut at = given;
     while !at.is_null() {
-        // SAFETY: the list goes on up to its NULL.
+        // SAFETY: the loop has not met the list's NULL yet.
         let text = unsafe { at.read() };
         if text.is_null() {
             break;
         }
         list.push(text);
-        // SAFETY: the list goes on up to its NULL.
+        // SAFETY: this entry is not the NULL at the end, so another follows.
         at = unsafe { at.add(1) };
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: each entry is a C string, as the caller guarantees.
     let text_of = |text: &*const c_char| unsafe { CStr::from_ptr(*text) }.to_bytes();
     let mut preload = None;
     for variable in settings::variables() {
@@ -129,25 +131,25 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// The program's own environment.
+/// Returns the program's own environment.
 fn own() -> *const *const c_char {
-    // SAFETY: a word, read as the C library reads it in the same call.
+    // SAFETY: reads one pointer, as the C library does in the same call.
     unsafe { environ }
 }
 
-/// Makes the calling process another program by `call`, which gets a complete environment and
-/// returns only if that fails.
+/// Executes another program in this process by `call`, with a completed environment. Returns only
+/// if that fails.
 ///
 /// # Safety
-/// The list is NULL, or pointers to C strings, of which the last is NULL.
+/// The list is NULL, or a list of C strings that ends with NULL.
 unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
     let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
-    // A child of `vfork` has descriptors of its own.
+    // A child of `vfork` has its own descriptor table.
     let _start = matches!(heir, Heir::Self_).then(Start::begin);
     if matches!(heir, Heir::Borrower) {
         STARTS.note();
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a list that ends with NULL.
     let (complete, estate) = unsafe { prepared(list, heir) };
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
     signals::before_exec();
@@ -206,7 +208,7 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
     unsafe { become_program(list, call) }
 }
 
-// The program's own environment may have been cleared, too.
+// These use the program's own environment, which may have been cleared.
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
@@ -220,7 +222,7 @@ pub(super) unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Li
     unsafe { execvpe(file, arguments, own()) }
 }
 
-/// posix_spawn(3).
+/// Defines a hook of `posix_spawn(3)` or `posix_spawnp(3)`.
 macro_rules! spawn {
     ($name:ident) => {
         #[unsafe(no_mangle)]
@@ -232,7 +234,7 @@ macro_rules! spawn {
             arguments: List,
             list: List,
         ) -> c_int {
-            // SAFETY: NULL or the program's own.
+            // SAFETY: the program passes NULL or file actions that the C library has made.
             let copies = unsafe { Actions::copied(actions) };
             let _birth = ProgramStart::begin();
             let _start = Start::begin();

@@ -1,9 +1,9 @@
-//! The variadic `exec` functions, which the C library carries out by ways of its own: their
-//! arguments become lists, and the list functions do the rest.
+//! The variadic `exec` functions, which the C library executes without a call that can be hooked.
+//! Their arguments become lists, and the list functions do the rest.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of. Its arguments go
-//! on up to NULL, as its callers guarantee.
+//! Each function has the signature of the C library function that it interposes. Callers guarantee
+//! that the arguments end with NULL.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::exec::{List, execv, execve, execvp};
 use super::variadic::variadic;
 
-/// A `va_list` of this processor's ABI, all of whose arguments are words.
+/// A `va_list` of the x86-64 ABI, all of whose arguments are words.
 #[repr(C)]
 struct Arguments {
     used: u32,
@@ -27,33 +27,33 @@ struct Arguments {
 const REGISTERS_LEN: u32 = 48;
 
 impl Arguments {
-    /// The next one.
+    /// Returns the next argument.
     ///
     /// # Safety
-    /// There is one.
+    /// There is a next argument.
     unsafe fn next(&mut self) -> usize {
         if self.used < REGISTERS_LEN {
-            // SAFETY: within the registers that the caller has saved.
+            // SAFETY: `used` is below the size of the saved registers.
             let place = unsafe { self.registers.add(self.used as usize) };
             self.used += 8;
-            // SAFETY: within the registers that the caller has saved, and aligned.
+            // SAFETY: inside the saved registers, at a multiple of 8.
             return unsafe { place.cast::<usize>().read() };
         }
         let place = self.on_stack;
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees another argument, which is on the stack.
         self.on_stack = unsafe { place.add(1) };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees another argument, which is on the stack.
         unsafe { place.read() }
     }
 
-    /// All up to NULL, and that.
+    /// Returns all arguments up to NULL, and the NULL.
     ///
     /// # Safety
     /// There is a NULL.
     unsafe fn list(&mut self) -> SmallVec<[*const c_char; 64]> {
         let mut list = SmallVec::new();
         loop {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: no NULL has come yet, so the caller guarantees another argument.
             let word = unsafe { self.next() };
             list.push(word as *const c_char);
             if word == 0 {
@@ -80,7 +80,7 @@ unsafe extern "C" fn execlp_list(path: *const c_char, arguments: &mut Arguments)
 unsafe extern "C" fn execle_list(path: *const c_char, arguments: &mut Arguments) -> c_int {
     // SAFETY: the program's arguments end with NULL.
     let list = unsafe { arguments.list() };
-    // SAFETY: the environment follows it.
+    // SAFETY: `execle` takes the environment behind the NULL.
     let environment = unsafe { arguments.next() } as List;
     // SAFETY: the program's own arguments.
     unsafe { execve(path, list.as_ptr(), environment) }

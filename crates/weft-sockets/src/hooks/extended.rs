@@ -1,8 +1,8 @@
-//! The C functions of `weft_socket.h`, and the options by which programs find them.
+//! The C functions of `weft_socket.h`, and the socket options by which programs get them.
 //!
 //! # Safety
-//! Each function has the signature that the header declares; places and buffers are the program's,
-//! as its calls guarantee. A NULL where there must be a place is refused.
+//! Each function has the signature that the header declares. The program guarantees that its
+//! pointers are valid; NULL is refused where a pointer is required.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd as _, RawFd};
@@ -28,14 +28,14 @@ use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{errno, wait};
 
-/// How long a revocation waits for an operation that is under way.
+/// How long a revocation waits for an operation in progress.
 const REVOKE_LIMIT: Duration = Duration::from_secs(2);
-/// The same once the peer has gone: it has died in the middle, or is a thread that copies on.
+/// The same once the peer is gone: it died in the middle, or one of its threads is still copying.
 const REVOKE_OF_GONE_LIMIT: Duration = Duration::from_millis(100);
 
 static CALLS: Calls = Calls {
     version: WEFT_VERSION,
-    #[allow(clippy::cast_possible_truncation)] // Asserted where it is defined.
+    #[allow(clippy::cast_possible_truncation)] // Asserted where the type is defined.
     size: size_of::<Calls>() as u32,
     allocate,
     release,
@@ -57,10 +57,11 @@ static CALLS: Calls = Calls {
 
 const _: () = assert!(weft_stream::limits::GRANTS_MAX == weft_extended::abi::WEFT_KEYS_MAX);
 
-/// `setsockopt(2)` of our level. `None`: the socket is not ours; the kernel says so.
+/// Executes `setsockopt(2)` at Weft's level. `None`: the socket is not known, and the kernel is to
+/// refuse the option.
 ///
 /// # Safety
-/// The value is the program's, as long as it says.
+/// The program passes a value of `len` bytes.
 pub(crate) unsafe fn set_option(
     fd: RawFd,
     name: c_int,
@@ -75,7 +76,7 @@ pub(crate) unsafe fn set_option(
     if value.is_null() || (len as usize) < size_of::<c_int>() {
         return Some(errno::fail(Errno::INVAL));
     }
-    // SAFETY: as long as an integer, as the program says.
+    // SAFETY: the program says that the value has at least the size of an integer.
     let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
     if wanted != 1 {
         return Some(errno::fail(Errno::INVAL));
@@ -83,10 +84,11 @@ pub(crate) unsafe fn set_option(
     Some(switch(stream, fd).map_or_else(errno::fail, |()| 0))
 }
 
-/// `getsockopt(2)` of our level. `None`: the socket is not ours; the kernel says so.
+/// Executes `getsockopt(2)` at Weft's level. `None`: the socket is not known, and the kernel is to
+/// refuse the option.
 ///
 /// # Safety
-/// The places are the program's.
+/// `value` and `len` are the program's pointers.
 pub(crate) unsafe fn get_option(
     fd: RawFd,
     name: c_int,
@@ -98,20 +100,20 @@ pub(crate) unsafe fn get_option(
     if value.is_null() || len.is_null() {
         return Some(errno::fail(Errno::FAULT));
     }
-    // SAFETY: the program's own place.
+    // SAFETY: not NULL, so the program passes a valid pointer.
     let room = unsafe { *len } as usize;
     let extended = stream.extended().is_some();
     match name {
         WEFT_MODE if room >= size_of::<c_int>() => {
-            // SAFETY: there is room, as the program says.
+            // SAFETY: the program says that there is room for it.
             unsafe { value.cast::<c_int>().write_unaligned(extended.into()) };
-            // SAFETY: the program's own place.
+            // SAFETY: not NULL, so the program passes a valid pointer.
             unsafe { *len = 4 };
         }
         WEFT_CALLS if room >= size_of::<*const Calls>() && extended => {
-            // SAFETY: there is room, as the program says.
+            // SAFETY: the program says that there is room for it.
             unsafe { value.cast::<*const Calls>().write_unaligned(&raw const CALLS) };
-            // SAFETY: the program's own place.
+            // SAFETY: not NULL, so the program passes a valid pointer.
             unsafe { *len = 8 };
         }
         WEFT_CALLS if !extended => return Some(errno::fail(Errno::OPNOTSUPP)),
@@ -135,7 +137,7 @@ impl<'a> Socket<'a> {
     }
 }
 
-/// Calls `act` with the socket that `fd` is, and returns what C gets.
+/// Calls `act` with the socket of `fd`, and returns the result for C.
 fn with(fd: RawFd, act: impl FnOnce(&Socket<'_>) -> Result<c_int, Errno>) -> c_int {
     let acted = sockets::find(fd).map_or(Err(Errno::OPNOTSUPP), |held| match &*held {
         Kind::Stream(stream) => match (stream.end(), stream.extended()) {
@@ -152,19 +154,19 @@ fn code(errno: Errno) -> c_int {
 }
 
 /// # Safety
-/// NULL, or the program's key.
+/// `key` is NULL, or the program's key.
 unsafe fn read_key(key: *const Key) -> Result<Key, Errno> {
     if key.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: not NULL, so the caller guarantees a valid key.
     Ok(unsafe { key.read_unaligned() })
 }
 
 /// # Safety
-/// The program's buffer during the call that we are in.
+/// The buffer is valid during the current call.
 unsafe fn region(place: *const c_void, len: size_t) -> Result<Region, Errno> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a buffer that is valid during the call.
     unsafe { Region::new(place as usize, len) }.ok_or(Errno::INVAL)
 }
 
@@ -277,7 +279,7 @@ unsafe extern "C" fn fetch_add(
         let key = unsafe { read_key(key) }?;
         let found = socket.extended.peer.fetch_add(socket.target(key, offset), add)?;
         // SAFETY: the program's own place.
-        unsafe { tell(before, found) };
+        unsafe { store_old_value(before, found) };
         Ok(0)
     })
 }
@@ -296,21 +298,21 @@ unsafe extern "C" fn compare_swap(
         let target = socket.target(key, offset);
         let found = socket.extended.peer.compare_swap(target, expected, value)?;
         // SAFETY: the program's own place.
-        unsafe { tell(before, found) };
+        unsafe { store_old_value(before, found) };
         Ok(0)
     })
 }
 
 /// # Safety
-/// NULL, or the program's place for a word.
-unsafe fn tell(place: *mut u64, word: u64) {
+/// `place` is NULL, or the program's place for a word.
+unsafe fn store_old_value(place: *mut u64, word: u64) {
     if !place.is_null() {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: not NULL, so the caller guarantees a valid place.
         unsafe { place.write_unaligned(word) };
     }
 }
 
-/// Carries an operation out and queues its completion.
+/// Executes an operation and queues its completion.
 fn post(
     socket: &Socket<'_>,
     operation: Operation,
@@ -333,7 +335,7 @@ unsafe extern "C" fn post_put(
     count: c_int,
     id: u64,
 ) -> c_int {
-    // SAFETY: the program's own, as this function takes them.
+    // SAFETY: the program guarantees a valid key and list.
     unsafe { post_copy(fd, Operation::Put, (key, offset), (pieces, count), id) }
 }
 
@@ -345,14 +347,14 @@ unsafe extern "C" fn post_get(
     count: c_int,
     id: u64,
 ) -> c_int {
-    // SAFETY: the program's own, as this function takes them.
+    // SAFETY: the program guarantees a valid key and list.
     unsafe { post_copy(fd, Operation::Get, (key, offset), (pieces, count), id) }
 }
 
-/// Posts a copy between a list of the program's and a place in the peer's memory.
+/// Posts a copy between a list of the program's buffers and the peer's memory.
 ///
 /// # Safety
-/// Key and list are the program's own, as its call guarantees.
+/// Key and list are valid, as the program's call guarantees.
 unsafe fn post_copy(
     fd: c_int,
     operation: Operation,
@@ -361,9 +363,9 @@ unsafe fn post_copy(
     id: u64,
 ) -> c_int {
     with(fd, |socket| {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees a valid key.
         let key = unsafe { read_key(key) }?;
-        // SAFETY: guaranteed by the caller; the list is used during this call.
+        // SAFETY: the caller guarantees a valid list, which is used only during this call.
         let list = unsafe { Transfer::new(pieces, count, id) }.ok_or(Errno::INVAL)?;
         let buffers = list.buffers().ok_or(Errno::INVAL)?;
         let place = socket.target(key, offset);
@@ -414,7 +416,7 @@ unsafe extern "C" fn post_compare_swap(
     })
 }
 
-/// Moves what can be moved now of what is posted.
+/// Makes as much progress as possible on posted operations without blocking.
 fn progress(work: &mut Work, stream: &Stream, fd: c_int) {
     const SEND: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     const RECV: c_int = libc::MSG_DONTWAIT;
@@ -434,7 +436,7 @@ fn progress(work: &mut Work, stream: &Stream, fd: c_int) {
 
 unsafe extern "C" fn post_send(fd: c_int, pieces: *const iovec, count: c_int, id: u64) -> c_int {
     with(fd, |socket| {
-        // SAFETY: the program's own list, which stays until the completion is taken.
+        // SAFETY: the program keeps the list's buffers valid until it takes the completion.
         let transfer = unsafe { Transfer::new(pieces, count, id) }.ok_or(Errno::INVAL)?;
         let mut work = socket.extended.work.lock();
         let work = work.own();
@@ -449,7 +451,7 @@ unsafe extern "C" fn post_send(fd: c_int, pieces: *const iovec, count: c_int, id
 
 unsafe extern "C" fn post_recv(fd: c_int, pieces: *const iovec, count: c_int, id: u64) -> c_int {
     with(fd, |socket| {
-        // SAFETY: the program's own list, which stays until the completion is taken.
+        // SAFETY: the program keeps the list's buffers valid until it takes the completion.
         let transfer = unsafe { Transfer::new(pieces, count, id) }.ok_or(Errno::INVAL)?;
         let mut work = socket.extended.work.lock();
         let work = work.own();
@@ -462,10 +464,11 @@ unsafe extern "C" fn post_recv(fd: c_int, pieces: *const iovec, count: c_int, id
     })
 }
 
-/// Takes completions into the program's list. Returns how many, and what is still pending.
+/// Moves completions to the program's list. Returns how many, and whether sends and receives are
+/// pending.
 ///
 /// # Safety
-/// There is room for `max`.
+/// `to` has room for `max` completions.
 unsafe fn take(socket: &Socket<'_>, to: *mut Completion, max: c_int) -> (c_int, (bool, bool)) {
     let mut work = socket.extended.work.lock();
     let work = work.own();
@@ -474,9 +477,9 @@ unsafe fn take(socket: &Socket<'_>, to: *mut Completion, max: c_int) -> (c_int, 
     while count < max
         && let Some(completion) = work.take()
     {
-        // SAFETY: below `max`, for which there is room.
+        // SAFETY: `count` is below `max`, for which there is room.
         let place = unsafe { to.add(count.unsigned_abs() as usize) };
-        // SAFETY: the program's own place.
+        // SAFETY: the place is inside the program's list.
         unsafe { place.write(completion) };
         count += 1;
     }
@@ -488,7 +491,7 @@ unsafe extern "C" fn poll(fd: c_int, to: *mut Completion, max: c_int) -> c_int {
         if to.is_null() || max <= 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the program's own list.
+        // SAFETY: the program's list has room for `max` completions.
         Ok(unsafe { take(socket, to, max) }.0)
     })
 }
@@ -506,7 +509,7 @@ unsafe extern "C" fn wait_for(
         }
         let deadline = u64::try_from(timeout_ms).ok().map(|ms| wait::now() + ms * MS);
         loop {
-            // SAFETY: the program's own list.
+            // SAFETY: the program's list has room for `max` completions.
             let (count, (sends, receives)) = unsafe { take(socket, to, max) };
             if count > 0 || !(sends || receives) {
                 return Ok(count);
@@ -519,7 +522,7 @@ unsafe extern "C" fn wait_for(
             let events =
                 if receives { libc::POLLIN } else { 0 } | if sends { libc::POLLOUT } else { 0 };
             let mut asked = libc::pollfd { fd, events, revents: 0 };
-            // SAFETY: a list of one. It is this library's own hook that is called.
+            // SAFETY: the list has one entry. This calls the library's own hook.
             if unsafe { libc::poll(&raw mut asked, 1, left) } < 0 {
                 return Err(errno::last());
             }

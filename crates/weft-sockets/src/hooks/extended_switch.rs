@@ -12,14 +12,14 @@ use crate::limits::SWITCH_SLEEP_MAX;
 use crate::stream::Stream;
 use crate::{brief, wait};
 
-/// How long a switch to extended mode waits for the peer, if the program has set no time limit.
+/// How long a switch waits for the peer if the program has set no time limit.
 const SWITCH_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const SLEEP_MIN: Duration = Duration::from_micros(20);
 
-/// Switches a connected socket to extended mode, as soon as its peer does the same.
+/// Switches a connected socket to extended mode, as soon as the peer does the same.
 ///
 /// # Errors
-/// As `weft_socket.h` says.
+/// The errors that `weft_socket.h` documents.
 pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
     brief::PLACES.turn_off();
     let limit = socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();

@@ -1,11 +1,11 @@
-//! The C library's streams (`FILE`) on sockets of ours.
+//! The C library's streams (`FILE`) on known sockets.
 //!
-//! A stream reads and writes by ways of the C library's own, which no hook sees. So one that is
-//! made of a TCP socket is given ways that lead here (fopencookie(3)).
+//! A stream reads and writes inside the C library, where no hook sees it. So a stream on a TCP
+//! socket is made with functions that lead to the hooks (fopencookie(3)).
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, or of the ways
-//! that `fopencookie` asks for. What the C library calls them with is what it guarantees there.
+//! Each function has the signature of the C library function that it interposes, or that
+//! `fopencookie` requires. The C library guarantees the arguments of the latter.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -23,22 +23,22 @@ use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::ways::stdio;
 
-/// Where a stream keeps its descriptor, for fileno(3): the C library's headers show programs its
-/// fields up to this one and beyond (`struct _IO_FILE`), so that they stay where they are.
+/// Offset of the descriptor in a stream, for fileno(3). The C library's headers expose the fields
+/// up to this one and beyond (`struct _IO_FILE`), so the offset is fixed.
 const FILENO_AT: usize = 112;
 
-/// Where a stream has the table of its functions: behind all the fields of `struct _IO_FILE`.
-const WAYS_AT: usize = 216;
+/// Offset of the pointer to a stream's function table, behind all fields of `struct _IO_FILE`.
+const FUNCTIONS_AT: usize = 216;
 
-/// That table, of streams that `fopencookie` has made.
-static WAYS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The function table of streams that `fopencookie` has made.
+static FUNCTIONS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Whether there has been a stream by our ways.
+/// Whether a stream with Weft's functions has ever been made.
 static EVER: AtomicBool = AtomicBool::new(false);
 
 /// `cookie_io_functions_t`.
 #[repr(C)]
-struct Ways {
+struct Functions {
     read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
     write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
     seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
@@ -46,21 +46,21 @@ struct Ways {
 }
 
 unsafe extern "C" {
-    fn fopencookie(cookie: *mut c_void, mode: *const c_char, ways: Ways) -> *mut FILE;
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, ways: Functions) -> *mut FILE;
     fn __fpurge(file: *mut FILE);
 }
 
-/// The descriptor that a stream's cookie is.
+/// Returns the descriptor that a stream's cookie stands for.
 fn descriptor(cookie: *mut c_void) -> c_int {
     c_int::try_from(cookie as usize).unwrap_or(-1)
 }
 
 unsafe extern "C" fn read_cookie(cookie: *mut c_void, to: *mut c_char, len: size_t) -> ssize_t {
-    // SAFETY: the C library's buffer.
+    // SAFETY: the C library passes a buffer of `len` bytes.
     unsafe { read(descriptor(cookie), to.cast(), len) }
 }
 
-/// Writes everything, as the C library does itself. What could not be written is an error.
+/// Writes all bytes, as the C library does itself. A short count is an error.
 unsafe extern "C" fn write_cookie(
     cookie: *mut c_void,
     from: *const c_char,
@@ -68,9 +68,9 @@ unsafe extern "C" fn write_cookie(
 ) -> ssize_t {
     let mut done = 0;
     while done < len {
-        // SAFETY: within the C library's buffer.
+        // SAFETY: `done` is below the buffer's `len`.
         let rest = unsafe { from.add(done) };
-        // SAFETY: within the C library's buffer.
+        // SAFETY: the rest of the buffer has `len - done` bytes.
         match usize::try_from(unsafe { write(descriptor(cookie), rest.cast(), len - done) }) {
             Ok(written) if written > 0 => done += written,
             _ => break,
@@ -79,16 +79,16 @@ unsafe extern "C" fn write_cookie(
     done.cast_signed()
 }
 
-/// The number may be a file's by now, where the stream is a standard one.
+/// Seeks. The number of a standard stream may have become a file's.
 unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off64_t, whence: c_int) -> c_int {
-    // SAFETY: the C library's place.
+    // SAFETY: the C library passes a valid place.
     let offset = unsafe { place.read() };
-    // SAFETY: no memory is named.
+    // SAFETY: `lseek64` takes no pointer.
     let at = unsafe { libc::lseek64(descriptor(cookie), offset, whence) };
     if at < 0 {
         return -1;
     }
-    // SAFETY: no memory is named.
+    // SAFETY: the C library passes a valid place.
     unsafe { place.write(at) };
     0
 }
@@ -96,7 +96,7 @@ unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off64_t, whenc
 unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     let fd = descriptor(cookie);
     with_stream(fd, |stream| stream.files().fetch_sub(1, Ordering::Relaxed));
-    // SAFETY: the stream's own descriptor.
+    // SAFETY: `close` takes no pointer, and the descriptor is the stream's own.
     unsafe { libc::close(fd) }
 }
 
@@ -107,21 +107,22 @@ fn with_stream<T>(fd: c_int, act: impl FnOnce(&Stream) -> T) -> Option<T> {
     }
 }
 
-/// `fd` has just become a socket of ours, and may have the number of a stream of the C library's.
+/// Checks whether `fd`, which has just become a known socket, has the number of a stream of the C
+/// library's.
 pub(super) fn check_stream(fd: c_int) {
     if stdio::check(fd) {
-        // What is unread in memory, and wakeups that are under way, are for the hooks.
+        // The hooks have to handle unread bytes in memory, and wakeups in flight.
         let before = errno::get();
         replace_input();
         errno::set_raw(before);
     }
 }
 
-/// The end of the process, which the C library writes its streams' last bytes in, is near: later
-/// they would not come by us.
+/// Flushes all streams shortly before the process ends. The C library's own flush would come too
+/// late for the hooks.
 pub(crate) fn flush() {
     if EVER.load(Ordering::Relaxed) {
-        // SAFETY: NULL stands for all streams.
+        // SAFETY: NULL means all streams.
         unsafe { libc::fflush(std::ptr::null_mut()) };
     }
 }
@@ -132,8 +133,8 @@ unsafe extern "C" {
     static mut stderr: *mut FILE;
 }
 
-/// The program has been started with connections that others have used. Where those are its
-/// standard streams, it gets such as go by our ways. To be called before any code of the program's.
+/// Replaces standard streams on inherited connections by streams with Weft's functions, when the
+/// program starts. Must run before any code of the program.
 pub(crate) fn replace_standard() {
     let streams: [(c_int, *mut *mut FILE, &CStr); 3] = [
         (libc::STDIN_FILENO, &raw mut stdin, c"r"),
@@ -147,23 +148,24 @@ pub(crate) fn replace_standard() {
     }
 }
 
-/// `stdin`, which nothing has been read from, has become a connection that others have used.
+/// Replaces `stdin`, from which nothing has been read, after it has become an inherited connection.
 pub(crate) fn replace_input() {
     replace(libc::STDIN_FILENO, &raw mut stdin, c"r");
 }
 
 fn replace(fd: c_int, place: *mut *mut FILE, mode: &CStr) {
-    // SAFETY: a mode that there is.
+    // SAFETY: the mode is a valid C string.
     let file = unsafe { fdopen(fd, mode.as_ptr()) };
     if file.is_null() {
         return; // No memory: the program will not get far.
     }
     if fd == libc::STDERR_FILENO {
-        // SAFETY: a stream that nobody has used.
+        // SAFETY: the stream is new, and nothing else uses it.
         unsafe { libc::setvbuf(file, std::ptr::null_mut(), libc::_IONBF, 0) };
     }
-    // SAFETY: the C library lets programs set these (stdin(3)), and nobody reads them meanwhile: at
-    // the start, or in the program's own call that makes the number another descriptor.
+    // SAFETY: the C library lets programs set these variables (stdin(3)), and no other thread reads
+    // them: this is the start of the program, or its own call that gives the number to another
+    // descriptor.
     unsafe { place.write(file) };
 }
 
@@ -172,22 +174,26 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     if with_stream(fd, |stream| !stream.is_tcp()) == Some(true)
         && rustix::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
     {
-        let ways =
-            Ways { read: read_cookie, write: write_cookie, seek: seek_cookie, close: close_cookie };
+        let ways = Functions {
+            read: read_cookie,
+            write: write_cookie,
+            seek: seek_cookie,
+            close: close_cookie,
+        };
         let cookie = fd.unsigned_abs() as usize as *mut c_void;
-        // SAFETY: the program's mode, and ways that take this cookie.
+        // SAFETY: the mode is the program's C string, and the functions take this cookie.
         let file = unsafe { fopencookie(cookie, mode, ways) };
         if !file.is_null() {
             EVER.store(true, Ordering::Relaxed);
             with_stream(fd, |stream| stream.files().fetch_add(1, Ordering::Relaxed));
-            // SAFETY: within the stream, which nobody else knows yet.
+            // SAFETY: the offset is inside the new stream, which nothing else uses yet.
             let place = unsafe { file.byte_add(FILENO_AT) };
-            // SAFETY: within the stream, where its descriptor is.
+            // SAFETY: a `c_int` field of the new stream is at this offset.
             unsafe { place.cast::<c_int>().write(fd) };
-            // SAFETY: within the stream.
-            let place = unsafe { file.byte_add(WAYS_AT) };
-            // SAFETY: within the stream, where the address of its functions is.
-            WAYS.store(unsafe { place.cast::<*mut c_void>().read() }, Ordering::Relaxed);
+            // SAFETY: the offset is inside the new stream.
+            let place = unsafe { file.byte_add(FUNCTIONS_AT) };
+            // SAFETY: the pointer to the function table is at this offset.
+            FUNCTIONS.store(unsafe { place.cast::<*mut c_void>().read() }, Ordering::Relaxed);
             stdio::note(fd, false);
         }
         return file;
@@ -199,9 +205,9 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     }
     type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
     static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new(c"fdopen");
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
-    // SAFETY: the program's own arguments.
+    // SAFETY: passes on the program's own arguments.
     let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next(fd, mode) });
     if !file.is_null() {
         stdio::note(fd, true);
@@ -209,11 +215,12 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     file
 }
 
-/// Closes by a way of the C library's own, unless the stream has ours.
+/// Closes a stream. The C library closes its descriptor unseen, unless the stream has Weft's
+/// functions.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
     if !file.is_null() {
-        // SAFETY: the program's own stream.
+        // SAFETY: not NULL, so the program passes a valid stream.
         let fd = unsafe { libc::fileno(file) };
         let is_by_us = with_stream(fd, |stream| stream.files().load(Ordering::Relaxed) > 0);
         if is_by_us != Some(true) {
@@ -224,7 +231,7 @@ unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
     next!(fclose(file: *mut FILE) -> c_int)
 }
 
-/// Opens a stream by the next library's function of a name.
+/// Defines a hook that opens a stream by the next library's function.
 macro_rules! open {
     ($name:ident, $c_name:literal, ($($argument:ident: $type:ty),*)) => {
         #[unsafe(no_mangle)]
@@ -232,12 +239,13 @@ macro_rules! open {
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> *mut FILE;
             static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new($c_name);
             let next = NEXT.address();
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+            // signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };
-            // SAFETY: the program's own arguments.
+            // SAFETY: passes on the program's own arguments.
             let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next($($argument),*) });
             if !file.is_null() {
-                // SAFETY: a stream just opened.
+                // SAFETY: the stream has just been opened.
                 stdio::note(unsafe { libc::fileno(file) }, true);
             }
             file
@@ -249,24 +257,24 @@ open!(fopen64, c"fopen64", (path: *const c_char, mode: *const c_char));
 open!(tmpfile, c"tmpfile", ());
 open!(tmpfile64, c"tmpfile64", ());
 
-/// Whether a stream with a descriptor is one by our ways: those that the program itself makes by
-/// `fopencookie` have none.
+/// Returns whether a stream with a descriptor has Weft's functions. Streams that the program itself
+/// makes by `fopencookie` have no descriptor.
 ///
 /// # Safety
-/// The stream is the program's.
+/// `file` is a valid stream of the program's.
 unsafe fn leads_to_us(file: *mut FILE) -> bool {
-    let known = WAYS.load(Ordering::Relaxed);
-    // SAFETY: within every stream.
-    let place = unsafe { file.byte_add(WAYS_AT) };
-    // SAFETY: within every stream.
+    let known = FUNCTIONS.load(Ordering::Relaxed);
+    // SAFETY: the offset is inside every stream.
+    let place = unsafe { file.byte_add(FUNCTIONS_AT) };
+    // SAFETY: the pointer to the function table is at this offset.
     !known.is_null() && unsafe { place.cast::<*mut c_void>().read() } == known
 }
 
-/// Opens another file in the place of a stream's descriptor. The C library's own way crashes with
-/// streams that `fopencookie` has made.
+/// Opens another file in the place of a stream's descriptor. The C library's own function crashes
+/// for streams that `fopencookie` has made.
 ///
 /// # Safety
-/// The arguments are the program's; the stream is by our ways and has the descriptor.
+/// The arguments are the program's. The stream has Weft's functions and the descriptor `fd`.
 unsafe fn reopen_by_us(
     path: *const c_char,
     mode: *const c_char,
@@ -302,24 +310,25 @@ unsafe fn reopen_by_us(
     // SAFETY: the program's own string.
     let opened = unsafe { libc::open(path, flags | cloexec | exclusive, 0o666) };
     if opened < 0 {
-        // SAFETY: the stream's own descriptor, which is closed in any case.
+        // SAFETY: `close` takes no pointer; the stream's descriptor is closed even after an error.
         unsafe { libc::close(fd) };
         return std::ptr::null_mut();
     }
     if opened != fd {
         with_stream(fd, |stream| stream.files().fetch_sub(1, Ordering::Relaxed));
-        // SAFETY: a descriptor just opened, and the stream's own.
+        // SAFETY: `dup3` takes no pointer; both descriptors belong to this call.
         unsafe { libc::dup3(opened, fd, cloexec) };
-        // SAFETY: a descriptor just opened.
+        // SAFETY: `close` takes no pointer; `opened` belongs to this call.
         unsafe { libc::close(opened) };
     }
-    // SAFETY: a stream begins with its flags.
+    // SAFETY: `struct _IO_FILE` begins with the flags, and the stream is the program's.
     let place = unsafe { &mut *file.cast::<u32>() };
     *place = *place & !(NO_READS | NO_WRITES) | refused;
     file
 }
 
-/// Opens another file by a stream, whose descriptor is closed, or replaced, inside.
+/// Defines a hook that opens another file on a stream; the C library closes or replaces its
+/// descriptor unseen.
 macro_rules! reopen {
     ($name:ident, $c_name:literal) => {
         #[unsafe(no_mangle)]
@@ -343,12 +352,13 @@ macro_rules! reopen {
                 unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
             static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new($c_name);
             let next = NEXT.address();
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+            // signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };
-            // SAFETY: the program's own arguments.
+            // SAFETY: passes on the program's own arguments.
             let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next(path, mode, file) });
             if !file.is_null() {
-                // SAFETY: a stream just opened.
+                // SAFETY: the stream has just been opened.
                 stdio::note(unsafe { libc::fileno(file) }, true);
             }
             file

@@ -1,9 +1,9 @@
-//! Ways to end a program that run no handlers, as `exit` does (see `process`): its sockets are
-//! closed in the same manner.
+//! Functions that end a program without running exit handlers. They close its sockets as `exit`
+//! does (see `process`).
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void};
@@ -11,7 +11,7 @@ use weft_sys::NextFunction;
 
 use crate::process;
 
-/// Ends the process by the next library's function of a name.
+/// Defines a hook that ends the process by the next library's function.
 macro_rules! end {
     ($name:ident, $c_name:literal) => {
         #[unsafe(no_mangle)]
@@ -19,10 +19,11 @@ macro_rules! end {
             process::end_at_once();
             static NEXT: NextFunction = NextFunction::new($c_name);
             type End = unsafe extern "C" fn(c_int) -> !;
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+            // signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<End>>(NEXT.address()) };
             match next {
-                // SAFETY: the program's own argument.
+                // SAFETY: passes on the program's own argument.
                 Some(next) => unsafe { next(status) },
                 None => std::process::abort(),
             }

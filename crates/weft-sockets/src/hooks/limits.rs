@@ -1,8 +1,9 @@
-//! Giving up system calls and address space.
+//! Hooks of the calls that give up system calls or limit the address space.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. `prctl` is variadic in C: as for `fcntl`.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. `prctl` is variadic in C: all possible arguments are declared and passed
+//! on here, in the registers where they would be.
 #![allow(unsafe_code)]
 
 use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
@@ -19,13 +20,13 @@ unsafe extern "C-unwind" fn prctl(
     third: c_ulong,
     fourth: c_ulong,
 ) -> c_int {
-    // Without a filter it is a question whether there could be one.
+    // Without a filter the call only asks whether the kernel supports filters.
     let is_strict = first == c_ulong::from(libc::SECCOMP_MODE_STRICT);
     if option == libc::PR_SET_SECCOMP && (is_strict || !is_nowhere(second as *const c_void)) {
         seccomp_fallback::enter();
     }
     if option == by_hand::switch::SET_DISPATCH {
-        by_hand::give_up(); // The program has them reported to itself.
+        by_hand::give_up(); // The program uses the kernel's dispatch itself.
         seccomp_fallback::keep_on_tcp("the program has its system calls reported");
     }
     next!(prctl(
@@ -33,7 +34,7 @@ unsafe extern "C-unwind" fn prctl(
     ) -> c_int)
 }
 
-/// A process whose address space is limited gets back what it has not used of ours.
+/// Unmaps shared memory that is not in use, because the program limits its address space.
 ///
 /// # Safety
 /// The limit is NULL or the program's.
@@ -41,14 +42,14 @@ unsafe fn limiting(resource: __rlimit_resource_t, limit: *const rlimit) {
     if resource != libc::RLIMIT_AS || is_nowhere(limit) {
         return;
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: not NULL, so the caller guarantees a valid limit.
     let limit = unsafe { limit.read() };
     if limit.rlim_cur != libc::RLIM_INFINITY && mode::enabled() {
         shared_files::shrink();
     }
 }
 
-/// Limits of this process.
+/// Defines a hook that sets a limit of this process.
 macro_rules! hook_setrlimit {
     ($name:ident) => {
         #[unsafe(no_mangle)]
@@ -65,7 +66,8 @@ macro_rules! hook_setrlimit {
 hook_setrlimit!(setrlimit);
 hook_setrlimit!(setrlimit64);
 
-/// Limits of any process. Another one is taken for this one: that costs little.
+/// Defines a hook that sets a limit of any process. Another process is treated as this one, which
+/// is harmless.
 macro_rules! hook_prlimit {
     ($name:ident) => {
         #[unsafe(no_mangle)]

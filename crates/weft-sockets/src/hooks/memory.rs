@@ -1,10 +1,10 @@
-//! Memory that goes, or is no longer to be read: what has been deferred of it is copied first. When
-//! nothing is deferred each of these costs a load.
+//! Hooks of the calls that free memory, or make it unreadable. Deferred sends of that memory are
+//! copied first. If no send is deferred each call costs one load.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. `mremap` is variadic in C: the argument is declared here and always
-//! handed on, present or not, in the register where it would be.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. `mremap` is variadic in C: the argument is always declared and passed on
+//! here, in the register where it would be.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -23,31 +23,31 @@ static FREE: NextFunction = NextFunction::new(c"free");
 static REALLOC: NextFunction = NextFunction::new(c"realloc");
 
 thread_local! {
-    /// This thread is looking for the allocator's `free`.
+    /// Whether this thread is looking up the allocator's `free`.
     static IS_LOOKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Finds the allocator, before any send can be deferred: to look for it may call it.
+/// Looks up the allocator before any send can be deferred: the lookup itself may allocate.
 pub(crate) fn prepare() {
     let _ = (next_free(), REALLOC.address());
 }
 
 fn revoke_block(block: *mut c_void) {
-    // SAFETY: a block of the allocator's, which is about to be given back to it.
+    // SAFETY: the program passes a block of the allocator's, which is still allocated.
     revoke(block as usize, || unsafe { libc::malloc_usable_size(block) });
 }
 
-/// The allocator's `free`. `None` while this thread looks for it.
+/// Returns the allocator's `free`. `None` while this thread looks it up.
 #[inline]
 fn next_free() -> Option<Free> {
     let known = FREE.known();
     let address = if known.is_null() { find_free() } else { known };
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     unsafe { std::mem::transmute::<*mut c_void, Option<Free>>(address) }
 }
 
-/// `dlsym` itself frees what it has kept to say of an earlier failure. It does so by our `free`,
-/// which must not look for the allocator then: the caller that does frees it, or it stays.
+/// `dlsym` itself frees its text of an earlier failure, through this library's `free`, which must
+/// not look up the allocator then. Such a block is leaked unless the caller frees it.
 #[cold]
 fn find_free() -> *mut c_void {
     if IS_LOOKING.replace(true) {
@@ -62,7 +62,7 @@ fn find_free() -> *mut c_void {
 unsafe extern "C" fn free(block: *mut c_void) {
     revoke_block(block);
     if let Some(next) = next_free() {
-        // SAFETY: the program's own argument.
+        // SAFETY: passes on the program's own argument.
         unsafe { next(block) };
     }
 }
@@ -70,32 +70,32 @@ unsafe extern "C" fn free(block: *mut c_void) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, len: size_t) -> *mut c_void {
     revoke_block(block);
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Realloc>>(REALLOC.address()) };
-    // SAFETY: the program's own arguments.
+    // SAFETY: passes on the program's own arguments.
     next.map_or(std::ptr::null_mut(), |next| unsafe { next(block, len) })
 }
 
-/// Before `munmap(2)`.
+/// Copies deferred sends of the memory that `munmap(2)` is about to unmap.
 pub(crate) fn unmapping(addr: usize, len: usize) {
     revoke(addr, || len);
 }
 
-/// Before `madvise(2)`.
+/// Copies deferred sends of the memory that `madvise(2)` is about to discard.
 pub(crate) fn advising(addr: usize, len: usize, advice: c_int) {
     if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE) {
         revoke(addr, || len);
     }
 }
 
-/// Before `mprotect(2)`.
+/// Copies deferred sends of the memory that `mprotect(2)` is about to make unreadable.
 pub(crate) fn protecting(addr: usize, len: usize, protection: c_int) {
     if protection & libc::PROT_READ == 0 {
         revoke(addr, || len);
     }
 }
 
-/// Before `mremap(2)`.
+/// Copies deferred sends of the memory that `mremap(2)` is about to move or replace.
 pub(crate) fn moving(addr: usize, old: usize, len: usize, flags: c_int, to: usize) {
     revoke(addr, || old);
     if flags & libc::MREMAP_FIXED != 0 {
@@ -103,7 +103,7 @@ pub(crate) fn moving(addr: usize, old: usize, len: usize, flags: c_int, to: usiz
     }
 }
 
-/// Before `mmap(2)`.
+/// Copies deferred sends of the memory that `mmap(2)` is about to replace.
 pub(crate) fn mapping(addr: usize, len: usize, flags: c_int) {
     if flags & libc::MAP_FIXED != 0 {
         revoke(addr, || len);
@@ -138,13 +138,13 @@ unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     moving(addr as usize, old, len, flags, to as usize);
     static NEXT: NextFunction = NextFunction::new(c"mremap");
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mremap>>(NEXT.address()) };
-    // SAFETY: the program's own arguments.
+    // SAFETY: passes on the program's own arguments.
     next.map_or(libc::MAP_FAILED, |next| unsafe { next(addr, old, len, flags, to) })
 }
 
-/// Maps by the next library's function of a name, over what is there if so asked.
+/// Defines a hook that maps by the next library's function, perhaps over an existing mapping.
 macro_rules! map {
     ($name:ident, $c_name:literal) => {
         #[unsafe(no_mangle)]
@@ -158,10 +158,11 @@ macro_rules! map {
         ) -> *mut c_void {
             mapping(addr as usize, len, flags);
             static NEXT: NextFunction = NextFunction::new($c_name);
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+            // signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mmap>>(NEXT.address()) };
             next.map_or(libc::MAP_FAILED, |next| {
-                // SAFETY: the program's own arguments.
+                // SAFETY: passes on the program's own arguments.
                 unsafe { next(addr, len, protection, flags, fd, offset) }
             })
         }

@@ -1,7 +1,8 @@
-//! `sendmsg(2)`, `recvmsg(2)` and their plurals.
+//! Hooks of `sendmsg(2)`, `recvmsg(2)`, `sendmmsg(2)` and `recvmmsg(2)`.
 //!
 //! # Safety
-//! As for the `data` hooks. Headers are the program's, as its calls guarantee.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. The program guarantees that headers and buffers are valid.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
@@ -16,21 +17,22 @@ use crate::sockets::{self, Kind};
 use crate::ways::leave;
 use crate::{address, errno};
 
-/// Whether what a message carries beside its bytes is nothing to a TCP socket. If it is something,
-/// such as a time stamp to be made, or is malformed, only the kernel can do that: the connection
-/// goes to TCP first.
+/// Returns whether a TCP socket ignores a message's control data. If it does not (a time stamp, for
+/// example), or if the data is malformed, only the kernel can handle it: the connection falls back
+/// to TCP first.
 ///
 /// # Safety
 /// The header is the program's.
 unsafe fn is_carried(fd: c_int, message: *const msghdr) -> bool {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable header.
     let header = unsafe { message.read() };
     if header.msg_controllen == 0 {
         return true;
     }
     let Some(held) = sockets::find(fd) else { return false };
     let Kind::Stream(stream) = &*held else { return false };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable header, and its control data is at a possible
+    // address.
     let is_ignored = !is_nowhere(header.msg_control) && unsafe { rights::all(message, is_ignored) };
     if !is_ignored {
         leave::stream(stream, fd, Reason::Option);
@@ -38,19 +40,19 @@ unsafe fn is_carried(fd: c_int, message: *const msghdr) -> bool {
     is_ignored
 }
 
-/// Whether TCP takes a piece of ancillary data, and does nothing with it (`__sock_cmsg_send`).
+/// Returns whether TCP accepts and ignores a control message (`__sock_cmsg_send`).
 fn is_ignored(header: &libc::cmsghdr) -> bool {
     header.cmsg_level != libc::SOL_SOCKET
         || matches!(header.cmsg_type, libc::SCM_RIGHTS | libc::SCM_CREDENTIALS)
 }
 
-/// Whether the kernel refuses a message before it looks at the socket: its name has a negative
-/// length.
+/// Returns whether the kernel refuses a message before it looks at the socket, because its address
+/// has a negative length.
 ///
 /// # Safety
 /// The header is readable.
 unsafe fn has_bad_name(message: *const msghdr) -> bool {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable header.
     let header = unsafe { message.read() };
     !header.msg_name.is_null() && c_int::try_from(header.msg_namelen).is_err()
 }
@@ -129,7 +131,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
     }
     let received = next!(recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t);
     if received >= 0 {
-        // SAFETY: the kernel has just filled the header in.
+        // SAFETY: the kernel has just filled in the header.
         unsafe { rights::take(message) };
     }
     received
@@ -177,7 +179,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let is_wrong = !timeout.is_null()
-        // SAFETY: the program's own.
+        // SAFETY: not an impossible address, so the program passes a valid time.
         && (is_nowhere(timeout) || !super::ready::is_time(unsafe { &*timeout }));
     if !sockets::knows(fd) || is_nowhere(messages) || is_wrong {
         let received = next!(recvmmsg(
@@ -195,14 +197,14 @@ unsafe extern "C-unwind" fn recvmmsg(
     let limit = if timeout.is_null() {
         None
     } else {
-        // SAFETY: the program's own.
+        // SAFETY: not NULL, so the program passes a valid time.
         let timeout = unsafe { timeout.read() };
         Some(crate::wait::now().saturating_add(super::ready::nanoseconds(timeout)))
     };
     let mut is_stream = false;
     if let Some(Kind::Stream(stream)) = sockets::find(fd).as_deref() {
         is_stream = true;
-        // The kernel tells an error before it receives anything (do_recvmmsg).
+        // The kernel reports a pending error before it receives anything (do_recvmmsg).
         if flags & libc::MSG_ERRQUEUE == 0
             && let Some(error) = stream.pending_error(fd)
         {
@@ -224,7 +226,8 @@ unsafe extern "C-unwind" fn recvmmsg(
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }
-        // recvmmsg(2): looked at after each message only. A stream has ended with an empty one.
+        // The limit is only checked after each message (recvmmsg(2)). An empty message ends a
+        // stream.
         if received == 0 && is_stream || limit.is_some_and(|limit| crate::wait::now() >= limit) {
             break;
         }

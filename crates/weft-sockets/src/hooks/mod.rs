@@ -1,4 +1,4 @@
-//! The hooked functions of the C library, by what they are for.
+//! The interposed functions of the C library, by purpose.
 
 mod actions;
 #[cfg(target_pointer_width = "64")]

@@ -1,13 +1,12 @@
-//! Other names that the C library has for functions with a hook, which old programs and libraries
-//! call.
+//! Other names of hooked functions in the C library, which old programs and libraries call.
 //!
 //! # Safety
-//! Each jumps to the hook with all registers and the stack as they were.
+//! Each function jumps to the hook with all registers and the stack unchanged.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
 
-/// Makes a function that is another by its name.
+/// Defines an alias of a hooked function.
 macro_rules! also {
     ($name:ident, $hook:path) => {
         #[unsafe(naked)]

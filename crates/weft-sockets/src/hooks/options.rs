@@ -1,7 +1,8 @@
-//! Options of sockets that are not the kernel's alone.
+//! Hooks of the socket options that Weft takes part in.
 //!
 //! # Safety
-//! As for the other hooks; places for values are the program's.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. The program guarantees that places for values are valid.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, socklen_t};
@@ -19,7 +20,7 @@ use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::options;
 
-/// Options that keep bytes back.
+/// Returns the delay bit of an option that holds bytes back.
 fn delay(level: c_int, name: c_int) -> Option<u32> {
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(Delays::NODELAY),
@@ -28,13 +29,13 @@ fn delay(level: c_int, name: c_int) -> Option<u32> {
     }
 }
 
-/// The integer that an option is to become; `None`: the kernel will say what is wrong.
+/// Returns the integer value of an option. `None`: the kernel is to report what is wrong.
 ///
 /// # Safety
-/// `len` bytes can be read at `value`, unless nobody can have memory there.
+/// `len` bytes can be read at `value`, unless its address is impossible.
 unsafe fn integer(value: *const c_void, len: socklen_t) -> Option<c_int> {
     let is_whole = c_int::try_from(len).is_ok_and(|len| len as usize >= size_of::<c_int>());
-    // SAFETY: as long as an integer, as the program says.
+    // SAFETY: `len` covers an integer, and the caller guarantees so many readable bytes.
     (is_whole && !is_nowhere(value)).then(|| unsafe { value.cast::<c_int>().read_unaligned() })
 }
 
@@ -62,11 +63,11 @@ unsafe extern "C-unwind" fn getsockopt(
     let Kind::Stream(stream) = &*held else { return result };
     let ours = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
-            stream.connected(fd); // Programs ask after a connect that took its time.
+            stream.connected(fd); // Programs ask for the result of an asynchronous connect.
             let error = stream.take_error().map(Errno::raw_os_error);
-            // SAFETY: the kernel has just written an integer there, or less of one.
+            // SAFETY: the kernel has just written to `len`.
             let reported = if error.is_none() && unsafe { *len } as usize == size_of::<c_int>() {
-                // SAFETY: the kernel has just written an integer there, or less of one.
+                // SAFETY: the kernel has just written an integer there.
                 unsafe { value.cast::<c_int>().read_unaligned() }
             } else {
                 0
@@ -82,10 +83,10 @@ unsafe extern "C-unwind" fn getsockopt(
     };
     if let Some(ours) = ours {
         let bytes = ours.to_ne_bytes();
-        // SAFETY: the kernel has just written there, and returned how much.
+        // SAFETY: the kernel has just written to `len`.
         let room = unsafe { *len } as usize;
         let count = bytes.len().min(room);
-        // SAFETY: as many bytes as the kernel has written.
+        // SAFETY: `count` is at most the number of bytes that the kernel has just written there.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), count) };
     }
     result
@@ -114,7 +115,7 @@ unsafe extern "C-unwind" fn setsockopt(
         && let Some(delays) = stream.link().and_then(Link::delays)
     {
         delays.set(option, given != 0);
-        return 0; // The kernel's socket carries wakeups, which never wait.
+        return 0; // The kernel's socket carries wakeups, which must not be delayed.
     }
     if options::is_refused(level, name)
         && let Some(held) = sockets::find(fd)
@@ -129,7 +130,7 @@ unsafe extern "C-unwind" fn setsockopt(
     {
         stream.leave(fd, Reason::Option);
         stream.has_option();
-        stream.tell(fd);
+        stream.log_carrier(fd);
     }
     let result = next!(setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t
@@ -138,10 +139,10 @@ unsafe extern "C-unwind" fn setsockopt(
         && let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        // What is no integer is something.
+        // A value that is not an integer counts as set.
         let mut first = 1;
         if !value.is_null() && len as usize == size_of::<c_int>() {
-            // SAFETY: as long as an integer, as the program says.
+            // SAFETY: `len` is the size of an integer, and the kernel has just read the value.
             first = unsafe { value.cast::<c_int>().read_unaligned() };
         }
         datagram.option(fd, level, name, first);

@@ -1,7 +1,8 @@
-//! Waiting for readiness.
+//! Hooks of the calls that wait for readiness.
 //!
 //! # Safety
-//! As for the other hooks; sets and lists are the program's, as its calls guarantee.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. The program guarantees that its sets and lists are valid.
 #![allow(unsafe_code)]
 
 use libc::{
@@ -19,12 +20,12 @@ use crate::{epoll, errno, open, poll, wait};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// Whether the kernel takes it for a time.
+/// Returns whether the kernel accepts it as a time.
 pub(super) fn is_time(time: &timespec) -> bool {
     time.tv_sec >= 0 && (0..SECOND.cast_signed()).contains(&time.tv_nsec)
 }
 
-/// A time in nanoseconds; what is no time is none.
+/// Converts a time to nanoseconds. An invalid time becomes 0 or is clamped.
 pub(super) fn nanoseconds(time: timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds.saturating_mul(SECOND).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
@@ -34,7 +35,7 @@ fn milliseconds(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|timeout| timeout * MS)
 }
 
-/// The time in whole milliseconds, not less; negative for no limit.
+/// Converts a time to whole milliseconds, rounded up; negative for no limit.
 fn to_milliseconds(timeout: Option<u64>) -> c_int {
     timeout.map_or(-1, |timeout| c_int::try_from(timeout.div_ceil(MS)).unwrap_or(c_int::MAX))
 }
@@ -44,19 +45,19 @@ pub(super) fn to_timespec(timeout: u64) -> timespec {
 }
 
 /// # Safety
-/// The set is the program's list of `count`.
+/// `set` is the program's list of `count` entries.
 unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let count = usize::try_from(count).ok().filter(|&count| count <= FDS_MAX)?;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: not an impossible address, so the caller guarantees `count` entries.
     (!is_nowhere(set)).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
 }
 
-/// Whether an address that may be NULL can be nobody's.
+/// Returns whether an address is neither NULL nor possible.
 fn is_wrong<T>(place: *const T) -> bool {
     !place.is_null() && is_nowhere(place)
 }
 
-/// A time by its address; NULL for none.
+/// Returns the address of a time; NULL for none.
 pub(super) fn place(time: &Option<timespec>) -> *const timespec {
     time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
 }
@@ -71,8 +72,8 @@ fn kernel_poll(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) 
     ) -> c_int)
 }
 
-/// The same for `select(2)`. The kernel's poll takes no more descriptors than the process may open
-/// (`RLIMIT_NOFILE`), which select does not ask for: then it is the kernel's select.
+/// Polls for `select(2)`. The kernel's poll refuses more descriptors than the process may open
+/// (`RLIMIT_NOFILE`), but select does not: then the kernel's select is used.
 fn kernel_poll_of_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
     match kernel_poll(set, timeout, mask) {
         -1 if errno::get() == libc::EINVAL => kernel_select(set, timeout, mask),
@@ -80,7 +81,7 @@ fn kernel_poll_of_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const 
     }
 }
 
-/// `poll` by the kernel's select, which tells nothing but what can be done without waiting.
+/// Polls by the kernel's select, which only reports what can be done without blocking.
 #[cold]
 fn kernel_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
     let bit = |fd: c_int| usize::try_from(fd).ok().map(|fd| (fd / BITS, 1 << (fd % BITS)));
@@ -146,7 +147,7 @@ unsafe extern "C-unwind" fn ppoll(
             set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
         ) -> c_int);
     }
-    // SAFETY: NULL or the program's own.
+    // SAFETY: NULL, or a possible address, so the program passes a valid time.
     let limit = unsafe { timeout.as_ref() };
     // SAFETY: the program's own list.
     let set_of_ours = unsafe { list(set, count) }.filter(|_| limit.is_none_or(is_time));
@@ -210,7 +211,7 @@ unsafe extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     let are_wrong = [reads, writes, others].iter().any(|set| is_wrong(*set));
-    // SAFETY: NULL or the program's own.
+    // SAFETY: NULL, or a possible address, so the program passes a valid time.
     let place = if is_wrong(timeout) { None } else { unsafe { timeout.as_mut() } };
     let is_time = place.as_ref().is_none_or(|time| time.tv_sec >= 0 && time.tv_usec >= 0);
     if are_wrong || is_wrong(timeout) || !is_time {
@@ -234,7 +235,7 @@ unsafe extern "C-unwind" fn select(
             })
         };
         is_ours = ours.is_some();
-        // The kernel says itself how much was left.
+        // The kernel itself updates the time that is left.
         ours.unwrap_or_else(|| {
             next!(select(
             count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
@@ -243,7 +244,7 @@ unsafe extern "C-unwind" fn select(
         })
     });
     if let (true, Some(place), Some(limit)) = (is_ours, place, limit) {
-        // select(2): Linux says how much was left.
+        // Linux reports the time that is left (select(2)).
         let left = limit.saturating_sub(wait::now().saturating_sub(began));
         place.tv_sec = (left / SECOND).cast_signed();
         place.tv_usec = (left % SECOND / 1_000).cast_signed();
@@ -261,7 +262,7 @@ unsafe extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     let are_wrong = [reads, writes, others].iter().any(|set| is_wrong(*set));
-    // SAFETY: NULL or the program's own.
+    // SAFETY: NULL, or a possible address, so the program passes a valid time.
     let limit = if is_wrong(timeout) { None } else { unsafe { timeout.as_ref() } };
     if are_wrong || is_wrong(timeout) || is_wrong(mask) || !limit.is_none_or(is_time) {
         return next!(pselect(
@@ -310,11 +311,11 @@ unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // In a child that shares the parent's memory (vfork(2)) the instance is the parent's, too.
+    // For a child that shares the parent's memory (vfork(2)) the instance is the parent's, too.
     let is_sound = event.is_null() || !is_nowhere(event) || operation == libc::EPOLL_CTL_DEL;
     if is_sound && (open::knows(fd) || epoll::knows(epoll)) {
         let event = if is_nowhere(event) { std::ptr::null_mut() } else { event };
-        // SAFETY: NULL or the program's own.
+        // SAFETY: NULL, or a possible address, so the program passes a valid event.
         let given = unsafe { event.as_ref() }.copied();
         if let Some(result) = epoll::control(epoll, operation, fd, given) {
             return result;
@@ -324,7 +325,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
 }
 
 /// # Safety
-/// The list is the program's, for `count` events.
+/// `events` is the program's list with room for `count` events.
 unsafe fn wait_for_events(
     epoll: c_int,
     events: *mut epoll_event,
@@ -336,7 +337,7 @@ unsafe fn wait_for_events(
         return None;
     }
     let count = usize::try_from(count).ok()?;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: not an impossible address, so the caller guarantees room for `count` events.
     let events = unsafe { std::slice::from_raw_parts_mut(events, count) };
     epoll::wait(epoll, events, timeout, &mut |events, timeout| {
         let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
@@ -405,7 +406,7 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: NULL or the program's own.
+    // SAFETY: NULL, or a possible address, so the program passes a valid time.
     let limit = if is_wrong(timeout) { None } else { unsafe { timeout.as_ref() } };
     if is_wrong(timeout) || is_wrong(mask) || !limit.is_none_or(is_time) {
         return next!(epoll_pwait2(

@@ -1,8 +1,7 @@
-//! Sockets that go from one process to another over a Unix socket (`SCM_RIGHTS`, unix(7)).
+//! Sockets that one process passes to another over a Unix socket (`SCM_RIGHTS`, unix(7)).
 //!
 //! # Safety
-//! Headers are the program's, as its calls guarantee; their control data is walked by the C
-//! library's macros.
+//! The program guarantees that headers are valid. The C library's macros walk their control data.
 #![allow(unsafe_code)]
 
 use libc::{c_int, cmsghdr, msghdr};
@@ -15,8 +14,8 @@ use crate::link::Link;
 use crate::sockets::{self, Kind};
 use crate::{epoll, identity, mode, open, ways};
 
-/// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
-/// rings. One that does takes from there what has not been read ([`take`]).
+/// Has the sockets in a message fall back to TCP before it is sent, because the receiving process
+/// may not use rings. A receiver that does continues with their unread bytes ([`take`]).
 ///
 /// # Safety
 /// The header is the program's.
@@ -36,15 +35,15 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
             Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
         }
     };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable header with its control data.
     unsafe { for_each(message, leave) };
 }
 
-/// A message has been received. What we knew of the numbers of sockets in it is of others, which
-/// were closed behind our back.
+/// Takes over the sockets in a message that has been received. Table entries with their numbers are
+/// stale: those descriptors were closed unseen.
 ///
 /// # Safety
-/// The header is the program's, as the kernel has just filled it in.
+/// The header is the program's, and the kernel has just filled it in.
 pub(super) unsafe fn take(message: *const msghdr) {
     if mode::is_in_fallback() {
         return;
@@ -58,28 +57,28 @@ pub(super) unsafe fn take(message: *const msghdr) {
         handover::take_over(fd);
         check_stream(fd);
     };
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the kernel has just filled in the header and its control data.
     unsafe { for_each(message, take) };
 }
 
-/// Whether all of a message's control data is sound, and as `test` says.
+/// Returns whether all of a message's control data is well-formed and passes `test`.
 ///
 /// # Safety
 /// The header and its control data are readable.
 pub(super) unsafe fn all(message: *const msghdr, test: impl Fn(&cmsghdr) -> bool) -> bool {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable header.
     let len = unsafe { message.read() }.msg_controllen;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable header.
     let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
     let first = control as usize;
     while !control.is_null() {
-        // SAFETY: within the control data, as the macro has found it.
+        // SAFETY: the macro returns only headers inside the control data.
         let header = unsafe { control.read_unaligned() };
         let room = len - (control as usize - first);
         if !(size_of::<cmsghdr>()..=room).contains(&header.cmsg_len) || !test(&header) {
             return false;
         }
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the header is inside the control data, and its length has been checked.
         control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
     true
@@ -88,25 +87,25 @@ pub(super) unsafe fn all(message: *const msghdr, test: impl Fn(&cmsghdr) -> bool
 /// # Safety
 /// The header and its control data are readable.
 unsafe fn for_each(message: *const msghdr, act: impl Fn(c_int)) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a readable header.
     let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !control.is_null() {
-        // SAFETY: within the control data, as the macro has found it.
+        // SAFETY: the macro returns only headers inside the control data.
         let header = unsafe { control.read_unaligned() };
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: the data of a header within the control data.
+            // SAFETY: computes an address behind a header of the control data.
             let data = unsafe { libc::CMSG_DATA(control) };
-            // SAFETY: the size of a header without data.
+            // SAFETY: computes a size from a constant.
             let empty = unsafe { libc::CMSG_LEN(0) } as usize;
             let count = header.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
             for index in 0..count {
-                // SAFETY: the header says how many there are.
+                // SAFETY: the header's length covers `count` descriptors.
                 let place = unsafe { data.cast::<c_int>().add(index) };
-                // SAFETY: the header says how many there are; they need not be aligned.
+                // SAFETY: the header's length covers `count` descriptors, read unaligned.
                 act(unsafe { place.read_unaligned() });
             }
         }
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees readable control data.
         control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
 }

@@ -1,12 +1,12 @@
-//! `liburing`, which makes its system calls by hand: it gets the answer that `io_uring_setup(2)`
-//! gets.
+//! Hooks of `liburing`, which makes its system calls by hand: it gets the same answer as a caller
+//! of `io_uring_setup(2)`.
 //!
-//! These names are liburing's, not the C library's. A program that has functions of its own by
-//! these names uses those.
+//! These names are liburing's, not the C library's. A program with its own functions of these names
+//! uses those.
 //!
 //! # Safety
-//! Each function has the signature of liburing's that it stands in front of, and hands its
-//! arguments on as they are.
+//! Each function has the signature of the liburing function that it interposes, and passes its
+//! arguments on unchanged.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, c_void, size_t};
@@ -15,7 +15,7 @@ use weft_sys::NextFunction;
 
 use crate::ways::rings;
 
-/// Makes a ring by the next library's function of a name, unless there are to be none.
+/// Defines a hook that makes a ring by the next library's function, unless rings are refused.
 macro_rules! ring {
     ($name:ident, $c_name:literal, ($($argument:ident: $type:ty),*)) => {
         #[unsafe(no_mangle)]
@@ -26,9 +26,10 @@ macro_rules! ring {
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> c_int;
             static NEXT: NextFunction = NextFunction::new($c_name);
             let next = NEXT.address();
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+            // signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };
-            // SAFETY: the program's own arguments.
+            // SAFETY: passes on the program's own arguments.
             next.map_or(-Errno::NOSYS.raw_os_error(), |next| unsafe { next($($argument),*) })
         }
     };

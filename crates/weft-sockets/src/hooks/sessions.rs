@@ -1,8 +1,8 @@
-//! Functions of the C library that replace descriptors, or fork, inside themselves: done as the C
-//! library does them, by the hooks.
+//! Functions of the C library that replace descriptors, or fork, internally. These versions do the
+//! same through the hooks.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of.
+//! Each function has the signature of the C library function that it interposes.
 #![allow(unsafe_code)]
 
 use libc::{c_char, c_int, pid_t, termios, winsize};
@@ -13,10 +13,10 @@ use crate::errno;
 /// The device number of `/dev/null`.
 const NULL_DEVICE: (u32, u32) = (1, 3);
 
-/// Closes a descriptor, and fails with the error of before.
+/// Closes a descriptor, and returns -1 with the earlier error.
 fn give_up(fd: c_int) -> c_int {
     let before = errno::get();
-    // SAFETY: a descriptor of the caller's own.
+    // SAFETY: `close` takes no pointer; the descriptor is the caller's own.
     unsafe { libc::close(fd) };
     errno::set_raw(before);
     -1
@@ -24,14 +24,14 @@ fn give_up(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
-    // SAFETY: the program's own wish.
+    // SAFETY: the program has asked for a fork.
     match unsafe { libc::fork() } {
         -1 => return -1,
         0 => {}
-        // SAFETY: the parent ends without its handlers, as the manual page says.
+        // SAFETY: the parent ends without running exit handlers, as daemon(3) says.
         _ => unsafe { libc::_exit(0) },
     }
-    // SAFETY: no argument.
+    // SAFETY: `setsid` takes no arguments.
     if unsafe { libc::setsid() } == -1 {
         return -1;
     }
@@ -54,11 +54,11 @@ unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
         return give_up(null);
     }
     for fd in libc::STDIN_FILENO..=libc::STDERR_FILENO {
-        // SAFETY: a descriptor just opened.
+        // SAFETY: `dup2` takes no pointer.
         unsafe { libc::dup2(null, fd) };
     }
     if null > libc::STDERR_FILENO {
-        // SAFETY: a descriptor just opened.
+        // SAFETY: `close` takes no pointer; the descriptor was opened above.
         unsafe { libc::close(null) };
     }
     0
@@ -66,18 +66,18 @@ unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn login_tty(fd: c_int) -> c_int {
-    // SAFETY: no argument.
+    // SAFETY: `setsid` takes no arguments.
     unsafe { libc::setsid() };
-    // SAFETY: the program's own descriptor.
+    // SAFETY: TIOCSCTTY takes no pointer.
     if unsafe { libc::ioctl(fd, libc::TIOCSCTTY, 0) } == -1 {
         return -1;
     }
     for copy in libc::STDIN_FILENO..=libc::STDERR_FILENO {
-        // SAFETY: the program's own descriptor.
+        // SAFETY: `dup2` takes no pointer.
         while unsafe { libc::dup2(fd, copy) } == -1 && errno::last() == Errno::BUSY {}
     }
     if fd > libc::STDERR_FILENO {
-        // SAFETY: the program's own descriptor.
+        // SAFETY: `close` takes no pointer; the program hands over the descriptor.
         unsafe { libc::close(fd) };
     }
     0
@@ -91,30 +91,30 @@ unsafe extern "C-unwind" fn forkpty(
     size: *const winsize,
 ) -> pid_t {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: the program's own arguments, and places for two descriptors.
+    // SAFETY: the program's own arguments, and two local variables for the descriptors.
     if unsafe { libc::openpty(&raw mut ours, &raw mut theirs, name, modes, size) } == -1 {
         return -1;
     }
-    // SAFETY: the program's own wish.
+    // SAFETY: the program has asked for a fork.
     match unsafe { libc::fork() } {
         -1 => {
             give_up(ours);
             give_up(theirs)
         }
         0 => {
-            // SAFETY: a descriptor just opened.
+            // SAFETY: `close` takes no pointer; the descriptor was opened above.
             unsafe { libc::close(ours) };
-            // SAFETY: a descriptor just opened.
+            // SAFETY: `login_tty` takes no pointer; the descriptor was opened above.
             if unsafe { login_tty(theirs) } != 0 {
-                // SAFETY: the child cannot go on.
+                // SAFETY: the child ends without running the parent's exit handlers.
                 unsafe { libc::_exit(1) };
             }
             0
         }
         child => {
-            // SAFETY: the program's place.
+            // SAFETY: the program passes a valid place for the descriptor.
             unsafe { master.write(ours) };
-            // SAFETY: a descriptor just opened.
+            // SAFETY: `close` takes no pointer; the descriptor was opened above.
             unsafe { libc::close(theirs) };
             child
         }

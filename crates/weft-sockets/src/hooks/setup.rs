@@ -1,8 +1,8 @@
-//! Making, connecting and accepting sockets.
+//! Hooks of the calls that create, connect and accept sockets.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged.
 #![allow(unsafe_code)]
 
 use libc::{c_int, sockaddr, socklen_t};
@@ -48,12 +48,13 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         install(&opening, fd, ours);
         check_stream(fd);
     } else if open::knows(fd) {
-        open::forget(fd); // Closed behind our back.
+        open::forget(fd); // An earlier file of this number was closed unseen.
     }
     fd
 }
 
-/// `fd`, just opened, is a socket of ours. One that a child may have got uncounted is the kernel's.
+/// Records the new socket `fd`. If a child may have inherited it uncounted it stays with the
+/// kernel.
 fn install(opening: &Opening, fd: c_int, kind: Kind) {
     open::install(fd, kind);
     if opening.is_beside_birth(|| stays_open(fd))
@@ -66,14 +67,15 @@ fn install(opening: &Opening, fd: c_int, kind: Kind) {
     }
 }
 
-/// Whether an address is of no family: `connect(2)` dissolves a connection then.
+/// Returns whether an address has the family `AF_UNSPEC`, with which `connect(2)` dissolves a
+/// connection.
 ///
 /// # Safety
 /// The address is the program's.
 unsafe fn is_no_address(address: *const sockaddr, len: socklen_t) -> bool {
     len as usize >= size_of::<libc::sa_family_t>()
         && !is_nowhere(address)
-        // SAFETY: an address begins with its family.
+        // SAFETY: `len` covers the family, with which an address begins.
         && i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() })
             == libc::AF_UNSPEC
 }
@@ -81,15 +83,15 @@ unsafe fn is_no_address(address: *const sockaddr, len: socklen_t) -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if sockets::knows(fd) {
-        // The peer looks for the offer as soon as the connection stands.
+        // The peer looks for the offer as soon as the connection is established.
         let before = errno::get();
         if !shared_files::is_registry_open() {
-            let _ = (shared_files::registry(), identity::program()); // Takes long.
+            let _ = (shared_files::registry(), identity::program()); // Slow the first time.
         }
         errno::set_raw(before);
         // SAFETY: the program's own address.
         if unsafe { is_no_address(address, len) } {
-            // The kernel drops what has not been read. Other processes may have the socket, too.
+            // The kernel drops unread data. Other processes may have the socket, too.
             leave::one(fd, Reason::Ended);
         }
     }
@@ -116,7 +118,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         if result == 0 && unsafe { is_no_address(address, len) } {
             let is_alone = stream.end().is_none_or(End::is_sole_holder);
             stream.dissolved();
-            // Another process would not be known to hold the next connection.
+            // The next connection would not know that another process holds it, too.
             let next = if is_alone { Stream::fresh() } else { Stream::kernels() };
             sockets::replace(&held, Kind::Stream(next));
             check_stream(fd);
@@ -166,7 +168,7 @@ unsafe extern "C-unwind" fn accept4(
     take(fd, accepted, &opening)
 }
 
-/// Calls by hand are seen from here on: by any socket a connection may come.
+/// Has calls by hand seen from here on, because connections may arrive through any socket.
 fn watch_calls() {
     if !identity::is_borrowed() {
         let before = errno::get();
@@ -191,7 +193,7 @@ unsafe extern "C-unwind" fn socketpair(
     made
 }
 
-/// What `accept` of a listening socket has returned.
+/// Takes over a socket that `accept` has returned.
 fn take(listener: c_int, fd: c_int, opening: &Opening) -> c_int {
     if fd < 0 || !mode::enabled() || identity::is_borrowed() {
         return fd;
@@ -217,7 +219,7 @@ fn take(listener: c_int, fd: c_int, opening: &Opening) -> c_int {
             install(opening, fd, Kind::Stream(stream));
             check_stream(fd);
         }
-        None => open::forget(fd), // Closed behind our back, if it was ours.
+        None => open::forget(fd), // An earlier file of this number was closed unseen.
     }
     errno::set_raw(before);
     fd
@@ -232,7 +234,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     } else if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        datagram.leave(Why::Shutdown); // What that means is the kernel's to say.
+        datagram.leave(Why::Shutdown); // The kernel implements the shutdown.
     }
     next!(shutdown(fd: c_int, how: c_int) -> c_int)
 }

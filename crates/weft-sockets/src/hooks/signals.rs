@@ -1,16 +1,16 @@
-//! Handlers and masks of signals.
+//! Hooks of the calls that set handlers and masks of signals.
 //!
-//! A handler may call whatever the hooks stand in front of, also where it has interrupted a hook
-//! that holds a lock. So the kernel gets a handler of ours ([`handle`]), which calls the program's,
-//! and puts that off until the interrupted thread has left its sections ([`weft_sys::Section`]).
-//! The program sees its own handlers alone. Those for faults stay as they are: a fault cannot
-//! be put off. What is known of handlers is asked anew when one is set. `SIGSYS` is the kernel's
-//! way to report calls by hand ([`crate::by_hand::signals`]), and no set of signals holds it off.
+//! A handler may call any hooked function, even after it has interrupted a hook that holds a lock.
+//! So the kernel gets Weft's handler ([`handle`]), which calls the program's, but defers it until
+//! the interrupted thread has left its critical sections ([`weft_sys::Section`]). The program sees
+//! only its own handlers. Handlers of faults are installed as they are, because a fault cannot be
+//! deferred. The cached flags of handlers are invalidated when one is set. `SIGSYS` reports calls
+//! by hand ([`crate::by_hand::signals`]), so no mask blocks it.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on, with the program's handler replaced by [`handle`], which has the signature of all
-//! handlers and calls it as the program has asked.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on, with the program's handler replaced by [`handle`]. That has the signature of all
+//! handlers, and calls the program's handler as the program has requested.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,31 +26,32 @@ use crate::limits::SIGNALS_MAX;
 use crate::next::next;
 use crate::{errno, handlers, identity};
 
-/// The program's handlers, with the flags below. One that the program has taken back stays: another
-/// thread may be about to call it.
+/// The program's handlers, with the flags below. A handler that the program has removed stays here,
+/// because another thread may be about to call it.
 static HANDLERS: [AtomicU64; SIGNALS_MAX] = [const { AtomicU64::new(0) }; SIGNALS_MAX];
-/// It was set with `SA_SIGINFO`.
+/// The handler was set with `SA_SIGINFO`.
 const TAKES_INFO: u64 = 1 << 63;
-/// It was set with `SA_RESETHAND`, which the kernel does not know: a handler that is put off
-/// would be gone when its signal comes again.
+/// The handler was set with `SA_RESETHAND`. The kernel does not get this flag: it would drop a
+/// handler that has only been deferred.
 const IS_ONCE: u64 = 1 << 62;
-/// It was set with `SA_RESTART`.
+/// The handler was set with `SA_RESTART`.
 const RESTARTS: u64 = 1 << 61;
 const FLAGS: u64 = TAKES_INFO | IS_ONCE | RESTARTS;
 
-/// Signals for which `signal(3)` does not set it, a bit each: `siginterrupt(3)` has turned it off.
+/// Signals for which `signal(3)` does not set `SA_RESTART`, because `siginterrupt(3)` has turned it
+/// off; one bit each.
 static INTERRUPT: AtomicU64 = AtomicU64::new(0);
 
-/// One handler at a time is set.
+/// Serialises the setting of handlers.
 static SETTING: SignalLock<()> = SignalLock::new(());
 
-/// What the kernel calls.
+/// The handler that the kernel calls.
 unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
     let kept = programs(signal);
-    // SAFETY: the kernel has filled it in for a handler with `SA_SIGINFO`.
+    // SAFETY: this handler is installed with `SA_SIGINFO`, so the kernel passes a valid structure.
     let known = (kept & TAKES_INFO != 0).then(|| unsafe { &*info });
-    // SAFETY: the kernel's arguments, of a signal that is no fault.
+    // SAFETY: these are the kernel's arguments, and `place` installs this handler for no fault.
     if unsafe { weft_sys::defer(signal, known, context.cast()) } {
         return;
     }
@@ -61,10 +62,11 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
         handlers::changed();
         errno::set_raw(before);
     }
-    // SAFETY: NULL is `None`; the convention for calls lets a function be given more than it takes.
+    // SAFETY: NULL becomes `None`; the calling convention allows more arguments than a function
+    // takes.
     let handler = unsafe { std::mem::transmute::<usize, Option<Handler>>(address(kept)) };
     if let Some(handler) = handler {
-        // SAFETY: the program has set it for this signal.
+        // SAFETY: the program has installed this function for this signal.
         unsafe { handler(signal, info, context) };
     }
 }
@@ -73,7 +75,7 @@ fn ours() -> sighandler_t {
     handle as unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) as sighandler_t
 }
 
-/// What is kept of a signal's handler, which the kernel may have ours for.
+/// Returns the program's handler of a signal with its flags.
 fn programs(signal: c_int) -> u64 {
     let kept = usize::try_from(signal).ok().and_then(|index| HANDLERS.get(index));
     kept.map_or(0, |kept| kept.load(Ordering::Acquire))
@@ -83,11 +85,11 @@ fn address(kept: u64) -> sighandler_t {
     (kept & !FLAGS) as sighandler_t
 }
 
-/// Where a handler is to be kept; `None`: the kernel is to have it as it is.
+/// Returns where to keep a handler. `None`: the kernel gets the handler unchanged.
 fn place(signal: c_int, handler: sighandler_t) -> Option<&'static AtomicU64> {
     const SIG_HOLD: sighandler_t = 2;
     let is_none = matches!(handler, libc::SIG_DFL | libc::SIG_IGN | libc::SIG_ERR | SIG_HOLD);
-    // A child that borrows the memory must not change what is its parent's.
+    // A child that borrows the memory (vfork) must not change its parent's entries.
     let stays = is_none
         || handler == ours()
         || handler as u64 & FLAGS != 0
@@ -96,8 +98,8 @@ fn place(signal: c_int, handler: sighandler_t) -> Option<&'static AtomicU64> {
     usize::try_from(signal).ok().filter(|_| !stays).and_then(|index| HANDLERS.get(index))
 }
 
-/// Sets a handler by `set`, which is given the one for the kernel, and returns its result and
-/// whether it has failed. Returns what was kept before, and the result.
+/// Sets a handler by `set`, which gets the handler for the kernel and returns the call's result and
+/// whether it has failed. Returns the earlier entry, and the result.
 fn replace<R>(
     signal: c_int,
     handler: sighandler_t,
@@ -132,9 +134,9 @@ unsafe extern "C-unwind" fn sigaction(
             signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction
         ) -> c_int)
     };
-    // SAFETY: NULL or the program's own, or a copy of that.
+    // SAFETY: each is NULL, the program's own action, or a local copy.
     let call = |action| unsafe { signals::set_action(signal, action, old, set) };
-    // SAFETY: NULL or the program's own.
+    // SAFETY: the program passes NULL or a valid action.
     let (before, done) = match unsafe { action.as_ref() } {
         None => (programs(signal), call(action)),
         Some(&(mut action)) => {
@@ -152,7 +154,7 @@ unsafe extern "C-unwind" fn sigaction(
             })
         }
     };
-    // SAFETY: NULL or the program's own.
+    // SAFETY: the program passes NULL or a valid place.
     if let Some(old) = unsafe { old.as_mut() }
         && done == 0
         && old.sa_sigaction == ours()
@@ -185,10 +187,10 @@ unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_
     done
 }
 
-/// A function of the next library's that sets a handler in the manner of `signal(2)`.
+/// A function of the next library that sets a handler like `signal(2)`.
 struct Setter {
     next: NextFunction,
-    /// Whether it has calls made again.
+    /// Whether its handlers restart interrupted calls.
     restarts: bool,
 }
 
@@ -197,13 +199,14 @@ static SIGNAL: Setter = Setter { next: NextFunction::new(c"signal"), restarts: t
 impl Setter {
     fn set(&self, signal: c_int, handler: sighandler_t) -> sighandler_t {
         type Set = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
-        // SAFETY: NULL is `None`, and what is found by these names has this signature.
+        // SAFETY: NULL becomes `None`, and the C library's functions of these names have this
+        // signature.
         let next = unsafe { std::mem::transmute::<*mut c_void, Option<Set>>(self.next.address()) };
-        // SAFETY: the program's own arguments, or ours in the place of its handler.
+        // SAFETY: the handler is the program's or Weft's own.
         next.map_or(libc::SIG_ERR, |next| unsafe { next(signal, handler) })
     }
 
-    /// The same for a handler of the program's.
+    /// Sets a handler of the program's.
     fn replace(&self, signal: c_int, handler: sighandler_t) -> sighandler_t {
         if signal == libc::SIGSYS {
             return set_simply(signal, handler, libc::SA_RESTART);
@@ -233,12 +236,12 @@ set!(bsd_signal, c"bsd_signal", true);
 set!(ssignal, c"ssignal", true);
 set!(sigset, c"sigset", false);
 
-/// Sets a handler for one signal, which another one may interrupt, as `sysv_signal(3)` does.
+/// Sets a handler for one delivery, during which the signal is not blocked, like `sysv_signal(3)`.
 fn set_once(signal: c_int, handler: sighandler_t) -> sighandler_t {
     set_simply(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
 }
 
-/// Sets a handler with flags alone.
+/// Sets a handler with the given flags and an empty mask.
 fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     if handler == libc::SIG_ERR {
         errno::set(Errno::INVAL);
@@ -249,7 +252,7 @@ fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_
     action.sa_sigaction = handler;
     action.sa_flags = flags;
     let mut old = action;
-    // SAFETY: both are local variables, and the handler is the program's own.
+    // SAFETY: both actions are local variables, and the handler is the program's own.
     let done = unsafe { sigaction(signal, &raw const action, &raw mut old) };
     if done < 0 { libc::SIG_ERR } else { old.sa_sigaction }
 }
@@ -264,7 +267,7 @@ unsafe extern "C-unwind" fn __sysv_signal(signal: c_int, handler: sighandler_t) 
     set_once(signal, handler)
 }
 
-/// Changes the calling thread's mask by the next library's function of a name.
+/// Defines a hook that changes the calling thread's mask by the next library's function.
 macro_rules! change_mask {
     ($name:ident) => {
         #[unsafe(no_mangle)]
@@ -299,15 +302,15 @@ unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(
     next!(pthread_attr_setsigmask_np(attributes: *mut c_void, set: *const sigset_t) -> c_int)
 }
 
-/// `SIGSYS` in the sets of the BSD functions, which have a bit for each of the first 32 signals.
-const REPORT: c_int = 1 << (libc::SIGSYS - 1);
+/// `SIGSYS` in the masks of the BSD functions, which have one bit for each of the first 32 signals.
+const SIGSYS_BIT: c_int = 1 << (libc::SIGSYS - 1);
 
-/// A mask as a word, in the manner of BSD.
+/// Defines a hook of a BSD function that takes a mask as a word.
 macro_rules! mask {
     ($name:ident) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(mask: c_int) -> c_int {
-            let mask = mask & !REPORT;
+            let mask = mask & !SIGSYS_BIT;
             next!($name(mask: c_int) -> c_int)
         }
     };

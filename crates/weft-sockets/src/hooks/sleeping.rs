@@ -1,9 +1,9 @@
-//! Sleeping for a time, or until a signal: a thread that is asked to arm itself
-//! ([`crate::by_hand`]) sleeps on.
+//! Hooks of the calls that sleep for a time, or until a signal. A thread continues to sleep after
+//! the signal that asks it to arm itself ([`crate::by_hand`]).
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. Times are the program's, as its calls guarantee.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. Times are the program's, as its calls guarantee.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, clockid_t, sem_t, siginfo_t, sigset_t, timespec};
@@ -23,7 +23,7 @@ unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut timespec
         let slept = next!(nanosleep(time: *const timespec, place: *mut timespec) -> c_int);
         if slept != 0 && errno::last() == Errno::INTR {
             if !rest.is_null() {
-                // SAFETY: the program's own.
+                // SAFETY: not NULL, so the program passes a valid place.
                 unsafe { rest.write(left) };
             }
             time = place;
@@ -32,7 +32,8 @@ unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut timespec
     })
 }
 
-/// Returns -1 for a signal, and less for other errors, instead of setting `errno`.
+/// Unlike `nanosleep` it returns -1 for a signal, and less for other errors, and does not set
+/// `errno`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn thrd_sleep(time: *const timespec, rest: *mut timespec) -> c_int {
     // SAFETY: plain data, for which zero is valid.
@@ -42,7 +43,7 @@ unsafe extern "C-unwind" fn thrd_sleep(time: *const timespec, rest: *mut timespe
         let before = Interruptions::up_to_now();
         let slept = next!(thrd_sleep(time: *const timespec, place: *mut timespec) -> c_int);
         if slept == -1 && !rest.is_null() {
-            // SAFETY: the program's own.
+            // SAFETY: not NULL, so the program passes a valid place.
             unsafe { rest.write(left) };
         }
         if slept != -1 || !before.are_ours_alone() {
@@ -75,7 +76,7 @@ unsafe extern "C-unwind" fn sleep(seconds: c_uint) -> c_uint {
     }
 }
 
-/// Returns its error instead of setting `errno`.
+/// Unlike `nanosleep` it returns its error and does not set `errno`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn clock_nanosleep(
     clock: clockid_t,
@@ -94,7 +95,7 @@ unsafe extern "C-unwind" fn clock_nanosleep(
         let is_duration = flags & libc::TIMER_ABSTIME == 0;
         if failed == libc::EINTR && is_duration {
             if !rest.is_null() {
-                // SAFETY: the program's own.
+                // SAFETY: not NULL, so the program passes a valid place.
                 unsafe { rest.write(left) };
             }
             time = place;
@@ -121,7 +122,7 @@ unsafe extern "C-unwind" fn sigtimedwait(
     info: *mut siginfo_t,
     limit: *const timespec,
 ) -> c_int {
-    // SAFETY: NULL or the program's own. The kernel refuses what is no time.
+    // SAFETY: the program passes NULL or a valid time. The kernel refuses a value out of range.
     let time = unsafe { limit.as_ref() }.filter(|&time| is_time(time));
     let (given, is_time) = (limit, time.is_some());
     go_on(time.map(|&time| nanoseconds(time)), |left| {

@@ -1,8 +1,10 @@
-//! Threads: each arms itself before the program's function begins.
+//! Hooks of the calls that create threads: each thread arms itself before the program's function
+//! begins.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are, but for the function, which is jumped to by one of ours.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on, except that the new thread starts in [`start`], which jumps to the program's
+//! function.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
@@ -12,16 +14,16 @@ use libc::{c_int, c_void, pthread_attr_t, size_t};
 use crate::by_hand::{signals, threads};
 use crate::next::next;
 
-/// What a thread is to run.
+/// What a new thread executes.
 struct Beginning {
     main: *const c_void,
     argument: *mut c_void,
-    /// Bytes of its stack; 0: not known.
+    /// The size of its stack in bytes; 0 if it is not known.
     stack: size_t,
-    holds_off: bool,
+    blocks_sigsys: bool,
 }
 
-/// What is in two registers when a function returns it.
+/// Two words that a function returns in registers.
 #[repr(C)]
 struct Main {
     main: *const c_void,
@@ -29,15 +31,15 @@ struct Main {
 }
 
 extern "C" fn begin(beginning: *mut Beginning) -> Main {
-    // SAFETY: made for this thread alone.
+    // SAFETY: `beginning` has made the box for this thread alone.
     let beginning = unsafe { Box::from_raw(beginning) };
-    let Beginning { main, argument, stack, holds_off } = *beginning;
+    let Beginning { main, argument, stack, blocks_sigsys } = *beginning;
     let here = 0_usize;
-    threads::begun((&raw const here) as usize, stack, holds_off);
+    threads::begun((&raw const here) as usize, stack, blocks_sigsys);
     Main { main, argument }
 }
 
-/// Where a thread begins. It leaves nothing on the stack.
+/// The entry point of a thread. It leaves nothing on the stack.
 #[unsafe(naked)]
 extern "C" fn start() {
     naked_asm!(
@@ -54,25 +56,25 @@ unsafe extern "C" {
     fn pthread_getattr_default_np(attributes: *mut pthread_attr_t) -> c_int;
 }
 
-/// Bytes of the stack that a thread with these attributes gets.
+/// Returns the stack size in bytes of a thread with these attributes.
 fn stack_of(attributes: *const pthread_attr_t) -> size_t {
     let mut len = 0;
     // SAFETY: plain data, for which zero is valid.
     let mut default: pthread_attr_t = unsafe { std::mem::zeroed() };
     let mut from = attributes;
     if from.is_null() {
-        // SAFETY: the place is a local variable.
+        // SAFETY: the attributes go to a local variable.
         if unsafe { pthread_getattr_default_np(&raw mut default) } != 0 {
             return 0;
         }
         from = &raw const default;
     }
-    // SAFETY: attributes of the program's or of the C library's.
+    // SAFETY: the attributes are the program's, or the C library has just filled them in.
     if unsafe { libc::pthread_attr_getstacksize(from, &raw mut len) } != 0 {
         len = 0;
     }
     if attributes.is_null() {
-        // SAFETY: filled above.
+        // SAFETY: `pthread_getattr_default_np` has initialised it.
         unsafe { libc::pthread_attr_destroy(&raw mut default) };
     }
     len
@@ -83,13 +85,13 @@ fn beginning(
     argument: *mut c_void,
     attributes: *const pthread_attr_t,
 ) -> *mut Beginning {
-    let (stack, holds_off) = (stack_of(attributes), signals::holds_off());
-    Box::into_raw(Box::new(Beginning { main, argument, stack, holds_off }))
+    let (stack, blocks_sigsys) = (stack_of(attributes), signals::blocks_sigsys());
+    Box::into_raw(Box::new(Beginning { main, argument, stack, blocks_sigsys }))
 }
 
-/// There is no thread after all.
+/// Frees the state of a thread that could not be created.
 fn forget(beginning: *mut Beginning) {
-    // SAFETY: made above, and nobody has got it.
+    // SAFETY: `beginning` has made the box, and no thread has got it.
     drop(unsafe { Box::from_raw(beginning) });
 }
 

@@ -1,7 +1,9 @@
-//! `sendfile(2)` and `splice(2)`: the kernel cannot reach the rings, so the bytes are copied.
+//! Hooks of `sendfile(2)` and `splice(2)`. The kernel cannot access the rings, so the bytes are
+//! copied.
 //!
 //! # Safety
-//! As for the other hooks; places for offsets are the program's.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. The program guarantees that places for offsets are valid.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -28,19 +30,19 @@ use crate::ways::leave;
 /// Bytes that are copied at once.
 const PIECE: usize = 64 << 10;
 
-/// Whether bytes to be sent on the socket go through the rings, or are to be counted. The kernel
-/// refuses a file that is open for appending (do_splice_direct).
+/// Returns whether bytes to be sent on the socket go through the rings, or have to be counted. The
+/// kernel refuses a socket with `O_APPEND` (do_splice_direct).
 fn is_ours_out(stream: &Stream, fd: c_int) -> bool {
     !matches!(stream.by(fd), By::Kernel)
         && !file_flags(Descriptor::of(fd).as_fd()).is_ok_and(|flags| flags.contains(OFlags::APPEND))
 }
 
-/// What `sendfile(2)` says of a file that has no places.
+/// Returns the error of `sendfile(2)` for a file that cannot seek.
 fn seekable(errno: Errno) -> Errno {
     if errno == Errno::BADF { errno } else { Errno::INVAL }
 }
 
-/// Sends up to `len` bytes of a file, from its own offset or from the one given.
+/// Sends up to `len` bytes of a file, from its own offset or from the given one.
 fn send_file(
     stream: &Stream,
     out: c_int,
@@ -53,7 +55,7 @@ fn send_file(
     }
     let mut at = match &offset {
         Some(offset) => {
-            file_flags(Descriptor::of(file))?; // Whether it is open.
+            file_flags(Descriptor::of(file))?; // Fails unless the file is open.
             u64::try_from(**offset).map_err(|_| Errno::INVAL)?
         }
         None => seek(Descriptor::of(file), 0, libc::SEEK_CUR).map_err(seekable)?,
@@ -91,17 +93,17 @@ fn send_file(
     Ok(done)
 }
 
-/// Whether what `read` says of a file is what `sendfile` does: not of devices and the files of
+/// Returns whether `read` and `sendfile` treat a file alike. They do not for devices and files of
 /// `/proc`, some of which the kernel refuses to send.
 fn can_be_copied(file: c_int) -> bool {
     if file < 0 {
-        return true; // The program learns that before anything is copied.
+        return true; // `send_file` reports the error before it copies anything.
     }
     let Ok((kind, size)) = type_and_size(Descriptor::of(file)) else { return true };
     kind == FileType::RegularFile && size > 0
 }
 
-/// `sendfile(2)` to a socket of ours. `None`: the kernel is to do it.
+/// Executes `sendfile(2)` to a known socket. `None`: the kernel is to do it.
 ///
 /// # Safety
 /// `offset` is NULL or the program's place.
@@ -115,7 +117,7 @@ unsafe fn sendfile_to(out: c_int, file: c_int, offset: *mut off_t, len: size_t) 
         leave::one(out, Reason::ByHand);
         return None;
     }
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees NULL or a valid place.
     let offset = unsafe { offset.as_mut() };
     Some(errno::count(send_file(stream, out, file, offset, len)))
 }
@@ -158,11 +160,11 @@ unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     let ours = if len == 0 || !(sockets::knows(from) || sockets::knows(to)) {
-        None // Nothing is moved, whatever they are.
+        None // Nothing is to be moved.
     } else if from_offset.is_null() && to_offset.is_null() {
         splice_copy(from, to, len, flags)
     } else {
-        None // The kernel refuses an offset of a socket.
+        None // The kernel refuses an offset here.
     };
     ours.map_or_else(
         || {
@@ -175,9 +177,9 @@ unsafe extern "C-unwind" fn splice(
     )
 }
 
-/// From a socket of ours into a pipe or from a pipe into one. `None`: the kernel is to do it.
+/// Moves bytes between a known socket and a pipe. `None`: the kernel is to do it.
 ///
-/// `SPLICE_F_NONBLOCK` is about the pipe; whether the socket waits is its own flag's to say
+/// `SPLICE_F_NONBLOCK` applies to the pipe; the socket's own flag decides whether the socket blocks
 /// (tcp_splice_read, splice_to_socket).
 fn splice_copy(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<Result<usize, Errno>> {
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
@@ -196,7 +198,7 @@ fn splice_copy(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<Res
     is_ours_out(stream, to).then(|| splice_in(stream, from, to, len, nonblocking))
 }
 
-/// Takes no more from the socket than the pipe has room for.
+/// Moves bytes from the socket into a pipe, no more than the pipe has room for.
 fn splice_out(
     stream: &Stream,
     socket: c_int,
@@ -210,7 +212,7 @@ fn splice_out(
     let mut done = 0;
     let mut flags = 0;
     while done < len {
-        // What has come is handed on before anything is waited for.
+        // Bytes that have come are delivered before the call blocks.
         match wait_for_pipe(pipe, PollFlags::OUT, at_once || done > 0) {
             Err(_) if done > 0 => break,
             waited => waited?,
@@ -231,7 +233,7 @@ fn splice_out(
             match rustix::io::write(Descriptor::of(pipe), &piece[written..received]) {
                 Ok(more) => written += more,
                 Err(Errno::INTR) => {}
-                // Another writer has taken the room.
+                // Another writer has taken the pipe's room.
                 Err(Errno::AGAIN) => drop(wait_for_pipe(pipe, PollFlags::OUT, false)),
                 Err(errno) => return Err(errno),
             }
@@ -242,8 +244,8 @@ fn splice_out(
     Ok(done)
 }
 
-/// Bytes that a pipe which can be written to takes without waiting: all of an empty one, and a page
-/// at least of any other, whatever its size.
+/// Returns how many bytes a writable pipe takes without blocking: its whole size if it is empty,
+/// otherwise at least a page.
 fn room_in(pipe: c_int) -> usize {
     const PAGE: usize = 4_096;
     match (
@@ -255,7 +257,7 @@ fn room_in(pipe: c_int) -> usize {
     }
 }
 
-/// Takes from the pipe what the socket takes, and leaves the rest in the pipe.
+/// Moves bytes from a pipe to the socket, and leaves in the pipe what the socket does not take.
 fn splice_in(
     stream: &Stream,
     pipe: c_int,
@@ -279,18 +281,18 @@ fn splice_in(
     Ok(done)
 }
 
-/// Moves bytes from a pipe that has some. `None`: there was no room, but there is now.
+/// Moves bytes from a pipe that has some. `None`: there was no room in the ring, but there is now.
 fn splice_piece(
     stream: &Stream,
     pipe: c_int,
     socket: c_int,
     len: usize,
 ) -> Result<Option<usize>, Errno> {
-    // A socket that takes nothing more must not cost the pipe anything.
+    // Errors of the socket come first, while the pipe still has its bytes.
     send_some(stream, socket, &mut [])?;
     let room = match stream.by(socket) {
         By::End(end) if end.carrier_out() == Carrier::Memory => end.room(),
-        // What the kernel's socket takes is not known before it has taken it.
+        // How much the kernel's socket takes is only known afterwards.
         _ => return splice_peeked(stream, pipe, socket, len).map(Some),
     };
     if room == 0 {
@@ -305,7 +307,8 @@ fn splice_piece(
     while sent < read {
         match send_some(stream, socket, &mut piece[sent..read]) {
             Ok(more) => sent += more,
-            // Another thread has taken the room. What is out of the pipe waits for more.
+            // Another thread has taken the room. The bytes are out of the pipe, so wait for more
+            // room.
             Err(Errno::AGAIN | Errno::INTR) => drop(stream.wait_for_room(socket)),
             Err(errno) => return Err(errno),
         }
@@ -313,7 +316,7 @@ fn splice_piece(
     Ok(Some(sent))
 }
 
-/// Sends bytes that are the caller's.
+/// Sends bytes of the caller's own buffer.
 fn send_some(stream: &Stream, socket: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
     let mut slices = [IoSliceMut::new(bytes)];
     let buffers = Buffers::of(&mut slices);
@@ -322,22 +325,22 @@ fn send_some(stream: &Stream, socket: c_int, bytes: &mut [u8]) -> Result<usize, 
         .unwrap_or_else(|| buffers.send(Descriptor::of(socket).as_fd(), 0))
 }
 
-/// Sends what a pipe holds from a copy of the pipe (`tee(2)`), so that what the socket does not
-/// take is still in the pipe.
+/// Sends a copy of the pipe's bytes (`tee(2)`), so that bytes which the socket does not take are
+/// still in the pipe.
 fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Result<usize, Errno> {
     let copy = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
     let (from, to) = copy.map_err(|_| Errno::NOMEM)?;
     let copied = rustix::pipe::tee(Descriptor::of(pipe), &to, len, SpliceFlags::NONBLOCK)?;
     let mut piece = vec![0_u8; copied];
     if copied == 0 {
-        return Ok(0); // The end: nobody writes to the pipe any more.
+        return Ok(0); // EOF: the pipe has no writer any more.
     }
     let read = rustix::io::read(&from, &mut piece)?;
     let sent = send_some(stream, socket, &mut piece[..read])?;
     let mut gone = 0;
     while gone < sent {
         match rustix::io::read(Descriptor::of(pipe), &mut piece[gone..sent]) {
-            Ok(0) => break, // Another reader was quicker.
+            Ok(0) => break, // Another reader has taken the bytes.
             Ok(more) => gone += more,
             Err(Errno::INTR) => {}
             Err(_) => break,
@@ -346,7 +349,7 @@ fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Res
     Ok(sent)
 }
 
-/// Waits until a pipe is ready, or looks whether it is.
+/// Waits until a pipe is ready, or only checks it if `at_once`.
 fn wait_for_pipe(pipe: c_int, events: PollFlags, at_once: bool) -> Result<(), Errno> {
     let pipe = Descriptor::of(pipe);
     let mut set = [PollFd::new(&pipe, events)];
@@ -355,7 +358,7 @@ fn wait_for_pipe(pipe: c_int, events: PollFlags, at_once: bool) -> Result<(), Er
     if ready == 0 { Err(Errno::AGAIN) } else { Ok(()) }
 }
 
-/// What `splice(2)` says of a descriptor that is not a pipe's.
+/// Returns the error of `splice(2)` if a descriptor is not a pipe.
 fn check_pipe(fd: c_int) -> Result<(), Errno> {
     if fd < 0 {
         return Err(Errno::BADF);

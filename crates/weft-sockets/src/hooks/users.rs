@@ -1,12 +1,12 @@
-//! Becoming another user for good.
+//! Hooks of the calls by which a process becomes another user for good.
 //!
-//! The new user has no right to what the process shares with processes of the old one, and the
-//! kernel does not let it fetch their sockets any more. So connections go to TCP first. A process
-//! that changes its effective user alone may become the old one again, and keeps them.
+//! The new user has no access to the files that processes of the old user share, and the kernel
+//! does not let it duplicate their sockets any more. So connections fall back to TCP first. A
+//! process that changes only its effective user may change back, and keeps them.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged.
 #![allow(unsafe_code)]
 
 use libc::{c_int, uid_t};
@@ -16,10 +16,10 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::{errno, identity, mode, seccomp_fallback};
 
-/// No change, to the functions that take several users.
+/// The value for "no change" in the calls that take several user ids.
 const UNCHANGED: uid_t = uid_t::MAX;
 
-/// The process's real user is about to be this one.
+/// Has connections fall back before the process's real user changes.
 pub(crate) fn becoming(user: uid_t) {
     if user == UNCHANGED || user == getuid().as_raw() || !mode::enabled() {
         return;

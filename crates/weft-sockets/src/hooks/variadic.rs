@@ -1,10 +1,10 @@
-//! Variadic functions of C, which stable Rust cannot define.
+//! Variadic C functions, which stable Rust cannot define.
 //!
-//! They lay out their list of arguments as the ABI says (System V, AMD64, 3.5.7), and hand it by
-//! its address to a function that is not variadic, as C does.
+//! They lay out their argument list as the ABI says (System V, AMD64, 3.5.7), and pass its address
+//! to a function that is not variadic, as C does.
 
-/// Makes a variadic function that hands a `va_list` to another: the registers that may hold
-/// arguments are saved as the list says, those named by the function counted as used.
+/// Defines the body of a variadic function that passes a `va_list` to another function. It saves
+/// the argument registers in the list's layout; the bytes of named arguments count as used.
 macro_rules! variadic {
     ($used:literal, $list:literal, $target:path) => {
         naked_asm!(

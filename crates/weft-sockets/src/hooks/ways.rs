@@ -1,9 +1,9 @@
-//! Functions of the C library that the other hooks do not look at: namespaces, descriptors of other
-//! processes, and reading and writing with flags.
+//! Hooks of remaining functions: namespaces, descriptors of other processes, and reading and
+//! writing with flags.
 //!
 //! # Safety
-//! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, iovec, off_t, ssize_t};
@@ -43,8 +43,8 @@ unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint
     got
 }
 
-/// `preadv2(2)` and `pwritev2(2)` without a place in the file are `readv(2)` and `writev(2)`. With
-/// one they fail on a socket, as the kernel says.
+/// Defines hooks of `preadv2(2)` and `pwritev2(2)`. Without an offset they act like `readv(2)` and
+/// `writev(2)`; with an offset they fail on a socket, as in the kernel.
 macro_rules! at_offset {
     ($name:ident, $plain:path, $at_once:path) => {
         #[unsafe(no_mangle)]
@@ -77,7 +77,7 @@ macro_rules! at_offset {
     };
 }
 
-/// Flags that mean nothing to a socket.
+/// Flags that a socket ignores.
 const RWF_IGNORED: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC;
 
 at_offset!(preadv2, libc::readv, libc::recvmsg);

@@ -1,10 +1,9 @@
-//! The kernel of the product. Its calls on the data path are made where
-//! [`weft_sys::system_call`] makes them; those that stand for a call of the program's, which may
-//! sleep, are the C library's own functions.
+//! The real kernel. Calls on the data path use [`weft_sys::system_call`]. Calls that stand for a
+//! call of the program, and may sleep, use the C library's own functions.
 //!
 //! # Safety
-//! The C library's functions get the addresses and lengths of local variables, which live until
-//! they return.
+//! The C library's functions get the addresses and lengths of local variables, which live until the
+//! call returns.
 #![allow(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -52,9 +51,9 @@ impl Kernel for Linux {
     }
 
     fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
-        // SAFETY: it writes an address.
+        // SAFETY: `getsockname` writes an address of at most the given length.
         let own = unsafe { named(fd, libc::getsockname) }?;
-        // SAFETY: it writes an address.
+        // SAFETY: `getpeername` writes an address of at most the given length.
         Some((own, unsafe { named(fd, libc::getpeername) }?))
     }
 
@@ -190,21 +189,21 @@ impl Kernel for Linux {
 
 type Name = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
 
-/// An address of a socket, as a function of the C library's tells it.
+/// Returns an address of a socket by a function of the C library.
 ///
 /// # Safety
-/// The function writes an address, and how long it is.
+/// The function writes an address of at most the given length, and its full length.
 unsafe fn named(fd: RawFd, function: Name) -> Option<SocketAddr> {
     // SAFETY: a structure of integers, for which zero is valid.
     let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&name) as libc::socklen_t;
     let place: *mut libc::sockaddr = (&raw mut name).cast();
     let before = errno::get();
-    // SAFETY: the places are local variables, and `len` says how long the first is.
+    // SAFETY: both pointers are to local variables, and `len` is the size of the first.
     if unsafe { function(fd, place, &raw mut len) } != 0 {
         errno::set_raw(before);
         return None;
     }
-    // SAFETY: so many bytes have been written.
+    // SAFETY: `name` is initialised, and has room for any address.
     unsafe { address::read(place, len) }
 }

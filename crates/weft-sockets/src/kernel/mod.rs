@@ -1,10 +1,10 @@
-//! The kernel, as the core of this library knows it: what the core asks of it, and what it has it
-//! do. The hooks, which stand above the core, call the C library's functions as the program does.
+//! The kernel as the core of this library sees it. The hooks, above the core, call the C library's
+//! functions as the program does.
 //!
-//! * `calls`: the trait; `linux`: the kernel of the product;
-//! * `fake`: that of the unit tests, in memory and in one thread.
+//! * `calls`: the trait; `linux`: the real kernel;
+//! * `fake`: the kernel of the unit tests, in memory and in one thread.
 //!
-//! Which one it is, is decided when the library is built, so that nothing above is generic.
+//! The choice is made when the library is built, so that nothing above is generic.
 
 mod calls;
 #[cfg(test)]
@@ -13,14 +13,14 @@ mod linux;
 
 pub(crate) use calls::Kernel;
 
-/// The kernel below the core.
+/// The kernel that the core uses.
 #[cfg(not(test))]
 pub(crate) type Host = weft_sys::Linux;
-/// The kernel below the core.
+/// The kernel that the core uses.
 #[cfg(test)]
 pub(crate) type Host = fake::Fake;
 
 /// One end of a connection on this host.
 pub(crate) type End = weft_stream::End<Host>;
-/// As whom this process holds one.
+/// A process's hold on an end of a connection.
 pub(crate) type Holding = weft_stream::Holding<Host>;

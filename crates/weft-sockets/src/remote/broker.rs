@@ -1,11 +1,13 @@
-//! The thread that makes connections between queue pairs, in the background.
+//! The background thread that connects queue pairs.
 //!
-//! Who has connected by TCP from port P listens on RDMA port P; who has accepted dials there. So
-//! the process that dials is the one that uses the accepted socket, whichever of several preforked
-//! ones that is, and who is not on Weft refuses. A peer that has refused is left alone for a while.
+//! The TCP connector from port P listens on RDMA port P; the TCP acceptor dials there. So the
+//! dialling process is the one that uses the accepted socket, whichever of several preforked
+//! processes that is, and a peer without Weft refuses. A peer that has refused is not asked again
+//! for a while.
 //!
-//! Any user of either host may listen and dial there. So the acceptor dials when it can prove to
-//! have the stream (see [`super::hello`]), and each end believes the other only if that proves it.
+//! Any user of either host may listen and dial there. So the acceptor dials only when it can prove
+//! that it has the stream (see [`super::hello`]), and each end trusts the other only after such a
+//! proof.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,27 +28,27 @@ use super::hello::Hello;
 use super::lingering::Lingering;
 use super::wire::{Made, Maker, RemoteEnd};
 
-/// How long a connector listens for its acceptor, who dials when the program first uses the socket.
+/// How long a connector listens. Its acceptor dials when the program first uses the socket.
 const LISTEN: Duration = Duration::from_secs(5);
 /// How long an attempt to dial may take.
 const DIAL: Duration = Duration::from_secs(2);
-/// The pauses before dialling again: the connector may not listen yet.
+/// Pauses before dialling again: the connector may not listen yet.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(2), Duration::from_millis(20), Duration::from_millis(200)];
-/// How often it is looked whether so much has gone over the stream that its end can be proved.
+/// Shortest and longest interval between checks whether enough bytes have moved for a proof.
 const TOO_EARLY: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(50)];
 /// How long a host that has not answered is not asked again.
-const SPURNED: Duration = Duration::from_secs(30);
+const UNREACHABLE_TIME: Duration = Duration::from_secs(30);
 
-/// How often is looked after connections that linger.
+/// How often lingering connections are checked.
 const LINGER_SLEEP: Duration = Duration::from_millis(1);
 
-/// A connection for which a queue pair is wanted.
+/// A connection that wants a queue pair.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) remote: Weak<RemoteEnd>,
     pub(super) role: Role,
-    /// The connector's and the acceptor's address.
+    /// The addresses of the connector and of the acceptor.
     pub(super) ends: [SocketAddr; 2],
 }
 
@@ -66,7 +68,7 @@ struct Broker {
 
 static BROKER: Forkable<Option<Arc<Broker>>> = Forkable::new(|| Broker::start().ok());
 
-/// Asks for a queue pair, in the background.
+/// Requests a queue pair, in the background.
 pub(super) fn want(wanted: Wanted) {
     match BROKER.get() {
         Some(broker) => broker.tell(Command::Connect(wanted)),
@@ -74,14 +76,14 @@ pub(super) fn want(wanted: Wanted) {
     }
 }
 
-/// Waits until all that was sent has arrived.
+/// Waits in the background until everything that was sent has arrived.
 pub(super) fn linger(lingering: Lingering) {
     if let Some(broker) = BROKER.get() {
         broker.tell(Command::Linger(lingering));
     }
 }
 
-/// The broker of the process, also of a child just born.
+/// The broker of the process, or of a forked child.
 #[derive(Debug)]
 struct Background;
 
@@ -121,7 +123,7 @@ impl Broker {
             attempts: HashMap::new(),
             again: Vec::new(),
             early: Vec::new(),
-            spurned: HashMap::new(),
+            unreachable: HashMap::new(),
             domains: Vec::new(),
             lingering: Vec::new(),
         };
@@ -131,17 +133,18 @@ impl Broker {
 
     fn tell(&self, command: Command) {
         self.commands.lock().push(command);
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()); // Full is awake.
+        // A full counter wakes the thread, too.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 
-/// What is known of an identifier.
+/// The state of an attempt.
 #[derive(Debug)]
 enum State {
-    /// Waits for the acceptor.
+    /// Listens for the acceptor.
     Listens,
-    /// Under way, with what the peer has sent and proved if it began, or else with what this end
-    /// has. The window is there until the queue pair has gone: fields are dropped in this order.
+    /// Connecting, with the peer's proved hello if the peer began, or with this end's own. The
+    /// window outlives the queue pair: fields are dropped in this order.
     Joins(Box<Made>, Hello, Arc<RemoteEnd>),
     /// The connection's end has the queue pair.
     Joined,
@@ -156,7 +159,7 @@ struct Attempt {
     due: Option<Instant>,
 }
 
-/// An acceptor that cannot prove yet that it has the stream.
+/// An acceptor that cannot yet prove that it has the stream.
 struct Early {
     wanted: Wanted,
     due: Instant,
@@ -168,15 +171,14 @@ struct Worker {
     broker: Arc<Broker>,
     channel: Arc<Channel>,
     attempts: HashMap<usize, Attempt>,
-    /// To be dialled again: when, what, and how often that has been tried.
+    /// Attempts to repeat: when, for which connection, and how often it has been tried.
     again: Vec<(Instant, Wanted, usize)>,
-    /// Acceptors over whose streams too little has gone: when to look again, after which pause, and
-    /// when to give up.
+    /// Acceptors whose streams have moved too few bytes for a proof.
     early: Vec<Early>,
     /// Hosts that have not answered, and until when they are not asked.
-    spurned: HashMap<IpAddr, Instant>,
+    unreachable: HashMap<IpAddr, Instant>,
     domains: Vec<Arc<Pd>>,
-    /// Closed by the program, and still to be brought to their peers.
+    /// Connections that the program has closed, and whose data still has to be delivered.
     lingering: Vec<Lingering>,
 }
 
@@ -226,7 +228,8 @@ impl Worker {
         let _ = rustix::io::read(&self.broker.wake, &mut [0; 8]);
     }
 
-    /// A connector listens at once; an acceptor dials when it has what to prove itself by.
+    /// Begins an attempt: a connector listens at once, an acceptor dials when it can prove that it
+    /// has the stream.
     fn begin_in_time(&mut self, early: Early) {
         let Some(remote) = early.wanted.remote.upgrade() else { return };
         let is_early = early.wanted.role == Role::Acceptor
@@ -246,7 +249,7 @@ impl Worker {
     fn begin(&mut self, wanted: Wanted, tries: usize) {
         let peer = wanted.peer().ip();
         let now = Instant::now();
-        if self.spurned.get(&peer).is_some_and(|&until| now < until) {
+        if self.unreachable.get(&peer).is_some_and(|&until| now < until) {
             return give_up(&wanted);
         }
         let begun = match wanted.role {
@@ -284,7 +287,7 @@ impl Worker {
         Ok((id, State::Joins(Box::new(made), hello, remote)))
     }
 
-    /// The protection domain of the device that has an address of this host.
+    /// Returns the protection domain of the device that has a local address.
     fn domain(&mut self, address: IpAddr) -> Result<Arc<Pd>, Errno> {
         let address = address.to_canonical();
         if let Some(known) = self.domains.iter().find(|pd| pd.context().device().owns(address)) {
@@ -317,7 +320,7 @@ impl Worker {
         }
     }
 
-    /// Somebody dials. `None`: not the acceptor of the connection for which this end listens.
+    /// Handles a connection request. `None`: it does not come from the acceptor of this connection.
     fn requested(&mut self, event: &Event) -> Option<()> {
         let listener = self.attempts.get(&name(event.listener.as_ref()?))?;
         let wanted = listener.wanted.clone();
@@ -328,7 +331,8 @@ impl Worker {
         }
         let remote = wanted.remote.upgrade()?;
         if !hello.is_proved(&remote, Role::Acceptor, None) {
-            return None; // Or this end's program has not read as much: the acceptor dials again.
+            // Or this end's program has not read so many bytes yet: the acceptor dials again.
+            return None;
         }
         let domain = self.domain(event.id.local()?.ip()).ok()?;
         let made = Made::new(&event.id, &domain, &remote, &Background).ok()?;
@@ -342,7 +346,7 @@ impl Worker {
             due: Some(Instant::now() + DIAL),
         };
         self.attempts.insert(name(&event.id), attempt);
-        // One acceptor is all that there is.
+        // Each connection has only one acceptor.
         if let Some(listener) = self.attempts.remove(&name(event.listener.as_ref()?)) {
             listener.id.destroy();
         }
@@ -359,14 +363,15 @@ impl Worker {
         };
         attempt.due = None;
         let received = match attempt.wanted.role {
-            Role::Connector => Some(known), // Proved before it was answered.
+            Role::Connector => Some(known), // Its proof was checked before the answer.
             Role::Acceptor => Hello::parse(&event.param.private_data).filter(|answer| {
                 answer.moved == known.moved
                     && answer.is_proved(&remote, Role::Connector, Some(&known))
             }),
         };
         let peer = received.filter(|hello| hello.is_of(&attempt.wanted.ends));
-        let is_wanted = Arc::strong_count(&remote) > 1; // Or the program has closed it meanwhile.
+        // Otherwise the program has closed the connection meanwhile.
+        let is_wanted = Arc::strong_count(&remote) > 1;
         match peer.filter(|_| is_wanted) {
             Some(peer) => remote.begin(made.connected(&peer, remote.window())),
             None => {
@@ -381,30 +386,29 @@ impl Worker {
         let _ = event.id.disconnect();
         let joined = self.attempts.get(&name(&event.id));
         if let Some(remote) = joined.and_then(|attempt| attempt.wanted.remote.upgrade()) {
-            remote.wakeup_fd().ring(); // Who sleeps may hear of it by nothing else.
+            remote.wakeup_fd().ring(); // Nothing else may wake the sleepers.
         }
     }
 
-    /// An attempt has come to nothing; `is_refused`: the peer has not believed it. That may be
-    /// because the peer's program has not read as much of the stream as the proof is of, and does
-    /// not speak against the host.
+    /// Handles a failed attempt. `is_refused`: the peer has not accepted the proof. Its program may
+    /// not have read so many bytes of the stream yet, so this says nothing against the host.
     fn failed(&mut self, name: usize, is_refused: bool) {
         let Some(attempt) = self.attempts.remove(&name) else { return };
         match (attempt.wanted.role, PAUSES.get(attempt.tries)) {
             (Role::Acceptor, Some(&pause)) if matches!(attempt.state, State::Joins(..)) => {
                 self.again.push((Instant::now() + pause, attempt.wanted, attempt.tries + 1));
             }
-            (Role::Acceptor, _) if !is_refused => self.spurn(&attempt.wanted),
+            (Role::Acceptor, _) if !is_refused => self.note_unreachable(&attempt.wanted),
             (Role::Acceptor, _) => give_up(&attempt.wanted),
             (Role::Connector, _) => give_up(&attempt.wanted),
         }
     }
 
-    /// The peer's host does not answer.
-    fn spurn(&mut self, wanted: &Wanted) {
+    /// Records that the peer's host does not answer.
+    fn note_unreachable(&mut self, wanted: &Wanted) {
         let now = Instant::now();
-        self.spurned.retain(|_, until| now < *until);
-        self.spurned.insert(wanted.peer().ip(), now + SPURNED);
+        self.unreachable.retain(|_, until| now < *until);
+        self.unreachable.insert(wanted.peer().ip(), now + UNREACHABLE_TIME);
         give_up(wanted);
     }
 
@@ -417,7 +421,7 @@ impl Worker {
             let Some(attempt) = self.attempts.remove(&name) else { continue };
             attempt.id.destroy();
             if matches!(attempt.state, State::Listens) || attempt.wanted.role == Role::Acceptor {
-                self.spurn(&attempt.wanted);
+                self.note_unreachable(&attempt.wanted);
             } else {
                 give_up(&attempt.wanted);
             }

@@ -1,15 +1,15 @@
-//! What two ends tell each other when they connect: which connection they mean, and where each may
-//! write and read at the other. It is the private data of `rdma_cm`.
+//! The hello that two ends exchange when they connect: which connection they mean, and which memory
+//! each may write and read at the other. It is the private data of `rdma_cm`.
 //!
 //! ```text
 //! | magic, 8 | version, 4 | ring's length, 4 | connector, 16+2 | acceptor, 16+2 |
 //! | peer state, 8+4 | ring, 8+4 | moved, 2+2 | proof, 32 |
 //! ```
 //!
-//! All fields are big-endian; an IPv4 address has its IPv6 form. `peer_state` and `ring`
-//! are an address and a key each. `proof` is a keyed hash over all that stands before it, and, in
-//! an answer, over the proof that it answers; the key is so many bytes of the stream as `moved`
-//! says, to the acceptor and to the connector ([`weft_stream::remote`]).
+//! All fields are big-endian; an IPv4 address has its IPv6 form. `peer_state` and `ring` are an
+//! address and a key each. `proof` is a keyed hash over everything before it and, in an answer,
+//! over the proof that it answers. The key is the first bytes of the stream; `moved` says how many
+//! of them, towards the acceptor and towards the connector ([`weft_stream::remote`]).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -21,30 +21,30 @@ const MAGIC: [u8; 8] = *b"\xf7WeftSt\x1a";
 const VERSION: u32 = 2;
 const LEN: usize = 8 + 4 + 4 + 2 * 18 + 2 * 12 + 2 * 2 + PROOF_LEN;
 
-/// A place at the peer.
+/// A remote memory location: address and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) addr: u64,
     pub(super) key: u32,
 }
 
-/// One end's introduction.
+/// The hello of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// The connector's and the acceptor's address.
+    /// The addresses of the connector and of the acceptor.
     pub(super) ends: [SocketAddr; 2],
-    /// Where the other may say something.
+    /// Where the peer may write its state words.
     pub(super) peer_state: Place,
-    /// Where the other may put bytes.
+    /// Where the peer may write bytes.
     pub(super) ring: Place,
-    /// How much of the stream the proof is of.
+    /// How much of the stream the proof covers.
     pub(super) moved: Moved,
     pub(super) proof: [u8; PROOF_LEN],
 }
 
 impl Hello {
-    /// The same with the proof of `role`, which is this end. `asked`: what it answers. `None` if
-    /// this end does not know enough of the stream.
+    /// Returns the hello with the proof of `role`, which is this end. `asked` is the hello that it
+    /// answers. `None` if this end does not know enough of the stream.
     pub(super) fn proved(
         self,
         remote: &Remote<impl Wire>,
@@ -55,7 +55,7 @@ impl Hello {
         Some(Self { proof, ..self })
     }
 
-    /// Whether `prover`, the other end, has the stream.
+    /// Returns whether `prover`, the other end, has proved that it has the stream.
     pub(super) fn is_proved(
         &self,
         remote: &Remote<impl Wire>,
@@ -70,7 +70,7 @@ impl Hello {
         known.is_some_and(|known: Proof| known.is(&self.proof))
     }
 
-    /// What a proof is over.
+    /// Returns the bytes that a proof covers.
     fn signed_bytes(&self, asked: Option<&Self>) -> Vec<u8> {
         let mut bytes = self.emit();
         bytes.truncate(LEN - PROOF_LEN);
@@ -92,14 +92,14 @@ impl Hello {
             bytes.extend(place.key.to_be_bytes());
         }
         for len in self.moved {
-            // A proof is of much less than that.
+            // A proof covers far fewer bytes than that.
             bytes.extend(u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes());
         }
         bytes.extend(self.proof);
         bytes
     }
 
-    /// `None` if it is something else, or of another version.
+    /// Parses a hello. `None` if it is something else, or of another version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes.get(..LEN)?;
         let mut take = |len: usize| {
@@ -130,7 +130,7 @@ impl Hello {
         Some(Self { ends, peer_state, ring, moved, proof })
     }
 
-    /// Whether it is about the connection between these ends.
+    /// Returns whether the hello is about the connection between these ends.
     pub(super) fn is_of(&self, ends: &[SocketAddr; 2]) -> bool {
         let same = |a: &SocketAddr, b: &SocketAddr| {
             mapped(a.ip()) == mapped(b.ip()) && a.port() == b.port()

@@ -1,4 +1,4 @@
-//! Connections that the program has closed before all that it sent had arrived.
+//! Connections that the program has closed before everything that it sent had arrived.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use weft_stream::remote::{Closing, Farewell};
 
 use super::wire::RemoteEnd;
 
-/// How long a peer may take to let everything arrive. (TCP gives up after some minutes.)
-const LONGEST: Duration = Duration::from_secs(60);
+/// How long a peer may take to receive everything. (TCP gives up after some minutes.)
+const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the end of the process waits.
-const AT_EXIT: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-static LINGER: AtomicUsize = AtomicUsize::new(0);
+static LINGERING: AtomicUsize = AtomicUsize::new(0);
 
-/// The kernel's socket, which is closed with this value, and what is to happen before.
+/// The kernel's socket, which is closed with this value, and the connection to flush first.
 #[derive(Debug)]
 pub(super) struct Lingering {
     socket: OwnedFd,
@@ -28,11 +28,11 @@ pub(super) struct Lingering {
 
 impl Lingering {
     pub(super) fn new(socket: OwnedFd, remote: Arc<RemoteEnd>, farewell: Farewell) -> Self {
-        LINGER.fetch_add(1, Ordering::AcqRel);
-        Self { socket, remote, farewell, until: Instant::now() + LONGEST }
+        LINGERING.fetch_add(1, Ordering::AcqRel);
+        Self { socket, remote, farewell, until: Instant::now() + LINGER_TIMEOUT }
     }
 
-    /// Whether it may be dropped.
+    /// Returns whether the connection may be dropped.
     pub(super) fn is_over(&mut self) -> bool {
         let is_late = || Instant::now() >= self.until;
         match self.remote.is_closed(&mut self.farewell) {
@@ -48,20 +48,21 @@ impl Lingering {
 
 impl Drop for Lingering {
     fn drop(&mut self) {
-        LINGER.fetch_sub(1, Ordering::AcqRel);
+        LINGERING.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// This is a child just born: they are the parent's.
+/// Forgets lingering connections in a forked child: they are the parent's.
 pub(super) fn forked() {
-    LINGER.store(0, Ordering::Release);
+    LINGERING.store(0, Ordering::Release);
 }
 
-/// The process ends or forks: waits until no connection lingers, or for as long as it should.
+/// Waits at the end of the process, or before a fork, until no connection lingers, or the time is
+/// over.
 pub(crate) fn finish() {
     const SLEEP_TIME: Duration = Duration::from_micros(200);
     let began = Instant::now();
-    while LINGER.load(Ordering::Acquire) > 0 && began.elapsed() < AT_EXIT {
+    while LINGERING.load(Ordering::Acquire) > 0 && began.elapsed() < EXIT_TIMEOUT {
         std::thread::sleep(SLEEP_TIME);
     }
 }

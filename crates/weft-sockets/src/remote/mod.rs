@@ -1,7 +1,6 @@
-//! Connections to other hosts over the engine's verbs: who makes the queue pairs, and what they
-//! are.
+//! Connections to other hosts over the engine's verbs: making the queue pairs, and using them.
 //!
-//! [`weft_stream::remote`] moves the bytes. The engine begins only when the user wants this
+//! [`weft_stream::remote`] moves the bytes. The engine starts only if the user wants this
 //! (`settings::between_hosts`) and the first such connection is made.
 
 mod broker;
@@ -26,10 +25,10 @@ pub(crate) use self::wire::RemoteEnd;
 use crate::descriptor::Descriptor;
 use crate::{identity, shared_files};
 
-/// Descriptors that programs do not expect are not among the lowest.
+/// Weft's descriptors start here, because programs expect the lowest numbers for themselves.
 const LOWEST_FD: RawFd = 64;
 
-/// Takes what has come from other hosts, for all connections.
+/// Polls all connections to other hosts for new data.
 #[inline]
 pub(crate) fn drive() {
     if wire::is_any() {
@@ -37,19 +36,19 @@ pub(crate) fn drive() {
     }
 }
 
-/// This is a child just born: queue pairs are the parent's.
+/// Forgets the queue pairs in a forked child: they are the parent's.
 pub(crate) fn forked() {
     stop();
     lingering::forked();
 }
 
-/// No connection is driven any more.
+/// Stops driving all connections.
 pub(crate) fn stop() {
     wire::forget_all();
 }
 
-/// The end of a connection just made, for which the peer is looked for in the background. `None` if
-/// there is no memory.
+/// Returns the end of a new connection, for which the background thread looks for the peer. `None`
+/// if there is no memory.
 pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<RemoteEnd>> {
     let ends = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let remote = Arc::new(RemoteEnd::new().ok()?);
@@ -64,10 +63,10 @@ pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<R
     Some(remote)
 }
 
-/// Closes a connection when all that was sent has arrived, in the background.
+/// Closes a connection in the background when everything that was sent has arrived.
 ///
 /// # Errors
-/// `EMFILE` and the like.
+/// `EMFILE` and other errors of duplicating a descriptor.
 pub(crate) fn linger(
     socket: BorrowedFd<'_>,
     remote: &Arc<RemoteEnd>,

@@ -1,8 +1,8 @@
-//! A queue pair and the memory that it works on.
+//! A queue pair and its registered memory.
 //!
 //! # Safety
-//! The regions that are registered lie in a window, which its [`RemoteEnd`] owns together
-//! with the queue pair, and unmaps after it: dropping the queue pair here ends all use of them.
+//! The registered regions lie in a window. Its [`RemoteEnd`] owns the window together with the
+//! queue pair, and unmaps it later: dropping the queue pair ends all use of the regions.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,33 +28,35 @@ use crate::limits::{BYTES_UNDER_WAY_MAX, SEND_REQUESTS_MAX, UNDER_WAY_MAX};
 /// One end of a connection to another host.
 pub(crate) type RemoteEnd = Remote<Verbs>;
 
-/// How many connections have a queue pair.
+/// Number of connections with a queue pair.
 static WIRED: AtomicUsize = AtomicUsize::new(0);
 
-/// What makes and ends queue pairs, as each of them needs it.
+/// The owner of queue pairs, which acts on their events.
 pub(super) trait Maker: Send + Sync + std::fmt::Debug {
-    /// Does what the peer of a connection wants. It is called where no connection may be dropped.
+    /// Handles a request of a connection's peer. The caller's context must not drop a connection,
+    /// so this must not, either.
     fn answer(&self, remote: &Weak<RemoteEnd>);
 
-    /// An identifier has been destroyed. It is held until nobody knows its address any more.
+    /// Releases an identifier that has been destroyed, once its address is not used as a name any
+    /// more.
     fn forget(&self, id: &Arc<Id>);
 }
 
-/// Whether any connection has a queue pair.
+/// Returns whether any connection has a queue pair.
 #[inline]
 pub(super) fn is_any() -> bool {
     WIRED.load(Ordering::Relaxed) > 0
 }
 
-/// No queue pair is used any more.
+/// Forgets all queue pairs.
 pub(super) fn forget_all() {
     WIRED.store(0, Ordering::Relaxed);
 }
 
-/// Completions that one look takes.
+/// Completions that one poll takes.
 const AT_ONCE: usize = 16;
 
-/// Wakes sleepers for what the peer has published.
+/// Wakes sleepers when the peer has published something.
 #[derive(Debug)]
 struct WakeupObserver {
     wakeup_fd: Arc<WakeupFd>,
@@ -71,7 +73,7 @@ impl Observer for WakeupObserver {
     }
 }
 
-/// A queue pair and the regions that are registered for it, before it is connected.
+/// A queue pair and its registered regions, before it is connected.
 #[derive(Debug)]
 pub(super) struct Made {
     id: Arc<Id>,
@@ -84,7 +86,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// For a window that outlives it.
+    /// Makes a queue pair for the window of `remote`, which must outlive it.
     pub(super) fn new(
         id: &Arc<Id>,
         pd: &Arc<Pd>,
@@ -93,8 +95,8 @@ impl Made {
     ) -> Result<Self> {
         let window = remote.window();
         let region = |at: usize, len: usize| {
-            // SAFETY: inside of the window, which stays mapped until this value has been dropped;
-            // nothing but bytes and atomic words lies there.
+            // SAFETY: the range is inside the window, which stays mapped until this value has been
+            // dropped, and holds only bytes and atomic words.
             unsafe { Region::new(window.addr() + at, len) }.ok_or(Errno::INVAL)
         };
         let register = |at: usize, len: usize, access| {
@@ -138,7 +140,7 @@ impl Made {
         })
     }
 
-    /// What it tells the peer, not proved yet.
+    /// Returns the hello for the peer, without a proof.
     pub(super) fn hello(
         &self,
         ends: [std::net::SocketAddr; 2],
@@ -163,7 +165,7 @@ impl Made {
         self.id.accept(&Via::Own(Arc::clone(&self.qp)), &param(hello))
     }
 
-    /// The peer has introduced itself, and both are connected.
+    /// Turns it into a connected queue pair, after the peer's hello has come.
     pub(super) fn connected(self, peer: &Hello, window: &Window) -> Verbs {
         WIRED.fetch_add(1, Ordering::Relaxed);
         Verbs {
@@ -182,10 +184,10 @@ impl Drop for Made {
     fn drop(&mut self) {
         self.qp.destroy();
         for mr in [&self.peer_state, &self.ring, &self.copy] {
-            let _ = mr.deregister(); // No window of memory is bound to it.
+            let _ = mr.deregister(); // Fails only if a memory window is bound.
         }
         self.id.destroy();
-        // The maker knows it by its address, which must not be another one's before.
+        // The maker knows the identifier by its address, which must not be reused before.
         self.maker.forget(&self.id);
     }
 }
@@ -213,7 +215,8 @@ impl Drop for Verbs {
 }
 
 impl Verbs {
-    /// Of `len` bytes at an offset in the own window, to the same place at the peer.
+    /// Returns a write of `len` bytes at an offset of the own window to the same offset of the
+    /// peer's.
     fn write_of(&self, at: usize, len: usize) -> (Operation, Sge) {
         let remote_addr = self.ring.addr.wrapping_add(at as u64);
         let operation = Operation::Write { remote_addr, rkey: self.ring.key, imm: None };
@@ -238,8 +241,8 @@ impl Verbs {
 }
 
 impl Verbs {
-    /// Bytes, then words from `first` on, which are looked at under the lock of the queue: what is
-    /// posted, and tickets, are in one order.
+    /// Posts bytes, and then words from `first` on. The words are read under the queue's lock, so
+    /// that requests and tickets are in the same order.
     fn post_words<const N: usize>(
         &self,
         bytes: &[(usize, usize)],
@@ -263,7 +266,8 @@ impl Verbs {
             rkey: self.peer_state.key,
             imm: None,
         };
-        // Taken now: by the time it goes out the word may be another one, ahead of its bytes.
+        // Copied inline: by the time that the request is sent the word may have changed, ahead of
+        // its bytes.
         let flags = SendFlags::INLINE | SendFlags::SIGNALED;
         let words = words().map(u64::to_ne_bytes);
         let pieces = [words.as_flattened()];
@@ -282,7 +286,7 @@ impl Wire for Verbs {
     }
 
     fn post_head(&self, bytes: &[(usize, usize)], head: u64, tail: &AtomicU64) -> Option<Ticket> {
-        // The tail's place is behind the head's.
+        // The tail's word follows the head's.
         self.post_words(bytes, StateWord::Head, || [head, tail.load(Ordering::Relaxed)])
     }
 

@@ -1,8 +1,8 @@
 //! TCP sockets: connecting, accepting, sending and receiving.
 //!
 //! # Safety
-//! Descriptors are borrowed for one call, from the program, which has them open; addresses and
-//! options are read into local variables.
+//! A descriptor is borrowed for one call of the program, which has it open. Addresses and options
+//! are read into local variables.
 #![allow(unsafe_code)]
 
 pub(crate) mod options;
@@ -35,36 +35,36 @@ use crate::stall::Stall;
 use crate::table::Place;
 use crate::{brief, by_hand, identity, mode, settings, shared_files, wait, zcopy};
 
-/// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
-/// the connection does, but the moment may be long if the connector has lost its core.
+/// Calls on an accepted socket that all look for the connector's offer. The offer follows the
+/// connection quickly, unless the connector has lost its core.
 const TRIES_IN_A_ROW: u32 = 8;
-/// How long a `fork` waits for offers of those just accepted: afterwards it would be too late.
+/// How long a `fork` waits for offers to sockets just accepted: afterwards it would be too late.
 const FORK_WAITS_NS: u64 = 3_000_000;
-/// Of which so long at a time, asleep: the connector may need this core.
+/// How long it sleeps between checks, because the connector may need this core.
 const FORK_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 /// How long a writer sleeps before it asks the kernel whether the peer still lives.
 const WRITER_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SPIN_MAX_NS: u64 = 2_000_000;
 
-/// Held while this process may have a peer's socket open, which no child is to get: it would keep
-/// the peer's end from being reported.
+/// Held while this process may have a duplicate of a peer's socket. A child must not inherit it: it
+/// would delay the peer's EOF.
 static LEAVING: SignalLock<()> = SignalLock::new(());
 
-/// Before a fork: no other thread is about to leave.
+/// Takes the lock before a fork, so that no other thread is falling back.
 pub(crate) fn freeze() {
     LEAVING.freeze();
 }
 
-/// After it, in the parent and in the child.
+/// Releases it after the fork, in the parent and in the child.
 ///
 /// # Safety
-/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+/// This thread, or its copy in the parent, has called [`freeze`].
 pub(crate) unsafe fn thaw() {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller has frozen `LEAVING`.
     unsafe { LEAVING.thaw() };
 }
 
-/// Where a socket is on its way to an [`End`].
+/// How far a socket is on its way to an [`End`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Phase {
@@ -72,69 +72,69 @@ enum Phase {
     Fresh,
     /// `connect` has begun.
     Connecting,
-    /// Not connected: it has accepted others.
+    /// Not connected; it has accepted connections.
     Listening,
     /// Accepted; the connector's offer has not been found yet.
     Candidate,
-    /// Accepted from another host, over verbs if it wants that; nothing has been asked yet.
+    /// Accepted from another host, perhaps for verbs; the peer has not been asked yet.
     Foreign,
-    /// The kernel's for good.
+    /// The kernel carries it for good.
     Tcp,
 }
 
-/// What is known of a TCP socket.
+/// The state of a TCP socket.
 #[derive(Debug)]
 pub(crate) struct Stream {
     phase: AtomicU32,
     log: LogOnce,
-    /// Its end, if the peer is on this host, and as whom this process holds it.
+    /// Its end if the peer is on this host, and this process's hold on it.
     holding: Holding,
-    /// Its end, if the peer is on another host.
+    /// Its end if the peer is on another host.
     remote: SectionOnce<Arc<RemoteEnd>>,
     before: SectionLock<Before>,
     spin_in: Spin,
-    /// How long a sender looks for room before it sleeps.
+    /// How long a sender spins for room before it sleeps.
     pub(crate) spin_out: Spin,
     zcopy: zcopy::Sender,
-    /// What the kernel has reported of the socket's end: bits of `poll(2)`.
+    /// The end events that the kernel has reported, as bits of `poll(2)`.
     ended: AtomicU32,
-    /// An error that the kernel has reported, and that the program does not know yet.
+    /// An error that the kernel has reported, and that the program has not seen yet.
     error: AtomicI32,
-    /// A writer has found that there is no room.
+    /// Whether a writer has found no room.
     full: AtomicU32,
     stall: Stall,
-    /// Epoll instances that watch it.
+    /// Number of epoll instances that watch it.
     watches: AtomicU32,
-    /// Those that wait for a wakeup.
+    /// Number of those that wait for a wakeup.
     armed: AtomicU32,
-    /// The peer rings because the socket was watched before it had an end.
+    /// Whether the peer notifies because the socket was watched before it had an end.
     armed_early: AtomicU32,
-    /// Epoll instances that announce what waits in memory.
+    /// Number of epoll instances that announce data in memory.
     announced: AtomicU32,
-    /// Streams of the C library's that read and write by our ways.
+    /// Number of C library streams whose functions lead to the hooks.
     files: AtomicU32,
-    /// It has an option that only the kernel has, and so will what it accepts.
+    /// Whether it has a kernel-only option, which accepted sockets inherit.
     bequeaths: AtomicBool,
-    /// When a program that does not wait has last had the kernel asked, in nanoseconds.
+    /// When a non-blocking receive has last had the kernel asked, in nanoseconds.
     asked: AtomicU64,
-    /// When the kernel was last asked whether a peer was killed that reads nothing: a time stamp.
+    /// When a writer last asked the kernel whether the peer was killed: a time stamp.
     asked_out: AtomicU64,
-    /// What it has in extended mode.
+    /// Its state in extended mode.
     extended: SectionOnce<Box<Extended>>,
-    /// Where it stands among the program's sockets.
+    /// Its entry in the descriptor table.
     place: SectionOnce<Place>,
-    /// Of a connection to this host.
+    /// Where and when the connection began, if it is local.
     begun: SectionOnce<Begun>,
-    /// Where those come from that it has accepted.
+    /// The address class of connections that it accepts.
     listens_at: SectionOnce<brief::Place>,
 }
 
-/// From where, and when, in nanoseconds, a connection is that may be brief.
+/// Where and when (in nanoseconds) a connection began that may be brief.
 #[derive(Debug)]
 struct Begun {
     place: brief::Place,
     at: u64,
-    /// Another process may go on with it.
+    /// Whether another process may continue it.
     goes_on: AtomicBool,
 }
 
@@ -144,25 +144,25 @@ struct Before {
     sent: u64,
     read: u64,
     tries: u32,
-    /// What the program has given to `shutdown(2)` already.
+    /// The argument of an earlier `shutdown(2)`.
     shut: Option<libc::c_int>,
 }
 
-/// Who does a call.
+/// What executes a call.
 #[derive(Debug)]
 pub(crate) enum By<'a> {
-    /// The kernel, as if we were not there.
+    /// The kernel, without Weft's part.
     Kernel,
-    /// The connection's end.
+    /// The connection's end on this host.
     End(&'a End),
-    /// The connection's end, if the other is on another host.
+    /// The connection's end, if the peer is on another host.
     Remote(&'a RemoteEnd),
-    /// The kernel, but bytes are counted.
+    /// The kernel, with the bytes counted.
     Counted,
 }
 
 impl<'a> By<'a> {
-    /// The end that does it.
+    /// Returns the end that executes the call.
     fn link(&self) -> Option<Link<'a>> {
         match *self {
             Self::End(end) => Some(Link::Local(end)),
@@ -202,12 +202,12 @@ impl Stream {
         }
     }
 
-    /// A socket just made.
+    /// Returns the state of a new socket.
     pub(crate) fn fresh() -> Self {
         Self::new(Phase::Fresh)
     }
 
-    /// A socket that somebody else had, and its end.
+    /// Returns the state of an inherited socket with its end.
     pub(crate) fn inherited(end: End) -> Self {
         let holding = Holding::inherited(end, identity::number());
         let mut stream = Self::new(Phase::Connecting);
@@ -215,18 +215,18 @@ impl Stream {
         stream
     }
 
-    /// A socket that is the kernel's for good.
+    /// Returns the state of a socket that the kernel carries for good.
     pub(crate) fn kernels() -> Self {
         Self::new(Phase::Tcp)
     }
 
-    /// It stands among the program's sockets from here on.
+    /// Records the socket's entry in the descriptor table.
     pub(crate) fn placed(&self, place: Place) {
         let _ = self.place.set(place);
     }
 
-    /// A socket that `accept` has returned, and what it has from the one that listens
-    /// ([`Stream::bequeaths_option`]), if that is known.
+    /// Returns the state of a socket that `accept` has returned. `has_option` says whether it has
+    /// inherited a kernel-only option ([`Stream::bequeaths_option`]), if that is known.
     pub(crate) fn accepted(fd: RawFd, has_option: Option<bool>) -> Option<Self> {
         let stream = Self::new(Phase::Candidate);
         let (own, peer) = addresses(fd)?;
@@ -250,13 +250,13 @@ impl Stream {
             reason::log((own, peer), Reason::ByHand);
             return None;
         }
-        // Another process's may have been given any.
+        // A listener of another process may have any option.
         if has_option.unwrap_or_else(|| options::has(fd)) {
             fall_back(Reason::Option);
             reason::log((own, peer), Reason::Option);
             return None;
         }
-        // What comes from another host to the same place may be for verbs.
+        // Connections from other hosts to the same port may be for verbs.
         if !settings::wants_memory(RuleRole::Listen, own)
             && !settings::wants_verbs(RuleRole::Listen, own, false)
         {
@@ -272,8 +272,8 @@ impl Stream {
         Some(stream)
     }
 
-    /// It has accepted a connection. Whether that is to stay on TCP, because those that come here
-    /// are brief: nothing is to be known of it then.
+    /// Records that this listener has accepted a connection. Returns whether that stays on TCP
+    /// because earlier ones were brief; then it is not recorded.
     pub(crate) fn accepts_brief(&self) -> bool {
         if self.is(Phase::Fresh) {
             self.become_phase(Phase::Listening);
@@ -288,30 +288,30 @@ impl Stream {
         is_brief
     }
 
-    /// What it has accepted is this.
+    /// Records the connection that it has accepted.
     pub(crate) fn has_accepted(&self, accepted: &Self) {
         if let Some(begun) = accepted.begun.get() {
             let _ = self.listens_at.set(begun.place);
         }
     }
 
-    /// It has got an option that only the kernel has.
+    /// Records that the program has set a kernel-only option.
     pub(crate) fn has_option(&self) {
         self.bequeaths.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what it accepts has an option that only the kernel has.
+    /// Returns whether accepted sockets inherit a kernel-only option.
     pub(crate) fn bequeaths_option(&self) -> bool {
         self.bequeaths.load(Ordering::Relaxed)
     }
 
-    /// Its end, if it has one.
+    /// Returns its end on this host, if it has one.
     #[inline]
     pub(crate) fn end(&self) -> Option<&End> {
         self.holding.end()
     }
 
-    /// Its end, wherever the other one is.
+    /// Returns its end, to a peer on this host or another.
     #[inline]
     pub(crate) fn link(&self) -> Option<Link<'_>> {
         match self.end() {
@@ -320,13 +320,13 @@ impl Stream {
         }
     }
 
-    /// Its end, if the other one is on another host, and verbs carry it or may.
+    /// Returns its end if the peer is on another host, and verbs carry it or may.
     #[cold]
     fn remote(&self) -> Option<&RemoteEnd> {
         self.remote.get().map(Arc::as_ref).filter(|remote| !remote.is_off())
     }
 
-    /// Whether the other end is on another host, and verbs carry it or may.
+    /// Returns whether the peer is on another host, and verbs carry the connection or may.
     pub(crate) fn is_remote(&self) -> bool {
         self.end().is_none() && self.remote().is_some()
     }
@@ -335,30 +335,31 @@ impl Stream {
     fn seek_remote(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
         match remote::seek(fd, role, ends) {
             Some(remote) => {
-                self.become_phase(Phase::Tcp); // As soon as it is off.
-                let _ = self.remote.set(remote); // Another thread's is as good.
+                self.become_phase(Phase::Tcp); // Applies once `remote` is off.
+                // If another thread has set one, that serves as well.
+                let _ = self.remote.set(remote);
             }
             None => self.fall_back(Reason::Room),
         }
     }
 
-    /// It has an end from here on.
+    /// Gives the socket its end.
     fn begin(&self, fd: RawFd, end: End) {
         if self.watches.load(Ordering::Relaxed) > 0 {
-            // Who watches it may be asleep by now.
+            // A thread that watches it may be asleep already.
             end.begin_sleep();
             self.armed_early.store(1, Ordering::Relaxed);
         }
-        // By the same thread, or under the lock of `before`: it has none yet.
+        // Only one thread gets here: the connecting one, or the one that holds `before`.
         self.holding.begin(end, identity::number(), Descriptor::of(fd).as_fd());
     }
 
-    /// This process does not hold the end any more. Once.
+    /// Releases this process's hold on the end, once.
     pub(crate) fn let_go(&self) {
         self.holding.let_go();
     }
 
-    /// Who watches it looks at the rings now.
+    /// Ends the early arming: an instance checks the rings now.
     #[inline]
     pub(crate) fn is_looked_at(&self, end: &End) {
         if self.armed_early.load(Ordering::Relaxed) != 0
@@ -376,12 +377,12 @@ impl Stream {
         self.phase.store(phase as u32, Ordering::Relaxed);
     }
 
-    /// Whether it is the kernel's for good.
+    /// Returns whether the kernel carries it for good.
     pub(crate) fn is_tcp(&self) -> bool {
         self.link().is_none() && self.is(Phase::Tcp)
     }
 
-    /// `connect` has returned: 0, or that it goes on.
+    /// Records that `connect` has returned, with success or in progress.
     pub(crate) fn connected(&self, fd: RawFd) {
         let begins = [Phase::Fresh, Phase::Listening, Phase::Connecting];
         if self.link().is_some() || !begins.into_iter().any(|phase| self.is(phase)) {
@@ -399,7 +400,7 @@ impl Stream {
         } else if !by_hand::is_ready() {
             self.fall_back(Reason::ByHand);
         } else if own == peer {
-            // One socket is both ends.
+            // The socket is connected to itself.
             self.fall_back(Reason::Itself);
         } else {
             self.begin_at(brief::Place::to(peer));
@@ -415,8 +416,8 @@ impl Stream {
         }
     }
 
-    /// `connect` to this address, by the program's word, has returned. If connections there are
-    /// brief it stays on TCP.
+    /// Records that `connect` to this address has returned. The connection stays on TCP if
+    /// connections there are brief.
     pub(crate) fn connected_to(&self, fd: RawFd, peer: Option<SocketAddr>) {
         if let Some(peer) = peer.filter(|_| self.is(Phase::Fresh)) {
             let place = brief::Place::to(peer);
@@ -430,13 +431,14 @@ impl Stream {
         self.connected(fd);
     }
 
-    /// It is a connection from this place.
+    /// Records where and when the connection began.
     fn begin_at(&self, place: brief::Place) {
         let begin = || Begun { place, at: wait::now(), goes_on: AtomicBool::new(false) };
         self.begun.get_or_init(begin);
     }
 
-    /// `connect` has dissolved the connection (`AF_UNSPEC`); the socket may make another.
+    /// Records that `connect` has dissolved the connection (`AF_UNSPEC`); the socket may be
+    /// connected again.
     pub(crate) fn dissolved(&self) {
         self.let_go();
         if self.end().is_none()
@@ -446,19 +448,19 @@ impl Stream {
         }
     }
 
-    /// The connection goes on over TCP. Bytes that are unread in memory go back to the kernel, as
-    /// far as that is possible ([`Stream::has_rest`]).
+    /// Falls back to TCP. Unread bytes in memory are returned to the kernel's socket, as far as
+    /// possible ([`Stream::has_unread`]).
     pub(crate) fn leave(&self, fd: RawFd, why: Reason) {
         self.leave_by(fd, why, |end, socket| end.leave(socket));
     }
 
-    /// The same, but bytes that are unread in memory are read from there.
+    /// Falls back to TCP, but leaves unread bytes in memory, from where they are read.
     pub(crate) fn leave_unread(&self, fd: RawFd, why: Reason) {
         self.leave_by(fd, why, |end, socket| end.leave_unread(socket));
     }
 
-    /// Of a connection that has left memory, what is unread there still goes back to the kernel as
-    /// well, as far as that is possible: only the kernel is to read.
+    /// Returns unread bytes of a connection that has left memory to the kernel's socket, as far as
+    /// possible, because only the kernel is to read.
     pub(crate) fn put_back_rest(&self, fd: RawFd) {
         if let Some(end) = self.end().filter(|end| end.unread() > 0) {
             let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
@@ -476,7 +478,7 @@ impl Stream {
                 fall_back(why);
             }
             Some(Link::Local(end)) => {
-                // A child of `vfork` has descriptors of its own.
+                // A child of `vfork` has its own descriptor table.
                 let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
                 leave(end, Descriptor::of(fd).as_fd());
                 drop(held);
@@ -486,22 +488,22 @@ impl Stream {
             None if !self.is(Phase::Tcp) => {
                 self.fall_back(why);
                 if let Some(end) = self.holding.bar() {
-                    end.leave(Descriptor::of(fd).as_fd()); // Another thread has just connected it.
+                    // Another thread has just given it an end.
+                    end.leave(Descriptor::of(fd).as_fd());
                 }
             }
             None => {}
         }
     }
 
-    /// The process is about to give up system calls: the connection has left, and nothing brings it
-    /// back.
+    /// Keeps the connection on TCP for good, because the process is about to give up system calls.
     pub(crate) fn enter_fallback(&self, fd: RawFd) {
         self.become_phase(Phase::Tcp);
         self.log.write(fd, self.end(), true);
     }
 
-    /// Whether the kernel has the connection again, but for what is still to be read elsewhere.
-    pub(crate) fn has_rest(&self) -> bool {
+    /// Returns whether the kernel carries the connection again while unread data is left elsewhere.
+    pub(crate) fn has_unread(&self) -> bool {
         match self.link() {
             Some(Link::Local(end)) => !end.is_over(),
             Some(Link::Remote(remote)) => remote.has_rest(),
@@ -509,8 +511,8 @@ impl Stream {
         }
     }
 
-    /// The process is about to give up system calls, and may make none for a connection between
-    /// hosts any more, which has left.
+    /// Releases a connection to another host that has left verbs, because the process is about to
+    /// give up system calls.
     pub(crate) fn disown_remote(&self) {
         if let Some(remote) = self.remote.get() {
             remote.disown();
@@ -523,7 +525,7 @@ impl Stream {
         fall_back(why);
     }
 
-    /// Looks for an offer until there is one or it is unlikely to come.
+    /// Looks for an offer until it is found or unlikely to come.
     fn wait_for_offer(&self, fd: RawFd) {
         let before = self.before.lock();
         let deadline = wait::now() + FORK_WAITS_NS;
@@ -537,7 +539,7 @@ impl Stream {
         }
     }
 
-    /// Who does the next call on the socket.
+    /// Returns what executes the next call on the socket.
     #[inline]
     pub(crate) fn by(&self, fd: RawFd) -> By<'_> {
         match self.end() {
@@ -565,7 +567,7 @@ impl Stream {
         } else if self.is(Phase::Fresh) && addresses(fd).is_some() {
             self.fall_back(Reason::Unseen);
         }
-        self.tell(fd);
+        self.log_carrier(fd);
         match self.link() {
             Some(Link::Local(end)) => By::End(end),
             Some(Link::Remote(remote)) => By::Remote(remote),
@@ -573,14 +575,13 @@ impl Stream {
         }
     }
 
-    /// Says what carries the connection, if that is known and somebody wants to know. No lock is
-    /// held.
-    pub(crate) fn tell(&self, fd: RawFd) {
+    /// Logs what carries the connection, if that is known and wanted. The caller holds no lock.
+    pub(crate) fn log_carrier(&self, fd: RawFd) {
         self.log.write(fd, self.end(), false);
     }
 
-    /// The kernel is to do a call. One that waits for the connection to be made may move bytes that
-    /// nobody counts.
+    /// Lets the kernel execute a call. If the call waits for the connection to be established, it
+    /// may move bytes that are not counted.
     fn not_counted<T>(&self, fd: RawFd, flags: libc::c_int) -> Option<T> {
         if self.is(Phase::Connecting) && !is_nonblocking(fd, flags) {
             self.fall_back(Reason::Early);
@@ -588,7 +589,7 @@ impl Stream {
         None
     }
 
-    /// Looks for the peer's side once more. `None`: it may still come.
+    /// Looks for the peer once more. `None`: it may still come.
     ///
     /// # Errors
     /// `ENOTCONN`; `EOPNOTSUPP`: the connection stays on TCP.
@@ -599,23 +600,23 @@ impl Stream {
         match self.by(fd) {
             By::End(end) => Ok(Some(end)),
             By::Counted => Ok(None),
-            By::Remote(_) => Err(Errno::OPNOTSUPP), // One-sided operations are those of one host.
+            By::Remote(_) => Err(Errno::OPNOTSUPP), // One-sided operations work on one host only.
             By::Kernel if self.is(Phase::Tcp) => Err(Errno::OPNOTSUPP),
             By::Kernel => Err(Errno::NOTCONN),
         }
     }
 
-    /// How many streams of the C library's read and write by our ways.
+    /// Returns how many C library streams lead to the hooks.
     pub(crate) fn files(&self) -> &AtomicU32 {
         &self.files
     }
 
-    /// From here on it is in extended mode.
+    /// Enters extended mode.
     pub(crate) fn extend(&self) {
         self.extended.get_or_init(|| Box::new(Extended::new()));
     }
 
-    /// What it has in extended mode.
+    /// Returns its state in extended mode.
     pub(crate) fn extended(&self) -> Option<&Extended> {
         self.extended.get().map(Box::as_ref)
     }
@@ -642,7 +643,7 @@ impl Stream {
         };
         match addresses(fd) {
             Some((own, peer)) => self.look_in(registry, fd, tuple(fd, peer, own), before),
-            None => self.fall_back(Reason::Peer), // It has gone.
+            None => self.fall_back(Reason::Peer), // The peer has disconnected.
         }
     }
 
@@ -650,13 +651,13 @@ impl Stream {
         let counts = (before.sent, before.read);
         let me = identity::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
-            // Before the connector can join: it would take the end of the stream for ours.
+            // Before the connector can join: it must not miss this shutdown.
             before.shut.into_iter().for_each(|how| shut(Link::Local(&end), fd, how));
             self.begin(fd, end);
         }
     }
 
-    /// The last descriptor of this process is about to be closed.
+    /// Prepares for the close of this process's last descriptor.
     pub(crate) fn closing(&self, fd: RawFd) {
         if let Some(remote) = self.remote.get() {
             return remote_end::close(fd, remote);
@@ -672,14 +673,14 @@ impl Stream {
         self.holding.closing(Descriptor::of(fd).as_fd());
     }
 
-    /// What it says of the next connection from the same place.
+    /// Records whether the connection was brief, for the next ones with the same class.
     fn learn(&self) {
         let Some(begun) = self.begun.get().filter(|begun| !begun.goes_on.load(Ordering::Relaxed))
         else {
             return;
         };
         if self.end().is_some_and(|end| !end.is_sole_holder()) {
-            return; // It has not ended.
+            return; // Another process continues the connection.
         }
         let now = wait::now();
         let moved = self.end().map_or((0, 0), End::bytes);
@@ -691,32 +692,32 @@ impl Stream {
         brief::PLACES.ended(begun.place, now, past);
     }
 
-    /// `shutdown(2)`, before the kernel's.
+    /// Executes Weft's part of `shutdown(2)`, before the kernel's.
     pub(crate) fn shutting(&self, fd: RawFd, how: libc::c_int) {
         zcopy::deferred::reclaim(&self.zcopy);
         if let Some(link) = self.link() {
             return shut(link, fd, how);
         }
         if self.is(Phase::Listening) {
-            self.become_phase(Phase::Fresh); // It may be connected now.
+            self.become_phase(Phase::Fresh); // A former listener may be connected.
         }
         let mut before = self.before.lock();
         match self.end() {
-            Some(end) => shut(Link::Local(end), fd, how), // Found by another thread.
+            Some(end) => shut(Link::Local(end), fd, how), // Another thread has found the offer.
             None if before.shut.is_none_or(|earlier| earlier == how) => before.shut = Some(how),
             None => before.shut = Some(libc::SHUT_RDWR),
         }
     }
 
-    /// Another thread may have closed the descriptor while this one slept, and its number may be
-    /// another socket's by now, from which nothing must be taken.
+    /// Fails if another thread has closed the descriptor while this one slept: its number may
+    /// belong to another socket by now, whose data must not be taken.
     fn check_still_at(&self, fd: RawFd) -> Result<(), Errno> {
         let is_there = self.place.get().is_some_and(|place| place.is_at(fd));
         if is_there { Ok(()) } else { Err(Errno::BADF) }
     }
 }
 
-/// As [`weft_stream::inheritance`] sees it.
+/// The interface that [`weft_stream::inheritance`] uses.
 impl inheritance::Stream for Stream {
     type Kernel = Host;
 
@@ -728,7 +729,7 @@ impl inheritance::Stream for Stream {
         self.leave(fd, why);
     }
 
-    /// What gets the socket does not have the window of a connection between hosts.
+    /// The process that gets the socket does not have the window of a connection to another host.
     fn hand_on(&self, fd: RawFd, why: Reason) {
         self.leave(fd, why);
         if let Some(remote) = self.remote() {
@@ -746,28 +747,27 @@ impl inheritance::Stream for Stream {
         }
     }
 
-    /// A child will be born that knows as much as this process does: what is not in shared memory
-    /// cannot be counted any more. Of two that both count from the beginning, each would miss what
-    /// the other moves.
+    /// Falls back before a fork, unless the state is in shared memory: parent and child would each
+    /// count only its own bytes.
     fn forking_without_end(&self, fd: RawFd) {
         if let Some(begun) = self.begun.get() {
             begun.goes_on.store(true, Ordering::Relaxed);
         }
         if let Some(remote) = self.remote() {
-            // The queue pair stays the parent's.
+            // The queue pair stays with the parent.
             remote.leave(Descriptor::of(fd).as_fd());
             remote.retain();
         } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
         {
             self.fall_back(Reason::Forked);
         } else if self.is(Phase::Fresh) && !Host::is_listening(Descriptor::of(fd).as_fd()) {
-            // Either may connect it, and the other one would not be known to hold the connection.
+            // Either process may connect it, and the other's hold would not be known.
             self.become_phase(Phase::Tcp);
             self.log.note(Reason::Forked);
         }
     }
 
-    /// Queue pairs are the parent's.
+    /// Gives up the parent's queue pair, in a forked child.
     fn born(&self) {
         if let Some(remote) = self.remote.get() {
             remote.disown();
@@ -783,12 +783,12 @@ impl Drop for Stream {
     }
 }
 
-/// What names the connection of a socket, in its network namespace.
+/// Returns the key of a socket's connection, in its network namespace.
 fn tuple(fd: RawFd, connector: SocketAddr, acceptor: SocketAddr) -> Tuple {
     Tuple::new(connector, acceptor).in_namespace(Host::network_of(Descriptor::of(fd).as_fd()))
 }
 
-/// Tells the peer what `shutdown(2)` tells the kernel.
+/// Publishes to the peer what `shutdown(2)` tells the kernel.
 fn shut(link: Link<'_>, fd: RawFd, how: libc::c_int) {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         link.shut_write(Descriptor::of(fd).as_fd());

@@ -1,4 +1,4 @@
-//! Options that only the kernel has: a connection with one of them is on TCP.
+//! Options that only the kernel implements: a connection with one of them is on TCP.
 
 use std::os::fd::{AsFd as _, RawFd};
 
@@ -7,26 +7,26 @@ use libc::c_int;
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};
 
-/// A buffer below this size bounds what a program may send unread, as it expects: the rings are
-/// longer. Programs that ask for larger ones want to be fast.
+/// A socket buffer below this size limits how much a program can send unread, and the program may
+/// rely on it: the rings are longer. Programs that set larger buffers only want throughput.
 const BUFFER_MIN: u32 = 32 << 10;
-/// What the kernel makes of a size: twice as much.
+/// The kernel doubles the size that a program sets.
 const KERNELS_BUFFER_MIN: c_int = (BUFFER_MIN * 2) as c_int;
 
-/// Which sizes of buffers the program has set (Linux 5.14).
+/// Tells which buffer sizes the program has set (Linux 5.14).
 const SO_BUF_LOCK: c_int = 72;
 const SNDBUF_LOCK: c_int = 1;
 const RCVBUF_LOCK: c_int = 2;
 
-/// Whether a connection that is not the kernel's has no such option: how many bytes are unread
-/// (`TCP_INQ`, Linux 4.18) is reported beside bytes, which the rings have none of. gRPC asks for it
-/// each time, and does without where it is refused.
+/// Returns whether Weft refuses an option: `TCP_INQ` (Linux 4.18) reports the number of unread
+/// bytes with each receive, which the rings do not support. gRPC tries it on each connection, and
+/// does without.
 pub(crate) fn is_refused(level: c_int, name: c_int) -> bool {
     (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
 }
 
-/// Whether only the kernel can do what a program is about to ask of a connection. `given` is the
-/// value, if it is an integer.
+/// Returns whether only the kernel can do what a program is about to ask for. `given` is the
+/// option's value, if it is an integer.
 pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) -> bool {
     match (level, name) {
         (
@@ -34,7 +34,7 @@ pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) ->
             libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE,
         )
         | (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
-            // The kernel takes a negative one for a large one.
+            // The kernel treats a negative size as a large one.
             given.is_some_and(|size| size.cast_unsigned() < BUFFER_MIN)
         }
         (
@@ -55,7 +55,7 @@ pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) ->
     }
 }
 
-/// Whether a socket has one of the options that are worth a question.
+/// Returns whether a socket has one of the options that are worth a system call to check.
 pub(super) fn has(fd: RawFd) -> bool {
     let locked = value(fd, SO_BUF_LOCK).unwrap_or(0);
     let is_small = |lock, name| {
@@ -67,7 +67,7 @@ pub(super) fn has(fd: RawFd) -> bool {
         || is_small(RCVBUF_LOCK, libc::SO_RCVBUF)
 }
 
-/// The value of an option, if the kernel has it.
+/// Returns the value of an option, if the kernel has the option.
 fn value(fd: RawFd, name: c_int) -> Option<c_int> {
     Host::option(Descriptor::of(fd).as_fd(), name).ok()
 }

@@ -1,4 +1,4 @@
-//! What poll, select and epoll report.
+//! Readiness as poll, select and epoll report it.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,18 +13,17 @@ use crate::link::Link;
 use crate::remote::RemoteEnd;
 use crate::sleepers;
 
-/// Unread bytes behind which an end is not reported yet. TCP's own bound is the receiver's buffer
-/// (`tcp_rmem`, tcp(7)), but there the end rarely comes before most of it has been read.
+/// With more unread bytes than this a hang-up is not reported yet. TCP's own bound is the receive
+/// buffer (`tcp_rmem`, tcp(7)), but there the FIN rarely arrives before most bytes have been read.
 const EARLY_LEN: usize = 4 << 10;
 
 impl Stream {
-    /// What has been found out about the socket's end, as bits of `poll(2)`.
+    /// Returns the known end events, as bits of `poll(2)`.
     pub(crate) fn ended(&self) -> u32 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// The kernel has woken us, and says this of the socket: takes the wakeups, and remembers if it
-    /// was the end.
+    /// Handles a kernel event of the socket: drains the wakeups, and records an end.
     pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
         let Some(end) = self.link() else { return };
         const RESET: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
@@ -46,21 +45,21 @@ impl Stream {
         self.ended.fetch_or(ended, Ordering::Relaxed);
     }
 
-    /// The kernel has reported an error that the program is to learn later.
+    /// Keeps an error that the kernel has reported for a later call.
     pub(super) fn keep_error(&self, error: Errno) {
         if !matches!(error, Errno::AGAIN | Errno::INTR) {
             self.error.store(error.raw_os_error(), Ordering::Relaxed);
         }
     }
 
-    /// A call has reported an error of the socket's to the program: the socket has it no more.
+    /// Clears the error bit after a call has returned the error to the program.
     pub(super) fn error_has_come(&self, error: Errno) {
         if matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT) {
             self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
         }
     }
 
-    /// The program has asked the kernel for the error: there is none any more.
+    /// Clears the error after the program has asked the kernel for it (`SO_ERROR`).
     pub(crate) fn error_reported(&self, error: libc::c_int) {
         self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
         if error != 0
@@ -70,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// The error that the kernel has reported to us, once.
+    /// Takes the kept error.
     pub(crate) fn take_error(&self) -> Option<Errno> {
         if self.error.load(Ordering::Relaxed) == 0 {
             return None;
@@ -79,21 +78,21 @@ impl Stream {
         (error != 0).then(|| Errno::from_raw_os_error(error))
     }
 
-    /// Whether a program that waits for room waits for the peer to read.
+    /// Returns whether a writer has to wait for the peer to read.
     pub(crate) fn lacks_room(&self) -> bool {
         self.link().is_some_and(|end| end.carrier_out() == Carrier::Memory && !end.is_writable())
     }
 
-    /// A writer finds that there is no room.
+    /// Records that a writer has found no room.
     pub(crate) fn be_full(&self) {
         self.full.store(1, Ordering::Relaxed);
         if let Some(end) = self.end() {
-            end.note_edge(None); // Room is news then, in any process.
+            end.note_edge(None); // New room then raises an edge, in any process.
         }
         if self.armed.load(Ordering::SeqCst) == 0 {
             return;
         }
-        // A thread may sleep in an instance until there is room, and not for ever.
+        // A thread that sleeps in an instance for room must not sleep for ever.
         if let Some(end) = self.link()
             && end.carrier_out() == Carrier::Memory
         {
@@ -102,17 +101,17 @@ impl Stream {
         }
     }
 
-    /// Whether a writer has found that there is no room.
+    /// Returns whether a writer has found no room.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed) != 0
     }
 
-    /// The same; `true` once.
+    /// Returns the same, and resets it.
     pub(crate) fn take_full(&self) -> bool {
         self.is_full() && self.full.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// An error that is to be reported to the program now, once (`SO_ERROR`).
+    /// Takes the error that the program is to get now (`SO_ERROR`).
     pub(crate) fn pending_error(&self, fd: RawFd) -> Option<Errno> {
         let of_the_kernel = || Host::take_error(Descriptor::of(fd).as_fd());
         let error = self.take_error().or_else(of_the_kernel)?;
@@ -120,32 +119,32 @@ impl Stream {
         Some(error)
     }
 
-    /// How many of those that watch it wait for a wakeup.
+    /// Returns how many instances that watch it wait for a wakeup.
     pub(crate) fn armed(&self) -> &AtomicU32 {
         &self.armed
     }
 
-    /// How many epoll instances announce what waits in memory.
+    /// Returns how many epoll instances announce data in memory.
     pub(crate) fn announced(&self) -> &AtomicU32 {
         &self.announced
     }
 
-    /// How many epoll instances watch it.
+    /// Returns how many epoll instances watch it.
     pub(crate) fn watches(&self) -> &AtomicU32 {
         &self.watches
     }
 
-    /// Whether an end of the peer's, if the kernel tells of one, has overtaken bytes: with TCP it
-    /// comes behind them. Programs that poll rely on it that little is unread when they see a
-    /// hang-up (stunnel drops what it has not asked for by then).
+    /// Returns whether an end that the kernel reports would overtake unread bytes. With TCP it
+    /// follows them, and programs rely on little being unread when poll reports a hang-up (stunnel
+    /// drops what it has not read by then).
     pub(crate) fn has_early_end(&self, end: Link<'_>) -> bool {
         end.carrier_in() == Carrier::Memory
             && end.seen() > EARLY_LEN
             && self.ended() & libc::EPOLLERR.cast_unsigned() == 0
     }
 
-    /// Whether this process has learnt nothing of the socket but that it has `ended` so far, and
-    /// no writer waits for room.
+    /// Returns whether the socket's state is unchanged since it had these `ended` bits, and no
+    /// writer waits for room.
     #[inline]
     pub(crate) fn is_calm(&self, ended: u32) -> bool {
         self.ended.load(Ordering::Relaxed) == ended
@@ -154,7 +153,7 @@ impl Stream {
             && self.armed_early.load(Ordering::Relaxed) == 0
     }
 
-    /// The readiness that is ours to tell, as bits of `poll(2)`, and those bits that are.
+    /// Returns the readiness as bits of `poll(2)`, and which of the bits the rings decide.
     pub(crate) fn readiness(&self, end: Link<'_>) -> (u32, u32) {
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
         const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -164,11 +163,11 @@ impl Stream {
             ready |= libc::EPOLLERR.cast_unsigned();
         }
         if ready & libc::EPOLLHUP.cast_unsigned() != 0 {
-            // Nothing waits any more (tcp_poll): reads and writes return at once.
+            // Nothing blocks any more (tcp_poll): reads and writes return at once.
             return (ready | IN | OUT, IN | OUT);
         }
         if end.remote().is_some_and(RemoteEnd::is_cut) {
-            return (ready | IN | OUT, IN | OUT); // A call says that it is over.
+            return (ready | IN | OUT, IN | OUT); // Calls report the end at once.
         }
         if end.carrier_in() == Carrier::Memory {
             ours |= IN;
@@ -177,12 +176,12 @@ impl Stream {
                 ready |= IN;
             }
             if unread && end.has_peer_shut() {
-                ready |= libc::EPOLLRDHUP.cast_unsigned(); // The kernel is about to say so.
+                ready |= libc::EPOLLRDHUP.cast_unsigned(); // The kernel is about to report it.
             }
         }
         if end.is_send_answered() {
             ours |= OUT;
-            ready |= OUT; // The kernel answers at once.
+            ready |= OUT; // The kernel's call returns at once.
         } else if end.carrier_out() == Carrier::Memory {
             ours |= OUT;
             if end.is_writable() {

@@ -1,4 +1,4 @@
-//! Receiving, and waiting for bytes.
+//! Receives bytes, and waits for them.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ use crate::link::Link;
 use crate::wait::{self, Wait};
 use crate::{futex_wait, handlers, mode, sleepers};
 
-/// Nanoseconds between two questions to the kernel whether a peer was killed that could not publish
-/// it.
+/// Interval between two questions to the kernel whether the peer was killed, which it could not
+/// publish, in nanoseconds.
 const ASK_NS: u64 = 1_000_000;
 
 impl Stream {
-    /// Receives as `recvmsg(2)` does. `None`: the kernel is to do it.
+    /// Receives like `recvmsg(2)`. `None`: the kernel is to do it.
     pub(crate) fn recv(
         &self,
         fd: RawFd,
@@ -46,8 +46,8 @@ impl Stream {
                     Host::recv(Descriptor::of(fd).as_fd(), rest, usize::MAX, flags)
                 }
                 By::Kernel => return self.not_counted(fd, flags),
-                // Beside bytes the kernel may tell when they came, which another process may have
-                // asked it for. Where the peer has bytes unread in memory, an end may be a reset.
+                // The kernel may report time stamps that another process has asked for. If the peer
+                // has unread bytes in memory, an end may be a reset.
                 By::End(end)
                     if done == 0
                         && end.is_over()
@@ -78,7 +78,7 @@ impl Stream {
                 Err(Errno::AGAIN) if !is_nonblocking(fd, flags) => {}
                 received => return Some(self.with_part(done, received)),
             }
-            // Another thread may find the peer's offer meanwhile: bytes come into memory then.
+            // Another thread may find the peer's offer meanwhile; then bytes arrive in memory.
             let slept = match self.holding.begin_sleep() {
                 true if done > 0 => sleep_for_more(fd),
                 true => sleep_for_bytes(fd),
@@ -91,7 +91,8 @@ impl Stream {
         }
     }
 
-    /// What a call returns that has received a part before; an error is reported by the next one.
+    /// Returns the result of a call that has received `done` bytes before. An error is kept for the
+    /// next call.
     fn with_part(&self, done: usize, received: Result<usize, Errno>) -> Result<usize, Errno> {
         match received {
             Ok(more) => Ok(done + more),
@@ -106,8 +107,8 @@ impl Stream {
         }
     }
 
-    /// Receives what is left in memory, without a system call unless bytes that came over TCP
-    /// before it have not been read either. `None`: there is nothing; the kernel is to do it.
+    /// Receives unread bytes in memory, without a system call unless older bytes of TCP are unread,
+    /// too. `None`: there are none, and the kernel is to do it.
     #[cold]
     fn recv_rest(
         &self,
@@ -115,7 +116,7 @@ impl Stream {
         buffers: Buffers<'_>,
         flags: libc::c_int,
     ) -> Option<Result<usize, Errno>> {
-        let end = self.link().filter(|_| self.has_rest())?;
+        let end = self.link().filter(|_| self.has_unread())?;
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
         Some(end.try_recv(Descriptor::of(fd).as_fd(), buffers, how))
@@ -129,7 +130,8 @@ impl Stream {
     ) -> Option<Result<usize, Errno>> {
         let mut before = self.before.lock();
         if self.end().is_some() {
-            return Some(Err(Errno::AGAIN)); // Found by another thread; the next round has it.
+            // Another thread has found the offer; the caller tries again.
+            return Some(Err(Errno::AGAIN));
         }
         let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
         let received = Host::recv(Descriptor::of(fd).as_fd(), buffers, usize::MAX, flags);
@@ -160,8 +162,8 @@ impl Stream {
                 return Ok(done);
             }
             let result = match end.try_recv(Descriptor::of(fd).as_fd(), rest, how) {
-                // The last that TCP carries: what stands in memory behind it belongs to the call.
-                // One on this host has seen to that itself. What TCP has behind it may be urgent.
+                // These were the last bytes of TCP, and memory has more for this call. An end on
+                // this host handles that itself. What TCP has after them may be urgent.
                 Ok(received)
                     if end.remote().is_some()
                         && is_tcp
@@ -207,7 +209,8 @@ impl Stream {
         }
     }
 
-    /// Whether a program that does not wait, and finds nothing, has the kernel asked as well.
+    /// Returns whether it is time for a non-blocking receive that finds nothing to ask the kernel,
+    /// too.
     fn is_time_to_ask(&self) -> bool {
         let now = wait::now();
         let is_time = now >= self.asked.load(Ordering::Relaxed) + ASK_NS;
@@ -217,7 +220,7 @@ impl Stream {
         is_time
     }
 
-    /// Waits until there are more than `known` bytes. `false` if there will not be.
+    /// Waits until there are more than `known` bytes. Returns `false` if there will not be.
     fn wait_for_more(&self, end: Link<'_>, fd: RawFd, known: usize) -> bool {
         const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let mut set = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
@@ -230,18 +233,18 @@ impl Stream {
                 return true;
             }
             if end.is_full() {
-                return false; // There cannot be more than there is room for.
+                return false; // The buffers are full.
             }
             match Host::poll_as_program(&mut set, Some(&SLEEP_TIME)) {
                 0 if deadline.is_some_and(|deadline| wait::now() >= deadline) => return false,
                 0 => {}
                 1.. => return come() > known,
-                _ => return false, // A signal: what is there is the result.
+                _ => return false, // A signal: the result is what has come.
             }
         }
     }
 
-    /// Nothing is there, and the program wants to wait.
+    /// Waits for bytes, and receives them.
     #[cold]
     fn wait_and_recv(
         &self,
@@ -257,16 +260,16 @@ impl Stream {
             true => Ok(0),
             false => end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how }),
         };
-        self.tell(fd);
+        self.log_carrier(fd);
         let wait = Wait::begin(&self.spin_in);
         let deadline = matches!(end, Link::Remote(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
         let deadline = deadline.flatten();
-        // The kernel's own sleep knows which signal it was.
+        // The kernel's own sleep knows which signal has interrupted it.
         let mut waited = matches!(end, Link::Remote(_)) || handlers::differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
                 match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
-                    Err(Errno::AGAIN) => {} // Another thread was quicker.
+                    Err(Errno::AGAIN) => {} // Another thread has taken the bytes.
                     other => {
                         wait.end();
                         return other;
@@ -309,10 +312,10 @@ impl Stream {
             };
             end.end_sleep();
             if let Err(errno) = self.check_still_at(fd) {
-                // The handler of a signal may have closed it, and the call is not made again.
+                // A signal handler may have closed it; the call is not restarted.
                 return Err(if slept == Err(Errno::INTR) { Errno::INTR } else { errno });
             }
-            // A handler that is not seen is believed to be as all others are.
+            // A handler that Weft has not seen is assumed to have the same flags as all others.
             let is_unseen = !since.handled.is_more_now();
             if slept == Err(Errno::INTR) && !since.finds(end) {
                 let restarts = !is_unseen || handlers::restart();
@@ -323,11 +326,11 @@ impl Stream {
                 {
                     continue;
                 }
-                return Err(Errno::INTR); // Before an end that its handler has brought about.
+                return Err(Errno::INTR); // EINTR comes before an end that the handler has caused.
             }
             if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
                 end.note_reset();
-                // What the rings hold comes first.
+                // Bytes in the rings come before the error.
                 return match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
                     Err(Errno::AGAIN) => Err(errno),
                     received => {
@@ -349,34 +352,34 @@ impl Stream {
     }
 }
 
-/// What a call that waits has known since it began.
+/// What a waiting call remembers from its beginning.
 #[derive(Clone, Copy, Debug)]
 struct Since {
-    /// Handlers that had run then.
+    /// How many signal handlers had run.
     handled: Handled,
-    /// It has received a part of what it wants: a handled signal ends it whatever the handler says
-    /// of restarting (tcp_recvmsg).
+    /// Whether the call has received a part of what it wants: then a handled signal ends it, with
+    /// or without `SA_RESTART` (tcp_recvmsg).
     has_part: bool,
-    /// It does not return before it has everything (`MSG_WAITALL`).
+    /// Whether the call waits for all bytes (`MSG_WAITALL`).
     wants_all: bool,
 }
 
 impl Since {
-    /// Whether a signal has been handled while the call looked, upon which the kernel's would have
-    /// ended.
+    /// Returns whether a signal has been handled while the call spun, which would have ended the
+    /// kernel's call.
     fn is_interrupted(self) -> bool {
         if self.has_part { self.handled.is_more_now() } else { self.handled.ends_calls_now() }
     }
 
-    /// Whether it is made again after a signal that is handled before anything has come. One that
-    /// comes behind the first part ends a call that wants all, so it has to know which of the two
-    /// came first, and does not leave it to the kernel to make it again.
+    /// Returns whether the call is restarted here after a signal that comes before the first bytes.
+    /// A signal after the first part ends a `MSG_WAITALL` call. So the order matters, and the
+    /// restart is not left to the kernel.
     fn begins_anew(self) -> bool {
         self.wants_all && !self.has_part
     }
 
-    /// Whether there is something in memory. If not, and the call begins anew after signals, those
-    /// that have been handled so far are past.
+    /// Returns whether memory has unread bytes. If not, and the call restarts after signals,
+    /// signals handled so far are forgotten.
     fn finds(&mut self, end: Link<'_>) -> bool {
         let is_any = end.unread() > 0;
         if !is_any && self.begins_anew() && !self.is_interrupted() {
@@ -386,40 +389,41 @@ impl Since {
     }
 }
 
-/// Bytes that can be received from the kernel's socket.
+/// Returns how many unread bytes the kernel's socket has.
 fn unread_by_kernel(fd: RawFd) -> usize {
     Host::unread(Descriptor::of(fd).as_fd()).unwrap_or(0)
 }
 
-/// Whether urgent data comes next. Before it the kernel ends a call that has a part (tcp_recvmsg),
-/// and one that has none skips it, so this is to be asked before.
+/// Returns whether urgent data comes next. The kernel ends a call with a part before urgent data,
+/// and skips it in a call without one (tcp_recvmsg), so this is asked before a receive.
 fn is_at_mark(fd: RawFd) -> bool {
     Host::is_at_mark(Descriptor::of(fd).as_fd())
 }
 
-/// Whether a call that has a part ends, as the kernel's does (tcp_recvmsg): before urgent data, and
-/// before an error, which stays with the socket for the next call, of this process or another.
+/// Returns whether a call with a part ends here, like the kernel's (tcp_recvmsg): before urgent
+/// data, and before an error. The error stays with the socket for the next call, of this process or
+/// another.
 fn ends_part(end: Link<'_>, fd: RawFd) -> bool {
     let has_error =
         || events_now(Descriptor::of(fd).as_fd(), PollFlags::empty()).contains(PollFlags::ERR);
-    // The error is asked for first: it comes behind the bytes.
+    // The error is checked first, because it follows the bytes.
     let is_next = || has_error() && unread_by_kernel(fd) == 0;
     is_at_mark(fd) || (end.carrier_in() == Carrier::Tcp && is_next())
 }
 
-/// Sleeps on the socket until something comes, as its own options and the handlers of signals say.
-/// No lock is held: the program may cancel the thread.
+/// Sleeps on the socket until data arrives, subject to its options and the signal handlers. The
+/// caller holds no lock: the program may cancel the thread.
 fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
     Host::wait_for_bytes(Descriptor::of(fd).as_fd())
 }
 
-/// The same, but every handled signal ends it.
+/// Sleeps like [`sleep_for_bytes`], but every handled signal ends it.
 fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
     let events = PollFlags::IN | PollFlags::RDHUP | PollFlags::PRI;
     poll_until(fd, events, deadline(fd, sockopt::Timeout::Recv))
 }
 
-/// How long to sleep where only the peer can end it.
+/// Returns how long to sleep where only the peer can end the sleep.
 fn futex_wait_time(fd: RawFd) -> Timespec {
     let limit = Host::time_limit(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv);
     let longest = std::time::Duration::from_nanos(futex_wait::TIME_NS);

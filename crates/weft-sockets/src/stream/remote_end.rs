@@ -14,12 +14,12 @@ use crate::kernel::{Host, Kernel as _};
 use crate::remote::{self, RemoteEnd};
 use crate::{errno, handlers, wait};
 
-/// Sleeps until the peer says something, or the kernel's socket is ready for one of `events`, as a
-/// blocking call does. No lock is held: the program may cancel the thread.
+/// Sleeps like a blocking call until the peer notifies, or the kernel's socket has one of `events`.
+/// The caller holds no lock: the program may cancel the thread.
 ///
 /// # Errors
-/// `EAGAIN` when the deadline, in nanoseconds of [`wait::now`], has passed; `EINTR` where the
-/// handlers of signals, or a deadline, want that (signal(7)).
+/// `EAGAIN` when the deadline, in nanoseconds of [`wait::now`], has passed; `EINTR` if the signal
+/// handlers, or a deadline, require it (signal(7)).
 pub(super) fn sleep(
     fd: RawFd,
     remote: &RemoteEnd,
@@ -47,8 +47,8 @@ pub(super) fn sleep(
     }
 }
 
-/// The last descriptor of this process is about to be closed. What is still under way is waited for
-/// elsewhere, where the kernel's socket stays open so long.
+/// Closes this process's last descriptor of a connection. The broker delivers outstanding data in
+/// the background, and keeps the kernel's socket open meanwhile.
 pub(super) fn close(fd: RawFd, remote: &Arc<RemoteEnd>) {
     if remote.is_off() {
         return;
@@ -56,14 +56,14 @@ pub(super) fn close(fd: RawFd, remote: &Arc<RemoteEnd>) {
     let resets = sockopt::socket_linger(Descriptor::of(fd)) == Ok(Some(Duration::ZERO));
     let closing = remote.close(resets);
     if remote.is_needed() {
-        // A child still reads what the peer sends through our queue pair.
+        // A child still reads what the peer sends through this process's queue pair.
         std::mem::forget(Arc::clone(remote));
     }
     match closing {
         Closing::Over => {}
         Closing::Flushing(farewell) => {
             if remote::linger(Descriptor::of(fd).as_fd(), remote, farewell).is_err() {
-                reset(fd); // Rather than an end before all has arrived.
+                reset(fd); // A reset is better than an EOF before all bytes.
             }
         }
         Closing::Reset => reset(fd),

@@ -1,4 +1,4 @@
-//! Sending, and waiting for room.
+//! Sends bytes, and waits for room.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
@@ -20,13 +20,14 @@ use crate::wait::{self, Wait};
 use crate::zcopy::{Lender, deferred};
 use crate::{handlers, mode};
 
-/// How long a writer sleeps while too much is under way to another host.
+/// How long a writer sleeps while too many operations to another host are outstanding.
 const REMOTE_SLEEP_NS: u64 = 100_000;
-/// Time stamps between two questions to the kernel whether a peer was killed: some 50 us.
+/// Interval between two questions to the kernel whether the peer was killed, in units of the time
+/// stamp counter: some 50 us.
 const ASK_STAMPS: u64 = 1 << 17;
 
 impl Stream {
-    /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
+    /// Sends like `sendmsg(2)`. `None`: the kernel is to do it.
     pub(crate) fn send(
         &self,
         fd: RawFd,
@@ -41,7 +42,7 @@ impl Stream {
         sent
     }
 
-    /// The same from buffers that may be used again and again at once, as ours are.
+    /// Sends from buffers that the caller reuses at once, so that the send cannot be deferred.
     pub(crate) fn send_copy(
         &self,
         fd: RawFd,
@@ -77,12 +78,12 @@ impl Stream {
         }
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
             self.leave(fd, Reason::Urgent);
-            self.tell(fd);
+            self.log_carrier(fd);
             return None;
         }
         if flags & libc::MSG_ZEROCOPY != 0 {
-            self.leave(fd, Reason::Notices); // They are the kernel's.
-            self.tell(fd);
+            self.leave(fd, Reason::Notices); // The kernel reports zero-copy completions.
+            self.log_carrier(fd);
         }
         let mut done = 0;
         let mut may_be_deferred = lends;
@@ -142,11 +143,14 @@ impl Stream {
                     if let Err(errno) = self.wait_for_room(fd) {
                         return Some(if done > 0 { Ok(done) } else { Err(errno) });
                     }
-                    may_be_deferred = lends; // As another thread may have done meanwhile.
+                    // Another thread may have deferred a send meanwhile, which this one must
+                    // follow.
+                    may_be_deferred = lends;
                 }
                 Err(Errno::DEADLK) => return Some(Err(Errno::AGAIN)),
                 Err(errno) if done > 0 => {
-                    // The kernel reports it by the next call; it has reported it by this one.
+                    // The kernel would report it on the next call, but has already reported it to
+                    // this one.
                     if errno != Errno::PIPE {
                         self.keep_error(errno);
                     }
@@ -160,8 +164,8 @@ impl Stream {
         }
     }
 
-    /// A peer that was killed has not published that, and reads nothing more. So while something is
-    /// unread the kernel is asked now and then.
+    /// Checks for a killed peer, which could not publish its end and does not read any more: while
+    /// bytes are unread the kernel is asked at intervals.
     #[inline]
     fn notice_killed_peer(&self, end: &End, fd: RawFd) {
         if end.unsent() == 0 {
@@ -176,8 +180,8 @@ impl Stream {
         }
     }
 
-    /// A writer finds no room. The connection falls back to TCP if the peer has read nothing for
-    /// long; returns whether it has.
+    /// Handles a writer without room. Falls back to TCP if the peer has read nothing for too long;
+    /// returns whether it has.
     #[cold]
     pub(crate) fn leave_if_stalled(&self, fd: RawFd) -> bool {
         let Some(Link::Local(end)) = self.link() else { return false };
@@ -211,7 +215,8 @@ impl Stream {
     /// Waits until there is room, or the connection has ended.
     ///
     /// # Errors
-    /// `EINTR`, `EAGAIN` after `SO_SNDTIMEO`, and `EBADF` if another thread has closed it.
+    /// `EINTR`, `EAGAIN` after `SO_SNDTIMEO`, and `EBADF` if another thread has closed the
+    /// descriptor.
     #[cold]
     pub(crate) fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
         let deadline = deadline(fd, sockopt::Timeout::Send);
@@ -252,7 +257,7 @@ impl Stream {
             self.check_still_at(fd)?;
             if is_hung_up(fd) {
                 end.hang_up();
-                return Ok(()); // The kernel says what to say.
+                return Ok(()); // The kernel's call returns the error.
             }
             if self.leave_if_stalled(fd) {
                 continue;
@@ -264,13 +269,13 @@ impl Stream {
     }
 }
 
-/// When a call that begins now has waited for as long as the socket's option allows.
+/// Returns the deadline of a call that begins now, from the socket's time limit.
 pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
     let limit = Host::time_limit(Descriptor::of(fd).as_fd(), which)?;
     Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Sleeps on the kernel's socket until one of `events`. Every handled signal ends it.
+/// Sleeps on the kernel's socket until it has one of `events`. Every handled signal ends it.
 ///
 /// # Errors
 /// `EAGAIN` at the deadline, and `EINTR`.

@@ -1,5 +1,5 @@
-//! Streams against the fake kernel: what a program sees of them before, during and after the time
-//! in which memory carries their bytes.
+//! Streams against the fake kernel: what a program observes before, during and after the time in
+//! which memory carries the bytes.
 
 use std::io::IoSliceMut;
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ fn in_memory() -> (Program, [Socket; 2]) {
     (program, ends)
 }
 
-/// Bytes that say where they were.
+/// Returns bytes whose values depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }
@@ -40,13 +40,13 @@ fn bytes_come_once_and_in_order_while_the_connection_moves_to_memory() {
     for piece in sent.chunks(100) {
         assert_eq!(one.send(piece), Ok(100));
         assert_eq!(other.send(piece), Ok(100));
-        // A part stays unread while it moves.
+        // Some bytes stay unread while the connection moves.
         for (socket, received) in [&other, &one].into_iter().zip(&mut received) {
             received.extend(socket.recv_with(70, DONTWAIT).expect("bytes"));
         }
         in_memory += u32::from(one.is_in_memory() && other.is_in_memory());
     }
-    assert!(in_memory > 30, "memory carries all but the first: {in_memory}");
+    assert!(in_memory > 30, "memory must carry all but the first messages: {in_memory}");
     for (socket, received) in [&other, &one].into_iter().zip(&mut received) {
         while let Ok(rest) = socket.recv_with(300, DONTWAIT) {
             received.extend(rest);
@@ -56,7 +56,7 @@ fn bytes_come_once_and_in_order_while_the_connection_moves_to_memory() {
 }
 
 #[test]
-fn what_memory_carries_does_not_pass_the_kernel() {
+fn bytes_in_memory_do_not_pass_the_kernel() {
     let (_program, [one, other]) = in_memory();
     let before = fake::calls("send");
     assert_eq!(one.send(b"abc"), Ok(3));
@@ -65,7 +65,7 @@ fn what_memory_carries_does_not_pass_the_kernel() {
 }
 
 #[test]
-fn bytes_go_on_over_tcp_behind_those_in_memory() {
+fn bytes_over_tcp_follow_those_in_memory() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(one.send(b"memory"), Ok(6));
     one.leave();
@@ -77,7 +77,7 @@ fn bytes_go_on_over_tcp_behind_those_in_memory() {
 }
 
 #[test]
-fn call_that_does_not_wait_finds_nothing() {
+fn nonblocking_recv_without_bytes_is_eagain() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(one.recv_with(1, DONTWAIT), Err(Errno::AGAIN));
     fake::set_nonblocking(one.fd);
@@ -99,7 +99,7 @@ fn receiver_sleeps_until_the_peer_sends() {
 fn peer_wakes_a_receiver_that_sleeps_in_the_kernel() {
     let (_program, [one, other]) = in_memory();
     let from = other.fd;
-    fake::while_asleep(|| {}); // The futex wait ends for nothing.
+    fake::while_asleep(|| {}); // The futex wait times out.
     fake::while_asleep(move || {
         let before = fake::calls("wakeup");
         assert_eq!(program::send(from, b"late", 0), Ok(4));
@@ -107,7 +107,7 @@ fn peer_wakes_a_receiver_that_sleeps_in_the_kernel() {
     });
     assert_eq!(one.recv(8), Ok(b"late".to_vec()));
     assert_eq!(fake::acts_left(), 0);
-    // And the wakeup is no byte of the stream.
+    // The wakeup must not be read as a byte.
     assert_eq!(one.recv_with(8, DONTWAIT), Err(Errno::AGAIN));
     assert_eq!(fake::unread(one.fd), 0);
 }
@@ -130,7 +130,7 @@ fn handled_signal_ends_a_receive() {
 }
 
 #[test]
-fn peeked_bytes_stay() {
+fn peeked_bytes_stay_unread() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(other.send(b"abcd"), Ok(4));
     assert_eq!(one.recv_with(2, PEEK), Ok(b"ab".to_vec()));
@@ -151,7 +151,7 @@ fn waitall_waits_for_all_bytes() {
 }
 
 #[test]
-fn waitall_returns_what_there_is_when_the_peer_ends() {
+fn waitall_returns_a_part_at_eof() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(other.send(b"ab"), Ok(2));
     other.shutdown(libc::SHUT_WR);
@@ -160,15 +160,15 @@ fn waitall_returns_what_there_is_when_the_peer_ends() {
 }
 
 #[test]
-fn truncated_bytes_are_gone() {
+fn msg_trunc_discards_bytes() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(other.send(b"abcd"), Ok(4));
-    assert_eq!(one.recv_with(2, libc::MSG_TRUNC), Ok(vec![0; 2]), "counted, and not copied");
+    assert_eq!(one.recv_with(2, libc::MSG_TRUNC), Ok(vec![0; 2]), "bytes are counted, not copied");
     assert_eq!(one.recv(9), Ok(b"cd".to_vec()));
 }
 
 #[test]
-fn half_that_is_shut_ends_the_stream_behind_its_bytes() {
+fn shutdown_is_eof_after_the_last_byte() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(one.send(b"last"), Ok(4));
     one.shutdown(libc::SHUT_WR);
@@ -176,8 +176,8 @@ fn half_that_is_shut_ends_the_stream_behind_its_bytes() {
     assert_eq!(other.recv(2), Ok(b"la".to_vec()));
     assert_eq!(other.recv(9), Ok(b"st".to_vec()));
     assert_eq!(other.recv(9), Ok(Vec::new()));
-    assert_eq!(other.recv(9), Ok(Vec::new()), "and it stays ended");
-    // The other half goes on.
+    assert_eq!(other.recv(9), Ok(Vec::new()), "EOF repeats");
+    // The other direction continues.
     assert_eq!(other.send(b"answer"), Ok(6));
     assert_eq!(one.recv(9), Ok(b"answer".to_vec()));
 }
@@ -215,8 +215,7 @@ fn reset_is_reported_once() {
     drop(other);
 }
 
-/// Another process that holds the socket may be the first to ask, also the program that this one
-/// becomes.
+/// Another process that holds the socket, or the program after an exec, may be the first to ask.
 #[test]
 fn reset_that_poll_has_reported_stays_with_the_kernel() {
     let (_program, [one, other]) = in_memory();
@@ -262,7 +261,7 @@ fn writer_without_room_sleeps_until_the_peer_reads() {
 }
 
 #[test]
-fn send_that_does_not_wait_sends_a_part_at_most() {
+fn nonblocking_send_without_room_is_partial() {
     let (_program, [one, _other]) = in_memory();
     let huge = vec![7; 16 << 20];
     let part = one.send_now(&huge).expect("a part");
@@ -274,7 +273,7 @@ fn send_that_does_not_wait_sends_a_part_at_most() {
 }
 
 #[test]
-fn connection_of_which_nobody_reads_has_the_room_of_tcp_in_the_end() {
+fn stalled_connection_falls_back_to_tcps_buffers() {
     let (_program, [one, other]) = in_memory();
     let huge = pattern(64 << 20);
     let part = one.send_now(&huge).expect("a part");
@@ -285,7 +284,7 @@ fn connection_of_which_nobody_reads_has_the_room_of_tcp_in_the_end() {
 }
 
 #[test]
-fn acceptor_sleeps_for_bytes_that_come_into_memory_at_last() {
+fn sleeping_acceptor_wakes_for_first_bytes_in_memory() {
     let program = start();
     let [one, other] = program.connect();
     let (from, to) = (one.fd, other.fd);
@@ -296,7 +295,7 @@ fn acceptor_sleeps_for_bytes_that_come_into_memory_at_last() {
     assert_eq!(other.recv(8), Ok(b"a".to_vec()));
 }
 
-/// Sends by whatever way is chosen while the peer receives in each sleep.
+/// Sends while the peer receives in each of the sender's sleeps.
 fn send_to_a_reader(one: &Socket, other: &Socket, sent: &[u8]) -> Vec<u8> {
     static RECEIVED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     let receive = |fd| {
@@ -318,7 +317,7 @@ fn send_to_a_reader(one: &Socket, other: &Socket, sent: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn long_messages_arrive_whole_whether_they_are_pulled_or_copied() {
+fn long_messages_arrive_complete_by_either_copy_path() {
     let (_program, [one, other]) = in_memory();
     for len in [256 << 10, (1 << 20) + 4_097] {
         for _ in 0..3 {
@@ -328,8 +327,8 @@ fn long_messages_arrive_whole_whether_they_are_pulled_or_copied() {
     }
 }
 
-/// A message that is deferred where memory can be protected; then the program uses its buffer, or
-/// not, and closes the socket.
+/// Defers a message where memory can be protected. Then the program overwrites its buffer, if
+/// `uses_buffer`, and closes the socket.
 fn defer_and_close(uses_buffer: bool) {
     let (_program, [one, other]) = in_memory();
     let sent = pattern(1 << 20);
@@ -359,7 +358,7 @@ fn deferred_send_delivers_what_the_buffer_held_at_the_call() {
 }
 
 #[test]
-fn deferred_send_is_delivered_behind_a_close() {
+fn deferred_send_is_delivered_after_close() {
     defer_and_close(false);
 }
 
@@ -387,7 +386,7 @@ fn acceptor_counts_what_it_sends_before_it_finds_the_offer() {
 }
 
 #[test]
-fn number_that_is_another_sockets_by_now_is_left_alone() {
+fn reused_descriptor_number_is_not_read_from() {
     let (_program, [one, _other]) = in_memory();
     let fd = one.fd;
     fake::while_asleep(|| {});
@@ -401,7 +400,7 @@ fn number_that_is_another_sockets_by_now_is_left_alone() {
 }
 
 #[test]
-fn urgent_data_makes_a_connection_leave_memory() {
+fn urgent_data_makes_a_connection_fall_back_to_tcp() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(one.send(b"before"), Ok(6));
     assert_eq!(program::send(one.fd, b"!", libc::MSG_OOB), Ok(1));

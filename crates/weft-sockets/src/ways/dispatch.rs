@@ -1,11 +1,10 @@
-//! A system call by its number, done by the hook of the same meaning if it reaches something of
-//! ours. `syscall()` comes here, and so do calls that are made by hand, where the kernel reports
-//! them.
+//! Executes a system call by its number, by the hook of the same meaning if it can reach a known
+//! descriptor. Both `syscall()` and calls by hand that the kernel reports lead here.
 //!
 //! # Safety
-//! The arguments are the program's, and mean what the system call of that number says. Each is
-//! handed on to the hook as the C library's function of the same meaning has it. `libc::NAME` is
-//! the hook, because the hooks stand before the C library.
+//! The arguments are the program's, and mean what that system call defines. Each is passed to the
+//! hook in the form of the C library's function. `libc::NAME` is the hook, because the hooks
+//! precede the C library.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_long, c_uint, c_void};
@@ -19,18 +18,18 @@ use crate::hooks::memory;
 use crate::hooks::users::becoming;
 use crate::{errno, mode, open, process};
 
-/// Does a system call of a number that [`crate::reach::REACH`] names, as the C library has results:
+/// Executes a system call whose number [`crate::reach::REACH`] names, with the C library's results:
 /// -1 and `errno`. `None`: the kernel is to do it, with the same arguments.
 ///
 /// # Safety
-/// The arguments are the program's.
+/// The arguments are those of the program's call.
 pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long> {
     if !mode::enabled() && !mode::is_in_fallback() {
-        return None; // Not on Weft.
+        return None; // Weft is off in this process.
     }
     let fd = int(arguments[0]);
     let reaches = match number {
-        // Descriptors come into the table by these, and sockets go to others.
+        // These add descriptors to the table, or pass sockets on.
         libc::SYS_socket | libc::SYS_accept | libc::SYS_accept4 => true,
         libc::SYS_sendmsg | libc::SYS_recvmsg | libc::SYS_sendmmsg | libc::SYS_recvmmsg => true,
         libc::SYS_dup2 | libc::SYS_dup3 => {
@@ -44,22 +43,22 @@ pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long
     };
     let done = match number {
         _ if !reaches => None,
-        // SAFETY: the program's own arguments.
+        // SAFETY: the caller guarantees the program's arguments.
         _ => unsafe { on_descriptor(number, fd, arguments) },
     };
-    // SAFETY: the program's own arguments.
+    // SAFETY: the caller guarantees the program's arguments.
     done.or_else(|| unsafe { others(number, arguments) })
 }
 
 fn int(argument: usize) -> c_int {
-    argument as u32 as c_int // The kernel looks at 32 bits.
+    argument as u32 as c_int // The kernel uses the low 32 bits.
 }
 
 fn uint(argument: usize) -> c_uint {
     argument as c_uint
 }
 
-/// No thread is cancelled in a call of ours that is no cancellation point of its own.
+/// Prevents cancellation of the thread in a hook that is not a cancellation point for a raw call.
 struct Uncancelled(c_int);
 
 unsafe extern "C" {
@@ -79,7 +78,7 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 impl Uncancelled {
     fn begin() -> Self {
         let mut before = 0;
-        // SAFETY: the place for the old state is a local variable.
+        // SAFETY: the old state goes to a local variable.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
         Self(before)
     }
@@ -87,34 +86,35 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: the state of before; nobody wants the old one.
+        // SAFETY: restores the earlier state; NULL is allowed for the old one.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
 
-/// Calls the hook with arguments of the types that it has.
+/// Calls the hook with arguments of its types.
 macro_rules! hook {
     ($name:path, $($argument:expr),*) => {{
         let _uncancelled = Uncancelled::begin();
-        // SAFETY: the program's own arguments, as the system call has them.
+        // SAFETY: the program's arguments, which mean the same to the C library's function.
         let result = unsafe { $name($($argument),*) };
         Some(result as c_long)
     }};
 }
 
-/// Before a `clone` or `vfork`: whether it is a fork, which [`call`] does. For others everything is
-/// done that is to be done before the jump.
+/// Returns whether a `clone` or `vfork` is a fork, which [`call`] executes. For others it makes all
+/// preparations before the jump.
 ///
 /// # Safety
-/// The arguments are the program's.
+/// The arguments are those of the program's call.
 pub(crate) unsafe fn is_fork(number: c_long, arguments: Arguments) -> bool {
     if !mode::enabled() {
         return false;
     }
     match number {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees the program's arguments.
         libc::SYS_clone | libc::SYS_clone3 => unsafe { whole::is_fork(number, arguments) },
-        // Nobody can use it by `syscall`, which returns to a stack that the child has changed.
+        // A program cannot use vfork by `syscall`, whose return would use a stack that the child
+        // has changed.
         libc::SYS_vfork => {
             leave::all();
             false
@@ -123,13 +123,13 @@ pub(crate) unsafe fn is_fork(number: c_long, arguments: Arguments) -> bool {
     }
 }
 
-/// A call on descriptors of which at least one may be ours.
+/// Executes a call on descriptors of which at least one may be known.
 ///
 /// # Safety
-/// As for [`call`].
-#[allow(clippy::too_many_lines)] // One line a call.
+/// The arguments are those of the program's call.
+#[allow(clippy::too_many_lines)] // One line for each call.
 unsafe fn on_descriptor(number: c_long, fd: c_int, a: Arguments) -> Option<c_long> {
-    /// An argument that is an address.
+    /// Converts an argument to an address.
     macro_rules! place {
         ($at:literal) => {
             a[$at] as *mut c_void
@@ -188,7 +188,7 @@ unsafe fn on_descriptor(number: c_long, fd: c_int, a: Arguments) -> Option<c_lon
         libc::SYS_dup2 => hook!(libc::dup2, fd, int(a[1])),
         libc::SYS_dup3 => hook!(libc::dup3, fd, int(a[1]), int(a[2])),
         libc::SYS_close => hook!(libc::close, fd),
-        // The C library's own has other results for other commands.
+        // The C library's function changes the results of other commands.
         libc::SYS_fcntl => match int(a[1]) {
             command @ (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL) => {
                 hook!(libc::fcntl, fd, command, a[2])
@@ -214,25 +214,25 @@ unsafe fn on_descriptor(number: c_long, fd: c_int, a: Arguments) -> Option<c_lon
     }
 }
 
-/// `epoll_pwait2(2)`, whose number the `libc` crate does not have for each target.
+/// `epoll_pwait2(2)`, whose number the `libc` crate lacks for some targets.
 const EPOLL_PWAIT2: c_long = 441;
-/// Bytes of a set of signals, as the kernel has it. Hooks hand on the address alone.
+/// Size of a signal set in the kernel, in bytes. Hooks get only its address.
 const SET_BYTES: usize = 8;
 
 fn is_set(mask: usize, len: usize) -> bool {
     mask == 0 || len == SET_BYTES && can_be(mask)
 }
 
-/// Whether somebody can have memory at an address, or it is NULL. The C library looks at times
-/// itself, where the kernel says `EFAULT`.
+/// Returns whether an address is NULL or possible. The C library itself reads times, where the
+/// kernel would return `EFAULT`.
 fn can_be(place: usize) -> bool {
     place == 0 || !is_nowhere(place as *const c_void)
 }
 
-/// Calls whose first argument is no descriptor, or one of any kind.
+/// Executes calls whose first argument is not a descriptor, or a descriptor of any kind.
 ///
 /// # Safety
-/// As for [`call`].
+/// The arguments are those of the program's call.
 unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
     let place = |at: usize| a[at] as *mut c_void;
     match number {
@@ -253,13 +253,13 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             hook!(libc::select, int(a[0]), place(1).cast(), writes, others, place(4).cast())
         }
         libc::SYS_pselect6 => {
-            // SAFETY: the program's own arguments.
+            // SAFETY: the caller guarantees the program's arguments.
             unsafe { pselect(a) }
         }
         libc::SYS_epoll_create => hook!(epoll_create, int(a[0])),
         libc::SYS_epoll_create1 => hook!(libc::epoll_create1, int(a[0])),
-        // Libraries that watch memory (libfabric, UCX) put their code in the place of the C
-        // functions' and come here from there: the functions must not be called.
+        // Libraries that watch memory (libfabric, UCX) patch the C functions, and come here from
+        // their patches: so these functions must not be called.
         libc::SYS_mmap => {
             memory::mapping(a[0], a[1], int(a[3]));
             None
@@ -282,7 +282,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         }
         libc::SYS_io_uring_setup => rings::refuse_ring(),
         libc::SYS_io_submit => {
-            // SAFETY: the program's own list.
+            // SAFETY: the caller guarantees the program's arguments.
             unsafe { leave::submitted(a[1].cast_signed(), place(2).cast()) };
             None
         }
@@ -299,7 +299,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             Some(-1)
         }
         libc::SYS_pidfd_getfd => {
-            // SAFETY: the program's own arguments.
+            // SAFETY: passes on the program's own arguments.
             let got = unsafe { system_call(number, a) };
             leave::taken(int(got as usize));
             Some(got)
@@ -318,7 +318,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             None
         }
         libc::SYS_prctl => {
-            // What `prctl` looks at, without the C library's way of handing on.
+            // Does what the `prctl` hook checks, and calls the kernel as the C library does.
             hook!(libc::prctl, int(a[0]), a[1], a[2], a[3], a[4])
         }
         libc::SYS_seccomp => {
@@ -344,20 +344,21 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             whole::entering(int(a[1]));
             None
         }
-        // SAFETY: the program's own arguments; the child has a memory of its own.
+        // SAFETY: the program's own arguments; the child of a fork has its own memory and stack.
         libc::SYS_fork => Some(unsafe { whole::fork(number, a, 0) }),
         libc::SYS_clone | libc::SYS_clone3 => {
-            // SAFETY: the program's own arguments.
+            // SAFETY: the caller guarantees the program's arguments.
             let flags = unsafe { clone_flags(number, a) };
-            // SAFETY: the program's own arguments; the child has a memory of its own, because one
-            // that is not a fork does not come here.
+            // SAFETY: the program's own arguments. The child has its own memory and stack, because
+            // `is_fork` has diverted other clones.
             Some(unsafe { whole::fork(number, a, flags) })
         }
         _ => None,
     }
 }
 
-/// The kernel writes what is left of a limit to where the program has it; the C library does not.
+/// A time limit of which the kernel writes the rest to the program's memory; the C library does
+/// not.
 struct Limit {
     place: *mut libc::timespec,
     until: Option<u64>,
@@ -365,7 +366,7 @@ struct Limit {
 
 impl Limit {
     fn begin(place: *mut libc::timespec) -> Self {
-        // SAFETY: NULL or the program's own.
+        // SAFETY: the program passes NULL or a valid time.
         let limit = unsafe { place.as_ref() };
         let until = limit.map(|&limit| crate::wait::now().saturating_add(nanoseconds(limit)));
         Self { place, until }
@@ -375,7 +376,7 @@ impl Limit {
         if let Some(until) = self.until {
             let left = crate::wait::timespec(until.saturating_sub(crate::wait::now()));
             let left = libc::timespec { tv_sec: left.tv_sec, tv_nsec: left.tv_nsec };
-            // SAFETY: the program's own; it has been read.
+            // SAFETY: not NULL, and `begin` has read it.
             unsafe { self.place.write(left) };
         }
     }
@@ -387,17 +388,17 @@ fn nanoseconds(time: libc::timespec) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
-/// `pselect6(2)`, whose last argument leads to the mask and its length.
+/// Executes `pselect6(2)`, whose last argument points to the mask's address and length.
 ///
 /// # Safety
-/// As for [`call`].
+/// The arguments are those of the program's call.
 unsafe fn pselect(a: Arguments) -> Option<c_long> {
     let mut mask = [0_usize, SET_BYTES];
     if !can_be(a[4]) || !can_be(a[5]) {
         return None;
     }
     if a[5] != 0 {
-        // SAFETY: the program's own pair of words.
+        // SAFETY: not NULL, so the program passes a pair of words.
         mask = unsafe { (a[5] as *const [usize; 2]).read_unaligned() };
     }
     if !is_set(mask[0], mask[1]) {

@@ -1,11 +1,12 @@
-//! Functions of the C library that can reach a descriptor or a mapping of ours, for WAYS.md.
+//! Functions of the C library that can reach a known descriptor or a mapping of Weft's, for
+//! WAYS.md.
 //!
-//! A function that is not named here makes its system calls by those that are, or reaches nothing
-//! of a program's but what it has opened itself and closes again.
+//! A function that is not listed calls a listed one, or reaches only descriptors that it opens and
+//! closes itself.
 
 use crate::reach::{Functions, Reach};
 
-/// The functions, grouped.
+/// The functions, in groups.
 pub(crate) const FUNCTIONS: &[Functions] = &[
     Functions {
         reach: Reach::Seen,
@@ -34,14 +35,14 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Seen,
-        how: "without a place in the file, as `readv` and `writev`; the connection goes to TCP \
-            for flags that are not known",
+        how: "without an offset, like `readv` and `writev`; the connection goes to TCP \
+            for unknown flags",
         hooked: true,
         names: &["preadv2", "preadv64v2", "pwritev2", "pwritev64v2"],
     },
     Functions {
         reach: Reach::Seen,
-        how: "prints into memory, then as `write`",
+        how: "formats the text in memory, then like `write`",
         hooked: true,
         names: &["dprintf", "__dprintf_chk", "vdprintf", "__vdprintf_chk"],
     },
@@ -96,7 +97,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Seen,
-        how: "other names of functions in this table",
+        how: "aliases of functions in this table",
         hooked: true,
         names: &[
             "__read",
@@ -119,20 +120,20 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Seen,
-        how: "by its number, as the table of system calls says",
+        how: "by number, as the table of system calls says",
         hooked: true,
         names: &["syscall"],
     },
     Functions {
         reach: Reach::Seen,
-        how: "does what the C library does, by hooks",
+        how: "does the same as the C library, through the hooks",
         hooked: true,
         names: &["daemon", "login_tty", "forkpty"],
     },
     Functions {
         reach: Reach::Leaves,
-        how: "makes or ends a stream (`FILE`): connections that get its number go to TCP; of a \
-            connection it reads and writes by hooks",
+        how: "opens or closes a stream (`FILE`): connections that get its number go to TCP; a \
+            stream on a connection reads and writes through the hooks",
         hooked: true,
         names: &[
             "fopen",
@@ -154,7 +155,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Seen,
-        how: "from here on calls by hand are seen, of which `pidfd_getfd` may be one",
+        how: "Weft watches calls by hand from here on, because a `pidfd_getfd` may be among them",
         hooked: true,
         names: &["pidfd_open"],
     },
@@ -184,8 +185,8 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Process,
-        how: "starts another program, which gets the variables that put Weft in front of it \
-            where it needs them",
+        how: "starts another program, which gets the variables that preload Weft \
+            if it needs them",
         hooked: true,
         names: &[
             "execve",
@@ -200,7 +201,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Process,
-        how: "a child that no handler of `fork` knows: connections go to TCP",
+        how: "a child that runs no fork handlers: connections go to TCP",
         hooked: true,
         names: &["clone"],
     },
@@ -230,7 +231,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Process,
-        how: "forks, which handlers of `pthread_atfork` see",
+        how: "forks; handlers of `pthread_atfork` prepare for it",
         hooked: false,
         names: &["fork"],
     },
@@ -242,19 +243,19 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Process,
-        how: "a child that borrows the memory: what it does to descriptors is its own",
+        how: "a child that borrows the memory and has its own descriptor table",
         hooked: false,
         names: &["vfork"],
     },
     Functions {
         reach: Reach::Process,
-        how: "runs the handlers of the process's end",
+        how: "runs the exit handlers",
         hooked: false,
         names: &["exit", "pthread_exit"],
     },
     Functions {
         reach: Reach::Stays,
-        how: "makes an epoll instance, which is ours when it first watches a connection",
+        how: "creates an epoll instance, which Weft knows from then on",
         hooked: false,
         names: &["epoll_create", "epoll_create1"],
     },
@@ -271,7 +272,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Stays,
-        how: "uses sockets of its own that nobody else knows",
+        how: "uses only its own sockets",
         hooked: false,
         names: &[
             "getaddrinfo",
@@ -288,7 +289,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Stays,
-        how: "ends or asks for what `aio_read` and its like have begun",
+        how: "ends or queries operations that `aio_read` and the like have begun",
         hooked: false,
         names: &["aio_error", "aio_return", "aio_suspend", "aio_cancel", "aio_fsync"],
     },
@@ -321,20 +322,20 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Process,
-        how: "a thread, whose calls by hand are seen from its beginning",
+        how: "creates a thread, whose calls by hand Weft watches from its beginning",
         hooked: true,
         names: &["pthread_create", "thrd_create"],
     },
     Functions {
         reach: Reach::Process,
-        how: "a pair of sockets by which connections may come: calls by hand are seen from then on",
+        how: "a pair of sockets that may pass connections: Weft watches calls by hand from then on",
         hooked: true,
         names: &["socketpair"],
     },
     Functions {
         reach: Reach::Process,
-        how: "masks and handlers of signals: `SIGSYS`, which reports calls by hand, is never held \
-            off, and the program does not see that",
+        how: "masks and handlers of signals: `SIGSYS`, which reports calls by hand, is never \
+            blocked, and the program does not see that",
         hooked: true,
         names: &[
             "sigaction",
@@ -355,7 +356,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Stays,
-        how: "sleeps on if the thread is asked meanwhile to have its calls by hand seen",
+        how: "continues to sleep after the signal that asks the thread to arm itself",
         hooked: true,
         names: &[
             "nanosleep",
@@ -372,7 +373,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Stays,
-        how: "asks the kernel where that is not reported as a call by hand",
+        how: "makes the system call without a report, unlike the vdso",
         hooked: true,
         names: &["clock_gettime", "clock"],
     },

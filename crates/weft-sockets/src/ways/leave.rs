@@ -1,7 +1,7 @@
-//! Connections go to TCP before a call that only the kernel can do.
+//! Has connections fall back to TCP before a call that only the kernel can do.
 //!
 //! # Safety
-//! Lists are the program's, as its calls guarantee.
+//! The program guarantees that its lists are valid.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd as _, RawFd};
@@ -16,19 +16,19 @@ use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{by_hand, errno, handover, identity, mode, open, seccomp_fallback};
 
-/// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
-/// bytes that have come into memory are still unread there.
+/// Has a connection fall back to TCP, and drains its wakeups from the kernel's socket. Returns
+/// whether unread bytes are left in memory.
 pub(crate) fn stream(stream: &Stream, fd: RawFd, why: Reason) -> bool {
     stream.leave(fd, why);
     stream.put_back_rest(fd);
     if let Some(end) = stream.link() {
         end.drain_wakeups(Descriptor::of(fd).as_fd());
     }
-    stream.tell(fd);
+    stream.log_carrier(fd);
     stream.link().is_some_and(|end| end.unread() > 0)
 }
 
-/// The same for what a descriptor stands for, if it is ours.
+/// Has the socket of a descriptor fall back, if it is known.
 pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
     let Some(held) = sockets::find(fd) else { return false };
     let before = errno::get();
@@ -43,7 +43,7 @@ pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
     is_unread
 }
 
-/// The same for all that this process has.
+/// Has all sockets of this process fall back.
 pub(crate) fn all() {
     if !mode::enabled() || identity::is_borrowed() {
         return;
@@ -53,8 +53,8 @@ pub(crate) fn all() {
     }
 }
 
-/// The program looks at another process, whose sockets it may take. Calls by hand are seen from
-/// here on, that one, too.
+/// Has calls by hand seen from here on, because the program opens another process, whose sockets it
+/// may take.
 pub(crate) fn looking_at_a_process() {
     if mode::enabled() && !identity::is_borrowed() {
         let before = errno::get();
@@ -63,20 +63,20 @@ pub(crate) fn looking_at_a_process() {
     }
 }
 
-/// Whether a descriptor may be taken from another process. One that has given up system calls could
-/// not ask whose socket it is, and would read beside the rings.
+/// Returns whether a descriptor may be taken from another process. A process that has given up
+/// system calls could not ask whose socket it is, and would read past the rings.
 pub(crate) fn may_take() -> bool {
     !mode::may_not_call()
 }
 
-/// A socket has come from another process by a way that the other one does not see.
+/// Takes over a socket that was taken from another process without its knowledge.
 pub(crate) fn taken(fd: RawFd) {
     let is_on_weft = mode::enabled() || mode::is_in_fallback();
     if fd < 0 || !is_on_weft || identity::is_borrowed() {
         return;
     }
     let before = errno::get();
-    open::forget(fd); // Closed behind our back.
+    open::forget(fd); // An earlier file of this number was closed unseen.
     check_ring(fd);
     handover::take_over(fd);
     one(fd, Reason::PassedOn);
@@ -86,10 +86,10 @@ pub(crate) fn taken(fd: RawFd) {
     errno::set_raw(before);
 }
 
-/// Where a control block of `io_submit(2)` has its descriptor (linux/aio_abi.h).
+/// Offset of the descriptor in a control block of `io_submit(2)` (linux/aio_abi.h).
 const FILDES_AT: usize = 20;
 
-/// `io_submit(2)` is about to be made with these control blocks.
+/// Has the sockets of these control blocks fall back, before `io_submit(2)`.
 ///
 /// # Safety
 /// The list is the program's.
@@ -98,16 +98,17 @@ pub(super) unsafe fn submitted(count: isize, blocks: *const *const u8) {
         return;
     }
     for at in 0..usize::try_from(count).unwrap_or(0).min(AIO_BLOCKS_MAX) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees `count` entries, and `at` is below that.
         let place = unsafe { blocks.add(at) };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees `count` readable entries.
         let block = unsafe { place.read() };
         if is_nowhere(block) {
             return;
         }
-        // SAFETY: within the program's control block.
+        // SAFETY: not an impossible address, so it is the program's control block, which has this
+        // field.
         let place = unsafe { block.add(FILDES_AT) };
-        // SAFETY: within the program's control block.
+        // SAFETY: the field is inside the program's control block.
         one(unsafe { place.cast::<i32>().read_unaligned() }, Reason::ByHand);
     }
 }

@@ -1,9 +1,9 @@
-//! The ways of reaching a descriptor of ours that do not lead through the C library's function for
-//! it, and what becomes of each: [`reach`](crate::reach) has all of them, as data.
+//! The ways to a known descriptor that do not lead through its C library function. The table in
+//! [`reach`](crate::reach) lists all ways.
 //!
-//! * `dispatch`: a system call by its number goes to the hook of the same meaning;
-//! * `leave`: connections go to TCP before a call that only the kernel can do;
-//! * `stdio`: numbers that streams of the C library have;
+//! * `dispatch`: system calls by number, executed by the hook of the same meaning;
+//! * `leave`: falling back to TCP before a call that only the kernel can do;
+//! * `stdio`: descriptors that the C library's streams use;
 //! * `process`: calls about the whole process: forks, namespaces; `rings`: io_uring.
 
 #[cfg(not(test))]

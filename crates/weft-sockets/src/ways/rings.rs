@@ -1,4 +1,4 @@
-//! Rings of io_uring, which reach descriptors by ways that are not seen.
+//! io_uring rings, which use descriptors unseen.
 
 use std::ffi::CStr;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use crate::seccomp_fallback::keep_on_tcp;
 use crate::settings::{self, Ring};
 use crate::{errno, mode, reason};
 
-/// `io_uring_setup(2)`. `None`: the kernel is to do it.
+/// Executes `io_uring_setup(2)`. `None`: the kernel is to do it.
 pub(super) fn refuse_ring() -> Option<c_long> {
     refuses_rings().then(|| {
         errno::set(Errno::PERM);
@@ -20,9 +20,9 @@ pub(super) fn refuse_ring() -> Option<c_long> {
     })
 }
 
-/// Whether a ring of io_uring is refused, as where the system's administrator does not want any:
-/// what is done by one is not seen, and programs have another way. If it is not refused, the
-/// process is on TCP from here on.
+/// Returns whether an io_uring ring is refused, as if the administrator had disabled rings: Weft
+/// cannot see a ring's operations, and programs can do without. Otherwise the process stays on TCP
+/// from here on.
 pub(crate) fn refuses_rings() -> bool {
     if !mode::enabled() {
         return false;
@@ -40,8 +40,7 @@ pub(crate) fn refuses_rings() -> bool {
     true
 }
 
-/// Keeps the process on TCP if the descriptor, which comes from another process or program, is a
-/// ring of io_uring.
+/// Keeps the process on TCP if a descriptor from another process or program is an io_uring ring.
 pub(crate) fn check_ring(fd: RawFd) {
     let mut path = [0_u8; 32];
     let _ = write!(&mut path[..31], "/proc/self/fd/{fd}");

@@ -1,11 +1,11 @@
-//! Which descriptors the C library has streams (`FILE`) of its own for. Such a stream reads and
-//! writes by ways that no hook sees, so a connection that gets its number goes to TCP first.
+//! The descriptors of the C library's own streams (`FILE`). Such a stream reads and writes unseen,
+//! so a connection that gets its number falls back to TCP first.
 //!
-//! Numbers 0, 1 and 2 are those of `stdin`, `stdout` and `stderr` from the start.
+//! Initially 0, 1 and 2 are the descriptors of `stdin`, `stdout` and `stderr`.
 //!
 //! # Safety
-//! `stdin` is the C library's, or a stream of ours; its first fields are read where the C library's
-//! headers have them (`struct _IO_FILE`).
+//! `stdin` is a stream of the C library's, or one with Weft's functions. Its first fields are at
+//! the offsets of the C library's headers (`struct _IO_FILE`).
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -18,14 +18,14 @@ use crate::{errno, identity, mode};
 
 use super::leave;
 
-/// A bit for each number from 3 on.
+/// One bit for each descriptor from 3 on.
 static FILES: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX / 64];
-/// A bit for each of the standard streams that is the C library's own.
+/// One bit for each standard stream that is the C library's own.
 static STANDARD: AtomicU32 = AtomicU32::new(0b111);
 
 const STANDARD_END: RawFd = 3;
 
-/// Notes that a stream of the C library's own has this number, or that none has it any more.
+/// Records whether a stream of the C library's own uses this descriptor.
 pub(crate) fn note(fd: RawFd, is_file: bool) {
     let Ok(number) = usize::try_from(fd) else { return };
     if fd < STANDARD_END {
@@ -45,7 +45,7 @@ pub(crate) fn note(fd: RawFd, is_file: bool) {
     }
 }
 
-/// Whether a stream of the C library's own has this number.
+/// Returns whether a stream of the C library's own uses this descriptor.
 pub(crate) fn has_file(fd: RawFd) -> bool {
     let Ok(number) = usize::try_from(fd) else { return false };
     if fd < STANDARD_END {
@@ -55,21 +55,22 @@ pub(crate) fn has_file(fd: RawFd) -> bool {
     word.is_some_and(|word| word & 1 << (number % 64) != 0)
 }
 
-/// `fd` is about to be copied to the number `copy`.
+/// Has `fd` fall back before it is duplicated to the number `copy` of a stream.
 pub(crate) fn copying(fd: RawFd, copy: RawFd) {
     if fd != copy && sockets::knows(fd) && has_file(copy) && !identity::is_borrowed() {
         leave(fd);
     }
 }
 
-/// `fd` has just become a socket of ours. Whether standard input is to read it by the hooks from
-/// here on: some of it is in memory.
+/// Checks whether `fd`, which has just become a known socket, is used by a stream, and falls back
+/// if so. Returns whether standard input has to read through the hooks, because memory has unread
+/// data.
 pub(crate) fn check(fd: RawFd) -> bool {
     if !has_file(fd) || !sockets::knows(fd) || identity::is_borrowed() || !mode::enabled() {
         return false;
     }
     leave(fd);
-    fd == libc::STDIN_FILENO && has_rest(fd) && is_unused()
+    fd == libc::STDIN_FILENO && has_unread(fd) && is_unused()
 }
 
 fn leave(fd: RawFd) {
@@ -84,9 +85,9 @@ fn leave(fd: RawFd) {
     errno::set_raw(before);
 }
 
-fn has_rest(fd: RawFd) -> bool {
+fn has_unread(fd: RawFd) -> bool {
     match sockets::find(fd).as_deref() {
-        Some(Kind::Stream(stream)) => stream.has_rest(),
+        Some(Kind::Stream(stream)) => stream.has_unread(),
         _ => false,
     }
 }
@@ -103,16 +104,15 @@ struct File {
     read_end: usize,
 }
 
-/// Whether `stdin` has neither bytes that the program has not taken, nor an end or an error that it
-/// has met.
+/// Returns whether `stdin` has no buffered bytes, and has met neither an end nor an error.
 fn is_unused() -> bool {
     const EOF_OR_ERROR: u32 = 0x30;
-    // SAFETY: a word, read as the program itself reads it.
+    // SAFETY: reads one pointer, as the program itself does.
     let file = unsafe { stdin }.cast::<File>();
     if file.is_null() {
         return false;
     }
-    // SAFETY: a stream begins with these fields.
+    // SAFETY: not NULL, so it is a stream, which begins with these fields.
     let file = unsafe { file.read_volatile() };
     file.read_place == file.read_end && file.flags & EOF_OR_ERROR == 0
 }

@@ -1,4 +1,4 @@
-//! The table against the kernel's list, the hooks' sources, and WAYS.md.
+//! Compares the table with the kernel's list, the hooks' sources, and WAYS.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Each number of the table, with its name. No number stands in it twice.
+/// Returns each number of the table with its name, and checks that none appears twice.
 fn numbers() -> BTreeMap<u16, &'static str> {
     let mut numbers = BTreeMap::new();
     for &(number, name) in SYSTEM_CALLS.iter().flat_map(|group| group.calls) {
@@ -25,7 +25,7 @@ fn numbers() -> BTreeMap<u16, &'static str> {
 fn each_system_call_of_the_kernel_has_an_entry() {
     const LIST: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
     let Ok(list) = std::fs::read_to_string(LIST) else {
-        return; // Without the kernel's headers.
+        return; // The kernel's headers are not installed.
     };
     let numbers = numbers();
     let mut known = 0;
@@ -40,7 +40,7 @@ fn each_system_call_of_the_kernel_has_an_entry() {
 }
 
 #[test]
-fn numbers_are_found_by_the_fast_table() {
+fn lookup_table_matches_the_groups() {
     for group in SYSTEM_CALLS {
         for &(number, name) in group.calls {
             assert!(usize::from(number) < CALL_NUMBERS_MAX, "{name}");
@@ -50,7 +50,7 @@ fn numbers_are_found_by_the_fast_table() {
     assert_eq!(REACH[CALL_NUMBERS_MAX - 1], Reach::Stays);
 }
 
-/// The sources of the hooks.
+/// Returns the sources of the hooks.
 fn sources() -> String {
     let mut text = String::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
@@ -70,7 +70,7 @@ fn sources() -> String {
 #[test]
 fn each_seen_number_is_dispatched() {
     let dispatched = include_str!("dispatch.rs");
-    // The `libc` crate has no number of it.
+    // The `libc` crate lacks its number.
     let elsewhere = ["epoll_pwait2"];
     for group in SYSTEM_CALLS.iter().filter(|group| group.reach != Reach::Stays) {
         for (_, name) in group.calls {
@@ -88,7 +88,7 @@ fn each_seen_number_is_dispatched() {
 #[test]
 fn each_function_listed_as_hooked_is() {
     let sources = sources();
-    // As it stands, or made by a macro: `NAME!(function` or `NAME!(function)`.
+    // A hook is written out, or defined by a macro: `NAME!(function` or `NAME!(function)`.
     let is_hook = |name: &str| {
         let ends = |at: usize| sources[at..].starts_with([',', ')', ';']);
         sources.contains(&format!("fn {name}("))
@@ -103,7 +103,7 @@ fn each_function_listed_as_hooked_is() {
 }
 
 #[test]
-fn no_function_stands_in_the_table_twice() {
+fn no_function_is_listed_twice() {
     let mut names = BTreeSet::new();
     for name in FUNCTIONS.iter().flat_map(|group| group.names) {
         assert!(names.insert(name), "{name}");
@@ -123,21 +123,21 @@ fn word(reach: Reach) -> &'static str {
 const HEAD: &str = "\
 # Ways
 
-Written by `cargo xtask ways` from `crates/weft-sockets/src/ways/`; a test fails where they differ.
+Written by `cargo xtask ways` from `crates/weft-sockets/src/ways/`; a test fails if they differ.
 
-A connection is in shared memory only while every way of reaching it is one that Weft sees. These
-are the ways: *seen* means that a hook does the call, *TCP first* that the connection goes to TCP
-before the call is made, *refused* that the call fails as where an administrator has forbidden it,
-*process* that it is about the whole process, and *cannot* that it reaches no connection.
+A connection is in shared memory only while Weft sees every way to reach it. These are the ways:
+*seen* means that a hook executes the call, *TCP first* that the connection falls back to TCP
+before the call, *refused* that the call fails as if an administrator had forbidden it, *process*
+that it concerns the whole process, and *cannot* that it reaches no connection.
 ";
 
 const NOTES: &str = "
-By hand, as an instruction of the program's own, they are done as by `syscall()`. There
-`rt_sigprocmask`, `rt_sigaction` and `rt_sigsuspend` leave `SIGSYS` alone.
+Calls by hand (by the program's own instruction) are executed like `syscall()`. Then
+`rt_sigprocmask`, `rt_sigaction` and `rt_sigsuspend` never block `SIGSYS`.
 
-Forks by number are done as `fork` is. A child that shares the memory, but is no thread of the C
-library's, keeps the process on TCP; before any other child, connections go to TCP. What keeps a
-process on TCP is logged in one line with `WEFT_LOG=info`.
+Forks by number are executed like `fork`. A child that shares the memory, and is not a thread of
+the C library, keeps the process on TCP; before any other child, connections fall back to TCP. With
+`WEFT_LOG=info` one line says what keeps a process on TCP.
 ";
 
 fn document() -> String {

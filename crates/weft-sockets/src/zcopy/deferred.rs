@@ -1,18 +1,19 @@
-//! Deferred sends of this process: which pages of whose message are protected, and what becomes of
-//! them (AZ-SDP, Balaji 2006, chapter 5).
+//! Deferred sends of this process: which pages of which messages are write-protected, and how they
+//! end (AZ-SDP, Balaji 2006, chapter 5).
 //!
-//! A record lives from the call that sends until somebody finds the source over: the next such
-//! call, or the guard's thread. Who writes to its pages before (a page fault, `free`, `munmap`)
-//! gets them back at once: the bytes are copied, and the receiver pulls the copy
-//! ([`touched`], [`revoke`]). Before the socket or the process ends, what is left is put into the
-//! ring ([`reclaim`]).
+//! A record exists from the send until a later send, or the guard's thread, finds its source
+//! finished. If the program writes to the pages before, frees or unmaps them (a page fault, `free`,
+//! `munmap`), it gets them back at once: the bytes are copied, and the receiver reads the copy
+//! ([`touched`], [`revoke`]). Before the socket or the process ends, the remaining bytes are put
+//! into the ring ([`reclaim`]).
 //!
-//! One lock guards the records. Its holder never writes to the program's memory, allocates or frees
-//! nothing, and handles no signal: it must not come to wait for itself.
+//! One lock guards the records. Its holder must never wait for itself, so it does not write to the
+//! program's memory, allocate, free, or handle signals.
 //!
 //! # Safety
-//! Blocks are mapped once and for ever. A record's pieces are the program's memory, which the
-//! program must let us read during the call; afterwards it cannot go without passing [`revoke`].
+//! Blocks are mapped once, and never unmapped. A record's pieces are the program's memory. The
+//! program guarantees that it is readable during the call; afterwards it cannot be unmapped without
+//! [`revoke`].
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -36,35 +37,37 @@ use crate::limits::{DEFERRED_PIECES_MAX, DEFERRED_SENDS_MAX};
 use crate::table::Kept;
 
 const PAGE: usize = 4_096;
-/// A record's own memory: the edges of its message, and, if it has to be moved, all of it.
+/// A record's own memory: the unaligned head and tail of its message, and, if it has to be moved,
+/// all of it.
 const BLOCK_LEN: usize = 2 * Plan::EDGES_LEN + Plan::PAGES_LEN_MAX;
-/// Looks at a source that is being pulled before it is copied.
+/// Checks of a source in progress before it is copied.
 const LOOKS: u32 = 2_000;
 
-/// One message, or a part of one.
+/// A message, or a part of one.
 #[derive(Debug)]
 struct Record {
-    /// The socket, which the sender is a part of.
+    /// The reference that keeps the socket, and the sender in it.
     kept: Kept,
     sender: *const Sender,
     end: End,
     fd: RawFd,
     number: SourceNumber,
-    /// What is protected: nothing, if the call does not return before the source is over.
+    /// The protected pages: none if the call does not return before the source is finished.
     pages: Range<usize>,
     pieces: [libc::iovec; DEFERRED_PIECES_MAX],
     count: usize,
     is_awaited: bool,
 }
 
-// SAFETY: the pieces are addresses, which any thread of the process can use.
+// SAFETY: the pieces are addresses in the process, which all its threads share, and `kept` keeps
+// the sender.
 unsafe impl Send for Record {}
 
-/// All of them.
+/// All records.
 #[derive(Debug)]
 struct Records {
     guard: Guard,
-    /// Where the blocks lie; 0 before there are any.
+    /// Address of the blocks; 0 before they are mapped.
     blocks: usize,
     all: [Option<Record>; DEFERRED_SENDS_MAX],
 }
@@ -75,7 +78,7 @@ static RECORDS: Lock<Records> = Lock::new(Records {
     all: [const { None }; DEFERRED_SENDS_MAX],
 });
 
-/// How many records there are, and the addresses that their pages lie between: for who asks without
+/// The number of records, and the range of addresses that their pages lie in, for checks without
 /// the lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -86,29 +89,29 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What is to be dropped when the lock is free again: that may call the allocator. A record can end
-/// twice in that time at most, its place having been given to another.
+/// References to be dropped after the lock is released, because that may call the allocator. Each
+/// record can end at most twice meanwhile, if its slot is reused.
 struct Spent([Option<Kept>; 2 * DEFERRED_SENDS_MAX]);
 
 impl Spent {
     fn add(&mut self, kept: Kept) {
         match self.0.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(kept),
-            None => std::mem::forget(kept), // Kept for ever, which does no harm.
+            None => std::mem::forget(kept), // A leaked reference is harmless.
         }
     }
 }
 
-/// What has come of a deferred send.
+/// The result of a deferred send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deferral {
     /// So many bytes have been deferred.
     Made(usize),
-    /// There is no room for more: the peer has to pull first.
+    /// There is no room: the peer has to read first.
     NoRoom,
-    /// These bytes, here and now, cannot be.
+    /// These bytes cannot be deferred.
     Impossible,
-    /// None ever can be: memory cannot be protected here.
+    /// No bytes can ever be deferred: userfaultfd is not available.
     Unprotected(Errno),
 }
 
@@ -128,15 +131,15 @@ fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
     result
 }
 
-/// Whether some may have been deferred. It costs a load.
+/// Returns whether there may be deferred sends. It costs one load.
 #[inline]
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Defers the send of the first of the buffers' bytes, `most` at most. If the caller will not
-/// return before it has sent all of them, those that must have been pulled by then are not
-/// protected: it calls [`settle`] if that has come otherwise.
+/// Defers the send of the first bytes of the buffers, `most` at most. If the caller does not return
+/// before it has sent everything, bytes that the peer must have read by then are not protected. A
+/// caller that returns early must call [`settle`].
 pub(super) fn defer_send(
     sender: &Sender,
     lender: &Lender<'_>,
@@ -156,14 +159,15 @@ pub(super) fn defer_send(
         let Some(at) = records.vacancy(spent) else { return Deferral::NoRoom };
         let Some(block) = records.block(at) else { return Deferral::Impossible };
         let plan = Plan::of(buffers, most, block, |region, to| {
-            // SAFETY: an edge goes into the block's first part, which has room for all of them; the
-            // program's memory is another.
+            // SAFETY: an unaligned head or tail goes into the block's first part, which has room
+            // for all of them, and does not overlap the program's memory.
             unsafe { copy(region.addr(), to, region.len()) };
         });
         if plan.is_empty() || (plan.pages().is_empty() && !end.has_deferred_sends()) {
             return Deferral::Impossible;
         }
-        // What is deferred is never more than the ring can hold, and is pulled in its order.
+        // Deferred bytes never exceed the ring's length, and the peer reads them in the ring's
+        // order.
         let is_awaited = is_to_send_all && buffers.len() - plan.len() >= BIG_RING_LEN;
         let pages = if is_awaited { 0..0 } else { plan.pages().clone() };
         if !records.has(&pages) && records.guard.protect(&pages).is_err() {
@@ -171,7 +175,7 @@ pub(super) fn defer_send(
             return Deferral::Impossible;
         }
         let (pieces, count) = iovecs(plan.pieces());
-        // SAFETY: the list is a local variable; its buffers are the program's and the block.
+        // SAFETY: the list is a local variable; its buffers are the program's memory and the block.
         let source = unsafe { Buffers::new(pieces.as_ptr(), count) };
         let owner = identity::owner();
         let deferred =
@@ -192,25 +196,25 @@ pub(super) fn defer_send(
             count,
             is_awaited,
         });
-        // Only now: pages that are deferred again stay as they are.
+        // Only now, so that pages which are deferred again stay protected.
         records.sweep(spent);
         Deferral::Made(plan.len())
     })
 }
 
-/// Somebody waits to write to an address: the guard's thread calls this.
+/// Handles a write fault: a thread waits to write to an address. The guard's thread calls this.
 fn touched(address: usize) {
     let page = address / PAGE * PAGE;
     let page = page..page + PAGE;
     locked(|records, spent| {
         records.give_back(&page, spent);
-        // It may be nobody's any more, and the thread still waits.
+        // The page may have been unmapped meanwhile, but the thread still waits.
         records.release(&page, None);
     });
 }
 
-/// Memory of the program's is about to change, or to go: the bytes that were deferred of it are
-/// copied first.
+/// Copies deferred bytes of a range of the program's memory that is about to change or to be
+/// unmapped.
 #[inline]
 pub(crate) fn revoke(start: usize, len: impl FnOnce() -> usize) {
     if any() && start < HIGHEST.load(Ordering::Relaxed) {
@@ -230,19 +234,19 @@ fn revoke_range(start: usize, len: usize) {
     crate::errno::set_raw(before);
 }
 
-/// Puts what a socket has deferred into its ring. `true` if nothing is deferred any more.
+/// Puts a socket's deferred bytes into its ring. Returns `true` if nothing is deferred any more.
 pub(crate) fn reclaim(sender: &Sender) -> bool {
     reclaim_if(sender, |_| true)
 }
 
-/// A call returns that has sent less than it wanted: what it has deferred without protection goes
-/// into the ring.
+/// Puts deferred but unprotected bytes into the ring, when a call returns that has sent less than
+/// it wanted.
 #[cold]
 pub(crate) fn settle(sender: &Sender) {
     reclaim_if(sender, |record| record.is_awaited);
 }
 
-/// Puts all that a socket has deferred into its ring if that is so of any of it.
+/// Puts all of a socket's deferred bytes into its ring if the condition holds for any record.
 fn reclaim_if(sender: &Sender, is_so: impl Fn(&Record) -> bool) -> bool {
     if !any() || INSIDE.get() || identity::is_borrowed() {
         return true;
@@ -256,14 +260,15 @@ fn reclaim_if(sender: &Sender, is_so: impl Fn(&Record) -> bool) -> bool {
     })
 }
 
-/// The same for all sockets, before the process ends, forks, or becomes another program.
+/// Puts all deferred bytes into the rings, before the process ends, forks, or executes another
+/// program.
 pub(crate) fn reclaim_all() {
     if any() && !INSIDE.get() && !identity::is_borrowed() {
         locked(Records::reclaim_all);
     }
 }
 
-/// Looks after what has been deferred: `false` if nothing is.
+/// Maintains the records at intervals. Returns `false` if there are none.
 fn tick() -> bool {
     if !any() {
         return false;
@@ -276,7 +281,7 @@ fn tick() -> bool {
 }
 
 impl Records {
-    /// The memory of a record. The blocks are mapped at their first use.
+    /// Returns the memory of a record. The blocks are mapped at their first use.
     fn block(&mut self, at: usize) -> Option<usize> {
         if self.blocks == 0 {
             let (protection, flags) = (
@@ -284,7 +289,7 @@ impl Records {
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             );
             let len = DEFERRED_SENDS_MAX * BLOCK_LEN;
-            // SAFETY: new memory, at an address that the kernel chooses.
+            // SAFETY: the kernel chooses the address of the new mapping.
             let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
             if mapped == libc::MAP_FAILED {
                 return None;
@@ -294,7 +299,7 @@ impl Records {
         Some(self.blocks + at * BLOCK_LEN)
     }
 
-    /// What can be asked without the lock.
+    /// Publishes the values that are read without the lock.
     fn publish(&self) {
         let records = self.all.iter().flatten();
         let (mut count, mut lowest, mut highest) = (0, usize::MAX, 0);
@@ -310,7 +315,7 @@ impl Records {
         fence(Ordering::SeqCst);
     }
 
-    /// Room for a record.
+    /// Returns the index of a free record.
     fn vacancy(&mut self, spent: &mut Spent) -> Option<usize> {
         let vacancy = |records: &Self| records.all.iter().position(Option::is_none);
         vacancy(self).or_else(|| {
@@ -319,21 +324,21 @@ impl Records {
         })
     }
 
-    /// Whether a record has all of the pages, so that they are protected.
+    /// Returns whether a record has all of these pages, so that they are protected.
     fn has(&self, pages: &Range<usize>) -> bool {
         let has =
             |record: &Record| record.pages.start <= pages.start && pages.end <= record.pages.end;
         pages.is_empty() || self.all.iter().flatten().any(has)
     }
 
-    /// Ends the protection of pages but for those that records have, other than `not`.
+    /// Ends the protection of pages, except those of records other than `not`.
     fn release(&self, pages: &Range<usize>, not: Option<usize>) {
         let mut at = pages.start;
         while at < pages.end {
             let others = self.all.iter().enumerate().filter(|&(other, _)| Some(other) != not);
             let others = others.filter_map(|(_, record)| record.as_ref().map(|r| &r.pages));
             let others = others.filter(|other| other.end > at && !other.is_empty());
-            // The next one that begins, and how far it goes.
+            // The next range of another record, and its end.
             let next = others.min_by_key(|other| other.start).cloned().unwrap_or(pages.end..at);
             let end = next.start.clamp(at, pages.end);
             self.guard.release(&(at..end));
@@ -344,7 +349,7 @@ impl Records {
         }
     }
 
-    /// Ends a record: its pages are the program's again.
+    /// Ends a record, and returns its pages to the program.
     fn end(&mut self, at: usize, spent: &mut Spent) {
         if let Some(record) = &self.all[at] {
             self.release(&record.pages, Some(at));
@@ -354,7 +359,7 @@ impl Records {
         }
     }
 
-    /// Ends the records of sources that are over.
+    /// Ends the records whose sources are finished.
     fn sweep(&mut self, spent: &mut Spent) {
         for at in 0..DEFERRED_SENDS_MAX {
             if self.all[at].as_ref().is_some_and(Record::is_over) {
@@ -363,7 +368,7 @@ impl Records {
         }
     }
 
-    /// Gives pages back to the program.
+    /// Returns pages to the program.
     fn give_back(&mut self, pages: &Range<usize>, spent: &mut Spent) {
         for at in 0..DEFERRED_SENDS_MAX {
             let overlaps =
@@ -374,20 +379,20 @@ impl Records {
         }
     }
 
-    /// Copies what a record has deferred, so that its pages are needed no longer.
+    /// Copies a record's deferred bytes, so that its pages are not needed any more.
     fn relocate(&mut self, at: usize, spent: &mut Spent) {
         let Some(block) = self.block(at) else { return };
         let Some(record) = &mut self.all[at] else { return };
         if record.is_over_soon() {
             return self.end(at, spent);
         }
-        // SAFETY: a part of what is kept.
+        // SAFETY: `kept` keeps the socket, and the sender is a part of it.
         unsafe { &*record.sender }.touched();
         let place = block + Plan::EDGES_LEN;
         let mut len = 0;
         for piece in &record.pieces[..record.count] {
-            // SAFETY: the pieces are readable, as the record says; the place is the block's second
-            // part, which is as long as all pieces can be.
+            // SAFETY: the record guarantees that the pieces are readable. The destination is the
+            // block's second part, which is as long as all pieces can be.
             unsafe { copy(piece.iov_base as usize, place + len, piece.iov_len) };
             len += piece.iov_len;
         }
@@ -399,13 +404,13 @@ impl Records {
         self.release(&pages, Some(at));
     }
 
-    /// Puts what is deferred for a peer into the ring.
+    /// Puts the deferred bytes for a peer into the ring.
     fn reclaim(&mut self, end: &End, spent: &mut Spent) -> bool {
         let mut fd = -1;
         let mut deferred_sends =
             SmallVec::<[(SourceNumber, Buffers<'_>); DEFERRED_SENDS_MAX]>::new();
         for record in self.all.iter().flatten().filter(|record| record.end.is(end)) {
-            // SAFETY: the list is in the record; its buffers are readable, as the record says.
+            // SAFETY: the list is in the record, which guarantees that the buffers are readable.
             let buffers = unsafe { Buffers::new(record.pieces.as_ptr(), record.count) };
             fd = record.fd;
             deferred_sends.extend(buffers.map(|buffers| (record.number, buffers)));
@@ -431,7 +436,7 @@ impl Records {
         }
     }
 
-    /// A peer that cannot read this process's memory gets its bytes through the ring.
+    /// Sends deferred bytes through the ring to a peer that cannot read this process's memory.
     fn rescue(&mut self, spent: &mut Spent) {
         for at in 0..DEFERRED_SENDS_MAX {
             let record = self.all[at].as_ref().filter(|record| record.end.is_refused());
@@ -447,7 +452,8 @@ impl Record {
         !self.end.is_deferred(self.number)
     }
 
-    /// The same, if the peer is in the middle of it: block-on-write, but not for long.
+    /// Waits until the record is finished, if the peer is just reading it, but not for long
+    /// (block-on-write).
     fn is_over_soon(&self) -> bool {
         let mut pulled = 0;
         let mut looks = 0;
@@ -471,56 +477,57 @@ fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; DEFERRED_PIECES_MAX], usi
     (list, pieces.len().min(DEFERRED_PIECES_MAX))
 }
 
-/// Copies bytes from the program's memory, or from ours, to a block.
+/// Copies bytes from the program's memory, or from a block, to a block.
 ///
 /// # Safety
-/// Both are mapped, and do not overlap; the program's may change meanwhile, if it wants that.
+/// Both ranges are mapped, and do not overlap. The program may change its memory meanwhile.
 unsafe fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees mapped ranges that do not overlap.
     unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }
 
-/// Signals wait while this lives.
+/// Blocks all signals of the calling thread while it exists.
 struct NoSignals(libc::sigset_t);
 
 impl NoSignals {
     fn begin() -> Self {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: a valid place.
+        // SAFETY: `all` is a local variable.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: both places are valid, and the first has been filled in.
+        // SAFETY: `all` has been filled in, and `before` is a local variable.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-        // SAFETY: filled in by the call above.
+        // SAFETY: `pthread_sigmask` has filled it in.
         Self(unsafe { before.assume_init() })
     }
 }
 
 impl Drop for NoSignals {
     fn drop(&mut self) {
-        // SAFETY: a mask of this thread's.
+        // SAFETY: restores this thread's earlier mask.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }
 
-/// Before a fork: nothing is deferred, and no other thread is in the middle of it.
+/// Reclaims all deferred sends before a fork, and locks the records.
 pub(crate) fn freeze() {
     reclaim_all();
     RECORDS.freeze();
     INSIDE.set(true);
 }
 
-/// After it, in the parent and in the child.
+/// Unlocks the records after the fork, in the parent and in the child.
 ///
 /// # Safety
-/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+/// This thread, or its copy in the parent, has called [`freeze`].
 pub(crate) unsafe fn thaw() {
     INSIDE.set(false);
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller has frozen `RECORDS`.
     unsafe { RECORDS.thaw() };
 }
 
-/// In the child: its memory is not protected, and what was deferred is the parent's to send.
+/// Drops the records in a forked child: its memory is not protected, and the parent sends the
+/// bytes.
 pub(crate) fn forked() {
     locked(|records, spent| {
         records.guard = Guard::Unasked;

@@ -1,8 +1,8 @@
-//! What keeps the program from changing bytes that are deferred: write protection, and a thread
-//! that is asked before it is taken back.
+//! Protects deferred bytes from changes by the program: by write protection, and a thread that
+//! handles the write faults.
 //!
 //! # Safety
-//! The thread has a list of descriptors of its own, and closes what is in it but one.
+//! The thread has its own descriptor table, in which it closes all descriptors but one.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -13,30 +13,30 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use weft_sys::{Mapping, UserFault, spawn_quiet};
 
-/// How often the thread looks after what is deferred, and whether anything is.
+/// Interval at which the thread calls `tick`, while sends are deferred and while none are.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const IDLE_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-/// Memory above the stack's end that may be of the same stack, whatever kind of stack it is.
+/// Memory above the stack pointer that may belong to the same stack, whatever kind of stack it is.
 const STACK_NEAR: usize = 256 << 10;
 
-/// The process's protection.
+/// The state of the process's write protection.
 #[derive(Debug)]
 pub(super) enum Guard {
-    /// Nobody has asked yet.
+    /// It has not been requested yet.
     Unasked,
-    /// The kernel does not let us have it, for this reason.
+    /// The kernel does not allow it, for this reason.
     Missing(Errno),
-    /// It is there.
+    /// It is available.
     Ready(UserFault),
 }
 
 impl Guard {
-    /// Makes sure that memory can be protected. The first one to ask starts the thread, which calls
-    /// `touched` for each address that somebody waits to write to, and `tick` now and then, which
-    /// says whether anything is deferred.
+    /// Makes sure that memory can be protected. The first call starts the thread. It calls
+    /// `touched` for each address that a thread waits to write to, and `tick` at intervals, which
+    /// returns whether anything is deferred.
     ///
     /// # Errors
-    /// Why it cannot, which is always the same.
+    /// The reason why it is impossible, which is always the same.
     pub(super) fn prepare(&mut self, touched: fn(usize), tick: fn() -> bool) -> Result<(), Errno> {
         if matches!(self, Self::Unasked) {
             *self = start(touched, tick).map_or_else(Self::Missing, Self::Ready);
@@ -50,8 +50,8 @@ impl Guard {
     /// Protects pages.
     ///
     /// # Errors
-    /// `EINVAL`: they are of a kind that others can change by another way, or that is not to be
-    /// stopped at; whatever the kernel says.
+    /// `EINVAL` if other processes can change the pages, or if a fault on them must not block;
+    /// other errors of the kernel.
     pub(super) fn protect(&self, pages: &Range<usize>) -> Result<(), Errno> {
         let Self::Ready(fault) = self else { return Err(Errno::INVAL) };
         if is_near_stack(pages) || is_on_stack(pages) {
@@ -66,7 +66,7 @@ impl Guard {
         }
     }
 
-    /// Ends the protection of pages. Those that are not there any more need none.
+    /// Ends the protection of pages. Unmapped pages need none.
     pub(super) fn release(&self, pages: &Range<usize>) {
         if let Self::Ready(fault) = self
             && !pages.is_empty()
@@ -76,8 +76,8 @@ impl Guard {
     }
 }
 
-/// Lets the mappings be protected that the pages lie in. The kernel remembers which have been
-/// looked at: one that is mapped anew is not registered.
+/// Registers the mappings of the pages with userfaultfd. The kernel forgets the registration when a
+/// range is mapped anew.
 fn register(fault: &UserFault, pages: &Range<usize>) -> Result<(), Errno> {
     let mut at = pages.start;
     while at < pages.end {
@@ -88,14 +88,15 @@ fn register(fault: &UserFault, pages: &Range<usize>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether pages may be of the stack that this runs on, one that the C library does not know.
+/// Returns whether pages may belong to the current stack, if it is one that the C library does not
+/// know.
 fn is_near_stack(pages: &Range<usize>) -> bool {
     let here = std::ptr::from_ref(&pages) as usize;
     here < pages.end && pages.start.saturating_sub(here) < STACK_NEAR
 }
 
-/// Whether pages are of the calling thread's stack: what holds a lock of ours must never have to
-/// wait before it can call a function.
+/// Returns whether pages belong to the calling thread's stack. A thread that holds one of Weft's
+/// locks must never fault on its own stack.
 fn is_on_stack(pages: &Range<usize>) -> bool {
     thread_local! {
         static STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
@@ -108,20 +109,20 @@ fn is_on_stack(pages: &Range<usize>) -> bool {
     pages.start < end && start < pages.end
 }
 
-/// The calling thread's stack; everything, if it is not known.
+/// Returns the calling thread's stack; all addresses if it is not known.
 fn stack() -> (usize, usize) {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: any thread may ask who it is.
+    // SAFETY: `pthread_self` has no preconditions.
     let this = unsafe { libc::pthread_self() };
-    // SAFETY: of the calling thread, into a local variable.
+    // SAFETY: asks about the calling thread, into a local variable.
     let asked = unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) };
     if asked != 0 {
         return (0, usize::MAX);
     }
     let (mut start, mut len) = (std::ptr::null_mut(), 0);
-    // SAFETY: filled in by the call above.
+    // SAFETY: `pthread_getattr_np` has filled it in.
     unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut start, &raw mut len) };
-    // SAFETY: filled in by the call above, and not used any more.
+    // SAFETY: `pthread_getattr_np` has filled it in, and it is not used any more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     (start as usize, (start as usize).saturating_add(len))
 }
@@ -131,14 +132,15 @@ fn start(touched: fn(usize), tick: fn() -> bool) -> Result<UserFault, Errno> {
     let fd = fault.as_fd().as_raw_fd();
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     let thread = move || {
-        // Descriptors of its own: the program may close what it has not opened, and use the number.
+        // A separate table, because the program may close descriptors that it has not opened, and
+        // reuse the numbers.
         let files = [libc::CLONE_FILES as usize, 0, 0, 0, 0, 0];
-        // SAFETY: concerns this thread alone.
+        // SAFETY: it takes no pointers, and concerns this thread alone.
         let alone = unsafe { weft_sys::system_call(libc::SYS_unshare, files) } == 0;
         let _ = sender.send(alone);
         if alone {
             close_all_but(fd);
-            // SAFETY: nobody else has this thread's descriptors.
+            // SAFETY: this thread has its own descriptor table, and nothing else in it owns `fd`.
             let fault = UserFault::from(unsafe { OwnedFd::from_raw_fd(fd) });
             watch(&fault, touched, tick);
         }
@@ -152,7 +154,7 @@ fn close_all_but(fd: RawFd) {
     for (first, last) in [(0, fd.checked_sub(1)), (fd + 1, Some(u32::MAX))] {
         if let Some(last) = last {
             let numbers = [first as usize, last as usize, 0, 0, 0, 0];
-            // SAFETY: numbers of this thread's own list.
+            // SAFETY: it takes no pointers, and closes only descriptors of this thread's own table.
             unsafe { weft_sys::system_call(libc::SYS_close_range, numbers) };
         }
     }

@@ -1,6 +1,6 @@
-//! Zero copy: long messages that the receiver pulls out of the sender's memory (SDP's Source
-//! Avail). The call returns when that has happened, as `send(2)` must: the buffer is the program's
-//! again. Or it returns at once, and the buffer is write-protected meanwhile (AZ-SDP): that is
+//! Zero copy: the receiver reads long messages directly out of the sender's memory (SDP's Source
+//! Avail). The call returns when that has happened, because the program may then reuse the buffer.
+//! Or it returns at once, and the buffer is write-protected meanwhile (AZ-SDP): that is
 //! [`deferred`].
 
 pub(crate) mod deferred;
@@ -16,23 +16,23 @@ use weft_sys::{SectionLock, Spin};
 use crate::kernel::End;
 use crate::table::Place;
 
-/// What a connection knows of zero copy.
+/// The zero-copy state of a connection.
 #[derive(Debug)]
 pub(crate) struct Sender {
     path_selector: SectionLock<PathSelector>,
     fault_backoff: SectionLock<FaultBackoff>,
-    /// Deferred sends whose bytes the program has written to too early, since the last message.
+    /// Deferred sends whose buffers the program has written to too early, since the last message.
     touches: AtomicU32,
 }
 
-/// The socket that a message is sent by.
+/// The socket by which a message is sent.
 #[derive(Debug)]
 pub(crate) struct Lender<'a> {
     pub(crate) end: &'a End,
-    /// Where the socket stands in the table, with the [`Sender`] in it.
+    /// The table entry of the socket that contains the [`Sender`].
     pub(crate) place: Option<&'a Place>,
     pub(crate) fd: RawFd,
-    /// How long a sender looks for room before it sleeps.
+    /// How long a sender spins for room before it sleeps.
     pub(crate) spin: &'a Spin,
 }
 

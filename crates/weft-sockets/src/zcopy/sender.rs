@@ -1,4 +1,4 @@
-//! Sending a long message without copying it twice.
+//! Sends a long message without copying it twice.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
@@ -17,23 +17,23 @@ use crate::{handlers, identity, reason};
 
 /// Shorter messages are cheaper to copy twice.
 const LEN_MIN: usize = 256 << 10;
-/// Bytes that are deferred at once behind others, unless the rest would be short: the peer still
-/// has some to pull while the next are deferred.
+/// Bytes that are deferred at once behind earlier ones, unless the remainder would be short: the
+/// peer reads some while the next are being deferred.
 const PIECE_LEN: usize = 512 << 10;
-/// How long the peer may do nothing before the rest is copied. If the ring has room for all of it,
-/// the call would have returned at once.
+/// How long the peer may make no progress before the rest is copied; shorter if the ring has room
+/// for everything, because the call could have returned at once.
 const TIMEOUT_NS: u64 = 2_000_000;
 const TIMEOUT_WITH_ROOM_NS: u64 = 200_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
 
 impl Sender {
-    /// The program has written too early to what was deferred.
+    /// Counts a write fault on a deferred buffer.
     pub(crate) fn touched(&self) {
         self.touches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Defers the send of the first of the buffers' bytes and returns how many, or `EAGAIN`.
-    /// `None`: they are to go another way, and nothing before them is deferred any more.
+    /// Defers the send of the first bytes of the buffers, and returns how many, or `EAGAIN`.
+    /// `None`: they have to take another path, and no earlier bytes are deferred any more.
     pub(crate) fn defer_send(
         &self,
         lender: &Lender<'_>,
@@ -76,17 +76,17 @@ impl Sender {
         None
     }
 
-    /// Whether a message may go without being copied twice.
+    /// Returns whether a message may be sent without being copied twice.
     #[inline]
     pub(crate) fn is_for(&self, buffers: Buffers<'_>) -> bool {
         buffers.len() >= LEN_MIN && settings::zero_copy() != ZeroCopy::Off
     }
 
-    /// Sends what the peer pulls, and returns how many bytes that was: the others are to be copied,
-    /// unless a signal was handled, which the second value says.
+    /// Offers the message to the peer, and returns how many bytes it has read; the others have to
+    /// be copied. The second value says that a signal was handled, which ends the call.
     ///
     /// # Errors
-    /// `EINTR`: a signal was handled before anything was pulled.
+    /// `EINTR`: a signal was handled before the peer had read anything.
     pub(crate) fn send(
         &self,
         end: &End,
@@ -100,7 +100,7 @@ impl Sender {
         if judged && self.path_selector.lock().choose(len, wait::now()) == Way::Ring {
             return Ok((0, false));
         }
-        // Who must not wait relies on a peer that does.
+        // A non-blocking send needs a peer that is waiting for data.
         if nonblocking && !end.is_peer_waiting() {
             return Ok((0, false));
         }
@@ -118,8 +118,9 @@ impl Sender {
     }
 }
 
-/// Waits until so many bytes can be deferred, but no longer than a late peer is waited for: what
-/// TCP would take without it must not wait for ever. Whether any can be.
+/// Waits until so many bytes can be deferred, but not longer than for a slow peer: without Weft TCP
+/// would have taken the bytes, so the call must not block for ever. Returns whether any bytes can
+/// be deferred.
 fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
     if end.room() >= wanted {
         return true;
@@ -143,7 +144,7 @@ fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
     }
 }
 
-/// Waits until a source is over, or has not gone on for `timeout` nanoseconds.
+/// Waits until a source is finished, or has made no progress for `timeout` nanoseconds.
 fn wait_until_over(
     end: &End,
     number: SourceNumber,

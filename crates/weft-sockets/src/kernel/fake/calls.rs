@@ -1,4 +1,4 @@
-//! The system calls.
+//! The system calls of the fake kernel.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -22,15 +22,15 @@ use crate::kernel::Kernel;
 
 /// How a sleep has ended.
 enum Slept {
-    /// Something has happened.
+    /// A planned act has run.
     On,
-    /// Nothing has until the time was over.
+    /// The time limit has passed.
     TimedOut,
     /// A signal was handled.
     Interrupted,
 }
 
-/// Sleeps, until a time of the clock if there is one.
+/// Sleeps: runs the next planned act, or lets the time pass until the limit.
 fn sleep(until: Option<u64>) -> Slept {
     with(|host| host.looks = 0);
     let act = super::acts().pop_front();
@@ -48,7 +48,7 @@ fn sleep(until: Option<u64>) -> Slept {
     }
 }
 
-/// When a time that begins now is over.
+/// Returns the time at which a duration that starts now ends.
 fn end_of(time: Duration) -> u64 {
     with(|host| host.now.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }
@@ -57,7 +57,7 @@ fn duration(time: &Timespec) -> Duration {
     Duration::try_from(*time).unwrap_or_default()
 }
 
-/// Sleeps for a time, or until something happens.
+/// Sleeps for a time, or until an act has run.
 fn sleep_for(time: &Timespec) -> Result<(), Errno> {
     match sleep(Some(end_of(duration(time)))) {
         Slept::On => Ok(()),
@@ -66,7 +66,7 @@ fn sleep_for(time: &Timespec) -> Result<(), Errno> {
     }
 }
 
-/// Sleeps until `look` finds something.
+/// Sleeps until `look` returns something.
 fn sleep_until_found<R>(
     limit: Option<Duration>,
     mut look: impl FnMut() -> Option<R>,
@@ -125,14 +125,14 @@ impl Threads for Fake {
     }
 
     fn wake(_: &AtomicU32, _: u32) {
-        with(|host| host.count("futex_wake")); // The one that sleeps looks after each act.
+        with(|host| host.count("futex_wake")); // The sleeping thread checks after each act.
     }
 }
 
-/// Both ends know the memory: what is unread may stay there.
+/// Both ends use memory, so unread bytes may stay there.
 impl PutBack for Fake {}
 
-/// Connections in memory.
+/// The part of the kernel for connections in memory.
 impl weft_stream::Kernel for Fake {
     type Socket<'a> = BorrowedFd<'a>;
 
@@ -243,7 +243,7 @@ impl weft_stream::Kernel for Fake {
     }
 
     fn is_alive(_: u32) -> bool {
-        true // There is one process.
+        true // The test is the only process.
     }
 
     fn connections(namespace: u64) -> HashSet<Tuple> {
@@ -271,7 +271,7 @@ impl weft_stream::Kernel for Fake {
     }
 }
 
-/// The core.
+/// The part of the kernel for the core.
 impl Kernel for Fake {
     fn now() -> u64 {
         with(super::host::Host::tick)
@@ -460,12 +460,12 @@ impl Kernel for Fake {
     }
 }
 
-/// What poll reports of a file that these events are asked of.
+/// Returns the events that poll reports if these are requested.
 fn reported(events: PollFlags) -> PollFlags {
     events | PollFlags::ERR | PollFlags::HUP
 }
 
-/// `epoll_wait(2)` with a limit in nanoseconds.
+/// Waits like `epoll_wait(2)`, with a limit in nanoseconds.
 pub(crate) fn wait_for_events(
     epoll: RawFd,
     events: &mut [epoll_event],
@@ -481,17 +481,17 @@ pub(crate) fn wait_for_events(
     found.map_or_else(errno::fail, Option::unwrap_or_default)
 }
 
-/// Sends over TCP, beside whatever the core knows.
+/// Sends over TCP, bypassing the core.
 pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     with(|host| host.send(fd, bytes))
 }
 
-/// Receives from TCP, beside whatever the core knows.
+/// Receives from TCP, bypassing the core.
 pub(crate) fn recv_now(fd: RawFd, most: usize) -> Result<Vec<u8>, Errno> {
     with(|host| host.receive(fd, most, false))
 }
 
-/// `sendto(2)` by the kernel.
+/// Executes `sendto(2)` in the fake kernel.
 pub(crate) fn send_to(fd: RawFd, to: SocketAddr, bytes: &[u8]) -> Result<usize, Errno> {
     with(|host| {
         let from = host.socket(fd)?.own;
@@ -502,7 +502,7 @@ pub(crate) fn send_to(fd: RawFd, to: SocketAddr, bytes: &[u8]) -> Result<usize, 
     })
 }
 
-/// `recvfrom(2)` by the kernel.
+/// Executes `recvfrom(2)` in the fake kernel.
 pub(crate) fn recv_from(fd: RawFd, flags: c_int) -> Result<(SocketAddr, Vec<u8>), Errno> {
     let socket = Descriptor::of(fd);
     let is_nonblocking = flags & libc::MSG_DONTWAIT != 0 || Fake::is_nonblocking(socket.as_fd());

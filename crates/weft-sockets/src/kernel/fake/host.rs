@@ -1,4 +1,4 @@
-//! All that is open, and how one change leads to others.
+//! All open files, and the effects of changes on other files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,17 +14,17 @@ use super::instance::Instance;
 use super::socket::Socket;
 use crate::descriptor::Descriptor;
 
-/// Each look at the clock takes so long.
+/// How far the clock advances with each reading.
 const TICK_NS: u64 = 1_000;
-/// How often a thread may look at the clock without sleeping.
+/// How often a thread may read the clock without sleeping.
 const LOOKS: u32 = 1_000_000;
-/// As the kernel has it once data has come: who waits for either is woken.
+/// The events that the kernel signals when data arrives, whichever of them a waiter wants.
 const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 static HOST: Mutex<Option<Host>> = Mutex::new(None);
 
-/// Does something with the host.
+/// Runs `act` with the host.
 pub(super) fn with<R>(act: impl FnOnce(&mut Host) -> R) -> R {
     let mut host = HOST.lock().unwrap_or_else(PoisonError::into_inner);
     act(host.get_or_insert_default())
@@ -39,12 +39,12 @@ pub(super) enum File {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) now: u64,
-    /// Looks at the clock since a thread has slept last.
+    /// Readings of the clock since a thread last slept.
     pub(super) looks: u32,
-    /// A signal has come for the thread that sleeps.
+    /// Whether a signal has come for the sleeping thread.
     pub(super) is_interrupted: bool,
     pub(super) calls: BTreeMap<&'static str, u64>,
-    /// With what keeps the number.
+    /// The open files, each with a real descriptor that reserves the number.
     files: BTreeMap<RawFd, (UnixDatagram, File)>,
     next: u16,
 }
@@ -65,7 +65,7 @@ impl Default for Host {
 impl Host {
     pub(super) fn tick(&mut self) -> u64 {
         self.looks += 1;
-        assert!(self.looks < LOOKS, "a thread looks on and on, and never sleeps");
+        assert!(self.looks < LOOKS, "a thread spins without ever sleeping");
         self.now += TICK_NS;
         self.now
     }
@@ -121,7 +121,7 @@ impl Host {
         self.files.iter().find(|(_, (_, file))| is_it(file)).map(|(&fd, _)| fd)
     }
 
-    /// What one descriptor stands for is moved to another, which is closed before (`dup2(2)`).
+    /// Moves the file of one descriptor to another, which is closed first (`dup2(2)`).
     pub(super) fn move_to(&mut self, from: RawFd, to: RawFd) {
         let (_, file) = self.files.remove(&from).expect("a descriptor");
         let number = self.end(to).expect("a descriptor");
@@ -137,7 +137,7 @@ impl Host {
         drop(self.end(fd));
     }
 
-    /// Ends what a descriptor stands for. Returns what keeps the number.
+    /// Closes the file of a descriptor. Returns the real descriptor that reserves the number.
     fn end(&mut self, fd: RawFd) -> Option<UnixDatagram> {
         let (number, file) = self.files.remove(&fd)?;
         self.end_file(fd, file);
@@ -184,7 +184,7 @@ impl Host {
         }
     }
 
-    /// A reset has come (tcp_reset).
+    /// Handles the arrival of a reset (tcp_reset).
     pub(super) fn reset(&mut self, fd: RawFd, error: Errno) {
         let Ok(socket) = self.socket(fd) else { return };
         if !socket.is_dead {
@@ -194,7 +194,7 @@ impl Host {
         }
     }
 
-    /// `connect(2)` with `AF_UNSPEC` (tcp_disconnect).
+    /// Executes `connect(2)` with `AF_UNSPEC` (tcp_disconnect).
     pub(super) fn dissolve(&mut self, fd: RawFd) {
         let Ok(socket) = self.socket(fd) else { return };
         if socket.is_dead {
@@ -207,7 +207,7 @@ impl Host {
         other.into_iter().for_each(|other| self.reset(other, Errno::CONNRESET));
     }
 
-    /// Sends over TCP what there is room for.
+    /// Sends as many bytes over TCP as there is room for.
     pub(super) fn send(&mut self, fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
         let socket = self.socket(fd)?;
         if let Some(error) = socket.error.take() {
@@ -242,7 +242,7 @@ impl Host {
         received
     }
 
-    /// What a descriptor is ready for now.
+    /// Returns the events that a descriptor has now.
     pub(super) fn readiness(&self, fd: RawFd) -> PollFlags {
         match self.files.get(&fd) {
             Some((_, File::Socket(socket))) => {
@@ -261,7 +261,7 @@ impl Host {
         }
     }
 
-    /// A file has changed in this way: the instances that watch it learn of it.
+    /// Notifies the instances that watch a file of a change.
     pub(super) fn note(&mut self, fd: RawFd, change: u32) {
         let now = u32::from(self.readiness(fd).bits());
         let instances: Vec<RawFd> = self.files.keys().copied().collect();
@@ -315,7 +315,7 @@ fn inode(file: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(file).expect("an open file").st_ino
 }
 
-/// What a file of the real kernel's is ready for, such as the pipe of an alarm.
+/// Returns the events of a file of the real kernel, such as the pipe of an alarm.
 fn really_ready(fd: RawFd) -> PollFlags {
     weft_sys::calls::events_now(Descriptor::of(fd), PollFlags::IN)
 }

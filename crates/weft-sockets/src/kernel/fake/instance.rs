@@ -1,4 +1,4 @@
-//! An epoll instance: what is registered, and the list of those that may be ready, as the kernel's
+//! An epoll instance: its entries and its ready list, which works like the kernel's
 //! (fs/eventpoll.c).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,14 +25,14 @@ struct Entry {
 }
 
 impl Entry {
-    /// What it reports. One of a one-shot that has been reported asks for nothing.
+    /// Returns the events that the entry reports; none for a spent one-shot.
     fn mask(&self) -> u32 {
         if self.events & !MODES == 0 { 0 } else { self.events & !MODES | ALWAYS }
     }
 }
 
 impl Instance {
-    /// `epoll_ctl(2)` for a file that is open, and ready for `now`.
+    /// Executes `epoll_ctl(2)` for an open file that has the events `now`.
     pub(super) fn control(
         &mut self,
         operation: c_int,
@@ -53,7 +53,7 @@ impl Instance {
             _ => return Err(Errno::INVAL),
         }
         let event = event.ok_or(Errno::FAULT)?;
-        // One that asks for nothing still reports errors, unless it is a one-shot's.
+        // An entry without events still reports errors, unless it is a spent one-shot.
         let asks = event.events & !MODES != 0 || event.events & libc::EPOLLONESHOT as u32 == 0;
         let events = if asks { event.events | ALWAYS } else { event.events };
         self.entries.insert(fd, Entry { events, data: event.u64, inode });
@@ -74,7 +74,7 @@ impl Instance {
         self.entries.get(&fd).map(|entry| entry.events & !ALWAYS)
     }
 
-    /// A file has changed in this way, and is ready for `now`. Whether that is news.
+    /// Records a change of a file that has the events `now`. Returns whether it is news.
     pub(super) fn note(&mut self, fd: RawFd, now: u32, change: u32) -> bool {
         let Some(entry) = self.entries.get(&fd) else { return false };
         let is_news = entry.mask() & now & change != 0 && !self.ready.contains(&fd);
@@ -84,13 +84,13 @@ impl Instance {
         is_news
     }
 
-    /// Whether it would report something.
+    /// Returns whether the instance would report something.
     pub(super) fn is_ready(&self, now: impl Fn(RawFd) -> u32) -> bool {
         let reports = |fd: &RawFd| self.entries.get(fd).is_some_and(|it| it.mask() & now(*fd) != 0);
         self.ready.iter().any(reports)
     }
 
-    /// Reports what is ready, in the order in which it became so.
+    /// Reports what is ready, in the order in which it became ready.
     pub(super) fn take(&mut self, events: &mut [epoll_event], now: impl Fn(RawFd) -> u32) -> usize {
         let mut found = 0;
         for _ in 0..self.ready.len() {
@@ -114,7 +114,7 @@ impl Instance {
         found
     }
 
-    /// As proc(5) has it.
+    /// Returns the instance's fdinfo as proc(5) describes it.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for (fd, Entry { events, data, inode }) in &self.entries {

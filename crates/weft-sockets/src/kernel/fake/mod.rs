@@ -1,10 +1,10 @@
 //! A kernel for the unit tests: sockets, epoll instances and time in memory, for one test at a time
 //! and in one thread.
 //!
-//! A descriptor has a number of the real kernel's, so that no other one has it. Where a call
-//! sleeps, the sleeping thread itself does the next of the acts that the test has planned
-//! ([`while_asleep`]); if none is left, the sleep ends at its time limit, at once. A sleep that
-//! nothing would end fails the test. So no test waits, and each one is the same each time.
+//! Each descriptor reserves a number of the real kernel. Where a call sleeps, the sleeping thread
+//! itself runs the next act that the test has planned ([`while_asleep`]). If none is left the sleep
+//! ends at once, at its time limit. A sleep without limit fails the test. So no test waits, and
+//! each run is the same.
 
 mod calls;
 mod host;
@@ -27,13 +27,13 @@ use socket::Socket;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fake;
 
-/// What happens while a thread sleeps.
+/// An action that happens while a thread sleeps.
 type Act = Box<dyn FnOnce() + Send>;
 
 static ACTS: Mutex<VecDeque<Act>> = Mutex::new(VecDeque::new());
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A test's time with the kernel, which is fresh: other tests wait until this is dropped.
+/// A test's exclusive use of a fresh kernel; other tests wait until it is dropped.
 pub(crate) struct Booted(#[allow(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
 
 impl Drop for Booted {
@@ -43,10 +43,10 @@ impl Drop for Booted {
     }
 }
 
-/// Boots it for a test.
+/// Boots a fresh kernel for a test.
 pub(crate) fn boot() -> Booted {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    acts().clear(); // Those of a test that has failed.
+    acts().clear(); // A failed test may have left some.
     with(|host| *host = Host::default());
     Booted(turn)
 }
@@ -55,27 +55,27 @@ fn acts() -> MutexGuard<'static, VecDeque<Act>> {
     ACTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Plans what happens in the next sleep for which nothing is planned yet.
+/// Plans an act for the next sleep that has none yet.
 pub(crate) fn while_asleep(act: impl FnOnce() + Send + 'static) {
     acts().push_back(Box::new(act));
 }
 
-/// How many of the acts have not come to pass.
+/// Returns how many planned acts have not run.
 pub(crate) fn acts_left() -> usize {
     acts().len()
 }
 
-/// Forgets those that have not come to pass.
+/// Forgets planned acts that have not run.
 pub(crate) fn forget_acts() {
     acts().clear();
 }
 
-/// The next sleep, after those for which something is planned, ends by a signal.
+/// Plans that a signal ends the next sleep that has no act yet.
 pub(crate) fn interrupt_sleep() {
     while_asleep(|| with(|host| host.is_interrupted = true));
 }
 
-/// Both ends of a TCP connection.
+/// Opens both ends of a TCP connection.
 pub(crate) fn connection() -> [RawFd; 2] {
     with(|host| {
         let (server, client) = (host.next_address(), host.next_address());
@@ -88,7 +88,7 @@ pub(crate) fn connection() -> [RawFd; 2] {
     })
 }
 
-/// A UDP socket with an address of its own.
+/// Opens a UDP socket with an address of its own.
 pub(crate) fn datagram_socket() -> RawFd {
     with(|host| {
         let own = host.next_address();
@@ -96,7 +96,7 @@ pub(crate) fn datagram_socket() -> RawFd {
     })
 }
 
-/// An epoll instance.
+/// Opens an epoll instance.
 pub(crate) fn epoll() -> RawFd {
     with(|host| host.open(|_| File::Epoll(instance::Instance::default())))
 }
@@ -106,19 +106,19 @@ pub(crate) fn close(fd: RawFd) {
     with(|host| host.close(fd));
 }
 
-/// Closes a descriptor, and opens a connection by the same number. Returns its other end.
+/// Closes a descriptor, and opens a connection with the same number. Returns the other end.
 pub(crate) fn reuse(fd: RawFd) -> RawFd {
     let [one, other] = connection();
     with(|host| host.move_to(one, fd));
     other
 }
 
-/// `shutdown(2)`.
+/// Executes `shutdown(2)`.
 pub(crate) fn shutdown(fd: RawFd, how: libc::c_int) {
     with(|host| host.shutdown(fd, how));
 }
 
-/// The peer's kernel resets a connection.
+/// Resets a connection, as the peer's kernel does.
 pub(crate) fn reset(fd: RawFd) {
     with(|host| host.reset(fd, Errno::CONNRESET));
 }
@@ -144,7 +144,7 @@ pub(crate) fn set_option(fd: RawFd, option: libc::c_int, value: libc::c_int) {
     with(|host| host.socket(fd).expect("a socket").options.insert(option, value));
 }
 
-/// A socket's address, and its peer's.
+/// Returns a socket's address and its peer's.
 pub(crate) fn addresses(fd: RawFd) -> [std::net::SocketAddr; 2] {
     with(|host| {
         let socket = host.socket(fd).expect("a socket");
@@ -152,27 +152,27 @@ pub(crate) fn addresses(fd: RawFd) -> [std::net::SocketAddr; 2] {
     })
 }
 
-/// What the kernel holds for a socket's reader.
+/// Returns how many unread bytes the kernel's socket has.
 pub(crate) fn unread(fd: RawFd) -> usize {
     with(|host| host.socket(fd).expect("a socket").incoming.len())
 }
 
-/// What an instance has of a descriptor: the events asked for.
+/// Returns the events that an instance has registered for a descriptor.
 pub(crate) fn registered(epoll: RawFd, fd: RawFd) -> Option<u32> {
     with(|host| host.instance(epoll)?.registered(fd))
 }
 
-/// How often the core has made the call of this name.
+/// Returns how often the core has made the call of this name.
 pub(crate) fn calls(name: &str) -> u64 {
     with(|host| host.calls.get(name).copied().unwrap_or(0))
 }
 
-/// An empty list for events.
+/// Returns an empty list of events.
 pub(crate) fn no_events<const N: usize>() -> [epoll_event; N] {
     [epoll_event { events: 0, u64: 0 }; N]
 }
 
-/// Nanoseconds of its clock.
+/// Returns the time of the kernel's clock in nanoseconds.
 pub(crate) fn time() -> u64 {
     with(|host| host.now)
 }

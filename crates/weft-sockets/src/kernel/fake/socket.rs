@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-/// Bytes that wait at most for a reader.
+/// Size of the receive buffer in bytes.
 const ROOM: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -23,17 +23,17 @@ pub(super) struct Socket {
     pub(super) receive_limit: Option<Duration>,
     pub(super) send_limit: Option<Duration>,
     pub(super) options: BTreeMap<libc::c_int, libc::c_int>,
-    /// What has come and has not been taken.
+    /// Unread bytes.
     pub(super) incoming: VecDeque<u8>,
     pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
     pub(super) received: u64,
-    /// The peer sends no more.
+    /// The peer has sent a FIN.
     pub(super) has_end: bool,
     /// The peer has closed its socket, and answers with a reset.
     pub(super) is_refused: bool,
     pub(super) is_shut: bool,
     pub(super) is_shut_in: bool,
-    /// There is no connection any more.
+    /// The connection is dead.
     pub(super) is_dead: bool,
     pub(super) error: Option<Errno>,
     pub(super) resets_at_close: bool,
@@ -73,7 +73,7 @@ impl Socket {
         ROOM.saturating_sub(self.incoming.len())
     }
 
-    /// Takes or looks at what has come.
+    /// Takes or peeks at unread bytes.
     pub(super) fn receive(&mut self, most: usize, keep: bool) -> Result<Vec<u8>, Errno> {
         let count = most.min(self.incoming.len());
         if count > 0 || most == 0 {
@@ -93,7 +93,7 @@ impl Socket {
         }
     }
 
-    /// What is ready, if the peer has this much room (tcp_poll).
+    /// Returns the socket's events, if the peer has this much room (tcp_poll).
     pub(super) fn readiness(&self, peers_room: usize) -> PollFlags {
         let mut ready = PollFlags::empty();
         let is_over = self.is_dead || self.has_end || self.is_shut_in;

@@ -1,5 +1,5 @@
-//! Instances of a process that has given up system calls ([`crate::seccomp_fallback`]): the kernel
-//! reports everything, but for bytes that are still to be read from memory.
+//! Instances of a process that has given up system calls ([`crate::seccomp_fallback`]). The kernel
+//! reports everything except bytes that are still unread in memory.
 
 use std::os::fd::RawFd;
 
@@ -10,13 +10,14 @@ use crate::sockets::{Held, Kind};
 use crate::stream::Stream;
 
 impl Watch {
-    fn has_rest(&self) -> bool {
-        matches!(&*self.socket, Kind::Stream(stream) if Stream::has_rest(stream))
+    fn has_unread(&self) -> bool {
+        matches!(&*self.socket, Kind::Stream(stream) if Stream::has_unread(stream))
     }
 }
 
 impl Watches {
-    /// Gives the kernel what the program has asked for. What has a rest stays.
+    /// Gives all sockets to the kernel as the program has registered them. Those with unread data
+    /// stay.
     pub(super) fn enter_fallback(&mut self, epoll: RawFd) {
         self.close_pipe(epoll);
         for place in 0..self.places.len() {
@@ -27,14 +28,14 @@ impl Watches {
             }
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
-            if !watch.has_rest() {
+            if !watch.has_unread() {
                 self.remove(place);
             }
         }
     }
 
-    /// The program waits for something else of a socket, or for nothing.
-    pub(super) fn change_rest(&mut self, socket: &Held, fd: RawFd, event: Option<epoll_event>) {
+    /// Changes the events that the program waits for, or deletes the socket.
+    pub(super) fn update_unread(&mut self, socket: &Held, fd: RawFd, event: Option<epoll_event>) {
         match (self.find(socket, fd), event) {
             (Some(place), None) => self.remove(place),
             (Some(place), Some(event)) => {
@@ -44,14 +45,14 @@ impl Watches {
         }
     }
 
-    /// What there is to read from memory. `None`: nothing; the kernel is to be asked.
-    pub(super) fn tell_rests(&mut self, events: &mut [epoll_event]) -> Option<c_int> {
+    /// Reports unread data in memory. `None`: there is none, and the kernel is to be asked.
+    pub(super) fn report_unread(&mut self, events: &mut [epoll_event]) -> Option<c_int> {
         let wanted =
-            |watch: &&mut Watch| watch.events & IN != 0 && !watch.is_disabled && watch.has_rest();
+            |watch: &&mut Watch| watch.events & IN != 0 && !watch.is_disabled && watch.has_unread();
         let mut found = 0;
         for (watch, event) in self.places.iter_mut().flatten().filter(wanted).zip(events) {
             *event = epoll_event { events: IN, u64: watch.data };
-            // Until it is asked for again.
+            // Until the program arms it again.
             watch.is_disabled = watch.events & (EDGE | ONESHOT) != 0;
             found += 1;
         }
