@@ -452,7 +452,7 @@ impl Reactor {
 
     /// Sleeps for a short time, or until a peer or thread of this process wakes the reactor.
     fn sleep_briefly(&self) {
-        let _sleeping = presence::own().map(|presence| presence.settle_down());
+        let _sleeping = presence::own().map(|presence| presence.begin_sleep());
         if !self.rings_are_ready() && self.dirty_len.load(Ordering::SeqCst) == 0 {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             // An interrupted sleep counts as an event. This is not the C library's `poll`, because
@@ -523,7 +523,7 @@ impl Reactor {
                 self.offer_core();
             } else if waited >= look {
                 let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
-                let _sleeping = presence::own().map(|presence| presence.settle_down());
+                let _sleeping = presence::own().map(|presence| presence.begin_sleep());
                 if !self.rings_are_ready() {
                     wait_readable([fd, self.epoll.as_fd()], limit)?;
                     self.sockets_due.store(true, Ordering::Relaxed);
@@ -705,7 +705,7 @@ impl Reactor {
             let first = timers.first_key_value();
             first.map(|(id, _)| timespec(id.0.saturating_duration_since(now())))
         };
-        let _sleeping = presence::own().map(|presence| presence.settle_down());
+        let _sleeping = presence::own().map(|presence| presence.begin_sleep());
         if self.rings_are_ready() {
             return;
         }

@@ -1,11 +1,12 @@
-//! What a system call costs by the C library and by an instruction of the program's own, before the
-//! process has a socket and afterwards, and what moving a byte costs by either:
+//! Measures a system call made by the C library and one made by an instruction of the program
+//! itself, before the process has a socket and afterwards, and the time to move a byte in either
+//! way:
 //!
 //!     cargo build --release --package weft-sys --example calls_by_hand
 //!     dist/bin/weft run -- target/release/examples/calls_by_hand
 //!
 //! # Safety
-//! `getppid(2)` takes no memory; buffers are local variables.
+//! `getppid(2)` accesses no memory; buffers are local variables.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -15,7 +16,7 @@ fn main() -> std::io::Result<()> {
     use std::os::fd::AsRawFd as _;
 
     let by_library = || {
-        // SAFETY: it takes no memory.
+        // SAFETY: `getppid` accesses no memory.
         let _ = unsafe { libc::getppid() };
     };
     let by_hand = || {
@@ -54,11 +55,12 @@ fn main() -> std::io::Result<()> {
 #[cfg(not(target_arch = "x86_64"))]
 fn main() {}
 
-/// An instruction of this program.
+/// Makes a system call by an instruction of this program.
 #[cfg(target_arch = "x86_64")]
 fn call(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
     let result: isize;
-    // SAFETY: the calls above take local variables.
+    // SAFETY: the callers pass descriptors and addresses of local variables that live during the
+    // call, or no memory at all.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -71,7 +73,7 @@ fn call(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
     result
 }
 
-/// The time of one call of each, the best of many rounds.
+/// Prints the time of one call of each kind, the best of many rounds.
 #[cfg(target_arch = "x86_64")]
 fn report(what: &str, by_library: impl FnMut(), by_hand: impl FnMut()) {
     println!("{what}: {} ns by the library, {} ns by hand", best(by_library), best(by_hand));

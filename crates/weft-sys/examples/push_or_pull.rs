@@ -1,13 +1,14 @@
-//! Who should copy a message from one process to another? The receiver (pull: SDP's Source Avail),
-//! the sender, into a buffer that the receiver has announced (push: Sink Avail), both by halves, or
-//! both, through a ring?
+//! Measures four ways of copying a message from one process to another: the receiver copies (pull,
+//! SDP's Source Avail), the sender copies into a buffer that the receiver has announced (push, Sink
+//! Avail), each copies one half, or both copy through a ring.
 //!
 //!     cargo run --release --package weft-sys --example push_or_pull
 //!
-//! The receiver waits before the sender comes, looking or asleep; who is asleep is woken before
-//! anything is copied. The sender has just written its message, and the receiver reads it, as
-//! programs do. A time is from the beginning of the transfer to the end of that: the lower quartile
-//! of rounds in which the ways take turns. With Yama the child needs the right to read its parent.
+//! The receiver waits before the sender comes, polling or asleep; a sleeping receiver is woken
+//! before anything is copied. As in programs, the sender has just written its message, and the
+//! receiver reads it. A time lasts from the start of the transfer to the end of that reading; the
+//! table has the lower quartile of rounds in which the ways take turns. With Yama the child needs
+//! the right to read its parent.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,14 +25,14 @@ use weft_sys::{SharedMemory, peek_process, poke_process};
 
 const SIZES: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const ROUNDS: usize = 100;
-/// Bytes that are pulled or pushed at once.
+/// Bytes that one call pulls or pushes.
 const PIECE_LEN: usize = 256 << 10;
 const RING_LEN: usize = 2 << 20;
-/// Bytes after which the ring's receiver sees them.
+/// Bytes after which the ring's writer publishes.
 const PUBLISH_LEN: usize = 32 << 10;
 
-// Words, a pair of cache lines each: the number of the transfer that has begun, been pushed, been
-// read; the ring's bytes that have been put and taken; where the buffers are.
+// Offsets of words, each with a pair of cache lines: the number of the transfer that has begun,
+// been pushed and been read; the bytes put into the ring and taken; the addresses of the buffers.
 const BEGUN: usize = 0;
 const PUSHED: usize = 128;
 const READ: usize = 256;
@@ -64,7 +65,7 @@ fn main() {
     child.wait().unwrap();
 }
 
-/// The sender: of each transfer the time, and of all a table.
+/// Runs the sender, which times each transfer and prints a table.
 fn send(memory: &SharedMemory, receiver: u32) {
     pin(0);
     let receiver = Pid::from_raw(receiver.cast_signed()).unwrap();
@@ -109,7 +110,7 @@ fn next(memory: &SharedMemory) -> u64 {
     memory.word64(READ).load(Ordering::Relaxed) + 1
 }
 
-/// The sender's part of one.
+/// The sender's part of one transfer.
 fn transfer(memory: &SharedMemory, receiver: Pid, way: Way, number: u64, bytes: &[u8]) {
     memory.word64(BEGUN).store(number, Ordering::Release);
     let _ = futex::wake(memory.word32(BEGUN), futex::Flags::empty(), 1);
@@ -128,7 +129,7 @@ fn transfer(memory: &SharedMemory, receiver: Pid, way: Way, number: u64, bytes: 
     memory.word64(PUSHED).store(number, Ordering::Release);
 }
 
-/// The receiver: a process that takes what comes, in the same order.
+/// Runs the receiver, in a process that takes the transfers in the same order.
 fn receive(sender: i32, fd: &str) {
     pin(1);
     let file = File::options().read(true).write(true).open(format!("/proc/{sender}/fd/{fd}"));
@@ -159,7 +160,7 @@ fn receive(sender: i32, fd: &str) {
     }
 }
 
-/// The receiver's part of one.
+/// The receiver's part of one transfer.
 fn take(memory: &SharedMemory, sender: Pid, way: Way, number: u64, bytes: &mut [u8]) {
     let len = match way {
         Way::Ring => return get(memory, bytes),
@@ -198,7 +199,7 @@ fn get(memory: &SharedMemory, bytes: &mut [u8]) {
     }
 }
 
-/// All pieces have one length, of which the ring's is a multiple.
+/// The ring's length is a multiple of the length of all pieces.
 fn place(position: u64) -> usize {
     usize::try_from(position).unwrap() % RING_LEN
 }

@@ -1,9 +1,9 @@
-//! Descriptors that Weft has in a program's process: at numbers that programs do not come to
-//! before they have hundreds open, and known by them, so that a program which closes whatever may
-//! be open does not close these.
+//! Weft's own descriptors in the process of a program. Their numbers are so high that programs
+//! reach them only with hundreds of files open. Weft remembers them, so that a program which closes
+//! every possible descriptor does not close these.
 //!
 //! # Safety
-//! A number is used only while this module has it open.
+//! A descriptor number is used only while this module has it open.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Stat, fstat};
 use rustix::io::fcntl_dupfd_cloexec;
 
-/// The first of the numbers; a process may usually have 1,024 descriptors.
+/// The first of the numbers. A process may usually have 1,024 descriptors.
 const FIRST: RawFd = 960;
 const COUNT: u32 = u64::BITS;
 
-/// A bit for each number that is ours.
+/// One bit for each number in use.
 static OURS: AtomicU64 = AtomicU64::new(0);
 
 fn bit(fd: RawFd) -> Option<u64> {
@@ -31,24 +31,24 @@ pub fn is_apart(fd: RawFd) -> bool {
     bit(fd).is_some_and(|bit| OURS.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// Weft's own descriptors in a range.
+/// Weft's own descriptors in a range of numbers.
 pub fn apart_within(first: u32, last: u32) -> impl Iterator<Item = u32> {
     let all = (0..COUNT).map(|at| FIRST.unsigned_abs() + at);
     all.filter(move |&fd| first <= fd && fd <= last && is_apart(fd.cast_signed()))
 }
 
-/// Such a descriptor, open until this is dropped.
+/// A descriptor of Weft's own, open until this is dropped.
 #[derive(Debug)]
 pub struct ApartFd(RawFd);
 
 impl ApartFd {
-    /// Gives a file such a number instead of the one that it has. `None` if there is none.
+    /// Copies a file's descriptor to such a number. `None` if there is none free.
     #[must_use]
     pub fn new(file: &OwnedFd) -> Option<Self> {
         let copy = fcntl_dupfd_cloexec(file, FIRST).ok()?;
         let bit = bit(copy.as_raw_fd())?;
         OURS.fetch_or(bit, Ordering::SeqCst);
-        // Until then a program that closes everything may have closed it.
+        // Before the bit was set, a program that closes everything may have closed the copy.
         let same =
             |one: Stat, other: Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
         let is_it = fstat(&copy).is_ok_and(|it| fstat(file).is_ok_and(|file| same(it, file)));
@@ -63,7 +63,8 @@ impl ApartFd {
 
 impl AsFd for ApartFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open until `self` is dropped: the hooks close no number that `OURS` has.
+        // SAFETY: the descriptor is open until `self` is dropped, because the hooks close no number
+        // in `OURS`.
         unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
@@ -73,7 +74,8 @@ impl Drop for ApartFd {
         if let Some(bit) = bit(self.0) {
             OURS.fetch_and(!bit, Ordering::SeqCst);
         }
-        // SAFETY: it is open, and nobody else closes it. `close` would be the hook.
+        // SAFETY: `self` owns this open descriptor, and nothing uses it afterwards. A direct call,
+        // because `close` would be the hook.
         let _ = unsafe { crate::system_call(libc::SYS_close, [self.0 as usize, 0, 0, 0, 0, 0]) };
     }
 }

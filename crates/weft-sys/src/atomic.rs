@@ -1,4 +1,4 @@
-//! Atomics: the standard ones, or in a model check (`--cfg loom`) those of loom.
+//! Atomics: the standard ones, or loom's in a model check (`--cfg loom`).
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

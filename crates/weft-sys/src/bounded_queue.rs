@@ -1,5 +1,5 @@
-//! A queue of bounded length between threads. What passes through it are handles; nothing is
-//! copied, and only the queue is locked, never what a handle leads to.
+//! A queue of bounded length between threads. Its items are handles, so that nothing large is
+//! copied under its lock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,18 +11,18 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// What taking from a queue gave.
+/// Result of taking an item from a queue.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Popped<T> {
-    /// An item, and how many came out of the queue before it.
+    /// An item, and the number of items taken before it.
     Item(u64, T),
-    /// There is none now.
+    /// The queue is empty.
     Empty,
-    /// There is none, and none will come.
+    /// The queue is empty and closed.
     Ended,
 }
 
-/// A queue of at most so many items.
+/// A queue of at most `capacity` items.
 pub struct BoundedQueue<T> {
     state: Mutex<State<T>>,
     not_empty: Condvar,
@@ -34,16 +34,16 @@ struct State<T> {
     items: VecDeque<T>,
     popped: u64,
     closed: bool,
-    /// Threads that sleep until there is an item, and until there is room.
+    /// Numbers of threads that sleep until there is an item, and until there is room.
     poppers: usize,
     pushers: usize,
 }
 
 impl<T> BoundedQueue<T> {
-    /// An empty queue.
+    /// Creates an empty queue.
     ///
     /// # Panics
-    /// If it could hold nothing.
+    /// If `capacity` is 0.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         assert!(capacity > 0, "a queue that holds nothing moves nothing");
@@ -62,7 +62,7 @@ impl<T> BoundedQueue<T> {
         }
     }
 
-    /// Appends an item; sleeps while there is no room.
+    /// Appends an item. Sleeps while the queue is full.
     ///
     /// # Errors
     /// The item, if the queue is closed.
@@ -79,7 +79,7 @@ impl<T> BoundedQueue<T> {
     /// Appends an item if there is room.
     ///
     /// # Errors
-    /// The item, if there is none or the queue is closed.
+    /// The item, if the queue is full or closed.
     pub fn try_push(&self, item: T) -> Result<(), T> {
         let state = self.lock();
         if state.items.len() == self.capacity { Err(item) } else { self.append(state, item) }
@@ -98,7 +98,7 @@ impl<T> BoundedQueue<T> {
         Ok(())
     }
 
-    /// Takes the first item; sleeps until there is one. Not [`Popped::Empty`].
+    /// Takes the first item. Sleeps until there is one; never returns [`Popped::Empty`].
     pub fn pop(&self) -> Popped<T> {
         let mut state = self.lock();
         while !state.closed && state.items.is_empty() {
@@ -114,7 +114,7 @@ impl<T> BoundedQueue<T> {
         self.take(self.lock())
     }
 
-    /// Takes the first item; sleeps for at most `time` until there is one.
+    /// Takes the first item. Sleeps for at most `time` until there is one.
     #[cfg(not(loom))]
     pub fn pop_within(&self, time: Duration) -> Popped<T> {
         let end = Instant::now().checked_add(time);
@@ -126,7 +126,8 @@ impl<T> BoundedQueue<T> {
                 break;
             }
             state.poppers += 1;
-            // A panic of another thread leaves the queue whole: each change of it is one step.
+            // A panic of another thread leaves the queue intact, because each change of it is one
+            // step.
             state = match self.not_empty.wait_timeout(state, left) {
                 Ok((state, _)) => state,
                 Err(poisoned) => poisoned.into_inner().0,
@@ -150,14 +151,14 @@ impl<T> BoundedQueue<T> {
         Popped::Item(number, item)
     }
 
-    /// Takes no more items. What is in the queue can still be taken.
+    /// Closes the queue: it accepts no more items, and those in it can still be taken.
     pub fn close(&self) {
         self.lock().closed = true;
         self.not_empty.notify_all();
         self.not_full.notify_all();
     }
 
-    /// Closes the queue, and returns what was in it.
+    /// Closes the queue, and returns its items.
     #[must_use]
     pub fn abort(&self) -> VecDeque<T> {
         let mut state = self.lock();
@@ -169,23 +170,23 @@ impl<T> BoundedQueue<T> {
         items
     }
 
-    /// How many items it holds at most.
+    /// The maximum number of items.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many items are in it.
+    /// The number of items in the queue.
     pub fn len(&self) -> usize {
         self.lock().items.len()
     }
 
-    /// Whether nothing is in it.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // As in `pop_within`: a panic leaves the queue whole.
+        // As in `pop_within`, a panic of another thread leaves the queue intact.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn abort_gives_back_what_is_left_and_wakes_all() {
+    fn abort_returns_the_items_and_wakes_all_threads() {
         let queue = Arc::new(BoundedQueue::new(1));
         queue.push(1).expect("open");
         let pusher = thread::spawn({
@@ -237,7 +238,7 @@ mod tests {
         });
         let left = queue.abort();
         let refused = pusher.join().expect("no panic");
-        // The pusher came before or after; its item is in one place.
+        // The pusher came before or after the abort; its item is in one place.
         assert_eq!(left.len() + usize::from(refused == Err(2)), 2);
         assert_eq!(queue.pop(), Popped::Ended);
     }
@@ -249,15 +250,14 @@ mod tests {
     }
 }
 
-/// Every order in which threads can meet, tried out: `make test` runs it with `--cfg loom`.
+/// Model checks of all interleavings: `make test` runs them with `--cfg loom`.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Not every order, but those in which a thread is interrupted at most so often: all of them
-    /// take minutes.
+    /// Bound on preemptions of a thread. Checking all interleavings would take minutes.
     const INTERRUPTIONS: usize = 2;
 
     fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -275,7 +275,7 @@ mod models {
     }
 
     #[test]
-    fn nothing_is_lost_or_repeated_and_nobody_sleeps_for_ever() {
+    fn no_item_is_lost_or_repeated_and_no_thread_sleeps_for_ever() {
         check(|| {
             let queue = Arc::new(BoundedQueue::new(1));
             let popper = thread::spawn({

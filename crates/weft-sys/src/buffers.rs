@@ -1,8 +1,9 @@
-//! The buffers of a program's call: what `readv(2)` and `sendmsg(2)` name by `iovec`s.
+//! The buffers of a program's call: the `iovec`s of `readv(2)` and `sendmsg(2)`.
 //!
 //! # Safety
-//! [`Buffers::new`]'s caller vouches for the list; it is only walked and handed to the kernel here.
-//! [`Buffers::of`] borrows a list that has the same layout, as the standard library promises.
+//! The caller of [`Buffers::new`] guarantees that the list is valid. This module only reads the
+//! list, and passes the buffers to the kernel. [`Buffers::of`] borrows a list of `IoSliceMut`,
+//! which has the layout of `iovec`s by the standard library's guarantee.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 use crate::by_hand::system_call;
 use crate::region::Region;
 
-/// How many buffers one system call of ours names. Who has more makes several.
+/// Maximum number of buffers in one of Weft's system calls. Longer lists take several calls.
 const AT_ONCE: usize = 16;
 
 /// The arguments of `sendmsg(2)` and `recvmsg(2)`.
@@ -22,7 +23,7 @@ fn arguments(socket: BorrowedFd<'_>, message: *mut libc::msghdr, flags: libc::c_
     [socket.as_raw_fd() as usize, message as usize, flags as usize, 0, 0, 0]
 }
 
-/// A list of buffers, of which the first bytes may have been dealt with already.
+/// A list of buffers, of which a number of bytes may have been processed already.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
     list: *const libc::iovec,
@@ -32,11 +33,12 @@ pub struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// The buffers of a list of `count`. `None` if they are together longer than a result can say.
+    /// The buffers of a list of `count`. `None` if their total length exceeds `isize::MAX`.
     ///
     /// # Safety
-    /// The list is readable during `'a`; each buffer is the program's memory, to read or to write
-    /// as the calls made with it say, and the program knows that they race with its own accesses.
+    /// The list is readable during `'a`. Each buffer is memory of the program that may be read or
+    /// written as the calls made with this require, and the program accepts races with its own
+    /// accesses.
     #[must_use]
     pub unsafe fn new(list: *const libc::iovec, count: usize) -> Option<Self> {
         let buffers = Self { list, count, skip: 0, lives: PhantomData };
@@ -48,32 +50,32 @@ impl<'a> Buffers<'a> {
         Some(buffers)
     }
 
-    /// These, which nobody else may touch meanwhile: to read or to write.
+    /// The buffers of an exclusive borrow, for reading or writing.
     #[must_use]
     pub fn of(slices: &'a mut [IoSliceMut<'_>]) -> Self {
-        // They do not overlap, so that they cannot be too long together.
+        // The slices do not overlap, so their total length cannot be too large.
         Self { list: slices.as_ptr().cast(), count: slices.len(), skip: 0, lives: PhantomData }
     }
 
-    /// What lies behind the first `bytes`.
+    /// The buffers behind the first `bytes`.
     #[must_use]
     pub fn after(self, bytes: usize) -> Self {
         Self { skip: self.skip + bytes, ..self }
     }
 
-    /// How many bytes they hold together.
+    /// Total number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.regions().map(|region| region.len()).sum()
     }
 
-    /// Whether they hold none.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.regions().all(|region| region.is_empty())
     }
 
-    /// Each buffer.
+    /// The regions of memory of the buffers.
     pub fn regions(&self) -> impl Iterator<Item = Region> + Clone + use<'a> {
         let this = *self;
         let mut skip = self.skip;
@@ -82,30 +84,32 @@ impl<'a> Buffers<'a> {
             let passed = skip.min(buffer.iov_len);
             skip -= passed;
             let start = (buffer.iov_base as usize).checked_add(passed)?;
-            // SAFETY: `new`'s caller vouches for the buffer, of which this is the rest.
+            // SAFETY: the caller of `new` guarantees that the buffer is valid, and this region is a
+            // part of it.
             unsafe { Region::new(start, buffer.iov_len - passed) }
         })
     }
 
     fn iovec(&self, at: usize) -> libc::iovec {
-        // SAFETY: `at` is below `count`, which `new`'s caller vouches for.
+        // SAFETY: `at` is below `count`, so the element lies in the list that the caller of `new`
+        // guarantees to be valid.
         let place = unsafe { self.list.add(at) };
-        // SAFETY: readable, which `new`'s caller vouches for, too.
+        // SAFETY: the caller of `new` guarantees that the list is readable during `'a`.
         unsafe { place.read() }
     }
 
-    /// Fills them from a socket (`recvmsg(2)`), and returns how many bytes came.
+    /// Fills the buffers from a socket (`recvmsg(2)`), and returns how many bytes came.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     pub fn recv(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
         self.recv_most(socket, usize::MAX, flags)
     }
 
-    /// The same, of `most` bytes at most.
+    /// Does the same for at most `most` bytes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     pub fn recv_most(
         &self,
         socket: BorrowedFd<'_>,
@@ -113,19 +117,20 @@ impl<'a> Buffers<'a> {
         flags: libc::c_int,
     ) -> Result<usize, Errno> {
         self.with_message(most, |message| {
-            // SAFETY: the message names buffers that `new`'s caller vouches for.
+            // SAFETY: the message and its `iovec`s live during the call, and the caller of `new`
+            // guarantees that the buffers may be written.
             unsafe { system_call(libc::SYS_recvmsg, arguments(socket, message, flags)) }
         })
     }
 
-    /// Hands them to a socket (`sendmsg(2)`), and returns how many bytes it took.
+    /// Sends the buffers over a socket (`sendmsg(2)`), and returns how many bytes it took.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     pub fn send(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
         self.with_message(usize::MAX, |message| {
-            // SAFETY: the message names buffers that `new`'s caller vouches for; the kernel only
-            // reads them.
+            // SAFETY: the message and its `iovec`s live during the call, and the caller of `new`
+            // guarantees that the buffers may be read. The kernel only reads them.
             unsafe { system_call(libc::SYS_sendmsg, arguments(socket, message, flags)) }
         })
     }
@@ -145,7 +150,7 @@ impl<'a> Buffers<'a> {
             left -= len;
             count += 1;
         }
-        // SAFETY: a structure of integers and pointers, for which zero is valid.
+        // SAFETY: `msghdr` consists of integers and pointers, for which zero is a valid value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = list.as_mut_ptr();
         message.msg_iovlen = count;
@@ -164,7 +169,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn lists_are_walked_from_any_byte() {
+    fn buffers_can_start_at_any_byte_of_a_list() {
         let (mut one, mut two) = (*b"abc", *b"defg");
         let list = [(one.as_mut_ptr(), 3), (two.as_mut_ptr(), 0), (two.as_mut_ptr(), 4)]
             .map(|(base, len)| libc::iovec { iov_base: base.cast(), iov_len: len });

@@ -1,8 +1,8 @@
-//! The system calls of the data path, as rustix has them, but made where `system_call` makes
-//! them: where the kernel reports calls made by hand, one of rustix' costs a signal.
+//! The system calls of the data path. They have the interface of rustix, but go through the gate of
+//! `system_call`: if the kernel reports calls made elsewhere, one of rustix costs a signal.
 //!
 //! # Safety
-//! Each call gets the addresses and lengths of its own arguments, which live until it returns.
+//! Each call passes addresses and lengths of its own arguments, which live until it returns.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -19,13 +19,13 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::thread::futex::Wait;
 use rustix::time::Timespec;
 
-/// Without `errno`: the program's call may succeed in the end.
+/// Makes a system call without setting `errno`, because the program's call may still succeed.
 ///
 /// # Safety
-/// As for `system_call`.
+/// Those of `system_call`.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils the conditions of `system_call`.
     let result = unsafe { crate::by_hand::raw_system_call(number, arguments) };
     if (-4095..0).contains(&result) {
         return Err(Errno::from_raw_os_error(-result as i32));
@@ -34,10 +34,10 @@ pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result
 }
 
 /// # Safety
-/// As for `system_call`.
+/// Those of `system_call`.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller fulfils the conditions of `system_call`.
     let result = unsafe { crate::by_hand::system_call(number, arguments) };
     usize::try_from(result).map_err(|_| {
         let code = std::io::Error::last_os_error().raw_os_error();
@@ -49,12 +49,12 @@ fn address<T>(place: Option<&T>) -> usize {
     place.map_or(0, |place| ptr::from_ref(place) as usize)
 }
 
-/// Whether all that sleep on a word are threads of one process.
+/// Which threads may sleep on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// They may be other processes', too.
+    /// Threads of several processes.
     Processes,
-    /// They are.
+    /// Threads of one process only.
     Threads,
 }
 
@@ -67,10 +67,10 @@ impl Sharing {
     }
 }
 
-/// Sleeps while a word is `value`, until woken, for `time` at most.
+/// Sleeps while a word has the value `value`, until woken, for `time` at most.
 ///
 /// # Errors
-/// `EAGAIN`: it is another; `ETIMEDOUT`; `EINTR`.
+/// `EAGAIN`: the word has another value; `ETIMEDOUT`; `EINTR`.
 pub fn futex_wait(
     word: &AtomicU32,
     sharing: Sharing,
@@ -79,50 +79,52 @@ pub fn futex_wait(
 ) -> Result<(), Errno> {
     let operation = libc::FUTEX_WAIT as usize | sharing.flag();
     let arguments = [word.as_ptr() as usize, operation, value as usize, address(time), 0, 0];
-    // SAFETY: a word that lives, and NULL or a time.
+    // SAFETY: the word and the time live during the call; without a time the pointer is NULL.
     unsafe { call(libc::SYS_futex, arguments) }.map(drop)
 }
 
-/// Wakes at most so many that sleep on a word.
+/// Wakes at most `most` threads that sleep on a word.
 pub fn futex_wake(word: &AtomicU32, sharing: Sharing, most: u32) {
     let operation = libc::FUTEX_WAKE as usize | sharing.flag();
     let most = most.min(i32::MAX.cast_unsigned()) as usize;
     let arguments = [word.as_ptr() as usize, operation, most, 0, 0, 0];
-    // SAFETY: a word that lives. There is nobody to tell of an error.
+    // SAFETY: the word lives during the call. An error cannot be handled.
     let _ = unsafe { call(libc::SYS_futex, arguments) };
 }
 
-/// Sleeps on several words up to a time of the monotonic clock.
+/// Sleeps on several words, until a time of the monotonic clock at most.
 ///
 /// # Errors
-/// As for [`futex_wait`], and `ENOSYS` before Linux 5.16.
+/// Those of [`futex_wait`], and `ENOSYS` before Linux 5.16.
 pub fn futex_wait_any(waits: &[Wait], until: &Timespec) -> Result<(), Errno> {
     let clock = libc::CLOCK_MONOTONIC as usize;
     let arguments =
         [waits.as_ptr() as usize, waits.len(), 0, ptr::from_ref(until) as usize, clock, 0];
-    // SAFETY: a list of as many, whose words the caller has got from references.
+    // SAFETY: `waits` and `until` live during the call, and the length is that of the list. The
+    // words came from references that outlive it.
     unsafe { call(libc::SYS_futex_waitv, arguments) }.map(drop)
 }
 
-/// Offers the core to others.
+/// Yields the core to other threads.
 pub fn sched_yield() {
-    // SAFETY: it takes no memory. It does not fail.
+    // SAFETY: `sched_yield` accesses no memory, and never fails.
     let _ = unsafe { call(libc::SYS_sched_yield, [0; 6]) };
 }
 
-/// Waits for readiness (`ppoll(2)`), and returns how many are ready.
+/// Waits for readiness (`ppoll(2)`), and returns the number of ready descriptors.
 ///
 /// # Errors
-/// What the kernel says, `EINTR` among that.
+/// An error of the kernel, including `EINTR`.
 pub fn poll(set: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
-    let mut time = timeout.copied(); // The kernel writes what is left to it.
+    let mut time = timeout.copied(); // The kernel overwrites it with the remaining time.
     let time = time.as_mut().map_or(0, |time| ptr::from_mut(time) as usize);
-    // SAFETY: a list of as many, as the kernel has it, and NULL or a time.
+    // SAFETY: `PollFd` has the layout of `pollfd`, the length is that of the list, and the time is
+    // a local variable or NULL.
     unsafe { call(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), time, 0, 0, 0]) }
 }
 
-/// Which of these events a file has now, and whether it has an error or has hung up; nothing where
-/// the kernel does not say.
+/// The events in `events` that a file has now, plus an error or a hang-up. Empty if the kernel does
+/// not answer.
 pub fn events_now(file: impl AsFd, events: PollFlags) -> PollFlags {
     let mut set = [PollFd::from_borrowed_fd(file.as_fd(), events)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -130,28 +132,28 @@ pub fn events_now(file: impl AsFd, events: PollFlags) -> PollFlags {
     asked.map_or(PollFlags::empty(), |_| set[0].revents())
 }
 
-/// Whether a file has any of these events now, an error, or has hung up.
+/// Whether a file has any of these events now, an error, or a hang-up.
 pub fn is_ready(file: impl AsFd, events: PollFlags) -> bool {
     !events_now(file, events).is_empty()
 }
 
-/// What an epoll instance has to report now (`epoll_pwait(2)`), and how many events that are.
+/// Reads the events that an epoll instance has now (`epoll_pwait(2)`), and returns their number.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn take_events(epoll: impl AsFd, events: &mut [libc::epoll_event]) -> Result<usize, Errno> {
     let arguments = [number(epoll), events.as_mut_ptr() as usize, events.len(), 0, 0, 0];
-    // SAFETY: a list of as many.
+    // SAFETY: the length is that of the list, which lives during the call.
     unsafe { call(libc::SYS_epoll_pwait, arguments) }
 }
 
 /// Receives from a socket.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn recv_bytes(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
     let (fd, flags) = (number(socket), flags.bits() as usize);
-    // SAFETY: a buffer of that length.
+    // SAFETY: the length is that of the buffer, which lives during the call.
     let received = unsafe {
         call(libc::SYS_recvfrom, [fd, bytes.as_mut_ptr() as usize, bytes.len(), flags, 0, 0])
     };
@@ -161,63 +163,64 @@ pub fn recv_bytes(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Resu
 /// Sends over a socket.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn send_bytes(socket: impl AsFd, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
     let (fd, flags) = (number(socket), flags.bits() as usize);
-    // SAFETY: a buffer of that length.
+    // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_sendto, [fd, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) }
 }
 
 /// Reads from a file.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn read(file: impl AsFd, bytes: &mut [u8]) -> Result<usize, Errno> {
     let arguments = [number(file), bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0];
-    // SAFETY: a buffer of that length.
+    // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_read, arguments) }
 }
 
 /// Writes to a file.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn write(file: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     let arguments = [number(file), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
-    // SAFETY: a buffer of that length.
+    // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_write, arguments) }
 }
 
-/// Reads from a place of a file (`pread(2)`).
+/// Reads at an offset of a file (`pread(2)`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn read_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
     let arguments = [number(file), bytes.as_mut_ptr() as usize, bytes.len(), at as usize, 0, 0];
-    // SAFETY: a buffer of that length.
+    // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_pread64, arguments) }
 }
 
-/// Moves the offset of an open file (`lseek(2)`), and returns where it is now.
+/// Moves the offset of an open file (`lseek(2)`), and returns the new offset.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn seek(file: impl AsFd, offset: u64, whence: libc::c_int) -> Result<u64, Errno> {
     let arguments = [number(file), offset as usize, whence as usize, 0, 0, 0];
-    // SAFETY: it takes no memory.
+    // SAFETY: `lseek` accesses no memory.
     unsafe { call(libc::SYS_lseek, arguments) }.map(|at| at as u64)
 }
 
 /// The type and the size of a file (`fstat(2)`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn type_and_size(file: impl AsFd) -> Result<(FileType, u64), Errno> {
     let mut state = MaybeUninit::<libc::stat>::uninit();
     let arguments = [number(file), state.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: a place for what the kernel writes: the C library has the kernel's structure.
+    // SAFETY: `state` has room for the structure that the kernel writes: `libc::stat` is the
+    // kernel's.
     unsafe { call(libc::SYS_fstat, arguments) }?;
-    // SAFETY: the call has succeeded, so the kernel has written it.
+    // SAFETY: the call has succeeded, so the kernel has filled the structure.
     let state = unsafe { state.assume_init() };
     Ok((FileType::from_raw_mode(state.st_mode), u64::try_from(state.st_size).unwrap_or(0)))
 }
@@ -225,18 +228,18 @@ pub fn type_and_size(file: impl AsFd) -> Result<(FileType, u64), Errno> {
 /// The flags of an open file (`F_GETFL`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn file_flags(file: impl AsFd) -> Result<OFlags, Errno> {
-    // SAFETY: it takes no memory.
+    // SAFETY: `F_GETFL` accesses no memory.
     let flags =
         unsafe { call(libc::SYS_fcntl, [number(file), libc::F_GETFL as usize, 0, 0, 0, 0]) };
     flags.map(|flags| OFlags::from_bits_retain(flags as u32))
 }
 
-/// For how long a call on a socket waits (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` for ever.
+/// The timeout of calls on a socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`); `None` if there is none.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn socket_timeout(socket: impl AsFd, which: Timeout) -> Result<Option<Duration>, Errno> {
     let option = match which {
         Timeout::Recv => libc::SO_RCVTIMEO,
@@ -252,42 +255,42 @@ pub fn socket_timeout(socket: impl AsFd, which: Timeout) -> Result<Option<Durati
 /// The kernel's number for a socket (`SO_COOKIE`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn socket_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     option_of(socket, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
-/// An option of sockets (`SOL_SOCKET`) that is an integer.
+/// The value of a socket option (`SOL_SOCKET`) that is an integer.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn socket_option(socket: impl AsFd, option: libc::c_int) -> Result<libc::c_int, Errno> {
     option_of(socket, libc::SOL_SOCKET, option)
 }
 
-/// Whether bytes wait for others to go with them (`TCP_CORK`).
+/// Whether the socket delays bytes to send full segments (`TCP_CORK`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn tcp_cork(socket: impl AsFd) -> Result<bool, Errno> {
     option_of::<libc::c_int>(socket, libc::IPPROTO_TCP, libc::TCP_CORK).map(|on| on != 0)
 }
 
 /// Whether the next byte of a TCP socket is the urgent one (`sockatmark(3)`).
 pub fn is_at_mark(socket: impl AsFd) -> bool {
-    /// Of linux/sockios.h.
+    /// From `linux/sockios.h`.
     const SIOCATMARK: usize = 0x8905;
     let mut answer: libc::c_int = 0;
     let arguments = [number(socket), SIOCATMARK, (&raw mut answer) as usize, 0, 0, 0];
-    // SAFETY: the place for the answer is a local variable.
+    // SAFETY: the request writes an int, and `answer` is one that lives during the call.
     let result = unsafe { call(libc::SYS_ioctl, arguments) };
     result.is_ok() && answer != 0
 }
 
-/// Whether bytes go at once (`TCP_NODELAY`).
+/// Whether the socket sends without delay (`TCP_NODELAY`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn tcp_nodelay(socket: impl AsFd) -> Result<bool, Errno> {
     option_of::<libc::c_int>(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY).map(|on| on != 0)
 }
@@ -295,33 +298,34 @@ pub fn tcp_nodelay(socket: impl AsFd) -> Result<bool, Errno> {
 /// Whether the kernel expects a TCP socket's peer to send more (`TCP_INFO`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn is_tcp_open(socket: impl AsFd) -> Result<bool, Errno> {
     const OPEN: [u8; 3] = [1, 4, 5]; // TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2
     let info = option_of::<[u8; 8]>(socket, libc::IPPROTO_TCP, libc::TCP_INFO);
     info.map(|[state, ..]| OPEN.contains(&state))
 }
 
-/// Bytes that a TCP socket has received since it was connected (`TCP_INFO`).
+/// Number of bytes that a TCP socket has received since it was connected (`TCP_INFO`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn tcp_received(socket: impl AsFd) -> Result<u64, Errno> {
     const WORDS: usize = 17;
-    // `tcpi_bytes_received` is the last of so many.
+    // `tcpi_bytes_received` is the last of these words.
     let info = option_of::<[u64; WORDS]>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     Ok(info[WORDS - 1])
 }
 
-/// Bytes that a TCP socket has sent and that its peer's host has not acknowledged (`SIOCOUTQ`).
+/// Number of bytes that a TCP socket has sent and the peer's host has not acknowledged
+/// (`SIOCOUTQ`).
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn tcp_outstanding(socket: impl AsFd) -> Result<usize, Errno> {
     let mut bytes: libc::c_int = 0;
     let place = &raw mut bytes as usize;
     let fd = socket.as_fd().as_raw_fd() as usize;
-    // SAFETY: this request writes an int, for which `bytes` is the place.
+    // SAFETY: the request writes an int, and `bytes` is one that lives during the call.
     unsafe { call(libc::SYS_ioctl, [fd, libc::TIOCOUTQ as usize, place, 0, 0, 0]) }?;
     usize::try_from(bytes).map_err(|_| Errno::INVAL)
 }
@@ -329,7 +333,7 @@ pub fn tcp_outstanding(socket: impl AsFd) -> Result<usize, Errno> {
 /// Sets `TCP_CORK`.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn set_tcp_cork(socket: impl AsFd, on: bool) -> Result<(), Errno> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_CORK, on.into())
 }
@@ -337,12 +341,12 @@ pub fn set_tcp_cork(socket: impl AsFd, on: bool) -> Result<(), Errno> {
 /// Sets `TCP_NODELAY`.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn set_tcp_nodelay(socket: impl AsFd, on: bool) -> Result<(), Errno> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, on.into())
 }
 
-/// An option whose value is as long as `T`, of integers.
+/// Reads an option whose value has the length of `T`, which consists of integers.
 fn option_of<T: Default>(
     socket: impl AsFd,
     level: libc::c_int,
@@ -352,7 +356,7 @@ fn option_of<T: Default>(
     let mut len = size_of::<T>() as libc::socklen_t;
     let (level, option, place) = (level as usize, option as usize, &raw mut value);
     let arguments = [number(socket), level, option, place as usize, &raw mut len as usize, 0];
-    // SAFETY: both places are local variables, and `len` says how long the first is.
+    // SAFETY: both pointers are to local variables, and `len` is the length of the first.
     unsafe { call(libc::SYS_getsockopt, arguments) }.map(|_| value)
 }
 
@@ -364,7 +368,7 @@ fn set_option(
 ) -> Result<(), Errno> {
     let (level, option, place) = (level as usize, option as usize, &raw const value);
     let arguments = [number(socket), level, option, place as usize, size_of_val(&value), 0];
-    // SAFETY: a local variable of that length.
+    // SAFETY: the pointer is to a local variable, and the length is its length.
     unsafe { call(libc::SYS_setsockopt, arguments) }.map(drop)
 }
 
@@ -381,7 +385,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn calls_do_what_those_of_rustix_do() {
+    fn calls_behave_like_those_of_rustix() {
         let (one, other) = UnixStream::pair().expect("a pair");
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let is_readable = || {
@@ -415,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_where_they_are_to_be() {
+    fn reading_at_an_offset_does_not_move_the_file_offset() {
         let file = rustix::fs::memfd_create("calls", MemfdFlags::CLOEXEC).expect("a file");
         assert_eq!(write(&file, b"abcdef"), Ok(6));
         assert_eq!(type_and_size(&file), Ok((FileType::RegularFile, 6)));
@@ -446,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_futex_sleeps_while_its_word_is_the_value() {
+    fn futex_sleeps_while_its_word_has_the_value() {
         let word = AtomicU32::new(1);
         let soon = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         for sharing in [Sharing::Processes, Sharing::Threads] {

@@ -1,45 +1,45 @@
-//! How long cores are believed to be scarce after an offer of one was taken up for long.
+//! Tracks for how long cores count as scarce, after yields that took long to return.
 //!
-//! One such offer says nothing: an interrupt, or a virtual core that did not run, looks the same.
-//! Where threads outnumber cores the next one is taken up as well. After that the belief is short
-//! at first, and twice as long each time that it is found to be true soon after it has ended.
+//! One long yield means nothing: an interrupt, or a virtual core that did not run, looks the same.
+//! If threads outnumber cores the next yield is long as well. Contention then lasts shortly at
+//! first, and twice as long each time that it is found again soon after it has ended.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The belief lasts so long, in nanoseconds, at first and at most.
+/// Shortest and longest time, in nanoseconds, for which contention lasts.
 const SPAN_MIN_NS: u64 = 1_000_000;
 const SPAN_MAX_NS: u64 = 128_000_000;
-/// Soon: within so many times as long as it has lasted.
+/// Contention is found again "soon" within this many times its last duration.
 const SOON: u64 = 2;
-/// So many in a row, after which cores are believed to be scarce.
+/// Number of consecutive long yields that mean contention.
 const LONG_MIN: u32 = 2;
 
-/// What is believed. Threads may learn at once; then one of the lessons is lost.
+/// What is known about contention. If two threads learn at once, one result is lost.
 #[derive(Debug, Default)]
 pub(crate) struct CpuContention {
     until: AtomicU64,
     span: AtomicU64,
-    /// Offers in a row that were taken up for long.
+    /// Number of consecutive long yields.
     long: AtomicU32,
 }
 
 impl CpuContention {
-    /// An offer that took more than this, in nanoseconds, was taken up for long.
+    /// A yield that takes more than this many nanoseconds is long.
     pub(crate) const LONG_NS: u64 = 20_000;
 
-    /// Nothing is known yet.
+    /// The initial state, in which nothing is known.
     #[must_use]
     pub(crate) const fn new() -> Self {
         Self { until: AtomicU64::new(0), span: AtomicU64::new(0), long: AtomicU32::new(0) }
     }
 
-    /// Whether cores are scarce `now`, in nanoseconds.
+    /// Whether cores count as scarce at the time `now`, in nanoseconds.
     #[inline]
     pub(crate) fn is_believed(&self, now: u64) -> bool {
         now < self.until.load(Ordering::Relaxed)
     }
 
-    /// An offer that ended `now` took this long; both in nanoseconds.
+    /// Records a yield that returned at the time `now` after `took`, both in nanoseconds.
     pub(crate) fn learn(&self, took: u64, now: u64) {
         let long = if took > Self::LONG_NS { self.long.load(Ordering::Relaxed) + 1 } else { 0 };
         self.long.store(long % LONG_MIN, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Process-wide objects that a forked child must not share with its parent.
 //!
 //! # Safety
-//! The object is leaked, so that references to it are valid for ever, also in a child, where a
-//! thread that held one of its locks does not exist any more: the child leaves the parent's object
+//! The object is leaked, so references to it are valid for ever. That includes a child, in which a
+//! thread that held one of the object's locks does not exist: the child leaves the parent's object
 //! untouched and makes its own.
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
-/// How many forks lie between the first process and this one.
+/// Number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_fork() {
@@ -24,7 +24,7 @@ struct Made<T> {
     value: T,
 }
 
-/// A lazily made object, at most one a process.
+/// An object that is made lazily, at most once in each process.
 #[derive(Debug)]
 pub struct Forkable<T: 'static> {
     current: AtomicPtr<Made<T>>,
@@ -32,12 +32,13 @@ pub struct Forkable<T: 'static> {
 }
 
 impl<T: Sync + 'static> Forkable<T> {
-    /// An object that `make` makes at the first use, and again at the first use in a child.
+    /// Creates the handle. `make` makes the object at the first use, and again at the first use in
+    /// a child.
     pub const fn new(make: fn() -> T) -> Self {
         Self { current: AtomicPtr::new(std::ptr::null_mut()), make }
     }
 
-    /// This process's object, made now if there is none.
+    /// This process's object, which is made if there is none yet.
     pub fn get(&self) -> &'static T {
         let made = self.load();
         match made {
@@ -46,7 +47,8 @@ impl<T: Sync + 'static> Forkable<T> {
         }
     }
 
-    /// In a child that has not used the object yet: the parent's, for a look that takes no lock.
+    /// The parent's object, in a child that has not used its own yet. The caller must not lock
+    /// anything in it.
     pub fn inherited(&self) -> Option<&'static T> {
         self.load().map(|made| &made.value)
     }
@@ -60,7 +62,7 @@ impl<T: Sync + 'static> Forkable<T> {
     fn make(&self) -> &'static T {
         static COUNTING: AtomicBool = AtomicBool::new(false);
         if !COUNTING.swap(true, Ordering::AcqRel) {
-            // Without memory for the handler, children share the object: no worse than no handler.
+            // If the handler cannot be registered, children share the object.
             let _ = in_forked_child(count_fork);
         }
         let generation = GENERATION.load(Ordering::Acquire);
@@ -75,43 +77,44 @@ impl<T: Sync + 'static> Forkable<T> {
         let fresh: *mut Made<T> = Box::leak(Box::new(Made { generation, value }));
         let won = self.current.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire);
         match won {
-            // SAFETY: leaked just now, never freed.
+            // SAFETY: `fresh` came from `Box::leak` just now, and is never freed.
             Ok(_) => unsafe { &(*fresh).value },
             Err(other) => {
-                // SAFETY: `fresh` came from a `Box` and nobody else has seen it.
+                // SAFETY: `fresh` came from `Box::leak`, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
-                // SAFETY: another thread's leaked object, never freed.
+                // SAFETY: `other` came from another thread's `Box::leak`, and is never freed.
                 unsafe { &(*other).value }
             }
         }
     }
 }
 
-/// Calls `handler` in every child that this process and its children fork from now on. It may take
-/// no lock that another thread could have held.
+/// Calls `handler` in every child that this process and its children fork from now on. The handler
+/// must not take a lock that another thread could have held.
 ///
 /// # Errors
-/// `ENOMEM` when the C library cannot remember it.
+/// `ENOMEM` if the C library cannot register it.
 pub fn in_forked_child(handler: unsafe extern "C" fn()) -> Result<(), Errno> {
-    // SAFETY: `handler` is a function that lives for ever; what it does is its own concern.
+    // SAFETY: `handler` is a function, so it is valid for ever; the caller guarantees that it may
+    // run in a child.
     let code = unsafe { libc::pthread_atfork(None, None, Some(handler)) };
     if code == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(code)) }
 }
 
-/// Makes descriptors that a child inherited stand for nothing, so that the parent's connections end
-/// with the parent. Their numbers stay taken: objects of the parent's still name them.
+/// Replaces descriptors that a child inherited by `/dev/null`, so that the parent's connections end
+/// with the parent. The numbers stay taken, because objects of the parent still name them.
 pub fn neutralise(fds: impl Iterator<Item = RawFd>) {
-    // SAFETY: the path is a C string.
+    // SAFETY: the path is a C string that lives during the call.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if null < 0 {
         return;
     }
     for fd in fds {
-        // SAFETY: both are descriptors of this process; `fd` belongs to an object that nobody uses
-        // in this process any more.
+        // SAFETY: both are descriptors of this process, and `fd` belongs to an object that this
+        // process does not use any more.
         unsafe { libc::dup3(null, fd, libc::O_CLOEXEC) };
     }
-    // SAFETY: opened above and used by nothing else.
+    // SAFETY: `null` was opened above, and nothing else uses it.
     unsafe { libc::close(null) };
 }
 
@@ -127,16 +130,16 @@ mod tests {
     fn object_is_made_once_per_process_and_again_in_a_child() {
         assert_eq!(OBJECT.get(), OBJECT.get());
         assert_eq!(MADE.load(Ordering::SeqCst), 1);
-        // SAFETY: the child calls nothing but `get`, an allocation with glibc's own fork handling,
+        // SAFETY: the child only calls `get`, which allocates (glibc's allocator supports `fork`),
         // and `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let fresh = *OBJECT.get() == 1 && OBJECT.get() == OBJECT.get();
-            // SAFETY: ends the child at once.
+            // SAFETY: `_exit` ends the child at once, and accesses no memory.
             unsafe { libc::_exit(if fresh { 0 } else { 1 }) };
         }
         let mut status = 0;
-        // SAFETY: `status` is a valid place, `child` is our child.
+        // SAFETY: `status` is a local variable, and `child` is a child of this process.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0, "the child made its own");
     }

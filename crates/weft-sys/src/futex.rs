@@ -1,5 +1,5 @@
-//! A word that threads sleep on: the kernel's futex, or in a model check (`--cfg loom`) one that
-//! behaves like it.
+//! A word that threads sleep on: the kernel's futex, or a model of it in a model check (`--cfg
+//! loom`).
 
 #[cfg(loom)]
 pub(crate) use model::Futex;
@@ -16,7 +16,7 @@ mod real {
 
     use crate::calls::{Sharing, futex_wait, futex_wake};
 
-    /// An atomic word with sleepers, in one process.
+    /// An atomic word on which threads of one process sleep.
     pub(crate) struct Futex(AtomicU32);
 
     impl Futex {
@@ -24,15 +24,15 @@ mod real {
             Self(AtomicU32::new(value))
         }
 
-        /// Sleeps while the word is `value`, until woken, interrupted, for no reason, or for
-        /// `time`.
+        /// Sleeps while the word is `value`, until woken or interrupted, for `time` at most. It may
+        /// also return for no reason.
         pub(crate) fn wait(&self, value: u32, time: Option<Duration>) {
-            // Only a time beyond all bounds is no `Timespec`.
+            // Only a time that is out of range cannot be converted; it means no timeout.
             let time = time.and_then(|time| Timespec::try_from(time).ok());
             let _ = futex_wait(&self.0, Sharing::Threads, value, time.as_ref());
         }
 
-        /// Wakes one thread that sleeps, if there is one.
+        /// Wakes one sleeping thread, if there is any.
         pub(crate) fn wake_one(&self) {
             futex_wake(&self.0, Sharing::Threads, 1);
         }
@@ -55,7 +55,8 @@ mod model {
     use loom::sync::{Condvar, Mutex};
     use loom::thread;
 
-    /// The same: the kernel, too, compares the word under the lock that waking takes (futex(2)).
+    /// A model of the kernel's futex, which compares the word under the lock that waking takes, too
+    /// (`futex(2)`).
     pub(crate) struct Futex {
         word: AtomicU32,
         bucket: Mutex<()>,
@@ -70,7 +71,7 @@ mod model {
 
         pub(crate) fn wait(&self, value: u32, time: Option<Duration>) {
             if time.is_some() {
-                // However short the time was.
+                // A timed sleep may end at any time.
                 return thread::yield_now();
             }
             let bucket = self.bucket.lock().expect("a model does not panic here");

@@ -1,24 +1,25 @@
 //! A word of shared memory on which threads wait, by a futex, until a peer has brought something.
-//! A wakeup by it costs a fraction of what one by a socket or a pipe costs. But only the peer can
-//! wake the thread, and the peer may have died, so every wait is short.
+//! This wakes faster than a socket or a pipe. But only the peer can wake the thread, and the peer
+//! may have died, so every wait is short.
 //!
-//! A thread announces that it is about to wait and then looks once more; the peer brings something
-//! and then asks whether anybody waits. Each side writes before it reads, with a full barrier
-//! between, so that at least one of them sees the other.
+//! A thread announces its wait and then checks once more; the peer brings something and then asks
+//! whether a thread waits. Each side writes before it reads, with a full barrier between, so at
+//! least one of them sees the other.
 
 #[cfg(not(loom))]
 use smallvec::SmallVec;
 
 use crate::atomic::{AtomicU32, Ordering, fence};
 
-/// Words that one thread waits on without taking memory for them.
+/// Number of words that one thread can wait on without an allocation.
 #[cfg(not(loom))]
 const USUAL_WORDS: usize = 8;
 
 const NO_WAITERS: u32 = 0;
 const MAY_WAIT: u32 = 1;
 
-/// A word that threads wait on, zero at first. It may have any value: the peer can write it.
+/// A word that threads wait on, initially zero. It may have any value, because the peer can write
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct FutexWord<'a>(&'a AtomicU32);
 
@@ -29,14 +30,14 @@ impl<'a> FutexWord<'a> {
         Self(word)
     }
 
-    /// Announces that the calling thread is about to wait. It must look once more before it does.
-    pub fn settle_down(self) {
+    /// Announces that the calling thread is about to wait. It must check once more before it does.
+    pub fn begin_wait(self) {
         self.0.store(MAY_WAIT, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Waits until a peer wakes the thread, for `time` at most. Returns at once if the peer has
-    /// done so since [`FutexWord::settle_down`].
+    /// woken it since [`FutexWord::begin_wait`].
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
@@ -49,8 +50,8 @@ impl<'a> FutexWord<'a> {
         }
     }
 
-    /// Waits on several words, up to a time of the monotonic clock, until the first of the peers
-    /// wakes the thread. Where the kernel has no such call (Linux before 5.16) it returns at once.
+    /// Waits on several words until a peer wakes the thread, up to a time of the monotonic clock.
+    /// Returns at once if the kernel has no such call (Linux before 5.16).
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
@@ -75,14 +76,16 @@ impl<'a> FutexWord<'a> {
         }
     }
 
-    /// Whether anybody may be waiting. A full barrier lies between what has been brought and this.
+    /// Whether a thread may be waiting. The peer asks after it has brought something and executed a
+    /// full barrier.
     #[inline]
     #[must_use]
     pub fn has_waiters(self) -> bool {
         self.0.load(Ordering::Relaxed) != NO_WAITERS
     }
 
-    /// Wakes all threads that wait. A full barrier lies between what has been brought and this.
+    /// Wakes all waiting threads. The peer calls this after it has brought something and executed a
+    /// full barrier.
     #[inline]
     pub fn wake(self) {
         if self.has_waiters() {
@@ -100,7 +103,7 @@ impl<'a> FutexWord<'a> {
         futex_wake(self.0, Sharing::Processes, u32::MAX);
     }
 
-    /// In a model nobody sleeps: the word shows it.
+    /// In a model no thread sleeps: the word alone shows the wakeup.
     #[cfg(loom)]
     fn wake_waiters(self) {}
 }

@@ -1,14 +1,13 @@
-//! An allocator beside the program's, for a library whose functions are called out of handlers of
-//! signals: a handler that has interrupted the program's allocator must not enter it again.
+//! An allocator separate from the program's, for a library whose functions are called from signal
+//! handlers: a handler that has interrupted the program's allocator must not enter it again.
 //!
-//! Blocks have the sizes of powers of two. Those that are free stand in a list for each size; large
-//! ones are mappings of their own. No handler runs in the middle of it ([`crate::Section`]), and
-//! each change is one store, so that a child of `fork(2)` finds it whole whatever other threads of
-//! its parent were at.
+//! Block sizes are powers of two. Free blocks are in a list for each size; large blocks are
+//! mappings of their own. No signal handler runs during an operation ([`crate::Section`]), and each
+//! change is one store, so a child of `fork(2)` finds the heap consistent whatever other threads of
+//! its parent were doing.
 //!
-//! # Safety
-//! A block belongs to its allocator's caller until it is given back, and to the list of its size
-//! from then on; its first word is the address of the next one then.
+//! # Safety A block belongs to the allocator's caller until it is freed, and then to the list of
+//! its size; its first word then holds the address of the next block.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -19,27 +18,27 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::lock::Lock;
 use crate::section::Section;
 
-/// The smallest block, as a power of two: what most things are aligned to.
+/// Smallest block size, as a power of two: the alignment of most types.
 const SMALLEST: u32 = 4;
-/// The largest one that is kept when it is free.
+/// Largest block size, as a power of two, that is kept in a list when free.
 const LARGEST: u32 = 16;
 const SIZES: usize = (LARGEST - SMALLEST + 1) as usize;
-/// Bytes that the kernel is asked for at once, for blocks.
+/// Number of bytes that one request to the kernel gets for blocks.
 const CHUNK: usize = 256 << 10;
-/// To which mappings are aligned.
+/// The alignment of mappings.
 const PAGE: usize = 4_096;
 
 struct Free {
-    /// Blocks of each size.
+    /// The free blocks of each size.
     lists: [*mut u8; SIZES],
-    /// What is left of the last chunk.
+    /// What is left of the last chunk: address and length.
     rest: (*mut u8, usize),
 }
 
-// SAFETY: addresses, of memory that any thread may use.
+// SAFETY: the pointers are addresses of memory that any thread may use.
 unsafe impl Send for Free {}
 
-/// The allocator. There may be several.
+/// An allocator. There may be several.
 pub struct Heap(Lock<Free>);
 
 impl std::fmt::Debug for Heap {
@@ -48,7 +47,7 @@ impl std::fmt::Debug for Heap {
     }
 }
 
-/// The size of a block for this, as a power of two.
+/// The block size for a layout, as a power of two.
 fn size(layout: Layout) -> u32 {
     let least = layout.size().max(layout.align()).max(1 << SMALLEST);
     usize::BITS - (least - 1).leading_zeros()
@@ -56,24 +55,26 @@ fn size(layout: Layout) -> u32 {
 
 fn map(len: usize) -> *mut u8 {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
     let start = unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) };
     start.map_or(null_mut(), <*mut _>::cast)
 }
 
 impl Heap {
-    /// An allocator that has nothing yet.
+    /// Creates an allocator that has no memory yet.
     #[must_use]
     pub const fn new() -> Self {
         Self(Lock::new(Free { lists: [null_mut(); SIZES], rest: (null_mut(), 0) }))
     }
 
-    /// This is a child just born, which has one thread.
+    /// Frees the allocator's lock in a child just born, which has one thread.
     ///
     /// # Safety
-    /// The thread is not in the middle of a call of the allocator.
+    /// The calling thread is not inside a call of the allocator.
     pub unsafe fn forked(&self) {
-        // SAFETY: a thread that held it does not exist here, and has left everything whole.
+        // SAFETY: in the child no thread holds the lock: the caller is outside the allocator, other
+        // threads do not exist, and each of their changes was one store, which left the lists
+        // consistent.
         unsafe { self.0.thaw() };
     }
 }
@@ -90,21 +91,21 @@ impl Free {
         if block.is_null() {
             return None;
         }
-        // SAFETY: a free block, whose first word is the next one's address.
+        // SAFETY: the block is free, so its first word is the address of the next one.
         self.lists[list] = unsafe { block.cast::<*mut u8>().read() };
         Some(block)
     }
 
     fn push(&mut self, list: usize, block: *mut u8) {
-        // SAFETY: a block that has just been given back, with room for a word.
+        // SAFETY: the block has just been freed, and is at least one word long.
         unsafe { block.cast::<*mut u8>().write(self.lists[list]) };
         self.lists[list] = block;
     }
 
-    /// A block that has never been one. What is left of a chunk that is too short is lost.
+    /// Cuts a new block from the last chunk. If the rest of that is too short it is lost.
     fn carve(&mut self, len: usize) -> *mut u8 {
         let (start, left) = self.rest;
-        // Blocks are aligned to their size, as far as mappings are aligned.
+        // Blocks are aligned to their size, up to the alignment of mappings.
         let skip = (start as usize).wrapping_neg() & (len.min(PAGE) - 1);
         if left < skip + len {
             let chunk = map(CHUNK);
@@ -120,7 +121,8 @@ impl Free {
     }
 }
 
-// SAFETY: blocks are as long and as aligned as they have to be, and given to one owner at a time.
+// SAFETY: blocks are at least as long and as aligned as the layout requires, and belong to one
+// owner at a time.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let size = size(layout);
@@ -139,7 +141,8 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let size = size(layout);
         if size > LARGEST {
-            // SAFETY: a mapping of this length, which its owner has given back.
+            // SAFETY: `alloc` made a mapping of this length for the layout, and its owner has freed
+            // it.
             let _ = unsafe { munmap(block.cast(), layout.size().next_multiple_of(PAGE)) };
             return;
         }
@@ -148,18 +151,19 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller promises that the size is one of a layout.
+        // SAFETY: the caller guarantees that `new_size` and the alignment form a layout.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         if size(layout) <= LARGEST && size(layout) == size(new) {
             return block;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the size is not zero.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
             let len = layout.size().min(new_size);
-            // SAFETY: both are as long, and one is new.
+            // SAFETY: both blocks have at least `len` bytes, and the new one overlaps no other.
             unsafe { std::ptr::copy_nonoverlapping(block, moved, len) };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees that `block` was allocated with `layout`, and it is not
+            // used any more.
             unsafe { self.dealloc(block, layout) };
         }
         moved
@@ -170,9 +174,10 @@ unsafe impl GlobalAlloc for Heap {
 mod tests {
     use super::*;
 
-    /// Blocks of many sizes by several threads: aligned, apart from each other, and kept whole.
+    /// Several threads allocate blocks of many sizes, which must be aligned, disjoint and keep
+    /// their bytes.
     #[test]
-    fn blocks_are_apart_from_each_other() {
+    fn blocks_are_aligned_and_do_not_overlap() {
         static HEAP: Heap = Heap::new();
         let work = |seed: u64| {
             move || {
@@ -180,10 +185,11 @@ mod tests {
                 let mut held: Vec<(usize, Layout, u8)> = Vec::new();
                 let check = |(at, layout, mark): (usize, Layout, u8)| {
                     let block = at as *mut u8;
-                    // SAFETY: allocated with this layout, and filled.
+                    // SAFETY: `block` was allocated with this layout, and all of its bytes were
+                    // written.
                     let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
                     assert!(bytes.iter().all(|&byte| byte == mark));
-                    // SAFETY: allocated with this layout, and filled, and not used any more.
+                    // SAFETY: `block` was allocated with this layout, and is not used any more.
                     unsafe { HEAP.dealloc(block, layout) };
                 };
                 for mark in 0..4_000_u32 {
@@ -191,12 +197,12 @@ mod tests {
                     let layout =
                         Layout::from_size_align(random.usize(1..=len), 1 << random.u32(0..=12));
                     let layout = layout.expect("a power of two");
-                    // SAFETY: the layout has a size.
+                    // SAFETY: the layout's size is not zero.
                     let block = unsafe { HEAP.alloc(layout) };
                     assert!(!block.is_null());
                     assert_eq!(block as usize % layout.align(), 0);
                     let mark = mark as u8;
-                    // SAFETY: just allocated.
+                    // SAFETY: the block was allocated just now with this size.
                     unsafe { block.write_bytes(mark, layout.size()) };
                     held.push((block as usize, layout, mark));
                     if held.len() > 50 {
@@ -211,20 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn a_block_grows() {
+    fn reallocation_keeps_the_bytes() {
         let heap = Heap::new();
         let layout = |len| Layout::from_size_align(len, 8).expect("small");
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout's size is not zero.
         let mut block = unsafe { heap.alloc(layout(20)) };
-        // SAFETY: just allocated.
+        // SAFETY: the block was allocated just now with 20 bytes.
         unsafe { block.write_bytes(7, 20) };
         for (old, new) in [(20, 30), (30, 1_000), (1_000, 200_000), (200_000, 100)] {
-            // SAFETY: allocated with the old size.
+            // SAFETY: `block` was allocated with the layout of `old`, and `new` is not zero.
             block = unsafe { heap.realloc(block, layout(old), new) };
-            // SAFETY: as long as that at least.
+            // SAFETY: all sizes are at least 20 bytes, which were written above.
             assert!(unsafe { std::slice::from_raw_parts(block, 20) } == [7; 20]);
         }
-        // SAFETY: allocated with this size.
+        // SAFETY: `block` was last allocated with this layout.
         unsafe { heap.dealloc(block, layout(100)) };
     }
 }

@@ -23,22 +23,22 @@ pub struct InterfaceAddress {
     pub index: u32,
     /// Whether it is a loopback interface.
     pub loopback: bool,
-    /// Whether it is up and has a link.
+    /// Whether the interface is up and has a link.
     pub up: bool,
 }
 
 /// Lists every IPv4 and IPv6 address of every interface, in the kernel's order.
 ///
 /// # Errors
-/// What `getifaddrs(3)` reports.
+/// An error of `getifaddrs(3)`.
 pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `list` is a valid place for the result.
+    // SAFETY: `list` is a local variable for the result.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
-    // The kernel takes up to a second until it calls an interface running that has come up
-    // (`net/core/link_watch.c`); that it has a carrier it tells at once.
+    // The kernel may take a second until it reports an interface that has come up as running
+    // (`net/core/link_watch.c`); the carrier is reported at once.
     let has_link = libc::IFF_RUNNING | libc::IFF_LOWER_UP;
     let mut found = Vec::new();
     let mut next = list;
@@ -69,7 +69,8 @@ fn address(sockaddr: *const libc::sockaddr) -> Option<IpAddr> {
     if sockaddr.is_null() {
         return None;
     }
-    // SAFETY: not null, so it is a socket address of the list; the family says which kind.
+    // SAFETY: the pointer is not null, so it is a socket address of the list, and each of those has
+    // a family.
     let family = unsafe { (*sockaddr).sa_family };
     match i32::from(family) {
         libc::AF_INET => {

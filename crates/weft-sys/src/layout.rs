@@ -1,26 +1,26 @@
-//! Structures in memory that several processes share: each has one definition, with the offset of
-//! each field and the value that it starts with.
+//! Structures in memory that several processes share. Each has one definition, with the offset and
+//! the initial value of each field.
 //!
 //! # Safety
-//! A structure that [`shared_layout`](crate::shared_layout) defines consists of atomics without
-//! padding, so that any bytes are a valid value and other processes may change them at any time.
+//! A structure defined by [`shared_layout`](crate::shared_layout) consists of atomics without
+//! padding. So any bytes are a valid value, and other processes may change them at any time.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What may be referred to in memory that other processes write.
+/// A type that may be referred to in memory that other processes write.
 ///
 /// # Safety
-/// It consists of atomics and has no padding.
+/// The type consists of atomics and has no padding.
 pub unsafe trait Shared {
-    /// What an atomic of it holds.
+    /// The value of its atomics.
     type Value: Copy;
 
-    /// Gives all of it this value, in no particular order.
+    /// Sets all atomics to this value, in no particular order.
     fn start_with(&self, value: Self::Value);
 }
 
-// SAFETY: an atomic.
+// SAFETY: an atomic has no padding.
 unsafe impl Shared for AtomicU32 {
     type Value = u32;
 
@@ -29,7 +29,7 @@ unsafe impl Shared for AtomicU32 {
     }
 }
 
-// SAFETY: an atomic.
+// SAFETY: an atomic has no padding.
 unsafe impl Shared for AtomicU64 {
     type Value = u64;
 
@@ -38,7 +38,7 @@ unsafe impl Shared for AtomicU64 {
     }
 }
 
-// SAFETY: an array has no padding but that of its elements.
+// SAFETY: an array has no padding besides that of its elements, which have none.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {
     type Value = T::Value;
 
@@ -47,19 +47,19 @@ unsafe impl<T: Shared, const N: usize> Shared for [T; N] {
     }
 }
 
-/// Defines a structure in shared memory: its length, and each field with its offset. `reset` gives
-/// the fields with a value behind `=` that value, and leaves the others as they are.
+/// Defines a structure in shared memory: its length, and each field with its offset. `reset` sets
+/// the fields that have a value behind `=`, and leaves the others as they are.
 ///
-/// It does not compile if an offset or the length is wrong, if there is padding, or if a field
-/// consists of anything but atomics.
+/// Does not compile if an offset or the length is wrong, if there is padding, or if a field does
+/// not consist of atomics.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 ///
 /// weft_sys::shared_layout! {
-///     /// A counter and who has it.
+///     /// A counter and its owner.
 ///     struct Counter[16] {
-///         /// How far it is.
+///         /// The current count.
 ///         0: count: AtomicU64 = 0,
 ///         8: owner: AtomicU32,
 ///         12: _gap: [AtomicU32; 1],
@@ -103,7 +103,8 @@ macro_rules! shared_layout {
             assert!(size_of::<$name>() == $len);
         };
 
-        // SAFETY: it consists of its fields, which have been checked above.
+        // SAFETY: the structure consists of its fields, each of which is `Shared`, and the
+        // assertions above exclude padding.
         #[allow(unsafe_code)]
         unsafe impl $crate::Shared for $name {
             type Value = ();
@@ -114,8 +115,8 @@ macro_rules! shared_layout {
         }
 
         impl $name {
-            /// Gives the fields that have one their first value, in no particular order.
-            #[allow(dead_code)] // Not every structure is used again.
+            /// Sets the fields that have an initial value to it, in no particular order.
+            #[allow(dead_code)] // Not every structure is reset.
             $visibility fn reset(&self) {
                 $crate::Shared::start_with(self, ());
             }

@@ -1,8 +1,8 @@
-//! Files that must not outlive the process.
+//! Removes files that must not outlive the process.
 //!
 //! # Safety
-//! The function that runs at exit lives as long as the library, and takes no lock that a thread
-//! which has gone could hold.
+//! The function that runs at exit lives as long as the library. It never waits for a lock, which a
+//! thread that no longer exists could hold.
 #![allow(unsafe_code)]
 
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use std::sync::{Mutex, Once};
 
 use rustix::process::{Pid, getpid};
 
-/// Each with the process that made it: a child that is forked must leave its parent's alone.
+/// The files, each with the process that made it: a forked child must not remove its parent's.
 static FILES: Mutex<Vec<(Pid, PathBuf)>> = Mutex::new(Vec::new());
 
-/// Removes a file when the process exits. One that is killed cannot.
+/// Removes a file when the process exits. A process that is killed leaves it.
 pub fn remove_at_exit(path: PathBuf) {
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
-        // SAFETY: a function that lives for ever. Without memory for it the file stays.
+        // SAFETY: the function lives for ever. If it cannot be registered, the file stays.
         let _ = unsafe { libc::atexit(remove_own) };
     });
     if let Ok(mut files) = FILES.lock() {
@@ -26,11 +26,11 @@ pub fn remove_at_exit(path: PathBuf) {
 }
 
 extern "C" fn remove_own() {
-    // A child of a process whose other thread was at it leaves everything where it is.
+    // In a child, a thread that does not exist any more may hold the lock: leave the files then.
     let Ok(files) = FILES.try_lock() else { return };
     let own = getpid();
     for (_, path) in files.iter().filter(|(pid, _)| *pid == own) {
-        // It may have been swept away already.
+        // Another process may have removed it already.
         let _ = std::fs::remove_file(path);
     }
 }
@@ -44,15 +44,15 @@ mod tests {
         let path = std::env::temp_dir().join(format!("weft-leftover-{}", std::process::id()));
         std::fs::write(&path, b"").expect("a writable directory");
         remove_at_exit(path.clone());
-        // SAFETY: the child runs the handlers only, and ends.
+        // SAFETY: the child only runs the exit handler, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
             remove_own();
-            // SAFETY: ends the child at once.
+            // SAFETY: `_exit` ends the child at once, and accesses no memory.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
-        // SAFETY: `status` is a valid place, `child` is our child.
+        // SAFETY: `status` is a local variable, and `child` is a child of this process.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert!(status == 0 && path.exists(), "a child leaves it alone");
         remove_own();

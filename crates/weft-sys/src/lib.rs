@@ -1,9 +1,9 @@
-//! The island of unsafe: memory that a program registered and a peer may touch, and the system
-//! calls that the standard library lacks. Everything above this crate is safe Rust.
+//! All unsafe code that accesses memory which programs have registered and peers may access, and
+//! the system calls that the standard library lacks. Most crates above this one are safe Rust.
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! heap shared_io shared_lock
@@ -129,13 +129,13 @@ pub use yield_policy::{TIMED_SLEEP, YieldKind, YieldPolicy};
 
 use std::os::fd::OwnedFd;
 
-/// Why a system call failed: the kernel's `errno`.
+/// The error of a system call: the kernel's `errno`.
 pub use rustix::io::Errno;
 
-/// An eventfd that counts: each [`notify`] makes one `read` of eight bytes succeed.
+/// Creates an eventfd that counts: each [`notify`] makes one `read` of eight bytes succeed.
 ///
 /// # Errors
-/// What `eventfd(2)` reports, usually `EMFILE`.
+/// An error of `eventfd(2)`, usually `EMFILE`.
 pub fn counting_eventfd() -> Result<OwnedFd, Errno> {
     use rustix::event::{EventfdFlags, eventfd};
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
@@ -143,13 +143,13 @@ pub fn counting_eventfd() -> Result<OwnedFd, Errno> {
 
 /// Adds one to an eventfd, so that it becomes readable.
 pub fn notify(eventfd: &OwnedFd) {
-    // The only failure of a blocking eventfd is a counter at 2^64 - 2: it is readable then, too.
+    // A blocking eventfd fails only if its counter is at 2^64 - 2, and then it is readable anyway.
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
-/// Takes back what [`notify`] added: one from a counting eventfd, everything from another. One that
-/// blocks must be known to be readable.
+/// Takes back what [`notify`] added: one from a counting eventfd, everything from another. If the
+/// eventfd blocks, the caller must know that it is readable.
 pub fn consume(eventfd: &OwnedFd) {
-    // There is nothing to do about a failure, which is that there was nothing to take back.
+    // It fails only if there was nothing to take back.
     let _ = rustix::io::read(eventfd, &mut [0; 8]);
 }

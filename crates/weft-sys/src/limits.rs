@@ -1,34 +1,34 @@
-//! The bounds of this crate: how often a thread tries, and how much one call takes.
+//! Limits of this crate: numbers of attempts, and sizes of one call.
 #![cfg_attr(loom, allow(dead_code))]
 
-/// How often a thread looks at a lock before it sleeps. The sections are some hundred nanoseconds
-/// long.
+/// Number of times that a thread checks a lock before it sleeps. Critical sections take some
+/// hundred nanoseconds.
 pub(crate) const LOCK_SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
-/// How often a thread looks at a lock that processes share before it yields. The sections are some
-/// hundred nanoseconds long, and a copy.
+/// Number of times that a thread checks a lock shared by processes before it yields. Critical
+/// sections take some hundred nanoseconds, plus a copy.
 pub(crate) const SHARED_LOCK_SPINS_MAX: u32 = 200;
-/// How often it yields before it sleeps.
+/// Number of yields before the thread sleeps.
 pub(crate) const SHARED_LOCK_YIELDS_MAX: u32 = 8;
-/// Offers of the core in a row that no thread took up, after which none seems to want it: a poller
-/// may have been quick.
+/// Consecutive yields that no thread used, after which no thread seems to need the core. A polling
+/// thread may have returned quickly from a yield, so a few prove nothing.
 pub(crate) const REFUSED_MAX: u32 = 64;
-/// Bytes of a mapping's name. Longer ones are those of files.
+/// Maximum length of a mapping's name. Longer names belong to files.
 pub(crate) const MAPS_NAME_MAX: usize = 128;
-/// Bytes of a line of `/proc/PID/maps` that matter: the name begins in column 73 or a little
+/// Number of relevant bytes in a line of `/proc/PID/maps`: the name begins in column 73 or a little
 /// later.
 pub(crate) const MAPS_LINE_MAX: usize = 256;
-/// Pieces of the other process's memory that one call takes.
+/// Maximum number of pieces of another process's memory in one call.
 pub const PIECES_MAX: usize = 16;
-/// Bytes that one call reads; the kernel's bound is a little below 2 GiB.
+/// Maximum number of bytes that one call reads; the kernel's limit is a little below 2 GiB.
 pub(crate) const CALL_BYTES_MAX: usize = 1 << 30;
-/// How much longer than its pages a segment is: `mremap` lets the program's memory grow by what
-/// follows, which has to be there and empty.
+/// Number of bytes by which a segment's file is longer than its pages. `mremap` lets the program's
+/// memory grow into them, so they must exist and be zero.
 pub(crate) const GROWTH_MAX: usize = 1 << 40;
-/// A system call with its arguments, in hexadecimal.
+/// Maximum length of a system call with its arguments, in hexadecimal.
 pub(crate) const CALL_LEN_MAX: usize = 256;
-/// Bytes of a path below `/proc`.
+/// Maximum length of a path below `/proc`.
 pub(crate) const PATH_LEN_MAX: usize = 64;
-/// Runs that one system call sends.
+/// Maximum number of runs that one system call sends.
 pub const SEND_RUNS_MAX: usize = 32;
-/// Datagrams that the kernel takes as one run.
+/// Maximum number of datagrams that the kernel takes as one run.
 pub const SEGMENTS_MAX: usize = 64;

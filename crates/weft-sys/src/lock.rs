@@ -1,7 +1,7 @@
 //! A mutual-exclusion lock for short critical sections on the data path.
 //!
 //! # Safety
-//! The value is reachable only through a [`LockGuard`], and at most one guard exists at a time.
+//! The value is accessible only through a [`LockGuard`], and at most one guard exists at a time.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -17,43 +17,45 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How long a thread sleeps at most before it looks again whether a plain [`Lock`] is free.
+/// Longest sleep of a thread before it checks again whether a plain [`Lock`] is free.
 const SLEEP_TIME: Duration = Duration::from_micros(100);
 
-/// A futex lock that does not poison: a section that could panic in the middle is a defect of the
-/// section. While nobody else wants it, one compare-and-swap to take, and to free one store, which
-/// does not wait for the stores before it as a second atomic operation would: those may be to a
-/// line that another process has. A thread that begins to wait just then may miss that it is woken,
-/// and sleeps for `SLEEP_TIME`.
+/// A futex lock without poisoning: a critical section must not panic half-way.
 ///
-/// Of a lock that `KEEPS_NOTES`, a thread that leaves a note (by a sequentially consistent store)
-/// before a [`Lock::try_lock`] that fails can rely on it that the holder finds the note when it
-/// looks (likewise) after letting go. That takes an atomic operation to free it, too.
+/// Without contention it is taken by one compare-and-swap and freed by one store. A second atomic
+/// operation would wait until the stores before it have got their cache lines, which another
+/// process may own; the plain store does not. It may miss a thread that begins to wait at that
+/// moment, which then sleeps for `SLEEP_TIME`.
+///
+/// With `KEEPS_NOTES` the lock can pass on work. A thread stores a note (sequentially consistent)
+/// and then calls [`Lock::try_lock`]. If that fails, the holder is guaranteed to find the note when
+/// it checks (likewise) after it has released the lock. This needs an atomic operation for the
+/// release, too.
 pub struct Lock<T, const KEEPS_NOTES: bool = false> {
     state: Futex,
     value: UnsafeCell<T>,
 }
 
-/// A lock whose holder finds what those who found it taken have left.
+/// A lock whose holder finds the notes of threads that found it taken.
 pub type NoteLock<T> = Lock<T, true>;
 
-// SAFETY: the lock hands the value to one thread at a time, so `T: Send` is all that is needed.
+// SAFETY: the lock gives the value to one thread at a time, so `T: Send` is sufficient.
 unsafe impl<T: Send, const KEEPS_NOTES: bool> Sync for Lock<T, KEEPS_NOTES> {}
 
 impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
-    /// A free lock around `value`.
+    /// Creates a free lock around `value`.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
         Self { state: Futex::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// The same; nothing of a model check is constant.
+    /// Creates a free lock around `value`; in a model check this cannot be `const`.
     #[cfg(loom)]
     pub fn new(value: T) -> Self {
         Self { state: Futex::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, waiting while another thread holds it.
+    /// Takes the lock. Waits while another thread holds it.
     pub fn lock(&self) -> LockGuard<'_, T, KEEPS_NOTES> {
         if let Some(guard) = self.try_lock() {
             return guard;
@@ -62,23 +64,23 @@ impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
         LockGuard { lock: self }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if no thread holds it.
     pub fn try_lock(&self) -> Option<LockGuard<'_, T, KEEPS_NOTES>> {
-        // `then` and not `then_some`: a guard that is made and dropped would free the lock.
+        // `then`, not `then_some`, which would create a guard in any case, and drop it.
         self.try_take().then(|| LockGuard { lock: self })
     }
 
-    /// Takes the lock for longer than a scope: over a fork, so that the child, in which no other
-    /// thread exists, finds it in a known state. [`Lock::thaw`] frees it, in parent and child.
+    /// Takes the lock for longer than a scope: across a fork, so that the child, which has only one
+    /// thread, finds it in a known state. [`Lock::thaw`] frees it, in parent and child.
     pub fn freeze(&self) {
         std::mem::forget(self.lock());
     }
 
-    /// Frees what [`Lock::freeze`] took.
+    /// Frees a lock that [`Lock::freeze`] took.
     ///
     /// # Safety
-    /// The calling thread, or in a forked child the thread that it was, has frozen the lock, and
-    /// has not thawed it since.
+    /// The calling thread, or in a forked child its copy in the parent, has frozen the lock and has
+    /// not thawed it since.
     pub unsafe fn thaw(&self) {
         drop(LockGuard { lock: self });
     }
@@ -86,13 +88,13 @@ impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
     /// The value of a frozen lock.
     ///
     /// # Safety
-    /// As for [`Lock::thaw`], and the reference is not used after that.
+    /// The conditions of [`Lock::thaw`] hold, and the reference is not used after thawing.
     pub unsafe fn peek(&self) -> &T {
-        // SAFETY: the lock is held on behalf of the caller.
+        // SAFETY: the lock is held on behalf of the caller, so no guard exists.
         unsafe { &*self.value.get() }
     }
 
-    /// The value, when the lock itself is owned exclusively.
+    /// The value, through exclusive ownership of the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -106,13 +108,13 @@ impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
             std::hint::spin_loop();
         }
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            // A wait that ends too early only means looking again.
+            // A wait may end too early, and the loop checks again.
             self.state.wait(CONTENDED, (!KEEPS_NOTES).then_some(SLEEP_TIME));
         }
     }
 
     fn try_take(&self) -> bool {
-        // Sequentially consistent for the sake of notes: see the type.
+        // Sequentially consistent because of notes: see the type.
         self.state.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
@@ -128,20 +130,20 @@ pub struct LockGuard<'a, T, const KEEPS_NOTES: bool = false> {
     lock: &'a Lock<T, KEEPS_NOTES>,
 }
 
-// SAFETY: sharing the guard shares `&T` only.
+// SAFETY: sharing the guard shares only `&T`.
 unsafe impl<T: Sync, const KEEPS_NOTES: bool> Sync for LockGuard<'_, T, KEEPS_NOTES> {}
 
 impl<T, const KEEPS_NOTES: bool> Deref for LockGuard<'_, T, KEEPS_NOTES> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this guard is the only one, and it lends the value for its own lifetime.
+        // SAFETY: this guard is the only one, and borrows the value for its own lifetime.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T, const KEEPS_NOTES: bool> DerefMut for LockGuard<'_, T, KEEPS_NOTES> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard is the only one and is borrowed exclusively.
+        // SAFETY: this guard is the only one, and it is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -202,7 +204,7 @@ mod tests {
     }
 }
 
-/// Every order in which threads can meet, tried out: `make test` runs it with `--cfg loom`.
+/// Model checks of all interleavings: `make test` runs them with `--cfg loom`.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
@@ -211,17 +213,18 @@ mod models {
     use loom::sync::atomic::{AtomicU32, fence};
     use loom::thread;
 
-    /// A value whose unordered accesses loom reports.
+    /// A value on which loom reports unordered accesses.
     struct Watched(UnsafeCell<u32>);
 
     impl Watched {
         fn add_one(&mut self) {
-            // SAFETY: borrowed exclusively; loom checks that threads really take turns.
+            // SAFETY: the value is borrowed exclusively; loom checks that threads really take
+            // turns.
             self.0.with_mut(|value| unsafe { *value += 1 });
         }
 
         fn get(&self) -> u32 {
-            // SAFETY: nobody writes while it is borrowed; loom checks that, too.
+            // SAFETY: no thread writes while the value is borrowed; loom checks that, too.
             self.0.with(|value| unsafe { *value })
         }
     }
@@ -230,8 +233,8 @@ mod models {
         Arc::new(Lock::new(Watched(UnsafeCell::new(0))))
     }
 
-    /// One thread at a time, each sees what the one before did, and no sleeper is forgotten (loom
-    /// reports threads that sleep for ever).
+    /// The lock admits one thread at a time, each of which sees the changes of the one before, and
+    /// no sleeper is forgotten (loom reports threads that sleep for ever).
     #[test]
     fn threads_take_turns() {
         let mut model = loom::model::Builder::new();
@@ -252,8 +255,8 @@ mod models {
         });
     }
 
-    /// The same where a store frees it. Nobody waits: loom would try for how long that store can be
-    /// on its way, which is for ever.
+    /// The same with a lock that is freed by a store. No thread waits here: loom would try every
+    /// delay of that store, of which there are infinitely many.
     #[test]
     fn store_that_frees_the_lock_publishes_its_data() {
         loom::model(|| {
@@ -278,13 +281,13 @@ mod models {
         });
     }
 
-    /// The handshake of a queue pair's `drive`: who finds the lock taken leaves a note and goes,
-    /// and the holder does that work, too.
+    /// The handshake of a queue pair's `drive`: a thread that finds the lock taken leaves a note
+    /// and returns, and the holder does that work, too.
     #[test]
-    fn a_note_is_found() {
+    fn holder_finds_the_note_of_a_failed_try_lock() {
         fn drive(lock: &NoteLock<Watched>, note: &AtomicU32) {
             note.fetch_or(1, Ordering::SeqCst);
-            // Loom takes sequentially consistent loads for weaker ones; fences are exact.
+            // Loom treats sequentially consistent loads as weaker ones; its fences are exact.
             fence(Ordering::SeqCst);
             while note.load(Ordering::SeqCst) != 0 {
                 let Some(mut guard) = lock.try_lock() else { return };
@@ -304,7 +307,7 @@ mod models {
             };
             drive(&lock, &note);
             other.join().expect("no panic");
-            assert_eq!(note.load(Ordering::SeqCst), 0, "nobody's note is left lying");
+            assert_eq!(note.load(Ordering::SeqCst), 0, "no note is left");
             assert_ne!(lock.lock().get(), 0);
         });
     }

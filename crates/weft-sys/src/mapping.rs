@@ -1,5 +1,4 @@
-//! What the kernel says of the mapping that an address of this process lies in. Nothing is
-//! allocated.
+//! Finds the mapping of this process that contains an address. It does not allocate.
 
 use std::ops::{ControlFlow, Range};
 
@@ -9,17 +8,17 @@ use crate::maps::{self, Entry};
 
 const STACK: &[u8] = b"[stack";
 
-/// Looks mappings up.
+/// Lookup of mappings.
 #[derive(Debug)]
 pub struct Mapping;
 
 impl Mapping {
-    /// The addresses of the mapping that `address` lies in, if that is ordinary private memory: all
-    /// ways to its pages are through these addresses. `None` if it is something else: shared, of a
-    /// file, of huge pages, not writable, or the first thread's stack.
+    /// The range of the mapping that contains `address`, if that is ordinary private memory, whose
+    /// pages are reachable only through these addresses. `None` if it is something else: shared, of
+    /// a file, of huge pages, not writable, or the first thread's stack.
     ///
     /// # Errors
-    /// `ENOENT` if nothing is mapped there; whatever the kernel says of `/proc/self/maps`.
+    /// `ENOENT` if nothing is mapped there; an error of reading `/proc/self/maps`.
     pub fn at(address: usize) -> Result<Option<Range<usize>>, Errno> {
         let mut found = Err(Errno::NOENT);
         maps::visit(&(address..address.saturating_add(1)), &mut |entry| {
@@ -30,7 +29,7 @@ impl Mapping {
     }
 }
 
-/// Huge pages have the inode of a file.
+/// Whether a mapping is ordinary private memory. Huge pages have the inode of a file.
 fn is_ordinary(entry: &Entry<'_>) -> bool {
     entry.rights & libc::PROT_WRITE != 0
         && !entry.is_shared
@@ -50,7 +49,7 @@ mod tests {
         let found = Mapping::at(start).expect("mapped").expect("ordinary");
         assert!(found.start <= start && start + heap.len() <= found.end);
         let code = Mapping::at as *const () as usize;
-        assert_eq!(Mapping::at(code), Ok(None), "a file's");
+        assert_eq!(Mapping::at(code), Ok(None), "of a file");
         let (shared, _fd) = crate::SharedMemory::create(1 << 16).expect("memory");
         assert_eq!(Mapping::at(shared.addr()), Ok(None), "shared");
         assert_eq!(Mapping::at(8), Err(Errno::NOENT));

@@ -1,8 +1,8 @@
-//! The mappings of this process, as the kernel tells them: `PROCMAP_QUERY`, or, before Linux 6.11,
-//! the text of `/proc/self/maps`. Nothing is allocated and no lock is taken.
+//! The mappings of this process, as the kernel reports them: by `PROCMAP_QUERY`, or, before Linux
+//! 6.11, in the text of `/proc/self/maps`. It neither allocates nor locks.
 //!
 //! # Safety
-//! The structure is that of `linux/fs.h`, and lives while the kernel fills it in.
+//! The structure is that of `linux/fs.h`, and lives while the kernel fills it.
 #![allow(unsafe_code)]
 
 use std::ops::{ControlFlow, Range};
@@ -19,7 +19,7 @@ const EXECUTABLE: u64 = 1 << 2;
 const SHARED: u64 = 1 << 3;
 const COVERING_OR_NEXT: u64 = 1 << 4;
 const PAGE: u64 = 4_096;
-/// Stands for a name that is longer.
+/// Stands for a name that is too long.
 const LONG_NAME: &[u8] = b"/";
 
 /// `struct procmap_query`.
@@ -53,20 +53,20 @@ pub(crate) struct Entry<'a> {
     /// `PROT_READ`, `PROT_WRITE` and `PROT_EXEC`.
     pub(crate) rights: libc::c_int,
     pub(crate) is_shared: bool,
-    /// Where in its file it begins.
+    /// Offset of its start in its file.
     pub(crate) offset: u64,
-    /// Of its file; 0 for none.
+    /// The inode of its file; 0 if it has none.
     pub(crate) inode: u64,
-    /// Whether its pages are of the usual size. (Huge pages are those of a file as well.)
+    /// Whether its pages have the usual size. (Huge pages have a file as well.)
     pub(crate) has_usual_pages: bool,
     pub(crate) name: &'a [u8],
 }
 
-/// Shows `see` every mapping that has a part of `range`, in order, until it breaks off. What it
-/// changes about the one it sees does not disturb the rest.
+/// Calls `see` with every mapping that overlaps `range`, in order, until it breaks off. `see` may
+/// change the mapping that it sees.
 ///
 /// # Errors
-/// Whatever the kernel says of `/proc/self/maps`.
+/// An error of reading `/proc/self/maps`.
 pub(crate) fn visit(
     range: &Range<usize>,
     see: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
@@ -78,7 +78,7 @@ pub(crate) fn visit(
     }
 }
 
-/// `ENOTTY` comes from the first query, before anything has been seen.
+/// Visits by queries. `ENOTTY` comes from the first query, before `see` has been called.
 fn visit_by_query(
     maps: impl AsFd,
     range: &Range<usize>,
@@ -114,7 +114,7 @@ fn visit_by_query(
     Ok(())
 }
 
-/// The mapping at an address or else the next behind it, and its name, if there is room for one.
+/// The mapping that contains an address, or else the next one, and its name, if `name` has room.
 fn ask(maps: impl AsFd, address: usize, name: &mut [u8]) -> Result<(Query, &[u8]), Errno> {
     let mut query = Query {
         size: size_of::<Query>() as u64,
@@ -124,14 +124,14 @@ fn ask(maps: impl AsFd, address: usize, name: &mut [u8]) -> Result<(Query, &[u8]
         name: if name.is_empty() { 0 } else { name.as_mut_ptr() as u64 },
         ..Query::default()
     };
-    // SAFETY: the structure and the place for the name live during the call, and the structure says
-    // how long both are.
+    // SAFETY: the structure and the buffer for the name live during the call, and the structure
+    // contains the lengths of both.
     let done = unsafe { libc::ioctl(maps.as_fd().as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if done < 0 {
         let error = std::io::Error::last_os_error();
         return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
     }
-    // The length counts the zero at the end.
+    // The length includes the terminating zero.
     let len = (query.name_size as usize).saturating_sub(1);
     Ok((query, name.get(..len).unwrap_or_default()))
 }
@@ -171,7 +171,7 @@ fn visit_text(
     }
 }
 
-/// A line of `/proc/self/maps` (proc_pid_maps(5)).
+/// Parses a line of `/proc/self/maps` (`proc_pid_maps(5)`).
 fn parse(line: &[u8]) -> Option<Entry<'_>> {
     let (addresses, rest) = field(line)?;
     let (start, end) = std::str::from_utf8(addresses).ok()?.split_once('-')?;
@@ -192,7 +192,7 @@ fn parse(line: &[u8]) -> Option<Entry<'_>> {
     })
 }
 
-/// Splits off what stands before the next space.
+/// Splits off the text before the next space.
 fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let line = line.trim_ascii_start();
     let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
@@ -215,7 +215,7 @@ mod tests {
         std::fs::File::open("/proc/self/maps").expect("it is there")
     }
 
-    /// A page of a segment between pages that hold nothing, and its offset.
+    /// Finds the mapping of a segment from a part of it.
     fn finds_a_segment(visit: Visit) {
         let (memory, _fd) = crate::SharedMemory::create(1 << 16).expect("memory");
         let within = memory.addr() + 4_096..memory.addr() + 8_192;
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(found, [(whole, libc::PROT_READ | libc::PROT_WRITE, true, 0)]);
     }
 
-    /// All of them come, each once and in order, and breaking off ends it.
+    /// Sees every mapping once and in order, and stops after a break.
     fn sees_all_in_order(visit: Visit) {
         let mut ends = vec![0];
         visit(&(0..usize::MAX), &mut |entry| {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked() {
+    fn queries_find_mappings() {
         if ask(maps(), 8, &mut []).map(drop) == Err(Errno::NOTTY) {
             let _ = writeln!(std::io::stderr(), "skipped: a kernel older than Linux 6.11");
             return;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_file_and_ioctl_agree() {
+    fn text_of_the_maps_file_is_parsed() {
         let visit: Visit = |range, see| visit_text(maps(), range, see).expect("readable");
         finds_a_segment(visit);
         sees_all_in_order(visit);

@@ -1,9 +1,9 @@
-//! Shared memory with a name: a file that every process of one user maps.
+//! Shared memory with a name: a file that all processes of one user map.
 //!
 //! # Safety
-//! As for [`SharedMemory`]. The mapping is made without access to most of it; a range is opened
-//! before it is used, so that a stray pointer elsewhere in the program meets no foreign data, and
-//! `mlockall(2)` does not fill the whole file.
+//! As for [`SharedMemory`]. Most of the mapping is inaccessible; a range is opened before it is
+//! used, so that a stray pointer of the program does not reach foreign data, and `mlockall(2)` does
+//! not allocate the whole file.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use crate::by_hand::system_call;
 use crate::shared::SharedMemory;
 
-/// A mapping of a file that has `len` bytes, none of them accessible yet.
+/// A mapping of a file of `len` bytes. Initially none of them is accessible.
 #[derive(Debug)]
 pub struct NamedMemory {
     memory: SharedMemory,
@@ -26,17 +26,17 @@ pub struct NamedMemory {
 }
 
 impl NamedMemory {
-    /// Maps the file at `path`, made with zeros if it does not exist (`create`). Only a file of
-    /// this user's own that nobody else may open is taken.
+    /// Maps the file at `path`, which is created with zeros if it does not exist (`create`).
+    /// Accepts only a file of this user that nobody else may open.
     ///
     /// # Errors
-    /// `EPERM` for a file that is not private to the user, `ENOENT`, `EINVAL` for one of another
-    /// size, `EFBIG` if the process may not make one of this size, and what `open(2)` and `mmap(2)`
-    /// report.
+    /// `EPERM` for a file that is not private to the user, `ENOENT`, `EINVAL` for a file of another
+    /// size, `EFBIG` if the process may not create a file of this size, and errors of `open(2)` and
+    /// `mmap(2)`.
     pub fn open(path: &Path, len: usize, create: bool) -> Result<Self, Errno> {
         let making = if create { OFlags::CREATE } else { OFlags::empty() };
         let access = if create { OFlags::RDWR } else { OFlags::RDONLY };
-        // Another user's file of that name may be a pipe or have a lease: `open` must not wait.
+        // Another user's file of that name may be a pipe or have a lease: `open` must not block.
         let flags = access | making | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR)?;
         let status = fstat(&fd)?;
@@ -52,96 +52,97 @@ impl NamedMemory {
             Ok(0) if create => lengthen(&fd, len as u64)?,
             _ => return Err(Errno::INVAL),
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that is
-        // mapped already.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
         let start = unsafe {
             mmap(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::SHARED, &fd, 0)?
         };
-        // SAFETY: mapped just now with this length, and owned by nobody else.
+        // SAFETY: it was mapped just now with this length, and nothing else owns it.
         let memory = unsafe { SharedMemory::from_raw(start.cast(), len)? };
         Ok(Self { memory, writable: create, identity: (status.st_dev, status.st_ino) })
     }
 
-    /// Makes `len` bytes from `offset`, whole pages, accessible: to write as well if the memory was
-    /// opened so.
+    /// Makes `len` bytes from `offset` accessible, in whole pages: also for writing if the memory
+    /// was opened for that.
     ///
     /// # Errors
-    /// What `mprotect(2)` reports, `ENOMEM`.
+    /// `ENOMEM` or another error of `mprotect(2)`.
     ///
     /// # Panics
-    /// When the range does not lie inside.
+    /// If the range does not lie inside.
     pub fn open_range(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let start = self.memory.range(offset, len);
         let writing = if self.writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
-        // SAFETY: a part of our own mapping; more access harms nobody.
+        // SAFETY: the range is a part of this mapping, and more access harms nobody.
         unsafe { mprotect(start.cast(), len, MprotectFlags::READ | writing) }
     }
 
-    /// Makes sure that writing to `len` bytes from `offset`, whole pages, meets memory and not a
-    /// full file system, which would be fatal. Kernels before 5.14 cannot tell: they say nothing.
+    /// Allocates memory for `len` bytes from `offset`, in whole pages, so that writing does not
+    /// meet a full file system, which would kill the process. Kernels before 5.14 cannot do that,
+    /// and report success.
     ///
     /// # Errors
-    /// `ENOMEM`, `EFAULT`: there is none.
+    /// `ENOMEM` or `EFAULT` if there is no memory.
     ///
     /// # Panics
-    /// As [`NamedMemory::open_range`].
+    /// Those of [`NamedMemory::open_range`].
     pub fn fill_range(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let start = self.memory.range(offset, len);
-        // SAFETY: a part of our own mapping, of which no byte changes.
+        // SAFETY: the range is a part of this mapping, and no byte changes.
         match unsafe { madvise(start.cast(), len, Advice::LinuxPopulateWrite) } {
             Err(Errno::INVAL) | Ok(()) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Gives the pages of a range back to the system; they read as zeros from then on.
+    /// Returns the pages of a range to the system. The range reads as zeros from then on.
     ///
     /// # Panics
-    /// As [`NamedMemory::open_range`].
+    /// Those of [`NamedMemory::open_range`].
     pub fn empty_range(&self, offset: usize, len: usize) {
         const MADV_REMOVE: usize = 9;
         let start = self.memory.range(offset, len);
-        // SAFETY: a part of our own mapping, whose users expect any bytes.
+        // SAFETY: the range is a part of this mapping, whose users accept any bytes.
         let _ =
             unsafe { system_call(libc::SYS_madvise, [start as usize, len, MADV_REMOVE, 0, 0, 0]) };
     }
 
-    /// Gives the address space of `len` bytes from `offset`, whole pages, back to the process.
+    /// Unmaps `len` bytes from `offset`, in whole pages, which frees their addresses.
     ///
     /// # Safety
-    /// Nobody looks at the range or opens it from here on: another mapping may take its place.
-    /// (What is never dropped never unmaps that one.)
+    /// Nobody accesses or opens the range from here on: another mapping may take its place. (`self`
+    /// is never dropped, so it never unmaps that one.)
     ///
     /// # Panics
-    /// As [`NamedMemory::open_range`].
+    /// Those of [`NamedMemory::open_range`].
     pub unsafe fn unmap_range(&'static self, offset: usize, len: usize) {
         let start = self.memory.range(offset, len);
-        // SAFETY: a part of our own mapping, which nobody uses, by the caller's promise.
+        // SAFETY: the range is a part of this mapping, and the caller guarantees that nobody uses
+        // it any more.
         let _ = unsafe { munmap(start.cast(), len) };
     }
 
-    /// The bytes. Only opened ranges may be touched.
+    /// The memory. Only opened ranges may be accessed.
     #[must_use]
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }
 
-    /// Whether `path` still leads to this file.
+    /// Whether `path` still refers to this file.
     #[must_use]
     pub fn is_at(&self, path: &Path) -> bool {
         stat(path).is_ok_and(|status| (status.st_dev, status.st_ino) == self.identity)
     }
 
-    /// Removes the name, if it is this file's.
+    /// Removes the name if it still refers to this file.
     pub fn unlink(&self, path: &Path) {
         if self.is_at(path) {
-            let _ = unlink(path); // Somebody else has removed it, then.
+            let _ = unlink(path); // Another process may have removed it.
         }
     }
 }
 
-/// Gives an empty file its length. The kernel would kill a process that is not allowed files of
-/// that length (`SIGXFSZ`, setrlimit(2)).
+/// Sets the length of an empty file. If the process's limit forbids that length, the kernel would
+/// kill the process (`SIGXFSZ`, `setrlimit(2)`).
 fn lengthen(fd: impl AsFd, len: u64) -> Result<(), Errno> {
     if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len) {
         return Err(Errno::FBIG);
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn two_openers_see_the_same() {
+    fn two_mappings_share_their_bytes() {
         let path = path("same");
         let ours = NamedMemory::open(&path, 1 << 20, true).expect("a new file");
         let theirs = NamedMemory::open(&path, 1 << 20, true).expect("the same file");
@@ -180,7 +181,7 @@ mod tests {
 
     /// `open` would wait for a writer for ever.
     #[test]
-    fn a_pipe_of_that_name_is_refused_at_once() {
+    fn pipe_of_that_name_is_refused_at_once() {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         let path = path("pipe");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_open_is_refused() {
+    fn file_that_others_could_open_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let path = path("others");
         std::fs::write(&path, vec![0; 4_096]).expect("a file");

@@ -1,14 +1,14 @@
-//! The functions that hooks of a preloaded library stand in front of.
+//! Functions behind the hooks of a preloaded library.
 //!
 //! # Safety
-//! [`NextFunction::address`] only looks a name up; what to call it with is the caller's to know.
+//! [`NextFunction::address`] only looks up a name. The caller knows the function's type.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the libraries behind the calling one, looked up at its first use.
+/// A function of the libraries behind the calling one, which is looked up at its first use.
 #[derive(Debug)]
 pub struct NextFunction {
     name: &'static CStr,
@@ -16,21 +16,21 @@ pub struct NextFunction {
 }
 
 impl NextFunction {
-    /// The function of this name.
+    /// The function with this name.
     #[must_use]
     pub const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Its address; NULL if no library has it. Any thread may look it up, also two at once: they
-    /// find the same.
+    /// The function's address; NULL if no library has it. Several threads may look it up at the
+    /// same time, with the same result.
     #[inline]
     pub fn address(&self) -> *mut c_void {
         let known = self.known();
         if known.is_null() { self.find() } else { known }
     }
 
-    /// Its address, if it has been looked up; else NULL.
+    /// The function's address if it has been looked up, else NULL.
     #[inline]
     pub fn known(&self) -> *mut c_void {
         self.found.load(Ordering::Acquire)
@@ -38,18 +38,19 @@ impl NextFunction {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        // SAFETY: the name is a C string. Finding a function neither allocates nor changes `errno`;
-        // one that is missing is a call that the program could not have made without us.
+        // SAFETY: the name is a C string that lives for ever. Finding a function neither allocates
+        // nor changes `errno`. If it is missing, the program could not have called it without this
+        // library either.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Release);
         found
     }
 }
 
-/// Makes a C string of a name at compile time. The name ends with a NUL.
+/// Makes a C string of a name that ends with a NUL, at compile time.
 ///
 /// # Panics
-/// If there is no NUL at the end, or one before it: when the program is compiled.
+/// If the only NUL is not at the end. The panic happens at compile time.
 #[must_use]
 pub const fn c_name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {

@@ -1,9 +1,9 @@
-//! How far the slots of a shared file are accessible in this process. The whole file is mapped,
-//! most of it without access; a slot is opened when it is used for the first time. A process that
-//! limits its address space gives those back that it has not used.
+//! Tracks which slots of a shared file are accessible in this process. The whole file is mapped,
+//! most of it without access; a slot is opened at its first use. A process that limits its address
+//! space unmaps the slots that it has not used.
 //!
 //! # Safety
-//! A slot that is given back stays so: its range is named by nobody before it is opened, and not
+//! An unmapped slot stays unmapped: nobody knows its range before it is opened, and it is not
 //! opened afterwards.
 #![allow(unsafe_code)]
 
@@ -13,32 +13,32 @@ use crate::named::NamedMemory;
 use rustix::io::Errno;
 
 const UNUSED: u32 = 0;
-const GIVEN_BACK: u32 = u32::MAX;
-/// It is open, or somebody is about to open it.
+const UNMAPPED: u32 = u32::MAX;
+/// The slot is open, or a thread is about to open it.
 const OPENING: u32 = u32::MAX - 1;
 
-/// One word for each slot: unused, given back, or in use with a stamp of the user's.
+/// One word for each slot: unused, unmapped, or in use with a stamp of the user's.
 #[derive(Debug)]
 pub struct OpenSlots(Vec<AtomicU32>);
 
 impl OpenSlots {
-    /// So many, all unused.
+    /// The state of `count` slots, all unused.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| AtomicU32::new(UNUSED)).collect())
     }
 
-    /// Whether there are none.
+    /// Whether there are no slots.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Has a slot opened by `open`, unless that has been done under this stamp, which is neither 0
-    /// nor one of the last.
+    /// Opens a slot by `open`, unless that has been done with this stamp. A stamp is neither 0 nor
+    /// one of the last two values of `u32`.
     ///
     /// # Errors
-    /// `EINVAL`: there is no such slot; `ENOMEM`: it has been given back; those of `open`.
+    /// `EINVAL` if there is no such slot; `ENOMEM` if it has been unmapped; those of `open`.
     #[inline]
     pub fn open(
         &self,
@@ -51,7 +51,7 @@ impl OpenSlots {
             return Ok(());
         }
         let taken = state.compare_exchange(UNUSED, OPENING, Ordering::AcqRel, Ordering::Acquire);
-        if taken == Err(GIVEN_BACK) {
+        if taken == Err(UNMAPPED) {
             return Err(Errno::NOMEM);
         }
         open()?;
@@ -59,22 +59,22 @@ impl OpenSlots {
         Ok(())
     }
 
-    /// Gives the address space of unused slots back: each has `len` bytes, whole pages, and the
-    /// first begins at `start`.
+    /// Unmaps the unused slots. Each has `len` bytes, in whole pages, and the first starts at
+    /// `start`.
     ///
     /// # Panics
-    /// When they do not all lie in the file.
+    /// If a slot does not lie inside the file.
     pub fn give_back(&self, file: &'static NamedMemory, start: usize, len: usize) {
         let take = |state: &AtomicU32| {
-            state.compare_exchange(UNUSED, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            state.compare_exchange(UNUSED, UNMAPPED, Ordering::AcqRel, Ordering::Acquire).is_ok()
         };
-        // Neighbours go by one call: there are thousands.
+        // One call unmaps a run of slots: there are thousands.
         let mut run = 0..0;
         for slot in 0..=self.0.len() {
             if self.0.get(slot).is_some_and(take) {
                 run = if run.is_empty() { slot..slot + 1 } else { run.start..slot + 1 };
             } else if !run.is_empty() {
-                // SAFETY: nobody has opened one of them, and nobody will (`open`).
+                // SAFETY: no thread has opened one of these slots, and `open` will refuse to.
                 unsafe { file.unmap_range(start + run.start * len, run.len() * len) };
                 run = 0..0;
             }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_is_not_opened() {
+    fn unmapped_slot_is_not_opened() {
         const PAGE: usize = 4_096;
         let path = std::env::temp_dir().join(format!("weft-open-slots-{}", std::process::id()));
         let file = NamedMemory::open(&path, 4 * PAGE, true).expect("a new file");

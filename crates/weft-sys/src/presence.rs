@@ -1,23 +1,24 @@
-//! Who has to be woken: how many of a process's threads sleep until somebody brings something.
+//! Counts a process's threads that sleep until a peer brings something, so that peers know whether
+//! they have to wake the process.
 //!
-//! A thread that is about to sleep says so and then looks once more; a peer that has brought
-//! something asks whether anybody sleeps. Each side writes before it reads, with a full barrier
-//! between, so that at least one of them sees the other.
+//! A thread announces its sleep and then checks once more; a peer brings something and then asks
+//! whether a thread sleeps. Each side writes before it reads, with a full barrier between, so at
+//! least one of them sees the other.
 
 use crate::atomic::{AtomicU32, Ordering, fence};
 
-/// A thread is about to sleep, after one more look.
-pub(crate) fn settle_down(sleepers: &AtomicU32) {
+/// Counts a thread that is about to sleep. It must check once more before it does.
+pub(crate) fn begin_sleep(sleepers: &AtomicU32) {
     sleepers.fetch_add(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
 }
 
-/// It sleeps no more.
-pub(crate) fn rise(sleepers: &AtomicU32) {
+/// Counts that the thread has woken.
+pub(crate) fn end_sleep(sleepers: &AtomicU32) {
     sleepers.fetch_sub(1, Ordering::Release);
 }
 
-/// Whether a process to which something has just been brought must be woken.
+/// Whether a process must be woken, after something has been brought to it.
 #[inline]
 pub(crate) fn is_asleep(sleepers: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
@@ -33,13 +34,13 @@ mod shared {
 
     use rustix::io::Errno;
 
-    use super::{is_asleep, rise, settle_down};
+    use super::{begin_sleep, end_sleep, is_asleep};
     use crate::SharedMemory;
 
     const PAGE_LEN: usize = 4_096;
     const SLEEPERS_AT: usize = 0;
 
-    /// This process's count, in a page that peers read.
+    /// This process's count, in a page that peers can read.
     #[derive(Debug)]
     pub struct OwnPresence {
         page: SharedMemory,
@@ -47,38 +48,38 @@ mod shared {
     }
 
     impl OwnPresence {
-        /// A page that says that nobody sleeps.
+        /// Creates a page with a count of zero.
         ///
         /// # Errors
-        /// `EMFILE`, `ENOMEM` and the like.
+        /// `EMFILE`, `ENOMEM` and similar errors.
         pub fn new() -> Result<Self, Errno> {
             let (page, fd) = SharedMemory::create_for_readers(PAGE_LEN)?;
             Ok(Self { page, fd })
         }
 
-        /// The descriptor for peers.
+        /// The descriptor that peers map.
         pub fn fd(&self) -> BorrowedFd<'_> {
             self.fd.as_fd()
         }
 
-        /// The calling thread is about to sleep, and must look once more before it does.
-        pub fn settle_down(&self) -> Sleeping<'_> {
-            settle_down(self.page.word32(SLEEPERS_AT));
+        /// Counts the calling thread as asleep. It must check once more before it sleeps.
+        pub fn begin_sleep(&self) -> Sleeping<'_> {
+            begin_sleep(self.page.word32(SLEEPERS_AT));
             Sleeping(self)
         }
     }
 
-    /// A thread sleeps, until this is dropped.
+    /// A sleeping thread, which is counted until this is dropped.
     #[derive(Debug)]
     pub struct Sleeping<'a>(&'a OwnPresence);
 
     impl Drop for Sleeping<'_> {
         fn drop(&mut self) {
-            rise(self.0.page.word32(SLEEPERS_AT));
+            end_sleep(self.0.page.word32(SLEEPERS_AT));
         }
     }
 
-    /// A peer's count.
+    /// The count of a peer.
     #[derive(Debug)]
     pub struct PeerPresence(SharedMemory);
 
@@ -86,12 +87,12 @@ mod shared {
         /// Maps the page of a peer.
         ///
         /// # Errors
-        /// `EINVAL` for a descriptor that is none; what `mmap(2)` reports.
+        /// `EINVAL` for a descriptor of anything else; an error of `mmap(2)`.
         pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
             SharedMemory::open(fd, PAGE_LEN, false).map(Self)
         }
 
-        /// Whether the peer, to which something has just been brought, must be woken.
+        /// Whether the peer must be woken, after something has been brought to it.
         #[inline]
         #[must_use]
         pub fn is_asleep(&self) -> bool {

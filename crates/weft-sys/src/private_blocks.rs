@@ -1,9 +1,9 @@
-//! Blocks of private memory: one mapping, cut once into pieces of one length.
+//! Blocks of private memory: one mapping that is cut into pieces of equal length.
 //!
 //! # Safety
 //! [`private_blocks`] hands out each piece of the mapping once, and a [`PrivateBlock`] cannot be
-//! cloned. So the holder of a block is the only one that reaches its bytes, and may have them as
-//! slices. The mapping stays until the last block of it is dropped.
+//! cloned. So only the holder of a block reaches its bytes, and may use them as slices. The mapping
+//! lives until its last block is dropped.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -22,17 +22,18 @@ struct Whole {
 
 // SAFETY: the mapping belongs to the process, not to a thread; this type reads and writes nothing.
 unsafe impl Send for Whole {}
-// SAFETY: a shared reference gives nothing: the fields are private, and only `drop` uses them.
+// SAFETY: a shared reference gives no access: the fields are private, and only `drop` uses them.
 unsafe impl Sync for Whole {}
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        // SAFETY: this value owns the mapping, and each block that points into it holds this value.
+        // SAFETY: this value owns the mapping, and each block that points into it keeps this value
+        // alive.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// One piece of a private mapping, which nobody else reaches.
+/// One piece of a private mapping, which nobody else can reach.
 #[derive(Debug)]
 pub struct PrivateBlock {
     start: NonNull<u8>,
@@ -40,46 +41,46 @@ pub struct PrivateBlock {
     _whole: Arc<Whole>,
 }
 
-// SAFETY: the block owns its bytes as a `Box<[u8]>` does.
+// SAFETY: the block owns its bytes like a `Box<[u8]>`.
 unsafe impl Send for PrivateBlock {}
-// SAFETY: a shared block gives `&[u8]` only.
+// SAFETY: a shared reference to the block gives only `&[u8]`.
 unsafe impl Sync for PrivateBlock {}
 
 impl Deref for PrivateBlock {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` mapped bytes that are zero or written since, reached through this block
-        // only, which is borrowed.
+        // SAFETY: these are `len` mapped, initialised bytes. They are reachable only through this
+        // block, which is borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for PrivateBlock {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `len` mapped bytes that are zero or written since, reached through this block
-        // only, which is borrowed exclusively.
+        // SAFETY: these are `len` mapped, initialised bytes. They are reachable only through this
+        // block, which is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-/// Makes `count` blocks of `len` bytes, all zero, each beginning at a multiple of `len`'s largest
-/// power of two up to the page size: at a page where `len` is a multiple of it.
+/// Allocates `count` blocks of `len` bytes, all zero. Each starts at a multiple of the largest
+/// power of two that divides `len`, up to the page size: at a page if `len` is a multiple of it.
 ///
 /// # Errors
-/// `EINVAL` for none or empty ones; `ENOMEM`.
+/// `EINVAL` if there are no bytes; `ENOMEM`.
 pub fn private_blocks(count: usize, len: usize) -> Result<Vec<PrivateBlock>, Errno> {
     let total = count.checked_mul(len).filter(|total| *total > 0).ok_or(Errno::INVAL)?;
     isize::try_from(total).map_err(|_| Errno::NOMEM)?;
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that is mapped.
+    // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), total, rights, MapFlags::PRIVATE)? };
     let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
     let whole = Arc::new(Whole { start, len: total });
-    // Fewer faults and translations. Where there are no huge pages it changes nothing.
-    // SAFETY: advice about the pages of a mapping of ours, whose contents it does not change.
+    // Huge pages save faults and translations. Without them the call has no effect.
+    // SAFETY: the advice concerns this mapping, and does not change its contents.
     let _ = unsafe { madvise(start.as_ptr().cast(), total, Advice::LinuxHugepage) };
     let block = |index: usize| {
-        // SAFETY: `index` is below `count`, so that the block lies within the `total` bytes.
+        // SAFETY: `index` is below `count`, so the block lies within the `total` bytes.
         let start = unsafe { start.add(index * len) };
         PrivateBlock { start, len, _whole: Arc::clone(&whole) }
     };
@@ -100,12 +101,12 @@ mod tests {
         }
         let last = blocks.pop().expect("three");
         drop(blocks);
-        // The mapping lives as long as one block of it does.
+        // The mapping lives as long as one of its blocks.
         assert!(last.len() == 4_096 && last.iter().all(|byte| *byte == 3));
     }
 
     #[test]
-    fn nothing_is_no_mapping() {
+    fn empty_or_too_large_sizes_are_refused() {
         assert_eq!(private_blocks(0, 4_096).map(drop), Err(Errno::INVAL));
         assert_eq!(private_blocks(4, 0).map(drop), Err(Errno::INVAL));
         assert_eq!(private_blocks(usize::MAX, 2).map(drop), Err(Errno::INVAL));

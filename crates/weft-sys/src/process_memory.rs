@@ -1,16 +1,15 @@
-//! The memory of one process, which is never another's.
+//! The memory of one process, which is never confused with another's.
 //!
-//! A process is named by a number, and what the number stands for changes: the process runs another
-//! program (`execve(2)`), or ends, and the number is given to another. An open `/proc/PID/mem`
-//! stays with the address space that the process had when it was opened, whatever becomes of the
-//! number; once that is gone, reads and writes move no bytes. It copies each page twice, so only
-//! what must not go astray is copied through it, which is what is written, and a look at whether
-//! the address space is still there. Reading takes `process_vm_readv(2)`; a check
-//! afterwards shows whether it read another process.
+//! A process number does not always name the same memory: the process may run another program
+//! (`execve(2)`), or end, after which the number is reused. An open `/proc/PID/mem` stays with the
+//! address space that the process had when the file was opened; once that is gone, reads and writes
+//! move no bytes. But the file copies each page twice. So it is used only for writes, which must
+//! not reach another process, and to check whether the address space still exists. Reads use
+//! `process_vm_readv(2)`, and a check afterwards shows whether they read another process.
 //!
 //! # Safety
-//! The kernel checks the other process's addresses; ours come from a [`Region`], whose maker
-//! vouches for them, or from a borrowed slice.
+//! The kernel checks the other process's addresses. The local addresses come from a [`Region`],
+//! whose creator guarantees that they are valid, or from a borrowed slice.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,25 +21,26 @@ use rustix::process::Pid;
 use crate::process_vm::{Piece, Proof, last_error, read_proven};
 use crate::region::Region;
 
-/// Bytes of the name by which a process is known.
+/// Length of the name that identifies a process.
 const NAME_LEN: usize = 16;
 
 /// The memory of one process.
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: Pid,
-    /// Its `/proc/PID/mem`.
+    /// The process's `/proc/PID/mem`.
     file: OwnedFd,
-    /// A part of its name.
+    /// A part of the process's name.
     proof: Proof,
 }
 
 impl ProcessMemory {
-    /// The memory of process `pid`, if it has `name`, which no other process has, at address `at`.
+    /// Opens the memory of process `pid`, if that has `name`, which no other process has, at
+    /// address `at`.
     ///
     /// # Errors
-    /// `EACCES` when the kernel forbids it (ptrace rules); `ENOENT` when there is no such process,
-    /// or `/proc` shows none; `ESRCH` for another process.
+    /// `EACCES` if the kernel forbids it (ptrace rules); `ENOENT` if there is no such process, or
+    /// `/proc` does not show it; `ESRCH` if it is another process.
     pub fn open(pid: Pid, at: u64, name: &[u8; NAME_LEN]) -> Result<Self, Errno> {
         let path = format!("/proc/{}/mem", pid.as_raw_nonzero());
         let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -52,30 +52,30 @@ impl ProcessMemory {
         if found == *name { Ok(memory) } else { Err(Errno::SRCH) }
     }
 
-    /// Fills `target` from pieces of the memory, which are together as long.
+    /// Fills `target` from pieces of the memory. Their total length is that of `target`.
     ///
     /// # Errors
-    /// `EPERM` when the kernel forbids it, `EFAULT` when memory is not mapped there, `ESRCH` when
-    /// the memory is gone; part of the target may have been filled then.
+    /// `EPERM` if the kernel forbids it, `EFAULT` if an address is not mapped, `ESRCH` if the
+    /// memory is gone. Part of the target may have been filled then.
     pub fn read(&self, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
-        // What has the proof is the process, or a child that it forked; if its address space is
-        // still there behind the call, the number was its own during the call.
+        // A process with the proof is the right one, or a child that it forked. If its address
+        // space still exists after the call, the number belonged to it during the call.
         read_proven(self.pid, pieces, target, self.proof)?;
         self.peek(self.proof.0, &mut [0])
     }
 
-    /// Copies `source` to an address.
+    /// Copies `source` to an address of the memory.
     ///
     /// # Errors
-    /// `EFAULT` when memory is not mapped there, `ESRCH` when the memory is gone; part of it may
-    /// have been written then.
+    /// `EFAULT` if an address is not mapped, `ESRCH` if the memory is gone. Part of it may have
+    /// been written then.
     pub fn write(&self, addr: u64, source: &Region) -> Result<(), Errno> {
         let mut done = 0;
         while done < source.len() {
             let from = (source.addr() + done) as *const libc::c_void;
             let to = place(addr, done)?;
-            // SAFETY: the range is mapped by the region's contract, and only read; the kernel
-            // checks the other process's.
+            // SAFETY: the creator of the region guarantees that the range is mapped, and it is only
+            // read; the kernel checks the other process's addresses.
             let moved =
                 unsafe { libc::pwrite(self.file.as_raw_fd(), from, source.len() - done, to) };
             done += count(moved)?;
@@ -83,23 +83,24 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// Copies `bytes` to an address.
+    /// Copies `bytes` to an address of the memory.
     ///
     /// # Errors
-    /// As [`ProcessMemory::write`].
+    /// Those of [`ProcessMemory::write`].
     pub fn write_bytes(&self, addr: u64, bytes: &[u8]) -> Result<(), Errno> {
-        // SAFETY: the region is `bytes`, which is borrowed until it has been used, and only read.
+        // SAFETY: the region is `bytes`, which stays borrowed until the last use, and is only read.
         let source = unsafe { Region::new(bytes.as_ptr() as usize, bytes.len()) };
         self.write(addr, &source.ok_or(Errno::FAULT)?)
     }
 
-    /// Fills `bytes` from an address.
+    /// Fills `bytes` from an address of the memory.
     fn peek(&self, addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &mut bytes[done..];
             let from = place(addr, done)?;
-            // SAFETY: a borrowed slice; the kernel checks the other process's addresses.
+            // SAFETY: the target is a borrowed slice of this length; the kernel checks the other
+            // process's addresses.
             let moved = unsafe {
                 libc::pread(self.file.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), from)
             };
@@ -109,16 +110,16 @@ impl ProcessMemory {
     }
 }
 
-/// An address as a place in the file.
+/// The offset in the file of an address plus `offset`.
 fn place(addr: u64, offset: usize) -> Result<libc::off_t, Errno> {
     let place = addr.checked_add(offset as u64).ok_or(Errno::FAULT)?;
     libc::off_t::try_from(place).map_err(|_| Errno::FAULT)
 }
 
-/// How many bytes were moved.
+/// Converts the result of a read or write.
 fn count(moved: isize) -> Result<usize, Errno> {
     match usize::try_from(moved) {
-        // That is how the file says that nobody has the address space any more.
+        // The file returns 0 when the address space is gone.
         Ok(0) => Err(Errno::SRCH),
         Ok(moved) => Ok(moved),
         Err(_) => Err(match last_error() {
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_pieces_as_there_may_be_are_read() {
+    fn maximum_number_of_pieces_is_read() {
         let (_name, memory) = own();
         let bytes: Vec<u8> = (0..16).collect();
         let pieces: Vec<Piece> = bytes.iter().map(|byte| (&raw const *byte as u64, 1)).collect();
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_name_is_refused() {
+    fn process_with_another_name_is_refused() {
         let other = Box::new(*b"a random name: 2");
         let at = other.as_ptr() as u64;
         let opened = ProcessMemory::open(rustix::process::getpid(), at, &NAME);

@@ -1,8 +1,9 @@
-//! Copying between this process's memory and another's: `process_vm_readv(2)` and its twin.
+//! Copies between this process's memory and another's, by `process_vm_readv(2)` and
+//! `process_vm_writev(2)`.
 //!
 //! # Safety
-//! The kernel checks the other process's addresses; ours come from a [`Region`], whose maker
-//! vouches for them.
+//! The kernel checks the other process's addresses. The local addresses come from a [`Region`],
+//! whose creator guarantees that they are valid.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -12,18 +13,20 @@ use crate::limits::CALL_BYTES_MAX;
 pub use crate::limits::PIECES_MAX;
 use crate::region::Region;
 
-/// Another process's memory: an address there and a length in bytes.
+/// A piece of another process's memory: address and length in bytes.
 pub type Piece = (u64, usize);
 
-/// Fills `target` from `pieces` of another process's memory, which are together as long.
+/// Fills `target` from `pieces` of another process's memory. Their total length is that of
+/// `target`.
 ///
 /// # Errors
-/// `EPERM` when the kernel forbids it (ptrace rules), `ESRCH` when the process is gone, `EFAULT`
-/// when memory is not mapped there; then part of the target may have been filled.
+/// `EPERM` if the kernel forbids it (ptrace rules), `ESRCH` if the process is gone, `EFAULT` if an
+/// address is not mapped. Part of the target may have been filled then.
 fn read_process(pid: Pid, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
     transfer(pid, pieces, target, |pid, local, remote, count| {
-        // SAFETY: `local` is one element and `remote` has `count`, both alive during the call. The
-        // local range is mapped and writable by the region's contract; the kernel checks the other.
+        // SAFETY: `local` is one element and `remote` has `count`, and both live during the call.
+        // The creator of the region guarantees that the local range is mapped and writable; the
+        // kernel checks the other one.
         unsafe { libc::process_vm_readv(pid, local, 1, remote, count, 0) }
     })
 }
@@ -31,22 +34,21 @@ fn read_process(pid: Pid, pieces: &[Piece], target: &Region) -> Result<(), Errno
 /// Fills `bytes` from an address in another process.
 ///
 /// # Errors
-/// As `read_process`.
+/// Those of `read_process`.
 pub fn peek_process(pid: Pid, addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-    // SAFETY: the region is `bytes`, which is borrowed until it has been used.
+    // SAFETY: the region is `bytes`, which stays borrowed until the last use.
     let target = unsafe { Region::new(bytes.as_mut_ptr() as usize, bytes.len()) };
     read_process(pid, &[(addr, bytes.len())], &target.ok_or(Errno::FAULT)?)
 }
 
-/// A word that tells a process from all others that may get its number: where it lies there, and
-/// what it is.
+/// A word that tells a process from others with the same number: its address there, and its value.
 pub type Proof = (u64, u64);
 
-/// Fills `target` from `pieces` of another process's memory, which are together as long, and then
-/// looks whether it is the process that has the proof.
+/// Fills `target` from `pieces` of another process's memory, whose total length is that of
+/// `target`. Checks that the process has the proof.
 ///
 /// # Errors
-/// As `read_process`; `ESRCH` also if it is another process.
+/// Those of `read_process`; `ESRCH` also if it is another process.
 pub fn read_proven(pid: Pid, pieces: &[Piece], target: &Region, proof: Proof) -> Result<(), Errno> {
     let mut done = 0;
     loop {
@@ -60,8 +62,8 @@ pub fn read_proven(pid: Pid, pieces: &[Piece], target: &Region, proof: Proof) ->
     }
 }
 
-/// The same of what one call reads: as much as fits `target`, behind the first `skip` bytes of the
-/// pieces. The proof is read by the same call, and so from the same address space.
+/// Reads what one call can: as much as fits `target`, behind the first `skip` bytes of the pieces.
+/// The same call reads the proof, and so from the same address space.
 fn read_part(
     pid: Pid,
     pieces: &[Piece],
@@ -78,8 +80,9 @@ fn read_part(
         libc::iovec { iov_base: target.addr() as *mut libc::c_void, iov_len: target.len() },
         libc::iovec { iov_base: (&raw mut found).cast(), iov_len: size_of_val(&found) },
     ];
-    // SAFETY: both lists are alive during the call; the target is mapped and writable by the
-    // region's contract, the other place is a local variable; the kernel checks the other's.
+    // SAFETY: both lists live during the call. The creator of the region guarantees that the target
+    // is mapped and writable, and the other buffer is a local variable. The kernel checks the other
+    // process's addresses.
     let moved = unsafe {
         libc::process_vm_readv(
             pid.as_raw_nonzero().get(),
@@ -98,14 +101,15 @@ fn read_part(
     }
 }
 
-/// Copies `source` to `pieces` of another process's memory, which are together as long.
+/// Copies `source` to `pieces` of another process's memory, whose total length is that of `source`.
 ///
 /// # Errors
-/// As [`read_process`].
+/// Those of [`read_process`].
 fn write_process(pid: Pid, pieces: &[Piece], source: &Region) -> Result<(), Errno> {
     transfer(pid, pieces, source, |pid, local, remote, count| {
-        // SAFETY: both lists are alive during the call; the source is mapped and readable by the
-        // region's contract and only read; the kernel checks the other process's ranges.
+        // SAFETY: both lists live during the call. The creator of the region guarantees that the
+        // source is mapped and readable, and it is only read; the kernel checks the other process's
+        // ranges.
         unsafe { libc::process_vm_writev(pid, local, 1, remote, count, 0) }
     })
 }
@@ -113,9 +117,9 @@ fn write_process(pid: Pid, pieces: &[Piece], source: &Region) -> Result<(), Errn
 /// Copies `bytes` to an address in another process.
 ///
 /// # Errors
-/// As `read_process`.
+/// Those of `read_process`.
 pub fn poke_process(pid: Pid, addr: u64, bytes: &[u8]) -> Result<(), Errno> {
-    // SAFETY: the region is `bytes`, which is borrowed until it has been used, and only read.
+    // SAFETY: the region is `bytes`, which stays borrowed until the last use, and is only read.
     let source = unsafe { Region::new(bytes.as_ptr() as usize, bytes.len()) };
     write_process(pid, &[(addr, bytes.len())], &source.ok_or(Errno::FAULT)?)
 }
@@ -146,7 +150,7 @@ pub(crate) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// `len` bytes of the pieces, behind the first `skip`; with room for a proof.
+/// The pieces of `len` bytes behind the first `skip`, in a list with room for a proof.
 fn part_of(
     pieces: &[Piece],
     mut skip: usize,

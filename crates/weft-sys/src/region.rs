@@ -1,10 +1,10 @@
-//! Memory that belongs to the program and that a peer reads and writes.
+//! Memory that belongs to the program, and that a peer reads and writes.
 //!
 //! # Safety
-//! A [`Region`] is made by an `unsafe` constructor whose caller vouches for the memory; every
-//! access after that is range-checked here. The bytes are never exposed as a Rust reference,
-//! because the program and its peers change them at will: they are copied, or changed by CPU
-//! atomics.
+//! A [`Region`] is created by an `unsafe` constructor whose caller guarantees that the memory is
+//! valid. All later accesses are range-checked here. The bytes are never exposed as a Rust
+//! reference, because the program and its peers change them at any time: they are copied, or
+//! changed by CPU atomics.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Describes `len` bytes at `addr`; `None` when the range wraps around the address space.
+    /// A region of `len` bytes at `addr`; `None` if the range wraps around the address space.
     ///
     /// # Safety
     /// The range must be mapped, readable and (if [`Region::copy_in`] or an atomic is used on it)
@@ -47,7 +47,7 @@ impl Region {
         self.len == 0
     }
 
-    /// The part of `len` bytes at `offset`; `None` when it does not lie inside.
+    /// The part of `len` bytes at `offset`; `None` if it does not lie inside.
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
         if offset.checked_add(len)? > self.len {
@@ -59,24 +59,24 @@ impl Region {
     /// Copies `src` to the start of the region.
     ///
     /// # Panics
-    /// When `src` is longer than the region: the caller has checked bounds before.
+    /// If `src` is longer than the region: the caller must have checked bounds.
     pub fn copy_in(&self, src: &[u8]) {
         assert!(src.len() <= self.len, "copy past the end of a region");
-        // SAFETY: the destination range is inside the region (asserted), which `new`'s caller keeps
-        // mapped and writable. `src` is an ordinary slice; the two may not overlap because `src` is
-        // one of our own buffers and regions hold the program's memory only.
+        // SAFETY: the destination lies inside the region (asserted), which the caller of `new`
+        // keeps mapped and writable. `src` does not overlap it, because it is a buffer of Weft's
+        // own, and regions hold only memory of the program.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.addr as *mut u8, src.len()) }
     }
 
     /// Copies the whole region to the start of `dst`.
     ///
     /// # Panics
-    /// When `dst` is shorter than the region.
+    /// If `dst` is shorter than the region.
     #[inline]
     pub fn fill(&self, dst: &mut [u8]) {
         assert!(self.len <= dst.len(), "copy past the end of a buffer");
-        // SAFETY: the source is mapped and readable by `new`'s contract; the destination has room
-        // for `len` bytes (asserted); it is one of our own buffers, and no region has those.
+        // SAFETY: the caller of `new` keeps the source mapped and readable. The destination has
+        // room for `len` bytes (asserted), and does not overlap: it is a buffer of Weft's own.
         unsafe { std::ptr::copy_nonoverlapping(self.addr as *const u8, dst.as_mut_ptr(), self.len) }
     }
 
@@ -84,17 +84,19 @@ impl Region {
     pub fn copy_out(&self, dst: &mut Vec<u8>) {
         dst.reserve(self.len);
         let old = dst.len();
-        // SAFETY: `old` is at most the capacity, so the result is inside the allocation.
+        // SAFETY: `old` is at most the capacity, so the result lies inside the allocation or one
+        // past its end.
         let end = unsafe { dst.as_mut_ptr().add(old) };
-        // SAFETY: the source is mapped and readable by `new`'s contract; the destination has room
-        // for `len` bytes after `reserve`; they are distinct allocations.
+        // SAFETY: the caller of `new` keeps the source mapped and readable. The destination has
+        // room for `len` bytes after `reserve`. They are distinct allocations.
         unsafe { std::ptr::copy_nonoverlapping(self.addr as *const u8, end, self.len) }
-        // SAFETY: the `len` bytes after `old` have just been initialised, within the capacity.
+        // SAFETY: the copy has initialised the `len` bytes after `old`, and they lie within the
+        // capacity.
         unsafe { dst.set_len(old + self.len) }
     }
 
-    /// Changes the eight bytes at the start atomically by `change` and returns what was there, in
-    /// the CPU's byte order. `None` when the region is shorter or not aligned to eight bytes.
+    /// Changes the first eight bytes atomically by `change`, and returns their old value in the
+    /// CPU's byte order. `None` if the region is shorter or not aligned to eight bytes.
     pub fn update_u64(&self, mut change: impl FnMut(u64) -> u64) -> Option<u64> {
         if self.len < 8 || !self.addr.is_multiple_of(8) {
             return None;
@@ -103,9 +105,9 @@ impl Region {
         //# Atomicity of the Read-Modify-Write (RMW) on the Responder's node by the Atomic Operation
         //# MUST be assured in the context of concurrent atomic accesses by other RDMAP Streams on
         //# the same RNIC.
-        // SAFETY: eight mapped, writable, aligned bytes (checked, and by `new`'s contract). Other
-        // accesses by the program may race; they are made by the CPU's own instructions, which is
-        // what an atomic operation of a network card races with too.
+        // SAFETY: the bytes are eight, aligned (checked), mapped and writable (by `new`'s
+        // contract). Other accesses by the program may race; they are single instructions of the
+        // CPU, with which an atomic operation of a network card races in the same way.
         let cell = unsafe { AtomicU64::from_ptr(self.addr as *mut u64) };
         cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old))).ok()
     }
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_reach_the_place() {
+    fn copies_reach_their_offset() {
         let mut bytes = [0u8; 8];
         let whole = region(&mut bytes);
         whole.part(2, 3).expect("inside").copy_in(&[1, 2, 3]);
@@ -146,7 +148,7 @@ mod tests {
     #[test]
     fn atomics_need_alignment() {
         let mut words = [5u64, 0];
-        // SAFETY: `words` outlives the region and nothing else uses it meanwhile.
+        // SAFETY: `words` outlives the region, and nothing else uses it meanwhile.
         let whole = unsafe { Region::new(words.as_mut_ptr() as usize, 16) }.expect("no wrap");
         assert_eq!(whole.update_u64(|old| old + 2), Some(5));
         assert_eq!(whole.part(1, 8).expect("inside").update_u64(|old| old), None);

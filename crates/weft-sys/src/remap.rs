@@ -1,24 +1,22 @@
-//! Making a program's memory one that peers on this host can map.
+//! Remaps a program's memory as shared, so that peers on this host can map it.
 //!
-//! Memory that a program allocated is private to its process. It can be exchanged for a shared
-//! segment with the same contents at the same addresses, if nobody writes to it meanwhile: that is
-//! certain only while the process has no thread but the calling one (and ours, which the caller
+//! Memory that a program has allocated is private to its process. It can be replaced by a shared
+//! segment with the same contents at the same addresses, if nobody writes to it meanwhile. That is
+//! certain only while the process has no thread but the calling one (and Weft's, which the caller
 //! keeps away).
 //!
-//! From then on the segment's pages are reached through a mapping of our own, never through the
-//! program's addresses: the program may unmap them, map something else there and move them
-//! elsewhere, and a registration still means the pages that were registered, as it does with
-//! hardware. What an address of the program's stands for now is for the kernel's table of mappings
-//! to say ([`views`]).
+//! From then on Weft reaches the segment's pages through its own mapping, never through the
+//! program's addresses. The program may unmap those, map something else there or move them, and a
+//! registration still means the pages that were registered, as with hardware. Which pages a
+//! program's address refers to now is looked up in the kernel's table of mappings ([`views`]).
 //!
-//! What would tell shared memory from private memory is made up for: a forked child gets a copy
-//! ([`children`]), and memory that the program gives back by `madvise` comes back empty
-//! ([`watch`]).
+//! Differences between shared and private memory are hidden: a forked child gets a copy
+//! ([`children`]), and memory that the program gives back by `madvise` reads as zeros ([`watch`]).
 //!
 //! # Safety
-//! Mappings are exchanged only where the kernel's table says that they are private, anonymous,
-//! readable and writable, and only whole pages inside the range that the caller vouches for; back
-//! only where it says that they are the segment.
+//! Mappings are replaced only where the kernel reports that they are private, anonymous, readable
+//! and writable, and only in whole pages inside the range that the caller provides. They are
+//! replaced back only where the kernel reports that they are the segment.
 #![allow(unsafe_code)]
 
 mod children;
@@ -44,10 +42,10 @@ use children::Table;
 use place::{Name, PAGE, Piece, Place, READ_WRITE, last_error, map, pieces};
 use replica::Replica;
 
-/// So near to where the stack is now memory is taken for the stack.
+/// Memory within this distance of the current stack pointer counts as the stack.
 const STACK_NEAR: usize = 1 << 20;
 
-/// Pages that were the program's own and are a shared segment now.
+/// Pages of the program that have been remapped as a shared segment.
 #[derive(Debug)]
 pub struct RemappedPages {
     pages: Arc<SharedMemory>,
@@ -56,33 +54,33 @@ pub struct RemappedPages {
     fd: OwnedFd,
 }
 
-/// A part of the program's memory that is a segment, as the kernel says.
+/// A part of the program's memory that is a segment, as the kernel reports.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The segment.
     pub segment: Arc<RemappedPages>,
-    /// Where the part begins, as the program sees it.
+    /// The start of the part at the program's addresses.
     pub addr: usize,
-    /// The same pages, in our mapping.
+    /// The same pages in Weft's mapping.
     pub own: Region,
 }
 
 impl RemappedPages {
-    /// Exchanges pages, which [`remappable`] has found, for a shared segment. Those who get its
+    /// Replaces pages that [`remappable`] has found by a shared segment. Peers that get its
     /// descriptor can write to it only if it is `writable`.
     ///
     /// # Errors
-    /// `EINVAL` when the memory is not of a kind that can be exchanged; `EBUSY` when other threads
-    /// could be writing to it; `EFBIG` when the process may not make such a file; `EPERM` and the
-    /// like without userfaultfd; what `memfd_create(2)` and `mmap(2)` report.
+    /// `EINVAL` if the memory cannot be replaced; `EBUSY` if other threads could be writing to it;
+    /// `EFBIG` if the process may not create such a file; `EPERM` and similar errors without
+    /// userfaultfd; errors of `memfd_create(2)` and `mmap(2)`.
     pub fn remap(pages: &Range<usize>, writable: bool) -> Result<Arc<Self>, Errno> {
         let watch = watch::start()?;
         if !is_alone()? {
             return Err(Errno::BUSY);
         }
-        let is_heap = match plainness(pages)? {
-            Plainness::Plain { is_heap } => is_heap,
-            Plainness::Other => return Err(Errno::INVAL),
+        let is_heap = match memory_kind(pages)? {
+            MemoryKind::Plain { is_heap } => is_heap,
+            MemoryKind::Other => return Err(Errno::INVAL),
         };
         if is_heap {
             keep_heap();
@@ -114,23 +112,25 @@ impl RemappedPages {
 
     fn exchange(&self, pages: &Range<usize>) -> Result<(), Errno> {
         let present = present_pages(pages);
-        // No handler of the program's may write between the copy and the exchange, and no fork may
-        // fall between the exchange and the entry in the table.
-        let _undisturbed = Undisturbed::new();
+        // No signal handler of the program may write between the copy and the replacement, and no
+        // fork may happen between the replacement and the entry in the table.
+        let _signals = SignalsBlocked::new();
         let mut table = Table::lock();
         table.make_room();
         for (page, _) in present.iter().enumerate().filter(|(_, present)| **present) {
             let at = page * PAGE;
             let from = (pages.start + at) as *const u8;
             let to = self.pages.range(at, PAGE);
-            // SAFETY: both pages are mapped (`remap` has checked the first) and do not overlap.
+            // SAFETY: both pages are mapped (`remap` has checked the first, and `range` the
+            // second), and they do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE) };
         }
         let place = Place { at: Some(pages.start), len: pages.len(), rights: READ_WRITE };
-        // SAFETY: replaces private anonymous pages of the caller's by ones with the same contents
-        // and rights; nobody accesses them meanwhile (one thread, no signals).
+        // SAFETY: this replaces private anonymous pages of the program by pages with the same
+        // contents and rights. Nobody accesses them meanwhile: there is one thread, and signals are
+        // blocked.
         unsafe { map(&place, libc::MAP_SHARED, self.fd.as_raw_fd(), 0)? };
-        table.enter(children::Entry {
+        table.insert(children::Entry {
             inode: self.inode,
             fd: self.fd.as_raw_fd(),
             pages: Arc::downgrade(&self.pages),
@@ -140,37 +140,37 @@ impl RemappedPages {
 
     /// The length in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // Never empty.
+    #[allow(clippy::len_without_is_empty)] // A segment is never empty.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Whether those who get the descriptor can write.
+    /// Whether peers that get the descriptor can write.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// The segment, which goes on behind its pages, empty.
+    /// The segment's descriptor. The file continues, empty, behind the pages.
     #[must_use]
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Whether these are all of its pages.
+    /// Whether a region is all of the segment's pages.
     #[must_use]
     pub fn is_whole(&self, own: &Region) -> bool {
         own.addr() == self.pages.addr() && own.len() == self.pages.len()
     }
 
-    /// Gives the program private memory again, wherever it has the pages now.
+    /// Gives the program private memory again, wherever it has mapped the pages by now.
     ///
     /// # Errors
-    /// `EBUSY` while there are other threads, which could be writing to it, or pages of it that
-    /// are `used` by their addresses; what `mmap(2)` and `pread(2)` report. Then some of it may
-    /// still be shared.
+    /// `EBUSY` if other threads could be writing to the pages, or pages of it are `used` by their
+    /// addresses; errors of `mmap(2)` and `pread(2)`. In these cases some of it may still be
+    /// shared.
     pub fn restore(&self, used: impl Fn(&Range<usize>) -> bool) -> Result<(), Errno> {
-        let _undisturbed = Undisturbed::new();
+        let _signals = SignalsBlocked::new();
         let mut table = Table::lock();
         let own = self.pages.addr();
         let pieces = pieces(|entry| entry.inode == self.inode && entry.range.start != own)?;
@@ -178,7 +178,7 @@ impl RemappedPages {
             if !pieces.is_empty() {
                 return Err(Errno::BUSY);
             }
-            // One that another thread moves at this moment may have been overlooked.
+            // A mapping that another thread moves at this moment may have been overlooked.
             table.may_have_orphans();
         }
         if pieces.iter().any(|piece| used(&piece.range)) {
@@ -186,8 +186,9 @@ impl RemappedPages {
         }
         for piece in &pieces {
             let replica = Replica::of(piece, Some(self.fd.as_raw_fd()))?;
-            // SAFETY: puts the same bytes in the place of the segment's, where it was a moment ago;
-            // nobody accesses them or changes mappings meanwhile (one thread, no signals).
+            // SAFETY: this replaces pages of the segment, which the kernel has just reported there,
+            // by a copy of them. Nobody accesses them or changes mappings meanwhile: there is one
+            // thread, and signals are blocked.
             unsafe { replica.put()? };
         }
         Ok(())
@@ -196,26 +197,26 @@ impl RemappedPages {
 
 impl Drop for RemappedPages {
     fn drop(&mut self) {
-        Table::lock().strike(self.inode);
+        Table::lock().remove(self.inode);
     }
 }
 
-/// The whole pages inside a region, if all of that is memory which can be exchanged.
+/// The whole pages inside a region, if all of them can be remapped.
 #[must_use]
 pub fn remappable(region: &Region) -> Option<Range<usize>> {
     let start = region.addr().checked_next_multiple_of(PAGE)?;
     let end = (region.addr() + region.len()) / PAGE * PAGE;
-    // The stack that this runs on changes between the copy and the exchange.
+    // The stack that this function runs on changes between the copy and the replacement.
     let here = (&raw const start).addr();
     if start >= end || (start.saturating_sub(STACK_NEAR)..end + STACK_NEAR).contains(&here) {
         return None;
     }
-    let plainness = plainness(&(start..end)).ok()?;
-    matches!(plainness, Plainness::Plain { .. }).then_some(start..end)
+    let memory_kind = memory_kind(&(start..end)).ok()?;
+    matches!(memory_kind, MemoryKind::Plain { .. }).then_some(start..end)
 }
 
-/// The parts of a region that are segments among `segments` now, in order. What lies between them
-/// is something else, or nobody knows what.
+/// The parts of a region that are now segments among `segments`, in order. The memory between them
+/// is something else, or unknown.
 #[must_use]
 pub fn views(segments: &[Arc<RemappedPages>], region: &Region) -> Vec<View> {
     let range = region.addr()..region.addr() + region.len();
@@ -250,54 +251,54 @@ fn view_of(
     let start = entry.range.start.max(range.start);
     let len = entry.range.end.min(range.end) - start;
     let offset = usize::try_from(entry.offset).ok()? + (start - entry.range.start);
-    // SAFETY: a view of the segment, which `RemappedPages` keeps mapped; who has a `View` has that,
-    // too.
+    // SAFETY: this is a mapping of the segment, which lives as long as `RemappedPages`, and a
+    // `View` keeps that alive.
     let whole = unsafe { Region::new(segment.pages.addr(), segment.pages.len()) }?;
-    // What the program has let grow is not all there.
+    // Memory that the program has let grow is not in Weft's mapping.
     let len = len.min(whole.len().checked_sub(offset)?);
     let own = whole.part(offset, len).filter(|own| !own.is_empty())?;
     Some(View { segment: Arc::clone(segment), addr: start, own })
 }
 
-/// Two views as one, if the second goes on where the first ends, for the program and for us.
+/// Joins two views, if the second continues the first both in the program and in Weft's mapping.
 fn join(first: &View, second: &View) -> Option<Region> {
     let len = first.own.len();
     let goes_on = Arc::ptr_eq(&first.segment, &second.segment)
         && first.addr + len == second.addr
         && first.own.addr() + len == second.own.addr();
-    // SAFETY: both are parts of one mapping, the second right behind the first.
+    // SAFETY: both are parts of one mapping, and the second starts where the first ends.
     goes_on.then(|| unsafe { Region::new(first.own.addr(), len + second.own.len()) }).flatten()
 }
 
-/// Our mapping of a segment, if a descriptor is of one that this process has made: a process may
-/// well talk to itself.
+/// Weft's mapping of a segment that this process has made, found by a descriptor: a process may be
+/// its own peer.
 #[must_use]
 pub fn own_pages(fd: BorrowedFd<'_>) -> Option<Arc<SharedMemory>> {
     let inode = fstat(fd).ok()?.st_ino;
     Table::lock().pages_of(inode)
 }
 
-/// Whether no other thread of the program's can be writing to its memory.
+/// Whether no other thread of the program can be writing to its memory.
 ///
 /// # Errors
-/// `EACCES` when the kernel does not say.
+/// `EACCES` if the kernel does not tell.
 pub fn is_alone() -> Result<bool, Errno> {
     let tasks = fs::read_dir("/proc/self/task").map_err(|_| Errno::ACCESS)?;
     Ok(tasks.count() == 1 + quiet_threads())
 }
 
-/// What memory is.
-enum Plainness {
-    /// Private and anonymous, readable and writable, without a gap, and neither stack nor anything
-    /// else that has a name.
+/// The kind of a range of memory.
+enum MemoryKind {
+    /// Private and anonymous, readable and writable, without gaps. Not the stack or another named
+    /// mapping.
     Plain {
-        /// Whether a part of it is the heap that `brk` makes.
+        /// Whether a part of it is the `brk` heap.
         is_heap: bool,
     },
     Other,
 }
 
-fn plainness(pages: &Range<usize>) -> Result<Plainness, Errno> {
+fn memory_kind(pages: &Range<usize>) -> Result<MemoryKind, Errno> {
     let (mut covered, mut is_heap) = (pages.start, false);
     maps::visit(pages, &mut |entry| {
         let anonymous = entry.inode == 0 && !entry.is_shared && entry.has_usual_pages;
@@ -309,20 +310,20 @@ fn plainness(pages: &Range<usize>) -> Result<Plainness, Errno> {
         covered = entry.range.end;
         ControlFlow::Continue(())
     })?;
-    Ok(if covered >= pages.end { Plainness::Plain { is_heap } } else { Plainness::Other })
+    Ok(if covered >= pages.end { MemoryKind::Plain { is_heap } } else { MemoryKind::Other })
 }
 
-/// From now on `free` does not give the end of the heap back: some libraries hide that from those
-/// who watch memory to know when their cached registrations end.
+/// Makes `free` keep the end of the heap from now on. Some libraries hide that from code which
+/// watches memory to invalidate cached registrations.
 fn keep_heap() {
     static KEPT: Once = Once::new();
     KEPT.call_once(|| {
-        // SAFETY: two numbers. It has no other effect than to keep memory.
+        // SAFETY: the call takes two numbers. Its only effect is that memory is kept.
         unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, -1) };
     });
 }
 
-/// Which pages hold something, in memory or swapped out; all of them if the kernel does not tell.
+/// Which pages have contents, in memory or swapped out; all of them if the kernel does not tell.
 fn present_pages(pages: &Range<usize>) -> Vec<bool> {
     use std::os::unix::fs::FileExt;
     const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
@@ -337,25 +338,26 @@ fn present_pages(pages: &Range<usize>) -> Vec<bool> {
     words.chunks_exact(8).map(|chunk| word(chunk) & PRESENT_OR_SWAPPED != 0).collect()
 }
 
-/// Holds the calling thread's signals off.
-struct Undisturbed(libc::sigset_t);
+/// Blocks the calling thread's signals until it is dropped.
+struct SignalsBlocked(libc::sigset_t);
 
-impl Undisturbed {
+impl SignalsBlocked {
     fn new() -> Self {
-        // SAFETY: a signal set is plain data, for which zero is a value.
+        // SAFETY: a signal set consists of integers, for which zero is a valid value.
         let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
         let mut before = all;
-        // SAFETY: `all` is a valid place for a signal set.
+        // SAFETY: `all` is a signal set that lives during the call.
         unsafe { libc::sigfillset(&raw mut all) };
-        // SAFETY: both are valid signal sets; the mask is the calling thread's only.
+        // SAFETY: both are signal sets that live during the call. Only the calling thread's mask
+        // changes.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
         Self(before)
     }
 }
 
-impl Drop for Undisturbed {
+impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        // SAFETY: the mask that `new` found.
+        // SAFETY: the mask is the one that `new` has saved.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
         };

@@ -1,29 +1,28 @@
 //! A ring of slots in shared memory, with one process that fills them and one that empties them.
 //!
-//! A slot is 128 bytes: two cache lines, which the CPU fetches together. Its first word says which
-//! lap of the ring filled it, so that the consumer finds a message by looking at the line that
-//! holds it and the producer publishes it by one store: a small message costs one transfer of one
-//! line. The consumer tells of emptied slots by a count in a line of its own, which the producer
+//! A slot is 128 bytes: two cache lines, which the CPU fetches together. Its first word contains
+//! the lap of the ring that filled it. So the consumer finds a message by reading the line that
+//! holds it, and the producer publishes it by one store: a small message costs one transfer of one
+//! line. The consumer publishes a count of emptied slots in a line of its own, which the producer
 //! reads only when the ring seems full.
 //!
-//! Either side takes nothing that the other wrote for granted: a lap that is not the expected one
-//! is no message, and a count that cannot be is reported. Bodies are copied out before they are
-//! looked at.
+//! Neither side trusts what the other has written: an unexpected lap is not a message, and an
+//! impossible count is an error. Bodies are copied out before they are inspected.
 
 use crate::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a slot.
+/// Length of a slot in bytes.
 pub const SLOT_LEN: usize = 128;
-/// Bytes of a slot that carry a message.
+/// Number of bytes of a slot that carry a message.
 pub const SLOT_BODY_LEN: usize = SLOT_LEN - TAG_LEN;
-/// Room for the message of a slot, which may be shorter.
+/// A buffer for the message of a slot, which may be shorter.
 pub type SlotBody = [u8; SLOT_BODY_LEN];
 
-/// How many slots ahead a producer fetches the lines that it will write.
+/// How many slots ahead a producer prefetches the lines that it will write.
 const AHEAD: u32 = 8;
 
 const TAG_LEN: usize = size_of::<u64>();
-/// Bytes of a message that share a line with the tag.
+/// Number of bytes of a message that share a line with the tag.
 #[cfg(not(loom))]
 const FIRST_LINE_LEN: usize = SLOT_LEN / 2 - TAG_LEN;
 
@@ -39,45 +38,46 @@ pub trait Slots {
     fn read(&self, slot: u32, len: usize, body: &mut SlotBody);
     /// Copies at least `len` bytes of `body` to the start of a slot's body.
     fn write(&self, slot: u32, len: usize, body: &SlotBody);
-    /// A slot will soon be filled: its lines may be fetched from the other core meanwhile.
+    /// Tells that a slot will soon be filled, so that its lines can be prefetched from the other
+    /// core.
     fn prepare(&self, _slot: u32) {}
-    /// How many slots the consumer has emptied since the beginning, with acquire ordering.
+    /// Number of slots that the consumer has emptied since the start, with acquire ordering.
     fn emptied(&self) -> u32;
-    /// Says so, with release ordering.
+    /// Publishes that number, with release ordering.
     fn set_emptied(&self, count: u32);
 }
 
-/// The other side has broken the ring's rules.
+/// The other side has violated the ring's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// The tag of the slot at a position: never that of an earlier lap, nor that of fresh memory.
+/// The tag of the slot at a position. It differs from that of earlier laps, and from fresh memory.
 fn tag(position: u32, info: u32) -> u64 {
     u64::from(position.wrapping_add(1)) << 32 | u64::from(info)
 }
 
-/// The filling end. There must be only one.
+/// The end that fills slots. There must be only one.
 #[derive(Debug)]
 pub struct Producer<S> {
     slots: S,
-    /// Slots filled since the beginning.
+    /// Number of slots filled since the start.
     filled: u32,
-    /// Slots emptied, as far as we know.
+    /// Number of slots known to have been emptied.
     emptied: u32,
 }
 
 impl<S: Slots> Producer<S> {
-    /// The filling end of a fresh ring.
+    /// The producer of a fresh ring.
     pub fn new(slots: S) -> Self {
         debug_assert!(slots.count().is_power_of_two());
         Self { slots, filled: 0, emptied: 0 }
     }
 
-    /// How many slots can be filled now; looks at the consumer's count only if fewer than `wanted`
-    /// are known to be free.
+    /// Number of slots that can be filled now. Reads the consumer's count only if fewer than
+    /// `wanted` are known to be free.
     ///
     /// # Errors
-    /// [`Broken`] when that count is impossible.
+    /// [`Broken`] if the consumer's count is impossible.
     #[inline]
     pub fn room(&mut self, wanted: u32) -> Result<u32, Broken> {
         let free = self.slots.count() - self.filled.wrapping_sub(self.emptied);
@@ -93,18 +93,18 @@ impl<S: Slots> Producer<S> {
         Ok(self.slots.count() - self.filled.wrapping_sub(emptied))
     }
 
-    /// How many slots have been filled since the beginning.
+    /// Number of slots filled since the start.
     pub fn filled(&self) -> u32 {
         self.filled
     }
 
-    /// How many of them are known to have been emptied.
+    /// Number of slots known to have been emptied.
     pub fn emptied(&self) -> u32 {
         self.emptied
     }
 
-    /// Fills the next slot with at least `len` bytes of `body`, and publishes it. There must be
-    /// room.
+    /// Fills the next slot with at least `len` bytes of `body`, and publishes it. There must be a
+    /// free slot.
     #[inline]
     pub fn push(&mut self, info: u32, len: usize, body: &SlotBody) {
         debug_assert!(self.filled.wrapping_sub(self.emptied) < self.slots.count());
@@ -116,16 +116,17 @@ impl<S: Slots> Producer<S> {
     }
 }
 
-/// The emptying end. Any thread may [`Consumer::peek`]; only one at a time may do the rest.
+/// The end that empties slots. Any thread may call [`Consumer::peek`]; only one at a time may call
+/// the other methods.
 #[derive(Debug)]
 pub struct Consumer<S> {
     slots: S,
-    /// Slots emptied since the beginning.
+    /// Number of slots emptied since the start.
     emptied: AtomicU32,
 }
 
 impl<S: Slots> Consumer<S> {
-    /// The emptying end of a fresh ring.
+    /// The consumer of a fresh ring.
     pub fn new(slots: S) -> Self {
         Self { slots, emptied: AtomicU32::new(0) }
     }
@@ -148,21 +149,21 @@ impl<S: Slots> Consumer<S> {
         self.slots.read(slot, len, body);
     }
 
-    /// Goes on to the message behind it.
+    /// Advances to the next message.
     #[inline]
     pub fn advance(&self) {
         let emptied = self.emptied.load(Ordering::Relaxed);
         self.emptied.store(emptied.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Tells the producer which slots are empty.
+    /// Publishes the emptied slots to the producer.
     #[inline]
     pub fn release(&self) {
         self.slots.set_emptied(self.emptied.load(Ordering::Relaxed));
     }
 }
 
-/// A ring in a segment.
+/// A ring in a shared segment.
 #[cfg(not(loom))]
 #[derive(Clone, Debug)]
 pub struct SharedSlots {
@@ -174,10 +175,11 @@ pub struct SharedSlots {
 
 #[cfg(not(loom))]
 impl SharedSlots {
-    /// The ring of `count` slots at `slots_at`, whose consumer counts at `emptied_at`.
+    /// The ring of `count` slots at offset `slots_at`, whose consumer counts at offset
+    /// `emptied_at`.
     ///
     /// # Panics
-    /// When they do not lie inside the segment, or `count` is not a power of two.
+    /// If they do not lie inside the segment, or `count` is not a power of two.
     #[must_use]
     pub fn new(
         memory: std::sync::Arc<crate::SharedMemory>,
@@ -212,7 +214,7 @@ impl Slots for SharedSlots {
         self.memory.word64(self.at(slot)).store(tag, Ordering::Release);
     }
 
-    // Whole lines: the compiler copies a known number of bytes by a few instructions.
+    // Copy whole lines: the compiler copies a constant number of bytes by a few instructions.
 
     #[inline]
     fn read(&self, slot: u32, len: usize, body: &mut SlotBody) {
@@ -278,9 +280,9 @@ mod tests {
         Some(body[..len].to_vec())
     }
 
-    /// Random pushes and pops against a queue of the standard library's.
+    /// Random pushes and pops, compared with a queue of the standard library.
     #[test]
-    fn is_a_queue() {
+    fn ring_behaves_like_a_queue() {
         let (mut producer, consumer, _memory) = ring();
         let mut model = VecDeque::new();
         let mut state = 1u32;
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_pass_everything_on() {
+    fn messages_pass_between_threads_in_order() {
         const MESSAGES: u64 = 200_000;
         let (mut producer, consumer, _memory) = ring();
         let filler = std::thread::spawn(move || {
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_count_is_noticed() {
+    fn impossible_count_is_an_error() {
         let (mut producer, _consumer, memory) = ring();
         for _ in 0..COUNT {
             producer.push(0, 0, &[0; SLOT_BODY_LEN]);
@@ -353,12 +355,12 @@ mod tests {
     }
 }
 
-/// Every order in which the two ends can meet: `make test` runs it with `--cfg loom`.
+/// Model checks of all interleavings of the two ends: `make test` runs them with `--cfg loom`.
 #[cfg(all(test, loom))]
-#[allow(unsafe_code)] // loom's cells, which report every access that is not ordered.
+#[allow(unsafe_code)] // loom's cells report every access that is not ordered.
 mod models {
     use super::*;
-    use crate::presence::{is_asleep, rise, settle_down};
+    use crate::presence::{begin_sleep, end_sleep, is_asleep};
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU64;
@@ -383,11 +385,11 @@ mod models {
             self.0.slots[slot as usize].0.store(tag, Ordering::Release);
         }
         fn read(&self, slot: u32, _: usize, body: &mut SlotBody) {
-            // SAFETY: loom reports a write that is not ordered with this.
+            // SAFETY: loom reports a write that is not ordered with this access.
             body[0] = self.0.slots[slot as usize].1.with(|byte| unsafe { *byte });
         }
         fn write(&self, slot: u32, _: usize, body: &SlotBody) {
-            // SAFETY: loom reports an access that is not ordered with this.
+            // SAFETY: loom reports an access that is not ordered with this write.
             self.0.slots[slot as usize].1.with_mut(|byte| unsafe { *byte = body[0] });
         }
         fn emptied(&self) -> u32 {
@@ -423,7 +425,7 @@ mod models {
 
     /// No slot is read before it is filled, nor filled again before it has been read.
     #[test]
-    fn slots_are_handed_over_whole() {
+    fn slots_are_read_after_they_are_filled_and_before_they_are_reused() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
@@ -444,7 +446,7 @@ mod models {
 
     /// A consumer that goes to sleep either sees the message or is seen asleep.
     #[test]
-    fn no_message_is_slept_through() {
+    fn no_message_is_missed_by_a_sleeper() {
         loom::model(|| {
             let (mut producer, consumer) = ring();
             let sleepers = Arc::new(AtomicU32::new(0));
@@ -453,10 +455,10 @@ mod models {
                 push(&mut producer, 1);
                 is_asleep(&seen)
             });
-            settle_down(&sleepers);
+            begin_sleep(&sleepers);
             let found = pop(&consumer).is_some();
             if found {
-                rise(&sleepers);
+                end_sleep(&sleepers);
             }
             let woken = filler.join().expect("no panic");
             assert!(found || woken);

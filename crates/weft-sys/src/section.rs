@@ -1,13 +1,13 @@
-//! Sections that no handler of the program's interrupts, without a system call.
+//! Critical sections that no signal handler of the program interrupts, without system calls.
 //!
-//! Blocking signals costs two system calls a section, too much for a lock that each message takes.
-//! So a section only counts, in a word of its thread, and a handler that comes in the middle is
-//! deferred: the handler in front of the program's own asks [`defer`], which notes the
+//! Blocking signals costs two system calls for each section, too much for a lock that each message
+//! takes. So a section only increments a counter of its thread, and a handler that comes in the
+//! middle is deferred: the wrapper around the program's handler calls [`defer`], which records the
 //! signal and returns with all signals blocked. The end of the section sends the signal again.
 //!
 //! # Safety
-//! A thread's state is touched by that thread alone, and by handlers that interrupt it, which
-//! return before it goes on. Signal sets are plain data, of which the kernel knows the first word.
+//! Only a thread itself accesses its state, and handlers that interrupt it, which return before it
+//! continues. Signal sets consist of integers; the first word is the kernel's set.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -22,25 +22,25 @@ use crate::by_hand::system_call;
 use crate::lock::{Lock, LockGuard};
 use crate::signal_lock::{ALL_BUT_FAULTS, Mask, set_mask};
 
-/// What a thread knows of its sections.
+/// A thread's state of its sections.
 struct Thread {
     depth: Cell<u32>,
     deferred: Cell<Option<Deferred>>,
-    /// Whether there is one.
+    /// Whether `deferred` has a signal.
     is_deferred: Cell<bool>,
-    /// Handlers that the thread has run, and those of them that do not have calls made again.
+    /// Number of handlers that the thread has run, and of those without `SA_RESTART`.
     handled: Cell<u64>,
     ending: Cell<u64>,
 }
 
-/// A signal whose handler has been put off.
+/// A signal whose handler has been deferred.
 #[derive(Clone, Copy)]
 struct Deferred {
     signal: c_int,
     info: Option<siginfo_t>,
-    /// Which signals were blocked before it came.
+    /// The signals that were blocked before it came.
     mask: Mask,
-    /// Whose signal it is: a child has a copy of the thread's state.
+    /// The process that got the signal: a child has a copy of the thread's state.
     process: libc::c_long,
 }
 
@@ -57,11 +57,11 @@ thread_local! {
 }
 
 /// Until this is dropped, no handler that asks [`defer`] runs on the calling thread. Sections may
-/// lie within each other.
+/// be nested.
 #[derive(Debug)]
 pub struct Section {
     thread: *const Thread,
-    /// It is the calling thread's.
+    /// Makes the section stay on its thread.
     _own: PhantomData<*const ()>,
 }
 
@@ -71,7 +71,7 @@ impl Section {
     #[inline]
     pub fn begin() -> Self {
         let thread = THREAD.with(std::ptr::from_ref);
-        // SAFETY: the calling thread's own state, which is there until the thread has ended.
+        // SAFETY: this is the calling thread's own state, which exists until the thread has ended.
         let depth = unsafe { &(*thread).depth };
         depth.set(depth.get() + 1);
         compiler_fence(Ordering::SeqCst);
@@ -82,8 +82,8 @@ impl Section {
 impl Drop for Section {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the calling thread's own state, which is there until the thread has ended; a
-        // section ends on the thread that has begun it.
+        // SAFETY: this is the state of the calling thread, because a section cannot move to another
+        // one, and it exists until the thread has ended.
         let thread = unsafe { &*self.thread };
         compiler_fence(Ordering::SeqCst);
         let depth = thread.depth.get() - 1;
@@ -96,27 +96,27 @@ impl Drop for Section {
 }
 
 impl Thread {
-    /// The section is over: the signal comes again, this time to its handler.
+    /// Sends the deferred signal again, after the end of the section; this time its handler runs.
     #[cold]
     fn deliver(&self) {
         self.is_deferred.set(false);
         let Some(deferred) = self.deferred.take() else { return };
-        // SAFETY: the address of this thread's `errno`.
+        // SAFETY: the function has no arguments and returns the address of this thread's `errno`.
         let errno = unsafe { libc::__errno_location() };
-        // SAFETY: it is this thread's own.
+        // SAFETY: the pointer is this thread's `errno`, which no other thread accesses.
         let before = unsafe { *errno };
-        // A child that was born in the section has no part in a signal to its parent.
+        // A child that was born in the section must not get its parent's signal.
         if deferred.process == call(libc::SYS_getpid, [0; 6]) {
             deferred.send();
         }
         set_mask(deferred.mask);
-        // SAFETY: it is this thread's own.
+        // SAFETY: the pointer is this thread's `errno`, which no other thread accesses.
         unsafe { *errno = before };
     }
 }
 
 impl Deferred {
-    /// Sends it to the calling thread, which has it blocked.
+    /// Sends the signal to the calling thread, which has it blocked.
     fn send(&self) {
         let thread = call(libc::SYS_gettid, [0; 6]);
         let numbers = [self.process as usize, thread as usize, self.signal as usize];
@@ -129,47 +129,51 @@ impl Deferred {
     }
 }
 
-/// A system call about the process's own signals.
+/// Makes a system call about the process's own signals.
 fn call(number: libc::c_long, arguments: [usize; 6]) -> libc::c_long {
-    // SAFETY: numbers, and a description of a signal that lives for as long as the call.
+    // SAFETY: the arguments are numbers, and the address of a signal's description that lives
+    // during the call.
     unsafe { system_call(number, arguments) }
 }
 
-/// Whether signals may be deferred: in a process that has given up system calls they may not.
+/// Whether signals may be deferred. They may not in a process with a seccomp filter.
 static DEFERS: AtomicBool = AtomicBool::new(true);
 
-/// From here on no signal is deferred: the process may not be allowed what that takes.
+/// Stops deferring signals: a seccomp filter may forbid the system calls that it needs.
 pub fn never_defer() {
     DEFERS.store(false, Ordering::Relaxed);
 }
 
-/// Called first by what stands in front of a handler: whether the thread is in a section. If so the
-/// caller returns at once, and is called again when the section is over.
+/// Whether the thread is in a section. A handler's wrapper calls this first; if it returns `true`
+/// the wrapper returns at once, and is called again after the section.
 ///
 /// # Safety
-/// The arguments are those of a handler of a signal, and of no fault; `info` is `None` if it has
-/// been set without `SA_SIGINFO`.
+/// The arguments are those of a signal handler, and the signal is not a fault. `info` is `None` if
+/// the handler was set without `SA_SIGINFO`.
 pub unsafe fn defer(signal: c_int, info: Option<&siginfo_t>, context: *mut ucontext_t) -> bool {
     THREAD.with(|thread| {
         if thread.depth.get() == 0 || !DEFERS.load(Ordering::Relaxed) {
             return false;
         }
-        // SAFETY: the caller's promise. The kernel's set is the first word of the C library's.
+        // SAFETY: the caller guarantees that `context` is that of the handler. The kernel's set is
+        // the first word of the C library's.
         let mask = unsafe { &raw mut (*context).uc_sigmask }.cast::<Mask>();
         let process = call(libc::SYS_getpid, [0; 6]);
-        // SAFETY: the caller's promise. The kernel's set is the first word of the C library's.
+        // SAFETY: `mask` points into the handler's context, which the caller guarantees to be
+        // valid.
         let before = unsafe { mask.read() };
         thread.deferred.set(Some(Deferred { signal, info: info.copied(), mask: before, process }));
         thread.is_deferred.set(true);
-        // The kernel takes it when the caller returns.
-        // SAFETY: the caller's promise. The kernel's set is the first word of the C library's.
+        // The kernel restores this mask when the handler returns.
+        // SAFETY: `mask` points into the handler's context, which the caller guarantees to be
+        // valid, and which the handler may change.
         unsafe { mask.write(ALL_BUT_FAULTS) };
         true
     })
 }
 
-/// The calling thread is about to run a handler of the program's, upon which the kernel makes
-/// interrupted calls again (`SA_RESTART`) or not.
+/// Counts a handler of the program that the calling thread is about to run. `restarts` says whether
+/// the kernel restarts interrupted calls after it (`SA_RESTART`).
 pub fn note_handled(restarts: bool) {
     THREAD.with(|thread| {
         thread.handled.set(thread.handled.get() + 1);
@@ -177,7 +181,7 @@ pub fn note_handled(restarts: bool) {
     });
 }
 
-/// The handlers that the calling thread had run at some time.
+/// The number of handlers that the calling thread had run at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Handled {
     all: u64,
@@ -185,21 +189,21 @@ pub struct Handled {
 }
 
 impl Handled {
-    /// Up to now.
+    /// The handlers run up to now.
     #[must_use]
     #[inline]
     pub fn up_to_now() -> Self {
         THREAD.with(|thread| Self { all: thread.handled.get(), ending: thread.ending.get() })
     }
 
-    /// Whether one of those that it has run since does not have calls made again.
+    /// Whether the thread has since run a handler without `SA_RESTART`.
     #[must_use]
     #[inline]
     pub fn ends_calls_now(self) -> bool {
         Self::up_to_now().ending != self.ending
     }
 
-    /// Whether the thread has run one since: a call that began then has been interrupted.
+    /// Whether the thread has since run a handler, which has interrupted a call that began then.
     #[must_use]
     #[inline]
     pub fn is_more_now(self) -> bool {
@@ -207,13 +211,13 @@ impl Handled {
     }
 }
 
-/// A [`Lock`] that is held within a [`Section`]: what a handler calls never finds it taken by the
-/// thread that the handler has interrupted.
+/// A [`Lock`] that is held within a [`Section`]: a handler never finds it taken by the thread that
+/// the handler has interrupted.
 #[derive(Debug)]
 pub struct SectionLock<T, const KEEPS_NOTES: bool = false>(Lock<T, KEEPS_NOTES>);
 
 /// Exclusive access to the value of a [`SectionLock`], until dropped. The lock is freed before the
-/// section ends: fields are dropped in this order.
+/// section ends, because fields are dropped in order.
 #[derive(Debug)]
 pub struct SectionGuard<'a, T, const KEEPS_NOTES: bool = false> {
     guard: LockGuard<'a, T, KEEPS_NOTES>,
@@ -221,68 +225,68 @@ pub struct SectionGuard<'a, T, const KEEPS_NOTES: bool = false> {
 }
 
 impl<T, const KEEPS_NOTES: bool> SectionLock<T, KEEPS_NOTES> {
-    /// A free lock around `value`.
+    /// Creates a free lock around `value`.
     pub const fn new(value: T) -> Self {
         Self(Lock::new(value))
     }
 
-    /// Takes the lock, waiting while another thread holds it.
+    /// Takes the lock. Waits while another thread holds it.
     pub fn lock(&self) -> SectionGuard<'_, T, KEEPS_NOTES> {
         let section = Section::begin();
         SectionGuard { guard: self.0.lock(), _section: section }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if no thread holds it.
     pub fn try_lock(&self) -> Option<SectionGuard<'_, T, KEEPS_NOTES>> {
         let section = Section::begin();
         Some(SectionGuard { guard: self.0.try_lock()?, _section: section })
     }
 
-    /// Takes the lock over a fork, as [`Lock::freeze`] does.
+    /// Takes the lock across a fork, like [`Lock::freeze`].
     pub fn freeze(&self) {
         std::mem::forget(self.lock());
     }
 
-    /// Frees what [`SectionLock::freeze`] took.
+    /// Frees a lock that [`SectionLock::freeze`] took.
     ///
     /// # Safety
-    /// As for [`Lock::thaw`].
+    /// Those of [`Lock::thaw`].
     pub unsafe fn thaw(&self) {
         let section = Section { thread: THREAD.with(std::ptr::from_ref), _own: PhantomData };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller fulfils the conditions of `Lock::thaw`.
         unsafe { self.0.thaw() };
-        drop(section); // The one that `freeze` has begun.
+        drop(section); // The section that `freeze` has begun.
     }
 
     /// The value of a frozen lock.
     ///
     /// # Safety
-    /// As for [`Lock::peek`].
+    /// Those of [`Lock::peek`].
     pub unsafe fn peek(&self) -> &T {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller fulfils the conditions of `Lock::peek`.
         unsafe { self.0.peek() }
     }
 }
 
-/// A value that is made once, within a [`Section`]: a handler never finds that the thread which it
-/// has interrupted is just making it.
+/// A value that is initialised once, within a [`Section`]: a handler never interrupts the
+/// initialisation by its own thread.
 #[derive(Debug)]
 pub struct SectionOnce<T>(OnceLock<T>);
 
 impl<T> SectionOnce<T> {
-    /// A value that has not been made.
+    /// An uninitialised value.
     #[must_use]
     pub const fn new() -> Self {
         Self(OnceLock::new())
     }
 
-    /// The value, if it has been made.
+    /// The value, if it has been initialised.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.0.get()
     }
 
-    /// The value, which is made now if it has not been.
+    /// The value, which is initialised now if it has not been yet.
     #[inline]
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(made) = self.0.get() {
@@ -292,7 +296,7 @@ impl<T> SectionOnce<T> {
         self.0.get_or_init(make)
     }
 
-    /// Makes it this value.
+    /// Initialises the value.
     ///
     /// # Errors
     /// The value, if there is one already.
@@ -301,7 +305,7 @@ impl<T> SectionOnce<T> {
         self.0.set(value)
     }
 
-    /// The value, of which there is none any more.
+    /// Takes the value out.
     pub fn take(&mut self) -> Option<T> {
         self.0.take()
     }
@@ -336,14 +340,14 @@ mod tests {
     static VALUE: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn count(signal: c_int, info: *mut siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: set with `SA_SIGINFO`.
+        // SAFETY: the handler is set with `SA_SIGINFO`, so `info` is valid.
         let info = unsafe { &*info };
-        // SAFETY: the arguments of a handler.
+        // SAFETY: the arguments are those of the handler.
         if unsafe { defer(signal, Some(info), context.cast()) } {
             return;
         }
         *COUNT.lock() += 1;
-        // SAFETY: sent by `sigqueue`.
+        // SAFETY: the signal was sent by `sigqueue`, so it has a value.
         let value = unsafe { info.si_value() }.sival_ptr as usize;
         VALUE.store(u32::try_from(value).expect("small"), Ordering::SeqCst);
         HANDLED.fetch_add(1, Ordering::SeqCst);
@@ -351,9 +355,9 @@ mod tests {
 
     fn send(value: usize) {
         let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
-        // SAFETY: any thread may ask who it is.
+        // SAFETY: the function has no conditions.
         let this = unsafe { libc::pthread_self() };
-        // SAFETY: a signal that is handled, to the calling thread.
+        // SAFETY: the signal is handled, and goes to the calling thread.
         let sent = unsafe { libc::pthread_sigqueue(this, libc::SIGWINCH, value) };
         assert_eq!(sent, 0);
     }
@@ -365,13 +369,13 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_runs_when_the_section_is_over() {
-        // SAFETY: a structure of integers and pointers, for which zero is valid.
+    fn handler_runs_after_the_section() {
+        // SAFETY: `sigaction` consists of integers and pointers, for which zero is a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction =
             count as extern "C" fn(c_int, *mut siginfo_t, *mut libc::c_void) as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: the handler lives for ever and only takes the lock.
+        // SAFETY: the handler lives for ever, and only takes the lock.
         let set =
             unsafe { libc::sigaction(libc::SIGWINCH, &raw const action, std::ptr::null_mut()) };
         assert_eq!(set, 0);
@@ -390,18 +394,18 @@ mod tests {
         COUNT.freeze();
         send(8);
         assert_eq!(HANDLED.load(Ordering::SeqCst), 1, "frozen as well");
-        // SAFETY: a child that only looks, and ends.
+        // SAFETY: the child only reads atomics and its signal mask, and ends.
         let child = unsafe { libc::fork() };
-        // SAFETY: frozen above, by this thread or by the one that it was.
+        // SAFETY: the lock was frozen above, by this thread or the one of which it is a copy.
         unsafe { COUNT.thaw() };
         if child == 0 {
             let is_right = HANDLED.load(Ordering::SeqCst) == 1 && blocked() == mask;
-            // SAFETY: ends the child.
+            // SAFETY: `_exit` ends the child at once, and accesses no memory.
             unsafe { libc::_exit(c_int::from(!is_right)) };
         }
         assert_eq!((HANDLED.load(Ordering::SeqCst), *COUNT.lock()), (2, 12));
         let mut status = -1;
-        // SAFETY: the child made above, and a place for its status.
+        // SAFETY: `child` is the child created above, and `status` is a local variable.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "a child has no part in its parent's signal");
 

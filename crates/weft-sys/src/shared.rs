@@ -1,10 +1,10 @@
 //! Memory that two processes map: segments made by `memfd_create(2)`, sealed so that no process can
-//! shrink one under the feet of another.
+//! shrink one while another uses it.
 //!
 //! # Safety
-//! A [`SharedMemory`] owns its mapping, which stays until it is dropped; every access is
+//! A [`SharedMemory`] owns its mapping, which exists until it is dropped. Every access is
 //! range-checked here. The other process may change the bytes at any time, so they are never
-//! exposed as a Rust reference other than one to an atomic: they are copied.
+//! exposed as a Rust reference, except to atomics: they are copied.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::layout::Shared;
 use crate::region::Region;
 
-/// The file system of ordinary segments (statfs(2)).
+/// The file system of ordinary segments (`statfs(2)`).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
 
 /// A mapping of a segment.
@@ -33,26 +33,27 @@ pub struct SharedMemory {
 
 // SAFETY: the mapping belongs to the process, not to a thread.
 unsafe impl Send for SharedMemory {}
-// SAFETY: accesses are copies through raw pointers or atomic; racing copies yield any bytes, which
-// callers, who share the memory with another process, expect anyway.
+// SAFETY: all accesses are copies through raw pointers or atomic. A racing copy yields any bytes,
+// which callers must expect anyway, since they share the memory with another process.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes a segment of `len` bytes, all zero, that no one can resize. Returns the mapping and
-    /// the descriptor to pass on.
+    /// Creates a segment of `len` bytes, all zero, that nobody can resize. Returns the mapping, and
+    /// the descriptor for other processes.
     ///
     /// # Errors
-    /// `EMFILE`, `ENOMEM` and the like.
+    /// `EMFILE`, `ENOMEM` and similar errors.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), Errno> {
         let (memory, fd) = Self::create_unsealed(len)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((memory, fd))
     }
 
-    /// The same, but only the mapping returned can write: those who get the descriptor read.
+    /// Creates a segment to which only the returned mapping can write: holders of the descriptor
+    /// can only read.
     ///
     /// # Errors
-    /// As [`SharedMemory::create`]; `EINVAL` from kernels before 5.1.
+    /// Those of [`SharedMemory::create`]; `EINVAL` from kernels before 5.1.
     pub fn create_for_readers(len: usize) -> Result<(Self, OwnedFd), Errno> {
         let (memory, fd) = Self::create_unsealed(len)?;
         let sealed =
@@ -67,11 +68,12 @@ impl SharedMemory {
         Ok((Self::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?, fd))
     }
 
-    /// Maps a segment that another process made, for reading and, if `writable`, writing.
+    /// Maps a segment that another process has created, for reading and, if `writable`, for
+    /// writing.
     ///
     /// # Errors
-    /// `EINVAL` for a descriptor that is no sealed segment of exactly `len` bytes; what `mmap(2)`
-    /// reports.
+    /// `EINVAL` if the descriptor is not a sealed segment of exactly `len` bytes; an error of
+    /// `mmap(2)`.
     pub fn open(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
         if fstat(fd)?.st_size.cast_unsigned() != len as u64 {
             return Err(Errno::INVAL);
@@ -79,18 +81,19 @@ impl SharedMemory {
         Self::open_beginning(fd, len, writable)
     }
 
-    /// The same for the first `len` bytes of a segment that may be longer.
+    /// Maps the first `len` bytes of a segment that may be longer.
     ///
     /// # Errors
-    /// As [`SharedMemory::open`].
+    /// Those of [`SharedMemory::open`].
     pub fn open_beginning(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
-        // Were it shrunk later, touching it would be fatal.
+        // If the segment were shrunk later, an access would kill the process.
         let seals = fcntl_get_seals(fd)?;
         let size = u64::try_from(fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
         if len == 0 || size < len as u64 || !seals.contains(SealFlags::SHRINK) {
             return Err(Errno::INVAL);
         }
-        // Of huge pages there may be none left for a hole that the other process makes: fatal, too.
+        // A hole that the other process punches into huge pages may find none left, which kills the
+        // process as well.
         if fstatfs(fd)?.f_type != TMPFS_MAGIC {
             return Err(Errno::INVAL);
         }
@@ -98,29 +101,28 @@ impl SharedMemory {
         Self::map(fd, len, ProtFlags::READ | writing)
     }
 
-    /// Maps the first `len` bytes of a segment of ours, which has that many.
+    /// Maps the first `len` bytes of a segment of this process, which has that many.
     ///
     /// # Errors
-    /// What `mmap(2)` reports.
+    /// An error of `mmap(2)`.
     pub(crate) fn view(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Takes over a mapping.
+    /// Takes ownership of a mapping.
     ///
     /// # Errors
-    /// `ENOMEM` if there is none at `start`.
+    /// `ENOMEM` if `start` is NULL.
     ///
     /// # Safety
-    /// `len` bytes at `start` are mapped, shared, and nobody else's to unmap. Where they are not
-    /// accessible they are not touched.
+    /// `len` bytes at `start` are mapped and shared, and nobody else unmaps them. Inaccessible
+    /// parts are not accessed.
     pub(crate) unsafe fn from_raw(start: *mut u8, len: usize) -> Result<Self, Errno> {
         NonNull::new(start).map(|start| Self { start, len }).ok_or(Errno::NOMEM)
     }
 
     fn map(fd: BorrowedFd<'_>, len: usize, rights: ProtFlags) -> Result<Self, Errno> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that is
-        // mapped already.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
         let start = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, fd, 0)? };
         NonNull::new(start.cast()).map(|start| Self { start, len }).ok_or(Errno::NOMEM)
     }
@@ -132,7 +134,7 @@ impl SharedMemory {
         self.len
     }
 
-    /// Where the mapping begins.
+    /// The address of the mapping.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.start.as_ptr() as usize
@@ -141,51 +143,52 @@ impl SharedMemory {
     /// The 32-bit word at `offset`.
     ///
     /// # Panics
-    /// When the word does not lie inside or is not aligned; offsets are the caller's own.
+    /// If the word does not lie inside or is not aligned. The caller computes offsets itself.
     #[must_use]
     #[inline]
     pub fn word32(&self, offset: usize) -> &AtomicU32 {
         let at = self.at::<AtomicU32>(offset);
         // SAFETY: `at` has checked range and alignment, the mapping lives as long as `self`, and
-        // every access to it by either process is a copy or atomic.
+        // each process accesses it only by copies and atomics.
         unsafe { &*at }
     }
 
     /// The 64-bit word at `offset`.
     ///
     /// # Panics
-    /// As [`SharedMemory::word32`].
+    /// Those of [`SharedMemory::word32`].
     #[must_use]
     #[inline]
     pub fn word64(&self, offset: usize) -> &AtomicU64 {
         let at = self.at::<AtomicU64>(offset);
         // SAFETY: `at` has checked range and alignment, the mapping lives as long as `self`, and
-        // every access to it by either process is a copy or atomic.
+        // each process accesses it only by copies and atomics.
         unsafe { &*at }
     }
 
     /// The structure at `offset` (see [`shared_layout`](crate::shared_layout)).
     ///
     /// # Panics
-    /// As [`SharedMemory::word32`].
+    /// Those of [`SharedMemory::word32`].
     #[must_use]
     #[inline]
     pub fn structure<T: Shared>(&self, offset: usize) -> &T {
         let at = self.at::<T>(offset);
         // SAFETY: `at` has checked range and alignment, the mapping lives as long as `self`, and a
-        // `Shared` structure consists of atomics, for which all bytes of the peer's are valid.
+        // `Shared` structure consists of atomics, for which any bytes of the peer are valid.
         unsafe { &*at }
     }
 
-    /// Asks the CPU for the line at `offset`, to write to it.
+    /// Prefetches the cache line at `offset` for writing.
     ///
     /// # Panics
-    /// When the line does not lie inside.
+    /// If the line does not lie inside.
     #[inline]
     pub fn prefetch_for_writing(&self, offset: usize) {
         let at = self.range(offset, 1);
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which changes nothing, for an address inside the mapping.
+        // SAFETY: the instruction is a hint without side effects, and the address lies inside the
+        // mapping.
         unsafe {
             std::arch::x86_64::_mm_prefetch(at.cast(), std::arch::x86_64::_MM_HINT_ET0);
         }
@@ -196,11 +199,11 @@ impl SharedMemory {
     /// Copies `bytes` to `offset`.
     ///
     /// # Panics
-    /// When they would not lie inside.
+    /// If they would not lie inside.
     #[inline]
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.range(offset, bytes.len());
-        // SAFETY: the destination lies inside the mapping (checked by `range`); `bytes` is an
+        // SAFETY: the destination lies inside the mapping (checked by `range`). `bytes` is an
         // ordinary slice of this process, which no mapping of a segment overlaps.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
@@ -208,11 +211,11 @@ impl SharedMemory {
     /// Fills `bytes` from `offset`.
     ///
     /// # Panics
-    /// When the source does not lie inside.
+    /// If the source does not lie inside.
     #[inline]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.range(offset, bytes.len());
-        // SAFETY: the source lies inside the mapping (checked by `range`); `bytes` is an ordinary
+        // SAFETY: the source lies inside the mapping (checked by `range`). `bytes` is an ordinary
         // slice of this process, which no mapping of a segment overlaps.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
@@ -220,73 +223,73 @@ impl SharedMemory {
     /// Appends `len` bytes from `offset` to `out`.
     ///
     /// # Panics
-    /// When the source does not lie inside.
+    /// If the source does not lie inside.
     pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
         let old = out.len();
         out.resize(old + len, 0);
         self.copy_out(offset, &mut out[old..]);
     }
 
-    /// Copies the whole of a program's region to `offset`.
+    /// Copies a whole region of the program to `offset`.
     ///
     /// # Panics
-    /// When it would not lie inside.
+    /// If it would not lie inside.
     #[inline]
     pub fn copy_from(&self, offset: usize, source: &Region) {
         let to = self.range(offset, source.len());
-        // SAFETY: the source is mapped and readable by the region's contract, the destination lies
-        // inside the mapping. They may overlap: the program may have registered this very memory.
+        // SAFETY: the creator of the region guarantees that the source is mapped and readable, and
+        // the destination lies inside the mapping. `copy` allows them to overlap.
         unsafe { std::ptr::copy(source.addr() as *const u8, to, source.len()) }
     }
 
-    /// Puts the whole of a program's region to `offset`, the last word last: programs wait for a
-    /// message by looking at its last bytes. A word is put by one store.
+    /// Copies a whole region of the program to `offset`, with its last word last, by one store:
+    /// programs wait for a message by polling its last bytes.
     ///
     /// # Panics
-    /// When it would not lie inside.
+    /// If it would not lie inside.
     #[inline]
     pub fn place(&self, offset: usize, source: &Region) {
         let to = self.range(offset, source.len());
         let from = source.addr() as *const u8;
-        // SAFETY: the source is mapped and readable by the region's contract, the destination lies
-        // inside the mapping.
+        // SAFETY: the creator of the region guarantees that the source is mapped and readable, and
+        // the destination lies inside the mapping.
         unsafe { place(from, to, source.len()) }
     }
 
-    /// [`SharedMemory::place`] for bytes of ours.
+    /// Does the same as [`SharedMemory::place`] for bytes of this process.
     ///
     /// # Panics
-    /// When they would not lie inside.
+    /// If they would not lie inside.
     pub fn place_bytes(&self, offset: usize, bytes: &[u8]) {
         let to = self.range(offset, bytes.len());
-        // SAFETY: the destination lies inside the mapping, the source is an ordinary slice.
+        // SAFETY: the destination lies inside the mapping, and the source is an ordinary slice.
         unsafe { place(bytes.as_ptr(), to, bytes.len()) }
     }
 
-    /// Copies `len` bytes from `offset` to `to` of a segment, which may be this one.
+    /// Copies `len` bytes from `offset` to offset `to` of a segment, which may be this one.
     ///
     /// # Panics
-    /// When they do not lie inside, or would not.
+    /// If they do not lie inside.
     pub fn copy_between(&self, offset: usize, segment: &Self, to: usize, len: usize) {
         let (from, to) = (self.range(offset, len), segment.range(to, len));
-        // SAFETY: both ranges lie inside their mappings. They may overlap.
+        // SAFETY: both ranges lie inside their mappings. `copy` allows them to overlap.
         unsafe { std::ptr::copy(from, to, len) }
     }
 
-    /// Fills the whole of a program's region from `offset`.
+    /// Fills a whole region of the program from `offset`.
     ///
     /// # Panics
-    /// When the source does not lie inside.
+    /// If the source does not lie inside.
     #[inline]
     pub fn copy_to(&self, offset: usize, target: &Region) {
         let from = self.range(offset, target.len());
-        // SAFETY: the source lies inside the mapping (checked by `range`), the target is mapped and
-        // writable by the region's contract. They may overlap: `copy` allows it.
+        // SAFETY: the source lies inside the mapping (checked by `range`), and the creator of the
+        // region guarantees that the target is mapped and writable. `copy` allows them to overlap.
         unsafe { std::ptr::copy(from, target.addr() as *mut u8, target.len()) }
     }
 
-    /// Changes the eight bytes at `offset` atomically by `change` and returns what was there, in
-    /// the CPU's byte order. `None` when they do not lie inside or are not aligned.
+    /// Changes the eight bytes at `offset` atomically by `change`, and returns their old value in
+    /// the CPU's byte order. `None` if they do not lie inside or are not aligned.
     pub fn update_u64(&self, offset: usize, mut change: impl FnMut(u64) -> u64) -> Option<u64> {
         if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.len {
             return None;
@@ -306,7 +309,7 @@ impl SharedMemory {
             offset.checked_add(len).is_some_and(|end| end <= self.len),
             "an access past the end of a segment"
         );
-        // SAFETY: `offset` is at most `len` (asserted), so the result is inside the mapping or
+        // SAFETY: `offset` is at most `len` (asserted), so the result lies inside the mapping or
         // one past its end.
         unsafe { self.start.as_ptr().add(offset) }
     }
@@ -318,20 +321,23 @@ impl SharedMemory {
 unsafe fn place(from: *const u8, to: *mut u8, len: usize) {
     const WORD: usize = size_of::<u64>();
     let tail = len.min(WORD);
-    // SAFETY: `tail` is at most `len`. The ranges may overlap.
+    // SAFETY: `len - tail` is at most `len`, so both ranges are valid. `copy` allows them to
+    // overlap.
     unsafe { std::ptr::copy(from, to, len - tail) };
-    // SAFETY: within the range, for `len - tail` is at most `len`.
+    // SAFETY: `len - tail` is at most `len`, so the result lies within the range or one past its
+    // end.
     let from = unsafe { from.add(len - tail) };
-    // SAFETY: within the range, for `len - tail` is at most `len`.
+    // SAFETY: `len - tail` is at most `len`, so the result lies within the range or one past its
+    // end.
     let to = unsafe { to.add(len - tail) };
     std::sync::atomic::fence(Ordering::Release);
     if tail == WORD {
-        // SAFETY: the last word of the source, of any alignment.
+        // SAFETY: these are the last eight bytes of the source, which may have any alignment.
         let word = unsafe { from.cast::<u64>().read_unaligned() };
-        // SAFETY: the last word of the destination, of any alignment.
+        // SAFETY: these are the last eight bytes of the destination, which may have any alignment.
         unsafe { to.cast::<u64>().write_unaligned(word) };
     } else {
-        // SAFETY: the last bytes of both ranges.
+        // SAFETY: these are the last `tail` bytes of both ranges. `copy` allows them to overlap.
         unsafe { std::ptr::copy(from, to, tail) };
     }
 }
@@ -378,7 +384,7 @@ mod tests {
     fn huge_pages_are_refused() {
         const LEN: usize = 2 << 20;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        // Not every kernel has them.
+        // Not every kernel supports them.
         let Ok(fd) = memfd_create("test", flags) else { return };
         ftruncate(&fd, LEN as u64).expect("no page is taken yet");
         fcntl_add_seals(&fd, SealFlags::SHRINK).expect("a seal");

@@ -1,10 +1,10 @@
-//! System calls on shared memory: the kernel reads and writes the bytes, which this process never
-//! has as a Rust reference.
+//! System calls on shared memory. The kernel reads and writes the bytes, so that this process never
+//! has a Rust reference to them.
 //!
 //! # Safety
-//! [`SharedMemory::range`](crate::SharedMemory) checks that each range lies inside of the mapping,
+//! [`SharedMemory::range`](crate::SharedMemory) checks that each range lies inside the mapping,
 //! which stays mapped while the memory is borrowed. The other process may change the bytes during
-//! the call: the kernel copies them once and trusts nothing of them.
+//! the call; the kernel copies them once and does not interpret them.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,14 +15,14 @@ use crate::calls::call;
 use crate::shared::SharedMemory;
 
 impl SharedMemory {
-    /// Reads up to `len` bytes of a file at `from` to `offset` (`pread64(2)`). Returns how many, 0
-    /// at the file's end.
+    /// Reads up to `len` bytes of a file, from its offset `from`, to `offset` (`pread64(2)`).
+    /// Returns how many; 0 at the end of the file.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     ///
     /// # Panics
-    /// When they would not lie inside.
+    /// If they would not lie inside.
     pub fn read_file(
         &self,
         offset: usize,
@@ -32,17 +32,18 @@ impl SharedMemory {
     ) -> Result<usize, Errno> {
         let at = self.range(offset, len) as usize;
         let from = usize::try_from(from).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the kernel writes at most `len` bytes at `at`, which lie inside of the mapping.
+        // SAFETY: the kernel writes at most `len` bytes at `at`, which lie inside the mapping.
         unsafe { call(libc::SYS_pread64, [file.as_raw_fd() as usize, at, len, from, 0, 0]) }
     }
 
-    /// Writes `len` bytes from `offset` to a file at `to` (`pwrite64(2)`). Returns how many.
+    /// Writes `len` bytes from `offset` to a file, at its offset `to` (`pwrite64(2)`). Returns how
+    /// many.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     ///
     /// # Panics
-    /// When they do not lie inside.
+    /// If they do not lie inside.
     pub fn write_file(
         &self,
         offset: usize,
@@ -52,18 +53,18 @@ impl SharedMemory {
     ) -> Result<usize, Errno> {
         let at = self.range(offset, len) as usize;
         let to = usize::try_from(to).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the kernel reads `len` bytes at `at`, which lie inside of the mapping.
+        // SAFETY: the kernel reads `len` bytes at `at`, which lie inside the mapping.
         unsafe { call(libc::SYS_pwrite64, [file.as_raw_fd() as usize, at, len, to, 0, 0]) }
     }
 
-    /// Receives up to `len` bytes of a stream to `offset` (`recvfrom(2)`). Returns how many, 0 at
-    /// the stream's end.
+    /// Receives up to `len` bytes of a stream to `offset` (`recvfrom(2)`). Returns how many; 0 at
+    /// the end of the stream.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     ///
     /// # Panics
-    /// When they would not lie inside.
+    /// If they would not lie inside.
     pub fn recv_stream(
         &self,
         offset: usize,
@@ -73,18 +74,18 @@ impl SharedMemory {
     ) -> Result<usize, Errno> {
         let at = self.range(offset, len) as usize;
         let arguments = [socket.as_raw_fd() as usize, at, len, flags as usize, 0, 0];
-        // SAFETY: the kernel writes at most `len` bytes at `at`, which lie inside of the mapping.
+        // SAFETY: the kernel writes at most `len` bytes at `at`, which lie inside the mapping.
         unsafe { call(libc::SYS_recvfrom, arguments) }
     }
 
-    /// Sends bytes of `head`, and after them `len` bytes from `offset`, to a stream (`sendmsg(2)`).
-    /// Returns how many of both together.
+    /// Sends `head`, followed by `len` bytes from `offset`, to a stream (`sendmsg(2)`). Returns how
+    /// many bytes of both together were sent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     ///
     /// # Panics
-    /// When they do not lie inside.
+    /// If they do not lie inside.
     pub fn send_stream(
         &self,
         head: &[u8],
@@ -98,14 +99,14 @@ impl SharedMemory {
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec { iov_base: at.cast(), iov_len: len },
         ];
-        // SAFETY: a structure of integers and pointers, for which zero is valid.
+        // SAFETY: `msghdr` consists of integers and pointers, for which zero is a valid value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = list.as_mut_ptr();
         message.msg_iovlen = list.len();
         let message = (&raw const message) as usize;
         let arguments = [socket.as_raw_fd() as usize, message, flags as usize, 0, 0, 0];
         // SAFETY: the kernel reads the message, `head`, and `len` bytes at `at`, which lie inside
-        // of the mapping; all of them outlive the call.
+        // the mapping. All of them outlive the call.
         unsafe { call(libc::SYS_sendmsg, arguments) }
     }
 }

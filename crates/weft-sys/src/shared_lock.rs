@@ -1,5 +1,5 @@
-//! A lock whose word lies in memory that several processes share, any of which may die while it
-//! holds it.
+//! A lock whose word lies in memory that several processes share. Any of them may die while it
+//! holds the lock.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -15,32 +15,33 @@ use crate::calls::{Sharing, futex_wait, futex_wake, is_ready, sched_yield};
 use crate::limits::{SHARED_LOCK_SPINS_MAX, SHARED_LOCK_YIELDS_MAX};
 
 const FREE: u32 = 0;
-/// Beside the holder's thread number: somebody sleeps.
+/// Bit that marks, beside the holder's thread number, that a thread sleeps.
 const CONTENDED: u32 = 1 << 31;
-/// How long to sleep before looking whether the holder still lives.
+/// How long a thread sleeps before it checks whether the holder still lives.
 const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// How many forks lie between the first process and this one.
+/// Number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The calling thread's number, and after how many forks it was asked for.
+    /// The calling thread's number, and the number of forks when it was looked up.
     static OWN: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// A forked child calls this: its thread has another number than in the parent.
+/// Forgets the thread's number. A forked child calls this, because its thread has another number
+/// than in the parent.
 pub fn forget_thread() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Set in the numbers of threads that nobody else can look for. Linux's own are below 2^22.
+/// Bit in the numbers of threads that other processes cannot check. Linux's numbers are below 2^22.
 const HIDDEN: u32 = 1 << 30;
 
-/// Whether this process's threads have such numbers.
+/// Whether this process's threads have that bit.
 static HIDES: AtomicU32 = AtomicU32::new(0);
 
-/// This process is in another PID namespace than those with which it shares locks: its threads are
-/// never taken for dead.
+/// Marks that this process is in another PID namespace than those with which it shares locks, so
+/// that its threads are never taken for dead.
 pub fn hide_threads() {
     HIDES.store(HIDDEN, Ordering::Relaxed);
     forget_thread();
@@ -59,26 +60,26 @@ fn own() -> u32 {
     })
 }
 
-/// What a lock asks of the kernel about threads.
+/// The kernel's functions that a lock needs.
 pub trait Threads {
-    /// While there is one, handlers of the calling thread's signals are put off.
+    /// While a section exists, the handlers of the calling thread's signals are deferred.
     type Section: std::fmt::Debug;
-    /// Begins one.
+    /// Begins a section.
     fn begin_section() -> Self::Section;
-    /// The calling thread's number: below 2^31, and not 0.
+    /// The calling thread's number: not 0, and below 2^31.
     fn own() -> u32;
-    /// Whether there is no thread of this number any more.
+    /// Whether no thread has this number any more.
     fn is_dead(thread: u32) -> bool;
-    /// Lets others run.
+    /// Yields the core.
     fn offer_core();
     /// Sleeps until the word is woken or is not `value`. Returns whether that took so long that the
-    /// lock's holder may have died.
+    /// holder of the lock may have died.
     fn wait(word: &AtomicU32, value: u32) -> bool;
     /// Wakes `count` threads that sleep on a word.
     fn wake(word: &AtomicU32, count: u32);
 }
 
-/// Linux, which the products ask.
+/// The Linux kernel, used outside of simulations.
 #[derive(Clone, Copy, Debug)]
 pub struct Linux;
 
@@ -119,21 +120,21 @@ impl Threads for Linux {
     }
 }
 
-/// A lock on a word of shared memory that is zero at first. Each byte of what it guards may be half
-/// changed when the last holder died; what counts is the one word that publishes a change.
+/// A lock on a word of shared memory, initially zero. When a holder dies it may leave the guarded
+/// data half changed; so each change must be published by one store.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedLock<'a, T = Linux>(&'a AtomicU32, PhantomData<T>);
 
-/// The lock is held until this is dropped.
+/// Holds the lock until it is dropped.
 #[derive(Debug)]
 pub struct SharedGuard<'a, T: Threads = Linux> {
     word: &'a AtomicU32,
-    /// Ends when the lock is free.
+    /// The section ends after the lock has been freed.
     _section: T::Section,
 }
 
 impl<'a> SharedLock<'a> {
-    /// The lock that `word` is.
+    /// The lock on `word`.
     #[must_use]
     pub fn on(word: &'a AtomicU32) -> Self {
         Self(word, PhantomData)
@@ -141,15 +142,15 @@ impl<'a> SharedLock<'a> {
 }
 
 impl<'a, T: Threads> SharedLock<'a, T> {
-    /// The lock that `word` is, among the threads of another kernel: a simulated one.
+    /// The lock on `word`, among the threads of another kernel, such as a simulated one.
     #[must_use]
     pub fn of(word: &'a AtomicU32) -> Self {
         Self(word, PhantomData)
     }
 
-    /// Takes the lock, from a dead holder if need be. `None` if the calling thread itself holds it:
-    /// this is a signal handler that nobody has put off ([`crate::defer`]), and the section that it
-    /// interrupted cannot go on before it ends.
+    /// Takes the lock, from a dead holder if necessary. `None` if the calling thread itself holds
+    /// it: then this is a signal handler that was not deferred ([`crate::defer`]), and the section
+    /// that it has interrupted cannot continue before it ends.
     #[must_use]
     #[inline]
     pub fn lock(self) -> Option<SharedGuard<'a, T>> {
@@ -170,7 +171,7 @@ impl<'a, T: Threads> SharedLock<'a, T> {
                 return false;
             }
             if held == FREE {
-                // Who has waited leaves the mark, for there may be others that sleep.
+                // A thread that has waited keeps the mark, because others may be asleep.
                 let mark = if looks > SHARED_LOCK_SPINS_MAX + SHARED_LOCK_YIELDS_MAX {
                     CONTENDED
                 } else {
@@ -202,25 +203,25 @@ impl<'a, T: Threads> SharedLock<'a, T> {
     }
 }
 
-/// Whether there is no thread of this number any more, as far as that is known.
+/// Whether no thread has this number any more, as far as that is known.
 fn is_dead(thread: u32) -> bool {
     thread & HIDDEN == 0 && (is_gone(thread) || is_zombie(thread))
 }
 
-/// Whether a process of this number has ended and its parent has not asked how: which it will not,
-/// where it is the parent that waits.
+/// Whether a process with this number has ended, and its parent has not waited for it. The parent
+/// cannot, if it is the thread that waits for this lock.
 fn is_zombie(number: u32) -> bool {
     let number = i32::try_from(number).ok().and_then(Pid::from_raw);
-    // A thread that is not its process's first has none, and leaves nothing behind.
+    // A thread other than its process's first has no pidfd, and does not become a zombie.
     let process = number.and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
     process.is_some_and(|process| is_ready(process, PollFlags::IN))
 }
 
-/// Whether there is no process or thread of this number.
+/// Whether no process or thread has this number.
 #[must_use]
 pub fn is_gone(number: u32) -> bool {
     let number = i32::try_from(number).ok().and_then(Pid::from_raw);
-    // kill(2) finds threads by their own numbers, too.
+    // `kill(2)` finds threads by their own numbers, too.
     number.is_none_or(|number| test_kill_process(number) == Err(Errno::SRCH))
 }
 
@@ -239,7 +240,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn one_at_a_time() {
+    fn lock_excludes_other_threads() {
         let word = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
         let threads: Vec<_> = (0..4)
             .map(|_| {
@@ -273,9 +274,9 @@ mod tests {
         assert!(!is_dead(i32::MAX as u32));
     }
 
-    /// The kernel still knows the number of a process that its parent has not asked about.
+    /// The kernel still knows the number of a process until its parent has waited for it.
     #[test]
-    fn a_zombie_is_dead() {
+    fn zombie_counts_as_dead() {
         let child = std::process::Command::new("true").spawn();
         let mut child = child.expect("a program that Linux has");
         let word = AtomicU32::new(child.id());
@@ -288,7 +289,7 @@ mod tests {
     fn lock_of_a_dead_process_is_taken_over() {
         let word = AtomicU32::new(0);
         let dead = std::thread::spawn(own).join().expect("a number");
-        // A thread that has been joined may still be on its way out.
+        // A thread that has been joined may still be exiting.
         while !is_dead(dead) {
             std::thread::yield_now();
         }

@@ -1,8 +1,8 @@
-//! A lock that a signal's handler may take, whatever it has interrupted.
+//! A lock that a signal handler may take, whatever it has interrupted.
 //!
 //! # Safety
-//! A signal set is plain data that the kernel reads and writes. The mask in a [`SignalLock`] is
-//! read and written only while the lock is held.
+//! A signal set is an integer that the kernel reads and writes. The mask in a [`SignalLock`] is
+//! accessed only while the lock is held.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -15,11 +15,12 @@ use crate::lock::{Lock, LockGuard};
 /// The kernel's signal set (`_NSIG / 8` bytes), which is shorter than the C library's.
 pub(crate) type Mask = u64;
 
-/// Signals that an instruction of the section itself would raise: held off, they kill the process.
+/// Signals that an instruction of the critical section itself could raise. If they were blocked,
+/// they would kill the process.
 pub const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// All signals but those, as a set.
+/// The set of all other signals.
 pub(crate) const ALL_BUT_FAULTS: Mask = {
     let (mut mask, mut at) = (Mask::MAX, 0);
     while at < FAULTS.len() {
@@ -29,13 +30,13 @@ pub(crate) const ALL_BUT_FAULTS: Mask = {
     mask
 };
 
-/// Holds the calling thread's signals off until it is dropped, those of the C library included: a
-/// thread that is cancelled must not leave a section.
+/// Blocks the calling thread's signals until it is dropped, including the C library's own: a thread
+/// that is cancelled must not leave a critical section.
 #[derive(Debug)]
 pub struct SignalsHeld(Mask);
 
 impl SignalsHeld {
-    /// Holds them off from here on.
+    /// Blocks the signals.
     #[must_use]
     pub fn begin() -> Self {
         Self(set_mask(ALL_BUT_FAULTS))
@@ -48,43 +49,45 @@ impl Drop for SignalsHeld {
     }
 }
 
-/// Replaces the calling thread's mask, without the C library, which leaves its own signals out.
+/// Replaces the calling thread's mask and returns the old one, without the C library, which never
+/// blocks its own signals.
 pub(crate) fn set_mask(mask: Mask) -> Mask {
     let mut before: Mask = 0;
     let how = libc::SIG_SETMASK as usize;
     let places = [&raw const mask as usize, &raw mut before as usize];
     let arguments = [how, places[0], places[1], size_of::<Mask>(), 0, 0];
-    // SAFETY: both places are as long as the kernel's signal set. It cannot fail then.
+    // SAFETY: both pointers are to local variables of the size of the kernel's signal set. The call
+    // cannot fail then.
     let _ = unsafe { system_call(libc::SYS_rt_sigprocmask, arguments) };
     before
 }
 
 /// A [`Lock`] whose holder gets no signals. Taking and freeing it costs two system calls, so it is
-/// for what is done once a connection, and not once a message.
+/// for operations once per connection, not once per message.
 pub struct SignalLock<T> {
     lock: Lock<T>,
-    /// The mask to go back to when the lock is thawed.
+    /// The mask that is restored when the lock is thawed.
     frozen: UnsafeCell<Mask>,
 }
 
-// SAFETY: the value is reached by one thread at a time, the lock's holder, as is the mask; so a
-// value that may go from thread to thread (`Send`) may be shared behind the lock.
+// SAFETY: only the holder of the lock, one thread at a time, accesses the value and the mask. So a
+// value that may move between threads (`Send`) may be shared behind the lock.
 unsafe impl<T: Send> Sync for SignalLock<T> {}
 
 impl<T> SignalLock<T> {
-    /// A free lock around `value`.
+    /// Creates a free lock around `value`.
     pub const fn new(value: T) -> Self {
         Self { lock: Lock::new(value), frozen: UnsafeCell::new(0) }
     }
 
-    /// Takes the lock, waiting while another thread holds it.
+    /// Takes the lock. Waits while another thread holds it.
     pub fn lock(&self) -> SignalLockGuard<'_, T> {
         let signals = SignalsHeld::begin();
         SignalLockGuard { guard: self.lock.lock(), _signals: signals }
     }
 
-    /// Takes the lock over a fork, as [`Lock::freeze`] does. Several are thawed in the reverse
-    /// order, as each restores the mask that it found.
+    /// Takes the lock across a fork, like [`Lock::freeze`]. Several locks are thawed in the reverse
+    /// order, because each restores the mask that it found.
     pub fn freeze(&self) {
         let signals = SignalsHeld::begin();
         self.lock.freeze();
@@ -93,14 +96,14 @@ impl<T> SignalLock<T> {
         std::mem::forget(signals);
     }
 
-    /// Frees what [`SignalLock::freeze`] took.
+    /// Frees a lock that [`SignalLock::freeze`] took.
     ///
     /// # Safety
-    /// As for [`Lock::thaw`].
+    /// Those of [`Lock::thaw`].
     pub unsafe fn thaw(&self) {
         // SAFETY: the lock is held on behalf of the caller.
         let mask = unsafe { *self.frozen.get() };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller fulfils the conditions of `Lock::thaw`.
         unsafe { self.lock.thaw() };
         set_mask(mask);
     }
@@ -112,8 +115,8 @@ impl<T> fmt::Debug for SignalLock<T> {
     }
 }
 
-/// Exclusive access to the value of a [`SignalLock`], until dropped. The lock is freed before the
-/// signals come: fields are dropped in this order.
+/// Exclusive access to the value of a [`SignalLock`], until dropped. The lock is freed before
+/// signals are unblocked, because fields are dropped in order.
 pub struct SignalLockGuard<'a, T> {
     guard: LockGuard<'a, T>,
     _signals: SignalsHeld,
@@ -152,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_waits_for_the_section_that_it_would_interrupt() {
-        // SAFETY: a structure of integers and pointers, for which zero is valid.
+    fn handler_waits_until_the_lock_is_free() {
+        // SAFETY: `sigaction` consists of integers and pointers, for which zero is a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = count as extern "C" fn(libc::c_int) as usize;
-        // SAFETY: the handler lives for ever and only takes the lock.
+        // SAFETY: the handler lives for ever, and only takes the lock.
         let set = unsafe { libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()) };
         assert_eq!(set, 0);
-        // SAFETY: sends a signal that is handled to this thread.
+        // SAFETY: the signal is handled, and goes to this thread.
         let raise = || assert_eq!(unsafe { libc::raise(libc::SIGURG) }, 0);
         let mut held = COUNT.lock();
         raise();
@@ -171,7 +174,7 @@ mod tests {
         COUNT.freeze();
         raise();
         assert_eq!(HANDLED.load(Ordering::SeqCst), 1, "frozen as well");
-        // SAFETY: frozen above, by this thread.
+        // SAFETY: this thread has frozen the lock above.
         unsafe { COUNT.thaw() };
         assert_eq!((HANDLED.load(Ordering::SeqCst), *COUNT.lock()), (2, 12));
     }

@@ -1,14 +1,14 @@
-//! A place for a value that threads look up while others take it away and put in the next one.
+//! A reusable slot for a value that threads look up while others remove and replace it.
 //!
-//! The places live for ever, and are used again and again. A table names the place of a value; a
-//! thread that looks it up counts itself in ([`Slot::hold`]) and then looks whether the table still
-//! names the place. In between the value may have gone, and another may be there. So a count of
-//! zero never rises but by [`Slot::fill`]: a thread that comes late holds nothing, or holds the
-//! next value, which stays until that thread finds that it is not what it looked for.
+//! Slots live for ever, and are reused. A table names the slot of a value. A thread that looks it
+//! up first counts itself as a holder ([`Slot::hold`]) and then checks that the table still names
+//! the slot. In between the value may have been removed, and another one may be there. So only
+//! [`Slot::fill`] raises a count of zero: a late thread holds nothing, or holds the next value,
+//! which stays until the thread finds that it is the wrong one.
 //!
 //! # Safety
-//! The value is written by [`Slot::fill`], before the count is more than zero, and taken by the
-//! thread that makes it zero; in between it is shared by those who hold it.
+//! [`Slot::fill`] writes the value before the count is more than zero, and the thread that makes
+//! the count zero takes it. In between the holders share it.
 #![allow(unsafe_code)]
 
 #[cfg(loom)]
@@ -18,15 +18,15 @@ use std::cell::UnsafeCell;
 
 use crate::atomic::{AtomicU32, Ordering, fence};
 
-/// A place for a value, empty at first.
+/// A slot for a value, initially empty.
 #[derive(Debug)]
 pub struct Slot<T> {
-    /// Those who hold the value; 0: there is none.
+    /// Number of holders of the value; 0 if there is none.
     holders: AtomicU32,
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: threads that hold the value share it, and any of them may be the one that takes it out.
+// SAFETY: holders share the value, and any of them may be the one that takes it out.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 impl<T> Default for Slot<T> {
@@ -36,18 +36,19 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Puts a value in, which the caller holds.
+    /// Puts a value into the slot. The caller becomes its holder.
     ///
     /// # Safety
-    /// The caller alone fills the place: it is fresh, or has been empty since [`Slot::release`] has
-    /// given the last value to the caller, or to somebody who has left the place to it.
+    /// Only the caller fills the slot: it is new, or has been empty since [`Slot::release`]
+    /// returned the last value to the caller, or to a thread that has left the slot to the caller.
     pub unsafe fn fill(&self, value: T) {
-        // SAFETY: the caller's promise; nobody holds what is in an empty place.
+        // SAFETY: the caller guarantees that nobody else fills the slot, and an empty slot has no
+        // holders.
         self.write(|place| unsafe { *place = Some(value) });
         self.holders.store(1, Ordering::Release);
     }
 
-    /// Holds the value that is there, whichever that is. `false`: there is none.
+    /// Holds the current value, whichever it is. `false` if there is none.
     #[inline]
     #[must_use]
     pub fn hold(&self) -> bool {
@@ -68,19 +69,19 @@ impl<T> Slot<T> {
         false
     }
 
-    /// Holds it once more.
+    /// Holds the value once more.
     ///
     /// # Safety
-    /// The caller holds it.
+    /// The caller holds the value.
     #[inline]
     pub unsafe fn hold_again(&self) {
         self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends a hold. Returns the value if it was the last one: the place is the caller's to fill.
+    /// Ends a hold. Returns the value if it was the last one; the caller may fill the slot then.
     ///
     /// # Safety
-    /// The caller holds it, and does not any more.
+    /// The caller holds the value, and does not use it afterwards.
     #[inline]
     #[must_use]
     pub unsafe fn release(&self) -> Option<T> {
@@ -88,17 +89,17 @@ impl<T> Slot<T> {
             return None;
         }
         fence(Ordering::Acquire);
-        // SAFETY: nobody else holds it, and nobody can from here on.
+        // SAFETY: this was the last holder, and nobody can become one while the count is zero.
         self.write(|place| unsafe { (*place).take() })
     }
 
     /// The value.
     ///
     /// # Safety
-    /// The caller holds it, for as long as it uses the reference.
+    /// The caller holds the value for as long as it uses the reference.
     #[inline]
     pub unsafe fn get(&self) -> Option<&T> {
-        // SAFETY: the caller's promise; it is not written while somebody holds it.
+        // SAFETY: the caller holds the value, and it is not written while it has holders.
         self.read(|place| unsafe { (*place).as_ref() })
     }
 
@@ -131,31 +132,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_slot_is_not_held() {
+    fn empty_slot_cannot_be_held() {
         let slot = Slot::default();
         assert!(!slot.hold());
-        // SAFETY: fresh.
+        // SAFETY: the slot is new.
         unsafe { slot.fill(7) };
         assert!(slot.hold());
-        // SAFETY: held twice.
+        // SAFETY: the value is held twice.
         assert_eq!(unsafe { slot.get() }, Some(&7));
-        // SAFETY: held twice.
+        // SAFETY: the value is held twice.
         assert_eq!(unsafe { slot.release() }, None);
-        // SAFETY: held once.
+        // SAFETY: the value is held once.
         assert_eq!(unsafe { slot.release() }, Some(7));
         assert!(!slot.hold());
     }
 }
 
-/// Every order in which look-ups, closes and opens can meet: `make test` runs it with `--cfg loom`.
+/// Model checks of all interleavings of lookups, closes and opens: `make test` runs them with
+/// `--cfg loom`.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    /// A descriptor table of two numbers: each names one more than the index of a slot, whose value
-    /// is the number; 0: closed.
+    /// A descriptor table with two numbers. Each contains the index of a slot plus one, or 0 if
+    /// closed. The slot's value is the number.
     struct Table {
         numbers: [AtomicU32; 2],
         slots: [Slot<u32>; 2],
@@ -176,7 +178,7 @@ mod models {
         fn open(&self, number: u32) {
             let index = self.spare.lock().expect("no panic").pop().expect("few are open");
             let slot = &self.slots[index as usize];
-            // SAFETY: it was spare.
+            // SAFETY: the slot was spare.
             unsafe { slot.fill(number) };
             self.numbers[number as usize].store(index + 1, Ordering::Release);
         }
@@ -189,7 +191,7 @@ mod models {
         }
 
         fn release(&self, index: u32) {
-            // SAFETY: held by the table, or by `find`.
+            // SAFETY: the table or `find` holds the value.
             if unsafe { self.slots[index as usize].release() }.is_some() {
                 let mut spare = self.spare.lock().expect("no panic");
                 assert!(!spare.contains(&index), "given back once");
@@ -197,7 +199,7 @@ mod models {
             }
         }
 
-        /// Looks a number up, and what it is.
+        /// Looks up a number, and returns the value of its slot.
         fn find(&self, number: u32) -> Option<u32> {
             let cell = &self.numbers[number as usize];
             loop {
@@ -209,7 +211,7 @@ mod models {
                     continue;
                 }
                 if cell.load(Ordering::Acquire) == index + 1 {
-                    // SAFETY: held.
+                    // SAFETY: the value is held.
                     let value = unsafe { self.slots[index as usize].get() }.copied();
                     self.release(index);
                     return Some(value.expect("a value is held"));
@@ -219,9 +221,9 @@ mod models {
         }
     }
 
-    /// A look-up finds what the number is, or nothing, whatever is closed and opened meanwhile.
+    /// A lookup finds the value of its number, or nothing, whatever is closed and opened meanwhile.
     #[test]
-    fn a_lookup_beside_close_and_open_finds_its_own() {
+    fn lookup_during_close_and_open_finds_its_own_value() {
         loom::model(|| {
             let table = Arc::new(Table::new());
             let other = Arc::clone(&table);
@@ -237,9 +239,9 @@ mod models {
         });
     }
 
-    /// The same where the number is opened again.
+    /// The same if the number is opened again.
     #[test]
-    fn a_lookup_beside_reuse_of_its_number_finds_its_own() {
+    fn lookup_during_reuse_of_its_number_finds_its_own_value() {
         loom::model(|| {
             let table = Arc::new(Table::new());
             let other = Arc::clone(&table);

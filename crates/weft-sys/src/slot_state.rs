@@ -1,36 +1,36 @@
-//! The state of a slot in shared memory, with the generation of what has it.
+//! The state of a slot in shared memory, with the generation of its owner.
 //!
-//! Several processes may decide at once that a slot has no owner any more: the two ends of a
-//! connection, and a sweeper, which looks for what killed processes left behind. Every transition
-//! is one compare-and-swap on a word that holds state *and* generation, so one of them frees the
-//! slot, and nobody frees what has been given to another owner in the meantime.
+//! Several processes may decide at the same time that a slot has no owner any more: the two ends of
+//! a connection, and a sweeper, which looks for what killed processes have left behind. Every
+//! transition is one compare-and-swap on a word that holds state *and* generation. So one of them
+//! frees the slot, and nobody frees a slot that has a new owner meanwhile.
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Nobody has the slot.
+/// The slot has no owner.
 const FREE: u64 = 0;
-/// Its owner fills it in; nobody else knows it.
+/// The owner fills the slot; no other process knows it.
 const PREPARED: u64 = 1;
-/// It is in use.
+/// The slot is in use.
 const LIVE: u64 = 2;
-/// One process cleans it up.
+/// One process cleans the slot up.
 const RELEASING: u64 = 3;
 
 const GENERATION_SHIFT: u32 = 32;
 
-/// The word of a slot. It may have any value: other processes write it.
+/// The word of a slot. It may have any value, because other processes write it.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotState<'a>(&'a AtomicU64);
 
 impl<'a> SlotState<'a> {
-    /// The state that `word` holds. Zero is a free slot.
+    /// The state in `word`. Zero is a free slot.
     #[must_use]
     pub fn on(word: &'a AtomicU64) -> Self {
         Self(word)
     }
 
-    /// Begins the next generation and returns it. Only for the process that has reserved the slot
-    /// (by its bit in a bitmap).
+    /// Begins the next generation, and returns it. Only the process that has reserved the slot (by
+    /// its bit in a bitmap) calls this.
     #[must_use]
     pub fn prepare(self) -> u32 {
         let next = self.generation().wrapping_add(1);
@@ -43,22 +43,22 @@ impl<'a> SlotState<'a> {
         self.0.store(word(LIVE, generation), Ordering::Release);
     }
 
-    /// The generation of a slot in use.
+    /// The generation of a slot that is in use.
     #[must_use]
     pub fn live(self) -> Option<u32> {
         let word = self.0.load(Ordering::Acquire);
         (word & STATE_MASK == LIVE).then_some((word >> GENERATION_SHIFT) as u32)
     }
 
-    /// How many owners the slot has had.
+    /// Number of owners that the slot has had.
     #[inline]
     #[must_use]
     pub fn generation(self) -> u32 {
         (self.0.load(Ordering::Acquire) >> GENERATION_SHIFT) as u32
     }
 
-    /// Begins to free the slot if it is still of this generation. Returns `true` to one caller, who
-    /// cleans it up and then calls [`SlotState::free`].
+    /// Begins to free the slot if it still has this generation. Returns `true` to one caller, which
+    /// cleans the slot up and then calls [`SlotState::free`].
     #[must_use]
     pub fn release(self, generation: u32) -> bool {
         let to = word(RELEASING, generation);
@@ -68,7 +68,7 @@ impl<'a> SlotState<'a> {
         })
     }
 
-    /// Ends what [`SlotState::release`] began, before the slot's bit is given back.
+    /// Ends what [`SlotState::release`] began, before the slot's bit is cleared.
     pub fn free(self, generation: u32) {
         self.0.store(word(FREE, generation), Ordering::Release);
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_freed_once_for_each_generation() {
+    fn slot_is_freed_once_for_each_generation() {
         let word = AtomicU64::new(0);
         let slot = SlotState::on(&word);
         assert_eq!((slot.live(), slot.generation()), (None, 0));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unpublished_slot_can_be_given_back() {
+    fn unpublished_slot_can_be_released() {
         let word = AtomicU64::new(0);
         let slot = SlotState::on(&word);
         let generation = slot.prepare();
@@ -117,7 +117,7 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// A slot, the bit that reserves it, and a count of those who believe that it is theirs.
+    /// A slot, the bit that reserves it, and the number of threads that believe they own it.
     struct Shared {
         state: AtomicU64,
         bit: AtomicU64,
@@ -143,8 +143,8 @@ mod models {
         }
     }
 
-    /// Two sweepers free what the dead left behind, while a third process takes the slot as soon as
-    /// it is free: its slot stays its own.
+    /// Two sweepers free the slot of a dead process, while a third process takes the slot as soon
+    /// as it is free, and must keep it.
     #[test]
     fn sweepers_never_free_a_later_owner() {
         loom::model(|| {

@@ -1,21 +1,21 @@
-//! How long a thread that waits looks before it sleeps: one policy for every wait.
+//! Decides how long a waiting thread polls before it sleeps: one policy for all waits.
 //!
-//! To be woken costs some tens of microseconds, and it costs the waker, too, who is often the peer;
-//! to look costs a core. Not knowing how long a wait will be, one that looks for as long as being
-//! woken costs, and then sleeps, is never worse than twice the best (Karlin et al., "Empirical
-//! studies of competitive spinning for a shared-memory multiprocessor", 1991). It is better than
-//! that to know: what is waited for comes as it came the last times. So each object that is waited
-//! on remembers whether looking would have paid, and looks only if it would.
+//! A wakeup costs tens of microseconds, also for the waker, which is often the peer; polling costs
+//! a core. If nothing is known about a wait, polling for as long as a wakeup costs, and sleeping
+//! then, is never worse than twice the optimum (Karlin et al., "Empirical studies of competitive
+//! spinning for a shared-memory multiprocessor", 1991). Knowledge does better: waits tend to last
+//! as long as the last ones. So each object remembers whether polling would have paid off, and
+//! polls only if it would.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What `WEFT_WAIT` says.
+/// The policy that `WEFT_WAIT` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
-    /// `latency`: looks for as long as a waiter stays at it at all.
+    /// `latency`: polls for as long as the limit allows.
     Latency,
-    /// `balanced`: looks while that pays; the default.
+    /// `balanced`: polls while that pays off; the default.
     Balanced,
     /// `cpu`: sleeps at once.
     Cpu,
@@ -30,38 +30,38 @@ fn policy() -> Policy {
     })
 }
 
-/// What an object that is waited on remembers of its last waits.
+/// What an object remembers of its last waits.
 #[derive(Debug)]
 pub struct Spin {
     policy: Policy,
-    /// The longest look, in nanoseconds.
+    /// The longest time of polling, in nanoseconds.
     limit: u64,
     ns: AtomicU64,
-    /// Waits in a row that went on after the look and were short all the same.
+    /// Number of consecutive short waits that went on after polling.
     failures: AtomicU32,
-    /// Waits to be made without.
+    /// Number of waits to be made without polling.
     skip: AtomicU32,
 }
 
 impl Spin {
-    /// About what it costs to be woken, in nanoseconds, by a core that has gone to sleep.
+    /// Approximate cost, in nanoseconds, of being woken by a core that has gone to sleep.
     const LIMIT_NS: u64 = 50_000;
-    /// The longest look if latency is all that counts.
+    /// The longest time of polling under the latency policy.
     const LATENCY_LIMIT_NS: u64 = 2_000_000;
-    /// A wait that might have been over in time, in nanoseconds: both sides' being woken is part of
-    /// it, and that of a core that has gone to sleep in a virtual machine takes long.
+    /// A wait shorter than this, in nanoseconds, might have ended while polling. It includes
+    /// wakeups on both sides, which take long in a virtual machine whose core has gone to sleep.
     const SHORT_NS: u64 = 250_000;
     const FAILURES_MAX: u32 = 8;
     const SKIP: u32 = 256;
 
-    /// Of threads of the program's.
+    /// For threads of the program.
     #[must_use]
     #[allow(clippy::new_without_default)] // An object of its own, not a value.
     pub fn new() -> Self {
         Self::with(policy(), Self::LIMIT_NS)
     }
 
-    /// Of a thread beside the program's, which must not keep them off the only core.
+    /// For a thread of Weft beside the program's, which it must not keep off the only core.
     #[must_use]
     pub fn beside() -> Self {
         let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
@@ -79,8 +79,8 @@ impl Spin {
         }
     }
 
-    /// How long to look now, in nanoseconds. Where there are more threads that want to run than
-    /// cores (`crowded`), the one that is waited for may want this one.
+    /// How long to poll now, in nanoseconds. If more threads want to run than there are cores
+    /// (`crowded`), the thread that is waited for may need this one.
     #[must_use]
     pub fn ns(&self, crowded: bool) -> u64 {
         match self.policy {
@@ -91,8 +91,8 @@ impl Spin {
         }
     }
 
-    /// The last wait took this long, in nanoseconds. Two threads may learn at once; then one of
-    /// the lessons is lost.
+    /// Records how long the last wait took, in nanoseconds. If two threads learn at once, one
+    /// result is lost.
     pub fn learn(&self, waited: u64) {
         let spun = self.ns.load(Ordering::Relaxed);
         if spun != 0 && waited > spun && waited < Self::SHORT_NS {
@@ -115,18 +115,18 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// What being woken costs in the model, in nanoseconds of both cores and of latency.
+    /// The cost of a wakeup in the model, in nanoseconds of both cores and of latency.
     const WAKING_NS: u64 = 50_000;
 
-    /// Sums over a series of waits: time on the core, and time from what was waited for until the
-    /// waiter goes on, both in nanoseconds.
+    /// Totals of a series of waits, in nanoseconds: time on the core, and time from the awaited
+    /// event until the waiter continues.
     #[derive(Clone, Copy, Debug, Default)]
     struct Cost {
         cpu: u64,
         latency: u64,
     }
 
-    /// A waiter with a policy, for which things come after these gaps.
+    /// Simulates a waiter with a policy, whose events come after these gaps.
     fn simulate(policy: Policy, gaps: impl Iterator<Item = u64>) -> Cost {
         let spin = Spin::with(policy, Spin::LIMIT_NS);
         gaps.fold(Cost::default(), |mut cost, gap| {
@@ -134,7 +134,7 @@ mod tests {
             let asleep = gap > look;
             cost.cpu += gap.min(look) + if asleep { WAKING_NS } else { 0 };
             cost.latency += if asleep { WAKING_NS } else { 0 };
-            // A wait ends when the waiter goes on.
+            // A wait ends when the waiter continues.
             spin.learn(gap + if asleep { WAKING_NS } else { 0 });
             cost
         })
@@ -145,16 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn short_gaps_are_looked_through() {
+    fn waiter_polls_through_short_gaps() {
         for gap in [1_000, 5_000, 10_000, 40_000] {
             let adaptive = simulate(Policy::Balanced, steady(gap));
-            // The first wait teaches it.
+            // The waiter learns from the first wait.
             assert_eq!(adaptive.latency, WAKING_NS, "gap of {gap} ns");
         }
     }
 
     #[test]
-    fn long_gaps_are_slept_through() {
+    fn waiter_sleeps_through_long_gaps() {
         for gap in [300_000, 1_000_000, 10_000_000] {
             let adaptive = simulate(Policy::Balanced, steady(gap));
             let asleep = simulate(Policy::Cpu, steady(gap));
@@ -162,10 +162,10 @@ mod tests {
         }
     }
 
-    /// Whatever comes, it costs at most little more than twice what the better of always looking
-    /// and always sleeping costs.
+    /// The cost is at most little more than twice that of the better one of always polling and
+    /// always sleeping.
     #[test]
-    fn no_series_makes_it_much_worse_than_the_better_policy() {
+    fn adaptive_policy_is_never_much_worse_than_the_better_fixed_one() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut series: Vec<Vec<u64>> =
             (0..14).map(|power| steady(1_000 << power).collect()).collect();

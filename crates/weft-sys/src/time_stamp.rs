@@ -1,17 +1,17 @@
-//! A clock that is read in some nanoseconds, to tell which of two things came first.
+//! A clock that can be read in a few nanoseconds, to tell which of two events came first.
 //!
 //! # Safety
-//! The instruction reads a register.
+//! The instruction only reads a register.
 #![allow(unsafe_code)]
 
 /// A number that grows with time, the same for all processes of a host. On `x86_64` it is the time
-/// stamp counter, of which the kernel keeps those of all cores together; elsewhere nanoseconds.
+/// stamp counter, which the kernel keeps synchronised across cores; elsewhere nanoseconds.
 #[inline]
 #[must_use]
 pub fn time_stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every such processor has it, and it changes nothing.
+        // SAFETY: every such processor has the instruction, and it changes nothing.
         unsafe { std::arch::x86_64::_rdtsc() }
     }
     #[cfg(not(target_arch = "x86_64"))]

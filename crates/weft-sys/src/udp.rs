@@ -1,9 +1,9 @@
-//! UDP sockets that move many datagrams by one system call.
+//! UDP sockets that move many datagrams with one system call.
 //!
 //! # Safety
 //! Each call builds the kernel's structures on the stack from slices that outlive it, and reads
-//! what the kernel wrote no further than the kernel said. Socket options and group requests are
-//! plain structures in local variables.
+//! only as much of the kernel's output as the kernel reports. Socket options and group requests are
+//! structures in local variables.
 #![allow(unsafe_code)]
 
 use std::mem::{size_of, zeroed};
@@ -18,46 +18,46 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_
 
 pub use crate::limits::{SEGMENTS_MAX, SEND_RUNS_MAX};
 
-/// Buffers of a [`RecvBatch`]: runs that one system call receives.
+/// Number of buffers of a [`RecvBatch`], and so of runs that one system call receives.
 const RECEIVE_RUNS: usize = 16;
-/// Bytes of each: a run is at most what an IP packet carries.
+/// Length of each buffer: a run is at most what one IP packet can carry.
 const RECEIVE_LEN: usize = 64 << 10;
-/// Room for the ancillary data that is asked for, aligned as the kernel wants it.
+/// Room for the requested ancillary data, aligned as the kernel requires.
 const CONTROL_WORDS: usize = 16;
 
 type Control = [u64; CONTROL_WORDS];
 
-/// A UDP socket that does not block.
+/// A non-blocking UDP socket.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: OwnedFd,
-    /// IPv4 addresses are mapped into IPv6 ones, for the kernel.
+    /// IPv4 addresses are passed to the kernel as mapped IPv6 ones.
     is_ipv6: bool,
     can_segment: bool,
 }
 
-/// Datagrams of one destination that lie one behind the other: all `segment` bytes long, but for
-/// the last, which may be shorter.
+/// Contiguous datagrams to one destination. All have `segment` bytes, except the last, which may be
+/// shorter.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Where they lie.
+    /// The range of their bytes.
     pub bytes: Range<usize>,
-    /// Bytes of each.
+    /// Length of each datagram.
     pub segment: usize,
-    /// To whom.
+    /// The destination.
     pub to: SocketAddr,
-    /// From which of the host's addresses, and by which interface (0: as the routes say).
+    /// The source address on this host, and the interface (0 lets the routes decide).
     pub from: (IpAddr, u32),
 }
 
-/// Whence a run of datagrams came.
+/// The origin of a run of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The sender.
     pub from: SocketAddr,
-    /// To which address it was sent: one of the host's, or a group's.
+    /// The destination address: one of this host's, or a group's.
     pub to: IpAddr,
-    /// The interface that it came by.
+    /// The interface by which it came.
     pub interface: u32,
 }
 
@@ -68,7 +68,7 @@ struct Received {
     segment: usize,
 }
 
-/// Room for datagrams, and what the last [`UdpSocket::receive`] brought.
+/// A buffer for datagrams, with the result of the last [`UdpSocket::receive`].
 #[derive(Debug)]
 pub struct RecvBatch {
     bytes: Vec<u8>,
@@ -85,12 +85,12 @@ impl Default for RecvBatch {
 }
 
 impl RecvBatch {
-    /// The datagrams of the batch in the order in which they came.
+    /// The datagrams of the batch, in the order of their arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = (Arrival, &[u8])> {
         let buffers = self.bytes.chunks_exact(RECEIVE_LEN).zip(&self.received);
         buffers.flat_map(|(buffer, received)| {
             received.iter().flat_map(move |received| {
-                // An empty datagram has no chunk, and nobody misses it.
+                // An empty datagram has no chunk, and is skipped.
                 buffer[..received.len].chunks(received.segment).map(|one| (received.arrival, one))
             })
         })
@@ -98,11 +98,11 @@ impl RecvBatch {
 }
 
 impl UdpSocket {
-    /// Binds `port` (0: any). Several sockets may have a `shared` port, each of which then gets the
-    /// datagrams of the groups that it has joined.
+    /// Binds `port` (0: any). Several sockets may have a `shared` port; each gets the datagrams of
+    /// the groups that it has joined.
     ///
     /// # Errors
-    /// `EADDRINUSE` and the like.
+    /// `EADDRINUSE` and similar errors.
     pub fn bind(port: u16, shared: bool) -> Result<Self, Errno> {
         let v6 = Self::bind_to(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), shared, false);
         // A machine without IPv6 has no socket of that family.
@@ -112,11 +112,11 @@ impl UdpSocket {
         })
     }
 
-    /// Binds one address, or all of a family; those of IPv6 are all of IPv4, too, unless
+    /// Binds one address, or all of a family. All addresses of IPv6 include those of IPv4, unless
     /// `only_ipv6`.
     ///
     /// # Errors
-    /// `EADDRINUSE`, `EADDRNOTAVAIL` and the like.
+    /// `EADDRINUSE`, `EADDRNOTAVAIL` and similar errors.
     pub fn bind_address(address: SocketAddr, only_ipv6: bool) -> Result<Self, Errno> {
         Self::bind_to(address, false, only_ipv6)
     }
@@ -129,7 +129,7 @@ impl UdpSocket {
         if is_ipv6 {
             sockopt::set_ipv6_v6only(&fd, only_ipv6)?;
             set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
-            // Groups that another program of the host has joined are not ours.
+            // Ignore groups that only other programs of the host have joined.
             set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0)?;
         } else {
             set(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &1)?;
@@ -139,7 +139,7 @@ impl UdpSocket {
             sockopt::set_socket_reuseaddr(&fd, true)?;
         }
         bind(&fd, &address)?;
-        // A kernel that lacks either (before 4.18 and 5.0) moves datagrams one by one.
+        // Kernels that lack either (before 4.18 and 5.0) move datagrams one by one.
         let can_segment = set(&fd, libc::SOL_UDP, libc::UDP_SEGMENT, &0).is_ok();
         let _ = set(&fd, libc::SOL_UDP, libc::UDP_GRO, &1);
         Ok(Self { fd, is_ipv6, can_segment })
@@ -148,14 +148,14 @@ impl UdpSocket {
     /// The port.
     ///
     /// # Errors
-    /// What `getsockname(2)` reports.
+    /// An error of `getsockname(2)`.
     pub fn port(&self) -> Result<u16, Errno> {
         let address: SocketAddr = rustix::net::getsockname(&self.fd)?.try_into()?;
         Ok(address.port())
     }
 
-    /// Asks for this many bytes of room for datagrams in either direction; who lacks the right to
-    /// more gets what the system allows everybody.
+    /// Requests buffers of this many bytes in both directions. Without the right to exceed the
+    /// system's limit the socket gets what that allows.
     pub fn set_room(&self, bytes: c_int) {
         for (forced, plain) in
             [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
@@ -166,57 +166,57 @@ impl UdpSocket {
         }
     }
 
-    /// Whether the kernel cuts a run of datagrams itself. Otherwise each [`Run`] must be one.
+    /// Whether the kernel can split a run into datagrams. Otherwise each [`Run`] must have only
+    /// one.
     #[must_use]
     pub fn can_segment(&self) -> bool {
         self.can_segment
     }
 
-    /// Gets the datagrams of a group that come by an interface.
+    /// Joins a group on an interface, to receive its datagrams.
     ///
     /// # Errors
-    /// `EADDRINUSE` when it does already, `ENODEV` for an unknown interface, `ENOBUFS` and the like
-    /// when the system's bounds are reached.
+    /// `EADDRINUSE` if the socket is a member already, `ENODEV` for an unknown interface, `ENOBUFS`
+    /// and similar errors at the system's limits.
     pub fn join(&self, group: IpAddr, interface: u32) -> Result<(), Errno> {
         self.change_membership(libc::MCAST_JOIN_GROUP, group, interface)
     }
 
-    /// Gets them no longer.
+    /// Leaves a group on an interface.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` when it did not.
+    /// `EADDRNOTAVAIL` if the socket is not a member.
     pub fn leave(&self, group: IpAddr, interface: u32) -> Result<(), Errno> {
         self.change_membership(libc::MCAST_LEAVE_GROUP, group, interface)
     }
 
     fn change_membership(&self, what: c_int, group: IpAddr, interface: u32) -> Result<(), Errno> {
         let level = if group.is_ipv4() { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
-        // SAFETY: a structure of plain numbers, for which zero is a value.
+        // SAFETY: the structure consists of integers, for which zero is a valid value.
         let mut request: group_req = unsafe { zeroed() };
         request.gr_interface = interface;
-        // SAFETY: a structure of plain numbers, for which zero is a value.
+        // SAFETY: the structure consists of integers, for which zero is a valid value.
         let mut name: sockaddr_in6 = unsafe { zeroed() };
         encode(SocketAddr::new(group, 0), false, &mut name);
-        // SAFETY: a `sockaddr_storage` has room and alignment for every kind of address.
+        // SAFETY: a `sockaddr_storage` has size and alignment for every kind of address.
         unsafe { (&raw mut request.gr_group).cast::<sockaddr_in6>().write(name) };
         set(&self.fd, level, what, &request)
     }
 
-    /// Hands runs of `bytes` to the kernel, at most [`SEND_RUNS_MAX`], and returns how many it
-    /// took.
+    /// Sends runs of `bytes`, at most [`SEND_RUNS_MAX`], and returns how many the kernel took.
     ///
     /// # Errors
-    /// That of the first run, none of which is sent: `EAGAIN` when there is no room, `EINVAL` or
-    /// `EMSGSIZE` for a run whose datagrams do not fit the path whole, and what the network says.
+    /// The error of the first run, none of which is sent: `EAGAIN` if there is no room, `EINVAL` or
+    /// `EMSGSIZE` if its datagrams do not fit the path's MTU, or an error of the network.
     ///
     /// # Panics
-    /// When a run does not lie within `bytes`.
+    /// If a run does not lie within `bytes`.
     pub fn send(&self, bytes: &[u8], runs: &[Run]) -> Result<usize, Errno> {
-        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
+        // SAFETY: the structures consist of integers and pointers, for which zero is a valid value.
         let mut headers: [mmsghdr; SEND_RUNS_MAX] = unsafe { zeroed() };
-        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
+        // SAFETY: the structures consist of integers and pointers, for which zero is a valid value.
         let mut pieces: [iovec; SEND_RUNS_MAX] = unsafe { zeroed() };
-        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
+        // SAFETY: the structures consist of integers, for which zero is a valid value.
         let mut names: [sockaddr_in6; SEND_RUNS_MAX] = unsafe { zeroed() };
         let mut controls: [Control; SEND_RUNS_MAX] = [[0; CONTROL_WORDS]; SEND_RUNS_MAX];
         let count = runs.len().min(SEND_RUNS_MAX);
@@ -240,8 +240,8 @@ impl UdpSocket {
             header.msg_control = controls[index].as_mut_ptr().cast();
             header.msg_controllen = control_len;
         }
-        // SAFETY: `count` initialised headers, whose names, pieces and control data are the local
-        // arrays above; the kernel only reads the bytes that the pieces name.
+        // SAFETY: `count` headers are initialised, and their names, pieces and control data are in
+        // the local arrays above. The kernel only reads the bytes that the pieces name.
         let sent = unsafe {
             libc::sendmmsg(
                 self.fd.as_raw_fd(),
@@ -274,18 +274,17 @@ impl UdpSocket {
         }
     }
 
-    /// Takes what the socket holds into `batch`, in place of what was there. Returns whether there
-    /// may be more.
+    /// Receives datagrams into `batch`, replacing its contents. Returns whether there may be more.
     ///
     /// # Errors
-    /// `EAGAIN` when nothing is there; what an earlier datagram met with, which concerns no one.
+    /// `EAGAIN` if nothing is there; an error of an earlier datagram, which callers may ignore.
     pub fn receive(&self, batch: &mut RecvBatch) -> Result<bool, Errno> {
         batch.received.clear();
-        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
+        // SAFETY: the structures consist of integers and pointers, for which zero is a valid value.
         let mut headers: [mmsghdr; RECEIVE_RUNS] = unsafe { zeroed() };
-        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
+        // SAFETY: the structures consist of integers and pointers, for which zero is a valid value.
         let mut pieces: [iovec; RECEIVE_RUNS] = unsafe { zeroed() };
-        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
+        // SAFETY: the structures consist of integers, for which zero is a valid value.
         let mut names: [sockaddr_in6; RECEIVE_RUNS] = unsafe { zeroed() };
         let mut controls: [Control; RECEIVE_RUNS] = [[0; CONTROL_WORDS]; RECEIVE_RUNS];
         for (index, buffer) in batch.bytes.chunks_exact_mut(RECEIVE_LEN).enumerate() {
@@ -298,8 +297,9 @@ impl UdpSocket {
             header.msg_control = controls[index].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>();
         }
-        // SAFETY: as many initialised headers as it says; names and control data are the local
-        // arrays, and the pieces are disjoint buffers of the batch, which is borrowed mutably.
+        // SAFETY: the number is that of the headers, all of which are initialised. Names and
+        // control data are in the local arrays, and the pieces are disjoint buffers of the batch,
+        // which is borrowed mutably.
         let count = unsafe {
             libc::recvmmsg(
                 self.fd.as_raw_fd(),
@@ -323,7 +323,7 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// What a received message says about itself; `None` if it was cut or its sender is unknown.
+/// Decodes a received message; `None` if it was truncated or its sender is unknown.
 fn received(message: &mmsghdr, name: &sockaddr_in6) -> Option<Received> {
     let header = &message.msg_hdr;
     if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
@@ -335,7 +335,8 @@ fn received(message: &mmsghdr, name: &sockaddr_in6) -> Option<Received> {
     // SAFETY: the kernel has written `msg_controllen` bytes of control data at `msg_control`.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !next.is_null() {
-        // SAFETY: a whole header within the control data, as CMSG_FIRSTHDR and CMSG_NXTHDR check.
+        // SAFETY: `CMSG_FIRSTHDR` and `CMSG_NXTHDR` return only headers that lie within the control
+        // data.
         let cmsg = unsafe { &*next };
         match (cmsg.cmsg_level, cmsg.cmsg_type) {
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
@@ -357,27 +358,28 @@ fn received(message: &mmsghdr, name: &sockaddr_in6) -> Option<Received> {
             }
             _ => {}
         }
-        // SAFETY: both are of the same message, whose control data the kernel has filled in.
+        // SAFETY: `next` is a header of this message, whose control data the kernel has filled.
         next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
     let arrival = Arrival { from, to: to?, interface };
     Some(Received { arrival, len, segment: segment.max(1) })
 }
 
-/// The content of an ancillary message, if it is long enough.
+/// The contents of an ancillary message, if it is long enough.
 fn content<T: Copy>(cmsg: &cmsghdr) -> Option<T> {
-    // SAFETY: arithmetic on a length only.
+    // SAFETY: the function only computes a length.
     let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) };
     if cmsg.cmsg_len < needed as usize {
         return None;
     }
-    // SAFETY: the data follows its header.
+    // SAFETY: `cmsg` is a whole header, and its data follows it.
     let data = unsafe { libc::CMSG_DATA(cmsg) };
-    // SAFETY: `T` is one of the kernel's structures of plain numbers, and that long (checked).
+    // SAFETY: the message has room for `T` (checked), which is one of the kernel's structures of
+    // integers.
     Some(unsafe { data.cast::<T>().read_unaligned() })
 }
 
-/// Ancillary data that is being written.
+/// Writes ancillary data.
 struct ControlWriter<'a> {
     words: &'a mut Control,
     len: usize,
@@ -385,19 +387,20 @@ struct ControlWriter<'a> {
 
 impl ControlWriter<'_> {
     fn put<T: Copy>(&mut self, level: c_int, kind: c_int, value: &T) {
-        // SAFETY: arithmetic on a length only.
+        // SAFETY: the function only computes a length.
         let len = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) };
-        // SAFETY: arithmetic on a length only.
+        // SAFETY: the function only computes a length.
         let space = unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) };
         assert!(self.len + space as usize <= size_of::<Control>(), "room for ancillary data");
-        // SAFETY: within the words (asserted).
+        // SAFETY: the offset lies within the words (asserted).
         let cmsg = unsafe { self.words.as_mut_ptr().cast::<u8>().add(self.len) };
         let header = cmsghdr { cmsg_len: len as usize, cmsg_level: level, cmsg_type: kind };
-        // SAFETY: within the words (asserted); a multiple of eight bytes behind an aligned start.
+        // SAFETY: the header lies within the words (asserted), at a multiple of eight bytes from an
+        // aligned start.
         unsafe { cmsg.cast::<cmsghdr>().write(header) };
         // SAFETY: the data follows its header, within the space that was asserted.
         let data = unsafe { libc::CMSG_DATA(cmsg.cast()) };
-        // SAFETY: the data follows its header, within the space that was asserted.
+        // SAFETY: `data` has room for `T`, within the space that was asserted.
         unsafe { data.cast::<T>().write_unaligned(*value) };
         self.len += space as usize;
     }
@@ -410,7 +413,7 @@ fn mapped(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Writes a socket address in the kernel's form and returns its length.
+/// Writes a socket address in the kernel's form, and returns its length.
 fn encode(address: SocketAddr, as_ipv6: bool, place: &mut sockaddr_in6) -> socklen_t {
     if let SocketAddr::V4(v4) = address
         && !as_ipv6
@@ -421,7 +424,7 @@ fn encode(address: SocketAddr, as_ipv6: bool, place: &mut sockaddr_in6) -> sockl
             sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
             sin_zero: [0; 8],
         };
-        // SAFETY: the shorter structure at the place of the longer one, of the same alignment.
+        // SAFETY: the place has room for the shorter structure, which has the same alignment.
         unsafe { ptr::from_mut(place).cast::<libc::sockaddr_in>().write(inet) };
         return size_of::<libc::sockaddr_in>() as socklen_t;
     }
@@ -436,7 +439,7 @@ fn encode(address: SocketAddr, as_ipv6: bool, place: &mut sockaddr_in6) -> sockl
     size_of::<sockaddr_in6>() as socklen_t
 }
 
-/// A socket address in its plain form: IPv4 unmapped.
+/// Decodes a socket address, with IPv4 unmapped.
 fn decode(name: &sockaddr_in6) -> Option<SocketAddr> {
     match c_int::from(name.sin6_family) {
         libc::AF_INET6 => {
@@ -448,7 +451,8 @@ fn decode(name: &sockaddr_in6) -> Option<SocketAddr> {
             })
         }
         libc::AF_INET => {
-            // SAFETY: an address of this family is the shorter structure, of the same alignment.
+            // SAFETY: an address of this family is the shorter structure, which has the same
+            // alignment.
             let inet = unsafe { ptr::from_ref(name).cast::<libc::sockaddr_in>().read() };
             let address = Ipv4Addr::from(inet.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(address, u16::from_be(inet.sin_port)).into())
@@ -458,7 +462,7 @@ fn decode(name: &sockaddr_in6) -> Option<SocketAddr> {
 }
 
 fn set<T: Copy>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> Result<(), Errno> {
-    // SAFETY: `value` is readable for the length that is given beside it.
+    // SAFETY: `value` is readable for its length, which is passed with it.
     let code = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -490,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_arrive_as_the_datagrams_that_they_are() {
+    fn runs_arrive_as_separate_datagrams() {
         let (sender, receiver) = (UdpSocket::bind(0, false), UdpSocket::bind(0, false));
         let (sender, receiver) = (sender.expect("a socket"), receiver.expect("a socket"));
         let port = receiver.port().expect("a port");

@@ -1,13 +1,11 @@
-//! Memory that may be read but not written until somebody has been asked: userfaultfd(2) with write
-//! protection (`UFFDIO_WRITEPROTECT`, Linux 5.7).
+//! Write protection of memory by `userfaultfd(2)` (`UFFDIO_WRITEPROTECT`, Linux 5.7).
 //!
-//! A thread that writes to a protected page stands still, in the program or in the middle of a
-//! system call, until the protection of that page is taken back: unlike with `mprotect(2)` no
-//! system call fails.
+//! A thread that writes to a protected page is blocked, in the program or inside a system call,
+//! until the protection of that page is removed. Unlike with `mprotect(2)` no system call fails.
 //!
 //! # Safety
 //! Structures are those of `linux/userfaultfd.h`, and live while the kernel uses them. Protecting a
-//! page changes no byte of it: the worst that can come of a wrong range is a thread that waits.
+//! page changes none of its bytes: the worst result of a wrong range is a blocked thread.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -17,14 +15,14 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 const API: u64 = 0xaa;
-/// Pages that have never been touched are protected, too (Linux 6.4). Before, they have to be
-/// mapped first, to the page of zeros.
+/// Pages that were never touched can be protected (Linux 6.4). Before, they have to be mapped
+/// first, to the zero page.
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 /// Pages of shared segments can be registered (Linux 5.19).
 const FEATURE_WP_SHARED: u64 = 1 << 12;
 const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
-/// Only faults of the program itself: for that no right is needed (Linux 5.11).
+/// Only faults of user code: these need no privilege (Linux 5.11).
 const USER_MODE_ONLY: libc::c_int = 1;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
@@ -40,7 +38,7 @@ const IOCTL_WRITEPROTECT: libc::c_ulong = request(0x06, 3);
 /// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
 const IOCTL_NEW: libc::c_ulong = 0xaa << 8;
 
-/// `struct uffd_msg`, of a page fault.
+/// `struct uffd_msg` for a page fault.
 #[repr(C)]
 #[derive(Default)]
 struct Message {
@@ -51,7 +49,7 @@ struct Message {
     thread: u64,
 }
 
-/// What a process protects its memory with.
+/// The write protection of a process's memory.
 #[derive(Debug)]
 pub struct UserFault {
     fd: OwnedFd,
@@ -59,12 +57,12 @@ pub struct UserFault {
 }
 
 impl UserFault {
-    /// Opens it for the calling process.
+    /// Opens a userfaultfd for the calling process.
     ///
     /// # Errors
-    /// `EPERM` if the process may not have faults within system calls handled (`CAP_SYS_PTRACE`,
-    /// `vm.unprivileged_userfaultfd` or the rights of `/dev/userfaultfd`); `EINVAL` or `ENOSYS` if
-    /// the kernel is older than Linux 5.14.
+    /// `EPERM` if the process may not handle faults inside system calls (`CAP_SYS_PTRACE`,
+    /// `vm.unprivileged_userfaultfd` or the permissions of `/dev/userfaultfd`); `EINVAL` or
+    /// `ENOSYS` if the kernel is older than Linux 5.14.
     pub fn new() -> Result<Self, Errno> {
         Self::with(FEATURE_WP_UNPOPULATED, 0).or_else(|_| {
             can_populate()?;
@@ -72,30 +70,30 @@ impl UserFault {
         })
     }
 
-    /// Opens one that protects nothing, but stops every thread that gives registered pages of a
-    /// shared segment back (`madvise(2)`) or moves them (`mremap(2)`) before it does so, until
-    /// [`UserFault::let_go`].
+    /// Opens a userfaultfd that protects nothing. It stops every thread that is about to give back
+    /// registered pages of a shared segment (`madvise(2)`) or to move them (`mremap(2)`), until
+    /// [`UserFault::resume_one`].
     ///
     /// # Errors
-    /// `EPERM` or `ENOSYS` where it is forbidden; `EINVAL` if the kernel is older than Linux 5.19.
-    pub(crate) fn of_changes() -> Result<Self, Errno> {
+    /// `EPERM` or `ENOSYS` if it is forbidden; `EINVAL` if the kernel is older than Linux 5.19.
+    pub(crate) fn for_change_events() -> Result<Self, Errno> {
         let features = FEATURE_WP_SHARED | FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE;
         Self::with(features, USER_MODE_ONLY)
     }
 
     fn with(features: u64, flags: libc::c_int) -> Result<Self, Errno> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
-        // SAFETY: only a number is handed over.
+        // SAFETY: only numbers are passed.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let made = match libc::c_int::try_from(made) {
             Ok(fd) if fd >= 0 => fd,
             _ => Self::from_device(flags)?,
         };
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the descriptor was created just now, and nothing else owns it.
         let this = Self { fd: unsafe { OwnedFd::from_raw_fd(made) }, features };
         let mut answer = [API, features, 0];
         this.ioctl(IOCTL_API, &mut answer)?;
-        // Linux 6.0 to 6.3 ignore what they do not know.
+        // Linux 6.0 to 6.3 ignore unknown features.
         if answer[1] & features == features { Ok(this) } else { Err(Errno::INVAL) }
     }
 
@@ -103,23 +101,24 @@ impl UserFault {
         let access = OFlags::RDWR | OFlags::CLOEXEC;
         let device =
             rustix::fs::open("/dev/userfaultfd", access, Mode::empty()).map_err(|_| Errno::PERM)?;
-        // SAFETY: only a number is handed over.
+        // SAFETY: only numbers are passed.
         let made = unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_NEW, flags) };
         if made < 0 { Err(last_error()) } else { Ok(made) }
     }
 
-    /// Lets pages be protected. Whole mappings are best: one of which a part is named is split.
+    /// Registers pages, so that they can be protected. Whole mappings are best, because a part
+    /// splits its mapping.
     ///
     /// # Errors
-    /// `EINVAL` if they are not of memory; `EBUSY` if another userfaultfd has them.
+    /// `EINVAL` if the pages are not ordinary memory; `EBUSY` if another userfaultfd has them.
     pub fn register(&self, pages: &Range<usize>) -> Result<(), Errno> {
         self.ioctl(IOCTL_REGISTER, &mut [pages.start as u64, len(pages), REGISTER_MODE_WP, 0])
     }
 
-    /// From here on nobody writes to the pages before they are released.
+    /// Blocks writers to the pages until they are released.
     ///
     /// # Errors
-    /// `ENOENT` if they have not been registered, or have been mapped anew since; `ENOMEM` or
+    /// `ENOENT` if the pages are not registered, or have been mapped anew since; `ENOMEM` or
     /// `EFAULT` if they cannot be read.
     pub fn protect(&self, pages: &Range<usize>) -> Result<(), Errno> {
         if self.features & FEATURE_WP_UNPOPULATED == 0 {
@@ -128,10 +127,10 @@ impl UserFault {
         self.write_protect(pages, WRITEPROTECT_MODE_WP)
     }
 
-    /// Ends that, and wakes who waits for it.
+    /// Removes the protection, and wakes the blocked writers.
     ///
     /// # Errors
-    /// As for [`UserFault::protect`]; then they are not protected.
+    /// Those of [`UserFault::protect`]; the pages are not protected then.
     pub fn release(&self, pages: &Range<usize>) -> Result<(), Errno> {
         self.write_protect(pages, 0)
     }
@@ -140,27 +139,27 @@ impl UserFault {
         loop {
             let mut range = [pages.start as u64, len(pages), mode];
             match self.ioctl(IOCTL_WRITEPROTECT, &mut range) {
-                Err(Errno::AGAIN) => {} // The mappings are being changed.
+                Err(Errno::AGAIN) => {} // The mappings are being changed: try again.
                 other => return other,
             }
         }
     }
 
-    /// The address that a thread waits to write to. `None`: none does.
+    /// The address to which a blocked thread wants to write. `None` if there is none.
     pub fn next_fault(&self) -> Option<usize> {
         let mut message = Message::default();
         let size = size_of::<Message>();
-        // SAFETY: the place is a local variable of that size, for which any bytes are valid.
+        // SAFETY: the buffer is a local variable of that size, for which any bytes are valid.
         let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), size) };
         let is_fault = read == size.cast_signed() && message.event == EVENT_PAGEFAULT;
         is_fault.then(|| usize::try_from(message.address).unwrap_or(0))
     }
 
-    /// Lets one thread go that has been stopped. Returns whether there was one.
-    pub(crate) fn let_go(&self) -> bool {
+    /// Lets one stopped thread continue. Returns whether there was one.
+    pub(crate) fn resume_one(&self) -> bool {
         let mut message = Message::default();
         let size = size_of::<Message>();
-        // SAFETY: the place is a local variable of that size, for which any bytes are valid.
+        // SAFETY: the buffer is a local variable of that size, for which any bytes are valid.
         let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), size) };
         read == size.cast_signed()
     }
@@ -183,21 +182,21 @@ impl AsFd for UserFault {
 }
 
 impl From<OwnedFd> for UserFault {
-    /// Another descriptor of one.
+    /// Another descriptor of a userfaultfd.
     fn from(fd: OwnedFd) -> Self {
         Self { fd, features: 0 }
     }
 }
 
-/// Maps all pages, so that those can be read that have never been touched.
+/// Maps all pages, so that pages which were never touched can be read.
 fn populate(pages: &Range<usize>) -> Result<(), Errno> {
     let start = pages.start as *mut libc::c_void;
-    // SAFETY: no byte changes, and nothing that is mapped goes.
+    // SAFETY: no byte changes, and no mapping is removed.
     let done = unsafe { libc::madvise(start, pages.len(), libc::MADV_POPULATE_READ) };
     if done < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Whether the kernel knows how to do that: `EINVAL` if it is older than Linux 5.14.
+/// Whether the kernel supports that: `EINVAL` if it is older than Linux 5.14.
 fn can_populate() -> Result<(), Errno> {
     populate(&(0..0))
 }
@@ -218,7 +217,8 @@ mod tests {
 
     const PAGE: usize = 4_096;
 
-    /// Writes by stores and by system calls wait until the page is released; the bytes stay.
+    /// Writers by stores and by system calls wait until the page is released, and the bytes are
+    /// right then.
     fn writers_wait_and_system_calls_do_not_fail(features: u64) {
         let fault = match UserFault::with(features, 0) {
             Ok(fault) => fault,
@@ -227,7 +227,7 @@ mod tests {
                 return;
             }
         };
-        // The first two pages are touched, the others never were.
+        // The first two pages are touched, the others are not.
         let memory = vec![0_u8; 1 << 20].leak();
         let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
         let first = start - memory.as_ptr() as usize;

@@ -1,11 +1,11 @@
-//! Waiting that a program may cancel.
+//! Waits that are cancellation points.
 //!
 //! # Safety
-//! Programs call `pthread_cancel` on threads that wait in us (libiscsi, rping). Only the C
-//! library's own wrappers are cancellation points, and a cancelled thread is unwound from inside
-//! the call. The libraries are built with `panic = "abort"`, where a foreign unwind passes frames
-//! without running their drops (and where a `C-unwind` declaration would abort it): no caller may
-//! hold a lock here.
+//! Programs call `pthread_cancel` on threads that wait in these libraries (libiscsi, rping). Only
+//! the C library's own wrappers are cancellation points, and a cancelled thread is unwound from
+//! inside the call. The libraries are built with `panic = "abort"`: a foreign unwind passes frames
+//! without running their drops (and a `C-unwind` declaration would abort it). So no caller may hold
+//! a lock here.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Waits until one of the descriptors is readable and says which are; `timeout` `None` is for ever.
+/// Waits until one of the descriptors is readable, and returns which are. Without a `timeout` it
+/// may wait for ever.
 ///
 /// # Errors
 /// `EINTR` after a signal.
@@ -29,9 +30,9 @@ pub fn wait_readable<const N: usize>(
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let count = N as libc::nfds_t;
-    // SAFETY: `entries` is a valid array of `N` elements, `timeout` is null or a value that lives
-    // until the end of this function, a null mask changes none, and the descriptors are borrowed
-    // for the whole call.
+    // SAFETY: `entries` is an array of `N` elements. `timeout` is null or points to a value that
+    // lives until the end of this function. A null mask changes no signal mask. The descriptors
+    // stay borrowed during the call.
     let count = unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, std::ptr::null()) };
     if count < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));

@@ -1,75 +1,76 @@
-//! The words by which two processes that share memory wake each other: a thread that waits says so
-//! in words of its own side, which the peer reads when it has brought something, or made room.
+//! The words by which two processes that share memory wake each other. A thread that waits
+//! publishes that in words of its own side; the peer reads them after it has brought something, or
+//! made room.
 //!
 //! There are two ways to wait. A futex waiter ([`FutexWord`]) is woken by a futex. A sleeper is in
 //! the kernel, on the socket that both sides have, and is woken by a byte that the peer sends over
 //! it: a wakeup. At most one wakeup is in the socket at a time.
 //!
-//! On both sides what is written comes before what is read, with a full barrier between: a thread
-//! that waits looks once more after it has said so, and the peer asks after it has brought
-//! something, so that at least one of them sees the other.
+//! Each side writes before it reads, with a full barrier between: a thread publishes its wait and
+//! then checks once more, and the peer brings something and then reads the words. So at least one
+//! of them sees the other.
 
 use crate::alarm::Tag;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::futex_word::FutexWord;
-use crate::presence::{is_asleep, rise, settle_down};
+use crate::presence::{begin_sleep, end_sleep, is_asleep};
 
 const DRAINED: u32 = 0;
 const PENDING: u32 = 1;
 
-/// One side's words, all zero at first. They may have any value: the peer can write them.
+/// One side's words, all initially zero. They may have any value, because the peer can write them.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits<'a> {
-    /// Threads that sleep in the kernel until a wakeup is sent.
+    /// Number of threads that sleep in the kernel until a wakeup is sent.
     pub sleepers: &'a AtomicU32,
-    /// The sleep of one of them ([`Tag`]); 0 if none has said so.
+    /// The sleep of one of them ([`Tag`]); 0 if it has not been published.
     pub tag: &'a AtomicU64,
     /// Whether a wakeup has been sent that has not been drained yet.
     pub wakeup: &'a AtomicU32,
-    /// Threads that wait by a futex until something is brought.
+    /// The word of threads that wait by a futex until something is brought.
     pub futex: FutexWord<'a>,
-    /// Who waits for room, in bits of the user's.
+    /// How threads wait for room, in bits that the user defines.
     pub wanted: &'a AtomicU32,
 }
 
-/// Which thread a wakeup is for.
+/// The threads that a wakeup is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleeper {
-    /// Nobody sleeps.
+    /// No thread sleeps.
     None,
-    /// One does, and nobody else: an [`Alarm`](crate::Alarm) may tell that it is awake by now.
+    /// Only one thread sleeps; an [`Alarm`](crate::Alarm) may show that it has been woken already.
     Tagged(Tag),
-    /// Somebody does.
+    /// Some threads sleep.
     Some,
 }
 
-/// Of one's own side.
+/// Methods for the own side.
 impl Waits<'_> {
-    /// The calling thread is about to sleep in the kernel, and must look once more before it does.
-    pub fn settle_down(self) {
-        settle_down(self.sleepers);
+    /// Counts the calling thread as asleep in the kernel. It must check once more before it sleeps.
+    pub fn begin_sleep(self) {
+        begin_sleep(self.sleepers);
     }
 
-    /// It sleeps no more.
-    pub fn rise(self) {
-        rise(self.sleepers);
+    /// Counts that the thread has woken.
+    pub fn end_sleep(self) {
+        end_sleep(self.sleepers);
     }
 
-    /// Publishes the tag of this sleep before it begins. `None` clears it: before the thread rises,
-    /// or, if it goes on counting as asleep, before it looks once more.
+    /// Publishes this sleeper's tag before it sleeps. `None` clears it: before the thread stops
+    /// counting as asleep, or, if it goes on counting, before it checks once more.
     pub fn tag(self, tag: Option<Tag>) {
         self.tag.store(tag.map_or(0, Tag::to_word), Ordering::Release);
     }
 
-    /// The wakeup has been taken from the socket: from here on another is sent. What was brought
-    /// meanwhile, without a wakeup, must be looked for after this.
+    /// Records that the wakeup has been taken from the socket: from here on another one is sent.
+    /// The caller must check afterwards for what was brought meanwhile without a wakeup.
     pub fn drained(self) {
         self.wakeup.store(DRAINED, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// The calling thread waits for room, and must look once more before it sleeps. Returns the
-    /// word's value, upon which it may sleep by a futex.
+    /// Records that the calling thread waits for room. It must check once more before it sleeps.
+    /// Returns the word's value, with which it may sleep by a futex.
     pub fn want_room(self, how: u32) -> u32 {
         let before = self.wanted.fetch_or(how, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -77,10 +78,10 @@ impl Waits<'_> {
     }
 }
 
-/// Of the peer's side.
+/// Methods for the peer's side.
 impl Waits<'_> {
-    /// Something has been brought: wakes futex waiters. Returns who sleeps and has to be sent a
-    /// wakeup.
+    /// Wakes futex waiters, after something has been brought. Returns which sleepers have to be
+    /// sent a wakeup.
     #[inline]
     pub fn wake_futex_waiters(self) -> Sleeper {
         let asleep = is_asleep(self.sleepers);
@@ -88,29 +89,30 @@ impl Waits<'_> {
         if asleep { self.sleeper() } else { Sleeper::None }
     }
 
-    /// Who is asleep.
+    /// Which threads sleep.
     #[cold]
     fn sleeper(self) -> Sleeper {
         let tag = self.tag.load(Ordering::Acquire);
         let sleepers = self.sleepers.load(Ordering::Acquire);
-        // It has counted all the time between, so if there was one, it was that.
+        // The count was one at the end, and the tag did not change: so the only sleeper is the one
+        // with the tag.
         let is_it = sleepers == 1 && self.tag.load(Ordering::Relaxed) == tag;
         Tag::from_word(tag).filter(|_| is_it).map_or(Sleeper::Some, Sleeper::Tagged)
     }
 
-    /// Whether a wakeup is to be sent now: not while the last one has not been drained. It counts
+    /// Whether a wakeup has to be sent now: not while the last one has not been drained. It counts
     /// as sent from here on.
     #[must_use]
     pub fn claim_wakeup(self) -> bool {
         self.wakeup.swap(PENDING, Ordering::AcqRel) == DRAINED
     }
 
-    /// The wakeup that was claimed could not be sent.
+    /// Takes back [`Waits::claim_wakeup`], because the wakeup could not be sent.
     pub fn unclaim_wakeup(self) {
         self.wakeup.store(DRAINED, Ordering::Release);
     }
 
-    /// Whether somebody waits for the room that has been made.
+    /// Whether a thread waits for the room that has been made.
     #[inline]
     #[must_use]
     pub fn is_room_wanted(self) -> bool {
@@ -118,14 +120,15 @@ impl Waits<'_> {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns who waits for room, but those who are in `kept`; they wait no more.
+    /// Returns how threads have waited for room, except for the bits in `kept`, and clears the
+    /// returned bits.
     #[must_use]
     pub fn take_wanted(self, kept: u32) -> u32 {
         self.wanted.fetch_and(kept, Ordering::AcqRel) & !kept
     }
 }
 
-/// Every order in which the two sides can meet: `make test` runs it with `--cfg loom`.
+/// Model checks of all interleavings of the two sides: `make test` runs them with `--cfg loom`.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
@@ -133,8 +136,8 @@ mod models {
     use loom::sync::{Arc, Condvar, Mutex};
     use loom::thread;
 
-    /// What both sides share: how much has been brought and taken, the reader's and the writer's
-    /// words, and the socket, with the wakeups that are in it.
+    /// The state that both sides share: how much has been brought and taken, the words of reader
+    /// and writer, and the number of wakeups in the socket.
     #[derive(Default)]
     struct Model {
         brought: AtomicU32,
@@ -170,7 +173,7 @@ mod models {
             is_something
         }
 
-        /// As the kernel does for a byte that comes.
+        /// Delivers a wakeup, as the kernel does with a byte.
         fn send_wakeup(&self) {
             *self.wakeups.lock().expect("a model does not panic here") += 1;
             self.arrival.notify_one();
@@ -202,7 +205,7 @@ mod models {
                 waits(&peer.reader).wake_futex_waiters();
             });
             let word = waits(&model.reader).futex;
-            word.settle_down();
+            word.begin_wait();
             let found = !model.is_empty();
             bringer.join().expect("no panic");
             assert!(found || !word.has_waiters(), "it would wait on");
@@ -211,8 +214,8 @@ mod models {
 
     const COUNT: u32 = 2;
 
-    /// A reader and what is brought to it, with a wakeup wherever one is due. Loom would report a
-    /// reader that never ended for want of one: nobody could go on.
+    /// Checks a reader, to which things are brought with the necessary wakeups. Loom reports a
+    /// reader that waits for ever, because no thread can run then.
     fn check_wakeups(read: impl Fn(&Model) + Copy + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -233,8 +236,8 @@ mod models {
         });
     }
 
-    /// A reader that sleeps until a wakeup comes gets all that is brought, though a wakeup is sent
-    /// only where none is pending.
+    /// A reader that sleeps until a wakeup comes gets everything, although no wakeup is sent while
+    /// one is pending.
     #[test]
     fn sleeping_reader_gets_a_wakeup() {
         check_wakeups(|model| {
@@ -245,7 +248,7 @@ mod models {
                     got += 1;
                     continue;
                 }
-                own.settle_down();
+                own.begin_sleep();
                 if model.is_empty() {
                     if model.drain() {
                         own.drained();
@@ -253,17 +256,17 @@ mod models {
                         model.sleep();
                     }
                 }
-                own.rise();
+                own.end_sleep();
             }
         });
     }
 
-    /// The same for one that counts as asleep all the time, as in an instance of epoll.
+    /// The same for a reader that always counts as asleep, as in an epoll instance.
     #[test]
     fn reader_that_always_counts_as_asleep_gets_a_wakeup() {
         check_wakeups(|model| {
             let own = waits(&model.reader);
-            own.settle_down();
+            own.begin_sleep();
             let mut got = 0;
             while got < COUNT {
                 if model.take() {
@@ -277,13 +280,13 @@ mod models {
         });
     }
 
-    /// A writer that waits for room either sees it or is known to wait.
+    /// A writer that waits for room either sees the room or is seen waiting.
     #[test]
     fn writer_that_waits_for_room_is_woken() {
         const BY_FUTEX: u32 = 1;
         loom::model(|| {
             let model = Arc::new(Model::default());
-            model.bring(); // There is room for one.
+            model.bring(); // There is room for one item.
             let peer = Arc::clone(&model);
             let reader = thread::spawn(move || {
                 assert!(peer.take());
@@ -299,12 +302,12 @@ mod models {
         });
     }
 
-    /// A thread that sleeps for two peers at once, each of which brings something once.
+    /// A thread that sleeps for two peers, each of which brings something once.
     #[derive(Default)]
     struct Instance {
         sources: [(AtomicU32, Words); 2],
         alarm: AtomicU64,
-        /// Whether there is a wakeup in the socket of each.
+        /// Whether there is a wakeup in the socket of each peer.
         wakeups: Mutex<[bool; 2]>,
         arrival: Condvar,
     }
@@ -340,7 +343,7 @@ mod models {
             self.sources[which].0.load(Ordering::Acquire) != 0
         }
 
-        /// Sleeps as in the kernel: until a wakeup arrives. Returns and clears the flags.
+        /// Sleeps in the kernel until a wakeup arrives. Returns and clears the flags.
         fn sleep(&self) -> [bool; 2] {
             let mut wakeups = self.wakeups.lock().expect("a model does not panic here");
             while *wakeups == [false; 2] {
@@ -350,7 +353,8 @@ mod models {
         }
     }
 
-    /// Peers that send a wakeup only if nobody else has: the sleeper finds all that they bring.
+    /// A peer sends a wakeup only if no other peer has, and the sleeper finds everything that was
+    /// brought.
     #[test]
     fn one_alarm_is_enough_for_all() {
         let mut builder = loom::model::Builder::new();
@@ -363,7 +367,7 @@ mod models {
             });
             let alarm = Alarm::on(&instance.alarm);
             let own = [0, 1].map(|which| waits(&instance.sources[which].1));
-            own.iter().for_each(|own| own.settle_down());
+            own.iter().for_each(|own| own.begin_sleep());
             let mut got = [false; 2];
             while got != [true; 2] {
                 let tag = alarm.next(0);
@@ -386,11 +390,11 @@ mod models {
         });
     }
 
-    /// What the sleeper and one that adds a source share, with a lock.
+    /// The state that the sleeper shares with a thread that adds a source, with a lock.
     #[derive(Default)]
     struct Joining {
         instance: Instance,
-        /// Whether the second source has been added, and the tag of the sleep that goes on.
+        /// Whether the second source has been added, and the tag of the current sleep.
         state: Mutex<(bool, Option<Tag>)>,
     }
 
@@ -400,7 +404,7 @@ mod models {
             state.0 = true;
             let Some(tag) = state.1 else { return };
             let own = waits(&self.instance.sources[1].1);
-            own.settle_down();
+            own.begin_sleep();
             own.tag(Some(tag));
             fence(Ordering::SeqCst);
             if self.instance.is_brought(1) {
@@ -409,7 +413,7 @@ mod models {
         }
     }
 
-    /// A source that is added during a sleep gets that sleep's tag: the alarm is enough for it,
+    /// A source that is added during a sleep gets that sleep's tag, so one alarm is enough for it,
     /// too.
     #[test]
     fn connection_added_during_a_sleep_is_found_after_it() {
@@ -429,14 +433,14 @@ mod models {
             let instance = &joining.instance;
             let alarm = Alarm::on(&instance.alarm);
             let own = [0, 1].map(|which| waits(&instance.sources[which].1));
-            own[0].settle_down();
+            own[0].begin_sleep();
             let (mut is_settled, mut got) = (false, [false; 2]);
             while got != [true; 2] {
                 let tag = alarm.next(0);
                 let mut state = joining.state.lock().expect("a model does not panic here");
                 if state.0 {
                     if !is_settled && instance.sources[1].1.0[0].load(Ordering::Relaxed) == 0 {
-                        own[1].settle_down();
+                        own[1].begin_sleep();
                     }
                     is_settled = true;
                     own[1].tag(Some(tag));

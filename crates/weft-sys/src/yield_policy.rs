@@ -1,11 +1,11 @@
-//! When a thread that polls, and finds nothing, offers its core to others.
+//! Decides when a thread that polls without success yields its core.
 //!
-//! The peer whose message is awaited may want the core. Whether it does shows in what becomes of an
-//! offer (`sched_yield(2)`): nobody takes it up, and it is over in less than a microsecond; another
-//! that polls takes it and gives it back soon; or somebody has work, and keeps it for a whole turn.
-//! Among pollers offers pay at every opportunity; otherwise they are made now and then, to find
-//! out. Beside one that has work a poller sleeps for a short time instead, until it is woken: a
-//! thread that sleeps keeps its claim to the core, and one that yields loses it.
+//! The peer whose message is awaited may need the core. The duration of a yield (`sched_yield(2)`)
+//! shows it: if no thread takes the core, the call returns in less than a microsecond; another
+//! poller takes it and gives it back soon; a thread with work keeps it for a whole time slice.
+//! Among pollers, yielding pays off at every opportunity; otherwise a yield now and then finds out.
+//! Beside a thread with work a poller sleeps for a short time instead, until it is woken: a
+//! sleeping thread keeps its claim to the core, and a yielding one loses it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,28 +13,30 @@ use std::time::Duration;
 use crate::cpu_contention::CpuContention;
 use crate::limits::REFUSED_MAX;
 
-/// Polls that find nothing between two offers, where cores are shared by pollers and elsewhere.
+/// Number of unsuccessful polls between two yields, if pollers share cores, and otherwise.
 const POLLS_AMONG_POLLERS: u32 = 8;
 const POLLS_ALONE: u32 = 1_024;
-/// The same beside one that works: longer than a peer on another core takes to answer.
+/// The same beside a thread with work: longer than a peer on another core takes to answer.
 const POLLS_BESIDE_WORK: u32 = 64;
-/// An offer that took this long, in nanoseconds, was taken up.
+/// A yield that took at least this many nanoseconds gave the core to another thread.
 const TAKEN_NS: u64 = 1_500;
-/// Pollers, however many they are, give a core back sooner than this, in nanoseconds; who works
-/// takes a whole turn of the scheduler's.
+/// Pollers, however many, give a core back in less than this many nanoseconds; a thread with work
+/// takes a whole time slice of the scheduler.
 const TURN_NS: u64 = 2_000_000;
-/// Offers in a row that were taken up for less than a turn, after which the takers are pollers.
+/// Number of consecutive yields shorter than a time slice that show other pollers.
 const TAKEN_MIN: u32 = 2;
-/// An offer that took this long, in nanoseconds, shows that cores are scarce, and for how long.
+/// A yield that took more than this many nanoseconds shows that cores are scarce, and then for how
+/// long they count as scarce.
 const SCARCE_NS: u64 = 20_000;
 const SCARCE_TIME_NS: u64 = 100_000_000;
-/// For how long one that has work is expected to go on, in nanoseconds.
+/// How long a thread with work is expected to continue, in nanoseconds.
 const WORKER_TIME_NS: u64 = 200_000_000;
-/// How long a poller sleeps instead of yielding: a program may look at more than us between polls.
+/// How long a poller sleeps instead of yielding. Programs may poll other things, too, so it is
+/// short.
 pub const TIMED_SLEEP: Duration = Duration::from_micros(100);
 
-/// What became of the last offers, and what follows from it. Threads may learn at once; then one of
-/// the lessons is lost.
+/// Results of the last yields, and the conclusions. If two threads learn at once, one result is
+/// lost.
 #[derive(Debug)]
 pub struct YieldPolicy {
     polls_before_yield: AtomicU32,
@@ -42,11 +44,11 @@ pub struct YieldPolicy {
     refused: AtomicU32,
     scarce_until: AtomicU64,
     worker_until: AtomicU64,
-    /// What the offers say that are made because of the time.
+    /// Results of yields that are made because time has passed.
     contention: CpuContention,
 }
 
-/// How to offer a core.
+/// A way to yield a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum YieldKind {
     /// By `sched_yield`.
@@ -56,7 +58,7 @@ pub enum YieldKind {
 }
 
 impl YieldPolicy {
-    /// Nothing is known of the cores yet.
+    /// The initial state, in which nothing is known about the cores.
     #[must_use]
     #[allow(clippy::new_without_default)] // An object of its own, not a value.
     pub const fn new() -> Self {
@@ -70,7 +72,7 @@ impl YieldPolicy {
         }
     }
 
-    /// How to make an offer `now`, in nanoseconds.
+    /// How to yield at the time `now`, in nanoseconds.
     pub fn kind(&self, now: u64) -> YieldKind {
         if now < self.worker_until.load(Ordering::Relaxed) {
             YieldKind::TimedSleep
@@ -79,23 +81,22 @@ impl YieldPolicy {
         }
     }
 
-    /// How many polls in a row may find nothing before the core is offered.
+    /// Number of consecutive unsuccessful polls before the core is yielded.
     #[inline]
     pub fn polls_before_yield(&self) -> u32 {
         self.polls_before_yield.load(Ordering::Relaxed)
     }
 
-    /// Whether more threads than there are cores wanted to run a moment ago. `now` is in
-    /// nanoseconds.
+    /// Whether more threads than cores wanted to run a moment ago. `now` is in nanoseconds.
     pub fn are_cores_scarce(&self, now: u64) -> bool {
         now < self.scarce_until.load(Ordering::Relaxed) || self.contention.is_believed(now)
     }
 
-    /// An offer by yielding that was made because of the time, after fewer polls than
-    /// [`Self::polls_before_yield`], took this long and ended `now`; both in nanoseconds. Returns
-    /// whether cores are scarce.
+    /// Records a yield that was made because time has passed, after fewer polls than
+    /// [`Self::polls_before_yield`]. It took `took` nanoseconds and ended at `now`. Returns whether
+    /// cores are scarce.
     pub fn learn_early(&self, took: u64, now: u64) -> bool {
-        // One that is made by time may be taken up for long by chance.
+        // Such a yield may take long by chance.
         if took <= CpuContention::LONG_NS {
             self.learn(took, now);
         }
@@ -103,7 +104,7 @@ impl YieldPolicy {
         self.contention.is_believed(now)
     }
 
-    /// An offer by yielding that ended `now` took this long; both in nanoseconds.
+    /// Records a yield that took `took` nanoseconds and ended at `now`.
     pub fn learn(&self, took: u64, now: u64) {
         if took >= TURN_NS {
             self.worker_until.store(now + WORKER_TIME_NS, Ordering::Relaxed);
@@ -123,7 +124,7 @@ impl YieldPolicy {
     }
 }
 
-/// Counts what happened in a row.
+/// Counts consecutive events.
 fn count(counter: &AtomicU32, happened: bool) -> u32 {
     let before = counter.load(Ordering::Relaxed);
     let count = if happened { before.saturating_add(1) } else { 0 };
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn pollers_hand_the_core_to_each_other() {
+    fn pollers_yield_often_to_other_pollers() {
         assert_eq!(
             after(&[POLLER]).polls_before_yield(),
             POLLS_ALONE,
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn poller_sleeps_beside_one_that_works() {
+    fn poller_sleeps_beside_a_thread_with_work() {
         let offers = after(&[POLLER, POLLER]);
         assert_eq!(offers.kind(0), YieldKind::Yield);
         offers.learn(WORKER, 0);

@@ -1,4 +1,4 @@
-//! The memory of a process whose number is another's by now.
+//! Tests access to the memory of a process whose number has been reused.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -15,12 +15,12 @@ fn region(bytes: &mut [u8]) -> Region {
     unsafe { Region::new(bytes.as_mut_ptr() as usize, bytes.len()) }.expect("no wrap")
 }
 
-/// A child that waits to be killed, with a copy of this process's memory.
+/// Creates a child that waits to be killed, with a copy of this process's memory.
 fn fork() -> Pid {
-    // SAFETY: the child makes system calls alone.
+    // SAFETY: the child only makes system calls.
     match unsafe { libc::fork() } {
         0 => loop {
-            // SAFETY: no more than a wait.
+            // SAFETY: `pause` only waits.
             unsafe { libc::pause() };
         },
         child => Pid::from_raw(child).expect("a child"),
@@ -32,8 +32,8 @@ fn end(child: Pid) {
     waitpid(Some(child), WaitOptions::empty()).expect("ours");
 }
 
-/// Whether this process has a namespace of process numbers to itself; if not, and if it may, runs
-/// this test again in one.
+/// Whether this process has its own PID namespace. If not, and if permitted, runs this test again
+/// in one.
 fn has_numbers_of_its_own(test: &str) -> bool {
     const INSIDE: &str = "WEFT_TEST_NUMBERS";
     if std::env::var_os(INSIDE).is_some() {
@@ -57,7 +57,7 @@ fn has_numbers_of_its_own(test: &str) -> bool {
     false
 }
 
-/// Not even by a child of the same parent, which has the same name at the same place.
+/// Even a child of the same parent, with the same name at the same address, is not reached.
 #[test]
 fn process_with_a_reused_pid_is_not_reached() {
     if !has_numbers_of_its_own("process_with_a_reused_pid_is_not_reached") {

@@ -326,7 +326,7 @@ impl Inbox {
     #[must_use]
     pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
         let word = self.futex_word();
-        word.settle_down();
+        word.begin_wait();
         let is_open = self.words.head.load(Ordering::Relaxed) & WINDOW == 0;
         (is_open && self.is_empty()).then_some(word)
     }

@@ -33,7 +33,7 @@ impl<K: Kernel> End<K> {
 
     /// Begins a sleep: from here on the peer sends a wakeup when it has put something.
     pub fn begin_sleep(&self) {
-        self.own.waits().settle_down();
+        self.own.waits().begin_sleep();
     }
 
     /// Publishes this sleeper's tag before it sleeps; `None` clears it: see
@@ -51,7 +51,7 @@ impl<K: Kernel> End<K> {
 
     /// Ends the sleep that [`End::begin_sleep`] began.
     pub fn end_sleep(&self) {
-        self.own.waits().rise();
+        self.own.waits().end_sleep();
     }
 
     /// Sleeps until the peer has put something, for `time` at most. This wakes faster than a byte
@@ -68,7 +68,7 @@ impl<K: Kernel> End<K> {
     #[must_use]
     pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
         let word = self.own.waits().futex;
-        word.settle_down();
+        word.begin_wait();
         let ends =
             self.peer.parted.load(Ordering::Relaxed) | self.peer.shut_write.load(Ordering::Relaxed);
         (ends == 0 && self.unread() == 0).then_some(word)

@@ -1,10 +1,10 @@
-//! A forked child must not share memory with its parent: it gets a copy of its own, as of other
-//! memory. The parent makes the copies before the fork, so that neither it nor its peers can change
+//! Gives a forked child a copy of its own of remapped memory, which it must not share with its
+//! parent. The parent makes the copies before the fork, so that neither it nor its peers can change
 //! them, and drops them afterwards; the child moves them into place.
 //!
 //! # Safety
-//! The table is guarded by a lock that is held across a fork, by the thread that forks: the child
-//! has it, too. Mappings are replaced only where the kernel has said, under the lock, that they are
+//! A lock guards the table. The thread that forks holds it across the fork, so the child holds it,
+//! too. Mappings are replaced only where the kernel has reported, under the lock, that they are
 //! segments.
 #![allow(unsafe_code)]
 
@@ -23,29 +23,29 @@ use crate::shared::SharedMemory;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) inode: u64,
-    /// Open as long as the entry is in the table.
+    /// The segment's descriptor, open as long as the entry is in the table.
     pub(super) fd: RawFd,
-    /// Our mapping.
+    /// Weft's mapping.
     pub(super) pages: Weak<SharedMemory>,
 }
 
-/// What a child does about a piece.
+/// What a child does with a piece of a segment.
 #[derive(Debug)]
 enum Repair {
     Put(Replica),
-    /// There was no memory for a copy: a private view of the segment, which shows what the parent
-    /// writes to pages that the child has not written to.
+    /// Maps a private view of the segment, because there was no memory for a copy. It shows what
+    /// the parent writes to pages that the child has not written to.
     View(Piece, RawFd),
-    /// It cannot go on.
+    /// Aborts: the child cannot continue.
     Fail,
 }
 
 #[derive(Debug)]
 struct State {
     entries: Vec<Entry>,
-    /// Whether there may be pieces of segments that are not in the table any more.
+    /// Whether pieces of segments may exist that are not in the table any more.
     may_have_orphans: bool,
-    /// Between the two ends of a fork.
+    /// The repairs for the child, during a fork.
     repairs: Vec<Repair>,
 }
 
@@ -58,7 +58,7 @@ static STATE: Shared = Shared(UnsafeCell::new(State {
 
 struct Shared(UnsafeCell<State>);
 
-// SAFETY: reached through a `Table` only, of which there is one at a time.
+// SAFETY: the state is reached only through a `Table`, and there is one at a time.
 unsafe impl Sync for Shared {}
 
 /// The table of segments, locked.
@@ -73,21 +73,21 @@ impl Table {
     }
 
     fn state(&mut self) -> &mut State {
-        // SAFETY: only one `Table` exists at a time, for `lock` waits for the last one's drop, and
-        // this one is borrowed exclusively.
+        // SAFETY: only one `Table` exists at a time, because `lock` waits until the last one is
+        // dropped, and this one is borrowed exclusively.
         unsafe { &mut *STATE.0.get() }
     }
 
-    /// The next [`Table::enter`] allocates nothing.
+    /// Reserves room, so that the next [`Table::insert`] does not allocate.
     pub(super) fn make_room(&mut self) {
         self.state().entries.reserve(1);
     }
 
-    pub(super) fn enter(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, entry: Entry) {
         self.state().entries.push(entry);
     }
 
-    pub(super) fn strike(&mut self, inode: u64) {
+    pub(super) fn remove(&mut self, inode: u64) {
         self.state().entries.retain(|entry| entry.inode != inode);
     }
 
@@ -95,18 +95,18 @@ impl Table {
         self.state().may_have_orphans = true;
     }
 
-    /// Our mapping of a segment.
+    /// Weft's mapping of a segment.
     pub(super) fn pages_of(&mut self, inode: u64) -> Option<Arc<SharedMemory>> {
         self.state().entries.iter().find(|entry| entry.inode == inode)?.pages.upgrade()
     }
 
-    /// Copies what a child must not share.
+    /// Copies the pieces that a child must not share.
     fn prepare(&mut self) {
         let state = self.state();
         if state.entries.is_empty() && !state.may_have_orphans {
             return;
         }
-        // Ours are not the program's: what a child does with them is as right as in the parent.
+        // Weft's own mappings are not the program's: a child may use them like the parent.
         let own = |at| {
             let mapped = |entry: &Entry| entry.pages.upgrade().map(|pages| pages.addr());
             state.entries.iter().any(|entry| mapped(entry) == Some(at))
@@ -117,21 +117,22 @@ impl Table {
         };
     }
 
-    /// Makes the child's memory its own.
+    /// Replaces the child's pieces of segments by memory of its own.
     fn repair(&mut self) -> Result<(), Errno> {
         let state = self.state();
-        // The parent's. Nothing of it is freed: another thread may have been at it.
+        // The entries are the parent's. Do not free them: another thread of it may have been using
+        // them.
         std::mem::forget(std::mem::take(&mut state.entries));
         state.may_have_orphans = false;
         for repair in state.repairs.drain(..) {
             match repair {
-                // SAFETY: replaces shared pages by their copy, in a process that has only this
+                // SAFETY: this replaces shared pages by their copy, in a process that has only this
                 // thread.
                 Repair::Put(replica) => unsafe { replica.put()? },
                 Repair::View(piece, fd) => {
                     let Piece { range, rights, offset, .. } = piece;
                     let place = Place { at: Some(range.start), len: range.len(), rights };
-                    // SAFETY: replaces shared pages by a private view of the same ones, in a
+                    // SAFETY: this replaces shared pages by a private view of the same pages, in a
                     // process that has only this thread.
                     unsafe { map(&place, libc::MAP_PRIVATE, fd, offset)? };
                 }
@@ -160,7 +161,8 @@ impl Drop for Table {
 pub(super) fn watch_forks() {
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
-        // SAFETY: functions that live for ever. Without memory for them a child shares the pages.
+        // SAFETY: the functions live for ever. If they cannot be registered, a child shares the
+        // pages.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
 }
@@ -172,17 +174,17 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn in_parent() {
-    // Locked by `before_fork`, in the same thread.
+    // `before_fork` has locked the table in the same thread.
     let mut table = Table(());
     table.state().repairs.clear();
 }
 
 extern "C" fn in_child() {
-    // As in the parent, of which this thread is a copy.
+    // `before_fork` has locked the table in the thread of which this one is a copy.
     let mut table = Table(());
     if table.repair().is_err() {
         const WHY: &[u8] = b"weft: no memory for a forked process's copy of registered memory\n";
-        // SAFETY: bytes that live for ever.
+        // SAFETY: the bytes live for ever, and the length is theirs.
         unsafe { libc::write(libc::STDERR_FILENO, WHY.as_ptr().cast(), WHY.len()) };
         std::process::abort();
     }

@@ -1,7 +1,7 @@
-//! Where segments of this process are mapped, and mapping them.
+//! Finds the mappings of this process's segments, and makes mappings.
 //!
 //! # Safety
-//! One call maps; what stands at its place is the caller's to replace.
+//! Only [`map`] maps; its caller guarantees that the memory at that address may be replaced.
 #![allow(unsafe_code)]
 
 use std::ops::{ControlFlow, Range};
@@ -12,20 +12,20 @@ use rustix::io::Errno;
 use crate::forkable::Forkable;
 use crate::maps::{self, Entry};
 
-/// Bytes of a page.
+/// Length of a page in bytes.
 pub(super) const PAGE: usize = 4_096;
 pub(super) const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Where something is mapped, and with what rights.
+/// An address range and rights for a mapping.
 pub(super) struct Place {
-    /// `None` for a place of the kernel's choice.
+    /// `None` lets the kernel choose the address.
     pub(super) at: Option<usize>,
     pub(super) len: usize,
     pub(super) rights: libc::c_int,
 }
 
 /// # Safety
-/// What is mapped at `place.at` is the caller's to replace.
+/// What is mapped at `place.at` may be replaced.
 pub(super) unsafe fn map(
     place: &Place,
     flags: libc::c_int,
@@ -35,7 +35,8 @@ pub(super) unsafe fn map(
     let addr = place.at.unwrap_or(0) as *mut libc::c_void;
     let flags = if place.at.is_some() { flags | libc::MAP_FIXED } else { flags };
     let offset = libc::off_t::try_from(offset).map_err(|_| Errno::OVERFLOW)?;
-    // SAFETY: the caller's to give.
+    // SAFETY: the caller guarantees that the memory at `place.at` may be replaced; without an
+    // address the kernel replaces nothing.
     let mapped = unsafe { libc::mmap(addr, place.len, place.rights, flags, fd, offset) };
     if mapped == libc::MAP_FAILED { Err(last_error()) } else { Ok(mapped) }
 }
@@ -53,7 +54,7 @@ pub(super) struct Piece {
     pub(super) offset: u64,
 }
 
-/// All mappings of segments of this process that are `wanted`.
+/// All mappings of this process's segments that are `wanted`.
 pub(super) fn pieces(wanted: impl Fn(&Entry<'_>) -> bool) -> Result<Vec<Piece>, Errno> {
     let name = Name::own();
     let mut pieces = Vec::new();
@@ -67,7 +68,7 @@ pub(super) fn pieces(wanted: impl Fn(&Entry<'_>) -> bool) -> Result<Vec<Piece>, 
     Ok(pieces)
 }
 
-/// What segments of this process are called. A child's are called something else.
+/// The name of this process's segments. A child uses another name for its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name(pub(super) [u8; NAME_LEN]);
 
@@ -78,7 +79,8 @@ impl Name {
     pub(super) fn own() -> Self {
         static NAME: Forkable<Name> = Forkable::new(|| {
             let mut random = [0; 8];
-            // Without randomness a child's have its parent's name; the parent's it does not have.
+            // If there are no random bytes, a child's segments get the name of the parent's, which
+            // it does not have.
             let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
             let name = format!("{NAME_PREFIX}{:016x}", u64::from_ne_bytes(random));
             Name(name.as_bytes().try_into().unwrap_or([b'?'; NAME_LEN]))

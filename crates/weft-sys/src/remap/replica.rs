@@ -1,7 +1,7 @@
-//! A private copy of a piece of a segment, to be put in the piece's place.
+//! A private copy of a piece of a segment, which can replace the piece.
 //!
 //! # Safety
-//! A replica owns its mapping until it has been put somewhere.
+//! A replica owns its mapping until [`Replica::put`] has moved it.
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, RawFd};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Piece, Place, READ_WRITE, last_error, map};
 
-/// The copy, and where it belongs.
+/// The copy, and the piece that it replaces.
 #[derive(Debug)]
 pub(super) struct Replica {
     piece: Piece,
@@ -19,22 +19,22 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Copies a piece: from its segment if that is known, else from the program's own mapping.
+    /// Copies a piece: from its segment if that is known, else from the program's mapping.
     ///
     /// # Errors
-    /// `ENOMEM`; `EFAULT` if the program cannot read it.
+    /// `ENOMEM`; `EFAULT` if the program's mapping is not readable.
     pub(super) fn of(piece: &Piece, segment: Option<RawFd>) -> Result<Self, Errno> {
         let len = piece.range.len();
         let place = Place { at: None, len, rights: READ_WRITE };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
         let copy = unsafe { map(&place, flags, -1, 0)? } as usize;
         let replica = Self { piece: piece.clone(), copy };
         match segment {
             Some(fd) => replica.fill(fd)?,
             None if piece.rights & libc::PROT_READ != 0 => {
-                // SAFETY: the piece is mapped and readable, as the kernel has just said, and the
-                // copy is as long and distinct.
+                // SAFETY: the kernel has just reported that the piece is mapped and readable, and
+                // the copy is as long and distinct.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         piece.range.start as *const u8,
@@ -46,7 +46,7 @@ impl Replica {
             None => return Err(Errno::FAULT),
         }
         if piece.rights != READ_WRITE {
-            // SAFETY: the copy's own pages, which nobody uses yet.
+            // SAFETY: these are pages of the copy, which nobody uses yet.
             let done = unsafe { libc::mprotect(copy as *mut libc::c_void, len, piece.rights) };
             if done < 0 {
                 return Err(last_error());
@@ -55,9 +55,9 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Reads what the segment holds; the rest is zero on both sides.
+    /// Reads the segment's data; the rest is zero in both.
     fn fill(&self, fd: RawFd) -> Result<(), Errno> {
-        // SAFETY: the caller's descriptor, which stays open during the call.
+        // SAFETY: the caller's descriptor stays open during the call.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let (start, end) = (self.piece.offset, self.piece.offset + self.piece.range.len() as u64);
         let mut at = start;
@@ -89,23 +89,24 @@ impl Replica {
         Ok(())
     }
 
-    /// Puts the copy in its place.
+    /// Replaces the piece by the copy.
     ///
     /// # Errors
-    /// What `mremap(2)` reports.
+    /// An error of `mremap(2)`.
     ///
     /// # Safety
-    /// What is there is the caller's to replace by this copy.
+    /// The piece's memory may be replaced by this copy.
     pub(super) unsafe fn put(self) -> Result<(), Errno> {
         let len = self.piece.range.len();
         let (old, new) = (self.copy as *mut libc::c_void, self.piece.range.start);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: moves a mapping of ours to a place that is the caller's to give.
+        // SAFETY: the mapping that moves belongs to the replica, and the caller guarantees that the
+        // target may be replaced.
         let moved = unsafe { libc::mremap(old, len, len, flags, new as *mut libc::c_void) };
         if moved == libc::MAP_FAILED {
             return Err(last_error());
         }
-        // It is the program's now.
+        // The mapping belongs to the program now.
         std::mem::forget(self);
         Ok(())
     }
@@ -113,7 +114,7 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // SAFETY: a mapping of ours that has been put nowhere.
+        // SAFETY: the mapping belongs to the replica, and has not been moved.
         unsafe { libc::munmap(self.copy as *mut libc::c_void, self.piece.range.len()) };
     }
 }

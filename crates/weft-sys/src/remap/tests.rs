@@ -1,14 +1,14 @@
 use super::*;
 
-/// In a child, which has one thread only, whatever the test runner does.
+/// Runs `body` in a child, which has only one thread, whatever the test runner does.
 fn in_child(body: impl FnOnce() -> bool) {
-    // SAFETY: the child runs `body`, which uses files, memory and the allocator (glibc's own
-    // handlers keep it usable), and ends by `_exit`.
+    // SAFETY: the child runs `body`, which uses files, memory and the allocator (glibc's fork
+    // handlers keep that usable), and ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // A panic must not let the child go on as another test runner.
+        // A panic must not let the child continue as another test runner.
         let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
-        // SAFETY: ends the child at once.
+        // SAFETY: `_exit` ends the child at once, and accesses no memory.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     assert_eq!(status_of(child), 0, "the child found all as it should be");
@@ -16,16 +16,16 @@ fn in_child(body: impl FnOnce() -> bool) {
 
 fn status_of(child: libc::pid_t) -> libc::c_int {
     let mut status = 0;
-    // SAFETY: `status` is a valid place, `child` is our child.
+    // SAFETY: `status` is a local variable, and `child` is a child of this process.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     status
 }
 
 fn mapped(at: Option<usize>, count: usize, flags: libc::c_int) -> Region {
     let place = Place { at, len: count * PAGE, rights: READ_WRITE };
-    // SAFETY: a fresh mapping, or the test's own memory.
+    // SAFETY: this is a new mapping, or replaces the test's own memory.
     let addr = unsafe { map(&place, flags | libc::MAP_ANONYMOUS, -1, 0) }.expect("memory");
-    // SAFETY: mapped above; tests that unmap it know.
+    // SAFETY: the range was mapped above; tests that unmap it do not use it afterwards.
     unsafe { Region::new(addr as usize, count * PAGE) }.expect("no wrap")
 }
 
@@ -34,7 +34,7 @@ fn pages(count: usize) -> Region {
 }
 
 fn unmap(region: &Region) {
-    // SAFETY: the test's own mapping, of which nothing is used any more.
+    // SAFETY: this is the test's own mapping, which is not used afterwards.
     let done = unsafe { libc::munmap(region.addr() as *mut libc::c_void, region.len()) };
     assert_eq!(done, 0, "{:?}", last_error());
 }
@@ -42,10 +42,10 @@ fn unmap(region: &Region) {
 fn moved(region: &Region, count: usize) -> Region {
     let len = count * PAGE;
     let old = region.addr() as *mut libc::c_void;
-    // SAFETY: the test's own mapping, which it uses at the new place only.
+    // SAFETY: this is the test's own mapping, which is used only at the new address afterwards.
     let new = unsafe { libc::mremap(old, region.len(), len, libc::MREMAP_MAYMOVE) };
     assert_ne!(new, libc::MAP_FAILED, "{:?}", last_error());
-    // SAFETY: mapped by the call.
+    // SAFETY: the call has mapped the range.
     unsafe { Region::new(new as usize, len) }.expect("no wrap")
 }
 
@@ -63,9 +63,9 @@ fn part(region: &Region, page: usize, count: usize) -> Region {
     region.part(page * PAGE, count * PAGE).expect("inside")
 }
 
-/// Our mapping of all of a segment.
+/// Weft's mapping of a whole segment.
 fn own(segment: &RemappedPages) -> Region {
-    // SAFETY: mapped as long as `segment` lives, which the tests see to.
+    // SAFETY: the segment is mapped as long as `segment` lives, which outlives the region.
     unsafe { Region::new(segment.pages.addr(), segment.len()) }.expect("no wrap")
 }
 
@@ -97,16 +97,16 @@ fn contents_survive_both_ways_and_are_shared_between() {
 }
 
 #[test]
-fn a_child_has_its_own_as_it_was_at_the_fork() {
+fn child_has_its_own_copy_from_the_time_of_the_fork() {
     in_child(|| {
         let region = pages(3);
         region.copy_in(b"parent");
         let segment = remap(&region).expect("plain memory");
-        // A page that cannot be written to, and one that cannot even be read.
+        // One page is read-only, and one is inaccessible.
         for (page, rights) in [(1, libc::PROT_READ), (2, libc::PROT_NONE)] {
             let addr = part(&region, page, 1).addr() as *mut libc::c_void;
             part(&region, page, 1).copy_in(b"kept");
-            // SAFETY: the test's own memory.
+            // SAFETY: this is the test's own memory.
             unsafe { libc::mprotect(addr, PAGE, rights) };
         }
         let (mut ready, mut signal) = std::io::pipe().expect("a pipe");
@@ -119,11 +119,11 @@ fn a_child_has_its_own_as_it_was_at_the_fork() {
             region.copy_in(b"child!");
             let read = bytes(&part(&region, 1, 1))[..4] == *b"kept";
             let addr = part(&region, 2, 1).addr() as *mut libc::c_void;
-            // SAFETY: the test's own memory.
+            // SAFETY: this is the test's own memory.
             unsafe { libc::mprotect(addr, PAGE, libc::PROT_READ) };
             let hidden = bytes(&part(&region, 2, 1))[..4] == *b"kept";
             let private = is_private(&part(&region, 0, 1));
-            // SAFETY: ends the child at once.
+            // SAFETY: `_exit` ends the child at once, and accesses no memory.
             unsafe { libc::_exit(i32::from(!(inherited && read && hidden && private))) };
         }
         region.copy_in(b"later!");
@@ -146,14 +146,15 @@ fn special_mappings_are_not_remapped() {
         let first = remap(&region);
         let again = remap(&region);
         let local = [0_u8; 4 * PAGE];
-        // SAFETY: on the stack, until the end of this closure.
+        // SAFETY: the array lives on the stack until the end of this closure.
         let stack = unsafe { Region::new(local.as_ptr() as usize, local.len()) };
         let stack = remap(&stack.expect("no wrap"));
         [shared, no_page, gap, again, stack].iter().all(Result::is_err) && first.is_ok()
     });
 }
 
-/// What the program maps where a segment was is not the segment, nor is it touched.
+/// A mapping that the program makes in place of a segment is neither taken for the segment nor
+/// changed.
 #[test]
 fn new_mapping_in_place_of_a_segment_is_left_alone() {
     in_child(|| {
@@ -186,7 +187,7 @@ fn memory_is_found_where_the_program_moved_it() {
         part(&region, 2, 1).copy_in(b"third");
         let segment = remap(&region).expect("plain memory");
         let all = [Arc::clone(&segment)];
-        // Something else in the middle, and the rest elsewhere.
+        // Another mapping in the middle, and the rest moved.
         mapped(Some(part(&region, 1, 1).addr()), 1, libc::MAP_PRIVATE).copy_in(b"other");
         let tail = moved(&part(&region, 2, 2), 8);
         assert_eq!(bytes(&part(&tail, 2, 6)), vec![0; 6 * PAGE], "grown memory is empty");
@@ -207,14 +208,14 @@ fn memory_is_found_where_the_program_moved_it() {
     });
 }
 
-/// `mprotect` splits mappings; the pages are what they were.
+/// `mprotect` splits mappings without changing the pages.
 #[test]
 fn split_memory_is_one_view_and_keeps_its_rights() {
     in_child(|| {
         let region = pages(3);
         let segment = remap(&region).expect("plain memory");
         let middle = part(&region, 1, 1).addr() as *mut libc::c_void;
-        // SAFETY: the test's own memory.
+        // SAFETY: this is the test's own memory.
         unsafe { libc::mprotect(middle, PAGE, libc::PROT_READ) };
         let all = [segment];
         let [view] = &views(&all, &region)[..] else { return false };
@@ -231,15 +232,15 @@ fn split_memory_is_one_view_and_keeps_its_rights() {
     });
 }
 
-/// Memory that has been given back is empty, and what was in it belongs to the old registration.
+/// Memory that has been given back reads as zeros. The old bytes belong to the old registration.
 #[test]
-fn memory_that_is_given_back_is_empty() {
+fn memory_that_is_given_back_reads_as_zeros() {
     in_child(|| {
         let region = pages(4);
         region.copy_in(&vec![7; 4 * PAGE]);
         let segment = remap(&region).expect("plain memory");
         let given = part(&region, 1, 2);
-        // SAFETY: the test's own memory.
+        // SAFETY: this is the test's own memory.
         let done = unsafe {
             libc::madvise(given.addr() as *mut libc::c_void, PAGE + 1, libc::MADV_DONTNEED)
         };
@@ -257,7 +258,7 @@ fn memory_that_is_given_back_is_empty() {
 }
 
 #[test]
-fn threads_that_give_memory_back_at_once() {
+fn threads_can_give_memory_back_concurrently() {
     const ROUNDS: usize = 200;
     in_child(|| {
         let regions = [pages(8), pages(8)];
@@ -268,7 +269,7 @@ fn threads_that_give_memory_back_at_once() {
                     let page = part(&region, round % 8, 1);
                     page.copy_in(&[7; 64]);
                     let addr = page.addr() as *mut libc::c_void;
-                    // SAFETY: the test's own memory.
+                    // SAFETY: this is the test's own memory.
                     unsafe { libc::madvise(addr, PAGE, libc::MADV_DONTNEED) };
                     bytes(&page) == vec![0; PAGE]
                 })
@@ -281,7 +282,7 @@ fn threads_that_give_memory_back_at_once() {
 }
 
 #[test]
-fn other_threads_forbid_it() {
+fn remap_and_restore_are_refused_with_other_threads() {
     in_child(|| {
         let region = pages(1);
         let segment = remap(&region).expect("plain memory");
@@ -297,9 +298,9 @@ fn other_threads_forbid_it() {
     });
 }
 
-/// A process that talks to itself does not map its segments again.
+/// A process that is its own peer does not map its segments again.
 #[test]
-fn own_segments_are_known() {
+fn own_segments_are_found_by_descriptor() {
     in_child(|| {
         let region = pages(1);
         let segment = remap(&region).expect("plain memory");
