@@ -1,4 +1,5 @@
-//! Big-endian fields of a fixed-size header. With a constant offset the compiler drops the checks.
+//! Big-endian fields of a fixed-size header. With a constant offset the compiler removes the
+//! checks.
 
 #[inline(always)]
 pub(crate) fn be16<const N: usize>(header: &[u8; N], at: usize) -> u16 {
@@ -30,10 +31,10 @@ pub(crate) fn put64<const N: usize>(header: &mut [u8; N], at: usize, value: u64)
     header[at..at + 8].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The first `N` bytes of `buf`, to be filled.
+/// The first `N` bytes of `buf`, as an array to fill.
 ///
 /// # Panics
-/// When `buf` is shorter than `N`.
+/// If `buf` is shorter than `N`.
 #[inline(always)]
 pub(crate) fn head<const N: usize>(buf: &mut [u8]) -> &mut [u8; N] {
     let Some(head) = buf.first_chunk_mut::<N>() else { too_short(N) };

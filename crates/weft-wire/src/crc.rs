@@ -1,7 +1,7 @@
 //! CRC32C (Castagnoli), the check value of MPA.
 //!
-//! One call over contiguous bytes is by far the fastest form; [`Crc32c`] is for an FPDU whose
-//! header and payload lie apart, and costs some 50 ns more.
+//! One call over contiguous bytes is by far the fastest form. [`Crc32c`] is for an FPDU whose
+//! header and payload are in different places, and costs some 50 ns more.
 
 use std::fmt;
 
@@ -20,12 +20,12 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 pub struct Crc32c(crc_fast::Digest);
 
 impl Crc32c {
-    /// The state before the first byte.
+    /// Creates the state before the first byte.
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Takes the next bytes in.
+    /// Adds the next bytes.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
@@ -55,7 +55,7 @@ impl fmt::Debug for Crc32c {
 mod tests {
     use super::*;
 
-    /// Bitwise, from the definition: the reflected polynomial 0x1EDC6F41.
+    /// The bitwise definition, with the reflected polynomial 0x1EDC6F41.
     fn reference(bytes: &[u8]) -> u32 {
         let mut crc = u32::MAX;
         for &byte in bytes {
@@ -73,7 +73,7 @@ mod tests {
     //# polynomial in the manner described in the iSCSI Protocol [iSCSI] document for Header and
     //# Data Digests.
     #[test]
-    fn known_vectors() {
+    fn known_vectors_match() {
         // RFC 3720, B.4.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);

@@ -7,11 +7,11 @@
 //!  +--------+-------------+---------+-------+
 //! ```
 //!
-//! The DDP header is the untagged one of a whole RDMAP Send: queue 0, the sender's message sequence
-//! number, offset 0, the last segment; the Send is with Solicited Event if it is so. There is no
-//! MPA, because UDP keeps the bounds of a message, and no DDP segmentation: a datagram arrives
-//! whole or not at all. What a UD queue pair needs and iWARP, whose streams belong to one queue
-//! pair each, has no field for follows in 16 bytes:
+//! The DDP header is the untagged one of a whole RDMAP Send (or Send with Solicited Event): queue
+//! 0, the sender's message sequence number, offset 0, the last segment. There is no MPA, because
+//! UDP preserves message boundaries, and no DDP segmentation: a datagram arrives whole or not at
+//! all. iWARP streams belong to one queue pair each, so iWARP has no fields for what a UD queue
+//! pair needs. It follows in 16 bytes:
 //!
 //! | offset | bytes | field |
 //! | --- | --- | --- |
@@ -22,9 +22,9 @@
 //! | 8 | 4 | Q_Key |
 //! | 12 | 4 | immediate data, or zero |
 //!
-//! The CRC32C, where there is one, covers all bytes before it and is stored as MPA stores it.
+//! The CRC32C, if present, covers all bytes before it, and is stored like MPA's.
 //!
-//! [`Header::parse`] never panics; [`Header::emit`] does on a buffer shorter than [`HEADER_LEN`].
+//! [`Header::parse`] never panics; [`Header::emit`] panics on a buffer shorter than [`HEADER_LEN`].
 
 use thiserror::Error;
 
@@ -34,13 +34,13 @@ use crate::ddp::{self, DdpError};
 pub use crate::limits::PAYLOAD_MAX;
 use crate::rdmap::{Opcode, RdmapError, queue};
 
-/// Bytes of both headers.
+/// Length of both headers in bytes.
 pub const HEADER_LEN: usize = ddp::UNTAGGED_LEN + EXTENSION_LEN;
-/// Bytes of the CRC.
+/// Length of the CRC in bytes.
 pub const CRC_LEN: usize = 4;
 const _: () = assert!(PAYLOAD_MAX + HEADER_LEN + CRC_LEN == 65_507);
 
-/// The number that stands for all queue pairs of a multicast group.
+/// The queue pair number that stands for all members of a multicast group.
 pub const MULTICAST_QP: u32 = 0xff_ffff;
 
 const EXTENSION_LEN: usize = 16;
@@ -53,17 +53,17 @@ const QP_MASK: u32 = 0xff_ffff;
 /// The headers of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The queue pair that it is sent to, 24 bits.
+    /// The destination queue pair, 24 bits.
     pub to: u32,
-    /// The queue pair that sent it, 24 bits.
+    /// The source queue pair, 24 bits.
     pub from: u32,
-    /// Must be that of the queue pair that it is sent to.
+    /// The Q_Key, which must equal that of the destination queue pair.
     pub qkey: u32,
     /// The sender's message sequence number.
     pub msn: u32,
-    /// Four bytes for the receiver's completion.
+    /// Immediate data for the receiver's completion.
     pub imm: Option<[u8; 4]>,
-    /// The sender asks for a solicited event.
+    /// Whether the sender asks for a solicited event.
     pub solicited: bool,
 }
 
@@ -71,25 +71,25 @@ pub struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DatagramError {
-    /// Shorter than its headers and, where there is one, its CRC.
+    /// The datagram is shorter than its headers and, if present, its CRC.
     #[error("datagram of {0} bytes is shorter than its headers")]
     TooShort(usize),
-    /// No DDP segment.
+    /// The datagram is not a valid DDP segment.
     #[error(transparent)]
     Ddp(#[from] DdpError),
-    /// No RDMAP message.
+    /// The datagram is not a valid RDMAP message.
     #[error(transparent)]
     Rdmap(#[from] RdmapError),
-    /// A tagged segment, or no Send, or a part of one.
+    /// The datagram is a tagged segment, not a Send, or only a part of a message.
     #[error("datagram that is not one whole Send")]
     NoSend,
-    /// Another version of the header.
+    /// The version of the header is unknown.
     #[error("datagram version {0}")]
     Version(u8),
-    /// A check value that disagrees with the bytes.
+    /// The CRC does not match the bytes.
     #[error("datagram CRC {received:#010x}, {computed:#010x} computed")]
     Crc {
-        /// As received.
+        /// The CRC in the datagram.
         received: u32,
         /// The CRC of the received bytes.
         computed: u32,
@@ -97,7 +97,7 @@ pub enum DatagramError {
 }
 
 impl Header {
-    /// Reads a datagram: its headers and its payload.
+    /// Parses a datagram into its headers and its payload.
     ///
     /// # Errors
     /// [`DatagramError`].
@@ -134,11 +134,11 @@ impl Header {
         Ok((Self { to, from, qkey: be32(h, 8), msn, imm, solicited }, payload))
     }
 
-    /// Writes both headers to the start of `buf`; the payload belongs at [`HEADER_LEN`], and behind
-    /// it, if there is to be a CRC, what [`check_value`] says.
+    /// Writes both headers to the start of `buf`. The payload belongs at [`HEADER_LEN`], followed
+    /// by the [`check_value`] if there is to be a CRC.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`HEADER_LEN`].
+    /// If `buf` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, has_crc: bool, buf: &mut [u8]) {
         let opcode = if self.solicited { Opcode::SendSe } else { Opcode::Send };
         let ulp = opcode.control();
@@ -155,7 +155,7 @@ impl Header {
     }
 }
 
-/// The CRC field of a datagram of which `bytes` are all that comes before it.
+/// The CRC field of a datagram whose preceding bytes are `bytes`.
 #[must_use]
 pub fn check_value(bytes: &[u8]) -> [u8; CRC_LEN] {
     crc32c(bytes).to_le_bytes()

@@ -1,7 +1,7 @@
-//! What a peer can do wrong, and the Terminate that says so.
+//! Errors of a peer, and the Terminate messages that report them.
 //!
-//! This is the one place that turns an error of any layer into the codes of RFC 5040, 5041, 5044,
-//! 6581 and 7306. Each misbehaviour has its variant; some share a code, for the RFCs have fewer.
+//! This module alone maps an error of any layer to the codes of RFC 5040, 5041, 5044, 6581 and
+//! 7306. Each misbehaviour has its own variant; some share a code, because the RFCs define fewer.
 
 use thiserror::Error;
 
@@ -17,63 +17,63 @@ use crate::rdmap::{RdmapError, ReadRequest, Terminate, layer};
 #[non_exhaustive]
 pub enum ProtocolError {
     // MPA and TCP.
-    /// The TCP connection broke off.
+    /// The TCP connection was lost.
     #[error("the TCP connection was closed, terminated or lost")]
     StreamLost,
-    /// An FPDU is not what its sender sent.
+    /// An FPDU was changed on its way.
     #[error(transparent)]
     Fpdu(FpduError),
     /// A marker does not point to the start of its FPDU.
     #[error("MPA marker and ULPDU length disagree on the start of an FPDU")]
     FpduStart,
-    /// Not an MPA Request or Reply.
+    /// The bytes are not an MPA Request or Reply.
     #[error(transparent)]
     Frame(FrameError),
-    /// We cannot go on, for a reason of MPA's that is not the peer's fault.
+    /// The local side cannot continue, for a reason in MPA that is not the peer's fault.
     #[error("local catastrophic error in MPA")]
     MpaCatastrophic,
-    /// The peer wants more RDMA Reads under way than we can serve.
+    /// The peer wants more outstanding RDMA Reads than the local side can serve.
     #[error("insufficient IRD resources")]
     InsufficientIrd,
-    /// No kind of ready-to-receive message suits both.
+    /// There is no kind of ready-to-receive message that both sides support.
     #[error("no matching ready-to-receive option")]
     NoMatchingRtr,
 
     // DDP.
-    /// A segment is wrong in itself or in its place in a message.
+    /// A segment is invalid, or in the wrong place of its message.
     #[error(transparent)]
     Ddp(DdpError),
-    /// We cannot go on, for a reason of DDP's that is not the peer's fault.
+    /// The local side cannot continue, for a reason in DDP that is not the peer's fault.
     #[error("local catastrophic error in DDP")]
     DdpCatastrophic,
-    /// A tagged segment to a buffer that does not exist.
+    /// A tagged segment names a buffer that does not exist.
     #[error("tagged segment to invalid STag {stag:#010x}")]
     TaggedInvalidStag {
-        /// As received.
+        /// The STag in the segment.
         stag: u32,
     },
-    /// A tagged segment that leaves its buffer.
+    /// A tagged segment exceeds its buffer.
     #[error("tagged segment outside of STag {stag:#010x}")]
     TaggedBounds {
-        /// As received.
+        /// The STag in the segment.
         stag: u32,
     },
-    /// A tagged segment to a buffer of another stream or protection domain.
+    /// A tagged segment names a buffer of another stream or protection domain.
     #[error("tagged segment to STag {stag:#010x}, which is not associated with this stream")]
     TaggedNotAssociated {
-        /// As received.
+        /// The STag in the segment.
         stag: u32,
     },
-    /// A tagged segment whose end is beyond 2^64.
+    /// The end of a tagged segment exceeds 2^64.
     #[error("tagged offset wraps")]
     TaggedWrap,
-    /// A segment on a queue that does not exist.
+    /// A segment names a queue that does not exist.
     #[error("untagged segment on queue {qn}")]
     InvalidQueue {
-        /// As received.
+        /// The queue number in the segment.
         qn: u32,
     },
-    /// A message with no buffer posted for it; on queue 1, more Reads than our IRD.
+    /// No buffer is posted for a message; on queue 1, there are more Reads than the IRD.
     #[error("no buffer for an untagged message on queue {qn}")]
     NoBuffer {
         /// The queue.
@@ -81,73 +81,73 @@ pub enum ProtocolError {
     },
 
     // RDMAP.
-    /// An RDMAP message is wrong in itself.
+    /// An RDMAP message is invalid.
     #[error(transparent)]
     Rdmap(RdmapError),
-    /// We cannot go on, for a reason of RDMAP's that is not the peer's fault.
+    /// The local side cannot continue, for a reason in RDMAP that is not the peer's fault.
     #[error("local catastrophic error in RDMAP")]
     RdmapCatastrophic,
-    /// A request that names a buffer of ours that does not exist.
+    /// A request names a local buffer that does not exist.
     #[error("remote protection: invalid STag {stag:#010x}")]
     InvalidStag {
-        /// As received.
+        /// The STag in the request.
         stag: u32,
     },
-    /// A request that leaves our buffer.
+    /// A request exceeds a local buffer.
     #[error("remote protection: outside of STag {stag:#010x}")]
     Bounds {
-        /// As received.
+        /// The STag in the request.
         stag: u32,
     },
-    /// A Write, Read or Atomic for which the buffer has no right.
+    /// The buffer does not grant the right for a Write, Read or Atomic.
     #[error("remote protection: STag {stag:#010x} does not allow this access")]
     AccessRights {
-        /// As received.
+        /// The STag in the request.
         stag: u32,
     },
-    /// A request that names a buffer of another stream or protection domain.
+    /// A request names a buffer of another stream or protection domain.
     #[error("remote protection: STag {stag:#010x} is not associated with this stream")]
     NotAssociated {
-        /// As received.
+        /// The STag in the request.
         stag: u32,
     },
-    /// A request whose end is beyond 2^64.
+    /// The end of a request exceeds 2^64.
     #[error("remote protection: tagged offset wraps")]
     Wrap,
-    /// A protection error of no kind above.
+    /// Any other protection error.
     #[error("remote protection error")]
     Protection,
-    /// A Send with Invalidate of a buffer that may not be invalidated over this stream.
+    /// A Send with Invalidate names a buffer that must not be invalidated over this stream.
     #[error("STag {stag:#010x} cannot be invalidated")]
     CannotInvalidate {
-        /// As received.
+        /// The STag in the message.
         stag: u32,
     },
-    /// A Read Response with no Read Request under way.
+    /// A Read Response came without an outstanding Read Request.
     #[error("RDMA Read Response without a request")]
     UnexpectedReadResponse,
-    /// A Read Response that is not to the next byte of the request under way, or is too long.
+    /// A Read Response is not for the next byte of the outstanding request, or is too long.
     #[error("RDMA Read Response does not fit its request")]
     MismatchedReadResponse {
-        /// STag of the segment.
+        /// The STag in the segment.
         stag: u32,
     },
-    /// An Atomic Response with no Atomic Request under way, or with another's identifier.
+    /// An Atomic Response came without an outstanding request, or with the wrong identifier.
     #[error("Atomic Response without a request")]
     UnexpectedAtomicResponse,
-    /// An atomic operation on an offset that is not a multiple of eight.
+    /// The offset of an atomic operation is not a multiple of eight.
     #[error("Atomic Request on unaligned offset {to:#x}")]
     AtomicUnaligned {
-        /// As received.
+        /// The offset in the request.
         to: u64,
     },
-    /// Something else broke; this stream cannot go on.
+    /// Any other error after which this stream cannot continue.
     #[error("catastrophic error of this stream")]
     StreamCatastrophic,
-    /// Something else broke; no stream of ours can go on.
+    /// Any other error after which no stream of the local side can continue.
     #[error("catastrophic error of all streams")]
     GlobalCatastrophic,
-    /// An error in a remote operation of no kind above.
+    /// Any other error of a remote operation.
     #[error("remote operation error")]
     Operation,
 }
@@ -163,7 +163,7 @@ mod etype {
 }
 
 impl ProtocolError {
-    /// Layer, error type and error code of the Terminate that answers this error.
+    /// The layer, error type and error code of the Terminate that reports this error.
     //= rfc5040#section-4.8
     //# Figure 9, "Terminate Control Field Values", defines the valid values that MUST be used for
     //# this field.
@@ -227,7 +227,7 @@ impl ProtocolError {
             Self::StreamCatastrophic | Self::AtomicUnaligned { .. } => (OPERATION, 0x07),
             Self::GlobalCatastrophic => (OPERATION, 0x08),
             Self::CannotInvalidate { .. } => (OPERATION, 0x09),
-            // No RFC has a code for a segment or message shorter than its own header.
+            // No RFC defines a code for a segment or message that is shorter than its header.
             Self::Ddp(DdpError::TooShort(_))
             | Self::Rdmap(RdmapError::Length { .. })
             | Self::Operation => (OPERATION, 0xff),
@@ -235,8 +235,9 @@ impl ProtocolError {
         (layer, etype, code)
     }
 
-    /// The Terminate that answers this error. `segment` is the DDP segment in error, its length
-    /// without MPA's framing and its header, and `read_request` what it carried, as far as known.
+    /// The Terminate that reports this error. `segment` is the DDP segment in error: its length
+    /// without MPA's framing, and its header. `read_request` is the request that it carried, if
+    /// known.
     //= rfc5040#section-4.8
     //# The DDP Header is not present if the Terminate Error Type is a Local Catastrophic Error.
     //= rfc5040#section-4.8
@@ -248,7 +249,7 @@ impl ProtocolError {
         read_request: Option<ReadRequest>,
     ) -> Terminate {
         let (layer, etype, code) = self.terminate_code();
-        // EType 0 is the local catastrophic error of RDMAP and DDP, and MPA's only one.
+        // EType 0 is the local catastrophic error of RDMAP and DDP, and MPA's only error type.
         let segment = segment.filter(|_| etype != 0);
         Terminate {
             layer,
@@ -260,8 +261,8 @@ impl ProtocolError {
         }
     }
 
-    /// The error to end an initiator's connection with; `None` when it is just closed, for the
-    /// peer is not at fault or does not yet understand a Terminate.
+    /// The error with which an initiator ends a connection. `None` if it only closes, because the
+    /// peer is not at fault or does not understand a Terminate yet.
     //= rfc6581#section-8
     //# Any enhanced RDMA connection establishment error generates an MPA termination message to a
     //# peer.

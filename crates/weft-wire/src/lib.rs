@@ -1,4 +1,4 @@
-//! Sans-I/O iWARP: the formats and state machines of RDMA over TCP, and over datagrams.
+//! Sans-I/O iWARP: formats and state machines of RDMA over TCP, and over datagrams.
 //!
 //! | layer | RFC | module |
 //! | --- | --- | --- |
@@ -9,30 +9,30 @@
 //! | UD queue pairs, RDMAP over UDP | none | [`datagram`] |
 //! | which Terminate answers which misbehaviour | all | [`error`] |
 //!
-//! There is no socket, clock, random source or thread in this crate. Bytes come in as slices cut
-//! anywhere, bytes go out into buffers of the caller, and time is the caller's affair.
+//! This crate uses no sockets, clocks, random sources or threads. Input comes as slices that may be
+//! split anywhere, and output goes into buffers of the caller. Nothing depends on time.
 //!
 //! # The panic contract
 //!
 //! *Parsing* (`parse`, `decode`, `input`, `push`, `check`) never panics, whatever the bytes are.
-//! *Emitting* (`emit`, `seal`, `insert`) panics only when the caller breaks a precondition that the
-//! function's `# Panics` section names, such as a buffer that is too small; no byte of a peer can
-//! bring that about.
+//! *Emitting* (`emit`, `seal`, `insert`) panics only if the caller violates a precondition in the
+//! function's `# Panics` section, such as a minimum buffer length. No bytes of a peer can cause
+//! that.
 //!
 //! # Allocation
 //!
-//! The data path ([`mpa::fpdu`], [`ddp`], [`rdmap`]) allocates nothing. Connection setup and the
-//! marker path, which only a peer that asks for markers puts into use, write into `Vec`s.
+//! The data path ([`mpa::fpdu`], [`ddp`], [`rdmap`]) does not allocate. Connection setup, and the
+//! marker path, which is used only if a peer asks for markers, write into `Vec`s.
 //!
 //! # Citations
 //!
-//! A rule taken from an RFC is marked `//= rfc5044#section-4.1`, followed by the sentence, word
-//! for word, behind `//#`. `//= type=test` marks the citation of a test. `cargo xtask rfc` compares
-//! these with `rfc/sections.txt`, `rfc/exceptions.toml` and `rfc/quotations.txt`.
+//! A rule of an RFC is cited by `//= rfc5044#section-4.1`, followed by its verbatim text behind
+//! `//#`. `//= type=test` marks the citation of a test. `cargo xtask rfc` compares the citations
+//! with `rfc/sections.txt`, `rfc/exceptions.toml` and `rfc/quotations.txt`.
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! datagram

@@ -1,6 +1,6 @@
-//! Decodes, end to end, captures of connections between two Linux siw hosts.
+//! Decodes captures of connections between two Linux siw hosts, from end to end.
 
-#![allow(clippy::unwrap_used)] // In the tests' helpers too.
+#![allow(clippy::unwrap_used)] // Also in the helpers of the tests.
 
 #[path = "support/pcap.rs"]
 mod pcap;
@@ -17,8 +17,8 @@ use weft_wire::mpa::negotiate::{
 };
 use weft_wire::rdmap::{Opcode, ReadRequest, queue};
 
-/// File, connections, and segments by opcode: Write, Read Request, Read Response, Send. The counts
-/// are tshark's.
+/// A capture file, its number of connections, and its number of segments by opcode: Write, Read
+/// Request, Read Response, Send. The counts come from tshark.
 const EXPECTED: [(&str, usize, [usize; 4]); 18] = [
     ("ib_read_bw", 2, [0, 5, 18, 18]),
     ("ib_read_lat", 2, [0, 32, 32, 20]),
@@ -64,7 +64,7 @@ fn every_capture_decodes() {
 }
 
 #[test]
-fn no_capture_is_forgotten() {
+fn every_capture_file_is_listed() {
     let mut files: Vec<String> = fs::read_dir(directory())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -74,9 +74,9 @@ fn no_capture_is_forgotten() {
     assert_eq!(files, EXPECTED.map(|(name, ..)| name));
 }
 
-/// Our initiator makes of siw's reply, and our responder of siw's request, what siw made of it.
+/// The initiator interprets siw's reply, and the responder siw's request, as siw did.
 #[test]
-fn our_state_machines_read_the_captured_exchanges() {
+fn initiator_and_responder_accept_the_captured_exchanges() {
     for (name, ..) in EXPECTED.into_iter().filter(|(name, ..)| *name != "siw_crc_reject") {
         for connection in read(name) {
             let (request, data) = frame(Kind::Request, &connection.initiator);
@@ -85,7 +85,7 @@ fn our_state_machines_read_the_captured_exchanges() {
 
             let mut initiator = Initiator::new(params, &request.private_data).unwrap();
             let sent = &connection.initiator[..initiator.request().len()];
-            // siw's GSO bit is a reserved bit to us.
+            // siw's GSO bit is a reserved bit here.
             let gso = if name.contains("gso") { 0x08 } else { 0 };
             let mut ours = initiator.request().to_vec();
             ours[16] |= gso;
@@ -111,7 +111,7 @@ fn our_state_machines_read_the_captured_exchanges() {
 }
 
 #[test]
-fn a_rejection_reads_as_one() {
+fn captured_rejection_is_a_rejection() {
     for connection in read("siw_crc_reject") {
         let (request, _) = frame(Kind::Request, &connection.initiator);
         let mut initiator = Initiator::new(params_of(&request), &[]).unwrap();
@@ -121,7 +121,7 @@ fn a_rejection_reads_as_one() {
     }
 }
 
-/// The RTR message, if one was agreed on, comes first.
+/// Checks that the negotiated RTR message comes first.
 fn check_rtr(name: &str, negotiated: &Negotiated, data: &[u8]) {
     let expected = match name {
         "siw_p2p_both" | "siw_p2p_write" => Some(RtrKind::Write),
@@ -141,7 +141,7 @@ fn check_rtr(name: &str, negotiated: &Negotiated, data: &[u8]) {
     }
 }
 
-/// The parameters with which our side sends what siw sent in `frame`.
+/// The parameters with which this side would send what siw sent in `frame`.
 fn params_of(frame: &Frame) -> Params {
     let enhanced = frame.enhanced.unwrap_or_default();
     Params {
@@ -168,7 +168,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Segments by opcode.
+    /// Number of segments by opcode.
     fn receive(
         mut self,
         name: &str,
@@ -187,7 +187,7 @@ impl Receiver {
             if sent[pad.clone()].iter().all(|&byte| byte == 0) {
                 assert_eq!(again, sent, "{name}: our FPDU");
             } else {
-                // siw sends what happens to lie there.
+                // siw does not clear the pad bytes.
                 assert_eq!(again[..pad.start], sent[..pad.start], "{name}: our FPDU");
             }
             counts.entry(opcode as u8).or_insert((opcode, 0)).1 += 1;

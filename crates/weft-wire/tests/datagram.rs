@@ -1,4 +1,4 @@
-//! Datagrams of UD queue pairs: bytes laid out by hand, and properties.
+//! Tests of UD datagrams: bytes laid out by hand, and properties.
 
 use proptest::prelude::*;
 use weft_wire::crc::crc32c;
@@ -29,7 +29,7 @@ const PLAIN: Header = Header {
 };
 
 #[test]
-fn golden() {
+fn golden_datagrams_are_emitted_and_parsed() {
     let bytes = [
         0x41, // DDP: untagged, last, version 1
         0x43, // RDMAP: version 1, Send
@@ -64,7 +64,7 @@ fn longest_datagram_fits_udp_over_ipv4() {
 }
 
 #[test]
-fn each_misbehaviour_has_its_name() {
+fn each_misbehaviour_has_its_error() {
     let sound = emit(&PLAIN, b"hi", false);
     let with = |at: usize, byte: u8| {
         let mut changed = sound.clone();
@@ -110,7 +110,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_emitted_parses(
+    fn emitted_datagram_parses(
         header in headers(),
         payload in prop::collection::vec(any::<u8>(), 0..200),
         has_crc: bool,
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_found_by_the_crc(
+    fn crc_detects_a_flipped_bit(
         header in headers(),
         payload in prop::collection::vec(any::<u8>(), 0..200),
         at: prop::sample::Index,
@@ -129,13 +129,13 @@ proptest! {
         let mut bytes = emit(&header, &payload, true);
         let at = at.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;
-        // The flag that says that there is a CRC cannot protect itself.
+        // The CRC cannot protect the flag that announces it.
         prop_assume!(!(at == 18 && bit == 1));
         prop_assert!(Header::parse(&bytes).is_err());
     }
 
     #[test]
-    fn any_bytes_parse_or_do_not(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn parser_does_not_panic_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         let _ = Header::parse(&bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! Every misbehaviour has the code that its RFC gives it.
+//! Tests that every misbehaviour has the code that its RFC defines.
 
 use weft_wire::ddp::{DdpError, Header};
 use weft_wire::error::ProtocolError as E;
@@ -28,7 +28,7 @@ use weft_wire::rdmap::{Opcode, RdmapError, ReadRequest};
 //# Remote Operation Error with Error Code Name "Catastrophic error, localized to RDMAP Stream" as
 //# described in Section 4.8 of RFC 5040.
 #[test]
-fn codes() {
+fn errors_have_the_codes_of_the_rfcs() {
     let crc = FpduError::Crc { received: 0, computed: 1 };
     let table: [(E, (u8, u8, u8)); 45] = [
         (E::StreamLost, (2, 0, 1)),
@@ -89,7 +89,7 @@ fn codes() {
 //# The Terminated RDMA Header is only sent back if the terminate is associated with an RDMA Read
 //# Request Message.
 #[test]
-fn copied_headers() {
+fn terminate_copies_headers_as_the_rfc_says() {
     let header = Header::Tagged { last: true, ulp: 0x40, stag: 1, to: 2 };
     let read = ReadRequest { sink_stag: 1, sink_to: 2, size: 3, source_stag: 4, source_to: 5 };
     let copied = |error: E| {

@@ -1,9 +1,9 @@
-//! The bodies of the fuzz targets, on their corpus and on random changes of it.
+//! Runs the fuzz targets on their corpora and on random changes of them.
 
-#![allow(clippy::unwrap_used)] // In the tests' helpers too.
+#![allow(clippy::unwrap_used)] // Also in the helpers of the tests.
 
 #[path = "../../../fuzz/src/wire.rs"]
-#[allow(unreachable_pub)] // A module of a library there.
+#[allow(unreachable_pub)] // In the fuzz crate the module belongs to a library.
 mod wire;
 
 use weft_testing::inputs;

@@ -1,6 +1,6 @@
-//! Bytes seen on the wire between siw hosts, or laid out by hand after the RFCs' figures.
+//! Bytes captured between siw hosts, or laid out by hand from the RFCs' figures.
 
-#![allow(clippy::unwrap_used)] // In the tests' helpers too.
+#![allow(clippy::unwrap_used)] // Also in the helpers of the tests.
 
 use weft_wire::crc::crc32c;
 use weft_wire::ddp::{DdpError, Header};
@@ -470,7 +470,7 @@ fn atomic_arithmetic() {
     assert_eq!(add(0xffff_ffff, 1, 0), 0x1_0000_0000);
     assert_eq!(add(0xffff_ffff, 1, 0x8000_0000), 0, "no carry into the upper field");
     assert_eq!(add(0x0001_ffff, 0x0001_0001, 0x8000_8000), 0x0002_0000);
-    // Bit for bit, as the RFC's pseudo code has it.
+    // Bit by bit, as in the RFC's pseudo code.
     let mut rng = fastrand::Rng::with_seed(7);
     for _ in 0..10_000 {
         let (a, b, mask) = (rng.u64(..), rng.u64(..), rng.u64(..) & rng.u64(..) & rng.u64(..));
@@ -557,8 +557,8 @@ fn terminates() {
     assert_eq!(Terminate::parse(&[0; 3]), Err(RdmapError::Length { received: 3, expected: 4 }));
 }
 
-/// siw writes the control word's bit fields the other way round within each byte. What we read from
-/// that is wrong, but it is read, and its nibbles hold what siw means.
+/// siw writes the bit fields of the control word in the opposite order within each byte. The parsed
+/// values are wrong then, but they are parsed, and their nibbles contain what siw means.
 #[test]
 fn siw_terminates() {
     let siw = [

@@ -1,6 +1,6 @@
-//! Markers, against a model that builds and reads the stream byte by byte.
+//! Tests of markers against a model that builds and reads the stream byte by byte.
 
-#![allow(clippy::unwrap_used)] // In the tests' helpers too.
+#![allow(clippy::unwrap_used)] // Also in the helpers of the tests.
 
 use proptest::prelude::*;
 use weft_wire::crc::crc32c;
@@ -24,7 +24,7 @@ fn insert(ulpdus: &[Vec<u8>], crc: bool) -> Vec<u8> {
     stream
 }
 
-/// The stream, a byte at a time.
+/// Builds the stream byte by byte.
 fn model(ulpdus: &[Vec<u8>], crc: bool) -> Vec<u8> {
     let mut stream: Vec<u8> = vec![];
     for ulpdu in ulpdus {
@@ -73,7 +73,7 @@ fn cut(stream: &[u8], mut at: Vec<usize>) -> Vec<&[u8]> {
 }
 
 fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
-    // Lengths about which markers fall on the boundaries of FPDUs and of CRC fields.
+    // Lengths around which markers fall on the boundaries of FPDUs and of CRC fields.
     let len = prop_oneof![0..40_usize, 480..530_usize, 990..1040_usize, 0..5000_usize];
     let ulpdu = (len, any::<u8>()).prop_map(|(len, seed)| {
         (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
@@ -90,12 +90,12 @@ proptest! {
     //# All MPA Markers are included in the containing FPDU CRC calculation (when both CRCs and
     //# Markers are in use).
     #[test]
-    fn inserted_as_the_model_has_it(ulpdus in ulpdus(), crc: bool) {
+    fn inserted_markers_match_the_model(ulpdus in ulpdus(), crc: bool) {
         prop_assert_eq!(insert(&ulpdus, crc), model(&ulpdus, crc));
     }
 
     #[test]
-    fn removed_at_any_cut(
+    fn markers_are_removed_from_a_stream_split_anywhere(
         ulpdus in ulpdus(),
         crc: bool,
         cuts in prop::collection::vec(any::<usize>(), 0..20),
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn one_wrong_bit_is_found(ulpdus in ulpdus(), bit: usize) {
+    fn one_wrong_bit_is_detected(ulpdus in ulpdus(), bit: usize) {
         let mut stream = model(&ulpdus, true);
         prop_assume!(!stream.is_empty());
         let bit = bit % (stream.len() * 8);
@@ -113,7 +113,7 @@ proptest! {
         let mut remover = Remover::new(true);
         let mut out = vec![];
         let result = remover.push(&stream, &mut out);
-        // A length that grew may make the last FPDU end beyond the stream.
+        // A length that has grown may make the last FPDU end beyond the stream.
         let (mut rest, mut found) = (&out[..], vec![]);
         while let Ok(Decoded::Fpdu { ulpdu, consumed }) = fpdu::decode(rest, false) {
             found.push(ulpdu.to_vec());
@@ -136,9 +136,9 @@ proptest! {
 //# An FPDUPTR value of 0x0000 is a special case -- it is used when the Marker falls exactly between
 //# FPDUs (between the preceding FPDU CRC field and the next FPDU's ULPDU Length field).
 #[test]
-fn laid_out_by_hand() {
-    // The first marker is at the very start; FPDU 1 takes 4 + 508 bytes, so that the next marker
-    // stands between two FPDUs and belongs to the second.
+fn markers_are_laid_out_as_in_the_rfc() {
+    // The first marker is at the start; FPDU 1 takes 4 + 508 bytes, so that the next marker stands
+    // between two FPDUs and belongs to the second.
     let stream = insert(&[vec![1; 502], vec![2; 1030]], false);
     assert_eq!(stream[..6], [0, 0, 0, 0, 1, 246]);
     assert_eq!(stream[512..518], [0, 0, 0, 0, 4, 6]);
@@ -152,9 +152,9 @@ fn laid_out_by_hand() {
     assert_eq!(stream[516..], crc32c(&stream[..516]).to_le_bytes());
 }
 
-/// CRC fields of a stream that tshark, which has markers in the CRC, calls good.
+/// CRC fields of a stream that tshark, which includes markers in the CRC, accepts.
 #[test]
-fn crcs_that_tshark_calls_good() {
+fn crcs_match_those_that_tshark_accepts() {
     let header = [0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
     let ulpdus = [12, 440, 700, 1200, 460, 16].map(|len: usize| {
         let payload = (0..len).map(|i| (i * 7 % 251) as u8);
@@ -181,7 +181,7 @@ fn crcs_that_tshark_calls_good() {
 //# The least significant two bits MUST always be set to zero at the transmitter, and the receivers
 //# MUST always treat these as zero for calculations.
 #[test]
-fn wrong_pointers() {
+fn wrong_pointers_are_errors() {
     let wrong = |crc: bool, seal_again: bool, at: usize, flip: u8| {
         let mut stream = insert(&[vec![7; 600]], crc);
         stream[at] ^= flip;
@@ -207,7 +207,7 @@ fn wrong_pointers() {
 //= rfc5044#section-3
 //# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
 #[test]
-fn the_largest_ulpdu() {
+fn largest_ulpdu_passes() {
     let ulpdus = [vec![1; 100], vec![3; ULPDU_MAX], vec![4; 3]];
     let stream = insert(&ulpdus, true);
     assert_eq!(stream, model(&ulpdus, true));

@@ -1,4 +1,4 @@
-//! The MPA exchange, over every combination of what the two sides want.
+//! Tests of the MPA exchange, with every combination of what the two sides want.
 
 use weft_wire::error::ProtocolError;
 use weft_wire::mpa::frame::{DEPTH_MAX, Enhanced, Frame, FrameError, Kind, Parsed};
@@ -84,7 +84,7 @@ fn every_params() -> impl Iterator<Item = Params> + Clone {
 //# If the responder receives an unenhanced MPA message ('S' is set to 0), it MUST respond with an
 //# unenhanced MPA message.
 #[test]
-fn every_combination_of_both_sides() {
+fn both_sides_agree_for_every_combination_of_parameters() {
     for (ours, theirs) in every_params().flat_map(|o| every_params().map(move |t| (o, t))) {
         let asks = ours.enhanced && ours.peer_to_peer;
         let offered = ours.rtr != RtrKinds::default();
@@ -129,7 +129,7 @@ fn every_combination_of_both_sides() {
 //# An all ones value (0x3FFF) indicates that automatic negotiation of the IRD or ORD is not
 //# desired, and that the ULP will be responsible for it.
 #[test]
-fn depths() {
+fn read_depths_are_limited_by_both_sides() {
     let with = |ird, ord| Params { ird, ord, ..PLAIN };
     let table = [
         // initiator (IRD, ORD), responder (IRD, ORD): initiator's, responder's
@@ -137,16 +137,16 @@ fn depths() {
         ((16, 8), (4, 2), (16, 4), (4, 2)),
         ((0, 0), (128, 128), (0, 0), (0, 0)),
         ((1, 1), (1, 1), (1, 1), (1, 1)),
-        // More than a frame can say is cut to what it can say.
+        // A depth beyond the field is reduced to the field's maximum.
         ((u16::MAX, u16::MAX), (128, 128), (u16::MAX, 128), (128, 128)),
         ((u16::MAX, u16::MAX), (u16::MAX, u16::MAX), (u16::MAX, DEPTH_MAX), (DEPTH_MAX, DEPTH_MAX)),
     ];
     for ((ird, ord), theirs, expected, accepted) in table {
         let (ours, answer) = connect(with(ird, ord), with(theirs.0, theirs.1)).unwrap();
         assert_eq!(((ours.ird, ours.ord), (answer.ird, answer.ord)), (expected, accepted));
-        // What one side may have under way the other can serve.
+        // Each side can serve what the other may have outstanding.
         assert!(ours.ord <= answer.ird && answer.ord <= ours.ird);
-        // Revision 1 says nothing of depths, each side keeps its own.
+        // Revision 1 has no depths, so each side keeps its own.
         let basic = Params { enhanced: false, ..with(ird, ord) };
         let (ours, answer) = connect(basic, with(theirs.0, theirs.1)).unwrap();
         assert_eq!(((ours.ird, ours.ord), (answer.ird, answer.ord)), ((ird, ord), theirs));
@@ -169,7 +169,7 @@ fn depths() {
 //= rfc6581#section-9.2
 //# On reception, if Control Flag A is set to 0, then Control Flags B, C, and D MUST be ignored.
 #[test]
-fn flags_without_a() {
+fn rtr_flags_without_a_are_ignored() {
     let flags = Enhanced { rtr_write: true, rtr_read: true, ..Enhanced::default() };
     let (mut responder, asked) = request(&Frame { kind: Kind::Request, ..reply(Some(flags)) });
     assert_eq!(asked.unwrap().rtr, None);
@@ -179,7 +179,7 @@ fn flags_without_a() {
 }
 
 #[test]
-fn a_read_as_rtr_takes_one_of_the_depth() {
+fn rtr_read_needs_a_depth_of_one() {
     let params =
         Params { peer_to_peer: true, ird: 0, ord: 0, rtr: RtrKinds::only(RtrKind::Read), ..PLAIN };
     let (ours, theirs) = connect(params, params).unwrap();
@@ -188,7 +188,7 @@ fn a_read_as_rtr_takes_one_of_the_depth() {
 
 /// What siw sends and answers, from its captures and its source.
 #[test]
-fn siw() {
+fn exchange_with_siw_agrees() {
     let p2p = Params { peer_to_peer: true, rtr: RtrKinds::ALL, ird: 1, ord: 1, ..PLAIN };
     let siw_reply = |ird: u16, ord: u16, flags: u8, rest: &Enhanced| {
         let mut bytes = vec![];
@@ -196,7 +196,7 @@ fn siw() {
         bytes[16] |= flags;
         bytes
     };
-    // peer_to_peer=1: it chooses Write if that is offered, Read only if not, Send never.
+    // With peer_to_peer=1 siw chooses Write if that is offered, else Read, and never Send.
     for (kind, enhanced) in [
         (RtrKind::Write, Enhanced { rtr_write: true, ..Enhanced::default() }),
         (RtrKind::Read, Enhanced { rtr_read: true, ..Enhanced::default() }),
@@ -209,23 +209,23 @@ fn siw() {
         };
         assert_eq!(negotiated.rtr, Some(kind));
     }
-    // peer_to_peer=0: no A in its reply, so no RTR.
+    // With peer_to_peer=0 its reply has no A, so there is no RTR.
     let mut initiator = Initiator::new(p2p, &[]).unwrap();
     let (_, outcome) = initiator.input(&siw_reply(1, 1, 0, &Enhanced::default())).unwrap();
     let Some(InitiatorOutcome::Accepted(negotiated)) = outcome else { panic!("not accepted") };
     assert_eq!(negotiated.rtr, None);
-    // It echoes reserved flags, and R of a request as R of its reply.
+    // siw echoes reserved flags, and a request's R as its reply's R.
     let mut initiator = Initiator::new(PLAIN, &[]).unwrap();
     let echoed = siw_reply(1, 1, 0x0f, &Enhanced::default());
     assert!(matches!(initiator.input(&echoed), Ok((24, Some(InitiatorOutcome::Accepted(_))))));
-    // M=1: it refuses with M cleared.
+    // siw refuses M=1, with M cleared.
     let mut initiator = Initiator::new(Params { markers_wanted: true, ..PLAIN }, &[]).unwrap();
     let refused = siw_reply(0, 0, 0x20, &Enhanced::default());
     assert_eq!(
         initiator.input(&refused),
         Ok((24, Some(InitiatorOutcome::Rejected { private_data: vec![] })))
     );
-    // Its own request, and CRC by our side alone.
+    // siw's own request, and CRCs wanted only by this side.
     let (mut responder, asked) = request(&Frame {
         kind: Kind::Request,
         ..reply(Some(Enhanced { ird: 1, ord: 1, ..Enhanced::default() }))
@@ -246,7 +246,7 @@ fn siw() {
 //# the Rejected Connection bit is set to '1', the implementation MUST exit MPA, leaving the TCP
 //# connection open. The ULP may close TCP or use the connection for other purposes.
 #[test]
-fn rejection() {
+fn rejection_is_reported_with_its_private_data() {
     for enhanced in [true, false] {
         let params = Params { enhanced, ..PLAIN };
         let mut initiator = Initiator::new(params, &[]).unwrap();
@@ -273,7 +273,7 @@ fn rejection() {
 //# If the MPA receiver cannot interoperate with the received version, then it MUST close the
 //# connection and report an error locally.
 #[test]
-fn revisions() {
+fn unsupported_revisions_are_errors() {
     let basic = Params { enhanced: false, ..PLAIN };
     let revision = |received, expected| Err(NegotiateError::Revision { received, expected });
     assert_eq!(answer(PLAIN, &Frame { revision: 1, ..reply(None) }), revision(1, 2));
@@ -317,7 +317,7 @@ fn faults_of_a_reply_are_named() {
 //# The initiator MUST set each Control Flag B, C, and D to 1 for each of the options it supports,
 //# if Control Flag A is set to 1.
 #[test]
-fn what_cannot_be_asked() {
+fn invalid_parameters_are_errors() {
     let asks = Params { peer_to_peer: true, ..PLAIN };
     assert_eq!(Initiator::new(asks, &[]).err(), Some(NegotiateError::NoMatchingRtr));
     for (enhanced, limit) in [(true, 508), (false, 512)] {
@@ -341,7 +341,7 @@ fn what_cannot_be_asked() {
 //= rfc5044#section-7.1.2
 //# MPA Initiator mode implementations MUST receive and validate an MPA Reply Frame.
 #[test]
-fn bytes_behind_the_frame_are_left() {
+fn bytes_behind_the_frame_are_not_taken() {
     let mut initiator = Initiator::new(PLAIN, b"private").unwrap();
     let mut responder = Responder::new(LIMITS);
     let mut bytes = initiator.request().to_vec();
@@ -373,7 +373,7 @@ fn reply(enhanced: Option<Enhanced>) -> Frame {
     }
 }
 
-/// What an initiator makes of a reply.
+/// The initiator's outcome for a reply.
 fn answer(params: Params, reply: &Frame) -> Result<InitiatorOutcome, NegotiateError> {
     let mut bytes = vec![];
     reply.emit(&mut bytes);
@@ -381,7 +381,7 @@ fn answer(params: Params, reply: &Frame) -> Result<InitiatorOutcome, NegotiateEr
     Ok(outcome.expect("a whole reply"))
 }
 
-/// What a responder makes of a request.
+/// The responder's result for a request.
 fn request(frame: &Frame) -> (Responder, Result<Request, NegotiateError>) {
     let mut bytes = vec![];
     frame.emit(&mut bytes);

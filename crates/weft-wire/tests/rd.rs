@@ -1,6 +1,6 @@
-//! Reliable datagrams: bytes laid out by hand, and what is emitted parses to the same.
+//! Tests of reliable datagrams: bytes laid out by hand, and round trips.
 
-#![allow(clippy::unwrap_used)] // In the tests' helpers too.
+#![allow(clippy::unwrap_used)] // Also in the helpers of the tests.
 
 use proptest::prelude::*;
 use weft_wire::crc::crc32c;
@@ -41,9 +41,9 @@ fn first() -> Header {
     }
 }
 
-/// A Send of "hi" to a stranger, whole in its first datagram.
+/// A Send of "hi" to an unknown peer, whole in its first datagram.
 #[test]
-fn first_contact() {
+fn first_datagram_to_an_unknown_peer_is_golden() {
     let segment = ddp::Header::Untagged {
         last: true,
         ulp: Opcode::Send.control(),
@@ -65,7 +65,7 @@ fn first_contact() {
 }
 
 #[test]
-fn acknowledgement_and_reset() {
+fn acknowledgement_and_reset_are_golden() {
     let ack = Header {
         kind: Kind::Ack,
         probe: true,
@@ -174,7 +174,10 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn round_trip(header in headers(), body in prop::collection::vec(any::<u8>(), 1..200)) {
+    fn emitted_datagram_parses(
+        header in headers(),
+        body in prop::collection::vec(any::<u8>(), 1..200),
+    ) {
         let words = body.len() / 8 % WORDS_MAX;
         let body = match header.kind {
             Kind::Data => &body[..],
@@ -185,9 +188,13 @@ proptest! {
         prop_assert_eq!(rd::parse(&bytes), Ok((header, body)));
     }
 
-    /// A changed bit, wherever it is, is noticed.
+    /// Any changed bit is detected.
     #[test]
-    fn damage(header in headers(), body in prop::collection::vec(any::<u8>(), 1..200), at: usize) {
+    fn changed_bit_is_detected(
+        header in headers(),
+        body in prop::collection::vec(any::<u8>(), 1..200),
+        at: usize,
+    ) {
         let body = if header.kind == Kind::Data { &body[..] } else { &[] };
         let mut bytes = datagram(&header, body);
         let at = at % (bytes.len() * 8);
@@ -196,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn read_failure(read: u32, reason in reasons()) {
+    fn emitted_read_failure_parses(read: u32, reason in reasons()) {
         let failure = ReadFailure { read, reason };
         let mut bytes = [0; ReadFailure::LEN];
         prop_assert_eq!(failure.emit(&mut bytes), ReadFailure::LEN);

@@ -1,4 +1,4 @@
-//! What is emitted parses to the same, at every cut of the stream.
+//! Tests that whatever is emitted parses to the same value, however the stream is split.
 
 use proptest::prelude::*;
 use weft_wire::crc::Crc32c;
@@ -76,7 +76,7 @@ fn atomic_ops() -> impl Strategy<Value = AtomicOp> {
 
 proptest! {
     #[test]
-    fn frame(frame in frames(), tail in prop::collection::vec(any::<u8>(), 0..20)) {
+    fn emitted_frame_parses(frame in frames(), tail in prop::collection::vec(any::<u8>(), 0..20)) {
         let mut bytes = vec![];
         frame.emit(&mut bytes);
         let len = bytes.len();
@@ -91,7 +91,10 @@ proptest! {
     }
 
     #[test]
-    fn ddp_header(header in headers(), payload in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn emitted_ddp_header_parses(
+        header in headers(),
+        payload in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
         let mut bytes = vec![0; header.len()];
         prop_assert_eq!(header.emit(&mut bytes), header.len());
         for cut in 1..header.len() {
@@ -102,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn operations(
+    fn emitted_operations_parse(
         read in read_requests(),
         op in atomic_ops(),
         (request_id, remote_stag, remote_to, original_value) in any::<(u32, u32, u64, u64)>(),
@@ -122,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn terminate(
+    fn emitted_terminate_parses(
         (layer, etype, code) in (0..16_u8, 0..16_u8, any::<u8>()),
         segment in prop::option::of((any::<u16>(), headers())),
         read in prop::option::of(read_requests()),
@@ -155,7 +158,7 @@ proptest! {
     //# MPA receivers will get TCP data in the usual ordered stream. The receivers MUST identify
     //# FPDU boundaries by using the ULPDU_LENGTH field, as described in Section 6.
     #[test]
-    fn fpdus_at_any_cut(
+    fn fpdus_decode_from_a_stream_split_anywhere(
         ulpdus in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..10),
         crc: bool,
         cut in 1..200_usize,
@@ -179,9 +182,13 @@ proptest! {
         prop_assert!(buf.is_empty());
     }
 
-    /// A sender that gathers and a receiver that scatters do what [`fpdu::seal`] does at once.
+    /// A sender that gathers and a receiver that scatters do the same as [`fpdu::seal`].
     #[test]
-    fn fpdu_in_pieces(ulpdu in prop::collection::vec(any::<u8>(), 0..300), crc: bool, at: usize) {
+    fn gathered_fpdu_equals_a_sealed_one(
+        ulpdu in prop::collection::vec(any::<u8>(), 0..300),
+        crc: bool,
+        at: usize,
+    ) {
         let mut whole = vec![0; fpdu::total_len(ulpdu.len())];
         whole[2..2 + ulpdu.len()].copy_from_slice(&ulpdu);
         fpdu::seal(&mut whole, ulpdu.len(), crc);
@@ -202,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wrong_bit_fails_the_crc(ulpdu in prop::collection::vec(any::<u8>(), 0..100), bit: usize) {
+    fn crc_detects_a_wrong_bit(ulpdu in prop::collection::vec(any::<u8>(), 0..100), bit: usize) {
         let mut fpdu = vec![0; fpdu::total_len(ulpdu.len())];
         fpdu[2..2 + ulpdu.len()].copy_from_slice(&ulpdu);
         fpdu::seal(&mut fpdu, ulpdu.len(), true);
@@ -223,7 +230,7 @@ proptest! {
     //# It MUST be set to one on the last DDP Segment of every DDP Message. It MUST NOT be set to
     //# one on any other DDP Segment.
     #[test]
-    fn segments_of_a_message_are_taken_by_the_queue(
+    fn queue_accepts_the_segments_of_a_message(
         lens in prop::collection::vec(0..5000_usize, 1..5),
         mulpdu in 19..1500_usize,
     ) {
@@ -268,7 +275,7 @@ proptest! {
 //= rfc5041#section-5.3
 //# MUST Deliver DDP Messages to the ULP in the order they were sent by the Data Source.
 #[test]
-fn a_queue_takes_only_what_is_next() {
+fn queue_accepts_only_the_next_segment() {
     let mut queue = UntaggedQueue::new();
     let msn = |received, expected| Err(DdpError::Msn { received, expected });
     assert_eq!(queue.check(0, 0, 1, true, 10), msn(0, 1));
@@ -289,7 +296,7 @@ fn a_queue_takes_only_what_is_next() {
 }
 
 #[test]
-fn a_message_of_4_gib_does_not_wrap_its_offset() {
+fn message_of_4_gib_does_not_wrap_its_offset() {
     let mut queue = UntaggedQueue::new();
     let (step, mut mo) = (1 << 30, 0);
     for _ in 0..3 {

@@ -1,12 +1,12 @@
-//! The header of a segment, and how a segment is wrong.
+//! The header of a DDP segment, and the errors of a segment.
 
 use thiserror::Error;
 
 use crate::bytes::{be32, be64, head, put32, put64};
 
-/// Bytes of a tagged header.
+/// Length of a tagged header in bytes.
 pub const TAGGED_LEN: usize = 14;
-/// Bytes of an untagged header.
+/// Length of an untagged header in bytes.
 pub const UNTAGGED_LEN: usize = 18;
 
 /// The only DDP version.
@@ -26,26 +26,26 @@ const VERSION_MASK: u8 = 0x03;
 //# |T|L| Rsvd |DV |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// To memory that the sender names.
+    /// Header of a segment for memory that the sender names.
     //= rfc5041#section-4.2
     //# Figure 4 shows the DDP Header format that MUST be used in all DDP Segments that target
     //# Tagged Buffers.
     Tagged {
-        /// The last segment of its message.
+        /// Whether this is the last segment of its message.
         last: bool,
         /// Eight bits for RDMAP: its control byte.
         ulp: u8,
-        /// The buffer.
+        /// The STag of the buffer.
         stag: u32,
-        /// Where in it this segment's payload goes.
+        /// The tagged offset: where this segment's payload goes in the buffer.
         to: u64,
     },
-    /// To the next buffer of a queue of the receiver's.
+    /// Header of a segment for the next buffer of a queue of the receiver.
     //= rfc5041#section-4.3
     //# Figure 5 shows the DDP Header format that MUST be used in all DDP Segments that target
     //# Untagged Buffers.
     Untagged {
-        /// The last segment of its message.
+        /// Whether this is the last segment of its message.
         last: bool,
         /// First eight bits for RDMAP: its control byte.
         ulp: u8,
@@ -60,50 +60,50 @@ pub enum Header {
     },
 }
 
-/// How a DDP segment is wrong.
+/// Why a DDP segment is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DdpError {
-    /// Shorter than its header.
+    /// The segment is shorter than its header.
     #[error("DDP segment of {0} bytes is shorter than its header")]
     TooShort(usize),
-    /// A tagged segment of an unknown version.
+    /// A tagged segment has an unknown version.
     #[error("DDP version {0} in a tagged segment")]
     TaggedVersion(u8),
-    /// An untagged segment of an unknown version.
+    /// An untagged segment has an unknown version.
     #[error("DDP version {0} in an untagged segment")]
     UntaggedVersion(u8),
-    /// Not the message that must come next.
+    /// The message is not the next one of its queue.
     #[error("message {received} on a queue that awaits message {expected}")]
     Msn {
-        /// As received.
+        /// The message sequence number in the segment.
         received: u32,
-        /// The next in order.
+        /// The expected message sequence number.
         expected: u32,
     },
-    /// Not the offset at which the message must go on.
+    /// The offset is not the next one of its message.
     #[error("message offset {received}, {expected} must come next")]
     Mo {
-        /// As received.
+        /// The offset in the segment.
         received: u32,
-        /// The next in order.
+        /// The expected offset.
         expected: u32,
     },
-    /// The message outgrows its buffer.
+    /// The message is longer than its buffer.
     #[error("message of at least {length} bytes for a buffer of {limit}")]
     MessageTooLong {
-        /// Bytes of the message up to the end of this segment.
+        /// Length of the message up to the end of this segment.
         length: u64,
-        /// Bytes of the buffer.
+        /// Length of the buffer in bytes.
         limit: u64,
     },
 }
 
 impl Header {
-    /// Reads the header at the start of a segment; the payload begins at the length returned.
+    /// Parses the header at the start of a segment. The payload begins at the returned length.
     ///
     /// # Errors
-    /// [`DdpError::TooShort`] and the two of the version.
+    /// [`DdpError::TooShort`], [`DdpError::TaggedVersion`], [`DdpError::UntaggedVersion`].
     //= rfc5041#section-4.4
     //# Each DDP Segment MUST contain a DDP Header. Each DDP Segment may also contain ULP Payload.
     #[inline]
@@ -133,10 +133,10 @@ impl Header {
         }
     }
 
-    /// Writes the header to the start of `buf`; the payload belongs at the length returned.
+    /// Writes the header to the start of `buf`. The payload belongs at the returned length.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`Header::len`].
+    /// If `buf` is shorter than [`Header::len`].
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let control = |tagged, last| tagged | if last { LAST } else { 0 } | VERSION;
@@ -162,7 +162,7 @@ impl Header {
         }
     }
 
-    /// Bytes of this header.
+    /// Length of this header in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty)] // A header is never empty.
     pub fn len(&self) -> usize {

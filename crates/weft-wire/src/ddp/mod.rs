@@ -1,10 +1,10 @@
-//! Direct Data Placement (RFC 5041): the header of a segment, and what a receiver checks.
+//! Direct Data Placement (RFC 5041): the header of a segment, and the checks of a receiver.
 //!
-//! A DDP segment is the ULPDU of one FPDU: a header, then payload. *Tagged* segments name the
-//! memory they go to; *untagged* ones belong to a message of a queue, whose buffers the receiver
-//! provides in order.
+//! A DDP segment is the ULPDU of one FPDU: a header, then payload. A *tagged* segment names the
+//! memory that it goes to. An *untagged* segment belongs to a message of a queue, whose buffers the
+//! receiver provides in order.
 //!
-//! [`Header::parse`] and [`UntaggedQueue::check`] never panic; [`Header::emit`] does on a buffer
+//! [`Header::parse`] and [`UntaggedQueue::check`] never panic; [`Header::emit`] panics on a buffer
 //! shorter than [`Header::len`].
 
 mod header;

@@ -2,26 +2,27 @@
 
 use super::{DdpError, FIRST_MSN};
 
-/// What the next segment of a queue must be. A TCP stream delivers in order, so anything else than
-/// the next byte of the queue is an error.
+/// The expected next segment of a queue. A TCP stream delivers in order, so anything but the next
+/// byte of the queue is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UntaggedQueue {
     msn: u32,
     mo: u32,
-    /// A segment of message `msn` has come; `mo` can still be 0, for a segment may be empty.
+    /// Whether a segment of message `msn` has come. `mo` may still be 0, because a segment may be
+    /// empty.
     started: bool,
 }
 
 /// Where an untagged segment's payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// The message's number on its queue.
+    /// The message's sequence number on its queue.
     pub msn: u32,
     /// Offset of the payload in the message's buffer.
     pub offset: u32,
-    /// The first segment of its message.
+    /// Whether this is the first segment of its message.
     pub first: bool,
-    /// The last one: the message is complete.
+    /// Whether this is the last segment, so that the message is complete.
     pub last: bool,
 }
 
@@ -43,11 +44,12 @@ impl UntaggedQueue {
         self.started
     }
 
-    /// Checks a segment of `payload_len` bytes against what must come next, and against the `limit`
-    /// of the message's buffer in bytes; then moves on.
+    /// Checks a segment of `payload_len` bytes against the expected one, and against `limit`, the
+    /// length of the message's buffer in bytes; then advances.
     ///
     /// # Errors
-    /// [`DdpError::Msn`], [`DdpError::Mo`], [`DdpError::MessageTooLong`]. The queue has not moved.
+    /// [`DdpError::Msn`], [`DdpError::Mo`], [`DdpError::MessageTooLong`]. The queue does not
+    /// advance then.
     //= rfc5041#section-7.1
     //# The MO falls in the range of legal offsets associated with the Untagged Buffer.
     //= rfc5041#section-7.1
@@ -73,7 +75,8 @@ impl UntaggedQueue {
         if mo != self.mo {
             return Err(DdpError::Mo { received: mo, expected: self.mo });
         }
-        // Neither a slice nor a limit above 4 GiB lets the offset, a 32-bit field, wrap.
+        // The offset, a 32-bit field, cannot wrap: a slice is shorter than that, and the limit is
+        // capped.
         let end = u64::from(mo) + payload_len as u64;
         let limit = limit.min(u64::from(u32::MAX));
         if end > limit {

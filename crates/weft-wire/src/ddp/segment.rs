@@ -1,13 +1,13 @@
-//! Cutting a message into segments.
+//! Splits a message into segments.
 
 /// One piece of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it starts in the message, in bytes.
+    /// Offset of the piece in the message, in bytes.
     pub offset: usize,
     /// Its length in bytes.
     pub len: usize,
-    /// No further piece follows.
+    /// Whether this is the last piece.
     pub last: bool,
 }
 
@@ -23,18 +23,18 @@ pub struct Segment {
 //# any other DDP Segment.
 #[derive(Debug, Clone)]
 pub struct Segments {
-    /// `None` when the last segment is out.
+    /// Offset of the next segment; `None` after the last one.
     next: Option<usize>,
     message_len: usize,
     payload_max: usize,
 }
 
 impl Segments {
-    /// A message of `message_len` bytes, in ULPDUs of at most `mulpdu` bytes of which `header_len`
-    /// are header.
+    /// Splits a message of `message_len` bytes into ULPDUs of at most `mulpdu` bytes, each with a
+    /// header of `header_len` bytes.
     ///
     /// # Panics
-    /// When a ULPDU has no room for payload.
+    /// If a ULPDU has no room for payload.
     #[inline]
     pub fn new(message_len: usize, mulpdu: usize, header_len: usize) -> Self {
         assert!(mulpdu > header_len, "MULPDU {mulpdu} has no room behind {header_len} bytes");

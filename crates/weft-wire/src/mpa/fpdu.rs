@@ -1,40 +1,40 @@
-//! FPDUs: how MPA delimits and checks one ULPDU (a DDP segment) in the byte stream.
+//! FPDUs: MPA's frames, each of which delimits and checks one ULPDU (a DDP segment) in the stream.
 //!
 //! ```text
 //! | ULPDU length, 16 bits | ULPDU | 0 to 3 bytes of pad | CRC32C, 32 bits |
 //! ```
 //!
-//! [`decode`] never panics. The rest panics only on a buffer shorter than the caller promised.
-//! With markers in the stream see [`super::marker`]: they lie inside the bytes that the CRC covers,
-//! so sealing and checking differ.
+//! [`decode`] never panics. The other functions panic only on a buffer that is too short. For
+//! streams with markers see [`super::marker`]: markers lie inside the bytes that the CRC covers, so
+//! sealing and checking differ.
 
 use thiserror::Error;
 
 use crate::crc::crc32c;
 pub use crate::limits::{TRAILER_MAX, ULPDU_MAX};
 
-/// The least that MULPDU may be, in bytes, however small TCP's segments are.
+/// Minimum MULPDU in bytes, however small TCP's segments are.
 const MULPDU_MIN: usize = 128;
 
-/// Bytes of the length field, which come before the ULPDU.
+/// Length of the length field, which precedes the ULPDU.
 pub const HEADER_LEN: usize = 2;
 
-/// Bytes of the CRC field, which end the FPDU.
+/// Length of the CRC field, which ends the FPDU.
 pub const CRC_LEN: usize = 4;
 
 const _: () = assert!(TRAILER_MAX == 3 + CRC_LEN, "pad and CRC");
 
-/// What [`decode`] found.
+/// Result of [`decode`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// Decode again when there are `needed` bytes, counted from the FPDU's start.
+    /// The FPDU is incomplete. Decode again when there are `needed` bytes from its start.
     Incomplete {
-        /// Length of the FPDU, as far as it is known.
+        /// Length of the FPDU, as far as known.
         needed: usize,
     },
-    /// One FPDU.
+    /// A complete FPDU.
     Fpdu {
-        /// Its content.
+        /// The ULPDU in the FPDU.
         ulpdu: &'a [u8],
         /// Length of the whole FPDU.
         consumed: usize,
@@ -55,7 +55,7 @@ pub enum FpduError {
     },
 }
 
-/// Bytes of pad behind a ULPDU of `ulpdu_len` bytes.
+/// Number of pad bytes behind a ULPDU of `ulpdu_len` bytes.
 //= rfc5044#section-4.1
 //# The PAD field trails the ULPDU and contains between 0 and 3 octets of data.
 //= rfc5044#section-4.1
@@ -65,20 +65,20 @@ pub const fn pad_len(ulpdu_len: usize) -> usize {
     (HEADER_LEN + ulpdu_len).wrapping_neg() & 3
 }
 
-/// Length of the FPDU, without markers, that holds a ULPDU of `ulpdu_len` bytes.
+/// Length of an FPDU, without markers, for a ULPDU of `ulpdu_len` bytes.
 #[inline]
 pub const fn total_len(ulpdu_len: usize) -> usize {
     covered_len(ulpdu_len) + CRC_LEN
 }
 
-/// Length of what the CRC covers, without markers: length field, ULPDU and pad.
+/// Length of the part that the CRC covers, without markers: length field, ULPDU and pad.
 #[inline]
 pub(super) const fn covered_len(ulpdu_len: usize) -> usize {
     (HEADER_LEN + ulpdu_len).next_multiple_of(4)
 }
 
-/// The largest ULPDU (MULPDU) whose FPDU fits `emss` bytes, the TCP segment size in effect, in
-/// bytes, within what MULPDU may be at all.
+/// The largest ULPDU (MULPDU) whose FPDU fits a TCP segment of `emss` bytes, within the limits of
+/// RFC 5044.
 //= rfc5044#section-3
 //# The range of MULPDU values MUST be between 128 octets and 64768 octets, inclusive.
 //= rfc5044#section-3
@@ -100,10 +100,10 @@ pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     }
 }
 
-/// Reads the FPDU at the start of `buf`; `crc` says whether its CRC counts.
+/// Decodes the FPDU at the start of `buf`. `crc` says whether its CRC is checked.
 ///
 /// # Errors
-/// [`FpduError::Crc`]; the stream is lost, for the length that was wrong may be this one.
+/// [`FpduError::Crc`]. The stream is lost then, because the length field may be wrong.
 //= rfc5044#section-6
 //# In an ordered TCP stream, the ULPDU Length field in the current FPDU when FPDU has a valid CRC,
 //# can be used to identify the beginning of the next FPDU.
@@ -140,12 +140,11 @@ pub fn decode(buf: &[u8], crc: bool) -> Result<Decoded<'_>, FpduError> {
     Ok(Decoded::Fpdu { ulpdu: &covered[HEADER_LEN..HEADER_LEN + ulpdu_len], consumed })
 }
 
-/// Makes an FPDU of a ULPDU that already stands at `buf[2..2 + ulpdu_len]`: writes the length
-/// before it, and the pad and the CRC, or four zero bytes without `crc`, behind it.
+/// Completes an FPDU around the ULPDU at `buf[2..2 + ulpdu_len]`: writes the length before it, and
+/// the pad and the CRC behind it. Without `crc` the CRC field is zero.
 ///
 /// # Panics
-/// When `ulpdu_len` exceeds what the length field can express, or `buf` is shorter than
-/// [`total_len`].
+/// If `ulpdu_len` exceeds the length field, or `buf` is shorter than [`total_len`].
 #[inline]
 pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: bool) {
     let (covered, field) = buf[..total_len(ulpdu_len)].split_at_mut(covered_len(ulpdu_len));
@@ -161,15 +160,15 @@ pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: bool) {
 /// The length field of an FPDU, for a sender that gathers header and payload from different places.
 ///
 /// # Panics
-/// When `ulpdu_len` exceeds what the field can express.
+/// If `ulpdu_len` exceeds the field.
 #[inline]
 pub fn header(ulpdu_len: usize) -> [u8; HEADER_LEN] {
     assert!(ulpdu_len <= usize::from(u16::MAX), "a ULPDU of {ulpdu_len} bytes");
     (ulpdu_len as u16).to_be_bytes()
 }
 
-/// What comes behind a ULPDU, for a sender that gathers: the pad and the CRC field, and their
-/// length. `crc` is that of length, ULPDU and [`pad_len`] zero bytes; `None` without CRCs.
+/// The bytes behind a ULPDU, for a sender that gathers: the pad and the CRC field, and their total
+/// length. `crc` covers length, ULPDU and [`pad_len`] zero bytes; `None` without CRCs.
 #[inline]
 pub fn trailer(ulpdu_len: usize, crc: Option<u32>) -> ([u8; TRAILER_MAX], usize) {
     let pad_len = pad_len(ulpdu_len);
@@ -178,18 +177,18 @@ pub fn trailer(ulpdu_len: usize, crc: Option<u32>) -> ([u8; TRAILER_MAX], usize)
     (trailer, pad_len + CRC_LEN)
 }
 
-/// Compares a CRC field as received with the CRC `computed` over what it covers, for a receiver
+/// Compares a received CRC field with the CRC `computed` over the covered bytes, for a receiver
 /// that scatters the payload.
 ///
 /// # Errors
-/// [`FpduError::Crc`] when they differ.
+/// [`FpduError::Crc`] if they differ.
 #[inline]
 pub fn check_crc(computed: u32, field: [u8; CRC_LEN]) -> Result<(), FpduError> {
     let received = u32::from_le_bytes(field);
     if computed == received { Ok(()) } else { Err(FpduError::Crc { received, computed }) }
 }
 
-/// [`check_crc`] for a slice that is known to be as long as the field.
+/// Does the same as [`check_crc`] for a slice of the field's length.
 #[inline]
 fn check(computed: u32, field: &[u8]) -> Result<(), FpduError> {
     let mut bytes = [0; CRC_LEN];

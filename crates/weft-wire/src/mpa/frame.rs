@@ -8,21 +8,21 @@
 //! |                the application's private data                                     |
 //! ```
 //!
-//! [`Frame::parse`] never panics. [`Frame::emit`] panics only on private data longer than
-//! [`PRIVATE_DATA_MAX`] allows.
+//! [`Frame::parse`] never panics. [`Frame::emit`] panics only if the private data exceeds
+//! [`PRIVATE_DATA_MAX`].
 
 use thiserror::Error;
 
 use crate::bytes::be16;
 pub use crate::limits::{DEPTH_MAX, PRIVATE_DATA_MAX};
 
-/// Bytes before the private data.
+/// Length of the part before the private data.
 pub const HEADER_LEN: usize = 20;
 
-/// Bytes at the head of the private data that [`Enhanced`] takes.
+/// Length of [`Enhanced`] at the start of the private data.
 pub const ENHANCED_LEN: usize = 4;
 
-/// The IRD or ORD that says "not negotiated here".
+/// The value of IRD or ORD that means "not negotiated here".
 //= rfc6581#section-9.1
 //# An all ones value (0x3FFF) indicates that automatic negotiation of the IRD or ORD is not
 //# desired, and that the ULP will be responsible for it.
@@ -43,7 +43,7 @@ const IRD_RTR_SEND: u16 = 0x4000;
 const ORD_RTR_WRITE: u16 = 0x8000;
 const ORD_RTR_READ: u16 = 0x4000;
 
-/// Which of the two frames.
+/// The two kinds of frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// From the initiator.
@@ -55,17 +55,17 @@ pub enum Kind {
 /// An MPA Request or Reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Which of the two.
+    /// Request or Reply.
     pub kind: Kind,
     /// M: the sender of this frame wants markers in what it receives.
     pub markers: bool,
     /// C: the sender of this frame wants CRCs, which then holds for both directions.
     pub crc: bool,
-    /// R: the responder refuses the connection. Of no meaning in a request.
+    /// R: the responder refuses the connection. Meaningless in a request.
     pub reject: bool,
-    /// S and the four bytes behind it. Revision 2 only.
+    /// S and the four bytes that it announces. Revision 2 only.
     pub enhanced: Option<Enhanced>,
-    /// MPA revision: 1 is RFC 5044, 2 is RFC 6581. Not judged here.
+    /// MPA revision: 1 is RFC 5044, 2 is RFC 6581. It is not checked here.
     pub revision: u8,
     /// The application's private data, without the bytes of `enhanced`.
     pub private_data: Vec<u8>,
@@ -79,9 +79,9 @@ pub struct Frame {
 //# |A|B| IRD |C|D| ORD |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Enhanced {
-    /// RDMA Reads that the sender of the frame can serve at once; 14 bits.
+    /// Number of RDMA Reads that the sender of the frame can serve at once; 14 bits.
     pub ird: u16,
-    /// RDMA Reads that the sender of the frame wants to have under way; 14 bits.
+    /// Number of RDMA Reads that the sender of the frame wants to have outstanding; 14 bits.
     pub ord: u16,
     /// A: peer-to-peer setup, in which the initiator sends a ready-to-receive (RTR) message first.
     pub peer_to_peer: bool,
@@ -93,15 +93,15 @@ pub struct Enhanced {
     pub rtr_read: bool,
 }
 
-/// What [`Frame::parse`] found.
+/// Result of [`Frame::parse`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed {
-    /// Right so far; parse again when there are `needed` bytes, counted from the frame's start.
+    /// The frame is valid so far. Parse again when there are `needed` bytes from its start.
     Incomplete {
-        /// Length of the frame, as far as it is known.
+        /// Length of the frame, as far as known.
         needed: usize,
     },
-    /// A frame, and how many bytes it took.
+    /// A complete frame, and its length.
     Complete {
         /// The frame.
         frame: Frame,
@@ -117,21 +117,21 @@ pub enum FrameError {
     /// The first bytes are not the frame's key.
     #[error("not an MPA {0:?} frame: wrong key")]
     WrongKey(Kind),
-    /// More private data than RFC 5044 allows.
+    /// The private data is longer than RFC 5044 allows.
     #[error("{0} bytes of MPA private data, more than {PRIVATE_DATA_MAX}")]
     PrivateDataTooLong(u16),
-    /// An enhanced frame without room for its four bytes.
+    /// An enhanced frame has no room for its four bytes.
     #[error("enhanced MPA frame with only {0} bytes of private data")]
     EnhancedTooShort(u16),
 }
 
 impl Frame {
-    /// Reads the frame at the start of `bytes`.
+    /// Parses the frame at the start of `bytes`.
     ///
-    /// A wrong key is detected at its first wrong byte, not only when 20 bytes have come.
+    /// A wrong key is detected at its first wrong byte, before the header is complete.
     ///
     /// # Errors
-    /// [`FrameError`]; the connection is to be closed.
+    /// [`FrameError`]. The connection has to be closed then.
     pub fn parse(kind: Kind, bytes: &[u8]) -> Result<Parsed, FrameError> {
         //= rfc5044#section-7.1.2
         //# If a received "Key" does not match the expected value (see Section 7.1.1, MPA Request
@@ -181,7 +181,7 @@ impl Frame {
     /// Appends the frame to `out`.
     ///
     /// # Panics
-    /// When the private data, with the four bytes of `enhanced`, is longer than
+    /// If the private data, including the four bytes of `enhanced`, is longer than
     /// [`PRIVATE_DATA_MAX`].
     pub fn emit(&self, out: &mut Vec<u8>) {
         let enhanced_len = if self.enhanced.is_some() { ENHANCED_LEN } else { 0 };

@@ -1,14 +1,15 @@
-//! Markers: four bytes at every 512th of the stream, which point back to the start of their FPDU.
+//! Markers: four bytes at every 512th byte of the stream that point back to the start of their
+//! FPDU.
 //!
-//! A receiver asks for them with M in its MPA frame, so each direction has its own answer.
-//! Positions count from the first byte after the MPA frames, markers included, and the first marker
-//! is the very first four bytes. A marker at an FPDU's boundary belongs to the FPDU behind it.
+//! A receiver asks for markers by the M bit of its MPA frame, so each direction decides separately.
+//! Positions count from the first byte after the MPA frames, including markers, and the first
+//! marker is the first four bytes. A marker at an FPDU's boundary belongs to the following FPDU.
 //!
-//! **The CRC covers the markers.** RFC 5044, section 4.2, has the receiver ignore a marker's
-//! reserved bits "except for CRC calculation"; tshark, too, calls only such a CRC good. A marker
-//! before the length field, inside the FPDU, and between the pad and the CRC field is covered by
-//! the CRC. So [`Inserter`] computes the CRC itself, and [`Remover`] checks it itself: behind a
-//! [`Remover`] the FPDUs are to be decoded without CRC.
+//! **The CRC covers the markers.** RFC 5044, section 4.2, makes the receiver ignore a marker's
+//! reserved bits "except for CRC calculation", and tshark accepts only such CRCs. The CRC covers a
+//! marker before the length field, inside the FPDU, and between the pad and the CRC field. So
+//! [`Inserter`] computes the CRC, and [`Remover`] checks it: the FPDUs behind a [`Remover`] have to
+//! be decoded without CRC.
 //!
 //! [`Remover::push`] never panics.
 
@@ -17,38 +18,38 @@ use thiserror::Error;
 use super::fpdu::{self, CRC_LEN, FpduError, HEADER_LEN, ULPDU_MAX};
 use crate::crc::{Crc32c, crc32c};
 
-/// Distance from one marker's first byte to the next one's, in bytes of the stream.
+/// Distance between the starts of two markers, in bytes of the stream.
 //= rfc5044#section-4.3
 //# When Markers are enabled, MPA senders MUST insert a Marker into the data stream at a 512-octet
 //# periodic interval in the TCP Sequence Number Space.
 pub const INTERVAL: usize = 512;
 
-/// Bytes of a marker: 16 reserved bits, then FPDUPTR.
+/// Length of a marker: 16 reserved bits, then FPDUPTR.
 pub const LEN: usize = 4;
 
 const _: () = assert!(
-    // The last marker can stand right before the CRC field.
+    // The last marker may precede the CRC field directly.
     fpdu::covered_len(ULPDU_MAX) + LEN * (ULPDU_MAX.div_ceil(INTERVAL - LEN) + 1) <= 0xffff
 );
 
-/// Why a stream with markers is wrong.
+/// Why a stream with markers is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MarkerError {
     /// The CRC is wrong.
     #[error(transparent)]
     Fpdu(#[from] FpduError),
-    /// The CRC is right, or not in use, and a marker does not point to the start of its FPDU.
+    /// The CRC is right, or not in use, but a marker does not point to the start of its FPDU.
     #[error("marker points {pointer} bytes back, its FPDU started {distance} bytes back")]
     Pointer {
-        /// FPDUPTR as received, its two low bits cleared.
+        /// FPDUPTR in the marker, with its two low bits cleared.
         pointer: u16,
-        /// Octets from the FPDU's length field to the marker.
+        /// Number of bytes from the FPDU's length field to the marker.
         distance: u32,
     },
 }
 
-/// Sends markers: copies FPDUs and puts the markers in.
+/// The sending side: copies FPDUs and inserts markers.
 #[derive(Debug, Clone)]
 pub struct Inserter {
     crc: bool,
@@ -57,16 +58,16 @@ pub struct Inserter {
 }
 
 impl Inserter {
-    /// At the start of the stream; `crc` as negotiated.
+    /// The state at the start of the stream. `crc` says whether CRCs were negotiated.
     pub fn new(crc: bool) -> Self {
         Self { crc, phase: 0 }
     }
 
-    /// Appends the FPDU that [`fpdu::seal`] made, with markers and, when CRCs are in use, with the
-    /// CRC that covers them.
+    /// Appends an FPDU made by [`fpdu::seal`], with markers and, if CRCs are in use, with the CRC
+    /// that covers them.
     ///
     /// # Panics
-    /// When `fpdu` is not one whole FPDU, or its ULPDU exceeds [`ULPDU_MAX`].
+    /// If `fpdu` is not exactly one FPDU, or its ULPDU exceeds [`ULPDU_MAX`].
     pub fn insert(&mut self, fpdu: &[u8], out: &mut Vec<u8>) {
         let length = fpdu.first_chunk().map(|&length| usize::from(u16::from_be_bytes(length)));
         assert!(length.is_some_and(|len| len <= ULPDU_MAX && fpdu::total_len(len) == fpdu.len()));
@@ -100,7 +101,7 @@ impl Inserter {
     }
 
     fn push_marker(&mut self, distance: usize, out: &mut Vec<u8>) {
-        // Both the FPDU and the markers are multiples of four bytes, so the low bits are zero.
+        // FPDUs and markers are multiples of four bytes, so the low bits are zero.
         let [high, low] = (distance as u16).to_be_bytes();
         self.push(&[0, 0, high, low], out);
     }
@@ -111,42 +112,43 @@ impl Inserter {
     }
 }
 
-/// Receives markers: checks them and takes them out.
+/// The receiving side: checks markers and removes them.
 #[derive(Debug, Clone)]
 pub struct Remover {
     crc: Option<Crc32c>,
     /// Stream position modulo [`INTERVAL`].
     phase: usize,
-    /// The bytes so far of a marker or a CRC field.
+    /// The bytes received so far of a marker or a CRC field.
     field: [u8; 4],
     fpdu: Progress,
 }
 
-/// How far the current FPDU has come.
+/// The received part of the current FPDU.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
-    /// Bytes so far, without markers.
+    /// Number of bytes received, without markers.
     len: usize,
-    /// Bytes so far from the length field on, markers included.
+    /// Number of bytes received from the length field on, including markers.
     distance: u32,
     ulpdu_len: [u8; HEADER_LEN],
-    /// The first wrong marker. Reported only after the CRC, which tells where the fault lies.
+    /// The first wrong marker. It is reported only after the CRC has been checked, which shows
+    /// where the fault lies.
     mismatch: Option<MarkerError>,
 }
 
 impl Remover {
-    /// At the start of the stream; `crc` as negotiated.
+    /// The state at the start of the stream. `crc` says whether CRCs were negotiated.
     pub fn new(crc: bool) -> Self {
         let crc = crc.then(Crc32c::new);
         Self { crc, phase: 0, field: [0; 4], fpdu: Progress::default() }
     }
 
-    /// Takes the next bytes of the stream, cut anywhere, and appends them without markers to `out`,
-    /// to be decoded by [`fpdu::decode`] without CRC. The CRC field of an FPDU is appended only
-    /// after the FPDU has been found right, so that an FPDU that is not right never decodes.
+    /// Takes the next bytes of the stream, split anywhere, and appends them without markers to
+    /// `out`, for [`fpdu::decode`] without CRC. The CRC field of an FPDU is appended only after the
+    /// FPDU has been checked, so an invalid FPDU never decodes.
     ///
     /// # Errors
-    /// [`MarkerError`]; the stream is lost, and no more is to be pushed.
+    /// [`MarkerError`]. The stream is lost then, and no more bytes may be pushed.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), MarkerError> {
         while !bytes.is_empty() {
             let taken = if self.phase < LEN {
@@ -186,7 +188,7 @@ impl Remover {
         bytes.len()
     }
 
-    /// Length field, ULPDU and pad.
+    /// Takes bytes of the length field, the ULPDU or the pad.
     fn push_covered(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> usize {
         let limit = self.fpdu.remaining().min(INTERVAL - self.phase);
         let bytes = &bytes[..bytes.len().min(limit)];
@@ -197,7 +199,7 @@ impl Remover {
     }
 
     fn push_crc(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, MarkerError> {
-        // FPDUs and markers are multiples of four bytes, so that no marker cuts a CRC field.
+        // FPDUs and markers are multiples of four bytes, so no marker splits a CRC field.
         let have = self.phase % CRC_LEN;
         let bytes = &bytes[..bytes.len().min(CRC_LEN - have)];
         self.field[have..have + bytes.len()].copy_from_slice(bytes);
@@ -231,7 +233,7 @@ impl Remover {
 }
 
 impl Progress {
-    /// Bytes still to come before the CRC field, as far as it is known.
+    /// Number of bytes still missing before the CRC field, as far as known.
     fn remaining(&self) -> usize {
         if self.len < HEADER_LEN {
             return HEADER_LEN - self.len;
@@ -240,7 +242,7 @@ impl Progress {
     }
 
     fn advance(&mut self, bytes: &[u8]) {
-        // `remaining` keeps the length field apart from what follows it.
+        // `remaining` separates the length field from the bytes behind it.
         if self.len < HEADER_LEN {
             self.ulpdu_len[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         }

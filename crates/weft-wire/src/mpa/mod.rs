@@ -1,8 +1,8 @@
 //! Marker PDU Aligned Framing (RFC 5044), and its enhanced connection setup (RFC 6581).
 //!
-//! A connection starts with one MPA Request and one MPA Reply ([`frame`], [`negotiate`]); every
-//! byte after them belongs to FPDUs ([`fpdu`]), with markers among them when the receiver asked for
-//! them ([`marker`]).
+//! A connection starts with one MPA Request and one MPA Reply ([`frame`], [`negotiate`]). All later
+//! bytes belong to FPDUs ([`fpdu`]), with markers between them if the receiver has asked for
+//! markers ([`marker`]).
 
 pub mod fpdu;
 pub mod frame;

@@ -1,23 +1,23 @@
-//! The notice that an RDMA Read cannot be answered to its end.
+//! The message that an RDMA Read cannot be completed.
 
 use super::{RdError, Reason};
 use crate::bytes::{be32, head, put32};
 
-/// The payload of a message on the queue that iWARP keeps for Terminates. Datagram-iWARP has none
-/// of those, for there is no connection to end: an error concerns one message.
+/// Payload of a message on the queue that iWARP reserves for Terminates. Datagram-iWARP has no
+/// Terminate, because there is no connection to end: an error concerns one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadFailure {
     /// The read's number, which is the upper half of its sink offset.
     pub read: u32,
-    /// What is wrong with the memory that was to be read.
+    /// What is wrong with the memory to be read.
     pub reason: Reason,
 }
 
 impl ReadFailure {
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the payload.
+    /// Parses the payload.
     ///
     /// # Errors
     /// [`RdError::Body`], [`RdError::Reason`].
@@ -26,10 +26,10 @@ impl ReadFailure {
         Ok(Self { read: be32(b, 0), reason: Reason::of(be32(b, 4))? })
     }
 
-    /// Writes the payload to the start of `buf`, and says how long it is.
+    /// Writes the payload to the start of `buf`, and returns its length.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`Self::LEN`].
+    /// If `buf` is shorter than [`Self::LEN`].
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let b = head::<{ Self::LEN }>(buf);
         put32(b, 0, self.read);

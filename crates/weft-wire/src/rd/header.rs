@@ -1,4 +1,4 @@
-//! The header of a datagram, what is in it, and its check value.
+//! The header of a datagram, its body, and its CRC.
 
 use thiserror::Error;
 
@@ -8,9 +8,9 @@ pub use crate::limits::{WINDOW_MAX, WORDS_MAX};
 
 /// The first byte of every datagram.
 pub const VERSION: u8 = 0xd1;
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const HEADER_LEN: usize = 48;
-/// Bytes of the check value at the end.
+/// Length of the CRC at the end in bytes.
 pub const CRC_LEN: usize = 4;
 
 const SYN: u8 = 0x01;
@@ -24,22 +24,22 @@ const KIND_CHALLENGE: u8 = 3;
 const KIND_RESET: u8 = 4;
 const WORD_LEN: usize = 8;
 
-/// What a datagram is for.
+/// The kind of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Brings a DDP segment.
+    /// Carries a DDP segment.
     Data,
-    /// Says what has arrived.
+    /// Acknowledges received datagrams.
     Ack,
-    /// Refuses a first datagram whose source may be forged: to be sent again, with this source
-    /// epoch as its destination epoch.
+    /// Refuses a first datagram whose source may be forged. The sender has to repeat it, with this
+    /// source epoch as its destination epoch.
     Challenge,
-    /// Refuses to go on with a stream, for this reason.
+    /// Refuses to continue a stream, for this reason.
     Reset(Reason),
 }
 
-/// Why a stream cannot go on. All but the first concern the message of the first sequence that is
-/// not acknowledged.
+/// Why a stream cannot continue. All reasons except the first concern the message of the first
+/// sequence that is not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Reason {
@@ -47,16 +47,16 @@ pub enum Reason {
     UnknownStream = 0,
     /// The key names no memory.
     Key = 1,
-    /// The memory is not for this endpoint.
+    /// The memory does not belong to this endpoint.
     Domain = 2,
-    /// Outside of the memory.
+    /// The access exceeds the memory.
     Bounds = 3,
     /// The memory does not grant the right.
     Rights = 4,
-    /// The message is longer than the receiver takes, or has been coming in for too long while
-    /// others waited for its room.
+    /// The message is longer than the receiver accepts, or has been arriving for too long while
+    /// others waited for its buffer.
     TooLong = 5,
-    /// The segment is wrong in itself or in its place in a message.
+    /// The segment is invalid, or in the wrong place of its message.
     Malformed = 6,
 }
 
@@ -80,11 +80,11 @@ impl Reason {
 /// One end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct End {
-    /// The endpoint, among those that share the address.
+    /// The endpoint's index, among those that share the address.
     pub endpoint: u16,
-    /// The endpoint's name for itself towards the other; 0 if not known.
+    /// The endpoint's epoch towards the other one; 0 if not known.
     pub epoch: u32,
-    /// The numbering of what it sends.
+    /// The stream of the datagrams that it sends.
     pub stream: u32,
 }
 
@@ -93,68 +93,71 @@ pub struct End {
 pub struct Acknowledgement {
     /// The first sequence that has not been received.
     pub next: u32,
-    /// Which of the 64 sequences behind `next` have been, from the lowest bit on.
+    /// Which of the 64 sequences behind `next` have been received, from the lowest bit on.
     pub selective: u64,
 }
 
 /// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What it is for.
+    /// The kind of datagram.
     pub kind: Kind,
-    /// The stream starts at sequence 1, and the destination has not yet acknowledged it.
+    /// The stream starts at sequence 1, and the destination has not acknowledged it yet.
     pub syn: bool,
-    /// Asks for an Ack.
+    /// The source asks for an Ack.
     pub probe: bool,
-    /// What the destination awaits of an older stream will not come: the source gave up sending it.
+    /// The source has given up an older stream: what the destination still awaits of it will not
+    /// come.
     pub lost: bool,
     /// The sender.
     pub source: End,
     /// The receiver.
     pub destination: End,
-    /// Sequences from the first missing one on that the source takes now; no meaning in a Reset.
+    /// Number of sequences, from the first missing one on, that the source accepts now. Meaningless
+    /// in a Reset.
     pub window: u16,
-    /// The datagram's number; of a datagram that is not Data, the next one.
+    /// The datagram's sequence; in a datagram that is not Data, the next one.
     pub sequence: u32,
-    /// What the source has of the destination's stream; `None` if it does not know that stream.
+    /// What the source has received of the destination's stream; `None` if it does not know that
+    /// stream.
     pub ack: Option<Acknowledgement>,
-    /// The source's clock, in microseconds.
+    /// The source's clock when it sent the datagram, in microseconds.
     pub timestamp: u32,
-    /// The destination's clock when it sent what this answers, the time it waited for this answer
-    /// added; 0 for none.
+    /// The destination's timestamp that this answers, plus the time that it waited for the answer;
+    /// 0 if there is none.
     pub echo: u32,
 }
 
-/// How a datagram is wrong. None of these has an answer: the datagram may be a stranger's.
+/// Why a datagram is invalid. It gets no answer, because it may be a stranger's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RdError {
-    /// Shorter than a header and a check value.
+    /// The datagram is shorter than a header and a CRC.
     #[error("datagram of {0} bytes is shorter than its header")]
     TooShort(usize),
-    /// Not a reliable datagram of this version.
+    /// The first byte is not that of this version.
     #[error("first byte {0:#04x}")]
     Version(u8),
-    /// The check value is another.
+    /// The CRC does not match the bytes.
     #[error("CRC32C {received:#010x} instead of {computed:#010x}")]
     Crc {
-        /// As received.
+        /// The CRC in the datagram.
         received: u32,
-        /// Over what was received.
+        /// The CRC of the received bytes.
         computed: u32,
     },
-    /// An unknown kind.
+    /// The kind is unknown.
     #[error("kind {0}")]
     Kind(u8),
-    /// An unknown reason of a Reset.
+    /// The reason of a Reset is unknown.
     #[error("reason {0}")]
     Reason(u32),
-    /// A body that a datagram of its kind cannot have.
+    /// The body has a length that its kind does not allow.
     #[error("body of {0} bytes")]
     Body(usize),
 }
 
-/// Checks a datagram and takes it apart: its header, and its body.
+/// Checks a datagram, and splits it into its header and its body.
 ///
 /// # Errors
 /// [`RdError`], one variant for each misbehaviour.
@@ -170,7 +173,7 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
         return Err(RdError::Version(h[0]));
     }
     let (received, computed) = (u32::from_be_bytes(*crc), crc32c(covered));
-    // A fuzzer cannot guess check values; what is behind them is to be fuzzed, too.
+    // A fuzzer cannot guess CRCs, and the code behind this check has to be fuzzed, too.
     if received != computed && !cfg!(fuzzing) {
         return Err(RdError::Crc { received, computed });
     }
@@ -209,10 +212,10 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
 }
 
 impl Header {
-    /// Writes the header to the start of `buf`; the body belongs at the length returned.
+    /// Writes the header to the start of `buf`. The body belongs at the returned length.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`HEADER_LEN`].
+    /// If `buf` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let h = head::<HEADER_LEN>(buf);
         let (kind, word) = match self.kind {
@@ -245,13 +248,13 @@ impl Header {
     }
 }
 
-/// Appends the check value of everything before it.
+/// Appends the CRC of all preceding bytes.
 pub fn seal(datagram: &mut Vec<u8>) {
     let crc = crc32c(datagram);
     datagram.extend_from_slice(&crc.to_be_bytes());
 }
 
-/// The words in the body of an Ack; word `n` covers the 64 sequences from `64 * (n + 1)` behind the
+/// The words in the body of an Ack. Word `n` covers the 64 sequences from `64 * (n + 1)` behind the
 /// one after the first missing one.
 pub fn words(body: &[u8]) -> impl Iterator<Item = u64> {
     body.as_chunks::<WORD_LEN>().0.iter().map(|&word| u64::from_be_bytes(word))

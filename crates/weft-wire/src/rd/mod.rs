@@ -1,9 +1,9 @@
 //! Reliable datagrams (RD): DDP without MPA, over UDP.
 //!
 //! Datagram-iWARP (M. J. Rashti, "Improving the Performance and Scalability of Message Passing",
-//! Queen's University 2010, chapter 6) keeps DDP and RDMAP and leaves their order and reliability
-//! to a layer below; this is that layer's format. A datagram is a header, a body, and the CRC32C of
-//! both, for there is no MPA to carry it. All fields are big-endian.
+//! Queen's University 2010, chapter 6) keeps DDP and RDMAP, and leaves order and reliability to a
+//! lower layer. This is the format of that layer. A datagram is a header, a body, and the CRC32C of
+//! both, which MPA carries elsewhere. All fields are big-endian.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -30,14 +30,15 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! An *epoch* is what an endpoint calls itself towards one address until it restarts; a peer that
-//! repeats it has received something at that address. A *stream* is a numbering of datagrams: an
-//! endpoint opens a new one, with a higher number, when it starts to count from one again.
+//! An *epoch* is the number by which an endpoint identifies itself towards one address until it
+//! restarts. A peer that repeats it has received something at that address. A *stream* is a
+//! numbering of datagrams: an endpoint opens a new one, with a higher number, when it restarts at
+//! sequence one.
 //!
-//! DDP's untagged header carries the length of the whole message in the word that it keeps for
-//! RDMAP, which iWARP uses in Send with Invalidate only.
+//! DDP's untagged header carries the length of the whole message in its word for RDMAP, which iWARP
+//! uses only in Send with Invalidate.
 //!
-//! [`parse`] never panics; [`Header::emit`] does on a buffer shorter than [`HEADER_LEN`].
+//! [`parse`] never panics; [`Header::emit`] panics on a buffer shorter than [`HEADER_LEN`].
 
 mod failure;
 mod header;

@@ -3,21 +3,22 @@
 use super::{RdmapError, exactly};
 use crate::bytes::{be32, be64, head, put32, put64};
 
-/// What an Atomic Request does to the 64 bits at its target. The response carries the old value.
+/// An operation on the 64 bits at the target of an Atomic Request. The response carries the old
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds. A set bit of the mask is the top bit of a field, out of which no carry goes.
+    /// Adds. A set bit of the mask is the top bit of a field, and no carry leaves a field.
     //= rfc7306#section-5.1.1
     //# A bit set in the Add Mask field specifies the field boundary; for each field, a bit is set
     //# at the most significant bit position for each field, causing any carry out of that bit
     //# position to be discarded when the addition is performed.
     FetchAdd {
-        /// What is added.
+        /// The value to add.
         add: u64,
         /// The top bits of the fields; 0 for one field of 64 bits.
         mask: u64,
     },
-    /// Replaces the bits that `swap_mask` selects if those that `compare_mask` selects are equal.
+    /// Replaces the bits in `swap_mask` if the bits in `compare_mask` are equal.
     //= rfc7306#section-5.2.1
     //# The Add or Swap Data field specifies the 64-bit "Add Data" value in an Atomic FetchAdd
     //# Operation or the 64-bit "Swap Data" value in an Atomic Swap or CmpSwap Operation.
@@ -30,14 +31,14 @@ pub enum AtomicOp {
         swap: u64,
         /// The bits to replace.
         swap_mask: u64,
-        /// What is compared with.
+        /// The value to compare with.
         compare: u64,
         /// The bits to compare.
         compare_mask: u64,
     },
 }
 
-/// Asks for an atomic operation on the receiver's memory.
+/// Requests an atomic operation on the receiver's memory.
 //= rfc7306#section-5.2.1
 //# The following figure depicts the Atomic Operation Request Header that is used for all Atomic
 //# Operation Request Messages:
@@ -45,21 +46,21 @@ pub enum AtomicOp {
 pub struct AtomicRequest {
     /// The operation.
     pub op: AtomicOp,
-    /// Comes back in the response.
+    /// An identifier that the response repeats.
     pub request_id: u32,
-    /// The responder's buffer.
+    /// The STag of the responder's buffer.
     pub remote_stag: u32,
-    /// Offset in it.
+    /// The offset in that buffer.
     pub remote_to: u64,
 }
 
-/// The value that an atomic operation found.
+/// Returns the value that an atomic operation found.
 //= rfc7306#section-5.2.2
 //# The following figure depicts the Atomic Operation Response header that is used for all Atomic
 //# Operation Response Messages:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// From the request.
+    /// The request's identifier.
     pub request_id: u32,
     /// The value before the operation.
     pub original_value: u64,
@@ -78,12 +79,12 @@ const CODE_CMP_SWAP: u8 = 2;
 const CODE_MASK: u8 = 0x0f;
 
 impl AtomicOp {
-    /// What the operation leaves where it found `original`.
+    /// The value that the operation leaves in place of `original`.
     #[inline]
     pub const fn apply(self, original: u64) -> u64 {
         match self {
             Self::FetchAdd { add, mask } => {
-                // The top bit of each field is added without the carry that it makes.
+                // Add the top bit of each field without its carry.
                 let low = (original & !mask).wrapping_add(add & !mask);
                 low ^ ((original ^ add) & mask)
             }
@@ -98,10 +99,10 @@ impl AtomicOp {
 }
 
 impl AtomicRequest {
-    /// Bytes of the request, the payload of its message.
+    /// Length of the request, which is the payload of its message.
     pub const LEN: usize = 52;
 
-    /// Reads the payload of an Atomic Request.
+    /// Parses the payload of an Atomic Request.
     ///
     /// # Errors
     /// [`RdmapError::Length`], [`RdmapError::AtomicOp`].
@@ -122,10 +123,10 @@ impl AtomicRequest {
         Ok(Self { op, request_id: be32(b, 4), remote_stag: be32(b, 8), remote_to: be64(b, 12) })
     }
 
-    /// Writes the payload to the start of `buf`, and says how long it is.
+    /// Writes the payload to the start of `buf`, and returns its length.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`Self::LEN`].
+    /// If `buf` is shorter than [`Self::LEN`].
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let (code, data, mask, compare, compare_mask) = match self.op {
@@ -151,10 +152,10 @@ impl AtomicRequest {
 }
 
 impl AtomicResponse {
-    /// Bytes of the response, the payload of its message.
+    /// Length of the response, which is the payload of its message.
     pub const LEN: usize = 12;
 
-    /// Reads the payload of an Atomic Response.
+    /// Parses the payload of an Atomic Response.
     ///
     /// # Errors
     /// [`RdmapError::Length`].
@@ -164,10 +165,10 @@ impl AtomicResponse {
         Ok(Self { request_id: be32(b, 0), original_value: be64(b, 4) })
     }
 
-    /// Writes the payload to the start of `buf`, and says how long it is.
+    /// Writes the payload to the start of `buf`, and returns its length.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`Self::LEN`].
+    /// If `buf` is shorter than [`Self::LEN`].
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let b = head::<{ Self::LEN }>(buf);

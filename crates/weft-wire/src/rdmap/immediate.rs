@@ -1,8 +1,8 @@
-//! Immediate Data.
+//! The Immediate Data message.
 
 use super::{RdmapError, exactly};
 
-/// Eight bytes from application to application, which take a posted receive.
+/// Eight bytes for the peer's application, which consume a posted receive.
 //= rfc7306#section-6.2
 //# The first 8 bytes of the data following the DDP header contains the Immediate Data.
 //= rfc7306#section-6.3
@@ -12,10 +12,10 @@ use super::{RdmapError, exactly};
 pub struct Immediate(pub [u8; 8]);
 
 impl Immediate {
-    /// Bytes of the payload of its message.
+    /// Length of the message's payload in bytes.
     pub const LEN: usize = 8;
 
-    /// Reads the payload of Immediate Data.
+    /// Parses the payload of an Immediate Data message.
     ///
     /// # Errors
     /// [`RdmapError::Length`].
@@ -24,10 +24,10 @@ impl Immediate {
         exactly::<{ Self::LEN }>(payload).map(|&data| Self(data))
     }
 
-    /// Writes the payload to the start of `buf`, and says how long it is.
+    /// Writes the payload to the start of `buf`, and returns its length.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`Self::LEN`].
+    /// If `buf` is shorter than [`Self::LEN`].
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         buf[..Self::LEN].copy_from_slice(&self.0);

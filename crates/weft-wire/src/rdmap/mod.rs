@@ -1,10 +1,10 @@
 //! Remote Direct Memory Access Protocol (RFC 5040), with atomics and immediate data (RFC 7306).
 //!
-//! RDMAP's own header is the control byte that DDP carries in [`ddp::Header`]; what else an
-//! operation needs is the payload of an untagged message. [`Opcode::of`] reads the control byte and
-//! checks that the operation came the way it must.
+//! RDMAP's header is the control byte that DDP carries in [`ddp::Header`]. Other parameters of an
+//! operation are the payload of an untagged message. [`Opcode::of`] parses the control byte, and
+//! checks that the operation came tagged, or on its queue.
 //!
-//! No `parse` panics; an `emit` does on a buffer shorter than the `LEN` of what it writes.
+//! No `parse` panics; `emit` panics on a buffer shorter than the `LEN` of what it writes.
 
 mod atomic;
 mod immediate;
@@ -22,10 +22,11 @@ pub use read::ReadRequest;
 pub use terminate::{Terminate, layer};
 
 impl Opcode {
-    /// The operation of a segment, which came tagged or on the queue that the operation belongs to.
+    /// The operation of a segment. Fails if the segment is not tagged, or not on the queue, as the
+    /// operation requires.
     ///
     /// # Errors
-    /// [`ProtocolError`], with the Terminate that answers it.
+    /// [`ProtocolError`], which the corresponding Terminate reports.
     //= rfc5040#section-7.2
     //# The RDMA OpCode MUST be valid.
     //= rfc5040#section-7.2

@@ -1,4 +1,4 @@
-//! The operations of RDMAP, their control byte and their queues.
+//! The operations of RDMAP: control byte and queue of each.
 
 use thiserror::Error;
 
@@ -27,7 +27,7 @@ pub mod queue {
     pub const TERMINATE: u32 = 2;
     /// Atomic Responses.
     pub const ATOMIC_RESPONSE: u32 = 3;
-    /// How many there are.
+    /// Number of queues.
     pub const COUNT: usize = 4;
 }
 
@@ -37,7 +37,7 @@ pub const VERSION: u8 = 1;
 const VERSION_SHIFT: u32 = 6;
 const OPCODE_MASK: u8 = 0x0f;
 
-/// What a message does.
+/// An RDMAP operation.
 //= rfc5040#section-4.1
 //# Figure 4 defines the value of the RDMA Opcode field that MUST be used for each RDMA Message.
 //= rfc5040#section-4.2
@@ -88,29 +88,29 @@ pub enum Opcode {
     AtomicResponse = 11,
 }
 
-/// How an RDMAP message is wrong.
+/// Why an RDMAP message is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RdmapError {
-    /// An unknown version.
+    /// The version is unknown.
     #[error("RDMAP version {0}")]
     Version(u8),
-    /// An opcode that no RFC defines.
+    /// No RFC defines the opcode.
     #[error("RDMAP opcode {0:#x}")]
     Opcode(u8),
-    /// A defined operation that came tagged though it is untagged, the reverse, or on another
-    /// operation's queue.
+    /// An untagged operation came tagged, a tagged one untagged, or an operation on the wrong
+    /// queue.
     #[error("RDMAP {0:?} does not belong there")]
     Misplaced(Opcode),
-    /// The payload of a Read Request, Atomic or Immediate Data is not as long as it must be.
+    /// The payload of a Read Request, Atomic or Immediate Data has the wrong length.
     #[error("{received} bytes of RDMAP header, {expected} expected")]
     Length {
-        /// As received.
+        /// The length received.
         received: usize,
-        /// As the RFC has it.
+        /// The length that the RFC requires.
         expected: usize,
     },
-    /// An atomic operation that no RFC defines.
+    /// No RFC defines the atomic operation.
     #[error("atomic operation code {0:#x}")]
     AtomicOp(u8),
 }
@@ -131,7 +131,7 @@ impl Opcode {
         Self::AtomicResponse,
     ];
 
-    /// Reads the control byte.
+    /// Parses the control byte.
     ///
     /// # Errors
     /// [`RdmapError::Version`], [`RdmapError::Opcode`].
@@ -174,8 +174,8 @@ impl Opcode {
         }
     }
 
-    /// The STag that a message of this kind invalidates at its receiver, from the word that DDP
-    /// carries for RDMAP.
+    /// The STag that a message of this kind invalidates at its receiver, taken from DDP's word for
+    /// RDMAP.
     //= rfc5040#section-4.1
     //# Bits 32-63; Invalidate STag. However, this field is only valid for Send with Invalidate and
     //# Send with Solicited Event and Invalidate Messages (see Figure 4).
@@ -189,14 +189,14 @@ impl Opcode {
         }
     }
 
-    /// Whether the message asks for a solicited event at its receiver.
+    /// Whether the message requests a solicited event at its receiver.
     #[inline]
     pub const fn is_solicited(self) -> bool {
         matches!(self, Self::SendSe | Self::SendSeInv | Self::ImmediateSe)
     }
 }
 
-/// The payload as an array, if it is exactly that long.
+/// The payload as an array, if it has exactly that length.
 #[inline]
 pub(super) fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], RdmapError> {
     payload.try_into().map_err(|_| RdmapError::Length { received: payload.len(), expected: N })

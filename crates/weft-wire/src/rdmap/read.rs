@@ -3,29 +3,29 @@
 use super::{RdmapError, exactly};
 use crate::bytes::{be32, be64, head, put32, put64};
 
-/// Asks the receiver to send memory of its own back.
+/// Asks the receiver to send back data from its memory.
 //= rfc5040#section-4.4
 //# The following figure depicts the RDMA Read Request Header that MUST be used for all RDMA Read
 //# Request Messages:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The requester's buffer, where the Read Response goes.
+    /// The STag of the requester's buffer, where the Read Response goes.
     pub sink_stag: u32,
-    /// Offset in it.
+    /// The offset in that buffer.
     pub sink_to: u64,
-    /// Bytes to read.
+    /// Number of bytes to read.
     pub size: u32,
-    /// The responder's buffer.
+    /// The STag of the responder's buffer.
     pub source_stag: u32,
-    /// Offset in it.
+    /// The offset in that buffer.
     pub source_to: u64,
 }
 
 impl ReadRequest {
-    /// Bytes of the request, the payload of its message.
+    /// Length of the request, which is the payload of its message.
     pub const LEN: usize = 28;
 
-    /// Reads the payload of a Read Request.
+    /// Parses the payload of a Read Request.
     ///
     /// # Errors
     /// [`RdmapError::Length`].
@@ -41,10 +41,10 @@ impl ReadRequest {
         })
     }
 
-    /// Writes the payload to the start of `buf`, and says how long it is.
+    /// Writes the payload to the start of `buf`, and returns its length.
     ///
     /// # Panics
-    /// When `buf` is shorter than [`Self::LEN`].
+    /// If `buf` is shorter than [`Self::LEN`].
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let b = head::<{ Self::LEN }>(buf);

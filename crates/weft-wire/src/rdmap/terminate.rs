@@ -1,4 +1,4 @@
-//! The Terminate message: the last word on a stream, and why.
+//! The Terminate message: the last message on a stream, with the reason for its end.
 
 use super::{Opcode, RdmapError, ReadRequest, queue};
 use crate::bytes::{head, put16};
@@ -14,7 +14,7 @@ pub mod layer {
     pub const LLP: u8 = 2;
 }
 
-/// Why the sender ends the stream, and the headers of the segment that made it do so.
+/// Why the sender ends the stream, and the headers of the segment that caused it.
 ///
 /// The copied headers are for the log: a peer that got a stream wrong may get these wrong too, so
 /// those that do not decode are `None`, and only a missing control word is an error.
@@ -24,17 +24,17 @@ pub mod layer {
 //# The following figure depicts a Terminate Header that MUST be used for the Terminate Message:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminate {
-    /// The layer that found the error, see [`layer`]; 4 bits.
+    /// The layer that found the error (see [`layer`]); 4 bits.
     pub layer: u8,
-    /// The kind of error, by layer; 4 bits.
+    /// The type of error within the layer; 4 bits.
     pub etype: u8,
-    /// The error, by kind.
+    /// The error code within the type.
     pub code: u8,
-    /// M: the length in bytes of the segment in error.
+    /// M: the length of the segment in error, in bytes.
     pub segment_len: Option<u16>,
-    /// D: its DDP header.
+    /// D: the DDP header of the segment in error.
     pub ddp_header: Option<ddp::Header>,
-    /// R: the RDMA Read Request that it carried.
+    /// R: the RDMA Read Request that the segment carried.
     pub read_request: Option<ReadRequest>,
 }
 
@@ -45,7 +45,7 @@ const FLAG_DDP_HEADER: u8 = 0x40;
 const FLAG_RDMAP_HEADER: u8 = 0x20;
 
 impl Terminate {
-    /// The most bytes of payload that [`Self::emit`] writes.
+    /// Maximum number of bytes that [`Self::emit`] writes.
     pub const LEN_MAX: usize = CONTROL_LEN + SEGMENT_LEN + ddp::UNTAGGED_LEN + ReadRequest::LEN;
 
     /// The DDP header of a Terminate.
@@ -63,10 +63,10 @@ impl Terminate {
         mo: 0,
     };
 
-    /// Reads the payload of a Terminate.
+    /// Parses the payload of a Terminate.
     ///
     /// # Errors
-    /// [`RdmapError::Length`] when not even the control word is there.
+    /// [`RdmapError::Length`] if even the control word is incomplete.
     pub fn parse(payload: &[u8]) -> Result<Self, RdmapError> {
         let Some((control, rest)) = payload.split_first_chunk::<CONTROL_LEN>() else {
             let received = payload.len();
@@ -91,12 +91,12 @@ impl Terminate {
         })
     }
 
-    /// Writes the payload to the start of `buf`, and says how long it is.
+    /// Writes the payload to the start of `buf`, and returns its length.
     ///
     /// # Panics
-    /// When `buf` is shorter than what is written, at most [`Self::LEN_MAX`].
+    /// If `buf` is shorter than what is written, at most [`Self::LEN_MAX`].
     pub fn emit(&self, buf: &mut [u8]) -> usize {
-        // A Read Request can be found only behind the header that says how long it is itself.
+        // A Read Request can only be located behind a DDP header, which has its own length.
         let read_request = self.read_request.filter(|_| self.ddp_header.is_some());
         let flags = [
             (self.segment_len.is_some(), FLAG_SEGMENT_LEN),

@@ -1,15 +1,15 @@
-//! Reads a capture into the two byte streams of each of its TCP connections: classic pcap,
-//! Ethernet, IPv4, TCP. Enough for the captures beside these tests; anything else in a file is
-//! passed over.
+//! Reads a capture into the two byte streams of each of its TCP connections. It supports classic
+//! pcap, Ethernet, IPv4 and TCP, which is enough for the captures beside these tests, and skips
+//! everything else.
 
 use std::collections::{BTreeMap, HashMap};
 
 /// One TCP connection.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    /// From the side that sent the SYN.
+    /// Data from the side that sent the SYN.
     pub(crate) initiator: Vec<u8>,
-    /// From the other side.
+    /// Data from the other side.
     pub(crate) responder: Vec<u8>,
 }
 
@@ -19,7 +19,7 @@ type Address = ([u8; 4], u16);
 struct Direction {
     /// Sequence number of the first byte of data.
     start: u32,
-    /// Data by its offset in the stream.
+    /// Data, by offset in the stream.
     pieces: BTreeMap<u32, Vec<u8>>,
 }
 

@@ -1,8 +1,8 @@
-//! Collecting the bytes of one frame.
+//! Collects the bytes of one frame.
 
 use crate::mpa::frame::{Frame, FrameError, Kind, Parsed};
 
-/// One frame to come, of which this holds the bytes so far.
+/// A frame of which a part has been received.
 #[derive(Debug, Clone)]
 pub(super) struct Inbound {
     kind: Kind,
@@ -15,7 +15,7 @@ impl Inbound {
         Self { kind, bytes: Vec::new(), done: false }
     }
 
-    /// Takes no byte beyond the frame, whose length bounds what is ever held here.
+    /// Takes bytes of the frame, and none beyond it. The frame's length bounds what is stored here.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(usize, Option<Frame>), FrameError> {
         let mut taken = 0;
         while !self.done {

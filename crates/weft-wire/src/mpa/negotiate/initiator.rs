@@ -1,4 +1,4 @@
-//! The side that connects.
+//! The initiator of a connection.
 
 use super::inbound::Inbound;
 use super::{
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::mpa::frame::{DEPTH_MAX, Enhanced, Frame, Kind};
 
-/// The initiator's exchange.
+/// The initiator's side of the exchange.
 #[derive(Debug, Clone)]
 pub struct Initiator {
     params: Params,
@@ -15,12 +15,12 @@ pub struct Initiator {
     reply: Inbound,
 }
 
-/// The end of an initiator's exchange.
+/// Result of the initiator's exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InitiatorOutcome {
-    /// The connection stands.
+    /// The connection is established.
     Accepted(Negotiated),
-    /// The responder refused; the connection is to be closed.
+    /// The responder refused. The connection has to be closed.
     Rejected {
         /// The application's private data from the reply.
         private_data: Vec<u8>,
@@ -28,12 +28,12 @@ pub enum InitiatorOutcome {
 }
 
 impl Initiator {
-    /// An exchange that has not begun.
+    /// Starts an exchange.
     ///
     /// # Errors
-    /// [`NegotiateError::PrivateData`] when the private data does not fit: 512 bytes for revision
-    /// 1, 508 for revision 2; [`NegotiateError::NoMatchingRtr`] when peer-to-peer setup is asked
-    /// for with no kind of RTR message.
+    /// [`NegotiateError::PrivateData`] if the private data does not fit (512 bytes for revision 1,
+    /// 508 for revision 2); [`NegotiateError::NoMatchingRtr`] if peer-to-peer setup is requested
+    /// without a kind of RTR message.
     pub fn new(params: Params, private_data: &[u8]) -> Result<Self, NegotiateError> {
         let peer_to_peer = params.enhanced && params.peer_to_peer;
         //= rfc6581#section-9.2
@@ -69,7 +69,7 @@ impl Initiator {
         Ok(Self { params, request, reply: Inbound::new(Kind::Reply) })
     }
 
-    /// The MPA Request, to be sent once and before anything else.
+    /// The MPA Request. It must be sent once, before anything else.
     //= rfc5044#section-7.1.2
     //# When MPA is started in the Initiator mode, the MPA implementation MUST send a valid MPA
     //# Request Frame.
@@ -79,12 +79,12 @@ impl Initiator {
         &self.request
     }
 
-    /// Takes bytes from the responder: how many of them it took, and the outcome once the reply is
-    /// whole. After that it takes none.
+    /// Takes bytes from the responder. Returns how many it took, and the outcome once the reply is
+    /// complete; after that it takes none.
     ///
     /// # Errors
-    /// [`NegotiateError`]; the connection is to be closed, after a Terminate where
-    /// [`crate::error::ProtocolError::from_negotiate`] names one.
+    /// [`NegotiateError`]. The connection has to be closed then, after a Terminate if
+    /// [`crate::error::ProtocolError::from_negotiate`] returns one.
     pub fn input(
         &mut self,
         bytes: &[u8],

@@ -1,15 +1,15 @@
 //! The MPA exchange that opens a connection, for both sides.
 //!
-//! The initiator sends [`Initiator::request`] and feeds [`Initiator::input`] with what comes back.
-//! The responder feeds [`Responder::input`], shows the [`Request`] to the application, and answers
-//! with [`Responder::accept`] or [`Responder::reject`]. Bytes may be cut anywhere, and bytes behind
-//! the frame are left alone: `input` says how many it took.
+//! The initiator sends [`Initiator::request`] and passes the answer to [`Initiator::input`]. The
+//! responder passes what it receives to [`Responder::input`], shows the [`Request`] to the
+//! application, and answers with [`Responder::accept`] or [`Responder::reject`]. Bytes may be split
+//! anywhere, and bytes behind the frame are not taken: `input` returns how many it took.
 //!
-//! Who may send the first FPDU is a rule of its own, the caller's to keep:
-//! the initiator sends first (its RTR message if [`Negotiated::rtr`] says so), and
-//! **the responder sends no FPDU before it has received the first one**.
+//! The caller must observe which side sends the first FPDU: the initiator sends first (its RTR
+//! message if [`Negotiated::rtr`] has one), and **the responder sends no FPDU before it has
+//! received the first one**.
 //!
-//! Nothing here panics, whatever the peer sends and whatever the parameters are.
+//! No function here panics, whatever the peer sends and whatever the parameters are.
 
 mod inbound;
 mod initiator;
@@ -28,36 +28,36 @@ pub const REVISION_BASIC: u8 = 1;
 /// MPA of RFC 6581: read depths and peer-to-peer setup.
 pub const REVISION_ENHANCED: u8 = 2;
 
-/// What one side wants of a connection.
+/// What one side wants from a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Params {
-    /// We want CRCs; one side's wish is enough.
+    /// Whether this side wants CRCs. They are used if either side wants them.
     pub crc: bool,
-    /// We want markers in what we receive.
+    /// Whether this side wants markers in what it receives.
     pub markers_wanted: bool,
-    /// RDMA Reads and Atomics from the peer that we can serve at once, at most
+    /// Number of RDMA Reads and Atomics of the peer that this side can serve at once, at most
     /// [`DEPTH_MAX`](super::frame::DEPTH_MAX).
     pub ird: u16,
-    /// RDMA Reads and Atomics that we want to have under way at once, at most
+    /// Number of RDMA Reads and Atomics that this side wants to have outstanding, at most
     /// [`DEPTH_MAX`](super::frame::DEPTH_MAX).
     pub ord: u16,
     /// Initiator: use revision 2. The responder follows the request.
     pub enhanced: bool,
-    /// Initiator: ask for peer-to-peer setup; responder: agree to it. Revision 2 only.
+    /// Initiator: request peer-to-peer setup. Responder: agree to it. Revision 2 only.
     pub peer_to_peer: bool,
-    /// The kinds of RTR message that we can send (initiator) or receive (responder).
+    /// The kinds of RTR message that this side can send (initiator) or receive (responder).
     pub rtr: RtrKinds,
 }
 
-/// A kind of ready-to-receive message, which the initiator sends first in peer-to-peer setup so
-/// that the responder may send. All are zero bytes long.
+/// A kind of ready-to-receive message. In peer-to-peer setup the initiator sends it first, so that
+/// the responder may send. All kinds are zero bytes long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RtrKind {
-    /// A Send, which takes a posted receive.
+    /// A Send, which consumes a posted receive.
     Send,
     /// An RDMA Write.
     Write,
-    /// An RDMA Read, which is answered and takes one read of the depth.
+    /// An RDMA Read, which needs an answer and a read depth of one.
     Read,
 }
 
@@ -72,76 +72,77 @@ pub struct RtrKinds {
     pub read: bool,
 }
 
-/// What both sides agreed on.
+/// What both sides have agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
-    /// 1 or 2.
+    /// The MPA revision: 1 or 2.
     pub revision: u8,
-    /// FPDUs carry CRCs, both ways.
+    /// Whether FPDUs carry CRCs, in both directions.
     pub crc: bool,
-    /// We insert markers.
+    /// Whether this side inserts markers.
     pub tx_markers: bool,
-    /// We receive markers.
+    /// Whether this side receives markers.
     pub rx_markers: bool,
-    /// RDMA Reads and Atomics that the peer may have under way at once.
+    /// Number of RDMA Reads and Atomics that the peer may have outstanding.
     pub ird: u16,
-    /// RDMA Reads and Atomics that we may have under way at once.
+    /// Number of RDMA Reads and Atomics that this side may have outstanding.
     pub ord: u16,
-    /// The message that the initiator sends before all others. `None`: the application's first
-    /// message plays this part, and the initiator's application must be the first to send.
+    /// The message that the initiator sends first. With `None` the application's first message
+    /// takes this role, so the initiator's application must send first.
     pub rtr: Option<RtrKind>,
     /// The application's private data from the peer's frame.
     pub peer_private_data: Vec<u8>,
 }
 
-/// Why there is no connection.
+/// Why a connection was not established.
 ///
-/// [`crate::error::ProtocolError::from_negotiate`] says for which of these a Terminate is sent.
+/// [`crate::error::ProtocolError::from_negotiate`] decides which of these are reported by a
+/// Terminate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NegotiateError {
     /// The peer's bytes are not an MPA frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A request of a revision that we do not speak, or a reply of another than we asked for.
+    /// A request has an unsupported revision, or a reply another one than requested.
     #[error("MPA revision {received} from the peer, {expected} expected")]
     Revision {
-        /// Revision of the peer's frame.
+        /// The revision of the peer's frame.
         received: u8,
-        /// Ours; of a request the highest that we speak.
+        /// The expected revision; for a request the highest supported one.
         expected: u8,
     },
-    /// The request was enhanced, the reply, though of revision 2, is not.
+    /// The request was enhanced, but the reply, although of revision 2, is not.
     #[error("the reply to an enhanced MPA request is not enhanced")]
     NotEnhanced,
-    /// The peer's application sent more private data than [`Limits`] allow.
+    /// The peer's application has sent more private data than [`Limits`] allow.
     #[error("{received} bytes of private data, more than {limit}")]
     PeerPrivateData {
         /// Bytes of the application's private data.
         received: usize,
-        /// What was allowed.
+        /// The maximum.
         limit: usize,
     },
-    /// The responder wants to have more reads under way than we can serve.
+    /// The responder wants more outstanding reads than this side can serve.
     #[error("the peer wants {ord} RDMA Reads under way, we can serve {ird}")]
     InsufficientIrd {
-        /// ORD of the reply.
+        /// The ORD in the reply.
         ord: u16,
-        /// Our IRD.
+        /// The IRD of this side.
         ird: u16,
     },
-    /// Peer-to-peer setup, and no kind of RTR message that both sides can handle.
+    /// There is no kind of RTR message for peer-to-peer setup that both sides support.
     #[error("no kind of ready-to-receive message suits both sides")]
     NoMatchingRtr,
-    /// Our own application's private data does not fit a frame.
+    /// The local application's private data does not fit a frame.
     #[error("{length} bytes of private data do not fit an MPA frame, at most {limit} do")]
     PrivateData {
-        /// What the application gave.
+        /// Length of the private data in bytes.
         length: usize,
-        /// What fits.
+        /// The maximum.
         limit: usize,
     },
-    /// Asked to answer before a request had come in whole, or twice.
+    /// An answer was requested before the request was complete, or a second time.
     #[error("there is no MPA request to answer")]
     NoRequest,
 }
@@ -184,8 +185,8 @@ impl RtrKinds {
         }
     }
 
-    /// The kind to prefer: a Write costs the responder nothing, a Read an answer, a Send one of the
-    /// application's receives.
+    /// The preferred kind: a Write costs the responder nothing, a Read needs an answer, and a Send
+    /// consumes one of the application's receives.
     fn first(self) -> Option<RtrKind> {
         let kinds =
             [(self.write, RtrKind::Write), (self.read, RtrKind::Read), (self.send, RtrKind::Send)];

@@ -1,4 +1,4 @@
-//! The side that is connected to.
+//! The responder of a connection.
 
 use super::inbound::Inbound;
 use super::{
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::mpa::frame::{DEPTH_MAX, Enhanced, Frame, Kind};
 
-/// The responder's exchange.
+/// The responder's side of the exchange.
 #[derive(Debug, Clone)]
 pub struct Responder {
     limits: Limits,
@@ -15,7 +15,7 @@ pub struct Responder {
     request: Option<Frame>,
 }
 
-/// What the responder's application is asked.
+/// A connection request, for the responder's application.
 //= rfc5044#section-7.1.1
 //# Otherwise, the MPA receiver should pass the PD_Length value and Private Data to the ULP.
 //= rfc5044#section-7.1.4.1
@@ -23,40 +23,42 @@ pub struct Responder {
 //# startup sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// 1 or 2.
+    /// The MPA revision: 1 or 2.
     pub revision: u8,
-    /// The initiator wants CRCs.
+    /// Whether the initiator wants CRCs.
     pub crc: bool,
-    /// The initiator wants markers from us.
+    /// Whether the initiator wants markers in what it receives.
     pub markers: bool,
-    /// Reads that the initiator can serve at once: an upper bound of our ORD. `None`: not stated.
+    /// Number of Reads that the initiator can serve at once, which limits the local ORD. `None` if
+    /// not stated.
     pub ird: Option<u16>,
-    /// Reads that the initiator wants to have under way at once. `None`: not stated.
+    /// Number of Reads that the initiator wants to have outstanding. `None` if not stated.
     pub ord: Option<u16>,
-    /// The kinds of RTR message that it can send; `None`: not a peer-to-peer setup.
+    /// The kinds of RTR message that the initiator can send. `None` without peer-to-peer setup.
     pub rtr: Option<RtrKinds>,
     /// The application's private data.
     pub private_data: Vec<u8>,
 }
 
-/// What a responder lets an initiator send.
+/// Limits of what an initiator may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest private data of the application, in bytes.
+    /// Maximum length of the application's private data, in bytes.
     pub private_data_max: usize,
 }
 
 impl Responder {
-    /// An exchange that has not begun.
+    /// Starts an exchange.
     pub fn new(limits: Limits) -> Self {
         Self { limits, inbound: Inbound::new(Kind::Request), request: None }
     }
 
-    /// Takes bytes from the initiator: how many of them it took, and the request once it is whole.
-    /// After that it takes none; an initiator that sends more before the reply breaks RFC 5044.
+    /// Takes bytes from the initiator. Returns how many it took, and the request once it is
+    /// complete; after that it takes none. An initiator that sends more before the reply violates
+    /// RFC 5044.
     ///
     /// # Errors
-    /// [`NegotiateError`]; the connection is to be closed without a reply.
+    /// [`NegotiateError`]. The connection has to be closed then, without a reply.
     pub fn input(&mut self, bytes: &[u8]) -> Result<(usize, Option<Request>), NegotiateError> {
         let (taken, frame) = self.inbound.push(bytes)?;
         let Some(frame) = frame else { return Ok((taken, None)) };
@@ -88,13 +90,13 @@ impl Responder {
         Ok((taken, Some(request)))
     }
 
-    /// Accepts: the MPA Reply to send, and what was agreed. The first FPDU may come at once; none
-    /// may be sent before it.
+    /// Accepts the request. Returns the MPA Reply to send, and the agreed parameters. The first
+    /// FPDU may come at once; none may be sent before it.
     ///
     /// # Errors
     /// [`NegotiateError::NoMatchingRtr`], after which [`Self::reject`] is the right answer;
-    /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays
-    /// unanswered in each case.
+    /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays unanswered
+    /// in each case.
     //= rfc5044#section-7.1.2
     //# MPA Responder mode implementations MUST receive and validate at least one FPDU before
     //# sending any FPDUs or Markers.
@@ -130,7 +132,7 @@ impl Responder {
         let reply = Frame {
             kind: Kind::Reply,
             markers: params.markers_wanted,
-            // The bit of the whole connection: siw refuses a 0 in answer to its 1.
+            // The result for the whole connection: siw refuses a reply with 0 to a request with 1.
             crc: negotiated.crc,
             reject: false,
             //= rfc6581#section-10
@@ -153,7 +155,7 @@ impl Responder {
         Ok((reply, negotiated))
     }
 
-    /// Refuses: the MPA Reply to send before closing.
+    /// Refuses the request. Returns the MPA Reply to send before closing.
     ///
     /// # Errors
     /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays
@@ -168,7 +170,7 @@ impl Responder {
             markers: false,
             crc: request.crc,
             reject: true,
-            // Four zero bytes: a Linux kernel crashes on an enhanced reply without them.
+            // Enhanced replies need the four bytes, here zero: a Linux kernel crashes without them.
             enhanced: request.enhanced.map(|_| Enhanced::default()),
             revision: request.revision,
             private_data: private_data.to_vec(),
