@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
+};
 use weft_bench::BenchArgs;
 
 use crate::sockets;
@@ -342,6 +344,15 @@ pub(crate) struct CpArgs {
     )]
     pub(crate) paths: Vec<OsString>,
 
+    /// Say what would be copied, updated and deleted, and change nothing at either end
+    ///
+    /// A line for each entry of the destination that would change, in no particular order: `copy`
+    /// (it is not there), `update` (something else is in its place), `attributes` (only owner,
+    /// mode or time differ), `delete`. A file is taken for the same only with --skip-unchanged or
+    /// --resume.
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+
     /// Go on with a copy that was broken off: use what it has left, and skip what is unchanged
     ///
     /// The destination keeps a journal while it copies.
@@ -356,12 +367,8 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) delete: bool,
 
-    /// Leave out names that fit this pattern; may be repeated
-    ///
-    /// `*` and `?` stand for anything but `/`, `**` for anything. A pattern that begins with `/`
-    /// fits from the top of what is copied on, one that ends in `/` fits directories only.
-    #[arg(long, value_name = "PATTERN")]
-    pub(crate) exclude: Vec<String>,
+    #[command(flatten)]
+    pub(crate) filters: Filters,
 
     /// Compare BLAKE3 digests of all data at the destination
     #[arg(long)]
@@ -390,6 +397,85 @@ pub(crate) struct CpArgs {
     /// Print problems only
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// Which names of a tree are copied: rules in the order of the command line.
+#[derive(Debug, Default)]
+pub(crate) struct Filters(pub(crate) Vec<Filter>);
+
+/// One option that says which names are copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Filter {
+    /// Names that fit the pattern are included, or left out.
+    Pattern { includes: bool, pattern: String },
+    /// The same for each line of a file.
+    File { includes: bool, path: PathBuf },
+}
+
+const INCLUDE: &str = "include";
+const EXCLUDE: &str = "exclude";
+const INCLUDE_FROM: &str = "include-from";
+const EXCLUDE_FROM: &str = "exclude-from";
+
+impl FromArgMatches for Filters {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut all = Vec::new();
+        for (name, includes) in [(INCLUDE, true), (EXCLUDE, false)] {
+            let indices = matches.indices_of(name).into_iter().flatten();
+            let patterns = matches.get_many::<String>(name).into_iter().flatten().cloned();
+            let filters = patterns.map(|pattern| Filter::Pattern { includes, pattern });
+            all.extend(indices.zip(filters));
+        }
+        for (name, includes) in [(INCLUDE_FROM, true), (EXCLUDE_FROM, false)] {
+            let indices = matches.indices_of(name).into_iter().flatten();
+            let paths = matches.get_many::<PathBuf>(name).into_iter().flatten().cloned();
+            all.extend(indices.zip(paths.map(|path| Filter::File { includes, path })));
+        }
+        all.sort_by_key(|(index, _)| *index);
+        Ok(Self(all.into_iter().map(|(_, filter)| filter).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Filters {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let arg = |name: &'static str| Arg::new(name).long(name).action(ArgAction::Append);
+        let pattern = |name| arg(name).value_name("PATTERN");
+        let file = |name| {
+            let parser = clap::value_parser!(PathBuf);
+            arg(name).value_name("FILE").value_hint(ValueHint::FilePath).value_parser(parser)
+        };
+        command
+            .arg(
+                pattern(EXCLUDE)
+                    .help("Leave out names that fit this pattern; may be repeated")
+                    .long_help(
+                        "Leave out names that fit this pattern; may be repeated\n\n\
+                Of all --exclude and --include in their order, the first that fits a name \
+                decides. A name that none fits is copied. What is in a directory that is left out \
+                is not looked at, and --delete deletes nothing that is left out. `*` and `?` stand \
+                for anything but `/`, `**` for anything, `[...]` for one of several characters. A \
+                pattern that begins with `/` fits from the top of what is copied on, one that ends \
+                in `/` fits directories only. All this is as it is in rsync.",
+                    ),
+            )
+            .arg(
+                pattern(INCLUDE).help("Copy names that fit this pattern, whatever patterns follow"),
+            )
+            .arg(file(EXCLUDE_FROM).help(
+                "Leave out names that fit a line of this file; empty lines, and those that begin \
+                with # or ;, are none",
+            ))
+            .arg(file(INCLUDE_FROM).help("The same for names to copy"))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -487,6 +573,26 @@ mod tests {
             assert_eq!(args.device.device, ["eth0", "lo"]);
             assert_eq!(args.command, ["ib_write_bw", "-d", "mlx5_0", "--help"]);
         }
+    }
+
+    #[test]
+    fn filters_keep_the_order_of_the_command_line() {
+        let line =
+            "weft cp --exclude=a --include b --exclude-from f --exclude c --include-from g x y";
+        let Command::Cp(args) = Weft::try_parse_from(line.split(' ')).unwrap().command else {
+            panic!("not a copy");
+        };
+        let pattern =
+            |includes, pattern: &str| Filter::Pattern { includes, pattern: pattern.into() };
+        let file = |includes, path: &str| Filter::File { includes, path: path.into() };
+        let expected = [
+            pattern(false, "a"),
+            pattern(true, "b"),
+            file(false, "f"),
+            pattern(false, "c"),
+            file(true, "g"),
+        ];
+        assert_eq!(args.filters.0, expected);
     }
 
     #[test]

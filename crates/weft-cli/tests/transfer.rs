@@ -374,6 +374,183 @@ fn unchanged_files_are_skipped_and_others_deleted_and_left_out() {
     assert_same(&from, &hosts.path("share/to"));
 }
 
+/// Each path with what the kernel changes when anything is done to it: inode, mode, time of the
+/// content, time of the last change.
+type Touched = BTreeMap<String, (u64, u32, (i64, i64), (i64, i64))>;
+
+fn touched(folder: &Path) -> Touched {
+    let (mut all, mut queue) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(path) = queue.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        if meta.is_dir() {
+            let names = fs::read_dir(&path).expect("a directory");
+            queue.extend(names.map(|name| name.expect("a name").path()));
+        }
+        let name = path.strip_prefix(folder).expect("beneath").to_string_lossy().into_owned();
+        let (mtime, ctime) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
+        all.insert(name, (meta.ino(), meta.mode(), mtime, ctime));
+    }
+    all
+}
+
+/// What has become of a folder, in the words of a dry run.
+fn changes(before: &Touched, after: &Touched) -> BTreeMap<String, &'static str> {
+    let mut all = BTreeMap::new();
+    for (path, now) in after {
+        match before.get(path) {
+            None => all.insert(path.clone(), "copy"),
+            Some(then) if then.0 != now.0 => all.insert(path.clone(), "update"),
+            Some(then) if (then.1, then.2) != (now.1, now.2) => {
+                all.insert(path.clone(), "attributes")
+            }
+            Some(_) => None,
+        };
+    }
+    let gone = before.keys().filter(|path| !after.contains_key(*path));
+    all.extend(gone.map(|path| (path.clone(), "delete")));
+    all
+}
+
+/// What a dry run has printed as JSON, and its summary.
+fn plan(said: &str) -> (BTreeMap<String, String>, serde_json::Value) {
+    let (mut all, mut summary) = (BTreeMap::new(), serde_json::Value::Null);
+    for line in said.lines() {
+        let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+        match &text("event")[..] {
+            "plan" => assert_eq!(all.insert(text("path"), text("action")), None, "{line}"),
+            "summary" => summary = event,
+            other => panic!("{other}"),
+        }
+    }
+    (all, summary)
+}
+
+/// Changes some of what is in a folder, so that it has to be copied again.
+fn disturb(folder: &Path, rng: &mut Rng) {
+    let mut paths: Vec<PathBuf> = tree(folder).into_keys().collect();
+    paths.reverse();
+    for path in paths.iter().filter(|path| !path.as_os_str().is_empty()) {
+        let path = folder.join(path);
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        match rng.u8(..8) {
+            0 if !meta.is_dir() => fs::remove_file(&path).expect("our own"),
+            1 => set_mtime(&path, 5, 5),
+            2 if !meta.is_symlink() => {
+                fs::set_permissions(&path, Permissions::from_mode(0o700)).expect("our own");
+            }
+            3 if meta.is_file() => {
+                fs::remove_file(&path).expect("our own");
+                symlink("elsewhere", &path).expect("room");
+            }
+            4 if meta.is_dir() => {
+                fs::create_dir(path.join("more")).expect("room");
+                fs::write(path.join("more/of it"), "x").expect("room");
+            }
+            5 if meta.is_symlink() => {
+                fs::remove_file(&path).expect("our own");
+                fs::write(&path, "x").expect("room");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn dry_run_says_what_the_copy_then_does_and_touches_nothing() {
+    let hosts = Hosts::new(&[]);
+    let mut rng = Rng::with_seed(4);
+    for (round, options) in
+        [&["-u", "--delete"][..], &["--delete"], &["-u"], &["--resume", "--exclude", "*a*"]]
+            .into_iter()
+            .enumerate()
+    {
+        let from = hosts.path(&format!("share/from{round}"));
+        make_tree(&from, 20 + round as u64);
+        for way in ["here", "there", "back", "new"] {
+            let name = format!("to{round}-{way}");
+            let to = hosts.path("share").join(&name);
+            if way != "new" {
+                succeed(hosts.client().arg(from.join("")).arg(&to));
+                disturb(&to, &mut rng);
+            }
+            let copy = |more: &[&str]| {
+                let mut copy = hosts.client();
+                copy.args(options).args(more);
+                match way {
+                    "back" => copy.arg(hosts.at(&format!("share/from{round}/"))),
+                    _ => copy.arg(from.join("")),
+                };
+                match way {
+                    "there" => copy.arg(hosts.at(&format!("share/{name}"))),
+                    _ => copy.arg(&to),
+                };
+                copy
+            };
+            let (source, before) = (touched(&from), touched(&to));
+            let (planned, summary) = plan(&succeed(&mut copy(&["-n", "--json"])));
+            let text = succeed(&mut copy(&["--dry-run"]));
+            assert_eq!(source, touched(&from), "{way}");
+            assert_eq!(before, touched(&to), "{way}");
+            let did = succeed(&mut copy(&["--json"]));
+            let after = touched(&to);
+            let mut expected = changes(&before, &after);
+            let planned: BTreeMap<String, &str> =
+                planned.iter().map(|(path, action)| (path.clone(), &action[..])).collect();
+            // What is set on a file with several names is said of one of them.
+            let reported = planned.iter().filter(|(_, action)| **action == "attributes");
+            let reported: BTreeMap<u64, &String> =
+                reported.map(|(path, _)| (after[path].0, path)).collect();
+            expected.retain(|path, action| {
+                let name = after.get(path).and_then(|it| reported.get(&it.0));
+                *action != "attributes" || name.is_none_or(|name| *name == path)
+            });
+            assert_eq!(planned, expected, "{way} {options:?}");
+            assert!(expected.len() > 5, "{expected:?}");
+            let last = did.lines().last().expect("a summary");
+            let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
+            for field in ["copied", "bytes", "unchanged", "deleted", "failed"] {
+                assert_eq!(summary[field], last[field], "{field} {way} {options:?}");
+            }
+            assert_eq!((&summary["dry_run"], &last["dry_run"]), (&true.into(), &false.into()));
+            // The same for people: a line for each, and a summary.
+            assert_eq!(text.lines().count(), planned.len() + 1, "{text}");
+            assert!(text.lines().last().is_some_and(|it| it.starts_with("would copy ")), "{text}");
+        }
+    }
+}
+
+#[test]
+fn dry_run_finds_what_is_in_the_way_and_makes_no_destination() {
+    let hosts = Hosts::new(&[]);
+    let (from, to) = (hosts.path("from"), hosts.path("to"));
+    fs::create_dir_all(from.join("folder")).expect("room");
+    fs::write(from.join("file"), "x").expect("room");
+    fs::create_dir_all(to.join("file")).expect("room");
+    fs::write(to.join("folder"), "x").expect("room");
+    let before = touched(&to);
+    for options in [&["-n"][..], &[]] {
+        let text = fail(hosts.client().args(options).arg(from.join("")).arg(&to), 3);
+        assert!(text.contains("file: has its name taken"), "{text}");
+        assert!(text.contains("folder: has its name taken"), "{text}");
+        if options == ["-n"] {
+            assert_eq!(before, touched(&to));
+        }
+    }
+    // A single file gets the name, or goes into a directory.
+    for (place, path) in [("new", "new"), ("", "file")] {
+        let to = hosts.path("share").join(place);
+        let said = succeed(hosts.client().arg("-n").arg(from.join("file")).arg(to));
+        assert!(said.starts_with(&format!("copy       {path}\n")), "{said}");
+        let to = hosts.at(&format!("share/{place}"));
+        let said = succeed(hosts.client().arg("-n").arg(from.join("file")).arg(to));
+        assert!(said.starts_with(&format!("copy       {path}\n")), "{said}");
+    }
+    assert_eq!(touched(&hosts.path("share")).len(), 1);
+    // What cannot be is an error there, too.
+    fail(hosts.client().arg("-n").arg(from.join("file")).arg(hosts.path("none/new")), 1);
+}
+
 /// Whether a name is that of a file which is being written.
 fn is_temporary(path: &Path) -> bool {
     let is_own = |part: &OsStr| part.as_bytes().windows(6).any(|it| it == b".weft-");

@@ -164,6 +164,8 @@ pub const TASKS_MAX: usize = 256;
 pub const PROBLEMS_SENT_MAX: u32 = 1_000;
 /// Answers to offers that wait until the source has taken those before.
 pub const ANSWERS_WAITING_MAX: usize = 64;
+/// Bytes of what a dry run would do that the sink tells the source together, at least.
+pub const PLAN_NOTE_LEN: usize = 16 << 10;
 /// Bytes of a path in a note.
 pub const NOTE_PATH_LEN_MAX: usize = 8 << 10;
 /// Paths of one request.

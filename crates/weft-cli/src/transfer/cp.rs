@@ -1,5 +1,6 @@
 //! `weft cp`: copies files and trees on this host, and to and from servers.
 
+use std::fs;
 use std::net::ToSocketAddrs as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
@@ -17,8 +18,8 @@ use weft_transfer::secure::{KnownServers, PublicKey, TlsClient, Verdict};
 
 use super::keys;
 use super::place::{self, Place, Remote};
-use super::show::{self, Line, Problems};
-use crate::args::CpArgs;
+use super::show::{self, Line, Problems, Shown};
+use crate::args::{CpArgs, Filter, Filters};
 use crate::output;
 
 /// The exit status if entries of the tree could not be copied.
@@ -33,7 +34,8 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let start = Instant::now();
     let finished = copy(args)?;
     if !args.quiet || args.json {
-        show::summary(&finished, start.elapsed(), args.json);
+        let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run };
+        show::summary(&finished, start.elapsed(), as_what);
     }
     let is_whole = finished.outcome.failed == 0;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
@@ -47,6 +49,24 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::VERIFIES, args.verify)
         .with(Flags::OWNERS, args.owners)
         .with(Flags::XATTRS, args.xattrs)
+        .with(Flags::DRY_RUN, args.dry_run)
+}
+
+/// The rules of all options, in their order.
+fn patterns(filters: &Filters) -> Result<Vec<(bool, String)>> {
+    let mut patterns = Vec::new();
+    for filter in &filters.0 {
+        match filter {
+            Filter::Pattern { includes, pattern } => patterns.push((*includes, pattern.clone())),
+            Filter::File { includes, path } => {
+                let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+                let lines = text.lines().filter(|line| !line.is_empty());
+                let lines = lines.filter(|line| !line.starts_with(['#', ';']));
+                patterns.extend(lines.map(|line| (*includes, line.to_owned())));
+            }
+        }
+    }
+    Ok(patterns)
 }
 
 fn copy(args: &CpArgs) -> Result<Finished> {
@@ -58,15 +78,15 @@ fn copy(args: &CpArgs) -> Result<Finished> {
         args.paths.last().is_some_and(|path| path.as_encoded_bytes().ends_with(b"/"));
     let request = Request {
         flags: flags(args).with(Flags::FOLDER, sources.len() > 1 || ends_in_slash),
-        patterns: args.exclude.iter().map(|pattern| (false, pattern.clone())).collect(),
+        patterns: patterns(&args.filters)?,
         ..Request::default()
     };
-    let line = Line::new(!args.quiet && !args.json)?;
+    let line = Line::new(!args.quiet && !args.json && !args.dry_run)?;
     let observer: Arc<dyn Observer> = Arc::new(Problems { is_json: args.json, line: line.clone() });
     let progress = Arc::<Progress>::default();
     let (over, ended) = channel();
     thread::scope(|scope| {
-        if !args.quiet || args.json {
+        if (!args.quiet || args.json) && !args.dry_run {
             let progress = Arc::clone(&progress);
             scope.spawn(move || show::progress(&progress, args.json, &line, &ended));
         }
@@ -108,7 +128,7 @@ fn dispatch(
             with_server(args, &target, request, Way::To(starts), observer, progress)
         }
         Place::Local(path) if remotes.is_empty() => {
-            let to = local_destination(&path, is_folder);
+            let to = local_destination(&path, request.flags);
             let to = to.with_context(|| path.display().to_string())?;
             if let ([start], Some(name)) = (&mut starts[..], &to.new_name) {
                 start.new_name = Some(name.clone());

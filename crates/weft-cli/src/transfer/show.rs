@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use weft_transfer::end::{Finished, Loads, Observer, Progress};
+use weft_transfer::end::{Finished, Loads, Observer, Planned, Progress};
+use weft_transfer::tree::apply::{Change, EntryKind};
 
 use crate::output;
 
@@ -72,6 +73,36 @@ impl Observer for Problems {
             self.line.bar.suspend(|| output::complain(message));
         }
     }
+
+    fn planned(&self, planned: &Planned) {
+        let Planned { change, kind, size, path } = planned;
+        let path = String::from_utf8_lossy(path);
+        let action = match change {
+            Change::Copy => "copy",
+            Change::Update => "update",
+            Change::Attributes => "attributes",
+            Change::Delete => "delete",
+        };
+        if self.is_json {
+            let kind = match kind {
+                EntryKind::File => "file",
+                EntryKind::Directory => "directory",
+                EntryKind::Symlink => "symlink",
+                EntryKind::HardLink => "hard-link",
+                EntryKind::Special => "special",
+            };
+            let mut value = json!({"event": "plan", "action": action, "kind": kind, "path": path});
+            if kind == "file" && *change != Change::Delete {
+                value["size"] = json!(size);
+            }
+            return event(&value);
+        }
+        let slash = if *kind == EntryKind::Directory { "/" } else { "" };
+        let path = if path.is_empty() { "." } else { &path };
+        let text = output::printable(&format!("{action:<10} {path}{slash}"));
+        // A reader that has gone does not end the copy.
+        let _ = output::write(&format!("{text}\n"));
+    }
 }
 
 /// Shows the progress on the `line`, or as events, until the other end of `over` is dropped.
@@ -108,27 +139,36 @@ fn bound(finished: &Finished) -> (&'static str, u16) {
     loads.into_iter().max_by_key(|(_, share)| *share).unwrap_or(("the network", 0))
 }
 
+/// How the summary is shown.
+#[derive(Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) is_json: bool,
+    pub(super) is_dry_run: bool,
+}
+
 /// Says what has become of a copy.
-pub(super) fn summary(finished: &Finished, took: Duration, is_json: bool) {
+pub(super) fn summary(finished: &Finished, took: Duration, shown: Shown) {
+    let Shown { is_json, is_dry_run } = shown;
     let outcome = finished.outcome;
     let rate = outcome.bytes as f64 / took.as_secs_f64().max(1e-6);
     let (what, share) = bound(finished);
     if is_json {
         let loads = |it: Loads| json!({"disk": it.disk, "cpu": it.cpu, "network": it.network});
-        return event(
-            &json!({"event": "summary", "copied": outcome.copied, "bytes": outcome.bytes,
+        return event(&json!({"event": "summary", "dry_run": is_dry_run,
+            "copied": outcome.copied, "bytes": outcome.bytes,
             "unchanged": outcome.unchanged, "deleted": outcome.deleted, "failed": outcome.failed,
             "warnings": outcome.warnings, "seconds": took.as_secs_f64(), "rate": rate as u64,
-            "bound": what, "source": loads(finished.source), "sink": loads(finished.sink)}),
-        );
+            "bound": what, "source": loads(finished.source), "sink": loads(finished.sink)}));
     }
-    let mut line = format!(
-        "copied {} files, {} in {:.2} s ({}/s)",
-        outcome.copied,
-        BinaryBytes(outcome.bytes),
-        took.as_secs_f64(),
-        BinaryBytes(rate as u64)
-    );
+    let (files, bytes) = (outcome.copied, BinaryBytes(outcome.bytes));
+    let mut line = match is_dry_run {
+        true => format!("would copy {files} files, {bytes}"),
+        false => format!(
+            "copied {files} files, {bytes} in {:.2} s ({}/s)",
+            took.as_secs_f64(),
+            BinaryBytes(rate as u64)
+        ),
+    };
     for (count, text) in [
         (outcome.unchanged, "unchanged"),
         (outcome.deleted, "deleted"),
@@ -139,6 +179,9 @@ pub(super) fn summary(finished: &Finished, took: Duration, is_json: bool) {
             let _ = write!(line, ", {count} {text}");
         }
     }
-    let _ = writeln!(line, "; busiest: {what} ({} %)", share / 10);
+    let _ = match is_dry_run {
+        true => writeln!(line),
+        false => writeln!(line, "; busiest: {what} ({} %)", share / 10),
+    };
     let _ = output::write(&line);
 }

@@ -12,7 +12,7 @@ mod sink;
 mod source;
 
 pub use loads::Loads;
-pub use note::Outcome;
+pub use note::{Outcome, Planned};
 pub use shared::{
     Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SourceChannel,
 };

@@ -2,12 +2,32 @@
 
 use super::loads::Loads;
 use crate::limits::NOTE_PATH_LEN_MAX;
-use crate::tree::apply::Summary;
-use crate::wire::record_bytes::{Reader, Short};
+use crate::tree::apply::{Change, EntryKind, Summary};
+use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
 use crate::wire::record_wants::{Wants, WantsError};
 
 /// What the sink has made of the tree.
 pub type Outcome = Summary;
+
+/// What would happen to an entry of the destination, in a dry run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// What would happen.
+    pub change: Change,
+    /// To what.
+    pub kind: EntryKind,
+    /// Bytes of a file.
+    pub size: u64,
+    /// The path at the destination; the destination itself has none.
+    pub path: Vec<u8>,
+}
+
+impl Planned {
+    /// Bytes that it takes in a note.
+    pub(super) fn len(&self) -> usize {
+        12 + self.path.len().min(NOTE_PATH_LEN_MAX)
+    }
+}
 
 /// One thing that an end tells the other one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +40,8 @@ pub(super) enum Note {
     Outcome(Outcome),
     /// How busy an end was.
     Loads(Loads),
+    /// What would happen at the sink.
+    Plan(Vec<Planned>),
 }
 
 /// Why bytes are no note.
@@ -33,6 +55,8 @@ pub(super) enum NoteError {
     Long,
     #[error("a text that is none")]
     Text,
+    #[error("a change or kind of number {0}")]
+    Number(u8),
     #[error(transparent)]
     Wants(#[from] WantsError),
 }
@@ -47,6 +71,7 @@ const WANTS: u8 = 1;
 const PROBLEM: u8 = 2;
 const OUTCOME: u8 = 3;
 const LOADS: u8 = 4;
+const PLAN: u8 = 5;
 
 impl Note {
     pub(super) fn emit(&self) -> Vec<u8> {
@@ -71,6 +96,15 @@ impl Note {
                 let mut out = vec![LOADS];
                 for share in [loads.disk, loads.cpu, loads.network] {
                     out.extend_from_slice(&share.to_be_bytes());
+                }
+                out
+            }
+            Self::Plan(all) => {
+                let mut out = vec![PLAN];
+                for Planned { change, kind, size, path } in all {
+                    out.extend_from_slice(&[*change as u8, *kind as u8]);
+                    out.extend_from_slice(&size.to_be_bytes());
+                    push_counted_u16(&mut out, &path[..path.len().min(NOTE_PATH_LEN_MAX)]);
                 }
                 out
             }
@@ -100,6 +134,19 @@ impl Note {
             LOADS => {
                 Self::Loads(Loads { disk: from.u16()?, cpu: from.u16()?, network: from.u16()? })
             }
+            PLAN => {
+                let mut all = Vec::new();
+                while from.left() > 0 {
+                    let (change, kind) = (from.u8()?, from.u8()?);
+                    all.push(Planned {
+                        change: Change::from_number(change).ok_or(NoteError::Number(change))?,
+                        kind: EntryKind::from_number(kind).ok_or(NoteError::Number(kind))?,
+                        size: from.u64()?,
+                        path: from.counted_u16()?.to_vec(),
+                    });
+                }
+                Self::Plan(all)
+            }
             other => return Err(NoteError::Kind(other)),
         };
         if from.left() > 0 { Err(NoteError::Long) } else { Ok(note) }
@@ -119,6 +166,20 @@ mod tests {
             Note::Problem { path: b"a\xff/b\n".to_vec(), text, is_warning: true },
             Note::Outcome(Summary { copied: 1, bytes: 2, failed: 3, ..Summary::default() }),
             Note::Loads(Loads { disk: 1, cpu: 2, network: 1_000 }),
+            Note::Plan(vec![
+                Planned {
+                    change: Change::Update,
+                    kind: EntryKind::File,
+                    size: 1 << 40,
+                    path: b"a/\xff".to_vec(),
+                },
+                Planned {
+                    change: Change::Delete,
+                    kind: EntryKind::Directory,
+                    size: 0,
+                    path: Vec::new(),
+                },
+            ]),
         ] {
             assert_eq!(Note::parse(&note.emit()), Ok(note));
         }

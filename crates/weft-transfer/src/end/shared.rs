@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use super::loads::Loads;
-use super::note::Outcome;
+use super::note::{Outcome, Planned};
 use crate::limits::{CHANNEL_WAIT, POOL_BLOCKS};
 use crate::pipeline::Pool;
 use crate::secure::SecureError;
@@ -70,6 +70,11 @@ impl Opened {
 pub trait Observer: Send + Sync {
     /// Something is wrong with the entry at this path. After a warning it is there nevertheless.
     fn problem(&self, path: &[u8], text: &str, is_warning: bool);
+
+    /// In a dry run, this would happen.
+    fn planned(&self, planned: &Planned) {
+        let _ = planned;
+    }
 }
 
 /// How far a copy has come.

@@ -13,17 +13,19 @@ use weft_sys::{BoundedQueue, Popped};
 
 use super::desk::{self, Desk, End, State};
 use super::loads::{Busy, Loads};
-use super::note::Note;
+use super::note::{Note, Planned};
 use super::shared::{Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel};
-use crate::limits::{ANSWERS_WAITING_MAX, POOL_BLOCKS, PROBLEMS_SENT_MAX, TASKS_MAX};
+use crate::limits::{
+    ANSWERS_WAITING_MAX, PLAN_NOTE_LEN, POOL_BLOCKS, PROBLEMS_SENT_MAX, TASKS_MAX,
+};
 use crate::mutex::lock;
 use crate::pipeline::Block;
 use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{Applier, ApplyOptions, Event, Report, Subject, Task};
+use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
-use crate::wire::record_wants::Wants;
 use crate::wire::{BlockHeader, Code};
 
 /// What a sink is made of, once the session is open.
@@ -38,6 +40,8 @@ pub struct SinkPlan {
     pub options: ApplyOptions,
     /// The only names that may come into it, if not all.
     pub only: Option<HashSet<Name>>,
+    /// What they leave out is not deleted.
+    pub rules: Rules,
     /// Who hears of problems at this end; otherwise the source does.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -57,6 +61,7 @@ struct Arrived {
 
 struct SinkEnd {
     desk: Desk<Sink>,
+    reporter: Arc<Reporter>,
     opener: Option<Opener>,
     /// Blocks that are granted or free, by their numbers.
     buffers: Vec<Mutex<Option<Block>>>,
@@ -94,10 +99,38 @@ struct Reporter {
     observer: Option<Arc<dyn Observer>>,
     end: Mutex<Weak<SinkEnd>>,
     sent: AtomicU32,
+    /// What would happen, and has not been reported to the source yet.
+    plan: Mutex<Vec<Planned>>,
+}
+
+impl Reporter {
+    /// Notes what would happen. Many go to the source together.
+    fn plan(&self, planned: Planned) {
+        if let Some(observer) = &self.observer {
+            return observer.planned(&planned);
+        }
+        let mut plan = lock(&self.plan);
+        plan.push(planned);
+        let is_much = plan.iter().map(Planned::len).sum::<usize>() >= PLAN_NOTE_LEN;
+        drop(plan);
+        if is_much && let Some(end) = lock(&self.end).upgrade() {
+            self.tell_plan(&end);
+        }
+    }
+
+    fn tell_plan(&self, end: &SinkEnd) {
+        let plan = std::mem::take(&mut *lock(&self.plan));
+        if !plan.is_empty() {
+            end.answer(&Note::Plan(plan));
+        }
+    }
 }
 
 impl Report for Reporter {
     fn event(&self, subject: Subject<'_>, event: Event) {
+        if let Event::Planned { change, kind, size } = event {
+            return self.plan(Planned { change, kind, size, path: subject.path() });
+        }
         let Event::Problem(problem) = event else { return };
         let (path, text) = (subject.path(), problem.to_string());
         let is_warning = problem.step.is_warning();
@@ -283,6 +316,7 @@ impl SinkEnd {
             cpu: self.opening.share(lock(&self.closers).len(), time),
             network: 0,
         };
+        self.reporter.tell_plan(self);
         let mut finished = lock(&self.finished);
         (finished.outcome, finished.sink) = (outcome, loads);
         drop(finished);
@@ -299,20 +333,20 @@ impl SinkEnd {
             let bytes = held.block.as_ref().and_then(Block::bytes).unwrap_or_default();
             let wants = self.writing.time(|| task.run(bytes));
             if let Some(wants) = wants {
-                self.answer(wants);
+                self.answer(&Note::Wants(wants));
             }
         }
     }
 
-    /// Tells the source what is wanted. One that takes no answers gets no further ones: its blocks
-    /// stay in use meanwhile, and so no more of them come.
-    fn answer(&self, wants: Wants) {
+    /// Tells the source what is wanted, or would be. One that takes no answers gets no further
+    /// ones: its blocks stay in use meanwhile, and so no more of them come.
+    fn answer(&self, note: &Note) {
         let mut state = self.desk.lock();
         while state.outbox.len() >= ANSWERS_WAITING_MAX && !state.is_over() {
             state = self.desk.wait(state);
         }
         drop(state);
-        self.change(|state| state.tell(&Note::Wants(wants)));
+        self.change(|state| state.tell(note));
     }
 }
 
@@ -335,9 +369,11 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
         observer: plan.observer,
         end: Mutex::default(),
         sent: AtomicU32::new(0),
+        plan: Mutex::default(),
     });
     let applier = Applier::begin(plan.root, plan.options, Arc::clone(&reporter) as _);
     let applier = applier.map_err(|error| EndError::Here(error.to_string()))?;
+    let applier = applier.protecting(plan.rules);
     let applier = match plan.only {
         Some(names) => applier.only(names),
         None => applier,
@@ -345,6 +381,7 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
     let blocks: Vec<Block> = std::iter::from_fn(|| pool.try_take()).collect();
     let end = Arc::new(SinkEnd {
         desk: Desk::new(control, connection, Sink::new(setup), epoch),
+        reporter: Arc::clone(&reporter),
         opener: plan.opener,
         buffers: blocks.into_iter().map(|block| Mutex::new(Some(block))).collect(),
         arrived: (0..POOL_BLOCKS).map(|_| Mutex::default()).collect(),

@@ -34,6 +34,8 @@ pub struct SourcePlan {
     pub options: SourceOptions,
     /// Who hears of problems.
     pub observer: Arc<dyn Observer>,
+    /// Whether the sink only says what would happen.
+    pub is_dry_run: bool,
 }
 
 impl fmt::Debug for SourcePlan {
@@ -68,6 +70,7 @@ struct SourceEnd {
     closers: Mutex<BTreeMap<u16, Arc<dyn Fn() + Send + Sync>>>,
     finished: Mutex<Finished>,
     observer: Arc<dyn Observer>,
+    is_dry_run: bool,
     progress: Arc<Progress>,
     start: Instant,
     threads: usize,
@@ -140,6 +143,15 @@ impl SourceEnd {
             }
             Note::Outcome(outcome) => lock(&self.finished).outcome = outcome,
             Note::Loads(loads) => lock(&self.finished).sink = loads,
+            Note::Plan(all) if self.is_dry_run => {
+                for planned in &all {
+                    self.observer.planned(planned);
+                }
+            }
+            Note::Plan(_) => {
+                let error = EndError::Protocol("a plan where none was asked for".into());
+                state.fail(Code::Protocol, error);
+            }
         }
     }
 
@@ -322,6 +334,7 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
         closers: Mutex::default(),
         finished: Mutex::default(),
         observer: plan.observer,
+        is_dry_run: plan.is_dry_run,
         progress,
         start: Instant::now(),
         threads,

@@ -99,8 +99,7 @@ impl Resolve for Shares {
             return Err((Refusal::Job, "a copy has one destination".into()));
         };
         let found = self.find(path).and_then(|(share, rest)| {
-            let is_folder = request.flags.has(Flags::FOLDER);
-            places::destination(share.root.as_fd(), &places::parts(rest)?, is_folder)
+            places::destination(share.root.as_fd(), &places::parts(rest)?, request.flags)
         });
         found.map(Answer::Write).map_err(|error| refused(path, &error))
     }
@@ -245,17 +244,19 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                 starts,
                 options,
                 observer: Arc::new(Silent),
+                is_dry_run: request.flags.has(Flags::DRY_RUN),
             };
             run_source(plan, lines)
         }
-        Answer::Write(Destination { root, .. }) => {
+        Answer::Write(Destination { root, is_there, .. }) => {
             let lines = forward(lines, &terms, Lines::into_sink);
             let plan = SinkPlan {
                 opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 root,
-                options: apply_options(request.flags, plan.keeps_special_bits),
+                options: apply_options(request.flags, plan.keeps_special_bits, is_there),
                 only: None,
+                rules: options.rules,
                 observer: None,
             };
             run_sink(plan, lines)

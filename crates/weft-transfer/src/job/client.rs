@@ -54,7 +54,7 @@ pub fn copy_with(
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
 ) -> Result<Finished, EndError> {
-    let (settings, is_folder) = (TcpSettings::default(), request.flags.has(Flags::FOLDER));
+    let (settings, flags) = (TcpSettings::default(), request.flags);
     let (server, control) = connect(addresses, tls, &settings)?;
     let control = Arc::new(control);
     let wish = match way {
@@ -66,7 +66,9 @@ pub fn copy_with(
             }),
         },
         Way::From(path) => Wish::Fetch {
-            root: Box::new(move |is_one| Ok(local_destination(&path, is_folder || is_one)?.root)),
+            root: Box::new(move |is_one| {
+                local_destination(&path, flags.with(Flags::FOLDER, is_one))
+            }),
             connect: Box::new(move |token, number| {
                 let stream = tcp::connect_data(server, token, number, &settings)?;
                 Ok(Box::new(TcpSink::new(stream, &settings)) as SinkChannel)

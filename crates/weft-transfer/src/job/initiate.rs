@@ -1,12 +1,11 @@
 //! The initiator: it connects, says what it wants, and runs its end.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use super::places::{self, PlaceError};
-use super::request::Request;
+use super::places::{self, Destination, PlaceError};
+use super::request::{Flags, Request};
 use super::settings::{apply_options, source_options, threads};
 use crate::end::{
     Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SinkPlan, SourceChannel,
@@ -84,7 +83,7 @@ pub(super) type Keys<'a> =
 pub(super) type Connect<C> = Box<dyn FnMut(Token, u16) -> Result<C, TransportError> + Send>;
 
 /// Opens the directory of a destination.
-pub(super) type OpenRoot = Box<dyn FnOnce(bool) -> Result<OwnedFd, PlaceError> + Send>;
+pub(super) type OpenRoot = Box<dyn FnOnce(bool) -> Result<Destination, PlaceError> + Send>;
 
 /// What the initiator wants to be.
 pub(super) enum Wish {
@@ -190,18 +189,21 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
                 starts,
                 options: source_options(&request).map_err(|error| bad(&error))?,
                 observer,
+                is_dry_run: request.flags.has(Flags::DRY_RUN),
             };
             run_source(plan, lines)
         }
         Wish::Fetch { root, mut connect } => {
             let is_folder = answer == [1];
-            let root = root(is_folder).map_err(|error| bad(&error))?;
+            let Destination { root, is_there, .. } =
+                root(is_folder).map_err(|error| bad(&error))?;
             let lines = connect_all(&terms, &mut connect)?;
             let plan = SinkPlan {
                 opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 root,
-                options: apply_options(request.flags, true),
+                options: apply_options(request.flags, true, is_there),
+                rules: source_options(&request).map_err(|error| bad(&error))?.rules,
                 only: places::names(&request, is_folder).map_err(|error| bad(&error))?,
                 observer: Some(observer),
             };

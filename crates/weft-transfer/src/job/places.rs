@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 
-use super::request::Request;
+use super::request::{Flags, Request};
 use crate::limits::DEPTH_MAX;
 use crate::tree::beneath;
 use crate::tree::source::Start;
@@ -45,6 +45,15 @@ pub struct Destination {
     pub root: OwnedFd,
     /// The name; without one, sources keep theirs.
     pub new_name: Option<Name>,
+    /// Whether the directory is there. In a dry run it may not be: `root` is then the one that it
+    /// would be made in.
+    pub is_there: bool,
+}
+
+impl Destination {
+    fn within(root: OwnedFd) -> Self {
+        Self { root, new_name: None, is_there: true }
+    }
 }
 
 /// Which file something is.
@@ -68,7 +77,7 @@ pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), Plac
         let source = identity(&statat(directory, name.as_path(), flags)?);
         let new_name = to.new_name.as_ref().unwrap_or(name);
         let there = statat(&to.root, new_name.as_path(), flags);
-        if there.is_ok_and(|there| identity(&there) == source) {
+        if to.is_there && there.is_ok_and(|there| identity(&there) == source) {
             return Err(PlaceError::Same("source and destination are the same"));
         }
         sources.push(source);
@@ -109,28 +118,32 @@ fn walk(base: BorrowedFd<'_>, parts: &[Name]) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Finds the destination at these names beneath a directory. `is_folder`: it is a directory, and
-/// made if it is not there.
+/// Finds the destination at these names beneath a directory. If the flags say that it is one, it is
+/// made if it is not there, unless in a dry run.
 ///
 /// # Errors
 /// What the kernel says: the directory that the last name is in has to be there.
 pub(super) fn destination(
     base: BorrowedFd<'_>,
     parts: &[Name],
-    is_folder: bool,
+    flags: Flags,
 ) -> Result<Destination, PlaceError> {
     let Some((last, before)) = parts.split_last() else {
-        return Ok(Destination { root: walk(base, &[])?, new_name: None });
+        return Ok(Destination::within(walk(base, &[])?));
     };
+    let is_folder = flags.has(Flags::FOLDER);
     let parent = walk(base, before)?;
     match beneath::open_dir(&parent, last.as_path()) {
-        Ok(root) => Ok(Destination { root, new_name: None }),
+        Ok(root) => Ok(Destination::within(root)),
+        Err(Errno::NOENT) if is_folder && flags.has(Flags::DRY_RUN) => {
+            Ok(Destination { root: parent, new_name: None, is_there: false })
+        }
         Err(Errno::NOENT) if is_folder => {
             mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777))?;
-            Ok(Destination { root: beneath::open_dir(&parent, last.as_path())?, new_name: None })
+            Ok(Destination::within(beneath::open_dir(&parent, last.as_path())?))
         }
         Err(Errno::NOENT | Errno::NOTDIR) if !is_folder => {
-            Ok(Destination { root: parent, new_name: Some(last.clone()) })
+            Ok(Destination { root: parent, new_name: Some(last.clone()), is_there: true })
         }
         Err(error) => Err(error.into()),
     }
@@ -153,12 +166,12 @@ fn split(path: &Path) -> Result<Option<(OwnedFd, Name)>, PlaceError> {
 ///
 /// # Errors
 /// What the kernel says: the directory that the last name is in has to be there.
-pub fn local_destination(path: &Path, is_folder: bool) -> Result<Destination, PlaceError> {
+pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, PlaceError> {
     if let Ok(root) = open_local(path) {
-        return Ok(Destination { root, new_name: None });
+        return Ok(Destination::within(root));
     }
     let (parent, name) = split(path)?.ok_or(PlaceError::Path)?;
-    destination(parent.as_fd(), &[name], is_folder)
+    destination(parent.as_fd(), &[name], flags)
 }
 
 /// What to copy for this user's own path, and whether it is a directory. One that ends in a slash,
@@ -241,13 +254,14 @@ mod tests {
         let base = open_local(&share).expect("a folder");
         for path in ["../secret", "sub/../../secret", "up/secret", "root/etc/passwd", ".."] {
             assert!(start(base.as_fd(), path.as_bytes()).is_err(), "{path}");
-            let to = parts(path.as_bytes()).and_then(|it| destination(base.as_fd(), &it, false));
+            let to = parts(path.as_bytes())
+                .and_then(|it| destination(base.as_fd(), &it, Flags::default()));
             assert!(to.is_err(), "{path}");
         }
         // A link itself is copied as a link, and is no directory to write in.
         assert!(start(base.as_fd(), b"up").is_ok());
         assert!(start(base.as_fd(), b"up/").is_err());
-        let to = destination(base.as_fd(), &parts(b"root").expect("a path"), false);
+        let to = destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default());
         assert!(to.map(|it| it.new_name.is_some()).unwrap_or(true));
     }
 
@@ -279,7 +293,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir(folder.path().join("here")).expect("room");
         let name_of = |path: &str, is_folder| {
-            let to = local_destination(&folder.path().join(path), is_folder);
+            let flags = Flags::default().with(Flags::FOLDER, is_folder);
+            let to = local_destination(&folder.path().join(path), flags);
             to.map(|to| to.new_name.map(|name| name.as_bytes().to_vec())).ok()
         };
         assert_eq!(name_of("here", false), Some(None));
@@ -287,5 +302,8 @@ mod tests {
         assert_eq!(name_of("made", true), Some(None));
         assert_eq!(name_of("none/new", false), None);
         assert!(folder.path().join("made").is_dir());
+        let flags = Flags::FOLDER.with(Flags::DRY_RUN, true);
+        let to = local_destination(&folder.path().join("planned"), flags).expect("a place");
+        assert!(!to.is_there && !folder.path().join("planned").exists());
     }
 }

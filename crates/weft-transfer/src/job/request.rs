@@ -28,7 +28,9 @@ impl Flags {
     pub const XATTRS: Self = Self(1 << 5);
     /// The destination is a directory, and made if it is not there.
     pub const FOLDER: Self = Self(1 << 6);
-    const ALL: u32 = (1 << 7) - 1;
+    /// Nothing is done: the sink says what would be.
+    pub const DRY_RUN: Self = Self(1 << 7);
+    const ALL: u32 = (1 << 8) - 1;
 
     /// Whether these are among them.
     #[must_use]

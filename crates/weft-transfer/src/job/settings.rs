@@ -4,7 +4,7 @@ use std::thread;
 
 use super::request::{Flags, Request};
 use crate::limits::END_THREADS_MAX;
-use crate::tree::apply::ApplyOptions;
+use crate::tree::apply::{ApplyOptions, DryRun};
 use crate::tree::rules::{PatternError, Rules};
 use crate::tree::source::{PAYLOAD_LEN_MIN, SourceOptions};
 
@@ -19,7 +19,7 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         rules.add(*includes, pattern)?;
     }
     Ok(SourceOptions {
-        asks: flags.has(Flags::SKIPS) || flags.has(Flags::RESUMES),
+        asks: skips(flags) || flags.has(Flags::DRY_RUN),
         verifies: flags.has(Flags::VERIFIES),
         takes_xattrs: flags.has(Flags::XATTRS),
         names_owners: flags.has(Flags::OWNERS),
@@ -29,16 +29,28 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
     })
 }
 
+/// Whether files that are the same are left out.
+fn skips(flags: Flags) -> bool {
+    flags.has(Flags::SKIPS) || flags.has(Flags::RESUMES)
+}
+
 /// How the sink works for a request. Only a user's own process keeps setuid and setgid: a server
-/// does not make such files for its clients.
+/// does not make such files for its clients. `has_root`: the destination's directory is there, as
+/// it is unless nothing is to be done.
 #[must_use]
-pub(super) fn apply_options(flags: Flags, keeps_special_bits: bool) -> ApplyOptions {
+pub(super) fn apply_options(
+    flags: Flags,
+    keeps_special_bits: bool,
+    has_root: bool,
+) -> ApplyOptions {
+    let dry_run = flags.has(Flags::DRY_RUN);
     ApplyOptions {
         keeps_owners: flags.has(Flags::OWNERS),
         keeps_special_bits,
         deletes: flags.has(Flags::DELETES),
         keeps_journal: true,
         resumes: flags.has(Flags::RESUMES),
+        dry_run: dry_run.then(|| DryRun { has_root, skips: skips(flags) }),
         ..ApplyOptions::default()
     }
 }
@@ -60,9 +72,14 @@ mod tests {
         let request = Request { flags, ..Request::default() };
         let options = source_options(&request).expect("no patterns");
         assert!(options.asks && options.verifies && !options.takes_xattrs);
-        let options = apply_options(flags, false);
+        let options = apply_options(flags, false, true);
         assert!(options.resumes && options.keeps_journal && !options.deletes);
         assert!(!options.keeps_special_bits && !options.keeps_owners && !options.makes_devices);
+        assert_eq!(options.dry_run, None);
+        let options = apply_options(flags.with(Flags::DRY_RUN, true), false, false);
+        assert_eq!(options.dry_run, Some(DryRun { has_root: false, skips: true }));
+        let options = apply_options(Flags::DRY_RUN, false, true);
+        assert_eq!(options.dry_run, Some(DryRun { has_root: true, skips: false }));
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn blocks_without_room_for_an_entry_are_refused() {
             }
         }
     });
-    let to = local_destination(folder.path(), true).expect("a folder");
+    let to = local_destination(folder.path(), Flags::FOLDER).expect("a folder");
     let copied = initiate(Initiating {
         control: Arc::new(near),
         keys: &|_, _| Ok(None),
@@ -148,7 +148,7 @@ struct Anywhere(tempfile::TempDir);
 
 impl Resolve for Anywhere {
     fn resolve(&self, _role: Role, _request: &Request) -> Result<Answer, (Refusal, String)> {
-        Ok(Answer::Write(local_destination(self.0.path(), true).expect("a folder")))
+        Ok(Answer::Write(local_destination(self.0.path(), Flags::FOLDER).expect("a folder")))
     }
 }
 

@@ -15,6 +15,7 @@ mod large;
 mod listing;
 pub mod metadata;
 pub mod owners;
+mod pattern;
 pub mod ranges;
 pub mod rules;
 pub mod source;

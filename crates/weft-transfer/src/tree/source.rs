@@ -370,7 +370,7 @@ impl Source {
         match name {
             Some(name) => {
                 let new_name = new_name.unwrap_or_else(|| name.clone());
-                let path = new_name.as_bytes().to_vec();
+                let path = name.as_bytes().to_vec();
                 let place = Place { dirs, dir, number: ROOT, path };
                 self.visit(place, name, new_name, FileType::Unknown);
             }

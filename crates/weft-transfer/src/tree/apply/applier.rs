@@ -15,6 +15,7 @@ use crate::limits::{
 };
 use crate::tree::dirs::Dirs;
 use crate::tree::ranges::Ranges;
+use crate::tree::rules::Rules;
 use crate::tree::temporary;
 use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
 use crate::wire::record_name::Name;
@@ -24,6 +25,7 @@ use crate::wire::record_wants::Wants;
 use super::begun::Begun;
 use super::context::Context;
 use super::directory::Directory;
+use super::dry;
 use super::install::{self, Failure};
 use super::links::Links;
 use super::look::{self, Offer, Resumable};
@@ -188,6 +190,12 @@ impl Small {
                     links.settle(context, entry.number, place);
                 }
             }
+            _ if context.is_dry_run() => {
+                let place = directory.place(&name);
+                if let Err((step, error)) = dry::other(context, place, &entry, directory.created) {
+                    directory.failed(context, Some(&name), step, error);
+                }
+            }
             _ => install::other(context, &directory, &entry, &name),
         }
         directory.end_pending(context);
@@ -261,8 +269,7 @@ impl Applier {
         options: ApplyOptions,
         report: Arc<dyn Report>,
     ) -> Result<Self, BeginError> {
-        let session = Session::begin(root.as_fd(), options.keeps_journal, options.resumes);
-        let session = session.map_err(BeginError)?;
+        let session = Session::begin(root.as_fd(), &options).map_err(BeginError)?;
         let dirs = Dirs::new(root);
         let context = Context::new(dirs, session, options, report).map_err(BeginError)?;
         let root = Arc::new(Directory::root(&context).map_err(BeginError)?);
@@ -285,6 +292,17 @@ impl Applier {
     #[must_use]
     pub fn only(mut self, names: HashSet<Name>) -> Self {
         self.asked = Some(names);
+        self
+    }
+
+    /// Deletes nothing that these rules leave out.
+    ///
+    /// # Panics
+    /// After the first block.
+    #[must_use]
+    pub fn protecting(mut self, rules: Rules) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("no task has begun");
+        shared.context.rules = rules;
         self
     }
 
@@ -339,6 +357,9 @@ impl Applier {
                 let refusal = self.refusal(&directory, &name);
                 directory.begin_pending();
                 batch.push_offer(Offer { directory, name, entry, refusal });
+            }
+            Record::Whole { entry, .. } if context.is_dry_run() => {
+                return Err(ApplyError::NotAsked(entry.number));
             }
             Record::Whole { entry, tail, .. } => {
                 self.check_asked(&entry)?;
@@ -401,6 +422,7 @@ impl Applier {
         let number = entry.number;
         match entry.kind {
             Kind::Directory => self.begin_directory(entry, &name),
+            Kind::File if self.shared.context.is_dry_run() => Err(ApplyError::NotAsked(number)),
             Kind::File => {
                 if self.files.contains_key(&number) {
                     return Err(ApplyError::Twice(number));
@@ -544,6 +566,11 @@ impl Applier {
             }
         }
         self.root.ended(context, self.is_root_listed);
+        if context.is_dry_run() {
+            self.root.clean(context);
+            self.root.set_attributes(context);
+            return Ok(context.counters.summary());
+        }
         let root = context.dirs.open(context.dirs.root()).map_err(ApplyError::Sync)?;
         for unfinished in context.session.unfinished.values() {
             remove_beside(root.as_fd(), &unfinished.path, &unfinished.temporary);

@@ -8,6 +8,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
+use crate::tree::metadata;
 use crate::wire::record::{Entry, Time};
 use crate::wire::record_name::Name;
 
@@ -130,6 +131,19 @@ pub(super) fn is_same(context: &Context, entry: &Entry, stat: &rustix::fs::Stat)
         uid.is_none_or(|uid| uid == stat.st_uid) && gid.is_none_or(|gid| gid == stat.st_gid)
     });
     has_owner && mode.is_none_or(|mode| u32::from(mode) == stat.st_mode & 0o7777)
+}
+
+/// The same for what is not opened: owner and time.
+pub(super) fn is_same_by_name(
+    context: &Context,
+    entry: &Entry,
+    stat: &rustix::fs::Stat,
+    created: Created,
+) -> bool {
+    let has_owner = plan(context, entry, Some(created)).owner.is_none_or(|(uid, gid)| {
+        uid.is_none_or(|uid| uid == stat.st_uid) && gid.is_none_or(|gid| gid == stat.st_gid)
+    });
+    has_owner && (!context.options.keeps_times || metadata::mtime(stat) == entry.mtime)
 }
 
 /// Whether an attribute can give rights to who runs a file (`security.capability`), or is for the

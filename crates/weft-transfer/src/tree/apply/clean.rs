@@ -12,7 +12,7 @@ use crate::tree::{beneath, listing, temporary};
 use crate::wire::record_name::Name;
 
 use super::context::Context;
-use super::report::{Event, Step};
+use super::report::{Change, Event, Step};
 use super::session::now;
 
 /// Temporary files of sessions that are not known are removed after so many seconds without a
@@ -37,10 +37,16 @@ pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Nam
             Some(session) if session == context.session.id => {}
             Some(session) if context.session.live.contains(&session) => {}
             Some(session) if is_stale(context, &*fd, &name, session) => {
+                if context.is_dry_run() {
+                    continue;
+                }
                 // It is gone, or it stays for a later session.
                 let _ = unlinkat(&*fd, name.as_path(), AtFlags::empty());
             }
-            _ if keep.is_some() => delete(context, dir, name, kind),
+            _ if keep.is_some() => {
+                let kind = kind_of(&*fd, &name, kind);
+                delete(context, dir, name, kind);
+            }
             _ => {}
         }
     }
@@ -65,19 +71,45 @@ fn is_stale(context: &Context, dir: impl AsFd, name: &Name, session: u32) -> boo
     is_free && (is_old || context.session.dead.contains_key(&session))
 }
 
-/// Deletes a name with all that is in it, from below. What cannot be deleted is reported.
+/// Whether the rules leave a name of the destination alone.
+fn is_protected(context: &Context, dir: &Dir, name: &Name, kind: FileType) -> bool {
+    let is_included =
+        || context.rules.include(&dir.path_of(Some(name)), kind == FileType::Directory);
+    !context.rules.is_empty() && !is_included()
+}
+
+/// Deletes a name with all that is in it, from below, but for what the rules protect. What cannot
+/// be deleted is reported.
 fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
-    // Directories that have been entered, and whether what is in them is gone.
-    let mut stack = vec![(Arc::clone(dir), name, kind, false)];
-    while let Some((dir, name, kind, is_empty)) = stack.pop() {
+    // Each with the directory that it is itself, if that has been entered.
+    let mut stack = vec![(Arc::clone(dir), name, kind, None::<Arc<Dir>>)];
+    // Directories that stay, for something in them does.
+    let mut kept: HashSet<*const Dir> = HashSet::new();
+    while let Some((dir, name, kind, entered)) = stack.pop() {
+        if entered.as_ref().is_some_and(|it| kept.contains(&Arc::as_ptr(it))) {
+            kept.insert(Arc::as_ptr(&dir));
+            continue;
+        }
+        if is_protected(context, &dir, &name, kind) {
+            kept.insert(Arc::as_ptr(&dir));
+            continue;
+        }
+        let is_empty = entered.is_some();
         let result = context.dirs.open(&dir).and_then(|fd| {
             let flags = if is_empty { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             if kind == FileType::Directory && !is_empty {
                 return Err(Errno::ISDIR);
             }
+            if context.is_dry_run() {
+                return statat(&*fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW).map(drop);
+            }
             unlinkat(&*fd, name.as_path(), flags)
         });
         let error = match result {
+            Ok(()) if context.is_dry_run() => {
+                context.planned(&dir, Some(&name), Change::Delete, kind.into(), 0);
+                continue;
+            }
             Ok(()) => {
                 context.event(&dir, Some(&name), Event::Deleted);
                 continue;
@@ -87,18 +119,29 @@ fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
             Err(error) => Some(error),
         };
         let mut names = Vec::new();
-        let entered = match error {
+        let below = match error {
             Some(error) => Err(error),
             None => enter(context, &dir, &name, &mut names),
         };
-        match entered {
+        match below {
             Ok(below) => {
-                stack.push((dir, name, FileType::Directory, true));
-                stack.extend(names.into_iter().map(|(n, k)| (Arc::clone(&below), n, k, false)));
+                let in_it = names.into_iter().map(|(n, k)| (Arc::clone(&below), n, k, None));
+                let in_it: Vec<_> = in_it.collect();
+                stack.push((dir, name, FileType::Directory, Some(below)));
+                stack.extend(in_it);
             }
             Err(error) => context.problem(&dir, Some(&name), Step::Delete, error),
         }
     }
+}
+
+/// What a name is. Not every file system says it in a listing.
+fn kind_of(dir: impl AsFd, name: &Name, listed: FileType) -> FileType {
+    if listed != FileType::Unknown {
+        return listed;
+    }
+    let stat = statat(dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+    stat.map_or(listed, |stat| FileType::from_raw_mode(stat.st_mode))
 }
 
 fn enter(
@@ -110,5 +153,8 @@ fn enter(
     let below = context.dirs.child(dir, name.clone())?;
     let fd = context.dirs.open(&below)?;
     listing::list(&*fd, names)?;
+    for (name, kind) in names {
+        *kind = kind_of(&*fd, name, *kind);
+    }
     Ok(below)
 }

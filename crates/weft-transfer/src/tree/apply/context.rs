@@ -11,10 +11,11 @@ use rustix::io::{Errno, Result};
 use crate::limits::DURABLE_EACH;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::owners::Names;
+use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
 
 use super::options::ApplyOptions;
-use super::report::{Counters, Event, Problem, Report, Step, Subject};
+use super::report::{Change, Counters, EntryKind, Event, Problem, Report, Step, Subject};
 use super::session::{Session, now};
 
 /// The file systems of which names that differ in case are one: FAT, exFAT, NTFS, CIFS, SMB.
@@ -28,6 +29,8 @@ pub(super) struct Context {
     pub(super) who: Who,
     pub(super) folds_case: bool,
     pub(super) counters: Counters,
+    /// What they leave out is not deleted.
+    pub(super) rules: Rules,
     owners: RwLock<Owners>,
     report: Arc<dyn Report>,
     /// Bytes since the file system was last synced.
@@ -74,7 +77,7 @@ impl Context {
             uid: rustix::process::geteuid().as_raw(),
             gid,
             umask: umask(),
-            gets_odd_groups: session.gid != expected,
+            gets_odd_groups: session.gid.is_some_and(|gid| gid != expected),
         };
         let folds = || -> Result<bool> {
             let kind = rustix::fs::fstatfs(&*root)?.f_type;
@@ -91,6 +94,7 @@ impl Context {
             who,
             folds_case,
             counters: Counters::default(),
+            rules: Rules::default(),
             owners,
             report,
             unsynced: AtomicU64::new(0),
@@ -105,6 +109,22 @@ impl Context {
 
     pub(super) fn problem(&self, dir: &Dir, name: Option<&Name>, step: Step, errno: Errno) {
         self.event(dir, name, Event::Problem(Problem { step, errno: Some(errno) }));
+    }
+
+    /// Says what would happen.
+    pub(super) fn planned(
+        &self,
+        dir: &Dir,
+        name: Option<&Name>,
+        change: Change,
+        kind: EntryKind,
+        size: u64,
+    ) {
+        self.event(dir, name, Event::Planned { change, kind, size });
+    }
+
+    pub(super) fn is_dry_run(&self) -> bool {
+        self.options.dry_run.is_some()
     }
 
     /// Notes the name of an owner. False if there are too many.

@@ -17,7 +17,8 @@ use crate::wire::record_name::Name;
 use super::attributes::{self, Created};
 use super::clean;
 use super::context::{Context, is_setgid};
-use super::report::Step;
+use super::dry::{self, Place};
+use super::report::{Change, EntryKind, Step};
 
 /// A directory at the sink. What is done in it counts as pending, so that its end comes last.
 #[derive(Debug)]
@@ -53,7 +54,11 @@ impl Directory {
     pub(super) fn root(context: &Context) -> Result<Self> {
         let dir = Arc::clone(context.dirs.root());
         let created = look(context, &dir)?;
-        Ok(Self::new(dir, None, None, true, false, created))
+        let existed = context.options.dry_run.is_none_or(|dry_run| dry_run.has_root);
+        if !existed {
+            context.planned(&dir, None, Change::Copy, EntryKind::Directory, 0);
+        }
+        Ok(Self::new(dir, None, None, existed, false, created))
     }
 
     fn new(
@@ -100,7 +105,12 @@ impl Directory {
             None => create(context, parent, &dir, name),
         };
         let (existed, is_lost, created) = match result {
-            Ok((existed, created)) => (existed, false, created),
+            Ok((existed, created)) => {
+                if !existed && context.is_dry_run() {
+                    context.planned(&dir, None, Change::Copy, EntryKind::Directory, 0);
+                }
+                (existed, false, created)
+            }
             Err((step, errno)) => {
                 parent.failed(context, Some(name), step, errno);
                 (true, true, parent.created)
@@ -112,6 +122,11 @@ impl Directory {
 
     pub(super) fn is_new(&self) -> bool {
         !self.existed
+    }
+
+    /// A name in it, for a dry run.
+    pub(super) fn place<'a>(&'a self, name: &'a Name) -> Place<'a> {
+        Place { dir: &self.dir, is_new: self.is_new(), name }
     }
 
     /// Gives the root its attributes.
@@ -214,6 +229,12 @@ impl Directory {
     /// Sets owner, mode and times. Nothing may be done in the directory after this.
     pub(super) fn set_attributes(&self, context: &Context) {
         let Some(entry) = lock(&self.entry).take() else { return };
+        if context.is_dry_run() {
+            if self.existed {
+                dry::directory_attributes(context, &self.dir, &entry);
+            }
+            return;
+        }
         let result = context.dirs.open(&self.dir).and_then(|fd| {
             let plan = attributes::plan(context, &entry, None);
             plan.set(context, std::os::fd::AsFd::as_fd(&*fd), &entry)
@@ -232,6 +253,12 @@ fn create(
     name: &Name,
 ) -> std::result::Result<(bool, Created), (Step, Errno)> {
     let create_error = |error| (Step::Create, error);
+    if context.is_dry_run() {
+        return Ok(match parent.place(name).is_directory(context)? {
+            true => (true, look(context, dir).map_err(create_error)?),
+            false => (false, parent.created),
+        });
+    }
     let above = context.dirs.open(&parent.dir).map_err(create_error)?;
     let mode = if context.options.keeps_modes { 0o700 } else { 0o777 };
     match mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)) {
@@ -252,7 +279,8 @@ fn create(
 fn look(context: &Context, dir: &Arc<Dir>) -> Result<Created> {
     let fd = context.dirs.open(dir)?;
     let stat = fstat(&*fd)?;
-    if stat.st_uid == context.who.uid && context.who.uid != 0 && stat.st_mode & 0o300 != 0o300 {
+    let is_ours = stat.st_uid == context.who.uid && context.who.uid != 0;
+    if is_ours && stat.st_mode & 0o300 != 0o300 && !context.is_dry_run() {
         // It gets its mode in the end.
         fchmod(&*fd, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
     }

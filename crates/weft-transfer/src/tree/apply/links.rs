@@ -14,6 +14,7 @@ use crate::wire::record_name::Name;
 
 use super::context::Context;
 use super::directory::Directory;
+use super::dry;
 use super::install::{Failure, rename};
 use super::report::Step;
 
@@ -27,8 +28,15 @@ pub(super) struct Links {
 enum Linked {
     /// It is not there yet. These wait for it.
     Awaited(Vec<(Arc<Directory>, Name)>),
+    Settled(Outcome),
+}
+
+#[derive(Clone, Debug)]
+enum Outcome {
     There(Arc<Dir>, Name),
     Failed,
+    /// In a dry run: it would be there.
+    Planned,
 }
 
 impl Links {
@@ -41,18 +49,28 @@ impl Links {
 
     /// A file has its name, or will not get it. What waits for it is done.
     pub(super) fn settle(&self, context: &Context, file: u64, place: Option<(&Arc<Dir>, &Name)>) {
-        let state = match place {
-            Some((dir, name)) => Linked::There(Arc::clone(dir), name.clone()),
-            None => Linked::Failed,
+        let outcome = match place {
+            Some((dir, name)) => Outcome::There(Arc::clone(dir), name.clone()),
+            None => Outcome::Failed,
         };
+        self.end(context, file, &outcome);
+    }
+
+    /// In a dry run, a file would get its name.
+    pub(super) fn settle_planned(&self, context: &Context, file: u64) {
+        self.end(context, file, &Outcome::Planned);
+    }
+
+    fn end(&self, context: &Context, file: u64, outcome: &Outcome) {
         let before = {
             let mut files = lock(&self.files);
+            let state = Linked::Settled(outcome.clone());
             files.get_mut(&file).map(|linked| std::mem::replace(linked, state))
         };
         let Some(Linked::Awaited(waiting)) = before else { return };
         context.forget(waiting.len());
         for (directory, name) in waiting {
-            make_and_report(context, place, &directory, &name);
+            make_and_report(context, outcome, &directory, &name);
             directory.end_pending(context);
         }
     }
@@ -65,7 +83,7 @@ impl Links {
         directory: &Arc<Directory>,
         name: &Name,
     ) {
-        let place = match lock(&self.files).get_mut(&file) {
+        let outcome = match lock(&self.files).get_mut(&file) {
             Some(Linked::Awaited(_)) if !context.remember() => {
                 directory.failed(context, Some(name), Step::Link, Errno::NOMEM);
                 directory.end_pending(context);
@@ -75,11 +93,10 @@ impl Links {
                 waiting.push((Arc::clone(directory), name.clone()));
                 return;
             }
-            Some(Linked::There(dir, target)) => Some((Arc::clone(dir), target.clone())),
-            Some(Linked::Failed) | None => None,
+            Some(Linked::Settled(outcome)) => outcome.clone(),
+            None => Outcome::Failed,
         };
-        let place = place.as_ref().map(|(dir, name)| (dir, name));
-        make_and_report(context, place, directory, name);
+        make_and_report(context, &outcome, directory, name);
         directory.end_pending(context);
     }
 
@@ -90,22 +107,21 @@ impl Links {
             let Linked::Awaited(waiting) = linked else { continue };
             context.forget(waiting.len());
             for (directory, name) in waiting {
-                make_and_report(context, None, &directory, &name);
+                make_and_report(context, &Outcome::Failed, &directory, &name);
                 directory.end_pending(context);
             }
         }
     }
 }
 
-fn make_and_report(
-    context: &Context,
-    place: Option<(&Arc<Dir>, &Name)>,
-    directory: &Directory,
-    name: &Name,
-) {
-    let result = match place {
-        Some((dir, target)) => make(context, dir, target, directory, name),
-        None => Err((Step::Link, Errno::NOENT)),
+fn make_and_report(context: &Context, outcome: &Outcome, directory: &Directory, name: &Name) {
+    let result = match outcome {
+        Outcome::Failed => Err((Step::Link, Errno::NOENT)),
+        Outcome::There(dir, target) if context.is_dry_run() => {
+            dry::link(context, Some((dir, target)), directory.place(name))
+        }
+        Outcome::There(dir, target) => make(context, dir, target, directory, name),
+        Outcome::Planned => dry::link(context, None, directory.place(name)),
     };
     if let Err((step, error)) = result {
         directory.failed(context, Some(name), step, error);

@@ -19,9 +19,10 @@ use crate::wire::record_wants::{Have, Wants};
 use super::attributes;
 use super::context::Context;
 use super::directory::Directory;
+use super::dry;
 use super::install::Failure;
 use super::links::Links;
-use super::report::{Event, Step};
+use super::report::{EntryKind, Event, Step};
 
 /// How long each read is in which a file is hashed.
 const READ_LEN: usize = 256 << 10;
@@ -78,6 +79,8 @@ pub(super) fn look(
             if entry.is_linked {
                 links.settle(context, number, Some((&directory.dir, &name)));
             }
+        } else if context.is_dry_run() {
+            plan(context, links, &directory, &name, &entry);
         } else {
             if let Some(wanted) = wants.wanted.get_mut((number - first) as usize) {
                 *wanted = true;
@@ -93,9 +96,24 @@ pub(super) fn look(
     Some(wants)
 }
 
+/// Says what would happen to a file in a dry run.
+fn plan(context: &Context, links: &Links, directory: &Directory, name: &Name, entry: &Entry) {
+    match directory.place(name).change(context) {
+        Ok(change) => {
+            context.planned(&directory.dir, Some(name), change, EntryKind::File, entry.size);
+            links.settle_planned(context, entry.number);
+        }
+        Err((step, error)) => {
+            directory.failed(context, Some(name), step, error);
+            links.settle(context, entry.number, None);
+        }
+    }
+}
+
 /// Whether a file is there as it is at the source. Its owner and mode are set if they differ.
 fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry) -> bool {
-    if directory.is_new() {
+    let is_taken_anew = context.options.dry_run.is_some_and(|dry_run| !dry_run.skips);
+    if directory.is_new() || is_taken_anew {
         return false;
     }
     let Ok(dir) = context.dirs.open(&directory.dir) else { return false };
@@ -118,7 +136,9 @@ fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry
     if entry.hash.is_some() && hash_of(&fd) != entry.hash {
         return false;
     }
-    if !is_same {
+    if !is_same && context.is_dry_run() {
+        dry::attributes(context, &directory.dir, name, &stat);
+    } else if !is_same {
         set(context, directory, name, entry, &fd, &stat);
     }
     true

@@ -6,6 +6,7 @@ mod begun;
 mod clean;
 mod context;
 mod directory;
+mod dry;
 mod install;
 mod links;
 mod look;
@@ -14,5 +15,5 @@ mod report;
 mod session;
 
 pub use applier::{Applier, ApplyError, BeginError, Task};
-pub use options::ApplyOptions;
-pub use report::{Event, Problem, Report, Step, Subject, Summary};
+pub use options::{ApplyOptions, DryRun};
+pub use report::{Change, EntryKind, Event, Problem, Report, Step, Subject, Summary};

@@ -2,6 +2,15 @@
 
 use crate::limits::NAMES_KEPT_MAX;
 
+/// A dry run: nothing is written, and the events say what would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DryRun {
+    /// Whether the root is there. Otherwise the open directory is the one that it would be made in.
+    pub has_root: bool,
+    /// Whether files that are the same are left out.
+    pub skips: bool,
+}
+
 /// How an applier works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApplyOptions {
@@ -30,6 +39,8 @@ pub struct ApplyOptions {
     pub syncs: bool,
     /// Whether names that differ in case are one name; nothing asks the file system.
     pub folds_case: Option<bool>,
+    /// Whether nothing is done. The source has to ask then.
+    pub dry_run: Option<DryRun>,
     /// Names that are remembered at a time.
     pub names_max: usize,
 }
@@ -48,6 +59,7 @@ impl Default for ApplyOptions {
             resumes: false,
             syncs: false,
             folds_case: None,
+            dry_run: None,
             names_max: NAMES_KEPT_MAX,
         }
     }

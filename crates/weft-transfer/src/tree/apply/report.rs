@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::tree::dirs::Dir;
@@ -43,8 +44,74 @@ pub enum Event {
     Unchanged,
     /// It was deleted, as the source has not got it.
     Deleted,
+    /// In a dry run: this would happen.
+    Planned {
+        /// What would happen.
+        change: Change,
+        /// To what.
+        kind: EntryKind,
+        /// Bytes of a file.
+        size: u64,
+    },
     /// Something went wrong.
     Problem(Problem),
+}
+
+/// What would happen to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is not at the destination, and would be made.
+    Copy = 1,
+    /// Something else has its name, and would be replaced.
+    Update = 2,
+    /// Only its owner, mode or time would be set.
+    Attributes = 3,
+    /// It would be deleted, as the source has not got it.
+    Delete = 4,
+}
+
+impl Change {
+    /// The one with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        let all = [Self::Copy, Self::Update, Self::Attributes, Self::Delete];
+        all.into_iter().find(|it| *it as u8 == number)
+    }
+}
+
+/// What an entry is, or would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// Another name of a file.
+    HardLink = 4,
+    /// A pipe, a socket or a device.
+    Special = 5,
+}
+
+impl EntryKind {
+    /// The one with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        let all = [Self::File, Self::Directory, Self::Symlink, Self::HardLink, Self::Special];
+        all.into_iter().find(|it| *it as u8 == number)
+    }
+}
+
+impl From<FileType> for EntryKind {
+    fn from(kind: FileType) -> Self {
+        match kind {
+            FileType::RegularFile => Self::File,
+            FileType::Directory => Self::Directory,
+            FileType::Symlink => Self::Symlink,
+            _ => Self::Special,
+        }
+    }
 }
 
 /// Something that went wrong with one entry.
@@ -150,7 +217,16 @@ impl Counters {
                 self.bytes.fetch_add(*size, Relaxed);
             }
             Event::Unchanged => one(&self.unchanged),
-            Event::Deleted => one(&self.deleted),
+            Event::Deleted | Event::Planned { change: Change::Delete, .. } => one(&self.deleted),
+            Event::Planned {
+                change: Change::Copy | Change::Update,
+                kind: EntryKind::File,
+                size,
+            } => {
+                one(&self.copied);
+                self.bytes.fetch_add(*size, Relaxed);
+            }
+            Event::Planned { .. } => {}
             Event::Problem(problem) if problem.step.is_warning() => one(&self.warnings),
             Event::Problem(_) => one(&self.failed),
         }

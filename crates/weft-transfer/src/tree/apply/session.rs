@@ -14,6 +14,8 @@ use crate::tree::journal::{self, Contents, Journal, Origin, Unfinished};
 use crate::tree::{beneath, listing, metadata, temporary};
 use crate::wire::record_name::Name;
 
+use super::options::ApplyOptions;
+
 /// Seconds by which the clock of files may be behind.
 const CLOCK_SLACK: i64 = 1;
 
@@ -30,8 +32,8 @@ pub(super) struct Session {
     pub(super) unfinished: HashMap<Box<[u8]>, Unfinished>,
     /// Files that were changed since then may have lost their data.
     pub(super) suspect_since: Option<i64>,
-    /// The group that the session's own file got.
-    pub(super) gid: u32,
+    /// The group that the session's own file got; a dry run has no such file.
+    pub(super) gid: Option<u32>,
     /// Hold the locks of this session and of those that ended, whose files stay until this one
     /// ends: they tell which temporary files are nobody's.
     _locks: Vec<OwnedFd>,
@@ -44,10 +46,13 @@ pub(super) fn now() -> i64 {
 }
 
 impl Session {
-    pub(super) fn begin(root: BorrowedFd<'_>, keeps_journal: bool, resumes: bool) -> Result<Self> {
+    pub(super) fn begin(root: BorrowedFd<'_>, options: &ApplyOptions) -> Result<Self> {
+        let ApplyOptions { keeps_journal, resumes, dry_run, .. } = *options;
         let here = origin(root)?;
         let mut names = Vec::new();
-        listing::list(root, &mut names)?;
+        if dry_run.is_none_or(|dry_run| dry_run.has_root) {
+            listing::list(root, &mut names)?;
+        }
         let (mut live, mut dead) = (HashSet::new(), HashMap::new());
         let (mut unfinished, mut stale) = (HashMap::new(), Vec::new());
         let mut suspect_since: Option<i64> = None;
@@ -76,12 +81,25 @@ impl Session {
                 }
             }
         }
+        unfinished.retain(|_, file| is_there(root, file));
+        if dry_run.is_some() {
+            let (id, journal, gid) = (0, None, None);
+            return Ok(Self {
+                id,
+                journal,
+                live,
+                dead,
+                unfinished,
+                suspect_since,
+                gid,
+                _locks: locks,
+            });
+        }
         for (path, temporary) in stale {
             remove_beside(root, &path, &temporary);
         }
-        unfinished.retain(|_, file| is_there(root, file));
         let (id, lock) = create(root)?;
-        let gid = fstat(&lock)?.st_gid;
+        let gid = Some(fstat(&lock)?.st_gid);
         let journal = if keeps_journal {
             let journal = Journal::begin(rustix::io::dup(&lock)?, here, now());
             for file in unfinished.values() {

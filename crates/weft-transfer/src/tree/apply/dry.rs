@@ -1,0 +1,135 @@
+//! What a dry run says in place of writing.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::tree::dirs::Dir;
+use crate::tree::metadata;
+use crate::wire::record::{Entry, Kind};
+use crate::wire::record_name::Name;
+
+use super::attributes::{self, Created};
+use super::context::Context;
+use super::report::{Change, EntryKind, Step};
+
+/// A name in a directory of the destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) dir: &'a Arc<Dir>,
+    /// The directory is not there.
+    pub(super) is_new: bool,
+    pub(super) name: &'a Name,
+}
+
+impl Place<'_> {
+    /// What has the name, if anything has.
+    fn stat(self, context: &Context) -> Option<Stat> {
+        if self.is_new {
+            return None;
+        }
+        let dir = context.dirs.open(self.dir).ok()?;
+        statat(&*dir, self.name.as_path(), AtFlags::SYMLINK_NOFOLLOW).ok()
+    }
+
+    /// Whether an entry that is no directory would be new, or take the place of another one.
+    pub(super) fn change(self, context: &Context) -> Result<Change, (Step, Errno)> {
+        change(self.stat(context).as_ref())
+    }
+
+    /// Whether a directory has the name; an error if something else has.
+    pub(super) fn is_directory(self, context: &Context) -> Result<bool, (Step, Errno)> {
+        match self.stat(context).as_ref().map(metadata::kind) {
+            None => Ok(false),
+            Some(FileType::Directory) => Ok(true),
+            Some(_) => Err((Step::Clash, Errno::NOTDIR)),
+        }
+    }
+}
+
+fn change(there: Option<&Stat>) -> Result<Change, (Step, Errno)> {
+    match there.map(metadata::kind) {
+        None => Ok(Change::Copy),
+        Some(FileType::Directory) => Err((Step::Clash, Errno::ISDIR)),
+        Some(_) => Ok(Change::Update),
+    }
+}
+
+/// Another process than root's sets nothing on what is another user's.
+fn may_set(context: &Context, stat: &Stat) -> bool {
+    context.who.uid == 0 || stat.st_uid == context.who.uid
+}
+
+/// A file that is there as it is at the source, but for its owner or mode.
+pub(super) fn attributes(context: &Context, dir: &Dir, name: &Name, stat: &Stat) {
+    if may_set(context, stat) {
+        context.planned(dir, Some(name), Change::Attributes, EntryKind::File, metadata::size(stat));
+    }
+}
+
+/// A symbolic link, a pipe, a socket or a device.
+pub(super) fn other(
+    context: &Context,
+    place: Place<'_>,
+    entry: &Entry,
+    created: Created,
+) -> Result<(), (Step, Errno)> {
+    let kind = match &entry.kind {
+        Kind::Symlink { .. } => EntryKind::Symlink,
+        _ => EntryKind::Special,
+    };
+    let is_device = matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. });
+    if is_device && !context.options.makes_devices {
+        return Err((Step::Create, Errno::PERM));
+    }
+    let there = place.stat(context);
+    let change = match &there {
+        Some(stat) if is_same_link(context, place, entry) => {
+            if attributes::is_same_by_name(context, entry, stat, created) || !may_set(context, stat)
+            {
+                return Ok(());
+            }
+            Change::Attributes
+        }
+        there => change(there.as_ref())?,
+    };
+    context.planned(place.dir, Some(place.name), change, kind, 0);
+    Ok(())
+}
+
+fn is_same_link(context: &Context, place: Place<'_>, entry: &Entry) -> bool {
+    let Kind::Symlink { target } = &entry.kind else { return false };
+    let Ok(dir) = context.dirs.open(place.dir) else { return false };
+    let there = readlinkat(&*dir, place.name.as_path(), Vec::new());
+    there.is_ok_and(|there| there.as_bytes() == &**target)
+}
+
+/// The attributes that a directory which is there would get.
+pub(super) fn directory_attributes(context: &Context, dir: &Arc<Dir>, entry: &Entry) {
+    let stat = context.dirs.open(dir).and_then(|fd| fstat(fd.as_fd()));
+    let Ok(stat) = stat else { return };
+    let is_same_time = !context.options.keeps_times || metadata::mtime(&stat) == entry.mtime;
+    if !(is_same_time && attributes::is_same(context, entry, &stat)) && may_set(context, &stat) {
+        context.planned(dir, None, Change::Attributes, EntryKind::Directory, 0);
+    }
+}
+
+/// Another name of a file. `target`: where that file is, if it stays.
+pub(super) fn link(
+    context: &Context,
+    target: Option<(&Arc<Dir>, &Name)>,
+    place: Place<'_>,
+) -> Result<(), (Step, Errno)> {
+    let there = place.stat(context);
+    let target = target.and_then(|(dir, name)| Place { dir, is_new: false, name }.stat(context));
+    if let (Some(one), Some(other)) = (&target, &there)
+        && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    {
+        return Ok(());
+    }
+    let change = change(there.as_ref())?;
+    context.planned(place.dir, Some(place.name), change, EntryKind::HardLink, 0);
+    Ok(())
+}
