@@ -12,7 +12,7 @@ use weft_stream::inheritance::{self, Descriptors};
 
 pub(crate) use weft_stream::inheritance::Heir;
 
-use crate::descriptor::{self, Descriptor, is_internet};
+use crate::descriptor::{Descriptor, is_internet};
 use crate::kernel::{End, Host, Kernel as _};
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
@@ -80,8 +80,10 @@ impl Descriptors for Own {
     }
 
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End> {
-        let numbers = (Host::network_of(Descriptor::of(fd).as_fd()), cookie);
-        End::inherited(shared_files::registry()?, descriptor::addresses(fd)?, numbers, self.pid())
+        let socket = Descriptor::of(fd);
+        let ends = (Host::own_address(socket.as_fd())?, Host::peer_address(socket.as_fd()));
+        let numbers = (Host::network_of(socket.as_fd()), cookie);
+        End::inherited(shared_files::registry()?, ends, numbers, self.pid())
     }
 
     fn take_over(&self, fd: RawFd, end: End) {

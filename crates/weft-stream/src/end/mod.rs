@@ -198,23 +198,29 @@ impl<K: Kernel> End<K> {
     }
 
     /// Finds the end of a socket that the process `pid` has got from another process, by its
-    /// addresses and its cookie. The process becomes a holder: in place of the expected receiver,
-    /// or as one more.
+    /// addresses and its cookie. The kernel reports no peer of a connection that both ends have
+    /// shut down, though bytes and wakeups may be unread. The process becomes a holder: in place of
+    /// the expected receiver, or as one more.
     #[must_use]
     pub fn inherited(
         registry: &'static Registry,
-        (own, peer): (SocketAddr, SocketAddr),
+        (own, peer): (SocketAddr, Option<SocketAddr>),
         (namespace, cookie): (u64, u64),
         pid: u32,
     ) -> Option<Self> {
-        let ways =
-            [(Role::Connector, Tuple::new(own, peer)), (Role::Acceptor, Tuple::new(peer, own))];
+        let is_of = |tuple: Tuple, role: &Role| {
+            let (connector, acceptor) = tuple.addresses();
+            let ends = match role {
+                Role::Connector => Tuple::new(own, peer.unwrap_or(acceptor)),
+                Role::Acceptor => Tuple::new(peer.unwrap_or(connector), own),
+            };
+            ends.in_namespace(namespace) == tuple
+        };
         let mut ends = registry.live().filter_map(|(slot, generation)| {
             let tuple = registry.tuple_of(slot);
-            let is_way = |(_, way): &&(Role, Tuple)| way.in_namespace(namespace) == tuple;
-            let (role, _) = ways.iter().find(is_way)?;
+            let role = [Role::Connector, Role::Acceptor].into_iter().find(|it| is_of(tuple, it))?;
             registry.open_slot(slot).ok()?;
-            Some(Self::at(registry, slot, generation, *role))
+            Some(Self::at(registry, slot, generation, role))
         });
         let end = ends.find(|end| end.own.cookie.load(Ordering::Relaxed) == cookie)?;
         if !end.holders().replace(Holder::Receiver, Holder::Process(pid)) {

@@ -45,6 +45,14 @@ pub(super) struct Socket {
     resets_at_close: bool,
 }
 
+impl Socket {
+    /// The peer's address, as `getpeername(2)` reports it: not of a connection that is over.
+    pub(super) fn peer_name(&self) -> Option<SocketAddr> {
+        let is_over = self.is_dead || (self.has_end && self.is_shut);
+        (!is_over).then_some(self.peer)
+    }
+}
+
 /// A process, as the kernel sees it.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {

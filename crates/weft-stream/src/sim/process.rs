@@ -324,7 +324,7 @@ impl Descriptors for Own {
         let id = self.socket_of(fd)?;
         let ends = with(|world| {
             let socket = &world.host.sockets[id];
-            (socket.own, socket.peer)
+            (socket.own, socket.peer_name())
         });
         End::inherited(self.memory.registry, ends, (0, cookie), self.memory.pid)
     }
