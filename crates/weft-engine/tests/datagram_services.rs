@@ -1,4 +1,5 @@
-//! Identifiers of the datagram space: services are found, refused, or not there; groups are joined.
+//! Identifiers of the datagram port space: service ID resolution, its rejection and failure, and
+//! multicast groups.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -46,7 +47,7 @@ fn client(channel: &Arc<Channel>, at: SocketAddr, private_data: &[u8]) -> Arc<Id
 }
 
 #[test]
-fn a_service_is_found_at_every_address() {
+fn a_service_resolves_at_every_address() {
     for at in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0", "[::1]:0"] {
         let (passive, active) = (channel(), channel());
         let (listener, mut address) = service(&passive, at);
@@ -66,7 +67,7 @@ fn a_service_is_found_at_every_address() {
         assert_eq!(found.param.private_data, b"here");
         let datagram = found.param.datagram.expect("where to send");
         let route = datagram.address.global.expect("a GID");
-        // An address of the device that stands for the loopback network.
+        // The source is an address of the loopback device, of the family of the service's address.
         let devices = device::list().expect("interfaces are listed");
         let own = devices[0].addresses[usize::from(route.sgid_index)];
         assert_eq!((address_of(route.dgid), own.is_ipv4()), (own, address.is_ipv4()));
@@ -78,14 +79,14 @@ fn a_service_is_found_at_every_address() {
 }
 
 #[test]
-fn a_refusal_is_unreachable_with_a_reason() {
+fn a_rejection_is_reported_as_unreachable_with_its_status() {
     let (passive, active) = (channel(), channel());
     let (listener, address) = service(&passive, "127.0.0.1:0");
     let _first = client(&active, address, b"");
     expect(&passive, EventKind::ConnectRequest).id.reject(b"no").expect("asked");
     let refused = expect(&active, EventKind::Unreachable);
     assert_eq!((refused.status, refused.param.private_data), (sidr_status::REJECT, b"no".to_vec()));
-    // So is a request that the program lets go.
+    // A request that the program destroys unanswered is rejected, too.
     let _second = client(&active, address, b"");
     expect(&passive, EventKind::ConnectRequest).id.destroy();
     assert_eq!(expect(&active, EventKind::Unreachable).status, sidr_status::REJECT);
@@ -93,7 +94,7 @@ fn a_refusal_is_unreachable_with_a_reason() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_port_without_a_service_is_reported_as_unsupported() {
     let taken = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let address = taken.local_addr().expect("bound");
     drop(taken);
@@ -104,8 +105,8 @@ fn nobody_listens() {
 }
 
 #[test]
-fn a_lost_request_is_asked_again_and_a_repeated_one_answered_once() {
-    // In between stands somebody who drops the first request and doubles the others.
+fn a_lost_request_is_retransmitted_and_a_duplicate_is_delivered_once() {
+    // A relay drops the first request and sends the second one three times.
     let (passive, active) = (channel(), channel());
     let (listener, address) = service(&passive, "127.0.0.1:0");
     let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -114,7 +115,7 @@ fn a_lost_request_is_asked_again_and_a_repeated_one_answered_once() {
         let mut buffer = [0; 512];
         let (_, client) = relay.recv_from(&mut buffer).expect("the first request");
         let (length, _) = relay.recv_from(&mut buffer).expect("the second request");
-        // Its port, so that the service takes it for its own.
+        // Put the service's port into the request, so that the service accepts it.
         buffer[10..12].copy_from_slice(&address.port().to_be_bytes());
         for _ in 0..3 {
             relay.send_to(&buffer[..length], address).expect("sent");
@@ -128,7 +129,7 @@ fn a_lost_request_is_asked_again_and_a_repeated_one_answered_once() {
     request.id.accept(&Via::External(7), &param(b"")).expect("asked");
     assert_eq!(expect(&active, EventKind::Established).param.qp_num, 7);
     relaying.join().expect("relayed");
-    assert!(is_empty(&passive), "one request, however often it came");
+    assert!(is_empty(&passive), "a duplicate of the request was delivered");
     listener.destroy();
 }
 
@@ -152,13 +153,13 @@ fn garbage_is_not_answered() {
     let request = expect(&passive, EventKind::ConnectRequest);
     assert_eq!(request.param.private_data, b"sound");
     stranger.set_nonblocking(true).expect("a socket");
-    assert!(stranger.recv(&mut [0; 1]).is_err(), "nothing came back");
+    assert!(stranger.recv(&mut [0; 1]).is_err(), "garbage was answered");
     request.id.destroy();
     listener.destroy();
 }
 
 #[test]
-fn groups_are_joined_once_and_left() {
+fn a_group_is_joined_once_and_left_once() {
     let channel = channel();
     let id = Id::new(&channel, PortSpace::Datagram);
     let group = IpAddr::from([239, 255, 3, 4]);
@@ -178,7 +179,7 @@ fn groups_are_joined_once_and_left() {
 }
 
 #[test]
-fn wrong_states() {
+fn calls_in_a_wrong_state_fail() {
     let channel = channel();
     let id = Id::new(&channel, PortSpace::Datagram);
     assert_eq!(id.connect(&Via::External(1), &param(b"")).unwrap_err(), Errno::INVAL);

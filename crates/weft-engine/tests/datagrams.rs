@@ -1,4 +1,4 @@
-//! Queue pairs of type UD: what arrives, what is dropped, what completes, and in which states.
+//! Queue pairs of type UD: delivery, dropped datagrams, completions, and states.
 
 mod common;
 
@@ -22,7 +22,7 @@ use weft_wire::datagram::{Header, MULTICAST_QP};
 const QKEY: u32 = 0x1111_1111;
 const GRH_LEN: usize = 40;
 
-/// An endpoint at RTS.
+/// Creates a UD endpoint in RTS.
 fn endpoint(host: &Host) -> Endpoint {
     ready(host.endpoint_of(|init| init.qp_type = QpType::Ud))
 }
@@ -41,7 +41,7 @@ fn to_init(end: &Endpoint) {
     end.qp.modify(&init, mask).expect("INIT");
 }
 
-/// The address handle of this host.
+/// Creates an address handle for this host.
 fn handle(host: &Host) -> Arc<AddressHandle> {
     let dgid = host.context.device().gids()[0];
     let global = Some(GlobalRoute { dgid, ..GlobalRoute::default() });
@@ -54,8 +54,8 @@ fn to(host: &Host, end: &Endpoint) -> Operation {
     Operation::Datagram { to, imm: None }
 }
 
-/// Sends to a queue pair over a socket of its own, as a stranger would.
-fn stranger(end: &Endpoint, datagram: &[u8]) {
+/// Sends a datagram to a queue pair from a new socket, as a program without Weft could.
+fn send_as_stranger(end: &Endpoint, datagram: &[u8]) {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let port = (end.qp.number() >> 8) as u16;
     socket.send_to(datagram, SocketAddr::from(([127, 0, 0, 1], port))).expect("sent");
@@ -66,7 +66,7 @@ fn status_of(completion: &Completion) -> (u64, Status) {
 }
 
 #[test]
-fn a_datagram_arrives_behind_its_routing_header() {
+fn a_datagram_arrives_after_its_global_routing_header() {
     let host = Host::new();
     let (a, b) = (endpoint(&host), endpoint(&host));
     let from = Memory::new(&host, 4096, Access::empty());
@@ -88,7 +88,7 @@ fn a_datagram_arrives_behind_its_routing_header() {
 }
 
 #[test]
-fn a_queue_pair_sends_to_itself_and_to_the_whole_limit() {
+fn a_queue_pair_sends_datagrams_of_the_longest_length_to_itself() {
     let host = Host::new();
     let a = endpoint(&host);
     let (from, place) = (
@@ -108,7 +108,7 @@ fn a_queue_pair_sends_to_itself_and_to_the_whole_limit() {
 }
 
 #[test]
-fn immediate_data_and_inline_data_come_along() {
+fn immediate_data_and_inline_data_arrive() {
     let host = Host::new();
     let (a, b) = (endpoint(&host), endpoint(&host));
     let place = Memory::new(&host, 64, Access::LOCAL_WRITE);
@@ -122,7 +122,7 @@ fn immediate_data_and_inline_data_come_along() {
 }
 
 #[test]
-fn many_datagrams_arrive_in_order_from_a_burst() {
+fn a_burst_of_datagrams_arrives_in_order() {
     let host = Host::new();
     let (a, b) = (endpoint(&host), endpoint(&host));
     let place = Memory::new(&host, 256 * 64, Access::LOCAL_WRITE);
@@ -131,7 +131,7 @@ fn many_datagrams_arrive_in_order_from_a_burst() {
     }
     let mut poster = a.qp.start_post();
     for i in 0..256u64 {
-        // Now and then a shorter one, which ends a run.
+        // Every tenth datagram is shorter, which ends a batch of datagrams of equal length.
         let length = if i % 10 == 9 { 3 } else { 8 };
         let bytes = [&i.to_ne_bytes()[..length]];
         let request = SendRequest {
@@ -152,7 +152,7 @@ fn many_datagrams_arrive_in_order_from_a_burst() {
 }
 
 #[test]
-fn undeliverable_datagrams_are_dropped_and_do_no_harm() {
+fn undeliverable_datagrams_are_dropped_without_an_error() {
     let host = Host::new();
     let (a, b) = (endpoint(&host), endpoint(&host));
     let place = Memory::new(&host, 64, Access::LOCAL_WRITE);
@@ -163,23 +163,23 @@ fn undeliverable_datagrams_are_dropped_and_do_no_harm() {
         a.post(&signalled(wr_id, operation, Data::Inline(&[&[wr_id as u8; 64][..length]])));
         assert_eq!(status_of(&poll_one(&a.send_cq)), (wr_id, Status::Success));
     };
-    send(1, QKEY, 8); // There is no receive.
+    send(1, QKEY, 8); // No receive is posted.
     assert!(poll_some(&b.recv_cq, 1).is_empty());
     b.receive(5, &[place.sge(0, 64)]);
     send(2, QKEY + 1, 8);
-    send(3, QKEY, 25); // With the routing header one byte too many.
+    send(3, QKEY, 25); // One byte too long with the routing header.
     assert!(poll_some(&b.recv_cq, 1).is_empty());
     send(4, QKEY, 24);
     assert_eq!(poll_one(&b.recv_cq).byte_len, 64);
     assert_eq!(place.bytes()[GRH_LEN..], [4; 24]);
     b.receive(6, &[place.sge(0, 64)]);
-    send(5, QKEY | 1 << 31, 8); // That of the sending queue pair, which is the same.
+    send(5, QKEY | 1 << 31, 8); // Bit 31 selects the sender's own Q_Key, which is the same.
     assert_eq!(status_of(&poll_one(&b.recv_cq)), (6, Status::Success));
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
 }
 
 #[test]
-fn strangers_datagrams_are_looked_at_before_they_are_taken() {
+fn malformed_and_misaddressed_datagrams_are_dropped() {
     let host = Host::new();
     let b = endpoint(&host);
     let place = Memory::new(&host, 128, Access::LOCAL_WRITE);
@@ -190,28 +190,28 @@ fn strangers_datagrams_are_looked_at_before_they_are_taken() {
     header.emit(false, &mut sound);
     sound.extend_from_slice(b"hello");
     for length in 0..weft_wire::datagram::HEADER_LEN {
-        stranger(&b, &sound[..length]);
+        send_as_stranger(&b, &sound[..length]);
     }
     let mut rng = fastrand::Rng::with_seed(7);
     for _ in 0..200 {
         let noise: Vec<u8> = (0..rng.usize(..2000)).map(|_| rng.u8(..)).collect();
-        stranger(&b, &noise);
+        send_as_stranger(&b, &noise);
     }
     let mut elsewhere = Header { to: b.qp.number() ^ 0xff, ..header };
     let mut unknown = sound.clone();
     elsewhere.emit(false, &mut unknown);
-    stranger(&b, &unknown);
+    send_as_stranger(&b, &unknown);
     elsewhere.to = 0xff_ffff;
     elsewhere.emit(false, &mut unknown);
-    stranger(&b, &unknown);
+    send_as_stranger(&b, &unknown);
     assert!(poll_some(&b.recv_cq, 1).is_empty());
-    stranger(&b, &sound);
+    send_as_stranger(&b, &sound);
     assert_eq!(poll_one(&b.recv_cq).src_qp, 7);
     assert_eq!(place.bytes()[GRH_LEN..GRH_LEN + 5], *b"hello");
 }
 
 #[test]
-fn a_bad_send_stops_the_send_queue_only() {
+fn a_failed_send_stops_only_the_send_queue() {
     let host = Host::new();
     let (a, b) = (endpoint(&host), endpoint(&host));
     let place = Memory::new(&host, 128, Access::LOCAL_WRITE);
@@ -239,7 +239,7 @@ fn a_bad_send_stops_the_send_queue_only() {
 }
 
 #[test]
-fn an_address_handle_of_another_domain_does_not_serve() {
+fn a_send_with_an_address_handle_of_another_domain_fails() {
     let host = Host::new();
     let a = endpoint(&host);
     let other = Host { context: Arc::clone(&host.context), pd: Pd::new(&host.context) };
@@ -248,7 +248,7 @@ fn an_address_handle_of_another_domain_does_not_serve() {
 }
 
 #[test]
-fn a_receive_into_memory_that_may_not_be_written_fails() {
+fn a_receive_without_local_write_access_fails() {
     let host = Host::new();
     let (a, b) = (endpoint(&host), endpoint(&host));
     let place = Memory::new(&host, 128, Access::empty());
@@ -261,7 +261,7 @@ fn a_receive_into_memory_that_may_not_be_written_fails() {
 }
 
 #[test]
-fn states_decide_what_may_be_posted_and_flushed() {
+fn posting_and_flushing_depend_on_the_state() {
     let host = Host::new();
     let end = host.endpoint_of(|init| init.qp_type = QpType::Ud);
     let place = Memory::new(&host, 64, Access::LOCAL_WRITE);
@@ -275,7 +275,7 @@ fn states_decide_what_may_be_posted_and_flushed() {
         to_state(&end.qp, QpState::Reset);
         ready(end)
     };
-    assert!(poll_some(&end.recv_cq, 1).is_empty(), "a reset forgets receives");
+    assert!(poll_some(&end.recv_cq, 1).is_empty(), "a reset discards receives");
     end.receive(3, &[place.sge(0, 64)]);
     to_state(&end.qp, QpState::Err);
     assert_eq!(status_of(&poll_one(&end.recv_cq)), (3, Status::WrFlushErr));
@@ -291,7 +291,7 @@ fn states_decide_what_may_be_posted_and_flushed() {
 }
 
 #[test]
-fn a_drained_send_queue_waits() {
+fn requests_posted_in_sqd_wait_for_rts() {
     let host = Host::new();
     let end = endpoint(&host);
     let place = Memory::new(&host, 64, Access::LOCAL_WRITE);
@@ -307,7 +307,7 @@ fn a_drained_send_queue_waits() {
 }
 
 #[test]
-fn connected_and_datagram_requests_are_distinguished() {
+fn a_request_of_another_queue_pair_type_is_rejected() {
     let host = Host::new();
     let (datagram, connected) = (endpoint(&host), host.endpoint());
     common::connect(&connected, &connected);
@@ -318,7 +318,7 @@ fn connected_and_datagram_requests_are_distinguished() {
 }
 
 #[test]
-fn a_shared_receive_queue_serves_datagrams() {
+fn datagrams_take_receives_of_a_shared_receive_queue() {
     let host = Host::new();
     let attr = SrqAttr { max_wr: 8, max_sge: 2, srq_limit: 0 };
     let srq = Srq::new(&host.pd, attr).expect("a shared receive queue");
@@ -341,7 +341,7 @@ fn a_shared_receive_queue_serves_datagrams() {
 }
 
 #[test]
-fn a_solicited_datagram_wakes_who_waits_for_such() {
+fn a_solicited_datagram_raises_an_event_for_a_solicited_arming() {
     let host = Host::new();
     let channel = CompChannel::new(&host.context).expect("a channel");
     let cq = Cq::new(&host.context, 16, Some(channel)).expect("a completion queue");
@@ -359,14 +359,14 @@ fn a_solicited_datagram_wakes_who_waits_for_such() {
     assert_eq!(poll_one(&b.recv_cq).wr_id, 1);
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
     a.post(&SendRequest { flags, ..plain });
-    let channel = cq.channel().expect("it was made with one");
+    let channel = cq.channel().expect("the queue was created with one");
     let event = channel.next_event().expect("an event");
     assert!(event.is(&*cq));
     assert_eq!(poll_one(&b.recv_cq).wr_id, 2);
 }
 
 #[test]
-fn address_handles_need_a_way() {
+fn an_address_handle_needs_a_valid_address_vector() {
     let host = Host::new();
     let make = |vector: AddressVector| AddressHandle::new(&host.pd, &vector).map(|_| ());
     let route = GlobalRoute { dgid: device::gid_of([10, 0, 0, 1].into()), ..Default::default() };
@@ -381,7 +381,7 @@ fn address_handles_need_a_way() {
     assert_eq!(make(AddressVector { global: None, dlid: 7, ..good }), Ok(()));
 }
 
-/// A destination that is a group of this host's loopback.
+/// Addresses a multicast group on this host's loopback device.
 fn group(host: &Host, gid: [u8; 16]) -> Operation {
     let global = Some(GlobalRoute { dgid: gid, ..GlobalRoute::default() });
     let vector = AddressVector { global, port_num: 1, ..AddressVector::default() };
@@ -390,9 +390,9 @@ fn group(host: &Host, gid: [u8; 16]) -> Operation {
     Operation::Datagram { to, imm: None }
 }
 
-// Over IPv4 only: the loopback interface has no route for multicast over IPv6.
+// This tests IPv4 only: the loopback interface has no route for IPv6 multicast.
 #[test]
-fn a_group_gets_what_others_send_to_it() {
+fn a_datagram_to_a_group_reaches_all_members_but_the_sender() {
     let host = Host::new();
     let ends = [(); 3].map(|()| endpoint(&host));
     let place = Memory::new(&host, 128, Access::LOCAL_WRITE);
@@ -408,7 +408,7 @@ fn a_group_gets_what_others_send_to_it() {
     let received = poll_one(&ends[1].recv_cq);
     assert_eq!(received.src_qp, ends[0].qp.number());
     assert_eq!(place.bytes()[GRH_LEN..GRH_LEN + 3], *b"all");
-    assert!(poll_some(&ends[0].recv_cq, 1).is_empty(), "the sender is a member, too");
+    assert!(poll_some(&ends[0].recv_cq, 1).is_empty(), "the sender got its own datagram");
     assert!(poll_some(&ends[2].recv_cq, 1).is_empty(), "not a member");
     ends[2].post(&signalled(3, group(&host, gid), Data::Inline(&[b"from outside"])));
     assert_eq!(poll_one(&ends[0].recv_cq).src_qp, ends[2].qp.number());

@@ -1,5 +1,5 @@
-//! `WEFT_TRANSPORT=shm`: a connection between processes that does not come to share memory fails,
-//! and what needs no sharing works.
+//! `WEFT_TRANSPORT=shm`: a connection between processes fails unless it shares memory; connections
+//! within a process still work.
 
 mod common;
 
@@ -11,7 +11,8 @@ use weft_engine::wr::Data;
 
 const NAME: &str = "WEFT_TRANSPORT";
 
-/// Whether this process is the one whose connections must share memory; if not, starts it.
+/// Whether this process runs with `WEFT_TRANSPORT=shm`; if not, runs the test in a process that
+/// does.
 fn is_demanded(test: &str) -> bool {
     let demanded = std::env::var(NAME).is_ok_and(|value| value == "shm");
     if !demanded {
@@ -21,8 +22,8 @@ fn is_demanded(test: &str) -> bool {
 }
 
 #[test]
-fn within_one_process() {
-    if !is_demanded("within_one_process") {
+fn connections_within_a_process_work() {
+    if !is_demanded("connections_within_a_process_work") {
         return;
     }
     let host = Host::new();
@@ -44,8 +45,8 @@ fn within_one_process() {
 }
 
 #[test]
-fn a_peer_that_refuses() {
-    if !is_demanded("a_peer_that_refuses") {
+fn a_connection_fails_when_the_peer_refuses_to_share() {
+    if !is_demanded("a_connection_fails_when_the_peer_refuses_to_share") {
         return;
     }
     let victim = Victim::idle();
@@ -58,8 +59,8 @@ fn a_peer_that_refuses() {
 }
 
 #[test]
-fn a_peer_that_offers_nothing() {
-    if !is_demanded("a_peer_that_offers_nothing") {
+fn a_connection_fails_when_the_peer_makes_no_offer() {
+    if !is_demanded("a_connection_fails_when_the_peer_makes_no_offer") {
         return;
     }
     let victim = Victim::new();

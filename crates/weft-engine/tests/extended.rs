@@ -1,4 +1,4 @@
-//! Extended reliable connections: shared receive queues that a message names by number.
+//! Extended reliable connections (XRC): each message names its shared receive queue by number.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn queue(host: &Host, pd: &Arc<Pd>, domain: &Arc<Xrcd>) -> Queue {
     let cq = Cq::new(&host.context, 64, None).expect("a completion queue");
     let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
     let srq = Srq::new_xrc(pd, attr, domain, &cq).expect("a shared queue");
-    let number = srq.number().expect("one of a domain has a number");
+    let number = srq.number().expect("a shared receive queue of an XRC domain has a number");
     Queue { srq, cq, number }
 }
 
@@ -46,7 +46,7 @@ impl Queue {
     }
 }
 
-/// Destroys its queue pair when it goes.
+/// A target queue pair that is destroyed on drop.
 struct Target(Arc<Qp>);
 
 impl Drop for Target {
@@ -68,7 +68,7 @@ fn rtr(peer: &Arc<Qp>) -> QpAttr {
     }
 }
 
-/// A side that sends, and the side that it sends to.
+/// Connects an initiator (XRC send) queue pair to a new target queue pair.
 fn pair(host: &Host, domain: &Arc<Xrcd>) -> (Endpoint, Target) {
     let from = host.endpoint_of(|init| init.qp_type = QpType::XrcSend);
     let to = Target(Qp::new_target(&host.context, domain).expect("a target"));
@@ -98,7 +98,7 @@ fn post(from: &Endpoint, request: &SendRequest<'_>, srqn: u32) {
 }
 
 #[test]
-fn each_message_goes_to_the_queue_that_it_names() {
+fn each_message_takes_a_receive_of_the_queue_that_it_names() {
     let host = Host::new();
     let domain = domain(&host);
     let pd = Pd::new(&host.context);
@@ -131,7 +131,7 @@ fn each_message_goes_to_the_queue_that_it_names() {
 }
 
 #[test]
-fn one_sided_operations_reach_the_protection_domains_of_the_queues() {
+fn one_sided_operations_access_the_protection_domain_of_the_named_queue() {
     let host = Host::new();
     let domain = domain(&host);
     let served = Pd::new(&host.context);
@@ -169,7 +169,7 @@ fn one_sided_operations_reach_the_protection_domains_of_the_queues() {
 }
 
 #[test]
-fn a_number_of_no_queue_is_refused() {
+fn a_message_to_an_unknown_queue_number_is_refused() {
     let host = Host::new();
     let domain = domain(&host);
     let elsewhere = Xrcd::open(&host.context, None, CREATE).expect("a domain");
@@ -193,7 +193,7 @@ fn a_message_waits_for_a_receive_of_its_own_queue() {
         for queue in &queues {
             post(&from, &send(round, EMPTY), queue.number);
         }
-        // Order on the connection holds: the second message waits behind the first.
+        // The connection keeps its order: the second message waits until the first has a receive.
         queues[1].receive(&RecvRequest { wr_id: 11, sges: &[] });
         assert!(poll_some(&queues[1].cq, 1).is_empty());
         queues[0].receive(&RecvRequest { wr_id: 10, sges: &[] });
@@ -206,7 +206,7 @@ fn a_message_waits_for_a_receive_of_its_own_queue() {
 }
 
 #[test]
-fn a_queue_destroyed_takes_no_more() {
+fn a_message_to_a_destroyed_queue_is_refused() {
     let host = Host::new();
     let domain = domain(&host);
     let queue = queue(&host, &host.pd, &domain);
@@ -220,7 +220,7 @@ fn a_queue_destroyed_takes_no_more() {
 }
 
 #[test]
-fn a_target_posts_nothing_and_a_sender_receives_nothing() {
+fn posting_fails_on_the_queues_that_a_side_does_not_have() {
     let host = Host::new();
     let domain = domain(&host);
     let (from, to) = pair(&host, &domain);
@@ -236,7 +236,7 @@ fn a_target_posts_nothing_and_a_sender_receives_nothing() {
 }
 
 #[test]
-fn a_target_opened_twice_lives_until_both_are_done() {
+fn a_target_opened_twice_works_until_both_handles_are_destroyed() {
     let host = Host::new();
     let domain = domain(&host);
     let queue = queue(&host, &host.pd, &domain);
@@ -255,7 +255,7 @@ fn a_target_opened_twice_lives_until_both_are_done() {
 }
 
 #[test]
-fn a_file_names_one_domain() {
+fn opening_a_file_again_finds_its_domain() {
     let host = Host::new();
     let directory = std::env::temp_dir().join(format!("weft-xrcd-{}", std::process::id()));
     let file = std::fs::File::create(&directory).expect("a file");
@@ -273,7 +273,7 @@ fn a_file_names_one_domain() {
 }
 
 #[test]
-fn an_error_of_the_target_is_reported_to_its_sender() {
+fn an_error_at_the_target_fails_the_senders_request() {
     let host = Host::new();
     let domain = domain(&host);
     let queue = queue(&host, &host.pd, &domain);

@@ -1,4 +1,4 @@
-//! A live queue pair and a foreign iWARP peer, which is a socket of the test.
+//! A queue pair connected to a foreign iWARP peer, which the test plays over a plain socket.
 
 mod common;
 
@@ -15,8 +15,7 @@ use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 const TIMEOUT: Duration = Duration::from_secs(20);
 const MESSAGE: &[u8] = b"the server speaks first";
 
-/// Connects the queue pair, as the responder, to a peer whose stream is returned. The program has
-/// posted one Send.
+/// Connects the queue pair as the responder, posts one Send, and returns the peer's stream.
 fn respond(end: &Endpoint, memory: &Memory, rtr: Option<RtrKind>) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let peer = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
@@ -55,7 +54,7 @@ fn respond(end: &Endpoint, memory: &Memory, rtr: Option<RtrKind>) -> TcpStream {
 }
 
 #[test]
-fn a_responder_speaks_first_if_the_initiator_says_nothing() {
+fn a_responder_sends_first_if_the_initiator_stays_silent() {
     let host = Host::new();
     let end = host.endpoint();
     let memory = Memory::new(&host, 64, Access::LOCAL_WRITE);
@@ -65,17 +64,19 @@ fn a_responder_speaks_first_if_the_initiator_says_nothing() {
     let mut bytes = vec![0; 256];
     let count = peer.read(&mut bytes).expect("the Send");
     assert!(bytes[..count].windows(MESSAGE.len()).any(|part| part == MESSAGE));
-    // An initiator that has not read the reply yet would take it for an error.
+    // The responder must delay its Send: an initiator that has not processed the MPA reply yet
+    // would treat a message as an error.
     assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
 }
 
 #[test]
-fn a_message_that_was_promised_is_waited_for() {
+fn a_responder_waits_for_a_negotiated_rtr_message() {
     let host = Host::new();
     let ends = [host.endpoint(), host.endpoint()];
     let memory = Memory::new(&host, 64, Access::LOCAL_WRITE);
     let mut promised = respond(&ends[0], &memory, Some(RtrKind::Write));
-    // This one's time begins later, and has gone when its first bytes come.
+    // The delay of this connection starts later, so that it has passed for both once this one
+    // sends.
     let mut silent = respond(&ends[1], &memory, None);
     silent.set_read_timeout(Some(TIMEOUT)).expect("a socket option");
     assert_ne!(silent.read(&mut [0; 256]).expect("the Send"), 0);

@@ -1,6 +1,6 @@
-//! A peer that breaks every rule, against a live queue pair. Each misbehaviour ends its own
-//! connection with the Terminate that the RFCs name; the program gets an error; another connection
-//! of the same process goes on; and no memory changes but what a sound message may write.
+//! A hostile peer against a real queue pair over TCP. After each violation the victim ends this
+//! connection with the Terminate that the RFCs prescribe, and its program gets an error. Other
+//! connections of the process continue, and only valid messages change memory.
 
 mod common;
 
@@ -24,22 +24,23 @@ use weft_wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, Opcode, ReadRequ
 const MEMORY_LEN: usize = 4096;
 const RECEIVE_LEN: usize = 64;
 
-/// A queue pair that the peer is connected to, and what it may not harm.
+/// A queue pair that the peer is connected to, with memory and connections that the peer must not
+/// affect.
 struct Victim {
     host: Host,
     end: Endpoint,
-    /// Grants everything.
+    /// Grants every right.
     memory: Memory,
     /// Grants no remote access.
     private: Memory,
-    /// Grants everything, in another protection domain.
+    /// Grants every right, but in another protection domain.
     foreign: Memory,
     receive: Memory,
     bystanders: (Endpoint, Endpoint),
 }
 
 impl Victim {
-    /// Waits for the peer, with one receive posted.
+    /// Creates a victim that waits for the peer to dial, with one receive posted.
     fn new() -> Self {
         let host = Host::new();
         let all = Access::LOCAL_WRITE
@@ -61,7 +62,7 @@ impl Victim {
         Self { host, end, memory, private, foreign, receive, bystanders }
     }
 
-    /// Has a read under way that the peer will not answer, unless it does.
+    /// Posts an RDMA Read from the peer; returns the request, which the test may answer.
     fn read_from_peer(&self, peer: &mut Peer) -> ReadRequest {
         let operation = Operation::Read { remote_addr: 0x1000, rkey: 0x77 };
         let data = Data::Gather(&[self.private.sge(0, 128)]);
@@ -74,8 +75,7 @@ impl Victim {
         }
     }
 
-    /// A window over the victim's memory that belongs to a queue pair that the peer is not
-    /// connected to.
+    /// Binds a window over the victim's memory to a queue pair that the peer is not connected to.
     fn window_of_bystander(&self) -> Arc<Mw> {
         let window = Mw::allocate(&self.host.pd, WindowType::Two).expect("a key");
         let bind = WindowBind {
@@ -118,7 +118,7 @@ impl Victim {
         assert!(matches!(event.element, Element::Qp(qp) if qp.is(&*self.end.qp)));
     }
 
-    /// Everything after a misbehaviour that the victim answers with a Terminate.
+    /// Checks the victim after a violation that it has answered with a Terminate.
     //= type=test
     //= rfc5040#section-7.1
     //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local ULP
@@ -170,7 +170,7 @@ fn atomic_request(remote_stag: u32, remote_to: u64) -> [u8; AtomicRequest::LEN] 
     payload
 }
 
-/// One misbehaviour, with the Terminate and the event that it must lead to.
+/// A violation, with the Terminate codes and the event that it must cause.
 struct Case {
     what: &'static str,
     attack: fn(&Victim, &mut Peer),
@@ -216,9 +216,9 @@ fn run_all(cases: &[Case]) {
     }
 }
 
-/// RFC 5041 section 7, RFC 5040 sections 5.5 and 7.2: what a header can have wrong.
+/// Invalid headers: RFC 5041 section 7, RFC 5040 sections 5.5 and 7.2.
 #[test]
-fn headers() {
+fn invalid_headers_are_terminated() {
     use EventKind::QpReqErr;
     run_all(&[
         case("DDP version of a tagged segment", (1, 1, 4), QpReqErr, |victim, peer| {
@@ -243,12 +243,12 @@ fn headers() {
             bytes[1] = bytes[1] & 0xf0 | 0x0e;
             peer.ulpdu(&bytes);
         }),
-        case("a Send that is tagged", (0, 2, 6), QpReqErr, |victim, peer| {
+        case("a tagged Send", (0, 2, 6), QpReqErr, |victim, peer| {
             let (stag, to) = (victim.memory.key(), victim.memory.addr(0));
             let header = Header::Tagged { last: true, ulp: Opcode::Send.control(), stag, to };
             peer.segment(header, b"never");
         }),
-        case("a Send on the queue of the reads", (0, 2, 6), QpReqErr, |_, peer| {
+        case("a Send on the queue of Read Requests", (0, 2, 6), QpReqErr, |_, peer| {
             peer.segment(untagged(Opcode::Send, 1, 1, 0, true), b"never");
         }),
         case("a queue that does not exist", (1, 2, 1), QpReqErr, |_, peer| {
@@ -263,18 +263,18 @@ fn headers() {
         case("an offset that does not start at 0", (1, 2, 4), QpReqErr, |_, peer| {
             peer.segment(untagged(Opcode::Send, 0, 1, 8, true), b"never");
         }),
-        case("no room for a header", (0, 2, 0xff), QpReqErr, |_, peer| {
+        case("a ULPDU shorter than a header", (0, 2, 0xff), QpReqErr, |_, peer| {
             peer.ulpdu(&[0x41]);
         }),
-        case("no ULPDU at all", (0, 2, 0xff), QpReqErr, |_, peer| {
+        case("an empty ULPDU", (0, 2, 0xff), QpReqErr, |_, peer| {
             peer.ulpdu(&[]);
         }),
     ]);
 }
 
-/// RFC 5041 section 8.2, RFC 5040 sections 7.2 and 8.1.1: memory that the peer has no right to.
+/// Accesses without a right to the memory: RFC 5041 section 8.2, RFC 5040 sections 7.2 and 8.1.1.
 #[test]
-fn memory() {
+fn accesses_without_a_right_are_terminated() {
     use EventKind::QpAccessErr;
     run_all(&[
         case("Write to an unknown key", (1, 1, 0), QpAccessErr, |victim, peer| {
@@ -292,7 +292,7 @@ fn memory() {
         case("Write before the start", (1, 1, 1), QpAccessErr, |victim, peer| {
             peer.write(victim.memory.key(), victim.memory.addr(0) - 1, b"never");
         }),
-        case("the longest Write that there is", (1, 1, 1), QpAccessErr, |victim, peer| {
+        case("the longest possible Write", (1, 1, 1), QpAccessErr, |victim, peer| {
             let (stag, to) = (victim.memory.key(), victim.memory.addr(0));
             let header = Header::Tagged { last: true, ulp: Opcode::Write.control(), stag, to };
             peer.ulpdu(&bytes_of(header, &vec![0xee; 65_535 - header.len()]));
@@ -309,16 +309,11 @@ fn memory() {
         case("Write to another domain", (1, 1, 2), QpAccessErr, |victim, peer| {
             peer.write(victim.foreign.key(), victim.foreign.addr(0), b"never");
         }),
-        case(
-            "Write to memory that is not registered any more",
-            (1, 1, 0),
-            QpAccessErr,
-            |v, peer| {
-                let gone = Memory::new(&v.host, 64, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-                gone.mr.deregister().expect("no window");
-                peer.write(gone.key(), gone.addr(0), b"never");
-            },
-        ),
+        case("Write to deregistered memory", (1, 1, 0), QpAccessErr, |v, peer| {
+            let gone = Memory::new(&v.host, 64, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+            gone.mr.deregister().expect("no window");
+            peer.write(gone.key(), gone.addr(0), b"never");
+        }),
         case("Write to another queue pair's window", (1, 1, 2), QpAccessErr, |victim, peer| {
             let window = victim.window_of_bystander();
             peer.write(window.key(), victim.memory.addr(0), b"never");
@@ -375,9 +370,9 @@ fn memory() {
     ]);
 }
 
-/// The same error, once with the headers that the Terminate copies looked at.
+/// A Terminate contains the length and the headers of the segment in error.
 #[test]
-fn a_terminate_shows_the_segment() {
+fn a_terminate_contains_the_headers_of_the_segment() {
     let write = case("Write", (1, 1, 0), EventKind::QpAccessErr, |victim, peer| {
         peer.write(victim.memory.key() ^ 1, 0x1234, b"never");
     });
@@ -397,9 +392,9 @@ fn a_terminate_shows_the_segment() {
     assert_eq!(terminate.read_request.map(|request| request.size), Some(1));
 }
 
-/// Messages that are sound in themselves and that nobody asked for, or too many.
+/// Malformed requests, and responses without a request.
 #[test]
-fn requests_and_answers() {
+fn malformed_requests_and_unexpected_responses_are_terminated() {
     use EventKind::QpReqErr;
     run_all(&[
         case("a read response without a request", (0, 2, 6), QpReqErr, |_, peer| {
@@ -432,7 +427,7 @@ fn requests_and_answers() {
             let request = atomic_request(victim.memory.key(), victim.memory.addr(4));
             peer.untagged(Opcode::AtomicRequest, 1, &request);
         }),
-        case("an atomic operation that no RFC has", (0, 2, 6), QpReqErr, |victim, peer| {
+        case("an undefined atomic operation", (0, 2, 6), QpReqErr, |victim, peer| {
             let mut request = atomic_request(victim.memory.key(), victim.memory.addr(0));
             request[3] = 9;
             peer.untagged(Opcode::AtomicRequest, 1, &request);
@@ -464,9 +459,9 @@ fn requests_and_answers() {
     ]);
 }
 
-/// RFC 5041 section 7.1: a read depth of 16 is what the victim said.
+/// More Read Requests than the depth of 16 that the victim announced: RFC 5041 section 7.1.
 #[test]
-fn too_many_reads() {
+fn more_reads_than_the_depth_are_terminated() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
     let requests: Vec<Vec<u8>> = (1..=17)
@@ -476,7 +471,7 @@ fn too_many_reads() {
             peer.frame(&bytes_of(header, &request))
         })
         .collect();
-    // In one piece, so that the victim sees all of them before it answers.
+    // Send all requests at once, so that the victim has all of them before it answers one.
     peer.raw(&requests.concat());
     assert_eq!(codes(&peer.terminate()), (1, 2, 2));
     victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
@@ -484,12 +479,12 @@ fn too_many_reads() {
 
 /// A Send longer than its receive fails that receive, too (ibv_poll_cq(3): `IBV_WC_LOC_LEN_ERR`).
 #[test]
-fn a_send_too_long_for_its_receive() {
-    for in_two in [false, true] {
+fn a_send_longer_than_its_receive_fails_both_sides() {
+    for in_two_segments in [false, true] {
         let victim = Victim::new();
         let mut peer = Peer::dial(&victim.end, true);
         let bytes = vec![0xee; RECEIVE_LEN + 1];
-        if in_two {
+        if in_two_segments {
             peer.segment(untagged(Opcode::Send, 0, 1, 0, false), &bytes[..40]);
             peer.segment(untagged(Opcode::Send, 0, 1, 40, true), &bytes[40..]);
         } else {
@@ -500,9 +495,9 @@ fn a_send_too_long_for_its_receive() {
     }
 }
 
-/// A wrong offset inside a message ends it without a completion of success.
+/// A gap inside a message ends the connection, and the receive does not complete successfully.
 #[test]
-fn a_gap_inside_a_message() {
+fn a_wrong_offset_inside_a_message_is_terminated() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, false), &[1; 8]);
@@ -511,9 +506,9 @@ fn a_gap_inside_a_message() {
     victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
 }
 
-/// RFC 5044 section 8: a CRC error, alone and behind sound messages.
+/// A CRC error ends the connection: RFC 5044 section 8.
 #[test]
-fn bad_crc() {
+fn a_crc_error_is_terminated() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
     let header = untagged(Opcode::Send, 0, 1, 0, true);
@@ -525,19 +520,19 @@ fn bad_crc() {
     victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
 }
 
-/// RFC 6581 section 9.2: the first message must be the one agreed on.
+/// The first message must be the negotiated ready-to-receive message: RFC 6581 section 9.2.
 #[test]
-fn another_first_message_than_agreed() {
+fn a_first_message_other_than_the_negotiated_rtr_is_terminated() {
     let victim = Victim::new();
-    let mut peer = Peer::dial_in_silence(&victim.end, true);
+    let mut peer = Peer::dial_without_rtr(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"too early");
     assert_eq!(codes(&peer.terminate()), (2, 0, 7));
     victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
 }
 
-/// Answers that do not fit the read under way.
+/// Read responses that do not match the request end the connection.
 #[test]
-fn answers_that_do_not_fit() {
+fn read_responses_that_do_not_match_are_terminated() {
     type Answer = fn(&ReadRequest) -> (u32, u64, usize, bool);
     let answers: [(&str, Answer); 5] = [
         ("another key", |r| (r.sink_stag ^ 1, r.sink_to, 128, true)),
@@ -561,9 +556,10 @@ fn answers_that_do_not_fit() {
     }
 }
 
-/// The peer terminates: the oldest request fails with its reason, and nothing is sent back.
+/// After a Terminate from the peer the oldest request fails with the peer's reason, and the victim
+/// sends nothing.
 #[test]
-fn the_peers_own_terminate() {
+fn a_terminate_from_the_peer_fails_the_oldest_request() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
     victim.read_from_peer(&mut peer);
@@ -584,9 +580,9 @@ fn the_peers_own_terminate() {
     victim.check_end(Status::WrFlushErr, EventKind::QpFatal);
 }
 
-/// The stream ends inside an FPDU: requests under way fail as if the peer had died.
+/// When the stream ends inside an FPDU, outstanding requests fail as if the peer had died.
 #[test]
-fn a_truncated_frame() {
+fn a_truncated_frame_fails_outstanding_requests() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
     victim.read_from_peer(&mut peer);
@@ -615,13 +611,13 @@ fn a_truncated_frame() {
     victim.check_bystanders();
 }
 
-/// Acknowledgements that go back.
+/// An acknowledgement count that decreases ends the connection.
 #[test]
-fn acknowledgements_that_go_back() {
+fn a_decreasing_acknowledgement_is_terminated() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
     victim.end.post(&send(1));
-    assert!(peer.receive().is_some(), "what is to be acknowledged");
+    assert!(peer.receive().is_some(), "the victim's Send");
     peer.write(peer.victim.ack_stag, 1, &[]);
     assert_eq!(poll_one(&victim.end.send_cq).status, Status::Success);
     peer.write(peer.victim.ack_stag, 0, &[]);
@@ -629,16 +625,16 @@ fn acknowledgements_that_go_back() {
     victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
 }
 
-/// Messages for which there is no receive are kept up to a bound, whatever their length; then the
-/// peer must wait, and nobody else.
+/// A victim buffers a bounded number of bytes of messages without a receive, whatever their length;
+/// then it stops reading this connection only.
 #[test]
-fn a_flood_of_sends_without_receives() {
-    // Far more than what systems keep of a stream that nobody reads.
+fn a_flood_of_sends_without_receives_is_bounded() {
+    // Far more than the socket buffers hold of a stream that the victim does not read.
     const MOST: usize = 64 << 20;
     for len in [0, 60_000] {
         let victim = Victim::new();
         let mut peer = Peer::dial(&victim.end, true);
-        // For the receive that is posted.
+        // This Send takes the posted receive.
         peer.segment(untagged(Opcode::Send, 0, 1, 0, true), &[]);
         let mut msn = 1;
         let mut taken = 0;
@@ -653,14 +649,14 @@ fn a_flood_of_sends_without_receives() {
                 break;
             }
             taken += frames.len();
-            assert!(taken < MOST, "the victim takes {taken} bytes and more");
+            assert!(taken < MOST, "the victim has read more than {taken} bytes");
         }
         victim.check_bystanders();
     }
 }
 
-/// Seeded noise: well-formed frames around random headers and payloads that aim at real keys. Only
-/// what the region allows may change, and whatever happens the process goes on.
+/// Well-formed frames with random headers and payloads that aim at real keys, from a seed. Only
+/// memory that the peer has rights to may change, and the process must go on.
 #[test]
 fn random_frames() {
     let seed = std::env::var("WEFT_HOSTILE_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -726,9 +722,9 @@ fn noise(rng: &mut fastrand::Rng, victim: &Victim, peer: &Peer) -> Vec<u8> {
     bytes
 }
 
-// ---- Before there is a connection ----
+// ---- Before the connection is established ----
 
-/// Whether the listener closed the connection without a word.
+/// Whether the listener closes the connection without sending anything.
 fn is_refused(stream: &mut TcpStream, timeout: Duration) -> bool {
     stream.set_read_timeout(Some(timeout)).expect("a socket option");
     let mut bytes = [0; 64];
@@ -740,7 +736,7 @@ fn is_refused(stream: &mut TcpStream, timeout: Duration) -> bool {
 }
 
 #[test]
-fn garbage_instead_of_a_request() {
+fn an_invalid_mpa_request_is_refused() {
     let victim = Victim::new();
     let number = victim.end.qp.number();
     let good = peer::request(number, true).request().to_vec();
@@ -766,18 +762,19 @@ fn garbage_instead_of_a_request() {
     for (what, bytes) in cases {
         eprintln!("{what}");
         let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
-        stream.write_all(&bytes).expect("a fresh socket takes it");
+        stream.write_all(&bytes).expect("the socket buffer has room");
         assert!(is_refused(&mut stream, Duration::from_secs(10)), "{what}");
     }
-    // The victim has not been harmed: its true peer still gets through.
+    // The victim is unaffected: its real peer can still connect.
     let mut peer = Peer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
     assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
 }
 
-/// A request for a queue pair that does not want this peer is held, and harms nobody.
+/// The victim keeps a request from a peer that its queue pair does not expect, without an answer,
+/// and still accepts the expected peer.
 #[test]
-fn a_request_from_a_stranger() {
+fn a_request_from_an_unexpected_peer_is_held() {
     let victim = Victim::new();
     let number = victim.end.qp.number();
     let identity = weft_engine::hello::Identity {
@@ -790,7 +787,7 @@ fn a_request_from_a_stranger() {
     let initiator =
         weft_wire::mpa::negotiate::Initiator::new(peer::params(true), &private_data).expect("fits");
     let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
-    stream.write_all(initiator.request()).expect("a fresh socket takes it");
+    stream.write_all(initiator.request()).expect("the socket buffer has room");
     assert!(!is_refused(&mut stream, Duration::from_millis(100)), "held, not answered");
     let mut peer = Peer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
@@ -798,7 +795,7 @@ fn a_request_from_a_stranger() {
 }
 
 #[test]
-fn half_a_request_and_then_silence() {
+fn an_incomplete_request_times_out() {
     let victim = Victim::new();
     let number = victim.end.qp.number();
     let good = peer::request(number, true).request().to_vec();
@@ -807,21 +804,24 @@ fn half_a_request_and_then_silence() {
         .into_iter()
         .map(|len| {
             let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
-            stream.write_all(&good[..len]).expect("a fresh socket takes it");
+            stream.write_all(&good[..len]).expect("the socket buffer has room");
             stream
         })
         .collect();
     for stream in &mut streams {
-        assert!(is_refused(stream, Duration::from_secs(20)), "the victim gives up");
+        assert!(is_refused(stream, Duration::from_secs(20)), "the victim closes the connection");
     }
-    assert!(start.elapsed() > Duration::from_secs(2), "and not at once");
+    assert!(
+        start.elapsed() > Duration::from_secs(2),
+        "the victim waits for the rest of the request"
+    );
     let mut peer = Peer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
     assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
 }
 
 #[test]
-fn a_flood_of_connections() {
+fn a_flood_of_connections_keeps_out_no_peer() {
     let victim = Victim::new();
     let number = victim.end.qp.number();
     let streams: Vec<TcpStream> = (0..400)

@@ -1,6 +1,6 @@
-//! A peer on the same host that breaks the rules of sharing memory: by the Unix socket beside the
-//! connection, by what it says of keys, and by how it ends. Each misbehaviour ends its own
-//! connection at most, or leaves it on TCP; nothing hangs or is left behind.
+//! A hostile peer on the same host: violations on the session (Unix) socket, false statements about
+//! keys, and connections that end at a bad time. Each violation affects its own connection at most,
+//! or leaves it on TCP; nothing hangs and nothing leaks.
 
 mod common;
 
@@ -26,9 +26,9 @@ use weft_engine::wc::Status;
 use weft_engine::wr::{Data, Operation, WindowBind};
 use weft_sys::{OwnPresence, SharedMemory};
 
-/// What the Unix socket may carry, cut and garbled.
+/// An invalid packet on the session socket ends the connection; unexpected valid ones are ignored.
 #[test]
-fn packets_while_sharing() {
+fn invalid_session_packets_end_the_connection() {
     let _alone = alone();
     let half_of_pages = [&[GRANT], &[0xff; 60][..]].concat();
     let packets: [(&str, &[u8]); 15] = [
@@ -40,8 +40,8 @@ fn packets_while_sharing() {
         ("a second offer", &[OFFER; 46]),
         ("a cut offer", &[OFFER]),
         ("an acceptance of nothing", &[2, 0, 0, 0, 0, 0, 0, 0, 0]),
-        ("a question for no key", &[ASK]),
-        ("half a question", &[ASK, 1, 2, 3]),
+        ("a key request without a key", &[ASK]),
+        ("half a key request", &[ASK, 1, 2, 3]),
         ("a grant of nothing", &[GRANT]),
         ("half a grant", &[GRANT, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]),
         ("half of a grant's pages", &half_of_pages),
@@ -57,16 +57,16 @@ fn packets_while_sharing() {
         victim.check_lost();
     }
     ignored(&[
-        ("answers that nobody asked for", |_, peer| {
+        ("answers without a key request", |_, peer| {
             peer.session.send(&[&[GRANT], &[0xff; 64][..]].concat(), &[]);
             peer.session.send(&[DENY, 1, 2, 3, 4], &[]);
         }),
-        ("wakeups without end", |_, peer| (0..10_000).for_each(|_| peer.wake())),
+        ("a flood of wakeups", |_, peer| (0..10_000).for_each(|_| peer.wake())),
         ("descriptors with a wakeup", |_, peer| {
             let (_memory, fd) = SharedMemory::create(4096).expect("memory");
             (0..1_000).for_each(|_| peer.session.send(&[WAKEUP], &[fd.as_fd(), fd.as_fd()]));
         }),
-        ("questions that nobody reads the answers of", |victim, peer| {
+        ("key requests whose answers the peer does not read", |victim, peer| {
             let [a, b, c, d] = victim.memory.key().to_ne_bytes();
             (0..2_000).for_each(|_| peer.session.send(&[ASK, a, b, c, d], &[]));
         }),
@@ -79,7 +79,7 @@ fn packets_while_sharing() {
     victim.check_lost();
 }
 
-/// Keys that a peer may not use are not granted, and what is granted is exactly what the key is.
+/// The victim grants no key that the peer may not use, and no right that the queue pair withholds.
 #[test]
 fn keys_are_granted_only_within_their_rights() {
     let _alone = alone();
@@ -115,23 +115,23 @@ fn keys_are_granted_only_within_their_rights() {
     assert_eq!(answer.bytes[0], GRANT);
     let slot = (0..64).find(|&slot| peer.granted(slot) as u32 == victim.memory.key());
     let slot = slot.expect("a granted key");
-    // A right that the queue pair does not give is not granted, and one that it takes back is not
-    // left to the peer.
+    // The victim withdraws a grant when the queue pair loses a right, and the next grant has the
+    // remaining rights only.
     let mut attr = QpAttr { qp_access_flags: Access::REMOTE_READ, ..init_attr() };
     victim.end.qp.modify(&attr, AttrMask::ACCESS_FLAGS).expect("allowed in RTS");
     assert_eq!(peer.granted(slot), 0);
     let answer = peer.ask(victim.memory.key());
     assert_eq!(answer.bytes[0], GRANT);
-    assert!(answer.fds.is_empty(), "what can be mapped can be written");
+    assert!(answer.fds.is_empty(), "memory that the peer can map it can also write");
     attr.qp_access_flags = Access::empty();
     victim.end.qp.modify(&attr, AttrMask::ACCESS_FLAGS).expect("allowed in RTS");
     assert_eq!(peer.ask(victim.memory.key()).bytes[0], DENY);
     window.deallocate();
 }
 
-/// Offers that are not what they should be are refused; the connection stays on TCP.
+/// The victim refuses an invalid offer, and the connection stays on TCP.
 #[test]
-fn offers() {
+fn invalid_offers_are_refused() {
     fn unsealed(len: u64, seals: SealFlags) -> std::os::fd::OwnedFd {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("hostile", flags).expect("a memfd");
@@ -213,7 +213,7 @@ fn offers() {
         assert!(session.is_closed(), "{first} from a stranger");
         victim.check_well_over_tcp(&mut stranger);
     }
-    // Behind the first word over TCP it is too late, and one connection has one offer.
+    // An offer after the first message over TCP is too late, and a connection takes one offer only.
     let victim = Victim::new();
     let mut stranger = Stranger::dial(&victim.end);
     victim.check_well_over_tcp(&mut stranger);
@@ -231,9 +231,9 @@ fn offers() {
     victim.check_well(&mut peer);
 }
 
-/// Who says nothing is waited for, but by nobody else.
+/// A session on which the peer sends nothing delays no other connection, and is closed in the end.
 #[test]
-fn a_stranger_that_says_nothing() {
+fn a_silent_session_is_closed() {
     let _alone = alone();
     let victim = Victim::new();
     let mut stranger = Stranger::dial(&victim.end);
@@ -244,9 +244,10 @@ fn a_stranger_that_says_nothing() {
     assert!(session.is_closed(), "after a while");
 }
 
-/// An offer for a queue pair without a connection is kept for a while, and not beyond its session.
+/// The victim keeps an offer for a queue pair without a connection for a limited time, and frees it
+/// when its session ends.
 #[test]
-fn an_offer_without_a_connection() {
+fn an_offer_without_a_connection_is_kept_for_a_limited_time() {
     let _alone = alone();
     let victim = Victim::idle();
     let identity = victim.end.qp.identity();
@@ -261,13 +262,13 @@ fn an_offer_without_a_connection() {
         process,
         probe: process.as_ptr() as u64,
     };
-    let knock = || {
+    let make_offer = || {
         let session = Session::dial(&identity.process);
         session.send(&offer.bytes(), &[segment.as_fd(), presence.fd()]);
         session
     };
     let before = settled();
-    let session = knock();
+    let session = make_offer();
     let start = Instant::now();
     let wait_until = |is_so: &dyn Fn() -> bool, what| {
         while !is_so() {
@@ -275,17 +276,18 @@ fn an_offer_without_a_connection() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    // Its mapping of the segment.
+    // A kept offer shows as a mapping of its segment.
     wait_until(&|| in_use().1 > before.1, "the offer is kept");
     drop(session);
-    wait_until(&|| in_use() == before, "nothing is kept of it");
-    assert!(knock().is_closed(), "after a while");
+    wait_until(&|| in_use() == before, "the offer is freed");
+    assert!(make_offer().is_closed(), "after a while");
     victim.check_bystanders();
 }
 
-/// A page of sleepers that lies: the victim notifies without need, or does not.
+/// A presence page with false contents makes the victim send needless wakeups, or none, and does no
+/// other harm.
 #[test]
-fn a_presence_of_garbage() {
+fn a_presence_page_of_garbage_is_harmless() {
     let _alone = alone();
     let victim = Victim::new();
     let stranger = Stranger::dial(&victim.end);
@@ -296,7 +298,7 @@ fn a_presence_of_garbage() {
     session.send(&stranger.offer().bytes(), &[segment.as_fd(), fd.as_fd()]);
     let accept = session.answer().expect("an answer");
     assert_eq!(accept.bytes[0], 2);
-    // More wakeups than the socket holds, which nobody takes.
+    // More wakeups than the socket buffer holds; the peer reads none.
     for round in 0..250 {
         victim.end.post(&send(round, Data::Inline(&[])));
         page.copy_in(0, &round.to_ne_bytes());
@@ -306,7 +308,7 @@ fn a_presence_of_garbage() {
     victim.check_bystanders();
 }
 
-/// The TCP connection beside says that the peer is there, and nothing else.
+/// The TCP connection of a pair that shares memory only reports whether the peer is alive.
 #[test]
 fn idle_tcp_connection_only_reports_the_end_of_the_peer() {
     let _alone = alone();
@@ -327,7 +329,7 @@ fn idle_tcp_connection_only_reports_the_end_of_the_peer() {
     victim.expect_send(7);
     victim.check_lost();
 
-    // Without the session nobody could wake the victim any more.
+    // Without the session socket the peer could not wake the victim: the connection ends.
     let victim = Victim::new();
     let Local { tcp, session, memory: _memory, .. } = Local::dial(&victim.end);
     drop(session);
@@ -335,7 +337,7 @@ fn idle_tcp_connection_only_reports_the_end_of_the_peer() {
     drop(tcp);
 }
 
-/// A peer that goes on filling the ring while its connection ends.
+/// A peer that keeps filling the ring while its connection ends does not delay the end.
 #[test]
 fn ring_filled_during_teardown_ends_the_connection() {
     let _alone = alone();
@@ -362,9 +364,9 @@ fn ring_filled_during_teardown_ends_the_connection() {
     });
 }
 
-/// The victim has dialled and made the offer.
+/// Each invalid answer to the victim's offer leaves the connection on TCP.
 #[test]
-fn answers_to_an_offer() {
+fn invalid_answers_to_an_offer_leave_the_connection_on_tcp() {
     let _alone = alone();
     let (_memory, segment) = SharedMemory::create(SEGMENT_LEN).expect("memory");
     let presence = OwnPresence::new().expect("a page");
@@ -375,15 +377,15 @@ fn answers_to_an_offer() {
         ("two descriptors", |dialled, _, presence| {
             dialled.session.send(&dialled.acceptance(), &[presence, presence]);
         }),
-        ("a page that is none", |dialled, segment, _| {
+        ("a descriptor that is no page", |dialled, segment, _| {
             dialled.session.send(&dialled.acceptance(), &[segment]);
         }),
-        ("a cut one", |dialled, _, presence| dialled.session.send(&[2], &[presence])),
+        ("a cut acceptance", |dialled, _, presence| dialled.session.send(&[2], &[presence])),
         ("an offer in return", |dialled, segment, presence| {
             dialled.session.send(&dialled.offer.bytes, &[segment, presence]);
         }),
         ("a wakeup", |dialled, _, _| dialled.session.send(&[WAKEUP], &[])),
-        ("a question", |dialled, _, _| dialled.session.send(&[ASK, 1, 2, 3, 4], &[])),
+        ("a key request", |dialled, _, _| dialled.session.send(&[ASK, 1, 2, 3, 4], &[])),
     ];
     for (what, answer) in answers {
         eprintln!("{what}");
@@ -397,7 +399,7 @@ fn answers_to_an_offer() {
         assert_eq!(victim.end.qp.transport(), "tcp");
         victim.check_bystanders();
     }
-    // Nothing at all: requests wait, as for a peer that does not read.
+    // Without an answer requests wait, as for a peer that does not read.
     let victim = Victim::idle();
     let dialled = Dialled::by(&victim.host, &victim.end);
     victim.end.post(&send(3, Data::Inline(&[])));
@@ -408,10 +410,10 @@ fn answers_to_an_offer() {
     drop(dialled);
 }
 
-/// What a peer says of its keys decides where the victim's bytes go, and where it reads from: never
-/// outside of its own lists.
+/// Whatever the peer grants, the victim reads and writes only the peer's memory and its own
+/// scatter/gather lists.
 #[test]
-fn grants() {
+fn invalid_grants_are_not_used() {
     let _alone = alone();
     const KEY: u32 = 0x77;
     const AT: u64 = 0x5000;
@@ -432,7 +434,8 @@ fn grants() {
         fd
     };
     let file = std::fs::File::open("/proc/self/exe").expect("a file");
-    // Slot, rights, (name, length, address; start, length and address of the pages).
+    // Name, slot, rights, (address, length and local address of the key; start, length and address
+    // of the pages), and descriptor.
     let all_of_it = [0, u64::MAX, 0, AT, 8192, 0x10];
     type Case<'a> = (&'static str, u32, u32, &'a [u64], Option<BorrowedFd<'a>>);
     let segment = Some(fd.as_fd());
@@ -465,19 +468,21 @@ fn grants() {
         for operation in [
             Operation::Write { remote_addr: AT, rkey: KEY, imm: None },
             Operation::FetchAdd { remote_addr: AT, rkey: KEY, add: 1 },
-            // Last: what changes the same bytes would wait for it.
+            // Post the Read last: the requests that change the same bytes would wait for it.
             Operation::Read { remote_addr: AT, rkey: KEY },
         ] {
-            // The first goes through the ring and asks; so do all for which the grant is no good.
+            // The first request goes through the ring and asks for the key; later requests go
+            // through the ring unless the grant is usable.
             victim.post(3, operation, 8);
             peer.receive();
         }
         assert_eq!(peer.session.answer().expect("a question").bytes[0], ASK);
         peer.grant(slot as usize % 64, 1 << 32 | u64::from(KEY));
         peer.session.send(&grant(slot, rights, longs), fd.as_slice());
-        // Packets are dealt with in order: once this one is answered, the grant is known.
+        // The victim processes packets in order: once it has answered this one, it has seen the
+        // grant.
         assert_eq!(peer.ask(0).bytes[0], DENY);
-        peer.tell_placed(1);
+        peer.publish_placed(1);
         poll_one(&victim.end.send_cq);
         for (wr_id, operation) in [
             (10, Operation::Write { remote_addr: AT, rkey: KEY, imm: None }),
@@ -486,12 +491,12 @@ fn grants() {
         ] {
             victim.post(wr_id, operation, 8);
         }
-        // None is complete, for the peer has answered nothing; and none has gone astray.
+        // No request completes, since the peer has answered nothing, and none has changed memory.
         assert!(poll_some(&victim.end.send_cq, 1).is_empty(), "{what}");
         victim.check_memory();
         victim.check_bystanders();
     }
-    // A sound grant is used, until its word changes.
+    // The victim uses a valid grant until the grant word changes.
     let victim = Victim::idle();
     let mut peer = Dialled::by(&victim.host, &victim.end).share();
     let write = Operation::Write { remote_addr: AT + 16, rkey: KEY, imm: None };
@@ -503,27 +508,27 @@ fn grants() {
     let sound = grant(5, ALL, &[AT, 8192, 0x10, 0, 8192, 0x10]);
     peer.session.send(&sound, &[fd.as_fd()]);
     assert_eq!(peer.ask(0).bytes[0], DENY);
-    peer.tell_placed(1);
+    peer.publish_placed(1);
     poll_one(&victim.end.send_cq);
     victim.post(4, write.clone(), 8);
     assert_eq!(poll_one(&victim.end.send_cq).status, Status::Success);
     let mut found = [0; 64];
     memory.copy_out(0, &mut found);
     assert_eq!(found, [&[9; 16][..], &[0; 8], &[9; 40]].concat()[..]);
-    // Another serial number is another grant.
+    // A grant word with another serial number withdraws the grant.
     peer.grant(5, 2 << 32 | u64::from(KEY));
     victim.post(5, write, 8);
     assert!(poll_some(&victim.end.send_cq, 1).is_empty());
     victim.check_bystanders();
 }
 
-/// After everything above nothing is left: descriptors, mappings, sockets.
+/// Attacks leak neither descriptors nor mappings.
 #[test]
-fn nothing_is_left_behind() {
+fn attacks_leak_no_descriptors_or_mappings() {
     let _alone = alone();
     let attacks: [fn(&Victim, &mut Local); 6] = [
         |_, peer| peer.slot(255, &[0x41; 120]),
-        |_, peer| peer.tell_placed(7),
+        |_, peer| peer.publish_placed(7),
         |_, peer| peer.session.send(&[77], &[]),
         |_, peer| peer.tcp.raw(b"?"),
         |_, peer| peer.tcp.finish(),
@@ -548,7 +553,7 @@ fn nothing_is_left_behind() {
     round();
     let before = settled();
     (0..5).for_each(|_| round());
-    // On a busy machine what is on its way out takes longer.
+    // On a busy machine connections take longer to close.
     let mut after = settled();
     for _ in 0..5 {
         if after.0 > before.0 || after.1 > before.1 {
@@ -562,9 +567,10 @@ fn nothing_is_left_behind() {
     }
 }
 
-/// Descriptors and shared mappings of this process, once what is on its way out has gone.
+/// Waits until closing connections are gone; returns the numbers of descriptors and of shared
+/// mappings of this process.
 fn settled() -> (usize, usize) {
-    // Longer than connections linger, and than a stranger is listened to.
+    // Longer than connections linger, and than the victim waits for an offer on a session.
     std::thread::sleep(Duration::from_millis(5_500));
     in_use()
 }
@@ -575,9 +581,10 @@ fn in_use() -> (usize, usize) {
     (descriptors, maps.lines().filter(|line| line.contains("/memfd:")).count())
 }
 
-/// Who listens where a peer was does not speak for it without its number and the victim's.
+/// The victim rejects an MPA reply that does not name the peer's queue pair number and the victim's
+/// own.
 #[test]
-fn an_answer_of_another_queue_pair_is_not_believed() {
+fn an_mpa_reply_of_another_queue_pair_is_rejected() {
     let _alone = alone();
     let victim = Victim::idle();
     let (listener, number) = listener_above(victim.end.qp.number());
@@ -587,7 +594,7 @@ fn an_answer_of_another_queue_pair_is_not_believed() {
     for (own, beside) in [(number ^ 1, 0), (number, 1)] {
         let (mut stream, ..) = answer(&listener, own, [0; 16], beside);
         let mut rest = Vec::new();
-        // Closed, with nothing sent.
+        // The victim closes the connection without sending anything.
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.is_empty(), "{rest:?}");
     }

@@ -1,6 +1,6 @@
-//! A peer on the same host that shares memory and breaks every rule of the rings. Each misbehaviour
-//! ends its own connection at most; nothing hangs; another connection of the same process goes on;
-//! and no memory changes but what a sound message may write.
+//! A hostile peer on the same host that shares memory and violates the protocol of the rings. Each
+//! violation ends its own connection at most; nothing hangs, other connections of the process
+//! continue, and only valid messages change memory.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn atomic_request(remote_stag: u32, remote_to: u64) -> [u8; AtomicRequest::LEN] 
     payload
 }
 
-/// Each is answered with a Terminate, as it would be over TCP.
+/// Checks that the victim answers each attack with a Terminate, as it would over TCP.
 fn refused(attacks: &[Attack]) {
     for (what, attack) in attacks {
         eprintln!("{what}");
@@ -61,7 +61,8 @@ fn refused(attacks: &[Attack]) {
     }
 }
 
-/// Each is answered with a Terminate of these codes, which are the wire's.
+/// Checks that the victim answers each attack with a Terminate of the given codes, the same as over
+/// TCP.
 fn refused_with(attacks: &[((u8, u8, u8), Attack)]) {
     for (codes, (what, attack)) in attacks {
         eprintln!("{what}");
@@ -74,9 +75,9 @@ fn refused_with(attacks: &[((u8, u8, u8), Attack)]) {
     }
 }
 
-/// The peer of these tests is sound where it does not misbehave.
+/// Checks the tests' own peer: its valid messages are accepted.
 #[test]
-fn a_sound_peer_is_served() {
+fn valid_messages_of_the_test_peer_are_accepted() {
     let _alone = alone();
     let victim = Victim::new();
     let mut peer = Local::dial(&victim.end);
@@ -101,12 +102,12 @@ fn a_sound_peer_is_served() {
     victim.end.post(&send(3, Data::Inline(&[b"back"])));
     let (kind, _, payload) = peer.receive();
     assert_eq!((kind, payload.as_slice()), (INLINE, &b"back"[..]));
-    peer.tell_placed(1);
+    peer.publish_placed(1);
     assert_eq!(poll_one(&victim.end.send_cq).status, Status::Success);
 }
 
 #[test]
-fn slots() {
+fn invalid_slots_are_refused() {
     let _alone = alone();
     refused(&[
         ("a length beyond the slot", |_, peer| peer.slot(121, &[0x41; 120])),
@@ -134,7 +135,7 @@ fn slots() {
         ("a queue that does not exist", |_, peer| {
             peer.segment(INLINE, untagged(Opcode::Send, 4, 1, 0, true), b"never");
         }),
-        ("an answer to no question", |_, peer| {
+        ("a Read Response without a request", |_, peer| {
             let ulp = Opcode::ReadResponse.control();
             let header = Header::Tagged { last: true, ulp, stag: 1, to: 0 };
             peer.segment(INLINE, header, b"never");
@@ -146,14 +147,14 @@ fn slots() {
                 peer.wrong_tag(tag);
             }
         }),
-        ("bits of the info that mean nothing", |victim, peer| {
+        ("reserved bits of the info word", |victim, peer| {
             let header = untagged(Opcode::Send, 0, 1, 0, true);
             let mut body = vec![0; 4 + header.len()];
             header.emit(&mut body[4..]);
             peer.slot(0xabcd << 16 | body.len() as u32, &body);
             assert_eq!(poll_one(&victim.end.recv_cq).status, Status::Success);
             victim.expect_send(7);
-            // What comes next has the next number.
+            // The next Send has the next message number.
             peer.untagged(INLINE, Opcode::ReadRequest, &read_request(0, 0, 0));
             peer.segment(INLINE, untagged(Opcode::Send, 0, 2, 0, true), b"two");
             assert_eq!(poll_one(&victim.end.recv_cq).status, Status::Success);
@@ -164,7 +165,7 @@ fn slots() {
 }
 
 #[test]
-fn bulk() {
+fn invalid_bulk_references_are_refused() {
     let _alone = alone();
     const LEN: u32 = BULK_LEN as u32;
     refused(&[
@@ -176,10 +177,10 @@ fn bulk() {
         ("a length past the end", |_, peer| {
             peer.untagged(BULK, Opcode::Send, &bulk_place(LEN - 8, 9));
         }),
-        ("the largest place that can be said", |_, peer| {
+        ("the largest offset and length", |_, peer| {
             peer.untagged(BULK, Opcode::Send, &bulk_place(u32::MAX, u32::MAX));
         }),
-        ("an offset that is none", |_, peer| {
+        ("the largest offset", |_, peer| {
             peer.untagged(BULK, Opcode::Send, &bulk_place(u32::MAX, 1));
         }),
         ("a Read Request", |_, peer| {
@@ -196,17 +197,19 @@ fn bulk() {
 }
 
 #[test]
-fn pulls() {
+fn invalid_pulls_are_refused() {
     let _alone = alone();
     refused(&[
-        ("from nothing", |_, peer| peer.untagged(PULL, Opcode::Send, &pieces(&[(8, 8)]))),
+        ("from an unmapped address", |_, peer| {
+            peer.untagged(PULL, Opcode::Send, &pieces(&[(8, 8)]))
+        }),
         ("from the kernel", |_, peer| {
             peer.untagged(PULL, Opcode::Send, &pieces(&[(0xffff_ffff_8000_0000, 8)]));
         }),
         ("around the end of memory", |_, peer| {
             peer.untagged(PULL, Opcode::Send, &pieces(&[(u64::MAX - 3, 8)]));
         }),
-        ("half from nothing", |_, peer| {
+        ("half from an unmapped address", |_, peer| {
             let good = *peer.process;
             let list = [(good.as_ptr() as u64, 8), (8, 8)];
             peer.untagged(PULL, Opcode::Send, &pieces(&list));
@@ -228,8 +231,8 @@ fn pulls() {
             let request = read_request(victim.memory.key(), victim.memory.addr(0), 8);
             peer.untagged(PULL, Opcode::ReadRequest, &own(&request));
         }),
-        ("a Write from nothing", |victim, peer| {
-            // The peer itself says what is to stand there.
+        ("a Write from an unmapped address", |victim, peer| {
+            // Pulled bytes come from addresses that the peer names; this one is not mapped.
             let (key, to) = (victim.memory.key(), victim.memory.addr(0));
             peer.write(PULL, key, to, &pieces(&[(8, 8)]));
         }),
@@ -242,7 +245,8 @@ fn pulls() {
             peer.segment(PULL, Header::Tagged { last: true, ulp, stag, to }, &pieces(&[(8, 8)]));
         }),
     ]);
-    // Without a receive the pieces wait, and are fetched when it comes.
+    // Without a receive the victim keeps the list of pieces, and copies them when a receive is
+    // posted.
     let victim = Victim::new();
     let mut peer = Local::dial(&victim.end);
     peer.send(b"");
@@ -253,7 +257,7 @@ fn pulls() {
     victim.check_refused();
 }
 
-/// A message of no bytes may come in any number of parts, which take no memory.
+/// A message may consist of any number of empty segments; they take no memory.
 #[test]
 fn message_of_endless_empty_segments_takes_no_memory() {
     let _alone = alone();
@@ -270,10 +274,10 @@ fn message_of_endless_empty_segments_takes_no_memory() {
     assert!(victim.end.qp.state() != QpState::Err);
 }
 
-/// RFC 5041 section 8.2, RFC 5040 sections 7.2 and 8.1.1: the same checks, and the same answers, as
-/// over TCP.
+/// Accesses without a right get the same answers as over TCP: RFC 5041 section 8.2, RFC 5040
+/// sections 7.2 and 8.1.1.
 #[test]
-fn memory() {
+fn accesses_without_a_right_are_terminated() {
     let _alone = alone();
     for kind in [INLINE, BULK, PULL] {
         fn bytes(kind: u32) -> Vec<u8> {
@@ -341,19 +345,21 @@ fn memory() {
 }
 
 #[test]
-fn counts() {
+fn invalid_counts_are_refused() {
     let _alone = alone();
     refused(&[
         ("in a slot: more placed than has been sent", |_, peer| {
             let header = untagged(Opcode::Send, 0, 1, 0, true);
             peer.segment_after(1, INLINE, header, b"never");
         }),
-        ("in a slot: many more", |_, peer| {
+        ("in a slot: many more placed than have been sent", |_, peer| {
             let header = untagged(Opcode::Send, 0, 1, 0, true);
             peer.segment_after(u32::MAX / 2, INLINE, header, b"never");
         }),
-        ("beside: more placed than has been sent", |_, peer| peer.tell_placed(1)),
-        ("beside: many more", |_, peer| peer.tell_placed(u32::MAX / 2)),
+        ("in the control words: more placed than has been sent", |_, peer| peer.publish_placed(1)),
+        ("in the control words: many more placed than have been sent", |_, peer| {
+            peer.publish_placed(u32::MAX / 2)
+        }),
         ("acknowledged by a Write: more placed than has been sent", |_, peer| {
             let ack = peer.tcp.victim.ack_stag;
             peer.write(INLINE, ack, 1, &[]);
@@ -361,7 +367,7 @@ fn counts() {
     ]);
     let attacks: [Attack; 2] = [
         ("more emptied than has been filled", |victim, peer| {
-            peer.tell_emptied(1_000);
+            peer.publish_emptied(1_000);
             for wr_id in 0..u64::from(SLOTS) + 8 {
                 victim.end.post(&send(wr_id, Data::Inline(&[b"x"])));
             }
@@ -373,15 +379,16 @@ fn counts() {
             for _ in 0..8 {
                 peer.receive();
             }
-            peer.tell_emptied(8);
+            peer.publish_emptied(8);
             for wr_id in 0..12 {
                 victim.end.post(&send(wr_id, Data::Inline(&[b"x"])));
             }
-            // The last four need room that is there since the count: the victim has seen it.
+            // The last four need slots that the count of 8 freed, so that the victim has read that
+            // count.
             for _ in 8..SLOTS + 4 {
                 peer.receive();
             }
-            peer.tell_emptied(7);
+            peer.publish_emptied(7);
             for wr_id in 0..8 {
                 victim.end.post(&send(wr_id, Data::Inline(&[b"x"])));
             }
@@ -393,27 +400,28 @@ fn counts() {
         let mut peer = Local::dial(&victim.end);
         attack(&victim, &mut peer);
         victim.check_refused();
-        // There is no room to say why, so that the end of the connection says it.
+        // The ring has no room for a Terminate, so the victim just closes the connection.
         while peer.tcp.receive().is_some() {}
     }
     ignored(&[
-        ("an old count", |_, peer| peer.tell_placed(u32::MAX)),
+        ("an old count", |_, peer| peer.publish_placed(u32::MAX)),
         ("garbage in the words of the keys", |_, peer| {
             (0..64).for_each(|slot| peer.grant(slot, u64::MAX));
             peer.use_key(u32::MAX);
-            peer.tell_pulls(u32::MAX);
+            peer.publish_pulls(u32::MAX);
             peer.use_key(0);
         }),
     ]);
 }
 
-/// A peer that never empties its ring is one that does not read.
+/// A peer that never empties its ring is like one that does not read: requests wait, and nothing
+/// else is affected.
 #[test]
-fn a_ring_that_stays_full() {
+fn requests_wait_while_the_ring_stays_full() {
     let _alone = alone();
     let victim = Victim::new();
     let peer = Local::dial(&victim.end);
-    peer.tell_pulls(1);
+    peer.publish_pulls(1);
     let large = Memory::new(&victim.host, 256 << 10, Access::LOCAL_WRITE);
     for wr_id in 0..200 {
         let data = [large.sge(0, if wr_id % 2 == 0 { 256 << 10 } else { 8 << 10 })];
@@ -429,9 +437,9 @@ fn a_ring_that_stays_full() {
     victim.check_memory();
 }
 
-/// A peer that is at a key for ever delays the deregistration, once and for a bounded time.
+/// A peer that never stops using a key delays deregistration once, and for a bounded time.
 #[test]
-fn a_key_in_use_for_ever() {
+fn a_key_in_use_forever_delays_deregistration_for_a_bounded_time() {
     const BOUND: Duration = Duration::from_secs(8);
     let _alone = alone();
     let victim = Victim::new();

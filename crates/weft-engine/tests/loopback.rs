@@ -1,5 +1,5 @@
-//! Two queue pairs of one process, and one connected to itself: every operation, placed and
-//! completed as the verbs manual says.
+//! Every operation between two queue pairs of one process, and on a queue pair connected to itself,
+//! completes as the verbs manual says.
 
 mod common;
 
@@ -10,7 +10,7 @@ use weft_engine::wc::{FLAG_WITH_IMM, Opcode, Status};
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
 
 #[test]
-fn send_reaches_the_receive() {
+fn a_send_arrives_in_its_receive() {
     let host = Host::new();
     let (a, b) = (host.endpoint(), host.endpoint());
     connect(&a, &b);
@@ -69,7 +69,7 @@ fn a_send_waits_for_its_receive() {
 }
 
 #[test]
-fn write_read_and_atomics() {
+fn write_read_and_atomics_access_remote_memory() {
     let host = Host::new();
     let (a, b) = (host.endpoint(), host.endpoint());
     connect(&a, &b);
@@ -180,7 +180,7 @@ fn immediate_data_arrives_with_sends_and_writes() {
 }
 
 #[test]
-fn a_wrong_key_ends_both_sides() {
+fn a_write_without_the_right_puts_both_sides_into_error() {
     let host = Host::new();
     let (a, b) = (host.endpoint(), host.endpoint());
     connect(&a, &b);
@@ -197,7 +197,7 @@ fn a_wrong_key_ends_both_sides() {
 }
 
 #[test]
-fn a_queue_pair_connected_to_itself() {
+fn a_queue_pair_sends_to_itself() {
     let host = Host::new();
     let a = host.endpoint();
     connect(&a, &a);
@@ -210,7 +210,7 @@ fn a_queue_pair_connected_to_itself() {
 }
 
 #[test]
-fn err_flushes_and_reset_forgets() {
+fn err_flushes_work_and_reset_discards_it() {
     let host = Host::new();
     let (a, b) = (host.endpoint(), host.endpoint());
     connect(&a, &b);

@@ -1,6 +1,6 @@
 //! Reliable datagrams over real sockets on loopback.
 
-#![allow(clippy::unwrap_used, unsafe_code)] // In the tests' helpers too.
+#![allow(clippy::unwrap_used, unsafe_code)] // The allowance for tests does not cover helpers.
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ fn domain() -> Arc<Pd> {
     Pd::new(&Context::open(&device).unwrap())
 }
 
-/// Registered memory that lives as long as its registration.
+/// Registered memory, deregistered before it is freed.
 struct Memory {
     cells: Box<[UnsafeCell<u8>]>,
     mr: Arc<Mr>,
@@ -43,8 +43,8 @@ impl Memory {
     fn new(pd: &Arc<Pd>, bytes: &[u8], access: Access) -> Self {
         let cells: Box<[_]> = bytes.iter().copied().map(UnsafeCell::new).collect();
         let first = cells.as_ptr() as usize;
-        // SAFETY: the range is `cells`, which lives until after the deregistration in `drop`; cells
-        // may change behind shared references.
+        // SAFETY: the range is that of `cells`, which `drop` deregisters before they are freed;
+        // cells may change behind shared references.
         let region = unsafe { Region::new(first, cells.len()) }.unwrap();
         Self { cells, mr: Mr::register(pd, region, 0x1000, access).unwrap() }
     }
@@ -54,7 +54,8 @@ impl Memory {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // SAFETY: nothing writes while the test looks: what it waits for is complete.
+        // SAFETY: the cells are alive and initialised, and the tests read them only after the
+        // transfers to this memory have completed, so that nothing writes meanwhile.
         self.cells.iter().map(|cell| unsafe { *cell.get() }).collect()
     }
 }
@@ -97,7 +98,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn messages_of_all_lengths_arrive_in_order_and_are_answered() {
+fn messages_of_all_lengths_arrive_in_order_and_complete() {
     let (_pd, a, b) = pair();
     let lengths = [0, 1, 1382, 1383, 100_000, SEND_LEN_MAX as usize];
     for (id, &len) in lengths.iter().enumerate() {
@@ -120,7 +121,7 @@ fn messages_of_all_lengths_arrive_in_order_and_are_answered() {
 }
 
 #[test]
-fn an_endpoint_reaches_itself_and_ipv6() {
+fn an_endpoint_sends_to_itself_over_ipv4_and_ipv6() {
     let pd = domain();
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let Ok(endpoint) = Endpoint::bind(&pd, any, 3, Options::default()) else { return };
@@ -185,7 +186,7 @@ fn writes_and_reads_obey_keys_and_bounds() {
     for (id, (request, expected)) in attempts.into_iter().enumerate() {
         let id = 10 + id as u64;
         a.post(b.address(), id, request).unwrap();
-        // A refusal concerns one request.
+        // A refused request does not affect the next one.
         a.post(b.address(), 99, Request::Send(b"on".as_slice().into())).unwrap();
         let mut ends = HashMap::new();
         while ends.len() < 2 {
@@ -199,7 +200,7 @@ fn writes_and_reads_obey_keys_and_bounds() {
 }
 
 #[test]
-fn a_slow_receiver_slows_its_senders_down() {
+fn a_slow_receiver_loses_no_message() {
     let pd = domain();
     let options = Options { receive_bytes: 100_000, ..Options::default() };
     let slow = Endpoint::bind(&pd, LOCALHOST, 1, options).unwrap();
@@ -227,7 +228,8 @@ fn a_slow_receiver_slows_its_senders_down() {
     }
 }
 
-/// Passes datagrams between one address and others, and loses, repeats and holds up some.
+/// Relays datagrams between a client and `to`; loses, duplicates and delays some. Returns its
+/// address and a thread that yields the number of lost datagrams.
 fn relay(
     to: SocketAddr,
     seed: u64,
@@ -268,7 +270,7 @@ fn relay(
             let now = Instant::now();
             held.retain(|(at, forth, bytes)| {
                 if *at <= now {
-                    // A full socket loses it, which is what this is for.
+                    // A datagram lost to a full socket buffer is one more loss.
                     let _ = match (forth, client) {
                         (true, _) => back.send(bytes),
                         (false, Some(client)) => front.send_to(bytes, client),
@@ -285,7 +287,7 @@ fn relay(
 }
 
 #[test]
-fn everything_gets_through_a_bad_network() {
+fn requests_complete_over_a_lossy_network() {
     let (pd, a, b) = pair();
     let stop = Arc::new(AtomicBool::new(false));
     let (address, thread) = relay(b.address().socket, 7, Arc::clone(&stop));
@@ -313,10 +315,11 @@ fn everything_gets_through_a_bad_network() {
     }
     assert!(own.bytes() == pattern(77, 400_000));
     stop.store(true, Ordering::Relaxed);
-    assert_ne!(thread.join().unwrap(), 0, "the network was not bad at all");
+    assert_ne!(thread.join().unwrap(), 0, "the relay lost no datagram");
 }
 
-/// A peer that starts anew at the same address is distinguished from the old one.
+/// A sender notices that the peer at an address has been restarted, and can then send to the new
+/// one.
 #[test]
 fn a_restarted_peer_is_recognised() {
     let (pd, a, b) = pair();
@@ -334,13 +337,13 @@ fn a_restarted_peer_is_recognised() {
 }
 
 #[test]
-fn a_stranger_gets_no_more_than_it_sends() {
+fn an_unverified_peer_gets_at_most_three_times_what_it_sent() {
     let pd = domain();
     let endpoint = Endpoint::bind(&pd, LOCALHOST, 1, Options::default()).unwrap();
     let memory = Memory::new(&pd, &vec![7; 100_000], Access::REMOTE_READ);
     let socket = UdpSocket::bind(LOCALHOST).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    // A read request of a first datagram, whose source never answers.
+    // A read request in the first datagram of a source that never confirms its address.
     let header = Header {
         kind: Kind::Data,
         syn: true,
@@ -381,6 +384,6 @@ fn a_stranger_gets_no_more_than_it_sends() {
     while Instant::now() < end {
         answered += socket.recv(&mut buffer).unwrap_or(0);
     }
-    assert!(answered > 0, "an acknowledgement is due");
+    assert!(answered > 0, "the endpoint sent no acknowledgement");
     assert!(answered <= 3 * datagram.len(), "{answered} bytes for {}", datagram.len());
 }

@@ -1,5 +1,5 @@
-//! Who may touch which memory: rights and bounds of regions, queue pairs and windows, with the
-//! status at both ends, and what deregistration promises.
+//! Access control for remote memory: rights and bounds of regions, queue pairs and windows, with
+//! the status at both ends, and the guarantees of deregistration.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn all() -> Access {
         | Access::MW_BIND
 }
 
-/// How the bytes go.
+/// The transport of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
     Stream,
@@ -44,7 +44,7 @@ macro_rules! over_each {
                 super::perhaps_alone(|| super::$test(super::Over::SharedMemory));
             })*
         }
-        /// In a process with one thread, whose registered memory peers can map.
+        /// The same tests in processes with a single thread, whose registered memory peers can map.
         mod over_mapped_memory {
             $(#[test] fn $test() {
                 super::run_alone(concat!("over_shared_memory::", stringify!($test)));
@@ -57,19 +57,19 @@ over_each! {
     each_right_is_needed_at_the_region_and_at_the_queue_pair
     bounds_are_exact
     a_message_of_no_bytes_needs_no_key
-    local_lists_are_checked
+    invalid_local_lists_fail
     a_window_of_type_one_grants_its_part_until_bound_elsewhere
     a_window_ends_where_it_was_bound_to
     a_window_of_type_two_is_invalidated_by_either_side
-    bindings_that_the_manual_forbids
-    a_window_of_another_queue_pair
-    a_failed_bind_blames_no_request_before_it
-    deregistration_stops_a_peer_that_writes
-    rights_that_the_queue_pair_takes_back
-    a_region_that_is_registered_anew
+    forbidden_bindings_fail
+    a_window_of_type_two_serves_only_the_queue_pair_that_bound_it
+    a_failed_request_does_not_fail_the_requests_before_it
+    no_write_arrives_after_deregistration
+    a_right_that_the_queue_pair_revokes_is_refused
+    a_reregistered_region_keeps_its_key_and_loses_its_old_range
 }
 
-/// A connected pair of the same host, with memory at the second.
+/// Two connected queue pairs, with remote memory at `b`.
 struct Pair {
     host: Host,
     a: Endpoint,
@@ -83,7 +83,8 @@ impl Pair {
         Self::with(over, all(), init_attr().qp_access_flags)
     }
 
-    /// `remote` grants `region`, and both queue pairs `qp`.
+    /// Creates a pair whose `remote` memory grants `region`, and whose queue pairs grant
+    /// `qp_access_flags`.
     fn with(over: Over, region: Access, qp_access_flags: Access) -> Self {
         let host = Host::new();
         let (a, b) = (host.endpoint(), host.endpoint());
@@ -106,7 +107,8 @@ impl Pair {
         pair
     }
 
-    /// Uses the key as far as it goes, so that what comes next goes to the memory directly.
+    /// Uses the key until the peer has granted it, so that later requests access the memory
+    /// directly.
     fn use_key(&self, rights: Access) {
         let (remote_addr, rkey) = (self.remote.addr(0), self.remote.key());
         let spare = Memory::new(&self.host, 8, Access::LOCAL_WRITE);
@@ -120,7 +122,7 @@ impl Pair {
         for _ in 0..3 {
             self.a.post(&signalled(1, operation.clone(), Data::Gather(&[spare.sge(0, 8)])));
             assert_eq!(poll_one(&self.a.send_cq).status, Status::Success);
-            // The question for the key, and the answer, are on their way.
+            // Give the key request and its answer time to arrive.
             poll_some(&self.b.recv_cq, 1);
         }
     }
@@ -151,7 +153,8 @@ impl Pair {
         poll_one(&self.b.send_cq).status
     }
 
-    /// Both ends are in error, and both programs know why.
+    /// Checks that both ends are in error, with the right event for each, and that `remote` is
+    /// unchanged.
     fn check_refused(&self) {
         let mut kinds = [next_event(&self.host.context), next_event(&self.host.context)];
         let is_at_a = |element: &Element| matches!(element, Element::Qp(qp) if qp.is(&*self.a.qp));
@@ -223,8 +226,8 @@ fn a_message_of_no_bytes_needs_no_key(over: Over) {
     assert_eq!(pair.run(read, 0), Status::Success);
 }
 
-/// Errors in the own lists are found before anything is sent, or before anything is placed.
-fn local_lists_are_checked(over: Over) {
+/// An error in a local scatter/gather list is found before anything is sent or placed.
+fn invalid_local_lists_fail(over: Over) {
     let pair = Pair::new(over);
     let mut sge = pair.local.sge(0, 8);
     sge.lkey ^= 1;
@@ -244,7 +247,7 @@ fn local_lists_are_checked(over: Over) {
     pair.a.post(&signalled(1, Operation::Read { remote_addr, rkey }, Data::Gather(&data)));
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
 
-    // A receive that may not be written to fails, and so does the peer's Send.
+    // A receive into memory without local write access fails, and so does the peer's Send.
     let pair = Pair::new(over);
     let readonly = Memory::new(&pair.host, 64, Access::REMOTE_READ);
     pair.b.receive(5, &[readonly.sge(0, 8)]);
@@ -253,7 +256,7 @@ fn local_lists_are_checked(over: Over) {
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::RemOpErr);
     assert_eq!(readonly.bytes(), [0; 64]);
 
-    // One that is too short, too.
+    // A receive that is too short fails as well.
     let pair = Pair::new(over);
     pair.b.receive(5, &[pair.remote.sge(0, 4)]);
     pair.a.post(&send(1, Data::Inline(&[b"bytes"])));
@@ -296,7 +299,7 @@ fn a_window_of_type_two_is_invalidated_by_either_side(over: Over) {
     let pair = Pair::new(over);
     let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
     assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
-    // By the own side.
+    // By the side that bound it.
     let operation = Operation::LocalInvalidate { rkey: window.key() };
     pair.b.post(&signalled(3, operation, Data::Gather(&[])));
     assert_eq!(poll_one(&pair.b.send_cq).status, Status::Success);
@@ -314,7 +317,7 @@ fn a_window_of_type_two_is_invalidated_by_either_side(over: Over) {
     window.deallocate();
 }
 
-fn bindings_that_the_manual_forbids(over: Over) {
+fn forbidden_bindings_fail(over: Over) {
     type Make = fn(&Pair) -> (Arc<Mw>, u32);
     let make: [(&str, Access, Make); 3] = [
         ("a region that may not be bound to", all() - Access::MW_BIND, |pair| {
@@ -346,8 +349,7 @@ fn bindings_that_the_manual_forbids(over: Over) {
     assert_eq!(status, Status::MwBindErr, "a range past the end");
 }
 
-/// A window of type two belongs to the queue pair that bound it.
-fn a_window_of_another_queue_pair(over: Over) {
+fn a_window_of_type_two_serves_only_the_queue_pair_that_bound_it(over: Over) {
     let pair = Pair::new(over);
     let (c, d) = (pair.host.endpoint(), pair.host.endpoint());
     match over {
@@ -361,11 +363,15 @@ fn a_window_of_another_queue_pair(over: Over) {
     c.post(&signalled(1, operation, Data::Inline(&[b"never"])));
     assert_eq!(poll_one(&c.send_cq).status, Status::RemAccessErr);
     assert_eq!(pair.remote.bytes(), vec![0; LEN]);
-    assert_eq!(pair.write(window.key(), 0, 8), Status::Success, "its own peer still may");
+    assert_eq!(
+        pair.write(window.key(), 0, 8),
+        Status::Success,
+        "the peer of the binding queue pair may write"
+    );
     window.deallocate();
 }
 
-fn a_failed_bind_blames_no_request_before_it(over: Over) {
+fn a_failed_request_does_not_fail_the_requests_before_it(over: Over) {
     let pair = Pair::new(over);
     let (remote_addr, rkey) = (pair.local.addr(0), pair.local.key());
     let sges = [pair.remote.sge(0, LEN)];
@@ -383,8 +389,8 @@ fn a_failed_bind_blames_no_request_before_it(over: Over) {
     assert_eq!((failed.wr_id, failed.status), (16, Status::LocProtErr));
 }
 
-/// When deregistration has returned, no byte changes any more (ibv_dereg_mr(3)).
-fn deregistration_stops_a_peer_that_writes(over: Over) {
+/// After deregistration has returned, no byte changes any more (ibv_dereg_mr(3)).
+fn no_write_arrives_after_deregistration(over: Over) {
     for _ in 0..10 {
         let pair = Pair::new(over);
         let target = Memory::new(&pair.host, 1 << 20, all());
@@ -414,7 +420,7 @@ fn deregistration_stops_a_peer_that_writes(over: Over) {
     }
 }
 
-fn rights_that_the_queue_pair_takes_back(over: Over) {
+fn a_right_that_the_queue_pair_revokes_is_refused(over: Over) {
     let pair = Pair::new(over);
     assert_eq!(pair.write(pair.remote.key(), 0, 8), Status::Success);
     pair.remote.fill(|_| 0);
@@ -426,8 +432,7 @@ fn rights_that_the_queue_pair_takes_back(over: Over) {
     pair.check_refused();
 }
 
-/// The key stays, and names other memory from then on.
-fn a_region_that_is_registered_anew(over: Over) {
+fn a_reregistered_region_keeps_its_key_and_loses_its_old_range(over: Over) {
     let pair = Pair::new(over);
     let other = Memory::new(&pair.host, LEN, all());
     let (rkey, pd) = (pair.remote.key(), Arc::clone(&pair.host.pd));
@@ -439,7 +444,7 @@ fn a_region_that_is_registered_anew(over: Over) {
         poll_some(&pair.b.recv_cq, 1);
     }
     assert_eq!(other.bytes()[8..16], pair.local.bytes()[..8]);
-    assert_eq!(pair.write(rkey, 0, 8), Status::RemAccessErr, "the old place");
+    assert_eq!(pair.write(rkey, 0, 8), Status::RemAccessErr, "the old range");
     pair.check_refused();
     fresh.deregister().expect("no window");
 }

@@ -1,5 +1,5 @@
-//! What the verbs manual pages promise of queues, completions and states, beyond the single
-//! operations of `loopback.rs`.
+//! The semantics of queues, completions and states that the verbs manual pages promise, beyond the
+//! single operations in `loopback.rs`.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn pair(host: &Host) -> (Endpoint, Endpoint) {
 // ---- Completion queues ----
 
 #[test]
-fn a_completion_queue_that_overflows_is_an_error_of_its_own() {
+fn an_overflow_of_a_completion_queue_is_reported_once() {
     let host = Host::new();
     let small = Cq::new(&host.context, 2, None).expect("a completion queue");
     let a = host.endpoint();
@@ -52,11 +52,11 @@ fn a_completion_queue_that_overflows_is_an_error_of_its_own() {
     assert_eq!(event.kind, EventKind::CqErr);
     assert!(matches!(event.element, Element::Cq(cq) if cq.is(&*small)));
     assert!(small.is_overrun());
-    assert!(no_event(&host.context), "it is reported once");
+    assert!(no_event(&host.context), "the overflow was reported twice");
 }
 
 #[test]
-fn a_resized_completion_queue_keeps_what_it_has() {
+fn a_resized_completion_queue_keeps_its_completions() {
     let host = Host::new();
     let cq = Cq::new(&host.context, 2, None).expect("a completion queue");
     let a = host.endpoint();
@@ -70,7 +70,7 @@ fn a_resized_completion_queue_keeps_what_it_has() {
     exchange(0);
     exchange(1);
     assert_eq!(cq.resize(0), Err(Errno::INVAL));
-    assert_eq!(cq.resize(1), Err(Errno::INVAL), "two are in it");
+    assert_eq!(cq.resize(1), Err(Errno::INVAL), "two completions are in the queue");
     assert_eq!(cq.resize(3), Ok(()));
     exchange(2);
     for wr_id in 0..3 {
@@ -84,7 +84,7 @@ fn has_event(channel: &CompChannel) -> bool {
     has_event_within(channel, Duration::ZERO)
 }
 
-/// A completion may be seen a moment before its event.
+/// Waits for an event, which may follow its completion with a short delay.
 fn gets_event(channel: &CompChannel) -> bool {
     has_event_within(channel, Duration::from_secs(5))
 }
@@ -111,16 +111,16 @@ fn solicited_only_waits_for_a_solicited_send_or_an_error() {
         assert_eq!(poll_one(&cq).wr_id, 7);
     };
     exchange(SendFlags::empty());
-    assert!(!has_event(&channel), "it is not armed");
+    assert!(!has_event(&channel), "an event without arming");
     cq.arm(true);
     exchange(SendFlags::empty());
-    assert!(!has_event(&channel), "it is armed for solicited ones");
+    assert!(!has_event(&channel), "an event for an unsolicited completion");
     exchange(SendFlags::SOLICITED);
     assert!(channel.next_event().expect("an event").is(&*cq));
     exchange(SendFlags::SOLICITED);
     assert!(!has_event(&channel), "one event for each arming");
     cq.arm(false);
-    // Arming for less does not take back the arming for all (ibv_req_notify_cq(3)).
+    // Arming for solicited completions does not cancel the arming for all (ibv_req_notify_cq(3)).
     cq.arm(true);
     exchange(SendFlags::empty());
     assert!(gets_event(&channel));
@@ -136,7 +136,7 @@ fn solicited_only_waits_for_a_solicited_send_or_an_error() {
 // ---- Shared receive queues ----
 
 #[test]
-fn a_shared_queue_tells_of_its_limit_once_and_of_the_last_receive() {
+fn a_shared_queue_reports_its_limit_once_and_the_last_receive() {
     let host = Host::new();
     let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
     let srq = Srq::new(&host.pd, attr).expect("a shared queue");
@@ -157,13 +157,13 @@ fn a_shared_queue_tells_of_its_limit_once_and_of_the_last_receive() {
         assert_eq!(poll_one(&from.send_cq).status, Status::Success);
     };
     take(&a, &b, 0);
-    assert!(no_event(&host.context), "three are not below the limit");
+    assert!(no_event(&host.context), "three receives are not below the limit");
     take(&c, &d, 1);
     let event = next_event(&host.context);
     assert_eq!(event.kind, EventKind::SrqLimitReached);
     assert!(matches!(event.element, Element::Srq(found) if found.is(&*srq)));
     take(&a, &b, 2);
-    assert!(no_event(&host.context), "it is disarmed");
+    assert!(no_event(&host.context), "a limit is reported once");
     assert_eq!(srq.query().srq_limit, 0);
 
     to_state(&b.qp, QpState::Err);
@@ -176,9 +176,9 @@ fn a_shared_queue_tells_of_its_limit_once_and_of_the_last_receive() {
 
 // ---- Order and flow ----
 
-/// Without the fence the Send could take what was in memory before the Read.
+/// A Send with a fence sends the bytes that the Read before it has placed.
 #[test]
-fn a_fence_waits_for_reads() {
+fn a_fenced_send_waits_for_reads() {
     const LEN: usize = 256 << 10;
     let host = Host::new();
     let (a, b) = pair(&host);
@@ -202,7 +202,7 @@ fn a_fence_waits_for_reads() {
     }
 }
 
-/// No fence, but programs rely on it all the same: the Read gets what was there before the Write.
+/// Even without a fence a Read returns the bytes from before a later Write: programs rely on it.
 #[test]
 fn a_write_does_not_overtake_a_read_of_the_same_bytes() {
     const LEN: usize = 256 << 10;
@@ -230,7 +230,7 @@ fn a_write_does_not_overtake_a_read_of_the_same_bytes() {
 }
 
 #[test]
-fn a_drained_send_queue_says_so_and_holds_what_is_posted() {
+fn a_drained_send_queue_raises_an_event_and_holds_posted_requests() {
     let host = Host::new();
     let (a, b) = pair(&host);
     a.post(&send(1, EMPTY));
@@ -246,8 +246,8 @@ fn a_drained_send_queue_says_so_and_holds_what_is_posted() {
     assert_eq!(poll_one(&b.recv_cq).wr_id, 7);
     b.receive(8, &[]);
     a.post(&send(2, EMPTY));
-    assert!(poll_some(&b.recv_cq, 1).is_empty(), "it waits for RTS");
-    // What is received and asked for goes on.
+    assert!(poll_some(&b.recv_cq, 1).is_empty(), "a request posted in SQD waits for RTS");
+    // Receiving continues in SQD.
     a.receive(9, &[]);
     b.post(&send(3, EMPTY));
     assert_eq!(poll_one(&a.recv_cq).wr_id, 9);
@@ -258,7 +258,7 @@ fn a_drained_send_queue_says_so_and_holds_what_is_posted() {
 }
 
 #[test]
-fn a_sender_gives_up_after_its_retries() {
+fn a_send_fails_after_its_rnr_retries() {
     for retries in [0, 2] {
         let host = Host::new();
         let (a, b) = (host.endpoint(), host.endpoint());
@@ -272,14 +272,14 @@ fn a_sender_gives_up_after_its_retries() {
         assert_eq!(statuses, expected);
         assert_eq!(a.qp.state(), QpState::Err);
         assert_eq!(poll_one(&b.recv_cq).wr_id, 7);
-        // The peer finds out when it sends.
+        // The peer notices the failure when it sends.
         b.post(&send(4, EMPTY));
         assert_eq!(poll_one(&b.send_cq).status, Status::RetryExcErr);
     }
 }
 
 #[test]
-fn messages_of_no_bytes_and_of_many() {
+fn empty_and_long_messages_arrive() {
     const LEN: usize = 5 << 20;
     let host = Host::new();
     let (a, b) = pair(&host);
@@ -311,7 +311,7 @@ fn messages_of_no_bytes_and_of_many() {
 }
 
 #[test]
-fn only_signalled_work_completes_and_in_order() {
+fn only_signalled_work_completes_in_order() {
     let host = Host::new();
     let (a, b) = pair(&host);
     let remote =
@@ -342,7 +342,7 @@ fn only_signalled_work_completes_and_in_order() {
 }
 
 #[test]
-fn a_full_queue_refuses_until_work_is_complete() {
+fn a_full_queue_rejects_requests_until_work_completes() {
     let host = Host::new();
     let a = host.endpoint_of(|init| (init.cap.max_send_wr, init.cap.max_recv_wr) = (4, 2));
     let b = host.endpoint();
@@ -360,12 +360,12 @@ fn a_full_queue_refuses_until_work_is_complete() {
 }
 
 #[test]
-fn inline_data_is_taken_at_once() {
+fn inline_data_is_copied_when_it_is_posted() {
     let host = Host::new();
     let (a, b) = pair(&host);
     let to = Memory::new(&host, 256, Access::LOCAL_WRITE);
     let mut bytes = vec![1; 256];
-    // No receive is there, so that none of it can have been sent yet.
+    // Without a receive the peer cannot have placed any of it yet.
     a.post(&send(1, Data::Inline(&[&bytes[..100], &bytes[100..]])));
     bytes.fill(2);
     b.receive(1, &[to.sge(0, 256)]);
@@ -383,7 +383,7 @@ fn err_flushes_everything_in_order() {
     let host = Host::new();
     let (a, b) = pair(&host);
     for wr_id in 0..5 {
-        // Unsignalled work has a completion, too, when it is flushed.
+        // Flushed work completes even if it is unsignalled.
         let flags = if wr_id % 2 == 0 { SendFlags::SIGNALED } else { SendFlags::empty() };
         a.post(&SendRequest { flags, ..send(wr_id, EMPTY) });
         a.receive(10 + wr_id, &[]);
@@ -396,7 +396,7 @@ fn err_flushes_everything_in_order() {
         assert_eq!((received.wr_id, received.status), (10 + wr_id, Status::WrFlushErr));
     }
     assert!(poll_some(&a.send_cq, 1).is_empty() && poll_some(&a.recv_cq, 1).is_empty());
-    // The peer is not in error until it sends.
+    // The peer stays in RTS until it sends.
     assert_eq!(b.qp.state(), QpState::Rts);
     b.post(&send(1, EMPTY));
     assert_eq!(poll_one(&b.send_cq).status, Status::RetryExcErr);
@@ -449,7 +449,7 @@ fn a_transition_with_a_wrong_mask_or_value_changes_nothing() {
 
 // ---- Threads ----
 
-/// Threads that post to one queue pair and threads that poll its queues: every message arrives
+/// With several threads posting to one queue pair and polling its queues, every message arrives
 /// once, and those of each thread in order.
 #[test]
 fn many_threads_post_and_poll_at_once() {
@@ -507,31 +507,31 @@ fn many_threads_post_and_poll_at_once() {
 }
 
 #[test]
-fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
+fn requests_to_a_peer_that_never_connects_time_out() {
     let host = Host::new();
     let a = host.endpoint();
     a.qp.modify(&init_attr(), init_mask()).expect("INIT");
-    // The side with the lower GID dials; that is the other one, which does not exist.
+    // The side with the lower GID dials; here that is the peer, which does not exist.
     let lower = std::net::Ipv6Addr::from(2u128).octets();
     to_rts(&a.qp, lower, 77);
     a.post(&send(1, EMPTY));
     let mut out = [Completion::new(0, Status::Success, Opcode::Send, 0)];
-    assert_eq!(a.send_cq.poll(&mut out), 0, "it waits");
+    assert_eq!(a.send_cq.poll(&mut out), 0, "the request waits");
     a.qp.expired(Instant::now());
-    assert_eq!(a.send_cq.poll(&mut out), 0, "it still does");
-    // As the timer does, after a time too long for a test.
+    assert_eq!(a.send_cq.poll(&mut out), 0, "the request still waits");
+    // Call the timer's function for a time that is too far off to wait for.
     a.qp.expired(Instant::now() + Duration::from_secs(60));
     assert_eq!(poll_one(&a.send_cq).status, Status::RetryExcErr);
     assert_eq!(a.qp.state(), QpState::Err);
 }
 
-/// An acknowledgement waits for one pass, in the hope of a message to ride on, and not for the
-/// service thread, which keeps away from a program that polls.
+/// An acknowledgement waits for one poll, since a message may carry it, and not for the service
+/// thread, which stays idle while the program polls.
 #[test]
 fn receiver_that_does_not_send_acknowledges_at_the_next_poll() {
     const MESSAGES: usize = 20;
     const POLLS_MAX: usize = 20;
-    // On a machine that does other things the two threads lose their cores again and again.
+    // On a busy machine the two threads are preempted again and again.
     const ROUNDS_MAX: usize = 50;
     let host = Host::new();
     let (a, b) = (host.endpoint(), host.endpoint());
@@ -540,7 +540,7 @@ fn receiver_that_does_not_send_acknowledges_at_the_next_poll() {
     let is_soon = (0..ROUNDS_MAX).any(|_| {
         let mut polls: Vec<usize> = (0..MESSAGES)
             .map(|_| {
-                // The service thread stands by.
+                // Polling makes the service thread stay idle.
                 poll_some(&b.recv_cq, 1);
                 b.receive(1, &[]);
                 a.post(&send(2, EMPTY));
@@ -554,7 +554,8 @@ fn receiver_that_does_not_send_acknowledges_at_the_next_poll() {
             })
             .collect();
         polls.sort_unstable();
-        // A poll does nothing while the service thread is at it: most messages say it, not all.
+        // A poll does nothing while the service thread serves the connection, so look at the 90th
+        // percentile.
         let most = polls[MESSAGES * 9 / 10];
         all.push(polls);
         most <= POLLS_MAX
@@ -562,10 +563,10 @@ fn receiver_that_does_not_send_acknowledges_at_the_next_poll() {
     assert!(is_soon, "polls until the acknowledgement: {all:?}");
 }
 
-/// Programs that have one place for both kinds of completions take the first that comes for that of
-/// what they sent. Here the acknowledgement rides on the answer.
+/// A Send completes before the receive of the answer that carries its acknowledgement: programs
+/// with one completion queue for both rely on this order.
 #[test]
-fn what_was_sent_completes_before_the_answer_to_it() {
+fn a_send_completes_before_the_receive_of_its_answer() {
     const ROUNDS: u64 = 100;
     let host = Host::new();
     let a = host.endpoint_of(|init| init.recv_cq = Arc::clone(&init.send_cq));
@@ -584,9 +585,10 @@ fn what_was_sent_completes_before_the_answer_to_it() {
     }
 }
 
-/// A long Write waits for what the peer says of its key, whatever that is.
+/// A long Write to a key that the peer has not granted yet waits for the peer's answer, a grant or
+/// a refusal.
 #[test]
-fn a_long_write_to_a_key_that_is_not_known_yet() {
+fn a_long_write_waits_for_the_answer_about_its_key() {
     const LEN: usize = 1 << 20;
     for is_right in [true, false] {
         let host = Host::new();

@@ -1,4 +1,5 @@
-//! Unreliable connections: what they can do, and what they lose without a word.
+//! Unreliable connections (UC): which operations they support, and which messages they drop
+//! silently.
 
 mod common;
 
@@ -44,7 +45,8 @@ fn write(to: &Memory, rkey: u32, imm: Option<u32>) -> Operation {
     Operation::Write { remote_addr: to.addr(0), rkey, imm }
 }
 
-/// A message arrives, so that all before it have been dealt with.
+/// Sends a message and waits until it arrives, so that the peer has processed all messages before
+/// it.
 fn probe(a: &Endpoint, b: &Endpoint) {
     b.receive(99, &[]);
     a.post(&send(98, EMPTY));
@@ -78,7 +80,7 @@ fn sends_and_writes_arrive_in_order() {
 }
 
 #[test]
-fn what_needs_an_answer_cannot_be_posted() {
+fn operations_that_need_a_response_are_rejected() {
     let host = Host::new();
     let (a, _b) = pair(&host);
     let memory = Memory::new(&host, 8, Access::LOCAL_WRITE);
@@ -103,7 +105,7 @@ fn a_message_without_a_receive_is_dropped() {
         a.post(&send(wr_id, EMPTY));
         assert_eq!(poll_one(&a.send_cq).status, Status::Success);
     }
-    // Its bytes are written; what is dropped is the word of it.
+    // A Write with immediate data places its bytes; only the immediate data is dropped.
     a.post(&signalled(3, write(&to, to.key(), Some(5)), Data::Inline(&[&[9; 8]])));
     assert_eq!(poll_one(&a.send_cq).status, Status::Success);
     while to.bytes() != [9; 8] {
@@ -114,7 +116,7 @@ fn a_message_without_a_receive_is_dropped() {
 }
 
 #[test]
-fn a_receive_posted_soon_gets_a_message_that_came_before() {
+fn a_message_waits_a_short_time_for_a_receive() {
     let host = Host::new();
     let (a, b) = pair(&host);
     a.post(&send(1, EMPTY));
@@ -124,7 +126,7 @@ fn a_receive_posted_soon_gets_a_message_that_came_before() {
 }
 
 #[test]
-fn a_message_too_long_leaves_its_receive_to_the_next() {
+fn a_message_longer_than_its_receive_is_dropped_and_leaves_the_receive() {
     let host = Host::new();
     let (a, b) = pair(&host);
     let to = Memory::new(&host, 4, Access::LOCAL_WRITE);
@@ -137,7 +139,7 @@ fn a_message_too_long_leaves_its_receive_to_the_next() {
     probe_after(&a, &b, 2);
 }
 
-/// As [`probe`], with completions of `before` Sends in front.
+/// Takes the completions of `before` requests, then does what [`probe`] does.
 fn probe_after(a: &Endpoint, b: &Endpoint, before: usize) {
     for _ in 0..before {
         assert_eq!(poll_one(&a.send_cq).status, Status::Success);
@@ -146,7 +148,7 @@ fn probe_after(a: &Endpoint, b: &Endpoint, before: usize) {
 }
 
 #[test]
-fn a_write_without_the_right_is_dropped_and_nothing_else() {
+fn a_write_without_the_right_is_dropped_alone() {
     let host = Host::new();
     let (a, b) = pair(&host);
     let guarded = Memory::new(&host, 100_000, Access::LOCAL_WRITE);
@@ -159,7 +161,7 @@ fn a_write_without_the_right_is_dropped_and_nothing_else() {
         a.post(&signalled(wr_id, operation, Data::Gather(&data)));
     }
     a.post(&send(4, EMPTY));
-    assert_eq!(poll_one(&b.recv_cq).opcode, Opcode::Recv, "no word of the writes");
+    assert_eq!(poll_one(&b.recv_cq).opcode, Opcode::Recv, "a dropped Write took the receive");
     assert!(guarded.bytes().iter().all(|&byte| byte == 0));
     assert_eq!((a.qp.state(), b.qp.state()), (QpState::Rts, QpState::Rts));
     assert!(no_event(&host.context));
@@ -167,7 +169,7 @@ fn a_write_without_the_right_is_dropped_and_nothing_else() {
 }
 
 #[test]
-fn one_side_in_error_leaves_the_other_sending() {
+fn a_side_sends_on_while_its_peer_is_in_error() {
     let host = Host::new();
     let (a, b) = pair(&host);
     probe(&a, &b);
@@ -182,7 +184,7 @@ fn one_side_in_error_leaves_the_other_sending() {
 }
 
 #[test]
-fn a_receive_with_a_wrong_key_fails_here_only() {
+fn a_receive_with_a_wrong_key_fails_only_its_own_side() {
     let host = Host::new();
     let (a, b) = pair(&host);
     b.receive(1, &[Sge { addr: 4096, length: 8, lkey: 0xdead }]);
@@ -194,9 +196,10 @@ fn a_receive_with_a_wrong_key_fails_here_only() {
     assert_eq!(poll_one(&a.send_cq).status, Status::Success);
 }
 
-/// A mistake in a request stops sending, and not receiving, until the program says otherwise.
+/// A failed request stops sending, but not receiving, until the program moves the queue pair back
+/// to RTS.
 #[test]
-fn a_request_in_error_ends_in_a_state_of_its_own() {
+fn a_failed_request_leads_to_the_sqe_state() {
     let host = Host::new();
     let (a, b) = pair(&host);
     let wrong = [Sge { addr: 4096, length: 8, lkey: 0xdead }];

@@ -1,5 +1,5 @@
-//! Memory windows of type 2: they belong to the queue pair that bound them, whose peer may give
-//! them back.
+//! Memory windows of type 2: a window serves the queue pair that bound it, and the peer of that
+//! queue pair may invalidate it.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn send_and_invalidate(rkey: u32) -> SendRequest<'static> {
     request(Operation::Send { imm: None, invalidate: Some(rkey) }, &[b"goodbye"])
 }
 
-/// A window to all of `memory`, bound by `owner`, that peers may write through.
+/// Binds a new window to all of `memory` at `owner`, with the right to write.
 fn bind(owner: &Endpoint, host: &Host, memory: &Memory) -> Arc<Mw> {
     let window = Mw::allocate(&host.pd, WindowType::Two).expect("a window");
     let bind = WindowBind {
@@ -43,7 +43,7 @@ fn write(memory: &Memory, rkey: u32) -> SendRequest<'static> {
 }
 
 #[test]
-fn a_peer_gives_its_window_back() {
+fn the_peer_can_invalidate_a_window() {
     let host = Host::new();
     let memory = Memory::new(&host, LEN, Access::LOCAL_WRITE | Access::MW_BIND);
     let (owner, peer) = (host.endpoint(), host.endpoint());
@@ -79,7 +79,7 @@ fn a_peer_gives_its_window_back() {
 }
 
 #[test]
-fn a_stranger_can_neither_use_nor_invalidate_it() {
+fn the_peer_of_another_queue_pair_can_neither_use_nor_invalidate_a_window() {
     let host = Host::new();
     let memory = Memory::new(&host, LEN, Access::LOCAL_WRITE | Access::MW_BIND);
     let (owner, peer) = (host.endpoint(), host.endpoint());
@@ -87,7 +87,7 @@ fn a_stranger_can_neither_use_nor_invalidate_it() {
     let window = bind(&owner, &host, &memory);
     let inbox = Memory::new(&host, LEN, Access::LOCAL_WRITE);
     for attack in [write(&memory, window.key()), send_and_invalidate(window.key())] {
-        // Of the same protection domain as the owner, all the same.
+        // The other queue pair is in the protection domain of the owner.
         let (other, stranger) = (host.endpoint(), host.endpoint());
         connect(&other, &stranger);
         other.receive(2, &[inbox.sge(0, LEN)]);

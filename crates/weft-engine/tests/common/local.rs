@@ -380,19 +380,19 @@ impl Local {
     }
 
     /// Publishes how many of the victim's slots have been emptied.
-    pub fn tell_emptied(&self, count: u32) {
+    pub fn publish_emptied(&self, count: u32) {
         self.memory.word32(self.rx_base + EMPTIED_AT).store(count, Ordering::Release);
         self.wake();
     }
 
     /// Publishes how many of the victim's messages have been placed.
-    pub fn tell_placed(&self, count: u32) {
+    pub fn publish_placed(&self, count: u32) {
         self.memory.word32(self.rx_base + PLACED_AT).store(count, Ordering::Release);
         self.wake();
     }
 
     /// Publishes whether we can read the victim's memory.
-    pub fn tell_pulls(&self, word: u32) {
+    pub fn publish_pulls(&self, word: u32) {
         self.memory.word32(self.rx_base + PULLS_AT).store(word, Ordering::Release);
     }
 

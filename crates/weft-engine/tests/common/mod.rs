@@ -1,4 +1,5 @@
-//! What the engine's tests share: a device, memory, connected queue pairs, polling with a deadline.
+//! Helpers for the engine's tests: a device, guarded memory, connected queue pairs, and polling
+//! with a deadline.
 #![allow(unsafe_code, dead_code, unreachable_pub)]
 
 pub mod local;
@@ -27,10 +28,10 @@ use weft_engine::{Context, device};
 use weft_sys::{Region, wait_readable};
 use weft_wire::mpa::negotiate::Negotiated;
 
-/// How long a completion may take on a busy machine before the test fails.
+/// How long a test waits for a completion before it fails; generous, for busy machines.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A device with a protection domain.
+/// The loopback device, opened, with a protection domain.
 pub struct Host {
     pub context: Arc<Context>,
     pub pd: Arc<Pd>,
@@ -49,7 +50,7 @@ impl Host {
         self.endpoint_of(|_| ())
     }
 
-    /// An endpoint that is made as usual but for what `change` changes.
+    /// Creates an endpoint whose attributes `change` has modified.
     pub fn endpoint_of(&self, change: impl FnOnce(&mut QpInit)) -> Endpoint {
         let cq = || Cq::new(&self.context, 1024, None).expect("a completion queue");
         let cap = QpCap {
@@ -98,13 +99,13 @@ impl Drop for Endpoint {
     }
 }
 
-/// Bytes before and behind registered memory that nobody may change.
+/// Length of the guards before and after registered memory, which must never change.
 const GUARD_LEN: usize = 64;
 const PAGE: usize = 4096;
 const GUARD: u8 = 0xa5;
 
-/// Registered memory between two guards, which are looked at when it goes. It starts with a page,
-/// so that peers may be able to map it.
+/// Registered memory between two guards, which are checked when it is dropped. It starts at a page
+/// boundary, so that a peer on the same host can map it.
 pub struct Memory {
     bytes: Box<[UnsafeCell<u64>]>,
     start: usize,
@@ -123,7 +124,7 @@ impl Memory {
         let bytes: Box<[_]> = (0..words).map(|_| UnsafeCell::new(guard)).collect();
         let base = bytes.as_ptr() as usize;
         let first = (base + GUARD_LEN).next_multiple_of(PAGE);
-        // SAFETY: the memory lives as long as the region is registered (see `drop`), and the cells
+        // SAFETY: `drop` deregisters the region before it frees the memory, and the cells
         // allow it to change behind shared references.
         let region = unsafe { Region::new(first, len) }.expect("no wrap");
         let mr = Mr::register(pd, region, first as u64, access).expect("registered");
@@ -144,9 +145,9 @@ impl Memory {
         Sge { addr: self.addr(offset), length: length as u32, lkey: self.key() }
     }
 
-    /// The registered bytes, to be registered anew.
+    /// The registered range, for another registration.
     pub fn region(&self) -> Region {
-        // SAFETY: the memory lives as long as the region is registered (see `drop`), and the cells
+        // SAFETY: `drop` deregisters the region before it frees the memory, and the cells
         // allow it to change behind shared references.
         unsafe { Region::new(self.addr(0) as usize, self.len) }.expect("no wrap")
     }
@@ -156,7 +157,9 @@ impl Memory {
     }
 
     fn with_guards(&self) -> Vec<u8> {
-        // SAFETY: the memory is ours, and the tests read it only when no peer writes to it.
+        // SAFETY: the slice covers exactly `bytes`, which this value owns and keeps initialised;
+        // the tests call this only after the transfers to the memory have completed, so that
+        // nothing writes meanwhile.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.bytes.len() * 8) }
             .to_vec()
     }
@@ -169,7 +172,8 @@ impl Memory {
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len);
         let place = self.addr(offset) as *mut u8;
-        // SAFETY: in bounds (asserted), and nothing else uses the memory now.
+        // SAFETY: the range is in bounds (asserted), and the tests write only while no transfer
+        // uses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) }
     }
 
@@ -186,13 +190,13 @@ impl Memory {
     pub fn check_guards(&self) {
         let all = self.with_guards();
         let guards = all[..self.start].iter().chain(&all[self.start + self.len..]);
-        assert!(guards.copied().all(|byte| byte == GUARD), "memory beside the region has changed");
+        assert!(guards.copied().all(|byte| byte == GUARD), "memory outside the region has changed");
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // It may be deregistered already.
+        // The test may have deregistered it already.
         let _ = self.mr.deregister();
         if !std::thread::panicking() {
             self.check_guards();
@@ -200,12 +204,12 @@ impl Drop for Memory {
     }
 }
 
-/// Brings both queue pairs to RTS with each other as peer.
+/// Connects two queue pairs: brings both to RTS with each other as peer.
 pub fn connect(a: &Endpoint, b: &Endpoint) {
     connect_with(a, b, &init_attr(), 7);
 }
 
-/// The same with other attributes of INIT, and the number of RNR retries.
+/// Connects two queue pairs with the given INIT attributes and number of RNR retries.
 pub fn connect_with(a: &Endpoint, b: &Endpoint, init: &QpAttr, rnr_retry: u8) {
     for end in [a, b] {
         end.qp.modify(init, init_mask()).expect("INIT");
@@ -221,20 +225,21 @@ pub fn connect_with(a: &Endpoint, b: &Endpoint, init: &QpAttr, rnr_retry: u8) {
     }
 }
 
-/// The same for a pair that shares memory: over TCP, as if they were of two processes.
+/// Connects two queue pairs over TCP as if they belonged to two processes, and waits until they
+/// share memory.
 pub fn connect_sharing(a: &Endpoint, b: &Endpoint, init: &QpAttr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
     let (remote, _) = listener.accept().expect("it has been dialled");
     for (end, peer) in [(a, b), (b, a)] {
         end.qp.modify(init, init_mask()).expect("INIT");
-        // The queue pair is not to look for its peer itself.
+        // Keep the queue pair from looking for its peer itself: the test attaches the connection.
         let name = (peer.qp.identity().gid, peer.qp.number());
         pending::expect(name);
         to_rts(&end.qp, name.0, name.1);
         pending::unexpect(name);
     }
-    // The side that waits comes first: it may be offered memory at once.
+    // Attach the responder first: the initiator may offer memory at once.
     for (end, peer, socket, initiator) in [(b, a, remote, false), (a, b, near, true)] {
         socket.set_nonblocking(true).expect("a socket option");
         let depth = 16;
@@ -263,58 +268,61 @@ pub fn connect_sharing(a: &Endpoint, b: &Endpoint, init: &QpAttr) {
     let deadline = Instant::now() + TIMEOUT;
     while a.qp.transport() != "shm" || b.qp.transport() != "shm" {
         poll_some(&a.send_cq, 1);
-        assert!(Instant::now() < deadline, "no memory is shared");
+        assert!(Instant::now() < deadline, "the queue pairs do not share memory");
     }
 }
 
-/// Runs a test of this program in a process of its own, where it is the only thread, so that memory
-/// which it registers can be mapped by peers.
+/// Runs a test of this program in a process with a single thread, so that peers can map the memory
+/// that it registers.
 ///
-/// # Panics
-/// When the test fails there, or does not exist.
+/// # Panics If the test fails there, or does not exist.
 pub fn run_alone(test: &str) {
     run_again(test, ALONE, "1");
 }
 
-/// Runs a test of this program in a process of its own, with a variable that is read once only.
+/// Runs a test of this program in a new process with an environment variable that Weft reads only
+/// once per process.
 ///
-/// # Panics
-/// As [`run_alone`].
+/// # Panics If the test fails there, or does not exist.
 pub fn run_again(test: &str, name: &str, value: &str) {
     let program = std::env::current_exe().expect("the test itself");
     let mut command = Command::new(program);
     command.args(["--exact", test, "--nocapture"]).env(name, value);
     let output = command.output().expect("it runs again");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let log = [output.stdout, output.stderr].concat();
+    let log = String::from_utf8_lossy(&log);
+    assert!(output.status.success() && log.contains("1 passed"), "{log}");
 }
 
-/// Runs the body of a test; if [`run_alone`] has asked for it in a child, which leaves the threads
-/// of the test runner behind.
+/// Runs the body of a test; under [`run_alone`] in a forked child, which does not have the threads
+/// of the test runner.
 pub fn perhaps_alone(body: impl FnOnce()) {
     if std::env::var_os(ALONE).is_none() {
         return body();
     }
-    // SAFETY: nothing else goes on in this process, so that the child finds no lock taken. It ends
-    // by `_exit`.
+    // SAFETY: the process runs this one test, and the test runner's main thread only waits for it,
+    // so that no other thread holds a lock (of the allocator, for example) that the child needs.
+    // The child ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
-        // SAFETY: ends the child at once.
+        // SAFETY: `_exit` has no preconditions; it ends the child without running exit handlers of
+        // the parent.
         unsafe { libc::_exit(i32::from(failed)) };
     }
     let mut status = 0;
-    // SAFETY: `status` is a valid place, `child` is our child.
+    // SAFETY: `status` is a valid local variable, and `child` was forked above and has not been
+    // waited for.
     let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((ended, status), (child, 0), "the child failed");
 }
 
-/// Set for a test that [`run_alone`] runs.
+/// The environment variable that marks a process started by [`run_alone`].
 const ALONE: &str = "WEFT_TEST_ALONE";
 
-/// Checks that memory is a segment that peers can map, in a test that is alone in its process; or
-/// was one, and stayed so because another thread was there when it was deregistered.
+/// Checks that memory is in a segment that peers can map, in a test that [`run_alone`] runs. The
+/// segment may outlive its registration: with several threads in the process, deregistration leaves
+/// it in place.
 pub fn check_mapped(memory: &Memory) {
     if std::env::var_os(ALONE).is_none() {
         return;
@@ -382,43 +390,43 @@ pub fn to_state(qp: &Arc<Qp>, qp_state: QpState) {
     qp.modify(&QpAttr { qp_state, ..QpAttr::default() }, AttrMask::STATE).expect("allowed");
 }
 
-/// A signalled request.
+/// Builds a signalled request.
 pub fn signalled(wr_id: u64, operation: Operation, data: Data<'_>) -> SendRequest<'_> {
     SendRequest { wr_id, operation, flags: SendFlags::SIGNALED, data }
 }
 
-/// A signalled Send.
+/// Builds a signalled Send.
 pub fn send(wr_id: u64, data: Data<'_>) -> SendRequest<'_> {
     signalled(wr_id, Operation::Send { imm: None, invalidate: None }, data)
 }
 
-/// The next asynchronous event.
+/// Waits for the next asynchronous event.
 pub fn next_event(context: &Context) -> AsyncEvent {
     // SAFETY: the descriptor belongs to the context, which outlives this call.
     let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
     let ready = wait_readable([fd], Some(TIMEOUT)).expect("no signal");
-    assert_eq!(ready, [true], "no event came");
+    assert_eq!(ready, [true], "no asynchronous event in time");
     context.next_event().expect("an event")
 }
 
-/// Whether no asynchronous event waits.
+/// Whether no asynchronous event is pending.
 pub fn no_event(context: &Context) -> bool {
     // SAFETY: the descriptor belongs to the context, which outlives this call.
     let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
     wait_readable([fd], Some(Duration::ZERO)).expect("no signal") == [false]
 }
 
-/// The next completion.
+/// Waits for the next completion.
 pub fn poll_one(cq: &Arc<Cq>) -> Completion {
     let deadline = Instant::now() + TIMEOUT;
     let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0)];
     while cq.poll(&mut space) == 0 {
-        assert!(Instant::now() < deadline, "no completion came");
+        assert!(Instant::now() < deadline, "no completion in time");
     }
     space[0]
 }
 
-/// What completes within a short time, at most `count`.
+/// Collects at most `count` completions that arrive within a short time.
 pub fn poll_some(cq: &Arc<Cq>, count: usize) -> Vec<Completion> {
     let deadline = Instant::now() + Duration::from_millis(50);
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! A peer made by hand: the test speaks iWARP over a socket of its own to a live queue pair.
+//! A hand-written peer: the test speaks iWARP over its own socket to a real queue pair.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,8 +13,8 @@ use weft_wire::rdmap::{Opcode, Terminate};
 
 use super::Endpoint;
 
-/// The peer's queue pair number: below every real one, so that the peer is the side that dials, and
-/// on port 0, so that it is nobody's.
+/// The peer's queue pair number: lower than every real one, so that the peer is the side that
+/// dials, and on port 0, so that it belongs to no process.
 pub const NUMBER: u32 = 1;
 /// The peer's STag for acknowledgements.
 pub const ACK_STAG: u32 = 0x0acc_0001;
@@ -22,14 +22,14 @@ pub const ACK_STAG: u32 = 0x0acc_0001;
 /// How long the victim may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A victim that takes nothing for so long has stopped reading.
+/// A victim that accepts no bytes for this long has stopped reading.
 const STALLED: Duration = Duration::from_millis(500);
 
-/// A connection to a victim.
+/// An established connection to a victim.
 #[derive(Debug)]
 pub struct Peer {
     stream: TcpStream,
-    /// Who the victim says it is.
+    /// The identity that the victim has announced.
     pub victim: Identity,
     pub crc: bool,
     received: Vec<u8>,
@@ -42,29 +42,29 @@ pub struct Received {
     pub payload: Vec<u8>,
 }
 
-/// The GID that the peer claims: that of the address that it dials from.
+/// The GID that the peer claims: the one of the address that it dials from.
 pub fn gid() -> [u8; 16] {
     gid_of(Ipv4Addr::LOCALHOST.into())
 }
 
-/// The address of the port that a queue pair number leads to.
+/// The address at which the process of a queue pair listens: the number contains the port.
 pub fn address_of(number: u32) -> SocketAddr {
     let port = u16::try_from(number >> 8).expect("a queue pair number has 24 bits");
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// What the peer asks for in its MPA request.
+/// The parameters that the peer requests in its MPA request.
 pub fn params(crc: bool) -> Params {
     let rtr = RtrKinds { send: false, write: true, read: false };
     Params { crc, markers_wanted: false, ird: 16, ord: 16, enhanced: true, peer_to_peer: true, rtr }
 }
 
-/// The MPA request by which the peer asks for a queue pair.
+/// The MPA request of a peer that wants to connect to queue pair `wanted`.
 pub fn request(wanted: u32, crc: bool) -> Initiator {
     request_as([0; 16], wanted, crc)
 }
 
-/// The same of a peer that names its process.
+/// The MPA request of a peer that names its process.
 pub fn request_as(process: ProcessId, wanted: u32, crc: bool) -> Initiator {
     let identity = Identity { qp_num: NUMBER, ack_stag: ACK_STAG, gid: gid(), process };
     let private_data = hello::append(&[], &identity, wanted);
@@ -72,19 +72,20 @@ pub fn request_as(process: ProcessId, wanted: u32, crc: bool) -> Initiator {
 }
 
 impl Peer {
-    /// Connects to `victim`, whose queue pair waits for this peer (RTR), and says the first word.
+    /// Connects to `victim`, whose queue pair waits for this peer (RTR), and sends the
+    /// ready-to-receive message.
     pub fn dial(victim: &Endpoint, crc: bool) -> Self {
-        let mut peer = Self::dial_in_silence(victim, crc);
+        let mut peer = Self::dial_without_rtr(victim, crc);
         peer.write(1, 0, &[]);
         peer
     }
 
-    /// The same without the ready-to-receive message.
-    pub fn dial_in_silence(victim: &Endpoint, crc: bool) -> Self {
+    /// Connects to `victim` without sending the ready-to-receive message.
+    pub fn dial_without_rtr(victim: &Endpoint, crc: bool) -> Self {
         Self::dial_as([0; 16], victim, crc)
     }
 
-    /// The same of a peer that names its process.
+    /// Connects as a peer that names its process, without sending the ready-to-receive message.
     pub fn dial_as(process: ProcessId, victim: &Endpoint, crc: bool) -> Self {
         let number = victim.qp.number();
         let mut stream = TcpStream::connect(address_of(number)).expect("the victim listens");
@@ -106,18 +107,18 @@ impl Peer {
         }
     }
 
-    /// Sends bytes as they are. A victim that has hung up is no error.
+    /// Sends bytes unframed. It is not an error if the victim has closed the connection.
     pub fn raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends bytes unless nobody takes them; returns whether somebody does.
+    /// Sends bytes; returns whether the victim has read them in time.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         self.stream.set_write_timeout(Some(STALLED)).expect("a socket option");
         match self.stream.write_all(bytes) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
-            Err(error) => panic!("the victim has hung up: {error}"),
+            Err(error) => panic!("the victim has closed the connection: {error}"),
         }
     }
 
@@ -127,7 +128,7 @@ impl Peer {
         self.raw(&frame);
     }
 
-    /// The FPDU of a ULPDU.
+    /// Frames a ULPDU as an FPDU.
     pub fn frame(&self, ulpdu: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; fpdu::total_len(ulpdu.len())];
         bytes[fpdu::HEADER_LEN..fpdu::HEADER_LEN + ulpdu.len()].copy_from_slice(ulpdu);
@@ -156,21 +157,20 @@ impl Peer {
         self.segment(Header::Untagged { last: true, ulp, ulp_word: 0, qn, msn, mo: 0 }, payload);
     }
 
-    /// A peer that the victim has dialled: `stream` is behind the MPA exchange.
+    /// The peer of a victim that has dialled: on `stream` the MPA exchange is complete.
     pub fn dialled(stream: TcpStream, victim: Identity, crc: bool) -> Self {
         stream.set_read_timeout(Some(TIMEOUT)).expect("a socket option");
         Self { stream, victim, crc, received: Vec::new() }
     }
 
-    /// No more will be sent.
+    /// Shuts down the sending direction.
     pub fn finish(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// The next segment from the victim; `None` at the end of the stream.
+    /// Receives the next segment from the victim; `None` at the end of the stream.
     ///
-    /// # Panics
-    /// When nothing comes for a long time, and when the victim sends what is no FPDU.
+    /// # Panics If nothing arrives in time, or the victim sends bytes that are not an FPDU.
     pub fn receive(&mut self) -> Option<Received> {
         loop {
             if let Decoded::Fpdu { ulpdu, consumed } =
@@ -193,7 +193,7 @@ impl Peer {
                 }
                 Ok(count) => self.received.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Closed while something of ours was on its way.
+                // The victim has closed the connection with unread bytes in its receive buffer.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("the victim neither answers nor closes: {error}"),
             }

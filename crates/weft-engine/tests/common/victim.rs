@@ -1,5 +1,5 @@
-//! A process with a queue pair that a peer on the same host shares memory with, and what that peer
-//! may not harm.
+//! The victim of the tests with hostile peers on the same host: a queue pair that shares memory
+//! with the peer, and the memory and connections that the peer must not affect.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,30 +20,31 @@ use super::{
 pub const MEMORY_LEN: usize = 4096;
 pub const RECEIVE_LEN: usize = 64;
 
-/// One test at a time, so that what one leaves behind can be distinguished.
+/// Serialises the tests of a program, so that a leak can be attributed to one test.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A queue pair that the peer is connected to, and what it may not harm.
+/// A queue pair that the peer is connected to, with memory and connections that the peer must not
+/// affect.
 pub struct Victim {
     pub host: Host,
     pub end: Endpoint,
-    /// Grants everything.
+    /// Grants every right.
     pub memory: Memory,
     /// Grants no remote access.
     pub private: Memory,
-    /// Grants everything, in another protection domain.
+    /// Grants every right, but in another protection domain.
     pub foreign: Memory,
-    /// Can be read only.
+    /// Grants remote reads only.
     pub readonly: Memory,
     pub receive: Memory,
     pub bystanders: (Endpoint, Endpoint),
 }
 
 impl Victim {
-    /// Waits for the peer to dial, with one receive posted.
+    /// Creates a victim that waits for the peer to dial, with one receive posted.
     pub fn new() -> Self {
         let victim = Self::idle();
         victim.end.qp.modify(&init_attr(), init_mask()).expect("INIT");
@@ -52,7 +53,7 @@ impl Victim {
         victim
     }
 
-    /// Is not connected.
+    /// Creates a victim whose queue pair is not connected.
     pub fn idle() -> Self {
         let host = Host::new();
         let all = Access::LOCAL_WRITE
@@ -101,21 +102,23 @@ impl Victim {
         assert_eq!(poll_one(&a.send_cq).status, Status::Success);
     }
 
-    /// The peer's connection is over, and the program knows.
+    /// Checks that the victim has ended the connection, that its program was notified, and that
+    /// nothing else was affected.
     pub fn check_refused(&self) {
         let received = poll_one(&self.end.recv_cq);
         assert_eq!((received.wr_id, received.status), (7, Status::WrFlushErr));
         let event = next_event(&self.host.context);
         assert!(
             matches!(event.element, Element::Qp(qp) if qp.is(&*self.end.qp)),
-            "an event of the queue pair's"
+            "an event of the queue pair"
         );
         assert_eq!(self.end.qp.state(), QpState::Err);
         self.check_memory();
         self.check_bystanders();
     }
 
-    /// The connection is lost: requests fail, and receives with them.
+    /// Checks that the victim has lost the connection: requests and receives fail, and nothing else
+    /// was affected.
     pub fn check_lost(&self) {
         self.end.post(&send(9, Data::Inline(&[])));
         let failed = poll_one(&self.end.send_cq);
@@ -125,7 +128,7 @@ impl Victim {
         self.check_bystanders();
     }
 
-    /// Nothing has become of it: a sound message over shared memory still comes through.
+    /// Checks that an attack had no effect: a valid message over shared memory still arrives.
     pub fn check_well(&self, peer: &mut Local) {
         peer.send(b"sound");
         let received = poll_one(&self.end.recv_cq);
@@ -136,7 +139,7 @@ impl Victim {
         self.check_bystanders();
     }
 
-    /// The connection goes on over TCP, where the peer has not said anything yet.
+    /// Checks that the connection continues over TCP, on which the peer has not sent anything yet.
     pub fn check_well_over_tcp(&self, stranger: &mut Stranger) {
         stranger.tcp.write(1, 0, &[]);
         stranger.tcp.untagged(Opcode::Send, 1, b"sound");
@@ -153,10 +156,10 @@ pub fn pattern(at: usize) -> u8 {
     at.to_le_bytes()[0]
 }
 
-/// A misbehaviour in the rings.
+/// A named violation of the protocol by a peer that shares memory.
 pub type Attack = (&'static str, fn(&Victim, &mut Local));
 
-/// Each does no harm at all.
+/// Checks that the victim ignores each attack.
 pub fn ignored(attacks: &[Attack]) {
     for (what, attack) in attacks {
         eprintln!("{what}");
