@@ -143,7 +143,9 @@ impl Watch {
     pub(super) fn follow_reported(&mut self, instance: u64) {
         if self.events & EDGE != 0
             && let Some(edge) = self.end().and_then(End::reported_edge)
-            && (edge.instance, edge.asked) == (instance, self.events)
+            && edge.instance == instance
+            // The kernel adds errors and hang-ups to each registration.
+            && edge.asked & !ERR_HUP == self.events & !ERR_HUP
         {
             self.seen = Some((edge.come, edge.ends));
             self.hung |= edge.ends;
