@@ -57,7 +57,7 @@ impl Why {
         match self {
             Self::Rule => "a rule says so",
             Self::Remote => "the receiver is on another host",
-            Self::Receiver => "the receiver does not run on weft, or is another user's",
+            Self::Receiver => "the receiver is not on weft, or another user's",
             Self::Senders => "none has come by memory",
             Self::Address => "an address that only the kernel has",
             Self::Multicast => "multicast",
