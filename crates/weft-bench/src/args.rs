@@ -32,7 +32,7 @@ pub struct BenchArgs {
     pub bench: Bench,
 }
 
-/// The benchmarks, and what serves them.
+/// The benchmarks, and the server for remote ends.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Half the round trip of a message (send), or the time of an operation (write, read, atomic)
@@ -139,7 +139,7 @@ pub struct Common {
     pub html: Option<PathBuf>,
 }
 
-/// A benchmark of its own kind.
+/// A benchmark without parameters of its own.
 #[derive(Debug, Args)]
 pub struct Plain {
     /// How to measure.
@@ -147,7 +147,7 @@ pub struct Plain {
     pub common: Common,
 }
 
-/// A benchmark that goes through sizes.
+/// A benchmark that runs for several message sizes.
 #[derive(Debug, Args)]
 pub struct Sized {
     /// Bytes of a message, with k or M for KiB or MiB
@@ -159,7 +159,7 @@ pub struct Sized {
     pub common: Common,
 }
 
-/// A benchmark that goes through sizes and knows one-sided operations.
+/// A benchmark that runs for several message sizes and supports one-sided operations.
 #[derive(Debug, Args)]
 pub struct BySize {
     /// What queue pairs do with a message; sockets send
@@ -171,7 +171,7 @@ pub struct BySize {
     pub sized: Sized,
 }
 
-/// A benchmark that goes through numbers of clients, streams, connections or programs.
+/// A benchmark that runs for several numbers of clients, streams, connections or programs.
 #[derive(Debug, Args)]
 pub struct ByCount {
     /// How many, one number after the other
@@ -188,7 +188,7 @@ pub struct ByCount {
     pub sized: Sized,
 }
 
-/// A benchmark that goes through times between messages.
+/// A benchmark that runs for several intervals between messages.
 #[derive(Debug, Args)]
 pub struct Gaps {
     /// Microseconds between an answer and the next message
@@ -219,7 +219,7 @@ fn size(text: &str) -> Result<usize, String> {
         "" | "b" => 0,
         "k" | "kib" => 10,
         "m" | "mib" => 20,
-        _ => return Err(format!("{unit:?} is no unit: k or M")),
+        _ => return Err(format!("{unit:?} is not a unit: use k or M")),
     };
     let number: usize = number.parse().map_err(|error| format!("{error}"))?;
     let bytes = number.checked_mul(1 << shift).filter(|bytes| (1..=MESSAGE_MAX).contains(bytes));
@@ -241,7 +241,7 @@ fn count_up_to<const MAX: usize>(text: &str) -> Result<usize, String> {
 fn plain_name(text: &str) -> Result<String, String> {
     let plain =
         !text.is_empty() && text.len() < 16 && text.bytes().all(|c| c.is_ascii_alphanumeric());
-    plain.then(|| text.to_owned()).ok_or_else(|| "no name of a congestion control".to_owned())
+    plain.then(|| text.to_owned()).ok_or_else(|| "not the name of a congestion control".to_owned())
 }
 
 fn peer(text: &str) -> Result<SocketAddr, String> {
@@ -250,7 +250,7 @@ fn peer(text: &str) -> Result<SocketAddr, String> {
         (host, PORT).to_socket_addrs()
     });
     let mut found = found.map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "no address".to_owned())
+    found.next().ok_or_else(|| "the name has no address".to_owned())
 }
 
 #[cfg(test)]
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_the_usual_port_unless_it_says() {
+    fn peer_without_a_port_gets_the_default() {
         assert_eq!(peer("127.0.0.1"), Ok(SocketAddr::from(([127, 0, 0, 1], PORT))));
         assert_eq!(peer("127.0.0.1:7"), Ok(SocketAddr::from(([127, 0, 0, 1], 7))));
         assert_eq!(peer("[::1]:7").map(|address| address.port()), Ok(7));

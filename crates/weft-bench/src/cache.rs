@@ -1,8 +1,8 @@
-//! A cache of memory registrations: deregistered lazily, in the manner of MPI libraries.
+//! A cache of memory registrations with lazy deregistration, like those of MPI libraries.
 
 use std::collections::BTreeMap;
 
-/// A registration by where its range starts.
+/// A registration. The map's key is the start of its range.
 #[derive(Debug)]
 struct Entry<H> {
     len: usize,
@@ -10,7 +10,7 @@ struct Entry<H> {
     handle: H,
 }
 
-/// Registrations of ranges, by address. One that nobody uses stays until room is needed.
+/// Registrations of ranges, by address. An unused registration stays until its slot is needed.
 #[derive(Debug)]
 pub(crate) struct Cache<H> {
     entries: BTreeMap<usize, Entry<H>>,
@@ -18,25 +18,25 @@ pub(crate) struct Cache<H> {
 }
 
 impl<H> Cache<H> {
-    /// Room for `capacity` registrations that nobody uses; those in use do not count.
+    /// Returns a cache for `capacity` unused registrations; registrations in use do not count.
     pub(crate) fn new(capacity: usize) -> Self {
         Self { entries: BTreeMap::new(), capacity }
     }
 
-    /// Takes the registration of a range into use, if there is one.
+    /// Returns the registration of a range, if there is one, and counts a use.
     pub(crate) fn acquire(&mut self, start: usize, len: usize) -> Option<&H> {
         let entry = self.entries.get_mut(&start).filter(|entry| entry.len >= len)?;
         entry.users += 1;
         Some(&entry.handle)
     }
 
-    /// Keeps a fresh registration, in use once. Returns the one of the same start that it replaces.
+    /// Adds a new registration with one use. Returns the one with the same start that it replaces.
     pub(crate) fn insert(&mut self, start: usize, len: usize, handle: H) -> Option<H> {
         let entry = Entry { len, users: 1, handle };
         self.entries.insert(start, entry).map(|old| old.handle)
     }
 
-    /// Ends one use. Returns what is to be deregistered now.
+    /// Ends one use. Returns the registration to deregister now, if any.
     pub(crate) fn release(&mut self, start: usize) -> Option<H> {
         if let Some(entry) = self.entries.get_mut(&start) {
             entry.users = entry.users.saturating_sub(1);
@@ -49,7 +49,7 @@ impl<H> Cache<H> {
         self.entries.remove(&start).map(|entry| entry.handle)
     }
 
-    /// Everything, in use or not.
+    /// Removes and returns all registrations, in use or not.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = H> {
         std::mem::take(&mut self.entries).into_values().map(|entry| entry.handle)
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_released_registration_is_found_again() {
+    fn released_registration_is_reused() {
         let mut cache = Cache::new(2);
         assert_eq!(cache.acquire(100, 8), None);
         cache.insert(100, 8, 'a');
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_every_release_deregisters() {
+    fn cache_of_capacity_zero_deregisters_at_each_release() {
         let mut cache = Cache::new(0);
         cache.insert(100, 8, 'a');
         assert_eq!(cache.release(100), Some('a'));

@@ -1,5 +1,5 @@
-//! The control connection: what a measurement's two ends and the command that compares them tell
-//! each other, one JSON document a frame, behind its length in four bytes, big endian.
+//! The control connection between the command and the two ends of a measurement. Each frame is a
+//! JSON document after its length in four bytes, big endian.
 //!
 //! ```text
 //! command                                   worker
@@ -24,14 +24,14 @@ use serde::{Deserialize, Serialize};
 use crate::limits::FRAME_MAX;
 use crate::plan::{Address, Job};
 
-/// Changes with the messages, so that two versions part at once.
+/// Changes with the messages, so that different versions refuse each other at once.
 pub(crate) const VERSION: u32 = 2;
 
-/// The variables of the engine that the command may set for a worker.
+/// The engine's variables that the command may set for a worker.
 pub(crate) const VARIABLES: [&str; 6] =
     ["WEFT_TRANSPORT", "WEFT_WAIT", "WEFT_CRC", "WEFT_MARKERS", "WEFT_CONGESTION", "WEFT_SOCKETS"];
 
-/// From the command.
+/// A message from the command.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Order {
@@ -42,7 +42,7 @@ pub(crate) enum Order {
     Stop,
 }
 
-/// From a worker.
+/// A message from a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Answer {
@@ -52,13 +52,13 @@ pub(crate) enum Answer {
     Failed(String),
 }
 
-/// What a worker has measured. Times in nanoseconds, sizes in bytes.
+/// A worker's results. Times are in nanoseconds, sizes in bytes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Report {
     /// Transport that the connections use, as the engine or the socket names it.
     pub(crate) transport: String,
-    /// TCP's congestion control, where there is TCP of our own.
+    /// TCP's congestion control, if the connections are TCP connections of this process.
     pub(crate) congestion: Option<String>,
     /// Time and processor time from `Start` to the end.
     pub(crate) elapsed_ns: u64,
@@ -66,23 +66,24 @@ pub(crate) struct Report {
     /// Private memory before the connections were made, and at the end.
     pub(crate) memory_before: u64,
     pub(crate) memory_after: u64,
-    /// Messages that this side started, and operations that it lost.
+    /// Messages that this side has started, and operations that were lost.
     pub(crate) started: u64,
     pub(crate) lost: u64,
-    /// Messages, or one-sided operations, that came to their end here: all of them, and those in
-    /// the measured time.
+    /// Messages, or one-sided operations, that have completed here: all, and those in the measured
+    /// time.
     pub(crate) ended: u64,
     pub(crate) measured: u64,
     pub(crate) measured_bytes: u64,
     pub(crate) measured_ns: u64,
-    /// How often each latency came; for `Register` the time to register.
+    /// Histogram of latencies; for `Register`, of the time to register.
     pub(crate) latencies: Vec<(u64, u64)>,
-    /// For `Register` the time to deregister; for `Compute` what was left after the computation.
+    /// Histogram of the time to deregister for `Register`; of the remaining time after the
+    /// computation for `Compute`.
     pub(crate) after: Vec<(u64, u64)>,
-    /// For `Overlap`: the operation's time alone, the longest computation that did not show, and
-    /// the operation's time with it, in microseconds.
+    /// For `Overlap`, in microseconds: the operation's time alone, the longest computation that
+    /// does not prolong it, and the operation's time with that computation.
     pub(crate) overlap_us: Option<[f64; 3]>,
-    /// Stream sockets only: bytes that its side has put into buffers, and the buffers' length.
+    /// Stream sockets only: bytes that this side has put into buffers, and the buffers' length.
     pub(crate) buffers: Option<[u64; 2]>,
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn send(mut to: impl Write, message: &impl Serialize) -> Result<()> {
 /// Receives one message; `None` at the end of the stream.
 ///
 /// # Errors
-/// If the connection breaks, is silent for its time limit, or brings what is no message.
+/// If the connection breaks, the peer is silent for too long, or the bytes are not a message.
 pub(crate) fn receive<T: DeserializeOwned>(mut from: impl Read) -> Result<Option<T>> {
     let mut length = [0; 4];
     match from.read(&mut length[..1]) {
@@ -114,26 +115,26 @@ pub(crate) fn receive<T: DeserializeOwned>(mut from: impl Read) -> Result<Option
     }
     let length = u32::from_be_bytes(length) as usize;
     ensure!(length <= FRAME_MAX, "a frame of {length} bytes is too long");
-    // Memory grows with what comes, not with what the length promises.
+    // The buffer grows with the bytes that come, not with the announced length.
     let mut text = Vec::new();
     from.take(length as u64).read_to_end(&mut text)?;
     ensure!(text.len() == length, "the control connection ended within a frame");
-    serde_json::from_slice(&text).map(Some).context("no message of `weft bench`")
+    serde_json::from_slice(&text).map(Some).context("the frame is not a message of `weft bench`")
 }
 
-/// Checks a first message, and returns the variables that it asks for.
+/// Checks a connection's first message, and returns the variables that it sets.
 ///
 /// # Errors
-/// If it is none, comes from another version, or asks for variables that are not the engine's.
+/// If the message is not a hello, has another version, or sets other variables than the engine's.
 pub(crate) fn check_hello(order: Option<Order>) -> Result<Vec<(String, String)>> {
     let Some(Order::Hello { version, environment }) = order else {
-        bail!("the first message is no greeting");
+        bail!("the first message is not a hello");
     };
     ensure!(version == VERSION, "the peer speaks version {version}, this is {VERSION}");
     for (name, value) in &environment {
-        ensure!(VARIABLES.contains(&name.as_str()), "variable {name:?} is not for peers to set");
+        ensure!(VARIABLES.contains(&name.as_str()), "peers may not set the variable {name:?}");
         let plain = value.len() <= 32 && value.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        ensure!(plain, "{value:?} is no value of {name}");
+        ensure!(plain, "{value:?} is not a valid value of {name}");
     }
     Ok(environment)
 }
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive() {
+    fn messages_survive_a_round_trip() {
         let mut wire = Vec::new();
         send(&mut wire, &Order::Start).expect("sent");
         send(&mut wire, &Order::Stop).expect("sent");
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_frames_are_refused() {
+    fn malformed_frames_are_refused() {
         let long = u32::try_from(FRAME_MAX).expect("fits") + 1;
         for bad in [
             frame(long, b""),
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn greetings_set_the_engines_variables_only() {
+    fn hello_sets_only_the_engines_variables() {
         let hello = |version, name: &str, value: &str| {
             let environment = vec![(name.to_owned(), value.to_owned())];
             check_hello(Some(Order::Hello { version, environment }))
@@ -183,7 +184,7 @@ mod tests {
         hello(VERSION + 1, "WEFT_WAIT", "cpu").expect_err("another version");
         hello(VERSION, "LD_PRELOAD", "x").expect_err("not the engine's");
         hello(VERSION, "WEFT_WAIT", "../x").expect_err("not plain");
-        check_hello(Some(Order::Start)).expect_err("no greeting");
-        check_hello(None).expect_err("nothing");
+        check_hello(Some(Order::Start)).expect_err("not a hello");
+        check_hello(None).expect_err("no message");
     }
 }

@@ -1,15 +1,15 @@
-//! The measurements of `weft bench`: queue pairs of the engine beside plain sockets, between the
+//! The measurements of `weft bench`: queue pairs of the engine next to plain sockets, between the
 //! same two cores or hosts, in the same run.
 //!
 //! From the top down: the command line ([`args`]) chooses benchmarks (`suite`), each a list of
-//! plans. The runner takes rounds over the plans; for each, `session` starts the two ends as
-//! processes of their own (`worker`), which talk to it over a control connection (`control`).
-//! A worker opens lanes (`lane`: queue pairs or sockets) and runs a pattern (`pattern`) over them.
-//! What they counted becomes values (`suite::reading`), and medians of values a report (`report`).
+//! plans. The runner executes the plans in rounds. For each plan `session` starts the two ends as
+//! separate processes (`worker`), which it commands over a control connection (`control`). A worker
+//! opens lanes (`lane`: queue pairs or sockets) and runs a pattern (`pattern`) over them. Its
+//! counts become values (`suite::reading`), and the medians of the values a report (`report`).
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses the modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! runner worker
@@ -46,8 +46,8 @@ use args::Bench;
 pub use args::BenchArgs;
 use suite::Request;
 
-/// Runs what the command line asks for, and returns what is to be printed. `find_sockets` finds the
-/// library that has sockets run on Weft, where one is needed.
+/// Runs what the command line asks for, and returns the text to print. `find_sockets` finds the
+/// library that puts sockets on Weft, if one is needed.
 ///
 /// # Errors
 /// If a measurement fails, or a report cannot be written.

@@ -1,22 +1,22 @@
-//! What a measurement ran on.
+//! The machine of a measurement.
 
 use std::fs;
 
 use rustix::system::uname;
 use serde::Serialize;
 
-/// The machine that the clients ran on.
+/// The machine on which the clients ran.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    /// TCP's congestion control of sockets that choose none.
+    /// TCP's congestion control for sockets that choose none.
     pub(crate) congestion: String,
 }
 
 impl Machine {
-    /// This one. What cannot be found out is `unknown`.
+    /// Describes this machine. Unknown properties are `unknown`.
     pub(crate) fn here() -> Self {
         let unknown = || "unknown".to_owned();
         let congestion = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");

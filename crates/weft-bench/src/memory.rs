@@ -1,8 +1,8 @@
 //! Memory that peers read and write, and its registrations.
 //!
 //! # Safety
-//! [`Memory`] owns the pages and every registration of them. No registration leaves it but as a
-//! key, and all have ended, which the engine waits for, before the pages are unmapped.
+//! [`Memory`] owns the pages and all their registrations. Registrations leave it only as keys, and
+//! all of them have been deregistered, which the engine waits for, before the pages are unmapped.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -20,24 +20,24 @@ use crate::cache::Cache;
 use crate::limits::SLOTS_MAX;
 use crate::plan::Registration;
 
-/// Equal buffers in pages of their own, registered as `Registration` says.
+/// Equal buffers in separate pages, registered as [`Registration`] says.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
     stride: usize,
     pd: Arc<Pd>,
-    /// The registration of everything, if it is made before.
+    /// The registration of all pages, if they are registered in advance.
     whole: Option<Arc<Mr>>,
     parts: Cache<Arc<Mr>>,
 }
 
-// SAFETY: the pointer is to pages that this value alone owns; nothing about it is bound to a
+// SAFETY: the pointer is to pages that this value alone owns, and nothing in it is bound to a
 // thread.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// `slots` buffers of `size` bytes.
+    /// Allocates `slots` buffers of `size` bytes.
     ///
     /// # Errors
     /// If they are too large, or cannot be mapped or registered.
@@ -51,7 +51,7 @@ impl Memory {
         let len = stride.checked_mul(slots).filter(|&len| len != 0);
         let len = len.with_context(|| format!("{slots} buffers of {size} bytes"))?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice overlays nothing.
+        // SAFETY: the kernel chooses the address of the new mapping, which replaces none.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) };
         let start = start.with_context(|| format!("no memory for {len} bytes"))?;
         let start = NonNull::new(start.cast()).context("a mapping at address 0")?;
@@ -64,17 +64,17 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Where a buffer starts.
+    /// Returns the address of a buffer.
     pub(crate) fn address(&self, slot: usize) -> u64 {
         (self.start.as_ptr() as usize + slot * self.stride) as u64
     }
 
-    /// The key of everything. `None` unless registered before.
+    /// Returns the key of all pages; `None` unless they are registered in advance.
     pub(crate) fn key(&self) -> Option<u32> {
         self.whole.as_ref().map(|mr| mr.key())
     }
 
-    /// The key by which `len` bytes of a buffer can be used until [`Memory::release`].
+    /// Returns a key with which `len` bytes of a buffer can be used until [`Memory::release`].
     ///
     /// # Errors
     /// If the buffer is shorter, or registering fails.
@@ -94,10 +94,10 @@ impl Memory {
         Ok(key)
     }
 
-    /// Ends a use of a buffer.
+    /// Ends the use of a buffer.
     ///
     /// # Errors
-    /// What deregistering reports.
+    /// The error of deregistering.
     pub(crate) fn release(&mut self, slot: usize) -> Result<()> {
         if self.whole.is_none()
             && let Some(old) = self.parts.release(slot * self.stride)
@@ -110,9 +110,10 @@ impl Memory {
     fn register(&self, offset: usize, len: usize) -> Result<Arc<Mr>> {
         ensure!(offset.checked_add(len).is_some_and(|end| end <= self.len), "no such buffer");
         let first = self.start.as_ptr() as usize + offset;
-        // SAFETY: the range is inside of the pages (checked above), which are mapped for reading
-        // and writing until `drop` has ended every registration made here. No Rust object is in it.
-        let region = unsafe { Region::new(first, len) }.context("memory at the end of all")?;
+        // SAFETY: the range is inside the pages (checked above), which stay mapped for reading and
+        // writing until `drop` has ended every registration. No Rust object is in it.
+        let region =
+            unsafe { Region::new(first, len) }.context("memory at the end of the address space")?;
         let access = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
@@ -127,7 +128,8 @@ impl Drop for Memory {
         // All of them, even if one fails.
         let failed = all.filter(|mr| mr.deregister().is_err()).count();
         if failed == 0 {
-            // SAFETY: the pages are ours, nobody else knows them, and no registration is left.
+            // SAFETY: this value owns the pages, and no registration or other reference to them is
+            // left.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         }
     }

@@ -1,5 +1,5 @@
-//! What is measured: the two ends of one measurement, in a form that goes over the control
-//! connection. [`Job::check`] holds what comes from there to its bounds.
+//! The plan of a measurement: its two ends, in a form that the control connection transfers.
+//! [`Job::check`] checks plans from there against the limits.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -55,12 +55,12 @@ pub enum Over {
 }
 
 impl Over {
-    /// Whether these are sockets without Weft, with which the others are compared.
+    /// Returns whether these are sockets without Weft, with which the others are compared.
     pub(crate) fn is_plain(self) -> bool {
         matches!(self, Self::TcpSockets | Self::UdpSockets | Self::UnixSockets)
     }
 
-    /// The flow control that sockets on Weft use; `None` for all else.
+    /// Returns the flow control of sockets on Weft; `None` for everything else.
     pub(crate) fn flow(self) -> Option<&'static str> {
         match self {
             Self::WeftPacked | Self::WeftRing | Self::WeftSync | Self::WeftAsync => Some("packed"),
@@ -69,7 +69,7 @@ impl Over {
         }
     }
 
-    /// What sockets on Weft do with long messages, if that is set.
+    /// Returns the zero-copy setting of sockets on Weft, if there is one.
     pub(crate) fn zero_copy(self) -> Option<&'static str> {
         match self {
             Self::WeftRing => Some("off"),
@@ -79,27 +79,27 @@ impl Over {
         }
     }
 
-    /// Whether the program uses TCP sockets, with Weft or without.
+    /// Returns whether the program uses TCP sockets, with Weft or without.
     pub(crate) fn is_tcp(self) -> bool {
         self == Self::TcpSockets || self.flow().is_some()
     }
 
-    /// Whether these are the engine's, not sockets.
+    /// Returns whether these are verbs of the engine, not sockets.
     pub(crate) fn is_verbs(self) -> bool {
         !self.is_plain() && self.flow().is_none()
     }
 
-    /// Whether these are queue pairs, with memory registered by us.
+    /// Returns whether these are queue pairs, whose memory the benchmark registers.
     pub(crate) fn has_queue_pairs(self) -> bool {
         self.is_verbs() && self != Self::Rd
     }
 
-    /// Whether messages may get lost.
+    /// Returns whether messages may get lost.
     pub(crate) fn is_lossy(self) -> bool {
         matches!(self, Self::Uc | Self::Ud | Self::UdpSockets)
     }
 
-    /// Whether an operation exists there.
+    /// Returns whether the transport supports an operation.
     pub(crate) fn can(self, operation: Operation) -> bool {
         match operation {
             Operation::Send => true,
@@ -109,15 +109,15 @@ impl Over {
         }
     }
 
-    /// Whether both ends must be on one host.
+    /// Returns whether both ends must be on one host.
     pub(crate) fn is_local(self) -> bool {
         matches!(self, Self::RcShm | Self::UnixSockets) || self.flow().is_some()
     }
 
-    /// Longest message in bytes.
+    /// Returns the length of the longest message in bytes.
     pub(crate) fn message_max(self) -> usize {
         match self {
-            // 65,535 less the headers of IPv4 and UDP.
+            // 65,535 minus the headers of IPv4 and UDP.
             Self::UdpSockets => 65_507,
             Self::Ud => DATAGRAM_MAX as usize,
             Self::Rd => SEND_LEN_MAX as usize,
@@ -125,7 +125,7 @@ impl Over {
         }
     }
 
-    /// The transport that the engine has to use.
+    /// Returns the transport that the engine is forced to use.
     pub(crate) fn forced(self) -> Option<&'static str> {
         match self {
             Self::RcTcp => Some("tcp"),
@@ -134,7 +134,7 @@ impl Over {
         }
     }
 
-    /// The name in `--over` and in reports.
+    /// Returns the name in `--over` and in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rc => "rc",
@@ -170,12 +170,12 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether the peer's program has nothing to do.
+    /// Returns whether the peer's program has nothing to do.
     pub(crate) fn is_one_sided(self) -> bool {
         self != Self::Send
     }
 
-    /// The name in `--op` and in reports.
+    /// Returns the name in `--op` and in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -203,7 +203,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// The engine's policy, where one is set.
+    /// Returns the engine's wait policy, if one is set.
     pub(crate) fn policy(self) -> Option<&'static str> {
         match self {
             Self::Poll | Self::Events => None,
@@ -211,7 +211,7 @@ impl Wait {
         }
     }
 
-    /// The name in `--wait` and in reports.
+    /// Returns the name in `--wait` and in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
@@ -227,51 +227,51 @@ impl Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Registration {
-    /// All of it, before the measurement.
+    /// All buffers, before the measurement.
     Before,
-    /// Each buffer for each message.
+    /// Each buffer anew for each message.
     EachTime,
     /// Each buffer when it is first used; deregistered lazily.
     Cached,
 }
 
-/// How often a buffer is used again at once.
+/// How often consecutive messages use the same buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reuse {
     /// One buffer for all messages.
     Always,
-    /// The last one and another, in turns.
+    /// Each buffer for two messages.
     Half,
-    /// Another one each time.
+    /// Another buffer for each message.
     Never,
 }
 
-/// One side's connections that one thread serves.
+/// The connections of one side that one thread serves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LaneSpec {
     pub(crate) over: Over,
     pub(crate) poll: bool,
-    /// Where sockets are bound and queue pairs live.
+    /// The address of the sockets and of the device.
     pub(crate) address: IpAddr,
-    /// This side is dialled, where it makes a difference.
+    /// Whether this side is dialled, if that makes a difference.
     pub(crate) listens: bool,
     pub(crate) connections: usize,
     /// Bytes of the messages that this side sends, and of those that it receives.
     pub(crate) send_size: usize,
     pub(crate) receive_size: usize,
-    /// Operations of one connection under way at once.
+    /// Outstanding operations of one connection.
     pub(crate) window: usize,
     pub(crate) registration: Registration,
     pub(crate) reuse: Reuse,
-    /// Buffers among which `reuse` chooses.
+    /// Number of buffers among which `reuse` chooses.
     pub(crate) slots: usize,
     /// TCP's congestion control, if not the system's.
     pub(crate) congestion: Option<String>,
 }
 
-/// The way of messages on one connection, seen from this side.
+/// The direction of messages on one connection, seen from this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Way {
@@ -289,7 +289,7 @@ impl Way {
         self != Self::Out
     }
 
-    /// The same connection, seen from the other side.
+    /// Returns the direction seen from the other side.
     pub(crate) fn opposite(self) -> Self {
         match self {
             Self::Out => Self::In,
@@ -299,49 +299,49 @@ impl Way {
     }
 }
 
-/// What one worker does.
+/// The job of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Role {
-    /// Sends a message on each connection, and the next when the answer has come and `gap_us` are
-    /// over; of a one-sided operation its completion is the answer.
+    /// Sends a message on each connection, and the next one `gap_us` after the answer. For a
+    /// one-sided operation the completion is the answer.
     Ask { operation: Operation, gap_us: u64 },
-    /// Answers each message with one.
+    /// Answers each message.
     Answer,
-    /// Sends or receives without pause, by connection.
+    /// Sends or receives continuously, by connection.
     Stream { operation: Operation, ways: Vec<Way> },
-    /// Waits for the order to stop: what peers do to its memory needs no program.
+    /// Waits for the order to stop: its peers' one-sided operations need no program.
     Target,
     /// Keeps its core busy until the order to stop.
     Burn,
-    /// Sends without pause but for a computation of `work_ns` after each message, and writes to the
-    /// buffer after every `touch_every`, if that is not 0.
+    /// Sends continuously, except for a computation of `work_ns` after each message. Writes to the
+    /// buffer after every `touch_every` messages, if that is not 0.
     Produce { work_ns: u64, touch_every: usize },
-    /// As `Ask`, with a computation of `work_ns` before the answer is waited for.
+    /// Like `Ask`, with a computation of `work_ns` before it waits for the answer.
     Compute { work_ns: u64 },
-    /// As `Compute`, with ever longer computations until they show. The operation ends with the
-    /// answer (`receives`) or with its own completion.
+    /// Like `Compute`, with increasing computations until they prolong the operation. The operation
+    /// ends with the answer (`receives`) or with its own completion.
     Overlap { receives: bool },
     /// Registers and deregisters `size` bytes.
     Register { size: usize },
     /// Connects anew for each message.
     Dial,
-    /// Accepts what `Dial` connects.
+    /// Accepts the connections of `Dial`.
     Accept,
-    /// Sends to a peer that takes nothing, until there is no room.
+    /// Sends to a peer that reads nothing, until there is no room.
     Fill,
 }
 
-/// All that a worker has to know.
+/// The description of a worker's job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Job {
     pub(crate) lane: Option<LaneSpec>,
-    /// Threads, each with a lane of its own.
+    /// Number of threads, each with its own lane.
     pub(crate) lanes: usize,
     pub(crate) role: Role,
     pub(crate) duration_ms: u64,
-    /// The core to run on; any if there is none.
+    /// The core to run on; `None` for any.
     pub(crate) core: Option<usize>,
 }
 
@@ -350,21 +350,21 @@ impl Job {
         Duration::from_millis(self.duration_ms)
     }
 
-    /// The connections to make.
+    /// Returns the description of the connections.
     ///
     /// # Errors
-    /// If there are none.
+    /// If there are no connections.
     pub(crate) fn spec(&self) -> Result<&LaneSpec> {
         self.lane.as_ref().context("no connections to make")
     }
 
-    /// Whether it has no end of its own.
+    /// Returns whether the job runs until the order to stop.
     pub(crate) fn is_passive(&self) -> bool {
         matches!(self.role, Role::Target | Role::Burn | Role::Accept)
     }
 
     /// # Errors
-    /// Says which value is beyond its bound.
+    /// Names the value that is beyond its limit.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!((1..=LANES_MAX).contains(&self.lanes), "{} threads", self.lanes);
         ensure!(self.duration() <= DURATION_MAX, "a duration of {:?}", self.duration());
@@ -388,7 +388,7 @@ impl Job {
         let bytes = lane.slots * lane.send_size.max(lane.receive_size) * self.lanes;
         ensure!(bytes <= BUFFERS_MAX, "{bytes} bytes of buffers");
         let requests = lane.connections * lane.window * self.lanes;
-        ensure!(requests <= REQUESTS_MAX, "{requests} requests under way");
+        ensure!(requests <= REQUESTS_MAX, "{requests} outstanding requests");
         if let Role::Stream { ways, .. } = &self.role {
             ensure!(ways.len() == lane.connections, "{} ways", ways.len());
         }
@@ -396,11 +396,11 @@ impl Job {
     }
 }
 
-/// Where one end of a connection can be reached.
+/// The address of one end of a connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Address {
-    /// A socket; with a listener, `ticket` says which connection the dialling side means.
+    /// A socket. For a listener, `ticket` says which connection the dialling side means.
     Inet { address: SocketAddr, ticket: u64 },
     /// An abstract Unix socket.
     Unix { name: String, ticket: u64 },
@@ -408,7 +408,7 @@ pub(crate) enum Address {
     Qp { number: u32, gid: [u8; 16], memory: u64, key: u32 },
     /// An endpoint of reliable datagrams, and memory that its peers may use.
     Endpoint { address: SocketAddr, memory: u64, key: u32 },
-    /// Nothing: this side dials.
+    /// None: this side dials.
     Dials,
 }
 
@@ -435,14 +435,14 @@ mod tests {
     }
 
     #[test]
-    fn sound_jobs_pass_and_survive_json() {
+    fn valid_jobs_pass_and_survive_json() {
         let text = serde_json::to_string(&job()).expect("JSON");
         let again: Job = serde_json::from_str(&text).expect("the same");
         again.check().expect("sound");
     }
 
     #[test]
-    fn values_beyond_their_bounds_are_refused() {
+    fn values_beyond_their_limits_are_refused() {
         let refused = |change: fn(&mut Job, &mut LaneSpec)| {
             let mut job = job();
             let mut lane = job.lane.take().expect("a lane");

@@ -1,4 +1,4 @@
-//! What a process uses: processor time, memory, and the core it runs on.
+//! The resources of a process: processor time, memory, and the core on which it runs.
 
 use std::fs;
 use std::time::Duration;
@@ -8,26 +8,26 @@ use rustix::param::page_size;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Processor time of this process so far, user and system, all threads.
+/// Returns the processor time of this process so far, user and system, of all threads.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The cores on which this process may run, lowest first.
+/// Returns the cores on which this process may run, lowest first.
 ///
 /// # Errors
-/// What `sched_getaffinity(2)` reports.
+/// The error of `sched_getaffinity(2)`.
 pub(crate) fn cores() -> Result<Vec<usize>> {
     let set = sched_getaffinity(None).context("cannot ask for the cores")?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// Keeps this thread, and those that it starts, on one core.
+/// Binds this thread, and those that it starts, to one core.
 ///
 /// # Errors
-/// If there is no such core, or it is not ours to use.
+/// If there is no such core, or this process may not use it.
 pub(crate) fn pin(core: usize) -> Result<()> {
     anyhow::ensure!(core < CpuSet::MAX_CPU, "there is no core {core}");
     let mut set = CpuSet::new();
@@ -35,13 +35,13 @@ pub(crate) fn pin(core: usize) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("cannot run on core {core}"))
 }
 
-/// Memory of this process alone that is in RAM, in bytes.
+/// Returns the resident private memory of this process in bytes.
 ///
 /// # Errors
 /// If `/proc` cannot be read.
 pub(crate) fn private_memory() -> Result<u64> {
     let Ok(text) = fs::read_to_string("/proc/self/smaps_rollup") else {
-        // Kernels before 4.14: resident pages less those that are shared.
+        // Kernels before 4.14: resident pages minus shared ones.
         let text = fs::read_to_string("/proc/self/statm").context("no /proc/self/statm")?;
         let mut pages = text.split_whitespace().skip(1).map_while(|field| field.parse().ok());
         let (resident, shared): (u64, u64) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Rounds over the cases of benchmarks, and the medians of what they give.
+//! Runs the cases of benchmarks in rounds, and takes the medians of their results.
 
 use std::io::IsTerminal as _;
 
@@ -13,10 +13,10 @@ use crate::session::{self, Outcome, Place};
 use crate::stats::median;
 use crate::suite::{Benchmark, Case, Value};
 
-/// Rounds by default.
+/// Default number of rounds.
 const ROUNDS: u32 = 3;
 
-/// Runs the benchmarks one after the other.
+/// Runs the benchmarks one after another.
 ///
 /// # Errors
 /// If a measurement fails.
@@ -24,7 +24,7 @@ pub(crate) fn run(benchmarks: &[Benchmark], common: &Common) -> Result<Document>
     let rounds = common.rounds.unwrap_or(ROUNDS) as usize;
     let total: usize = benchmarks.iter().map(|benchmark| benchmark.cases.len()).sum();
     if total == 0 {
-        bail!("nothing of what was asked for can be measured");
+        bail!("none of the requested combinations can be measured");
     }
     let cores = match (common.no_pin, &common.cores[..]) {
         (true, _) => Vec::new(),
@@ -46,7 +46,7 @@ pub(crate) fn run(benchmarks: &[Benchmark], common: &Common) -> Result<Document>
     Ok(Document { version, machine: Machine::here(), settings, benchmarks: tables })
 }
 
-/// On a terminal only, and on standard error.
+/// Returns a progress bar on standard error, which is hidden unless that is a terminal.
 fn progress(length: usize) -> Result<ProgressBar> {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -57,7 +57,8 @@ fn progress(length: usize) -> Result<ProgressBar> {
     Ok(ProgressBar::with_draw_target(Some(length as u64), target).with_style(style))
 }
 
-/// In each round every case has its turn, so that what changes with time meets all alike.
+/// Measures a benchmark. Every case has its turn in each round, so that changes over time affect
+/// all cases alike.
 fn measure(
     benchmark: &Benchmark,
     rounds: usize,
@@ -79,8 +80,8 @@ fn measure(
     }
     let rows = benchmark.cases.iter().zip(&results);
     let rows = rows.map(|(case, of_case)| {
-        let rival = rival_of(case, &benchmark.cases).map(|index| &results[index][..]);
-        row(case, of_case, rival, benchmark.primary)
+        let baseline = baseline_of(case, &benchmark.cases).map(|index| &results[index][..]);
+        row(case, of_case, baseline, benchmark.primary)
     });
     Ok(Table {
         name: benchmark.name.to_owned(),
@@ -92,25 +93,26 @@ fn measure(
     })
 }
 
-/// The plain sockets to compare with: of the same place and kind, the first that were named, and
-/// waiting in the same manner if they can.
-fn rival_of(case: &Case, cases: &[Case]) -> Option<usize> {
+/// Returns the plain sockets to compare a case with: the first ones with the same position and
+/// variant, preferably with the same way of waiting.
+fn baseline_of(case: &Case, cases: &[Case]) -> Option<usize> {
     if case.over.is_plain() {
         return None;
     }
     let like = |other: &&(usize, &Case)| {
         other.1.over.is_plain() && other.1.x == case.x && other.1.variant == case.variant
     };
-    let rivals: Vec<_> = cases.iter().enumerate().collect();
+    let baselines: Vec<_> = cases.iter().enumerate().collect();
     let same_wait = |other: &&(usize, &Case)| other.1.wait == case.wait;
-    let found = rivals.iter().filter(like).find(same_wait).or_else(|| rivals.iter().find(like));
+    let found =
+        baselines.iter().filter(like).find(same_wait).or_else(|| baselines.iter().find(like));
     found.map(|(index, _)| *index)
 }
 
 fn row(
     case: &Case,
     results: &[(Outcome, Vec<Value>)],
-    rival: Option<&[(Outcome, Vec<Value>)]>,
+    baseline: Option<&[(Outcome, Vec<Value>)]>,
     primary: &str,
 ) -> Row {
     let first = results.first().map_or(&[][..], |(_, values)| values);
@@ -125,10 +127,13 @@ fn row(
         let (name, unit) = (value.name.to_owned(), value.unit.to_owned());
         Measured { name, unit, median: median(&rounds), rounds }
     });
-    let ratio = rival.map(|rival| {
-        let pairs = of(results, primary).into_iter().zip(of(rival, primary));
+    let ratio = baseline.map(|baseline| {
+        let pairs = of(results, primary).into_iter().zip(of(baseline, primary));
         median(
-            &pairs.filter(|pair| pair.1 > 0.0).map(|(own, rival)| own / rival).collect::<Vec<_>>(),
+            &pairs
+                .filter(|pair| pair.1 > 0.0)
+                .map(|(own, baseline)| own / baseline)
+                .collect::<Vec<_>>(),
         )
     });
     let report = results.last().and_then(|(outcome, _)| outcome.clients.first());
@@ -158,28 +163,32 @@ mod tests {
     }
 
     #[test]
-    fn rival_of_a_transport_is_a_socket_on_the_same_path() {
+    fn baseline_of_a_transport_is_a_socket_with_the_same_size() {
         let cases = [
             case(Over::Rc, Wait::Cpu, 8),
             case(Over::TcpSockets, Wait::Poll, 8),
             case(Over::TcpSockets, Wait::Events, 8),
             case(Over::TcpSockets, Wait::Events, 64),
         ];
-        assert_eq!(rival_of(&cases[0], &cases), Some(1), "the first, as none waits like this");
-        assert_eq!(rival_of(&case(Over::Rc, Wait::Events, 8), &cases), Some(2));
-        assert_eq!(rival_of(&case(Over::Rc, Wait::Events, 9), &cases), None);
-        assert_eq!(rival_of(&cases[1], &cases), None);
+        assert_eq!(
+            baseline_of(&cases[0], &cases),
+            Some(1),
+            "no socket waits like this, so the first one"
+        );
+        assert_eq!(baseline_of(&case(Over::Rc, Wait::Events, 8), &cases), Some(2));
+        assert_eq!(baseline_of(&case(Over::Rc, Wait::Events, 9), &cases), None);
+        assert_eq!(baseline_of(&cases[1], &cases), None);
     }
 
     #[test]
-    fn a_row_has_medians_and_the_median_of_ratios() {
+    fn row_has_medians_and_the_median_of_ratios() {
         let results = |values: [f64; 3]| {
             let outcome = Outcome { server: None, clients: Vec::new() };
             let value = |value| vec![Value { name: "p50", unit: "us", value }];
             values.map(|at| (outcome.clone(), value(at))).to_vec()
         };
-        let (own, rival) = (results([1.0, 9.0, 2.0]), results([2.0, 3.0, 8.0]));
-        let row = row(&case(Over::Rc, Wait::Poll, 8), &own, Some(&rival), "p50");
+        let (own, baseline) = (results([1.0, 9.0, 2.0]), results([2.0, 3.0, 8.0]));
+        let row = row(&case(Over::Rc, Wait::Poll, 8), &own, Some(&baseline), "p50");
         assert_eq!((row.values[0].median, row.ratio), (2.0, Some(0.5)));
         assert_eq!(row.values[0].rounds, [1.0, 9.0, 2.0]);
     }

@@ -1,4 +1,4 @@
-//! `weft bench serve`: starts workers for measurements whose other end is on another host.
+//! `weft bench serve`: starts workers for measurements whose other ends are on another host.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::control::{self, Answer};
 use crate::limits::WORKERS_MAX;
 use crate::session;
 
-/// How long a client may take to greet.
+/// How long a client may take to send its hello.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 
-/// Starts a worker for each control connection. Returns on failure only.
+/// Starts a worker for each control connection. Returns only if it fails.
 ///
 /// # Errors
-/// If the address cannot be listened on.
+/// If it cannot listen on the address.
 pub(crate) fn run(listen: SocketAddr) -> Result<()> {
     let listener =
         TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -25,17 +25,18 @@ pub(crate) fn run(listen: SocketAddr) -> Result<()> {
     let workers = Arc::new(AtomicUsize::new(0));
     loop {
         let Ok((stream, from)) = listener.accept() else {
-            // No descriptor, or a peer that is gone already: what lasts, lasts for the next one.
+            // Out of descriptors, or the peer is gone already. A lasting error also fails the next
+            // call.
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
         let workers = Arc::clone(&workers);
-        // The thread stays until the worker has ended, for that ends with the thread.
+        // The worker dies with the thread that has started it, so the thread waits for it.
         std::thread::spawn(move || {
             let running = workers.fetch_add(1, Ordering::SeqCst);
             if let Err(error) = serve(&stream, running) {
                 eprintln!("weft bench: {from}: {error:#}");
-                // There may be nobody to tell.
+                // The peer may be gone.
                 let _ = control::send(&stream, &Answer::Failed(format!("{error:#}")));
             }
             workers.fetch_sub(1, Ordering::SeqCst);
@@ -48,7 +49,7 @@ fn serve(stream: &TcpStream, running: usize) -> Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(GREETING_TIME))?;
     let environment = control::check_hello(control::receive(stream)?)?;
-    // A worker waits as long as it takes.
+    // The worker may take as long as it needs.
     stream.set_read_timeout(None)?;
     let mut worker = session::spawn(stream.try_clone()?.into(), &environment)?;
     worker.wait().context("cannot wait for a worker")?;

@@ -1,5 +1,5 @@
-//! One measurement from its plan: starts the workers, introduces them to each other, and collects
-//! what they report.
+//! Executes one measurement from its plan: starts the workers, exchanges their addresses, and
+//! collects their reports.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,39 +14,39 @@ use crate::control::{self, Answer, Order, Report};
 use crate::limits::{REPLY_TIMEOUT, WORKERS_MAX};
 use crate::plan::{Address, Job};
 
-/// What both ends of a measurement do.
+/// The jobs of both ends of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Variables of the engine that the workers get.
+    /// The engine's variables for the workers.
     pub(crate) environment: Vec<(String, String)>,
     pub(crate) server: Option<Job>,
-    /// Each is connected to the server's next connections.
+    /// The clients. Each is connected to the server's next connections.
     pub(crate) clients: Vec<Job>,
-    /// Beside the server, on its core.
+    /// Jobs next to the server, on its core.
     pub(crate) beside: Vec<Job>,
 }
 
 impl Plan {
-    /// Bytes of the longest message.
+    /// Returns the length of the longest message in bytes.
     pub(crate) fn message_max(&self) -> usize {
         let lanes = self.server.iter().chain(&self.clients).filter_map(|job| job.lane.as_ref());
         lanes.map(|lane| lane.send_size.max(lane.receive_size)).max().unwrap_or(0)
     }
 }
 
-/// What they report.
+/// The workers' reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) server: Option<Report>,
     pub(crate) clients: Vec<Report>,
 }
 
-/// Where workers run.
+/// Where the workers run.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The `weft bench serve` that runs the server's side; this host if there is none.
+    /// The `weft bench serve` that runs the server's end; `None` for this host.
     pub(crate) connect: Option<SocketAddr>,
-    /// The server's core, then those that the clients share; none to let the kernel choose.
+    /// The server's core, then those that the clients share; empty to let the kernel choose.
     pub(crate) cores: Vec<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Place {
 /// Runs a plan.
 ///
 /// # Errors
-/// Why a worker failed, or that it did not answer in time.
+/// The error of a worker, or a worker that does not answer in time.
 pub(crate) fn run(plan: &Plan, place: &Place) -> Result<Outcome> {
     let count = plan.clients.len() + plan.beside.len();
     ensure!(count < WORKERS_MAX, "{count} processes beside the server are too many");
@@ -100,7 +100,7 @@ fn placed(job: &Job, address: IpAddr, core: Option<usize>) -> Job {
     job
 }
 
-/// Takes the workers, the server first, through all steps.
+/// Takes the workers, of which the server is the first, through all steps.
 fn conduct(all: &[(Worker, Job)], plan: &Plan) -> Result<Vec<Report>> {
     for (worker, job) in all {
         worker.order(&Order::Prepare(job.clone()))?;
@@ -109,14 +109,17 @@ fn conduct(all: &[(Worker, Job)], plan: &Plan) -> Result<Vec<Report>> {
     for (worker, _) in all {
         match worker.answer()? {
             Answer::Prepared(own) => addresses.push(own),
-            _ => bail!("a worker answered out of turn"),
+            _ => bail!("a worker sent an unexpected answer"),
         }
     }
     for ((worker, _), peers) in all.iter().zip(introduce(&addresses, plan)?) {
         worker.order(&Order::Connect(peers))?;
     }
     for (worker, _) in all {
-        ensure!(matches!(worker.answer()?, Answer::Connected), "a worker answered out of turn");
+        ensure!(
+            matches!(worker.answer()?, Answer::Connected),
+            "a worker sent an unexpected answer"
+        );
     }
     for (worker, _) in all {
         worker.order(&Order::Start)?;
@@ -124,8 +127,8 @@ fn conduct(all: &[(Worker, Job)], plan: &Plan) -> Result<Vec<Report>> {
     finish(all)
 }
 
-/// The addresses that each worker gets: a client one of the server's, in turn; the server all of
-/// the clients'.
+/// Returns the addresses for each worker: a client gets the server's in turn, the server gets all
+/// clients'.
 fn introduce(addresses: &[Vec<Address>], plan: &Plan) -> Result<Vec<Vec<Address>>> {
     let first_client = usize::from(plan.server.is_some()) + plan.beside.len();
     let clients = &addresses[first_client..];
@@ -145,7 +148,7 @@ fn introduce(addresses: &[Vec<Address>], plan: &Plan) -> Result<Vec<Vec<Address>
     Ok(peers)
 }
 
-/// Waits for those that end by themselves, then stops the others.
+/// Waits for the workers whose jobs end, and then stops the others.
 fn finish(all: &[(Worker, Job)]) -> Result<Vec<Report>> {
     let longest = all.iter().map(|(_, job)| job.duration()).max().unwrap_or_default();
     let deadline = Instant::now() + longest + REPLY_TIMEOUT;
@@ -163,7 +166,7 @@ fn finish(all: &[(Worker, Job)]) -> Result<Vec<Report>> {
         for index in readable(waiting, all, deadline)? {
             match all[index].0.answer()? {
                 Answer::Done(report) => reports[index] = Some(*report),
-                _ => bail!("a worker answered out of turn"),
+                _ => bail!("a worker sent an unexpected answer"),
             }
         }
     }
@@ -174,7 +177,7 @@ fn readable(mut of: Vec<usize>, all: &[(Worker, Job)], deadline: Instant) -> Res
     let fds = of.iter().map(|&index| PollFd::from_borrowed_fd(all[index].0.fd(), PollFlags::IN));
     let mut fds: Vec<_> = fds.collect();
     let left = deadline.saturating_duration_since(Instant::now());
-    ensure!(poll(&mut fds, Some(&timespec(left)))? != 0, "a worker does not come to an end");
+    ensure!(poll(&mut fds, Some(&timespec(left)))? != 0, "a worker does not finish in time");
     let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
     of.retain(|_| ready.next().unwrap_or(false));
     Ok(of)
@@ -184,8 +187,8 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
-/// A worker's control connection, and its process where it is one of ours. The process ends with
-/// this value.
+/// A worker's control connection, and its process if it runs on this host. Dropping the value ends
+/// the process.
 struct Worker {
     control: Control,
     child: Option<Child>,
@@ -197,7 +200,7 @@ enum Control {
 }
 
 impl Worker {
-    /// Starts one on this host.
+    /// Starts a worker on this host.
     fn start(environment: &[(String, String)]) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let child = spawn(theirs.into(), environment)?;
@@ -205,7 +208,8 @@ impl Worker {
         Ok(Self { control: Control::Here(ours), child: Some(child) })
     }
 
-    /// Asks a `weft bench serve` for one. Returns the local address that leads there, too.
+    /// Requests a worker from a `weft bench serve`. Also returns the local address that leads
+    /// there.
     fn remote(at: SocketAddr, environment: &[(String, String)]) -> Result<(Self, IpAddr)> {
         let stream = TcpStream::connect_timeout(&at, REPLY_TIMEOUT)
             .with_context(|| format!("cannot reach `weft bench serve` at {at}"))?;
@@ -247,7 +251,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It has sent everything, or it is not worth waiting for.
+            // The worker has sent everything, or has failed.
             let _ = child.kill().and_then(|()| child.wait());
         }
     }
@@ -269,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_has_the_first_core_and_clients_share_the_others() {
+    fn server_gets_the_first_core_and_clients_share_the_others() {
         let place = |cores: &[usize]| Place { connect: None, cores: cores.to_vec() };
         assert_eq!(place(&[4, 5, 6]).server_core(), Some(4));
         assert_eq!(
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_meets_its_part_of_the_server() {
+    fn each_client_gets_its_part_of_the_servers_addresses() {
         let qp = |number| Address::Qp { number, gid: [0; 16], memory: 0, key: 0 };
         let numbers = |peers: &[Address]| -> Vec<u32> {
             let number = |peer: &Address| match peer {

@@ -1,14 +1,14 @@
-//! Statistics: latencies and their percentiles, medians over rounds, and the formulas of the
-//! benchmarks that have one.
+//! Statistics: latencies and their percentiles, medians over rounds, and the formulas of some
+//! benchmarks.
 
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 
-/// Longest latency that is distinguished from longer ones.
+/// Longer latencies are recorded as this one.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
-/// Precision: three significant digits.
+/// Precision of the histogram in significant digits.
 const DIGITS: u8 = 3;
 
 /// Latencies in nanoseconds.
@@ -25,7 +25,7 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The latency that `percent` of all do not exceed, in microseconds.
+    /// Returns the latency that `percent` of all latencies do not exceed, in microseconds.
     pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         self.0.value_at_percentile(percent) as f64 / 1e3
     }
@@ -35,17 +35,17 @@ impl Latencies {
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
-        // Both have the same bounds, so that nothing of the other is out of range.
+        // Both histograms have the same range.
         self.0 += &other.0;
     }
 
-    /// The values and how often each has come, for the control connection.
+    /// Returns each value with its count, for the control connection.
     pub(crate) fn to_counts(&self) -> Vec<(u64, u64)> {
         self.0.iter_recorded().map(|at| (at.value_iterated_to(), at.count_at_value())).collect()
     }
 
     /// # Errors
-    /// If a value cannot be one of a histogram's.
+    /// If a value does not fit into the histogram.
     pub(crate) fn from_counts(counts: &[(u64, u64)]) -> Result<Self> {
         let mut all = Self::new();
         for &(value, count) in counts {
@@ -57,7 +57,7 @@ impl Latencies {
     }
 }
 
-/// The middle of the values; of an even number the mean of the two in the middle. 0 of none.
+/// Returns the median: for an even number of values the mean of the middle two, for none 0.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -69,20 +69,21 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The share of an operation's time that computation can have: with `alone` the time of the
-/// operation with no computation, and `with` its time beside a computation of `work`,
-/// `(work - (with - alone)) / alone` (Rashti, equation 3.4).
+/// Returns the share of an operation's time that a computation can use: `(work - (with - alone)) /
+/// alone` (Rashti, equation 3.4). `alone` is the time of the operation without a computation,
+/// `with` the time with a computation of `work`.
 pub(crate) fn overlap_ratio(alone: f64, work: f64, with: f64) -> f64 {
     ((work - (with - alone)) / alone).clamp(0.0, 1.0)
 }
 
-/// How far an operation went on by itself while its program computed for longer than it takes: 1 if
-/// nothing of its time was `left` afterwards, 0 if all was that it takes `alone`.
+/// Returns how far an operation has proceeded by itself while its program computed for longer than
+/// the operation takes `alone`: 1 if no time was `left` afterwards, 0 if all of it was.
 pub(crate) fn independent_progress(alone: f64, left: f64) -> f64 {
     (1.0 - left / alone).clamp(0.0, 1.0)
 }
 
-/// Half the time of all round trips over several connections at once, by message.
+/// Returns the normalised latency: half the time of all concurrent round trips, divided by their
+/// number.
 pub(crate) fn normalised_latency_us(elapsed: Duration, round_trips: u64) -> f64 {
     elapsed.as_secs_f64() * 1e6 / 2.0 / round_trips.max(1) as f64
 }
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_is_the_middle() {
+    fn median_of_an_even_number_is_the_mean_of_the_middle_two() {
         assert_eq!(median(&[]), 0.0);
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
@@ -116,29 +117,29 @@ mod tests {
         assert_eq!(again.max_us(), all.max_us());
         again.merge(&all);
         assert_eq!(again.0.len(), 8);
-        // A stranger's numbers do no harm.
+        // Numbers of a hostile peer are harmless.
         let odd = Latencies::from_counts(&[(0, 1), (u64::MAX, u64::MAX)]).expect("clamped");
         assert!(!odd.0.is_empty());
     }
 
     #[test]
-    fn overlap_is_what_the_operation_leaves_to_the_program() {
-        // The computation fits beside the operation.
+    fn overlap_is_the_share_left_to_the_program() {
+        // The computation fits into the operation's time.
         assert_eq!(overlap_ratio(100.0, 80.0, 100.0), 0.8);
-        // None of it does: the two follow each other.
+        // Nothing overlaps: the operation and the computation add up.
         assert_eq!(overlap_ratio(100.0, 80.0, 180.0), 0.0);
         assert_eq!(overlap_ratio(100.0, 100.0, 100.0), 1.0);
     }
 
     #[test]
-    fn independent_progress_is_the_part_not_left() {
+    fn independent_progress_is_the_part_already_done() {
         assert_eq!(independent_progress(100.0, 0.0), 1.0);
         assert_eq!(independent_progress(100.0, 25.0), 0.75);
         assert_eq!(independent_progress(100.0, 120.0), 0.0);
     }
 
     #[test]
-    fn normalised_latency_halves_and_divides() {
+    fn normalised_latency_is_half_the_time_per_round_trip() {
         assert_eq!(normalised_latency_us(Duration::from_micros(1000), 100), 5.0);
     }
 }

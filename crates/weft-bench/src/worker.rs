@@ -1,5 +1,5 @@
-//! One end of a measurement: a process that does what its control connection, which is its standard
-//! input, asks for, once, and ends with it.
+//! One end of a measurement: a process that does one job, which it gets over its control connection
+//! on standard input, and ends with that connection.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -21,10 +21,10 @@ use crate::process;
 /// Serves the control connection on standard input.
 ///
 /// # Errors
-/// If standard input is no connection, or it breaks; errors of the measurement are
-/// reported through it.
+/// If standard input is not a connection, or it breaks. Errors of the measurement are reported over
+/// it.
 pub(crate) fn run() -> Result<()> {
-    // Only the parent can end this process in order.
+    // The parent ends this process in an orderly way; it must not outlive the parent.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let control = std::io::stdin().as_fd().try_clone_to_owned()?;
     let control = Control(File::from(control));
@@ -45,12 +45,12 @@ impl Control {
         control::send(&self.0, answer)
     }
 
-    /// Exchanges addresses with the peers, of which there is one for each.
+    /// Exchanges addresses with the peers, one for each connection.
     fn exchange(&self, own: Vec<Address>) -> Result<Vec<Address>> {
         let count = own.len();
         self.answer(&Answer::Prepared(own))?;
         let Some(Order::Connect(peers)) = self.order()? else {
-            bail!("no order that says whom to connect")
+            bail!("expected an order to connect")
         };
         ensure!(peers.len() == count, "{} peers for {count} connections", peers.len());
         Ok(peers)
@@ -60,12 +60,12 @@ impl Control {
         self.answer(&Answer::Connected)?;
         match self.order()? {
             Some(Order::Start) => Ok(()),
-            _ => bail!("no order to start"),
+            _ => bail!("expected an order to start"),
         }
     }
 
-    /// All that comes before the role of one who has nothing to connect beforehand.
-    fn meet(&self, own: impl FnOnce() -> Vec<Address>) -> Result<Vec<Address>> {
+    /// Does all steps before the role, for roles that connect nothing in advance.
+    fn exchange_and_start(&self, own: impl FnOnce() -> Vec<Address>) -> Result<Vec<Address>> {
         let peers = self.exchange(own())?;
         self.await_start()?;
         Ok(peers)
@@ -74,15 +74,13 @@ impl Control {
     fn expect_stop(&self) -> Result<()> {
         match self.order()? {
             Some(Order::Stop) | None => Ok(()),
-            Some(_) => bail!("an order other than to stop"),
+            Some(_) => bail!("expected an order to stop"),
         }
     }
 }
 
 fn serve(control: &Control) -> Result<()> {
-    let Some(Order::Prepare(job)) = control.order()? else {
-        bail!("no order that says what to prepare")
-    };
+    let Some(Order::Prepare(job)) = control.order()? else { bail!("expected an order to prepare") };
     job.check()?;
     raise_descriptor_limit()?;
     pattern::sleep_precisely();
@@ -90,18 +88,18 @@ fn serve(control: &Control) -> Result<()> {
         process::pin(core)?;
     }
     let memory_before = process::private_memory()?;
-    // The lanes stay until the other ends have what is on its way to them.
+    // The lanes stay open until the peers have received everything in flight.
     let (mut report, _lanes) = play(control, &job)?;
     report.memory_before = memory_before;
     control.answer(&Answer::Done(Box::new(report)))?;
     control.expect_stop()
 }
 
-/// Brings the role to its end. Returns what was measured and what it was measured with.
+/// Runs the role to its end. Returns the report, and the lanes that were used.
 fn play(control: &Control, job: &Job) -> Result<(Report, Vec<Box<dyn Lane>>)> {
     let report = match &job.role {
         Role::Burn => {
-            control.meet(Vec::new)?;
+            control.exchange_and_start(Vec::new)?;
             let stop = Arc::new(AtomicBool::new(false));
             let seen = Arc::clone(&stop);
             let burner = std::thread::spawn(move || pattern::burn(&seen));
@@ -112,18 +110,18 @@ fn play(control: &Control, job: &Job) -> Result<(Report, Vec<Box<dyn Lane>>)> {
         }
         Role::Register { size } => {
             let address = job.spec()?.address;
-            control.meet(Vec::new)?;
+            control.exchange_and_start(Vec::new)?;
             measured(|| pattern::register(address, *size, job.duration()))?
         }
         Role::Dial => {
-            let peers = control.meet(|| vec![Address::Dials])?;
+            let peers = control.exchange_and_start(|| vec![Address::Dials])?;
             measured(|| pattern::dial(job.spec()?, &peers[0], job.duration()))?
         }
         Role::Accept => {
             let door = Door::open(job.spec()?)?;
             let address = door.address()?;
-            control.meet(|| vec![address])?;
-            // It ends with the process.
+            control.exchange_and_start(|| vec![address])?;
+            // The thread ends with the process.
             std::thread::spawn(move || door.keep());
             measured(|| control.expect_stop().map(|()| Tally::new()))?
         }
@@ -153,7 +151,7 @@ fn with_lanes(
     Ok((report, lanes))
 }
 
-/// Runs the role on each lane, the first on this thread, and adds up what they count.
+/// Runs the role on each lane, the first one on this thread, and adds up the counters.
 fn run_all(lanes: &mut [Box<dyn Lane>], job: &Job, spec: &LaneSpec) -> Result<Tally> {
     let Some((first, others)) = lanes.split_first_mut() else { bail!("no lane") };
     std::thread::scope(|scope| {
@@ -195,7 +193,7 @@ fn run_one(lane: &mut dyn Lane, job: &Job, spec: &LaneSpec) -> Result<Tally> {
     }
 }
 
-/// Runs it, and reports what it counted and what it cost.
+/// Runs the role, and reports its counters and its cost.
 fn measured(run: impl FnOnce() -> Result<Tally>) -> Result<Report> {
     let (cpu, started) = (process::cpu_time(), Instant::now());
     let tally = run()?;
@@ -219,7 +217,7 @@ fn measured(run: impl FnOnce() -> Result<Tally>) -> Result<Report> {
     })
 }
 
-/// Many connections need more descriptors than the usual 1,024.
+/// Raises the descriptor limit: many connections need more than the usual 1,024.
 fn raise_descriptor_limit() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

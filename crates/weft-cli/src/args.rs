@@ -90,15 +90,15 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) command: Vec<OsString>,
 
-    // Last: its heading is that of all options behind it.
+    // Declared last: its heading applies to all options after it.
     #[command(flatten)]
     pub(crate) sockets: SocketArgs,
 }
 
 impl RunArgs {
-    /// Those of a call without options: `weft run PROGRAM ...` or `weft run -- PROGRAM ...`. To
-    /// build all that the other commands understand takes a quarter of a millisecond, which each
-    /// program that is started so would pay. `None`: the arguments have to be parsed.
+    /// Returns the arguments of a call without options: `weft run PROGRAM ...` or `weft run --
+    /// PROGRAM ...`. Building the definition of all commands takes a quarter of a millisecond,
+    /// which this saves for each such program start. `None`: the arguments have to be parsed.
     pub(crate) fn plain(words: impl Iterator<Item = OsString>) -> Option<Self> {
         let mut words = words.skip(1);
         if words.next()? != "run" {
@@ -132,7 +132,7 @@ pub(crate) struct EnvArgs {
     pub(crate) sockets: SocketArgs,
 }
 
-/// How the device looks to the program. An option left out leaves its variable as it is.
+/// The device as the program sees it. A missing option leaves its variable as it is.
 #[derive(Debug, Default, Args)]
 pub(crate) struct DeviceArgs {
     /// Network interface to offer as a device, first one first; all of them by default
@@ -152,7 +152,7 @@ pub(crate) struct DeviceArgs {
     pub(crate) log: Option<LogLevel>,
 }
 
-/// What becomes of the program's TCP connections to processes of the same host.
+/// Options for the program's TCP connections to processes of the same host.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "TCP connections within this host")]
 pub(crate) struct SocketArgs {
@@ -315,7 +315,7 @@ fn stat_help() -> String {
     )
 }
 
-/// A time in seconds that is neither a busy loop nor for ever.
+/// Parses a time in seconds that is neither a busy loop nor endless.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if !(0.1..=3600.0).contains(&seconds) {
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_options_means_what_the_parser_says() {
+    fn fast_path_without_options_matches_the_parser() {
         for line in [
             &["weft", "run", "true"][..],
             &["weft", "run", "--", "true", "-d", "--help"],

@@ -1,7 +1,7 @@
-//! `weft ps` and `weft dump`: what running processes do with the device.
+//! `weft ps` and `weft dump`: the queue pairs of running processes.
 //!
-//! A process that uses Weft answers on an abstract Unix socket named after its pid. The answer
-//! comes from a process that may belong to anyone, so its sender, length and text are checked.
+//! A process that uses Weft answers on an abstract Unix socket named after its pid. Any user may
+//! run that process, so the command checks the answer's sender, length and text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::output::{self, printable};
 
-/// Name of the abstract socket, before the pid.
+/// The abstract socket's name before the pid.
 const SOCKET_PREFIX: &str = "weft-debug.";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -95,8 +95,8 @@ impl Process {
     }
 }
 
-/// How many queue pairs use which transport and, where memory is shared, which way one-sided
-/// operations go.
+/// Returns how many queue pairs use each transport and, for shared memory, each path of one-sided
+/// operations.
 fn transports(state: &Value) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for pair in state.get("queue_pairs").and_then(Value::as_array).into_iter().flatten() {
@@ -112,9 +112,9 @@ fn transports(state: &Value) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// The pids in the names of Weft's debug sockets, each once, in order.
+/// Returns the pids in the names of Weft's debug sockets, sorted, without duplicates.
 fn listening_pids(sockets: &str) -> Vec<u32> {
-    // The kernel shows the leading NUL of an abstract name as `@`; the name is the last column.
+    // The kernel prints the leading NUL of an abstract name as `@`. The name is the last column.
     let names =
         sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let pids = names.filter_map(|name| name.strip_prefix(SOCKET_PREFIX)?.parse().ok());
@@ -124,7 +124,7 @@ fn listening_pids(sockets: &str) -> Vec<u32> {
     pids
 }
 
-/// Asks process `pid` for its state.
+/// Requests the state of process `pid`.
 fn ask(pid: u32) -> Result<Value> {
     let address = SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}{pid}"))?;
     let stream = UnixStream::connect_addr(&address).with_context(|| {
@@ -141,12 +141,13 @@ fn ask(pid: u32) -> Result<Value> {
         .read_to_end(&mut answer)
         .with_context(|| format!("process {pid} does not answer"))?;
     if length as u64 == ANSWER_BYTES_MAX {
-        bail!("process {pid} answers without end");
+        bail!("process {pid} sends an endless answer");
     }
-    serde_json::from_slice(&answer).with_context(|| format!("process {pid} answers nonsense"))
+    serde_json::from_slice(&answer)
+        .with_context(|| format!("process {pid} sends an invalid answer"))
 }
 
-/// The whole state as text: one table per list of objects, one line per single value.
+/// Formats the whole state as text: a table for each list of objects, a line for each single value.
 fn describe(state: &Value) -> String {
     let Value::Object(fields) = state else { return format!("{}\n", cell(state)) };
     let mut text = String::new();
@@ -160,7 +161,7 @@ fn describe(state: &Value) -> String {
     text
 }
 
-/// The elements of a list that holds nothing but objects.
+/// Returns the elements of a list that contains only objects.
 fn objects(value: &Value) -> Option<Vec<&Map<String, Value>>> {
     let elements = value.as_array()?;
     elements
@@ -170,7 +171,7 @@ fn objects(value: &Value) -> Option<Vec<&Map<String, Value>>> {
         .filter(|rows| !rows.is_empty())
 }
 
-/// A table with a column for every field that any row has, in order of appearance.
+/// Returns a table with a column for every field of any row, in order of appearance.
 fn list(rows: &[&Map<String, Value>]) -> Table {
     let mut columns: Vec<&String> = Vec::new();
     for column in rows.iter().flat_map(|row| row.keys()) {
@@ -186,7 +187,7 @@ fn list(rows: &[&Map<String, Value>]) -> Table {
     table
 }
 
-/// One value as it stands in a table.
+/// Formats a value for a table cell.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_pids_in_the_list_of_sockets() {
+    fn pids_are_found_in_the_list_of_sockets() {
         let sockets = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 31337 @weft-debug.4711
@@ -227,7 +228,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn asks_a_live_process() {
+    fn live_process_answers() {
         let pid = process::id();
         let name = SocketAddr::from_abstract_name(format!("{SOCKET_PREFIX}{pid}")).unwrap();
         let listener = UnixListener::bind_addr(&name).unwrap();

@@ -1,4 +1,4 @@
-//! The variables that put Weft's libraries and settings in front of a program.
+//! The environment variables by which a program loads Weft's libraries and gets its settings.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,11 +17,11 @@ use crate::output;
 /// A variable and the value it gets.
 pub(crate) type Variable = (&'static str, OsString);
 
-/// The variables to set for a program that is to run on Weft, given the current ones.
+/// Returns the variables for a program that runs on Weft, based on the current environment.
 ///
 /// # Errors
 ///
-/// If the rules for its connections, from the command line or the environment, cannot be used.
+/// If the connection rules of the command line or the environment are invalid.
 pub(crate) fn variables(
     layout: &Layout,
     device: &DeviceArgs,
@@ -62,7 +62,7 @@ fn device_variables(device: &DeviceArgs) -> Vec<Variable> {
 
 fn socket_variables(sockets: &SocketArgs) -> Result<Vec<Variable>> {
     if sockets.no_sockets {
-        // The library may be in LD_PRELOAD already, put there by `weft env`.
+        // `weft env` may have put the library into LD_PRELOAD already.
         return Ok(vec![("WEFT_SOCKETS", "off".into())]);
     }
     let mut variables = Vec::new();
@@ -75,11 +75,11 @@ fn socket_variables(sockets: &SocketArgs) -> Result<Vec<Variable>> {
     if let Some(transport) = sockets.between_hosts {
         variables.push(("WEFT_SOCKETS_BETWEEN_HOSTS", transport.value().into()));
     }
-    // Checked here, where somebody reads the message: the library could only stay on TCP.
+    // Rules are checked here, where the user sees the error: the library could only stay on TCP.
     match &sockets.rules {
         Some(file) => {
             Rules::read(file)?;
-            // The program may start its children somewhere else.
+            // The program may start its children in another directory.
             let file = path::absolute(file).context("cannot tell the current directory")?;
             variables.push((rules::VARIABLE, file.into()));
         }
@@ -92,7 +92,7 @@ fn socket_variables(sockets: &SocketArgs) -> Result<Vec<Variable>> {
 ///
 /// # Errors
 ///
-/// If the libraries are missing, the rules are wrong, or a value cannot be written in the shell's
+/// If the libraries are missing, the rules are invalid, or a value cannot be written in the shell's
 /// syntax.
 pub(crate) fn print(args: &EnvArgs) -> Result<()> {
     let layout = Layout::find()?;
@@ -105,11 +105,11 @@ pub(crate) fn print(args: &EnvArgs) -> Result<()> {
     output::print(&text)
 }
 
-/// The list of paths `list` with `entry` at its front, once.
+/// Returns the path list `list` with `entry` at its front, and nowhere else.
 fn prepended(list: &OsStr, entry: &OsStr) -> OsString {
     let mut result = entry.to_owned();
     let list = list.as_encoded_bytes();
-    // An empty entry of LD_LIBRARY_PATH means the current directory: never make one.
+    // An empty entry of LD_LIBRARY_PATH means the current directory, so never produce one.
     for old in list.split(|&byte| byte == b':').filter(|old| !old.is_empty()) {
         if old != entry.as_encoded_bytes() {
             result.push(":");

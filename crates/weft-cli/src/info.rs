@@ -1,4 +1,4 @@
-//! `weft info`: what programs find on this machine.
+//! `weft info`: the devices, limits and transports of this machine.
 
 use std::net::Ipv6Addr;
 
@@ -12,14 +12,14 @@ use crate::output;
 use crate::sharing::Sharing;
 use crate::sockets::readiness::Readiness;
 
-/// How the data of a queue pair travels, best first; `weft dump` says which one each pair uses.
+/// The transports of queue pairs, best first. `weft dump` shows the one that each pair uses.
 const TRANSPORTS: [(&str, &str); 3] = [
     ("loopback", "between queue pairs of one process"),
     ("shm", "between processes of one host: shared memory"),
     ("tcp", "between processes and hosts: iWARP (RFC 5040 to 5044) over IPv4 and IPv6"),
 ];
 
-/// The limits that programs ask for most, by their names in `ibv_query_device(3)`.
+/// The most requested limits, by their names in `ibv_query_device(3)`.
 const LIMITS: [(&str, u64); 9] = [
     ("max_qp", limits::OBJECTS_MAX as u64),
     ("max_qp_wr", limits::QP_WR_MAX as u64),
@@ -32,8 +32,8 @@ const LIMITS: [(&str, u64); 9] = [
     ("max_msg_sz", limits::MESSAGE_MAX as u64),
 ];
 
-/// Prints the devices, with their addresses and limits, the transports, and what becomes of TCP
-/// connections.
+/// Prints the devices with their addresses and limits, the transports, and whether TCP connections
+/// can use shared memory.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ fn table(devices: &[Device]) -> comfy_table::Table {
     let mut table = output::table(["DEVICE", "INTERFACE", "LID", "INDEX", "GID", "ADDRESS"]);
     for device in devices {
         for (index, gid) in device.gids().into_iter().enumerate() {
-            // A device's own columns stand in its first row only.
+            // Columns of the device are filled in its first row only.
             let own = |text: String| if index == 0 { text } else { String::new() };
             table.add_row([
                 own(output::printable(&device.name)),

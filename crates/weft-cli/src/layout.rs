@@ -1,21 +1,21 @@
-//! Where Weft's libraries are: beside the executable, wherever the tree was installed.
+//! Locates Weft's libraries next to the executable, wherever the tree is installed.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-/// The verbs libraries, found by `LD_LIBRARY_PATH`.
+/// The verbs libraries, which `LD_LIBRARY_PATH` finds.
 const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
-/// Answers what verbs programs ask the file system, loaded by `LD_PRELOAD`.
+/// The library that answers verbs programs' file system calls, loaded by `LD_PRELOAD`.
 const PRELOAD: &str = "libweft-preload.so";
-/// Carries TCP connections through shared memory, loaded by `LD_PRELOAD`.
+/// The library that carries TCP connections through shared memory, loaded by `LD_PRELOAD`.
 const SOCKETS: &str = "libweft-sockets.so";
 
 /// A complete set of Weft's libraries.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// Absolute path of the directory that holds them.
+    /// Absolute path of the libraries' directory.
     pub(crate) directory: PathBuf,
 }
 
@@ -24,18 +24,18 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// If there are none, or if the dynamic loader could not take their path from a variable.
+    /// If they are missing, or if the dynamic loader could not read their path from a variable.
     pub(crate) fn find() -> Result<Self> {
         let executable = env::current_exe().context("cannot tell where weft itself is")?;
         Self::beside(&executable)
     }
 
-    /// What `LD_PRELOAD` names for verbs programs.
+    /// Returns the path in `LD_PRELOAD` for verbs programs.
     pub(crate) fn preload(&self) -> PathBuf {
         self.directory.join(PRELOAD)
     }
 
-    /// What `LD_PRELOAD` names for programs with TCP connections.
+    /// Returns the path in `LD_PRELOAD` for programs with TCP connections.
     pub(crate) fn sockets(&self) -> PathBuf {
         self.directory.join(SOCKETS)
     }
@@ -53,8 +53,8 @@ impl Layout {
         let directory = directory
             .canonicalize()
             .with_context(|| format!("cannot resolve {}", directory.display()))?;
-        // ld.so(8): both separate the entries of LD_PRELOAD, a colon those of LD_LIBRARY_PATH,
-        // and neither has an escape.
+        // ld.so(8): spaces and colons separate the entries of LD_PRELOAD, colons those of
+        // LD_LIBRARY_PATH, and neither variable has an escape character.
         if directory.to_string_lossy().contains([':', ' ']) {
             bail!(
                 "the dynamic loader cannot find libraries in {}: \
@@ -66,7 +66,7 @@ impl Layout {
     }
 }
 
-/// The directories to try, best first: the installed place, then the workspace's `dist`.
+/// Returns the directories to try, best first: the installed one, then the workspace's `dist`.
 fn candidates(executable: &Path) -> Vec<PathBuf> {
     let installed = executable.parent().and_then(Path::parent).map(|root| root.join("lib/weft"));
     let built = executable
@@ -87,7 +87,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Makes `directory` look like an installed set of libraries.
+    /// Creates empty files so that `directory` looks like a complete set of libraries.
     pub(crate) fn populate(directory: &Path) {
         fs::create_dir_all(directory).unwrap();
         for library in LIBRARIES.iter().chain([&PRELOAD, &SOCKETS]) {
@@ -96,7 +96,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn finds_an_installed_tree() {
+    fn installed_tree_is_found() {
         let root = tempfile::tempdir().unwrap();
         populate(&root.path().join("lib/weft"));
         let layout = Layout::beside(&root.path().join("bin/weft")).unwrap();
@@ -105,7 +105,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn finds_the_tree_of_a_workspace() {
+    fn workspace_tree_is_found() {
         let root = tempfile::tempdir().unwrap();
         populate(&root.path().join("dist/lib/weft"));
         for executable in ["target/release/weft", "target/x86_64-unknown-linux-gnu/debug/weft"] {
@@ -115,7 +115,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_incomplete_tree_says_what_to_do() {
+    fn error_for_an_incomplete_tree_says_what_to_do() {
         let root = tempfile::tempdir().unwrap();
         populate(&root.path().join("lib/weft"));
         fs::remove_file(root.path().join("lib/weft").join(PRELOAD)).unwrap();
@@ -124,7 +124,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn refuses_a_directory_that_the_loader_cannot_name() {
+    fn directory_that_the_loader_cannot_name_is_refused() {
         let root = tempfile::tempdir().unwrap();
         populate(&root.path().join("a:b/lib/weft"));
         assert!(Layout::beside(&root.path().join("a:b/bin/weft")).is_err());

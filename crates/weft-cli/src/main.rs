@@ -2,7 +2,7 @@
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses the modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! run

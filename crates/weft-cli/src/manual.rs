@@ -1,4 +1,4 @@
-//! Manual pages and shell completions, from the definition of the command line.
+//! Generates manual pages and shell completions from the definition of the command line.
 
 use std::fs;
 use std::path::Path;
@@ -21,11 +21,11 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
     output::print(&String::from_utf8_lossy(&script))
 }
 
-/// Writes `weft.1` and one page per subcommand into `directory`.
+/// Writes `weft.1` and one page for each subcommand into `directory`.
 ///
 /// # Errors
 ///
-/// If the directory cannot be made or written.
+/// If the directory cannot be created or written.
 pub(crate) fn pages(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)
         .and_then(|()| clap_mangen::generate_to(Weft::command(), directory))

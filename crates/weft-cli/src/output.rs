@@ -1,11 +1,11 @@
-//! Writing to the terminal: all at once, and safe from what a stranger put into a name.
+//! Terminal output: written at once, and free of control characters from untrusted names.
 
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, Result};
 use comfy_table::{ContentArrangement, Table, presets};
 
-/// Prints `text`. A reader that has gone (`weft ps | head`) is not an error.
+/// Prints `text`. A closed pipe (`weft ps | head`) is not an error.
 ///
 /// # Errors
 ///
@@ -17,25 +17,25 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Writes `text` to standard output, for a caller that has more to write and must know that
-/// nobody reads.
+/// Writes `text` to standard output, for a caller that has more to write and must know when the
+/// reader has gone.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system call.
 pub(crate) fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Prints one line on standard error, the way every command of Weft reports a failure.
+/// Prints an error message on standard error in the format of all of Weft's commands.
 pub(crate) fn complain(message: impl std::fmt::Display) {
-    // A closed standard error leaves nobody to tell.
+    // If standard error is closed the message cannot be reported.
     let _ = writeln!(io::stderr(), "weft: {message:#}");
 }
 
-/// An empty table with the house's looks: no frame, columns apart, as wide as the terminal.
+/// Returns an empty table in the common style: no frame, spaced columns, as wide as the terminal.
 pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table
@@ -45,7 +45,7 @@ pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// `text` without the control characters that would reach the terminal as commands.
+/// Replaces the control characters of `text`, which the terminal would interpret.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

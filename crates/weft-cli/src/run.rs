@@ -1,4 +1,4 @@
-//! `weft run`: replaces the process by a program that finds Weft's device.
+//! `weft run`: replaces the process by a program that runs on Weft.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,11 +15,11 @@ use crate::environment;
 use crate::layout::Layout;
 use crate::output;
 
-/// Exit statuses of `env(1)` and of every shell.
+/// Exit statuses like those of `env(1)` and of shells.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
-/// Starts the program. Returns only if that failed, with the exit status that says how.
+/// Starts the program. Returns only if that fails, with an exit status that says why.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     let (error, status) = match prepare(args) {
         Ok(mut command) => {
@@ -53,7 +53,7 @@ fn prepare(args: &RunArgs) -> Result<Command, (Error, u8)> {
     Ok(command)
 }
 
-/// The file that `execvp(3)` would start.
+/// Returns the file that `execvp(3)` would start.
 fn resolve(name: &OsStr) -> Option<PathBuf> {
     if name.as_encoded_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_file());
@@ -67,7 +67,7 @@ fn is_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Why the program would start in secure-execution mode (ld.so(8)), if it would.
+/// Returns why the program would start in secure-execution mode (ld.so(8)), if it would.
 fn why_loader_ignores_us(program: &Path) -> Option<&'static str> {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2000;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_programs_take_our_variables() {
+    fn ordinary_programs_keep_preload_variables() {
         assert_eq!(why_loader_ignores_us(Path::new("/bin/sh")), None);
     }
 }

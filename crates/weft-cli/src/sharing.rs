@@ -1,4 +1,4 @@
-//! Whether processes of this host can share memory, and what forbids it.
+//! Determines whether processes of this host can share memory, and what prevents it.
 
 use std::env;
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// `CAP_SYS_PTRACE` in the masks of `/proc/self/status` (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
 
-/// What decides about it, as this process finds it.
+/// The relevant settings and permissions of this process.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     /// `WEFT_TRANSPORT`; `auto` if it is not set.
@@ -22,13 +22,13 @@ pub(crate) struct Sharing {
     yama_scope: Option<u32>,
 }
 
-/// Whether one process may copy from and to another's memory (`process_vm_readv(2)`).
+/// Whether a process may copy from and to another process's memory (`process_vm_readv(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemoryAccess {
     Permitted,
-    /// Yama lets only ancestors, and processes with `CAP_SYS_PTRACE`, do it.
+    /// Yama permits it only to ancestors and to processes with `CAP_SYS_PTRACE`.
     Ancestors,
-    /// The call itself fails: a seccomp filter, or a kernel without it.
+    /// The call itself fails: because of a seccomp filter, or because the kernel lacks it.
     Refused,
 }
 
@@ -106,8 +106,8 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Whether both ways work at all, the call and the file: a filter, or a kernel without the file,
-/// refuses them for one's own memory, too.
+/// Returns whether both methods work at all, the call and `/proc/PID/mem`. A filter, or a kernel
+/// without the file, refuses them even for a process's own memory.
 fn reads_itself() -> bool {
     let (own, mut found) = ([7; 16], [0; 16]);
     let (pid, at) = (rustix::process::getpid(), own.as_ptr() as u64);
@@ -116,7 +116,7 @@ fn reads_itself() -> bool {
         && found == own
 }
 
-/// Whether the effective capabilities in `/proc/self/status` include `CAP_SYS_PTRACE`.
+/// Returns whether the effective capabilities in `/proc/self/status` include `CAP_SYS_PTRACE`.
 fn may_trace(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_against_memory_access_is_found() {
+    fn memory_access_follows_yama_and_capabilities() {
         let of = MemoryAccess::of;
         assert_eq!(of(true, None, false), MemoryAccess::Permitted);
         assert_eq!(of(true, Some(0), false), MemoryAccess::Permitted);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_read() {
+    fn effective_capabilities_are_parsed() {
         assert!(may_trace("Name:\tweft\nCapEff:\t000001ffffffffff\n"));
         assert!(may_trace("CapEff:\t0000000000080000\n"));
         assert!(!may_trace("CapEff:\t00000000a80425fb\n"));

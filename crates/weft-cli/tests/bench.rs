@@ -1,5 +1,5 @@
-//! Every benchmark of `weft bench` runs, between processes of its own and between two sides that
-//! meet by `weft bench serve`, and reports all that it should. What is fast is not the question.
+//! Every benchmark of `weft bench` runs, between processes of this host and through `weft bench
+//! serve`, and reports all its values. Speed is not tested.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
-/// Runs a benchmark as briefly as it goes and returns what it prints.
+/// Runs a benchmark as briefly as possible, and returns its output.
 fn run(arguments: &[&str]) -> String {
     let brief = ["--duration", "0.02", "--rounds", "1", "--no-pin"];
     let output = Command::new(WEFT).arg("bench").args(arguments).args(brief).output();
@@ -18,7 +18,7 @@ fn run(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Runs a benchmark, checks what every report has to have, and returns the tables.
+/// Runs a benchmark, checks the fields that every report has, and returns the tables.
 fn measure(arguments: &[&str]) -> Vec<Value> {
     let text = run(&[arguments, &["--json"]].concat());
     let report: Value = serde_json::from_str(&text).expect("JSON");
@@ -57,7 +57,7 @@ fn value(row: &Value, name: &str) -> f64 {
     found.and_then(|value| value["median"].as_f64()).unwrap_or_else(|| panic!("{name} in {row}"))
 }
 
-/// All of the transports that lose nothing, and those that were asked for only.
+/// Returns the transports of a table's rows.
 fn transports(table: &Value) -> Vec<&str> {
     rows(table).iter().filter_map(|row| row["over"].as_str()).collect()
 }
@@ -94,7 +94,7 @@ fn throughput_is_rate_times_size() {
 }
 
 #[test]
-fn many_clients_and_connections() {
+fn each_pattern_reports_all_transports() {
     for name in ["hotspot", "fanin", "fanout", "dual", "connections", "streams"] {
         for table in measure(&[name, "--counts", "2,3", "--sizes", "1k"]) {
             assert_eq!(
@@ -108,7 +108,7 @@ fn many_clients_and_connections() {
 }
 
 #[test]
-fn memory_and_buffers() {
+fn registration_and_memory_benchmarks_report_their_values() {
     let tables = measure(&["registration", "--sizes", "4k,1M"]);
     assert!(rows(&tables[0]).iter().all(|row| value(row, "deregister") > 0.0));
     for table in measure(&["regcache", "--sizes", "4k"]) {
@@ -122,7 +122,7 @@ fn memory_and_buffers() {
 }
 
 #[test]
-fn a_transport_that_is_asked_for_is_used() {
+fn requested_transport_is_used() {
     let over = "rc-shm,rc-tcp,uc,ud,rd,tcp-sockets,unix-sockets,udp-sockets";
     let tables = measure(&["latency", "--sizes", "64", "--op", "send", "--over", over]);
     let used: Vec<_> =
@@ -131,7 +131,7 @@ fn a_transport_that_is_asked_for_is_used() {
 }
 
 #[test]
-fn computation_beside_messages() {
+fn overlap_and_progress_are_percentages() {
     for name in ["overlap", "progress"] {
         let tables = measure(&[name, "--sizes", "8k"]);
         for row in rows(&tables[0]) {
@@ -145,7 +145,7 @@ fn computation_beside_messages() {
 }
 
 #[test]
-fn connections_and_the_stream_below() {
+fn setup_and_marker_benchmarks_report_their_values() {
     let tables = measure(&["setup"]);
     assert!(rows(&tables[0]).iter().all(|row| value(row, "p50") > 0.0));
     let tables = measure(&["markers", "--sizes", "4k"]);
@@ -154,12 +154,13 @@ fn connections_and_the_stream_below() {
     assert!(rows(&tables[0]).iter().all(|row| row["transport"] == "tcp"));
 }
 
-/// What runs on Weft needs its library, which is built after this: the lab measures it.
+/// Sockets on Weft need its library, which cargo does not build for this test: the lab measures
+/// them.
 #[test]
-fn tcp_sockets_and_their_buffers() {
+fn socket_benchmarks_report_their_values() {
     let tables = measure(&["sockets", "--sizes", "1k", "--over", "tcp-sockets"]);
     let [_, throughput, buffers, setup, copies] = &tables[..] else {
-        panic!("five tables, none of sizes that were not asked for: {tables:?}")
+        panic!("expected five tables, all of requested sizes: {tables:?}")
     };
     assert!(value(&rows(throughput)[0], "rate") > 0.0);
     assert!(value(&rows(buffers)[0], "held") > 0.0 && value(&rows(buffers)[0], "buffers") > 0.0);
@@ -168,7 +169,7 @@ fn tcp_sockets_and_their_buffers() {
 }
 
 #[test]
-fn waiting_by_policy() {
+fn waiting_benchmark_covers_all_policies() {
     let tables = measure(&["waiting", "--gaps", "1,200"]);
     let waits: Vec<_> = rows(&tables[0]).iter().map(|row| &row["wait"]).collect();
     let verbs = ["poll", "latency", "balanced", "cpu"];
@@ -177,17 +178,17 @@ fn waiting_by_policy() {
 }
 
 #[test]
-fn a_ratio_compares_with_the_sockets_of_the_run() {
+fn ratio_compares_with_plain_sockets_of_the_same_run() {
     let tables = measure(&["latency", "--sizes", "8", "--op", "send", "--over", "rc,tcp-sockets"]);
-    let [own, rival] = &rows(&tables[0])[..] else { panic!("two rows: {tables:?}") };
+    let [own, baseline] = &rows(&tables[0])[..] else { panic!("two rows: {tables:?}") };
     let ratio = own["ratio"].as_f64().expect("a ratio");
-    assert!((ratio - value(own, "p50") / value(rival, "p50")).abs() < 1e-9);
-    assert!(rival["ratio"].is_null());
-    assert_eq!(rival["congestion"].as_str().map(str::is_empty), Some(false));
+    assert!((ratio - value(own, "p50") / value(baseline, "p50")).abs() < 1e-9);
+    assert!(baseline["ratio"].is_null());
+    assert_eq!(baseline["congestion"].as_str().map(str::is_empty), Some(false));
 }
 
 #[test]
-fn forms_of_the_report() {
+fn report_has_text_html_and_csv_forms() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("report.html");
     let page = page.to_str().expect("text");
@@ -200,7 +201,7 @@ fn forms_of_the_report() {
     assert!(csv.lines().all(|line| line.split(',').count() == 12), "{csv}");
 }
 
-/// `weft bench serve` on a port of the system's choice; ends with this value.
+/// `weft bench serve` on a port that the system chooses; dropping it ends the process.
 struct Server {
     child: Child,
     address: String,
@@ -228,20 +229,20 @@ impl Drop for Server {
 }
 
 #[test]
-fn two_sides_meet_by_serve() {
+fn benchmarks_run_against_a_bench_server() {
     let server = Server::start();
     let there = ["--connect", &server.address, "--over", "rc,ud,rd,tcp-sockets,udp-sockets"];
     let tables = measure(&[&["latency", "--sizes", "64", "--op", "send"], &there[..]].concat());
     assert_eq!(transports(&tables[0]), ["rc", "ud", "rd", "tcp-sockets", "udp-sockets"]);
     measure(&[&["fanin", "--counts", "2"], &there[..4]].concat());
-    // What must be on one host is left out.
+    // Transports within one host are left out.
     let local = ["latency", "--over", "unix-sockets", "--connect", &server.address];
     let output = Command::new(WEFT).arg("bench").args(local).output().expect("weft starts");
     assert!(!output.status.success());
 }
 
 #[test]
-fn strangers_do_not_stop_the_server() {
+fn malformed_clients_do_not_stop_the_server() {
     use std::io::Write as _;
     let server = Server::start();
     let bad: [&[u8]; 5] = [
@@ -253,7 +254,7 @@ fn strangers_do_not_stop_the_server() {
     ];
     for bytes in bad {
         let mut stranger = std::net::TcpStream::connect(&server.address).expect("it listens");
-        // It may close while we still write.
+        // The server may close the connection during the write.
         let _ = stranger.write_all(bytes);
     }
     let there = ["latency", "--sizes", "8", "--op", "send", "--over", "rc"];
@@ -261,7 +262,7 @@ fn strangers_do_not_stop_the_server() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_arguments_are_refused() {
     for bad in [
         &["latency", "--sizes", "0"][..],
         &["latency", "--sizes", "1T"],

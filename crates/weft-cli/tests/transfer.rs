@@ -1,5 +1,5 @@
-//! `weft cp` and `weft serve` as processes: trees go both ways and come out the same, copies that
-//! are killed go on, and nobody gets what is not shared.
+//! `weft cp` and `weft serve` as processes: trees are copied identically in both directions, killed
+//! copies resume, and nobody reads or writes what is not shared.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use fastrand::Rng;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
-/// A command of one of the two hosts, which have keys of their own.
+/// Returns a `weft` command of one of the two hosts, which have separate keys.
 fn weft(home: &Path) -> Command {
     let mut command = Command::new(WEFT);
     command.env("XDG_CONFIG_HOME", home).stdin(Stdio::null());
@@ -38,7 +38,7 @@ fn succeed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Fails with this exit status; returns what it says.
+/// Runs a command that must fail with this exit status; returns its error output.
 #[track_caller]
 fn fail(command: &mut Command, status: i32) -> String {
     let output = output(command);
@@ -46,7 +46,7 @@ fn fail(command: &mut Command, status: i32) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Two hosts with folders of their own, and a server on one of them.
+/// Two hosts with separate folders, and a server on one of them.
 struct Hosts {
     folder: tempfile::TempDir,
     options: Vec<String>,
@@ -54,7 +54,7 @@ struct Hosts {
     port: u16,
 }
 
-/// Starts a server of the share in a folder. Returns the port that it has got, too.
+/// Starts a server that shares a folder. Returns the server and its port.
 fn serve(folder: &Path, options: &[String]) -> (Child, u16) {
     let mut server = weft(&folder.join("server"))
         .args(["serve", "--bind", "127.0.0.1", "--port", "0"])
@@ -71,7 +71,7 @@ fn serve(folder: &Path, options: &[String]) -> (Child, u16) {
     (server, port.unwrap_or_else(|| panic!("{line}")))
 }
 
-/// Waits until something holds; a hang fails the test.
+/// Waits until the condition holds; a hang fails the test.
 #[track_caller]
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -81,7 +81,8 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The journals in a destination: the files of sessions that live, or ended before their time.
+/// Returns the journals in a destination: the files of sessions that are running or were
+/// interrupted.
 fn journals(sink: &Path) -> Vec<PathBuf> {
     let names = fs::read_dir(sink).into_iter().flatten().flatten();
     let is_journal = |path: &PathBuf| {
@@ -90,8 +91,8 @@ fn journals(sink: &Path) -> Vec<PathBuf> {
     names.map(|name| name.path()).filter(is_journal).collect()
 }
 
-/// Whether no session writes there: each holds a lock on its journal as long as it lives. The
-/// kernel's list is read, since a lock of the test's own could be in the way of a new session's.
+/// Returns whether no session writes there: each holds a lock on its journal while it runs. This
+/// reads the kernel's list, because a lock taken by the test could block a new session.
 fn is_left(sink: &Path) -> bool {
     let inodes: Vec<String> = journals(sink)
         .iter()
@@ -102,7 +103,7 @@ fn is_left(sink: &Path) -> bool {
     !files.any(|file| inodes.iter().any(|inode| file.ends_with(&inode[..])))
 }
 
-/// Bytes on the disk beneath a folder.
+/// Returns the bytes on disk below a folder.
 fn written(folder: &Path) -> u64 {
     let (mut all, mut queue) = (0, vec![folder.to_owned()]);
     while let Some(path) = queue.pop() {
@@ -127,7 +128,7 @@ impl Hosts {
         Self { folder, options, server, port }
     }
 
-    /// Kills the server, so that it tidies nothing up, and starts another one in its place.
+    /// Kills the server, so that it cannot clean up, and starts another one in its place.
     fn restart(&mut self) {
         self.kill_server();
         (self.server, self.port) = serve(self.folder.path(), &self.options);
@@ -166,7 +167,8 @@ fn noise(len: usize, rng: &mut Rng) -> Vec<u8> {
     data
 }
 
-/// Makes a tree of odd names: files small and large, with holes, links of both kinds, directories.
+/// Creates a tree of unusual names: small and large files, with holes, both kinds of links, and
+/// directories.
 fn make_tree(folder: &Path, seed: u64) {
     let mut rng = Rng::with_seed(seed);
     fs::create_dir(folder).expect("room");
@@ -228,14 +230,14 @@ fn set_mtime(path: &Path, tv_sec: i64, tv_nsec: i64) {
     rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).expect("our own");
 }
 
-/// All about each path: kind and mode, time, content or target, and the first path of the file.
+/// Each path with its type and mode, time, content or target, and the first path of the same file.
 type Tree = BTreeMap<PathBuf, Seen>;
 type Seen = (u32, (i64, i64), Vec<u8>, PathBuf);
 
 fn tree(folder: &Path) -> Tree {
     let (mut all, mut queue) = (BTreeMap::new(), vec![folder.to_owned()]);
     while let Some(path) = queue.pop() {
-        // A server may still be about to end what a client that was killed has begun.
+        // A server may still be cleaning up after a killed client.
         let Ok(meta) = fs::symlink_metadata(&path) else { continue };
         let content = if meta.is_symlink() {
             fs::read_link(&path).expect("a link").as_os_str().as_bytes().to_vec()
@@ -273,7 +275,7 @@ fn assert_same(one: &Path, other: &Path) {
 }
 
 #[test]
-fn random_trees_come_out_the_same_both_ways_and_on_one_host() {
+fn random_trees_are_copied_identically_between_hosts_and_locally() {
     let hosts = Hosts::new(&[]);
     for seed in 0..3 {
         let from = hosts.path(&format!("from{seed}"));
@@ -291,11 +293,11 @@ fn random_trees_come_out_the_same_both_ways_and_on_one_host() {
 }
 
 #[test]
-fn destinations_are_as_those_of_cp() {
+fn destinations_follow_the_rules_of_cp() {
     let hosts = Hosts::new(&[]);
     let file = hosts.path("file");
     fs::write(&file, "one").expect("room");
-    // A new name, then into a directory, then over what is there.
+    // To a new name, then into a directory, then over an existing file.
     succeed(hosts.client().arg(&file).arg(hosts.at("share/new")));
     fs::create_dir(hosts.path("share/dir")).expect("room");
     succeed(hosts.client().arg(&file).arg(hosts.at("share/dir")));
@@ -303,7 +305,7 @@ fn destinations_are_as_those_of_cp() {
     succeed(hosts.client().arg(&file).arg(hosts.at("share/new")));
     let read = |name: &str| fs::read_to_string(hosts.path(name)).expect("a file");
     assert_eq!((read("share/new"), read("share/dir/file")), ("other".into(), "one".into()));
-    // A directory keeps its name, and goes there again by the same words.
+    // A directory keeps its name, and a second copy with the same arguments goes to the same place.
     for _ in 0..2 {
         succeed(hosts.client().arg(hosts.at("share/dir")).arg(hosts.path("made")));
         assert_eq!(read("made/dir/file"), "one");
@@ -311,7 +313,7 @@ fn destinations_are_as_those_of_cp() {
     }
     succeed(hosts.client().arg(hosts.at("share/new")).arg(hosts.path("renamed")));
     assert_eq!(read("renamed"), "other");
-    // Several, and the content of a directory.
+    // Several sources, and the content of a directory.
     let two = [hosts.at("share/new"), hosts.at("share/dir")];
     succeed(hosts.client().args(&two).arg(hosts.path("both")));
     assert_eq!((read("both/new"), read("both/dir/file")), ("other".into(), "one".into()));
@@ -323,7 +325,7 @@ fn destinations_are_as_those_of_cp() {
 }
 
 #[test]
-fn nothing_is_copied_into_itself_or_over_itself() {
+fn copying_into_or_over_itself_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     fs::create_dir_all(path("dir/sub")).expect("room");
@@ -350,7 +352,7 @@ fn nothing_is_copied_into_itself_or_over_itself() {
 }
 
 #[test]
-fn unchanged_files_are_skipped_and_others_deleted_and_left_out() {
+fn skip_delete_and_exclude_options_work_together() {
     let hosts = Hosts::new(&[]);
     let from = hosts.path("from");
     make_tree(&from, 9);
@@ -551,13 +553,13 @@ fn dry_run_finds_what_is_in_the_way_and_makes_no_destination() {
     fail(hosts.client().arg("-n").arg(from.join("file")).arg(hosts.path("none/new")), 1);
 }
 
-/// Whether a name is that of a file which is being written.
+/// Returns whether the name belongs to a file that is being written.
 fn is_temporary(path: &Path) -> bool {
     let is_own = |part: &OsStr| part.as_bytes().windows(6).any(|it| it == b".weft-");
     path.iter().any(is_own)
 }
 
-/// Whether a file has its final name, without all of its bytes.
+/// Returns a file that has its final name but not all of its bytes.
 fn half_written(folder: &Path, expected: &Tree) -> Option<PathBuf> {
     tree(folder).into_iter().find_map(|(path, seen)| {
         let is_file = seen.0 & 0o170_000 == 0o100_000;
@@ -567,7 +569,7 @@ fn half_written(folder: &Path, expected: &Tree) -> Option<PathBuf> {
 }
 
 #[test]
-fn copies_that_are_killed_leave_no_half_file_and_go_on() {
+fn killed_copies_leave_no_partial_file_and_resume() {
     let mut rng = Rng::with_seed(4);
     for round in 0..12 {
         let hosts = Hosts::new(&[]);
@@ -611,7 +613,7 @@ fn copies_that_are_killed_leave_no_half_file_and_go_on() {
     }
 }
 
-/// A path to a server that counts the bytes which clients send, and stops at a number of them.
+/// A relay to a server that counts the clients' bytes, and stops forwarding at a limit.
 struct Relay {
     port: u16,
     server: AtomicU64,
@@ -640,7 +642,7 @@ impl Relay {
                 );
                 thread::spawn(move || {
                     let _ = std::io::copy(&mut from, &mut to);
-                    // Also where the server was killed while the relay holds bytes back.
+                    // Also if the server is killed while the relay holds bytes back.
                     let _ = to.shutdown(Shutdown::Both);
                 });
                 thread::spawn(move || it.pass(client, server));
@@ -653,7 +655,7 @@ impl Relay {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(len @ 1..) = client.read(&mut bytes) {
             if self.sent.fetch_add(len as u64, SeqCst) >= self.limit.load(SeqCst) {
-                // The connection stays, silent.
+                // The connection stays open, but silent.
                 return std::mem::forget((client, server));
             }
             if server.write_all(&bytes[..len]).is_err() {
@@ -664,7 +666,7 @@ impl Relay {
     }
 }
 
-/// Bytes of parts of files that a journal says are there.
+/// Returns how many bytes of partial files the journals list.
 fn journaled(sink: &Path) -> u64 {
     const PART: u8 = 3;
     let mut all = 0;
@@ -673,10 +675,10 @@ fn journaled(sink: &Path) -> u64 {
         let mut rest = &bytes[..];
         while let Some((len, behind)) = rest.split_first_chunk::<4>() {
             let len = u32::from_be_bytes(*len) as usize;
-            // The last record may be just half written.
+            // The last record may be half written.
             let Some(record) = behind.get(4..4 + len) else { break };
             if record.first() == Some(&PART) {
-                // Kind, file, offset, length.
+                // The record: kind, file, offset, length.
                 let len = record[13..21].first_chunk().expect("8 bytes");
                 all += u64::from_be_bytes(*len);
             }
@@ -687,14 +689,14 @@ fn journaled(sink: &Path) -> u64 {
 }
 
 #[test]
-fn what_a_killed_server_has_in_its_journal_is_not_sent_again() {
+fn journaled_bytes_of_a_killed_server_are_not_sent_again() {
     const LEN: usize = 128 << 20;
     let mut hosts = Hosts::new(&[]);
     let from = hosts.path("from");
     make_tree(&from, 7);
     fs::write(from.join("large"), noise(LEN, &mut Rng::with_seed(1))).expect("room");
     let tree_len = written(&from) - LEN as u64;
-    // No more than a part gets through, so that the server never has all when it is killed.
+    // The relay lets only a part through, so the copy cannot be complete when the server is killed.
     let relay = Relay::new(hosts.port, tree_len + (96 << 20));
     let to = format!("127.0.0.1:{}//share/to", relay.port);
     let mut copy = hosts
@@ -719,14 +721,14 @@ fn what_a_killed_server_has_in_its_journal_is_not_sent_again() {
     succeed(hosts.client().args(["--resume", "-q"]).arg(from.join("")).arg(&to));
     assert_same(&from, &sink);
     let sent = relay.sent.load(SeqCst);
-    // Beside the data go messages, names and the headers of blocks.
+    // Messages, names and block headers are sent in addition to the data.
     let most = LEN as u64 + tree_len - kept + (2 << 20);
     println!("{LEN} and {tree_len} bytes, {kept} kept, {sent} sent");
     assert!(sent <= most, "{sent} bytes were sent, {kept} were there");
 }
 
 #[test]
-fn holes_of_a_huge_file_stay_holes() {
+fn holes_of_a_sparse_file_are_preserved() {
     const LEN: u64 = 20 << 30;
     let hosts = Hosts::new(&[]);
     let from = hosts.path("from");
@@ -751,7 +753,7 @@ fn holes_of_a_huge_file_stay_holes() {
 }
 
 #[test]
-fn two_copies_at_once_into_one_place_both_succeed() {
+fn two_concurrent_copies_to_one_destination_both_succeed() {
     let hosts = Hosts::new(&[]);
     let from = hosts.path("from");
     make_tree(&from, 11);
@@ -774,7 +776,7 @@ fn two_copies_at_once_into_one_place_both_succeed() {
 }
 
 #[test]
-fn only_what_is_shared_is_read_or_written() {
+fn paths_outside_the_share_are_refused() {
     let hosts = Hosts::new(&[]);
     fs::write(hosts.path("secret"), "x").expect("room");
     symlink(hosts.path(""), hosts.path("share/up")).expect("room");
@@ -786,13 +788,13 @@ fn only_what_is_shared_is_read_or_written() {
         fail(send.arg(hosts.path("secret")).arg(hosts.at(&format!("{path}/written"))), 1);
     }
     assert!(!hosts.path("written").exists() && !hosts.path("secret/written").exists());
-    // A link itself goes as what it is.
+    // The link itself is copied as a link.
     succeed(hosts.client().arg(hosts.at("share/up")).arg(hosts.path("link")));
     assert!(hosts.path("link").is_symlink());
 }
 
 #[test]
-fn strangers_get_nothing_and_readers_write_nothing() {
+fn unknown_clients_and_writes_to_read_only_shares_are_refused() {
     let hosts = Hosts::new(&["--read-only"]);
     fs::write(hosts.path("share/file"), "x").expect("room");
     let fetch = |home: &str, options: &[&str]| {
@@ -805,12 +807,12 @@ fn strangers_get_nothing_and_readers_write_nothing() {
     fail(&mut fetch("stranger", &["--accept-new"]), 1);
     assert!(!hosts.path("got").exists());
     succeed(&mut fetch("client", &["--accept-new"]));
-    // Now it is known.
+    // The server is known now.
     succeed(&mut fetch("client", &[]));
     let text = fail(hosts.client().arg(hosts.path("got")).arg(hosts.at("share/new")), 1);
     assert!(text.contains("reading only"), "{text}");
     assert!(!hosts.path("share/new").exists());
-    // Another server at the same place is not trusted.
+    // A server with another key at the same address is not trusted.
     let known = hosts.path("client/weft/known-servers");
     let text = fs::read_to_string(&known).expect("a file");
     let key = text.trim().chars().rev().collect::<String>();

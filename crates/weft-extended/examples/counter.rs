@@ -1,7 +1,7 @@
-//! Counts together: `weft run -- counter serve ADDRESS` has the counter, each `weft run -- counter
-//! add ADDRESS TIMES` adds to it without the server's doing.
+//! A shared counter: `weft run -- counter serve ADDRESS` owns it, and each `weft run -- counter add
+//! ADDRESS TIMES` adds to it without involving the server's process.
 //!
-//! The server prints the sum when a client has ended, and ends after the first client.
+//! The server prints the sum when its first client has ended, and ends.
 
 use std::error::Error;
 use std::io::{Read as _, Write as _};

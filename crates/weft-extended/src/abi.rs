@@ -1,36 +1,36 @@
-//! What `weft_socket.h` declares, which also says what each call does.
+//! The declarations of `weft_socket.h`, which documents each call.
 
 use libc::{c_int, c_void, iovec, size_t};
 
 pub use crate::limits::{WEFT_KEYS_MAX, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
 
-/// The level of the options: no protocol has it.
+/// The level of the options, which no protocol uses.
 pub const SOL_WEFT: c_int = 0x5745_4654;
-/// Option, an `int`: 1 switches the socket to extended mode. There is no way back.
+/// Option, an `int`: 1 switches the socket to extended mode, for good.
 pub const WEFT_MODE: c_int = 1;
-/// Option, to read only: a pointer to [`Calls`].
+/// Read-only option: a pointer to [`Calls`].
 pub const WEFT_CALLS: c_int = 2;
 /// The version of [`Calls`].
 pub const WEFT_VERSION: u32 = 1;
 
-/// Right: the peer may get.
+/// Right: the peer may read.
 pub const WEFT_READ: u32 = 1;
-/// Right: the peer may put.
+/// Right: the peer may write.
 pub const WEFT_WRITE: u32 = 2;
 /// Right: the peer may change 64-bit words atomically.
 pub const WEFT_ATOMIC: u32 = 4;
 
-/// Names a registration. To be sent to the peer as it is: both are on one host.
+/// The name of a registration. It is sent to the peer unchanged, because both are on one host.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
     /// 64 random bits.
     pub secret: u64,
-    /// Bytes.
+    /// Length of the registered memory in bytes.
     pub length: u64,
-    /// A place in the owner's table.
+    /// Index in the owner's table.
     pub index: u32,
-    /// `WEFT_READ` and so on. The owner's table decides; this is for the program to read.
+    /// `WEFT_READ` and so on, for the program's information: the owner's table decides.
     pub rights: u32,
 }
 
@@ -38,7 +38,7 @@ impl Key {
     /// Bytes of a key on its way to the peer.
     pub const LEN: usize = size_of::<Self>();
 
-    /// The key as bytes to be sent.
+    /// Returns the key as bytes for the peer.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -49,7 +49,7 @@ impl Key {
         bytes
     }
 
-    /// The key that these bytes are.
+    /// Returns the key that these bytes encode.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
@@ -58,7 +58,7 @@ impl Key {
     }
 }
 
-/// Which operation has completed.
+/// The kind of a completed operation.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -76,26 +76,26 @@ pub enum Operation {
     Recv = 6,
 }
 
-/// What has become of a posted operation.
+/// The result of a posted operation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// As posted.
+    /// The id that was posted.
     pub id: u64,
-    /// Bytes moved, or a negative errno.
+    /// Number of bytes, or a negative errno.
     pub result: i64,
-    /// Of an atomic operation: what was there before.
+    /// For atomic operations, the word's old value.
     pub value: u64,
     /// An [`Operation`].
     pub operation: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// The calls. Each returns 0 or a count, or a negative errno. A later version adds at the end.
+/// The table of calls. Each returns 0 or a count, or a negative errno. Later versions append calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // `weft_socket.h` says what each does.
+#[allow(missing_docs)] // `weft_socket.h` documents each.
 pub struct Calls {
     pub version: u32,
     pub size: u32,

@@ -1,13 +1,13 @@
-//! Extended sockets: one-sided operations beside the ordinary stream of a connected TCP socket.
+//! Extended sockets: one-sided operations in addition to the stream of a connected TCP socket.
 //!
-//! A socket whose two ends are on one host, and both under `weft run`, can be switched to extended
-//! mode ([`Extended::new`]). One side allocates [`Memory`], registers a part of it for the
-//! connection ([`Extended::register`]) and sends the [`Key`] over the stream; the other side then
-//! gets, puts and changes words there without any work of the owner's process. Where Weft is not
-//! loaded the switch fails, and the socket is what it was.
+//! A socket can be switched to extended mode ([`Extended::new`]) if its two ends are on one host,
+//! and both run under `weft run`. One side allocates [`Memory`], registers a part of it for the
+//! connection ([`Extended::register`]) and sends the [`Key`] over the stream. The other side then
+//! reads, writes and changes words there without involving the owner's process. Without Weft the
+//! switch fails, and the socket stays as it is.
 //!
-//! `weft_socket.h` is the same for C, and says everything about order, forks and errors; the
-//! asynchronous calls, which keep buffers, are for C alone.
+//! `weft_socket.h` is the C interface, and documents ordering, forks and errors. The asynchronous
+//! calls, which keep the program's buffers, are available in C only.
 //!
 //! ```no_run
 //! # use std::io::Read as _;
@@ -24,12 +24,12 @@
 //! ```
 //!
 //! # Safety
-//! The calls are those of a library that has shown, by answering an option that no kernel knows,
-//! that it is there; it stays loaded. They get valid places, for the time of the call alone.
+//! The calls belong to a library that has answered an option which no kernel knows, so it is
+//! loaded, and it is never unloaded. Pointers that they get are valid during the call.
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses the modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! abi
@@ -50,19 +50,19 @@ use rustix::io::Errno;
 pub use abi::Key;
 use abi::{Calls, SOL_WEFT, WEFT_CALLS, WEFT_MODE, WEFT_VERSION};
 
-/// What the peer may do with registered memory.
+/// The peer's rights to registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Get it.
+    /// The peer may read it.
     pub read: bool,
-    /// Put to it.
+    /// The peer may write to it.
     pub write: bool,
-    /// Change its words atomically.
+    /// The peer may change its words atomically.
     pub atomic: bool,
 }
 
 impl Rights {
-    /// All of them.
+    /// All rights.
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 
     fn bits(self) -> u32 {
@@ -81,19 +81,19 @@ pub struct Extended<'socket> {
 }
 
 impl<'socket> Extended<'socket> {
-    /// Switches a connected socket to extended mode; its peer has to do the same. Waits for that,
+    /// Switches a connected socket to extended mode. Blocks until the peer has done the same,
     /// unless the socket is non-blocking.
     ///
     /// # Errors
-    /// `ENOPROTOOPT`: Weft is not loaded, or the socket is no TCP socket. `EOPNOTSUPP`: the
-    /// connection stays on TCP. `ETIMEDOUT`: the peer has not switched within 5 seconds or the
-    /// socket's receive timeout. `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
+    /// `ENOPROTOOPT`: Weft is not loaded, or the socket is not a TCP socket. `EOPNOTSUPP`: the
+    /// connection stays on TCP. `ETIMEDOUT`: the peer has not switched within 5 seconds, or within
+    /// the socket's receive timeout. `EAGAIN`, `ENOTCONN`, `ECONNRESET`.
     pub fn new<S: AsFd + ?Sized>(socket: &'socket S) -> Result<Self, Errno> {
         let socket = socket.as_fd();
         let on: libc::c_int = 1;
         let fd = socket.as_raw_fd();
         let place = (&raw const on).cast();
-        // SAFETY: the value is an integer on the stack, of the length given.
+        // SAFETY: the value is a local integer of the given length.
         let switched = unsafe { libc::setsockopt(fd, SOL_WEFT, WEFT_MODE, place, 4) };
         if switched != 0 {
             return Err(last());
@@ -101,12 +101,13 @@ impl<'socket> Extended<'socket> {
         let mut calls: *const Calls = std::ptr::null();
         let mut len = 8;
         let place = (&raw mut calls).cast();
-        // SAFETY: a place for a pointer on the stack, of the length given.
+        // SAFETY: the answer goes to a local pointer of the given length.
         let found = unsafe { libc::getsockopt(fd, SOL_WEFT, WEFT_CALLS, place, &raw mut len) };
         if found != 0 {
             return Err(last());
         }
-        // SAFETY: NULL, or the library's table, which is constant and stays.
+        // SAFETY: the pointer is NULL or to the library's constant table, and the library is never
+        // unloaded.
         let calls = unsafe { calls.as_ref() }.ok_or(Errno::OPNOTSUPP)?;
         if calls.version < WEFT_VERSION {
             return Err(Errno::OPNOTSUPP);
@@ -114,23 +115,25 @@ impl<'socket> Extended<'socket> {
         Ok(Self { socket, calls })
     }
 
-    /// Memory that can be registered for any connection: zeros, whole pages, shared with children.
+    /// Allocates zeroed memory in whole pages that can be registered for any connection. Forked
+    /// children share it.
     ///
     /// # Errors
-    /// `EINVAL`: a length of 0; `ENOMEM`, `EMFILE`.
+    /// `EINVAL` if the length is 0; `ENOMEM`, `EMFILE`.
     pub fn allocate(&self, len: usize) -> Result<Memory, Errno> {
         let mut start = std::ptr::null_mut();
-        // SAFETY: a place for a pointer on the stack.
+        // SAFETY: the address goes to a local variable.
         done(unsafe { (self.calls.allocate)(len, &raw mut start) })?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         Ok(Memory { start, len, calls: self.calls })
     }
 
-    /// Lets the peer of this connection use `len` bytes of `memory` from `offset`. The registration
-    /// lasts until [`Extended::deregister`], or until the socket is closed.
+    /// Lets the peer of this connection use `len` bytes of `memory` from `offset` on. The
+    /// registration lasts until [`Extended::deregister`], or until the socket is closed.
     ///
     /// # Errors
-    /// `EINVAL`: not inside, or no right; `ENOSPC`: 8 registrations are there.
+    /// `EINVAL` if the range is not inside `memory`, or no right is given; `ENOSPC` if there are 8
+    /// registrations already.
     pub fn register(
         &self,
         memory: &Memory,
@@ -144,29 +147,30 @@ impl<'socket> Extended<'socket> {
         let start = memory.start.as_ptr().wrapping_byte_add(offset);
         let mut key = Key::default();
         let (fd, rights) = (self.socket.as_raw_fd(), rights.bits());
-        // SAFETY: the place for the key is on the stack; the rest is checked by the library.
+        // SAFETY: the key goes to a local variable; the library checks the other arguments.
         let made = unsafe { (self.calls.register_memory)(fd, start, len, rights, &raw mut key) };
         done(made).map(|()| key)
     }
 
-    /// Revokes a key. When this returns without an error no operation is under way.
+    /// Revokes a key. If it succeeds no operation on the memory is in progress any more.
     ///
     /// # Errors
-    /// `ENOKEY`; `ETIMEDOUT`: it is revoked, but the peer stands still in an operation.
+    /// `ENOKEY`; `ETIMEDOUT`: the key is revoked, but the peer has stopped in the middle of an
+    /// operation.
     pub fn deregister(&self, key: &Key) -> Result<(), Errno> {
-        // SAFETY: a key that is there during the call.
+        // SAFETY: the key is borrowed during the call.
         done(unsafe { (self.calls.deregister)(self.socket.as_raw_fd(), key) })
     }
 
-    /// Copies bytes to the peer's memory, `offset` bytes from the beginning of what the key names.
+    /// Copies bytes to the peer's memory, at `offset` from the beginning of the key's range.
     ///
     /// # Errors
-    /// `ENOKEY`, `EACCES`: the key is wrong, revoked, or lacks the right; `ERANGE`: past its end;
-    /// `EINVAL`: no bytes; `ESTALE`, `EPERM`: the memory cannot be reached; `ECONNRESET`: the peer
-    /// has gone.
+    /// `ENOKEY`, `EACCES`: the key is wrong, revoked, or lacks the right; `ERANGE`: past the end of
+    /// its range; `EINVAL`: no bytes; `ESTALE`, `EPERM`: the memory cannot be mapped; `ECONNRESET`:
+    /// the peer is gone.
     pub fn put(&self, key: &Key, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let (from, len) = (bytes.as_ptr().cast(), bytes.len());
-        // SAFETY: bytes that are borrowed during the call, and only read.
+        // SAFETY: the bytes are borrowed during the call, which only reads them.
         done(unsafe { (self.calls.put)(self.socket.as_raw_fd(), key, offset, from, len) })
     }
 
@@ -176,23 +180,23 @@ impl<'socket> Extended<'socket> {
     /// As [`Extended::put`].
     pub fn get(&self, key: &Key, offset: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let (to, len) = (bytes.as_mut_ptr().cast(), bytes.len());
-        // SAFETY: bytes that are borrowed during the call.
+        // SAFETY: the bytes are borrowed mutably during the call.
         done(unsafe { (self.calls.get)(self.socket.as_raw_fd(), key, offset, to, len) })
     }
 
-    /// Adds to an aligned word of the peer's memory, and returns what it was.
+    /// Adds to an aligned word of the peer's memory, and returns its old value.
     ///
     /// # Errors
-    /// As [`Extended::put`]; `EINVAL`: the word is not aligned.
+    /// As [`Extended::put`]; `EINVAL` if the word is not aligned.
     pub fn fetch_add(&self, key: &Key, offset: u64, add: u64) -> Result<u64, Errno> {
         let (fd, mut before) = (self.socket.as_raw_fd(), 0);
-        // SAFETY: a key, and a place for the answer on the stack.
+        // SAFETY: the key is borrowed, and the answer goes to a local variable.
         done(unsafe { (self.calls.fetch_add)(fd, key, offset, add, &raw mut before) })?;
         Ok(before)
     }
 
-    /// Makes an aligned word of the peer's memory `value` if it is `expected`, and returns what it
-    /// was.
+    /// Replaces an aligned word of the peer's memory by `value` if it is `expected`, and returns
+    /// its old value.
     ///
     /// # Errors
     /// As [`Extended::fetch_add`].
@@ -205,13 +209,14 @@ impl<'socket> Extended<'socket> {
     ) -> Result<u64, Errno> {
         let (fd, mut before) = (self.socket.as_raw_fd(), 0);
         let place = &raw mut before;
-        // SAFETY: a key, and a place for the answer on the stack.
+        // SAFETY: the key is borrowed, and the answer goes to a local variable.
         done(unsafe { (self.calls.compare_swap)(fd, key, offset, expected, value, place) })?;
         Ok(before)
     }
 }
 
-/// Memory that peers can be allowed to use. They may change it at any time, so it is seen as words.
+/// Memory that peers can get rights to. They may change it at any time, so it is accessed as atomic
+/// words.
 #[derive(Debug)]
 pub struct Memory {
     start: NonNull<c_void>,
@@ -219,28 +224,29 @@ pub struct Memory {
     calls: &'static Calls,
 }
 
-// SAFETY: a mapping of the process's, which is only reached through atomics.
+// SAFETY: the memory belongs to the process, not to a thread, and is only accessed through atomics.
 unsafe impl Send for Memory {}
-// SAFETY: a mapping of the process's, which is only reached through atomics.
+// SAFETY: the memory is only accessed through atomics.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Its words.
+    /// Returns the memory as words.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped until this is dropped, aligned to pages, and as long.
+        // SAFETY: the memory has `len` bytes, is page-aligned, and stays mapped until `self` is
+        // dropped.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: what `allocate` has returned; nobody borrows it.
+        // SAFETY: `allocate` has returned this address, and no borrow of the words outlives `self`.
         let _ = unsafe { (self.calls.release)(self.start.as_ptr()) };
     }
 }
 
-/// 0, or a negative errno.
+/// Converts a call's result to a `Result`: a negative number is an errno.
 fn done(result: libc::c_int) -> Result<(), Errno> {
     if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(()) }
 }
@@ -256,13 +262,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_travel_as_bytes() {
+    fn key_survives_a_round_trip_through_bytes() {
         let key = Key { secret: u64::MAX - 1, length: 1 << 40, index: 7, rights: 3 };
         assert_eq!(Key::from_bytes(key.to_bytes()), key);
     }
 
     #[test]
-    fn without_weft_there_is_no_such_option() {
+    fn without_weft_the_switch_is_enoprotoopt() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let stream = TcpStream::connect(address).expect("a connection");

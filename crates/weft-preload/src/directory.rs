@@ -1,12 +1,12 @@
-//! The directory that names a device's network interface:
+//! Emulates the directory that names a device's network interface:
 //! `/sys/class/infiniband/<device>/device/net`.
 //!
-//! A program that lists it (pyverbs by `ls`) is given a stream of the C library's on another
-//! directory, whose entries are never read: those of our streams are answered here.
+//! A program that lists it (pyverbs runs `ls`) gets a C library stream on another directory. The
+//! entries of that directory are never read: the hooks answer for this stream.
 //!
 //! # Safety
-//! A stream that a program hands in is open, and used by one thread at a time, as POSIX demands. A
-//! slot's entry is written before its stream is known to anybody, and after that by its reader.
+//! POSIX requires that a stream is open and used by one thread at a time. The entry of a slot is
+//! written before its stream is published, and only read afterwards.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -21,21 +21,23 @@ use weft_sys::NextFunction;
 use crate::limits::NAME_MAX;
 use crate::path::{Ours, ours};
 
-/// Streams that may be open at once; a program reads one at a time. More find no directory.
+/// Number of such streams that may be open at a time. For further ones the directory does not
+/// exist; a program opens one at a time.
 const SLOTS: usize = 8;
 
-/// A stream of ours.
+/// A stream on an emulated directory.
 struct Slot {
     stream: AtomicPtr<DIR>,
-    /// Its one entry has been read.
+    /// Whether its only entry has been read.
     read: AtomicBool,
     entry: UnsafeCell<MaybeUninit<dirent64>>,
 }
 
-// SAFETY: the entry is used as the module says.
+// SAFETY: the entry is written before the stream is published, and then used by the one thread that
+// reads the stream.
 unsafe impl Sync for Slot {}
 
-/// A slot that is being filled: no stream has this address.
+/// Marks a slot that is being filled; no stream has this address.
 const TAKEN: *mut DIR = ptr::without_provenance_mut(1);
 
 static STREAMS: [Slot; SLOTS] = [const {
@@ -47,7 +49,7 @@ static STREAMS: [Slot; SLOTS] = [const {
 }; SLOTS];
 
 fn slot_of(stream: *mut DIR) -> Option<&'static Slot> {
-    // NULL stands for a slot that is free.
+    // NULL marks a free slot.
     let mut slots = STREAMS.iter().filter(|_| !stream.is_null());
     slots.find(|slot| slot.stream.load(Ordering::Acquire) == stream)
 }
@@ -60,25 +62,26 @@ impl Slot {
         })
     }
 
-    /// Names the one entry.
+    /// Fills in the only entry.
     ///
     /// # Safety
-    /// The slot is taken and not published; `name` has `length` bytes, at most [`NAME_MAX`].
+    /// This thread has taken the slot and not published it; `name` has `length` bytes, at most
+    /// [`NAME_MAX`].
     unsafe fn fill(&self, name: *const c_char, length: usize) {
-        // SAFETY: the slot is this thread's alone.
+        // SAFETY: the caller guarantees that this thread alone has the slot.
         let entry = unsafe { &mut *self.entry.get() };
-        // SAFETY: a structure of integers, for which zero is valid; it was zero to begin with.
+        // SAFETY: all fields are integers, and the static was zeroed.
         let entry = unsafe { entry.assume_init_mut() };
         entry.d_ino = 1;
         entry.d_type = libc::DT_DIR;
         entry.d_reclen = size_of::<dirent64>() as u16;
         entry.d_name = [0; 256];
-        // SAFETY: the caller's promise; a name is shorter than the field.
+        // SAFETY: the caller guarantees `length` bytes, and `NAME_MAX` is below the field's size.
         unsafe { ptr::copy_nonoverlapping(name, entry.d_name.as_mut_ptr(), length) };
         self.read.store(false, Ordering::Relaxed);
     }
 
-    /// The entry, the first time; then none, which is the end of the directory.
+    /// Returns the entry the first time, and then NULL for the end of the directory.
     fn next(&self) -> *mut dirent64 {
         let read = self.read.swap(true, Ordering::Relaxed);
         if read { ptr::null_mut() } else { self.entry.get().cast() }
@@ -90,9 +93,9 @@ const _: () = assert!(NAME_MAX < 256);
 unsafe fn opendir_next(path: *const c_char) -> *mut DIR {
     static NEXT: NextFunction = NextFunction::new(c"opendir");
     type Hooked = unsafe extern "C-unwind" fn(*const c_char) -> *mut DIR;
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) } {
-        // SAFETY: the program's path or our own.
+        // SAFETY: the path is the program's or a literal.
         Some(next) => unsafe { next(path) },
         None => ptr::null_mut(),
     }
@@ -100,18 +103,18 @@ unsafe fn opendir_next(path: *const c_char) -> *mut DIR {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
-    // SAFETY: NULL or the program's C string.
+    // SAFETY: the program passes NULL or a C string.
     if let Some(Ours::NetDirectory(name, length)) = unsafe { ours(path) }
         && let Some(slot) = Slot::take()
     {
-        // SAFETY: taken just now; the name is in the path.
+        // SAFETY: this thread has just taken the slot, and the name is a part of the path.
         unsafe { slot.fill(name, length) };
-        // SAFETY: a C string; every system has this directory.
+        // SAFETY: the path is a C string.
         let stream = unsafe { opendir_next(c"/".as_ptr()) };
         slot.stream.store(stream, Ordering::Release);
         return stream;
     }
-    // SAFETY: the program's own argument.
+    // SAFETY: passes on the program's own argument.
     unsafe { opendir_next(path) }
 }
 
@@ -122,9 +125,9 @@ unsafe extern "C-unwind" fn closedir(stream: *mut DIR) -> c_int {
         slot.stream.store(ptr::null_mut(), Ordering::Release);
     }
     type Hooked = unsafe extern "C-unwind" fn(*mut DIR) -> c_int;
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) } {
-        // SAFETY: the program's own argument.
+        // SAFETY: passes on the program's own argument.
         Some(next) => unsafe { next(stream) },
         None => -1,
     }
@@ -139,9 +142,10 @@ macro_rules! readers {
                 return slot.next().cast();
             }
             type Hooked = unsafe extern "C-unwind" fn(*mut DIR) -> *mut $entry;
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+            // signature.
             match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) } {
-                // SAFETY: the program's own argument.
+                // SAFETY: passes on the program's own argument.
                 Some(next) => unsafe { next(stream) },
                 None => ptr::null_mut(),
             }
@@ -149,7 +153,7 @@ macro_rules! readers {
     )* };
 }
 
-// On 64-bit systems the two entries are the same.
+// On 64-bit systems both entry types are the same.
 const _: () = assert!(size_of::<dirent>() == size_of::<dirent64>());
 readers! {
     readdir: c"readdir" -> dirent;

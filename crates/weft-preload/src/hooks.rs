@@ -1,9 +1,9 @@
 //! The hooked functions of the C library.
 //!
 //! # Safety
-//! Each has the signature of the function that it stands in front of, and hands its arguments on as
-//! they are. `open` is variadic in C: the mode is declared here and always handed on, present or
-//! not, in the register where it would be. Opening is a cancellation point, hence `C-unwind`.
+//! Each function has the signature of the C library function that it interposes, and passes its
+//! arguments on unchanged. `open` is variadic in C: the mode is always declared and passed on here,
+//! in the register where it would be. Opening is a cancellation point, hence `C-unwind`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -16,22 +16,24 @@ use crate::claim;
 use crate::path::ours;
 use crate::reply;
 
-/// Defines hooks: an answer where there is one, and the next library's function otherwise.
+/// Defines hooks: each returns an answer of Weft's if there is one, and otherwise calls the next
+/// library's function.
 macro_rules! hooks {
     ($($name:ident($($arg:ident: $type:ty),*) => $answer:expr;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             static NEXT: NextFunction = NextFunction::new(c_name(concat!(stringify!($name), "\0")));
-            // SAFETY: the program's path and place for the result.
+            // SAFETY: the program passes a C string or NULL, and a valid place for the result.
             let answer = unsafe { $answer };
             if let Some(answer) = answer {
                 return answer;
             }
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> c_int;
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+            // signature.
             let next = unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
             match next {
-                // SAFETY: the program's own arguments.
+                // SAFETY: passes on the program's own arguments.
                 Some(next) => unsafe { next($($arg),*) },
                 None => -1,
             }
@@ -40,40 +42,40 @@ macro_rules! hooks {
 }
 
 /// # Safety
-/// `path` is NULL or a C string, and `to` the program's place for the result.
+/// `path` is NULL or a C string, and `to` is the program's place for the result.
 unsafe fn stat_of(path: *const c_char, to: *mut libc::stat) -> Option<c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees NULL or a C string.
     let found = unsafe { ours(path) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid place.
     unsafe { reply::stat(found, to) }
 }
 
 /// # Safety
-/// As for [`stat_of`].
+/// `path` is NULL or a C string, and `to` is the program's place for the result.
 unsafe fn statx_of(path: *const c_char, to: *mut libc::statx) -> Option<c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees NULL or a C string.
     let found = unsafe { ours(path) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a valid place.
     unsafe { reply::statx(found, to) }
 }
 
 /// # Safety
 /// `path` is NULL or a C string.
 unsafe fn access_of(path: *const c_char, mode: c_int) -> Option<c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees NULL or a C string.
     reply::access(unsafe { ours(path) }?, mode)
 }
 
 /// # Safety
 /// `path` is NULL or a C string.
 unsafe fn open_of(path: *const c_char, flags: c_int) -> Option<c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees NULL or a C string.
     let found = unsafe { ours(path) }?;
-    // SAFETY: found in the path just now.
+    // SAFETY: a name in `found` is a part of the path, which is still there.
     unsafe { reply::open(found, flags) }
 }
 
-// On 64-bit systems the types of `stat64` are those of `stat`.
+// On 64-bit systems `stat64` takes the same types as `stat`.
 hooks! {
     stat(path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
     stat64(path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
@@ -94,7 +96,7 @@ hooks! {
     openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) => open_of(path, flags);
 }
 
-// What programs built against an older or a fortified C library call instead.
+// Functions that programs built against an older or a fortified C library call instead.
 hooks! {
     __xstat(version: c_int, path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
     __xstat64(version: c_int, path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
@@ -112,11 +114,12 @@ hooks! {
     __openat64_2(dir: c_int, path: *const c_char, flags: c_int) => open_of(path, flags);
 }
 
-/// The function that a hook of this name and type stands in front of.
+/// Looks up the next library's function of this name and type.
 macro_rules! next {
     ($name:literal, $type:ty) => {{
         static NEXT: NextFunction = NextFunction::new(c_name(concat!($name, "\0")));
-        // SAFETY: NULL is `None`, and what is found by this name has this signature.
+        // SAFETY: NULL becomes `None`, and the C library's function of this name has this
+        // signature.
         unsafe { transmute::<*mut c_void, Option<$type>>(NEXT.address()) }
     }};
 }
@@ -127,8 +130,8 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     let Some(next) = next!("bind", Hooked) else { return -1 };
     // SAFETY: the program's own arguments.
     let code = unsafe { next(fd, address, len) };
-    // SAFETY: the kernel has just read the address. Any other failure than that of the port, such
-    // as that of an address that cannot be read, is recognised before it is looked at.
+    // SAFETY: `is_free_now` reads the address only after EADDRINUSE, when the kernel has just read
+    // it successfully.
     if code != 0 && unsafe { claim::is_free_now(address, len) } {
         // SAFETY: the program's own arguments.
         return unsafe { next(fd, address, len) };

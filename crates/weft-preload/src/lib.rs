@@ -1,20 +1,20 @@
-//! Hooks for `LD_PRELOAD` that answer what programs ask the file system about Weft's devices.
+//! Hooks for `LD_PRELOAD` that answer a program's questions to the file system about Weft's
+//! devices.
 //!
-//! UCX uses a device only if `/dev/infiniband/<device>` is a character device that may be read and
-//! written, and it and NCCL read a GID's type and network interface from
-//! `/sys/class/infiniband/<device>/ports/1/gid_attrs`; pyverbs lists the interface in
-//! `/sys/class/infiniband/<device>/device/net`. A device of Weft has no such files; these
-//! hooks say what they would. Everything else falls through to the C library. `bind` and `listen`
-//! are hooked, too, because a library of Weft's may hold a TCP port that the program wants.
+//! UCX uses a device only if `/dev/infiniband/<device>` is a character device that it may read and
+//! write. UCX and NCCL read a GID's type and network interface from
+//! `/sys/class/infiniband/<device>/ports/1/gid_attrs`, and pyverbs lists the interface in
+//! `/sys/class/infiniband/<device>/device/net`. Weft's devices have no such files, so these hooks
+//! emulate them. All other paths go to the C library. `bind` and `listen` are hooked because Weft's
+//! verbs library may hold a TCP port that the program wants.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
-//! handler. So each compares the path's first bytes before anything else, and none allocates,
-//! locks, logs or uses the standard library's input and output; `errno` changes only as the call
-//! says.
+//! handler. So each hook first compares the path's first bytes, and none allocates, locks, logs or
+//! uses the standard library's input and output; `errno` changes only as the call documents.
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! A module uses the modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
 //! hooks
@@ -27,7 +27,8 @@
 mod claim;
 #[cfg(not(test))]
 mod directory;
-#[cfg(not(test))] // A test program keeps its own `open`.
+// Test builds leave out the hooks: they would intercept the test program's own calls.
+#[cfg(not(test))]
 mod hooks;
 mod limits;
 mod path;

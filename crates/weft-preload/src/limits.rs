@@ -1,6 +1,6 @@
-//! The bounds of the names that this library reads.
+//! Limits of the names that this library reads.
 
-/// Longest name of a network interface (`IFNAMSIZ` less the NUL), which names a device.
+/// Longest name of a network interface (`IFNAMSIZ` minus the NUL), after which a device is named.
 pub(crate) const NAME_MAX: usize = 15;
-/// Longest index in a GID table.
+/// Longest decimal index into a GID table.
 pub(crate) const DIGITS_MAX: usize = 3;

@@ -1,7 +1,7 @@
-//! Which paths are ours.
+//! Recognises the paths that the hooks emulate.
 //!
 //! # Safety
-//! Paths are the program's C strings, which are read up to their NUL at most.
+//! Paths are the program's C strings, and are read at most up to their NUL.
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
@@ -14,28 +14,28 @@ const TYPES: &[u8] = b"/ports/1/gid_attrs/types/";
 const NET: &[u8] = b"/device/net";
 const INTERFACES: &[u8] = b"/ports/1/gid_attrs/ndevs/";
 
-/// What a path of ours stands for.
+/// The meaning of an emulated path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ours {
     /// The device node.
     Node,
     /// The type of a GID.
     GidType,
-    /// The network interface of a GID: so many bytes at this place in the path.
+    /// The network interface of a GID: pointer into the path, and length.
     GidInterface(*const c_char, usize),
-    /// The directory with the network interface in it: its name.
+    /// The directory that contains the network interface's name: pointer into the path, and length.
     NetDirectory(*const c_char, usize),
 }
 
-/// What `path` stands for, if it is ours.
+/// Returns the meaning of `path`, if it is emulated.
 ///
 /// # Safety
-/// NULL or a C string.
+/// `path` is NULL or a C string.
 pub(crate) unsafe fn ours(path: *const c_char) -> Option<Ours> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: a C string, by the caller's promise; so are its tails below.
+    // SAFETY: not NULL, so the caller guarantees a C string; each tail of it is one, too.
     let node = unsafe { after(path, NODE) };
     if let Some(name) = node {
         // SAFETY: a tail of the C string.
@@ -43,7 +43,7 @@ pub(crate) unsafe fn ours(path: *const c_char) -> Option<Ours> {
         // SAFETY: a tail of the C string.
         return (end != name && unsafe { *end } == 0).then_some(Ours::Node);
     }
-    // SAFETY: a C string.
+    // SAFETY: not NULL, so the caller guarantees a C string.
     let name = unsafe { after(path, ATTRIBUTES) }?;
     // SAFETY: a tail of the C string.
     let end = unsafe { skip(name, NAME_MAX, is_name) };
@@ -72,15 +72,15 @@ fn is_name(byte: u8) -> bool {
     byte != 0 && byte != b'/'
 }
 
-/// What follows `prefix`, if the text begins with it.
+/// Returns what follows `prefix`, if the text begins with it.
 ///
 /// # Safety
-/// A C string.
+/// `text` is a C string.
 unsafe fn after(text: *const c_char, prefix: &[u8]) -> Option<*const c_char> {
     let mut at = text;
     for &wanted in prefix {
-        // SAFETY: not behind the NUL: each byte before was equal to one of `prefix`, which has
-        // none.
+        // SAFETY: not past the NUL, because all earlier bytes were equal to bytes of `prefix`,
+        // which has none.
         if unsafe { *at }.cast_unsigned() != wanted {
             return None;
         }
@@ -89,13 +89,14 @@ unsafe fn after(text: *const c_char, prefix: &[u8]) -> Option<*const c_char> {
     Some(at)
 }
 
-/// The end of the leading bytes for which `good` is true, at most `most`; `good` is false for NUL.
+/// Returns the end of the leading bytes for which `good` is true, at most `most` bytes. `good` is
+/// false for NUL.
 ///
 /// # Safety
-/// A C string.
+/// `text` is a C string.
 unsafe fn skip(text: *const c_char, most: usize, good: impl Fn(u8) -> bool) -> *const c_char {
     let mut at = text;
-    // SAFETY: not behind the NUL, for which `good` is false.
+    // SAFETY: not past the NUL, because `good` is false for it.
     while at.addr() - text.addr() < most && good(unsafe { *at }.cast_unsigned()) {
         at = at.wrapping_add(1);
     }
@@ -108,12 +109,12 @@ mod tests {
     use std::ffi::CStr;
 
     fn check(path: &CStr) -> Option<Ours> {
-        // SAFETY: a C string.
+        // SAFETY: the argument is a C string.
         unsafe { ours(path.as_ptr()) }
     }
 
     #[test]
-    fn nodes_are_ours() {
+    fn device_nodes_are_recognised() {
         assert_eq!(check(c"/dev/infiniband/weft_eth0"), Some(Ours::Node));
         for other in [
             c"",
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_of_the_interface_is_ours() {
+    fn interface_directory_is_recognised() {
         for path in [
             c"/sys/class/infiniband/weft_lo/device/net",
             c"/sys/class/infiniband/weft_lo/device/net/",
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn gid_attributes_are_ours() {
+    fn gid_attributes_are_recognised() {
         let types = c"/sys/class/infiniband/weft_lo/ports/1/gid_attrs/types/0";
         assert_eq!(check(types), Some(Ours::GidType));
         let interfaces = c"/sys/class/infiniband/weft_lo/ports/1/gid_attrs/ndevs/12";

@@ -1,7 +1,8 @@
-//! What our paths answer.
+//! The answers for emulated paths.
 //!
 //! # Safety
-//! Places for results are the program's own; the C library's calls used here allocate nothing.
+//! The program guarantees that places for results are valid. The C library calls used here do not
+//! allocate.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint};
@@ -17,14 +18,15 @@ const DIRECTORY_MODE: libc::mode_t = libc::S_IFDIR | 0o755;
 const BLOCK: c_int = 4096;
 
 fn fail(code: c_int) -> c_int {
-    // SAFETY: the address of this thread's `errno`.
+    // SAFETY: `__errno_location` has no preconditions.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: it is this thread's own.
+    // SAFETY: the pointer is to the calling thread's `errno`.
     unsafe { *errno = code };
     -1
 }
 
-/// The mode and device of what can be asked about; `None` for attributes, which are only read.
+/// Returns the mode and device number of a path that can be queried; `None` for attributes, which
+/// are only read.
 fn described(ours: Ours) -> Option<(libc::mode_t, (c_uint, c_uint))> {
     match ours {
         Ours::Node => Some((NODE_MODE, (MAJOR, MINOR))),
@@ -33,7 +35,7 @@ fn described(ours: Ours) -> Option<(libc::mode_t, (c_uint, c_uint))> {
     }
 }
 
-/// `stat(2)`.
+/// Answers `stat(2)`.
 ///
 /// # Safety
 /// `to` is the program's place for the result.
@@ -45,12 +47,12 @@ pub(crate) unsafe fn stat(ours: Ours, to: *mut libc::stat) -> Option<c_int> {
     answer.st_nlink = 1;
     answer.st_rdev = libc::makedev(major, minor);
     answer.st_blksize = BLOCK.into();
-    // SAFETY: the program's place.
+    // SAFETY: the caller guarantees a valid place.
     unsafe { to.write(answer) };
     Some(0)
 }
 
-/// `statx(2)`.
+/// Answers `statx(2)`.
 ///
 /// # Safety
 /// `to` is the program's place for the result.
@@ -64,12 +66,12 @@ pub(crate) unsafe fn statx(ours: Ours, to: *mut libc::statx) -> Option<c_int> {
     answer.stx_rdev_major = major;
     answer.stx_rdev_minor = minor;
     answer.stx_blksize = BLOCK.cast_unsigned();
-    // SAFETY: the program's place.
+    // SAFETY: the caller guarantees a valid place.
     unsafe { to.write(answer) };
     Some(0)
 }
 
-/// `access(2)`: a node may be read and written, a directory read and searched.
+/// Answers `access(2)`: a node may be read and written, a directory read and searched.
 pub(crate) fn access(ours: Ours, mode: c_int) -> Option<c_int> {
     let denied = match ours {
         Ours::Node => libc::X_OK,
@@ -79,7 +81,7 @@ pub(crate) fn access(ours: Ours, mode: c_int) -> Option<c_int> {
     Some(if mode & denied == 0 { 0 } else { fail(libc::EACCES) })
 }
 
-/// `open(2)` of an attribute: a file in memory with its text.
+/// Opens an attribute: returns a memfd with its text.
 ///
 /// # Safety
 /// The name that `ours` points to is still there.
@@ -97,21 +99,22 @@ pub(crate) unsafe fn open(ours: Ours, flags: c_int) -> Option<c_int> {
     if fd < 0 {
         return Some(-1);
     }
-    // A few bytes to a fresh file in memory: there is nothing to handle if they do not fit.
-    // SAFETY: `length` readable bytes.
+    // A write of a few bytes to a new memfd can only fail for lack of memory; then the text is
+    // empty.
+    // SAFETY: the text has `length` readable bytes.
     unsafe { libc::write(fd, text.cast(), length) };
-    // SAFETY: one readable byte.
+    // SAFETY: the literal has one readable byte.
     unsafe { libc::write(fd, c"\n".as_ptr().cast(), 1) };
-    // SAFETY: our own descriptor.
+    // SAFETY: `lseek` takes no pointer.
     unsafe { libc::lseek(fd, 0, libc::SEEK_SET) };
     Some(fd)
 }
 
 fn gid_type() -> (*const c_char, usize) {
-    // SAFETY: the name is a C string. A program that changes its environment meanwhile may confuse
-    // any `getenv`.
+    // SAFETY: the name is a C string. A program that changes its environment concurrently breaks
+    // every `getenv`.
     let choice = unsafe { libc::getenv(c"WEFT_PRESENT".as_ptr()) };
-    // SAFETY: both are C strings.
+    // SAFETY: `choice` is not NULL, and both are C strings.
     let is_iwarp = |choice| unsafe { libc::strcasecmp(choice, c"iwarp".as_ptr()) } == 0;
     let iwarp = !choice.is_null() && is_iwarp(choice);
     let text = if iwarp { c"IB/RoCE v1" } else { c"RoCE v2" };

@@ -1,10 +1,10 @@
-//! Runs a C program under `LD_PRELOAD` that calls each hooked function for a path of ours and for
+//! Runs a C program under `LD_PRELOAD` that calls each hooked function for emulated paths and for
 //! others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds the library, which cargo does not do for a test that cannot link to it.
+/// Builds the library, which cargo does not build for a test that cannot link to it.
 fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
     let mut cargo = Command::new(env!("CARGO"));

@@ -1,9 +1,9 @@
-//! Calls on sockets by way of the C library, where Weft's library stands before it: rustix would go
-//! to the kernel past both.
+//! Socket calls through the C library, so that Weft's preloaded library sees them: rustix would
+//! bypass both.
 //!
 //! # Safety
-//! The C library gets a borrowed descriptor and memory that is borrowed for the call, with its
-//! length.
+//! The C library gets borrowed descriptors, and memory with its length that is borrowed during the
+//! call.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Sends (`send(2)`) with `MSG_NOSIGNAL`, at once if it may not block, and returns how many bytes
-/// went.
+/// Sends with `send(2)` and `MSG_NOSIGNAL`, without blocking unless it may, and returns the number
+/// of bytes.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub(super) fn send(socket: impl AsFd, bytes: &[u8], may_block: bool) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let flags = libc::MSG_NOSIGNAL | flags_of(may_block);
@@ -24,10 +24,10 @@ pub(super) fn send(socket: impl AsFd, bytes: &[u8], may_block: bool) -> Result<u
     usize::try_from(sent).map_err(|_| last_error())
 }
 
-/// Receives (`recv(2)`), at once if it may not block, and returns how many bytes came.
+/// Receives with `recv(2)`, without blocking unless it may, and returns the number of bytes.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub(super) fn recv(socket: impl AsFd, bytes: &mut [u8], may_block: bool) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the bytes are writable for the call.
@@ -43,7 +43,7 @@ fn flags_of(may_block: bool) -> libc::c_int {
 /// Waits until one of the descriptors is ready (`poll(2)`).
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub(super) fn poll(descriptors: &mut [libc::pollfd], timeout: Duration) -> Result<usize, Errno> {
     let count = descriptors.len() as libc::nfds_t;
     // SAFETY: the list is writable for the call.
@@ -51,29 +51,29 @@ pub(super) fn poll(descriptors: &mut [libc::pollfd], timeout: Duration) -> Resul
     usize::try_from(ready).map_err(|_| last_error())
 }
 
-/// An epoll instance whose descriptors are known by numbers.
+/// An epoll instance whose entries are named by numbers.
 #[derive(Debug)]
 pub(super) struct Epoll(OwnedFd);
 
 impl Epoll {
-    /// One that watches nothing.
+    /// Creates an instance without entries.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(super) fn new() -> Result<Self, Errno> {
-        // SAFETY: takes no memory.
+        // SAFETY: it takes no pointer.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(last_error());
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the descriptor has just been created, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches a descriptor for what can be read.
+    /// Watches a descriptor for readability.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(super) fn add(&self, socket: impl AsFd, number: u64) -> Result<(), Errno> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: number };
         let (epoll, fd) = (self.0.as_raw_fd(), socket.as_fd().as_raw_fd());
@@ -82,10 +82,10 @@ impl Epoll {
         if done == 0 { Ok(()) } else { Err(last_error()) }
     }
 
-    /// The numbers of those that have something, `N` at most.
+    /// Returns the numbers of the readable descriptors, at most `N`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system call.
     pub(super) fn wait<const N: usize>(
         &self,
         timeout: Duration,

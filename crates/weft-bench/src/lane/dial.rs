@@ -1,4 +1,4 @@
-//! Connecting sockets: TCP and Unix sockets to a listener, UDP sockets to each other.
+//! Connects sockets: TCP and Unix sockets to a listener, UDP sockets to each other.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,7 +17,7 @@ use super::sockets::Sockets;
 use crate::limits::REPLY_TIMEOUT;
 use crate::plan::{Address, LaneSpec, Over};
 
-/// How long a client may take to show its ticket.
+/// How long a client may take to send its ticket.
 const TICKET_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ enum Ends {
     Tcp(TcpListener),
     Unix(UnixListener, String),
     Udp(Vec<UdpSocket>),
-    /// The peers listen.
+    /// The peers listen, and this side dials.
     Dials,
 }
 
@@ -34,8 +34,8 @@ enum Ends {
 pub(super) struct Opening {
     spec: LaneSpec,
     ends: Ends,
-    /// What the dialling side shows, so that strangers are kept out and each
-    /// connection is known.
+    /// Random numbers that the dialling side sends, so that strangers are refused and each
+    /// connection is identified.
     tickets: Vec<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Opening {
         Ok(Self { spec: spec.clone(), ends, tickets })
     }
 
-    /// Accepts until every ticket has come.
+    /// Accepts connections until every ticket has arrived.
     fn accept_all(
         &self,
         accept: impl Fn() -> Result<OwnedFd>,
@@ -76,7 +76,7 @@ impl Opening {
             let mut listener = [PollFd::new(&on, PollFlags::IN)];
             ensure!(poll(&mut listener, Some(&timespec(left)))? != 0, "a peer did not connect");
             let socket = accept()?;
-            // A peer without a ticket of ours is disconnected.
+            // A peer without a valid ticket is disconnected.
             let Some(ticket) = read_ticket(&socket) else { continue };
             let place = self.tickets.iter().position(|&own| own == ticket);
             if let Some(place) = place.filter(|&place| found[place].is_none()) {
@@ -174,7 +174,7 @@ fn read_ticket(socket: &OwnedFd) -> Option<u64> {
 
 fn random() -> Result<u64> {
     let mut bytes = [0; 8];
-    // Eight bytes come whole (getrandom(2)).
+    // getrandom returns eight bytes at once (getrandom(2)).
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
 }

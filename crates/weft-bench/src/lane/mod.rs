@@ -19,32 +19,32 @@ use crate::plan::{Address, LaneSpec, Operation, Over, Reuse};
 
 pub(crate) use queue_pair::{Host, QueuePair};
 
-/// Whether a call may take its time.
+/// Whether a call may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocking {
     /// It returns at once.
     Now,
-    /// It waits as the lane waits, up to [`Lane::silence`].
+    /// It waits in the lane's way, up to [`Lane::silence`].
     Wait,
 }
 
-/// What has come.
+/// Messages that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
     pub(crate) connection: usize,
-    /// Whole messages, the last one of a connection included.
+    /// Number of complete messages, including the last one of a connection.
     pub(crate) messages: u64,
-    /// The connection's last message is among them.
+    /// Whether the connection's last message is among them.
     pub(crate) last: bool,
 }
 
-/// Connections that are connected.
+/// A set of connected connections.
 pub(crate) trait Lane: Send {
     /// Starts an operation on a message of the lane's size. `last` marks a connection's last
-    /// message. Returns `false` when there is no room at present, with `Blocking::Now` only.
+    /// message. Returns `false` if there is no room at present; only with `Blocking::Now`.
     ///
     /// # Errors
-    /// If the connection is broken or the operation is not one of its kind.
+    /// If the connection is broken, or does not support the operation.
     fn send(
         &mut self,
         connection: usize,
@@ -53,14 +53,14 @@ pub(crate) trait Lane: Send {
         blocking: Blocking,
     ) -> Result<bool>;
 
-    /// Takes what comes next, on whichever connection; `None` if there is nothing in time.
+    /// Receives the next messages from any connection; `None` if none has arrived in time.
     ///
     /// # Errors
     /// If a connection is broken.
     fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>>;
 
-    /// Waits until all that has been started has ended: at the peer for queue pairs, in the kernel
-    /// for sockets.
+    /// Waits until all started operations have completed: at the peer for queue pairs, in the
+    /// kernel for sockets.
     ///
     /// # Errors
     /// If a connection is broken.
@@ -69,38 +69,39 @@ pub(crate) trait Lane: Send {
     /// Waits until there may be something to receive, or room to send.
     ///
     /// # Errors
-    /// What waiting reports.
+    /// The error of the wait.
     fn wait(&mut self) -> Result<()>;
 
-    /// One-sided operations that have ended so far, of all connections.
+    /// Returns how many one-sided operations have completed so far, on all connections.
     fn ended(&self) -> u64;
 
-    /// What the connections really use, and TCP's congestion control if there is TCP of our own.
+    /// Returns the transport that the connections really use, and TCP's congestion control if they
+    /// are TCP connections of this process.
     fn transport(&self) -> (String, Option<String>);
 
-    /// Bytes that have been put into the buffers of this side's direction, and how long those
-    /// buffers are at this side, where that is known.
+    /// Returns how many bytes have been put into the buffers of this side's direction, and the
+    /// buffers' length at this side, if that is known.
     fn buffers(&self) -> Option<[u64; 2]> {
         None
     }
 
-    /// Writes to the buffer that was sent last, as a program does that uses it again.
+    /// Writes to the buffer that was sent last, like a program that reuses it.
     fn touch(&mut self) {}
 
-    /// Messages may get lost.
+    /// Returns whether messages may get lost.
     fn is_lossy(&self) -> bool {
         false
     }
 
-    /// How long a peer may be silent before nothing more is expected.
+    /// Returns how long a peer may be silent before nothing more is expected from it.
     fn silence(&self) -> Duration {
         if self.is_lossy() { LOSS_AFTER } else { SILENCE_MAX }
     }
 }
 
-/// Connections that are not connected yet.
+/// A set of connections that are not connected yet.
 pub(crate) trait Opening {
-    /// Where the peers reach them, one by one.
+    /// Returns the addresses at which the peers reach each connection.
     fn addresses(&self) -> Vec<Address>;
 
     /// Connects them with the peers' ends, in the same order.
@@ -110,10 +111,10 @@ pub(crate) trait Opening {
     fn connect(self: Box<Self>, peers: &[Address]) -> Result<Box<dyn Lane>>;
 }
 
-/// Makes what `spec` says.
+/// Opens the lane that `spec` describes.
 ///
 /// # Errors
-/// If the system or the engine refuses it.
+/// The error of the system or the engine.
 pub(crate) fn open(spec: &LaneSpec) -> Result<Box<dyn Opening>> {
     Ok(match spec.over {
         Over::Rc | Over::RcTcp | Over::RcShm | Over::Uc | Over::Ud => {
@@ -131,7 +132,7 @@ pub(crate) fn open(spec: &LaneSpec) -> Result<Box<dyn Opening>> {
     })
 }
 
-/// Chooses buffers by how often one is to be used again.
+/// Chooses buffers so that they are reused as often as requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rotation {
     reuse: Reuse,
@@ -144,7 +145,7 @@ impl Rotation {
         Self { reuse, slots, turns: 0 }
     }
 
-    /// The buffer for the next message.
+    /// Returns the buffer for the next message.
     pub(crate) fn next(&mut self) -> usize {
         let turn = self.turns;
         self.turns = turn.wrapping_add(1);
@@ -156,26 +157,27 @@ impl Rotation {
     }
 }
 
-/// The end of a wait. Who spins looks at the clock now and then only.
+/// The time limit of a wait. A spinning waiter reads the clock only in some of the calls.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     limit: Duration,
     spins: bool,
     started: Option<Instant>,
-    looks: u32,
+    calls: u32,
 }
 
 impl Deadline {
-    const LOOKS: u32 = 256;
+    const CALLS: u32 = 256;
 
     pub(crate) fn new(limit: Duration, spins: bool) -> Self {
-        Self { limit, spins, started: None, looks: 0 }
+        Self { limit, spins, started: None, calls: 0 }
     }
 
-    /// Whether it is over. Counts from the first look at the clock, which is not the first call.
+    /// Returns whether the time is over. It counts from the first reading of the clock, which is
+    /// not the first call.
     pub(crate) fn is_over(&mut self) -> bool {
-        self.looks = self.looks.wrapping_add(1);
-        if self.spins && !self.looks.is_multiple_of(Self::LOOKS) {
+        self.calls = self.calls.wrapping_add(1);
+        if self.spins && !self.calls.is_multiple_of(Self::CALLS) {
             return false;
         }
         self.started.get_or_insert_with(Instant::now).elapsed() >= self.limit
@@ -187,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rotation_uses_buffers_again_as_asked() {
+    fn rotation_reuses_buffers_as_requested() {
         let turns = |reuse| {
             let mut rotation = Rotation::new(reuse, 3);
             std::array::from_fn::<_, 6, _>(|_| rotation.next())
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_comes() {
+    fn deadline_passes_with_and_without_spinning() {
         for spins in [false, true] {
             let mut deadline = Deadline::new(Duration::from_millis(1), spins);
             let started = Instant::now();

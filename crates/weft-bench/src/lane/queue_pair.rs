@@ -1,4 +1,4 @@
-//! Queue pairs: making one of each type, and bringing it to where it can send.
+//! Queue pairs: creating one of each type, and bringing it to RTS.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use weft_engine::{Context, device};
 
 use crate::limits::{INLINE_MAX, READS_MAX};
 
-/// What datagrams of ours and of our peers' carry.
+/// The Q_Key of both sides' datagrams.
 const QKEY: u32 = 0x1157_c0de;
 
 /// A device with a protection domain.
@@ -28,7 +28,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Opens the device that has an address.
+    /// Opens the device that owns an address.
     ///
     /// # Errors
     /// If there is none.
@@ -41,10 +41,10 @@ impl Host {
         Ok(Self { context, pd })
     }
 
-    /// A queue pair with room for `sends` and `receives`, at INIT.
+    /// Creates a queue pair with room for `sends` and `receives`, in state INIT.
     ///
     /// # Errors
-    /// What the engine reports.
+    /// The error of the engine.
     pub(crate) fn queue_pair(
         &self,
         qp_type: QpType,
@@ -76,7 +76,7 @@ pub(crate) struct QueuePair {
     qp_type: QpType,
 }
 
-/// The other end: a queue pair of a host, and which of our own addresses leads there.
+/// The other end: a queue pair of a host, and the own address that leads there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remote {
     pub(super) number: u32,
@@ -106,7 +106,7 @@ impl QueuePair {
         self.qp.modify(&attr, mask)
     }
 
-    /// Connects it with its peer, or, of datagrams, makes it ready and returns where they go.
+    /// Connects it with its peer; for datagrams, makes it ready and returns the destination.
     pub(super) fn connect(&self, remote: Remote) -> Result<Option<Destination>> {
         let rtr = QpAttr {
             qp_state: QpState::Rtr,
@@ -136,7 +136,7 @@ impl QueuePair {
         Ok(Some(Destination { ah, qp_num: remote.number, qkey: QKEY }))
     }
 
-    /// The attributes that each type takes on the way to RTR and to RTS.
+    /// Returns the attributes that each type needs on the way to RTR and to RTS.
     fn masks(&self) -> (AttrMask, AttrMask) {
         let (mut to_rtr, mut to_rts) = (AttrMask::STATE, AttrMask::STATE | AttrMask::SQ_PSN);
         if !self.is_datagram() {

@@ -1,4 +1,4 @@
-//! Lanes of verbs, which have one queue for what they wait for.
+//! Lanes of verbs, whose events all come from one queue.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use anyhow::Result;
 
 use super::{Deadline, Lane};
 
-/// A lane that learns what has ended, and what has come, from one queue.
+/// A lane that gets its completions and messages from one queue.
 pub(super) trait Queued: Lane + Sized {
-    /// Takes from the queue. Returns whether there was anything.
+    /// Takes events from the queue. Returns whether there were any.
     fn take_next(&mut self) -> Result<bool>;
 
-    /// Whether it looks again at once instead of sleeping.
+    /// Returns whether it polls again at once instead of sleeping.
     fn spins(&self) -> bool;
 
-    /// Waits until `is_done`. Returns whether it was in time.
+    /// Waits until `is_done`. Returns whether it became true in time.
     fn wait_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
         let mut deadline = Deadline::new(limit, self.spins());
         while !is_done(self) {

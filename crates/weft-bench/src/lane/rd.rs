@@ -1,4 +1,4 @@
-//! Reliable datagrams of the engine: one endpoint for all peers of a lane, and no connections.
+//! Reliable datagrams of the engine: one endpoint for all peers of a lane, without connections.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,13 +12,13 @@ use crate::limits::SILENCE_MAX;
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Registration};
 
-/// An endpoint that knows no peers yet.
+/// An endpoint without peers.
 #[derive(Debug)]
 pub(super) struct Opening {
     spec: LaneSpec,
-    // Before the memory, so that it goes first.
+    // Declared before the memory, so that it is dropped first.
     endpoint: Endpoint,
-    /// A buffer of this side's, and one for its peers.
+    /// A buffer of this side, and one for its peers.
     memory: Memory,
 }
 
@@ -74,7 +74,7 @@ struct Peer {
     address: PeerAddress,
     memory: u64,
     key: u32,
-    /// Requests that have not ended.
+    /// Number of requests that have not completed.
     under_way: usize,
 }
 
@@ -95,7 +95,7 @@ impl Rd {
     fn take(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Received { from, bytes } => {
-                // Another sender is no part of the measurement.
+                // Messages of other senders are not part of the measurement.
                 if let Some(&connection) = self.connections.get(&from) {
                     let last = bytes.is_empty();
                     self.arrivals.push_back(Arrival { connection, messages: 1, last });
@@ -116,7 +116,7 @@ impl Rd {
         let own_key = self.memory.key().context("the memory is not registered")?;
         let own = Buffer { key: own_key, addr: self.memory.address(0), len };
         Ok(match operation {
-            // A message of no bytes is the last one; nothing else has none.
+            // An empty message is the last one; all others have bytes.
             Operation::Send if last => Request::Send(Box::default()),
             Operation::Send => Request::Send(self.message.clone()),
             Operation::Write => Request::Write { data: Data::Registered(own), key, addr },
@@ -151,7 +151,7 @@ impl Lane for Rd {
                 self.take_next()?;
             } else {
                 let in_time = self.wait_until(SILENCE_MAX, has_room)?;
-                ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
+                ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
             }
         }
         if !has_room(self) {
@@ -178,7 +178,7 @@ impl Lane for Rd {
     fn flush(&mut self) -> Result<()> {
         let is_done = |lane: &Self| lane.peers.iter().all(|peer| peer.under_way == 0);
         let in_time = self.wait_until(SILENCE_MAX, is_done)?;
-        ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
+        ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! What the registry of connections says of a socket on Weft.
+//! The registry's information about a socket on Weft.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -27,12 +27,13 @@ impl Shared {
         })
     }
 
-    /// Whether memory carries it, one way at least.
+    /// Returns whether memory carries at least one direction.
     pub(super) fn is_in_memory(&self) -> bool {
         self.connection.to_server.in_memory || self.connection.to_client.in_memory
     }
 
-    /// Bytes of memory for what this side sends, as its last stalls found it.
+    /// Returns the average memory for what this side sends, in bytes, as its last stalls have found
+    /// it.
     pub(super) fn allotted(&self) -> u64 {
         let DirectionSnapshot { stalls, stalled_allotted, .. } =
             if self.is_client { &self.connection.to_server } else { &self.connection.to_client };

@@ -1,5 +1,5 @@
-//! Plain sockets as a program would use them well: one `send` a message, as much as there is by one
-//! `recv`, epoll where there are several, and blocking calls where the lane may block.
+//! Plain sockets, used as an efficient program would: one `send` for each message, one `recv` for
+//! as much as there is, epoll for several sockets, and blocking calls where the lane may block.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -15,17 +15,18 @@ use crate::limits::EVENTS_MAX;
 use crate::limits::SILENCE_MAX;
 use crate::plan::{LaneSpec, Operation, Over};
 
-/// What one `recv` asks a stream for at least, so that small messages share the call.
+/// The least number of bytes that one `recv` asks a stream for, so that small messages share the
+/// call.
 const CHUNK_MIN: usize = 64 << 10;
-/// First byte of a stream's last message. Of all others it is 0.
+/// First byte of a stream's last message; in all others it is 0.
 const LAST: u8 = 1;
 
 #[derive(Debug)]
 struct Connection {
     fd: OwnedFd,
-    /// The message that is not sent whole yet.
+    /// The message that has not been sent completely.
     rest: Option<Rest>,
-    /// Bytes that have come of a message that is not here whole yet.
+    /// Bytes of an incomplete message that have arrived.
     arrived: usize,
     /// Whether that message is the last one.
     ending: bool,
@@ -47,11 +48,11 @@ pub(super) struct Sockets {
     receive_size: usize,
     outgoing: Buffers,
     last_message: Vec<u8>,
-    /// Bytes that have been sent.
+    /// Number of bytes that have been sent.
     sent: u64,
     incoming: Buffers,
     epoll: Epoll,
-    /// Connections that have something, from the last look.
+    /// Readable connections of the last wait.
     ready: Vec<usize>,
 }
 
@@ -102,7 +103,7 @@ impl Sockets {
         Ok(lane)
     }
 
-    /// Sends on of the message under way; `false` if some of it is still left.
+    /// Continues to send the current message; returns `false` if some of it is left.
     fn push(&mut self, index: usize, may_block: bool) -> Result<bool> {
         let connection = &mut self.connections[index];
         let Some(rest) = &mut connection.rest else { return Ok(true) };
@@ -117,7 +118,7 @@ impl Sockets {
                 self.sent += count as u64;
             }
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(false),
-            // A datagram that nobody was there for is lost like any other.
+            // A datagram without a receiver counts as lost.
             Err(Errno::CONNREFUSED) if self.over == Over::UdpSockets => rest.sent = message.len(),
             Err(error) => return Err(error).context("cannot send"),
         }
@@ -128,15 +129,15 @@ impl Sockets {
         Ok(done)
     }
 
-    fn push_patiently(&mut self, index: usize) -> Result<()> {
+    fn push_until_sent(&mut self, index: usize) -> Result<()> {
         let mut deadline = Deadline::new(SILENCE_MAX, self.poll);
         while !self.push(index, !self.poll)? {
-            ensure!(!deadline.is_over(), "the peer takes nothing");
+            ensure!(!deadline.is_over(), "the peer does not read");
         }
         Ok(())
     }
 
-    /// Takes what one `recv` brings; `Err` of `AGAIN` when nothing is there (in time).
+    /// Receives with one `recv`; returns `Err(AGAIN)` if nothing has come (in time).
     fn pull(&mut self, index: usize, may_block: bool) -> Result<Result<Arrival, Errno>> {
         let slot = self.incoming.rotation.next();
         let buffer = &mut self.incoming.slots[slot][..];
@@ -160,7 +161,7 @@ impl Sockets {
         Ok(Ok(Arrival { connection: index, messages, last }))
     }
 
-    /// Which connections have something, without or with waiting.
+    /// Finds readable connections, and waits for some if `blocking` allows it.
     fn look(&mut self, blocking: Blocking) -> Result<()> {
         let may_block = blocking == Blocking::Wait && !self.poll;
         let timeout = if may_block { self.silence() } else { Duration::ZERO };
@@ -188,7 +189,7 @@ impl Sockets {
 }
 
 impl Connection {
-    /// Takes note of a stream's next bytes and returns how many messages are whole by them.
+    /// Notes a stream's next bytes, and returns how many messages they complete.
     fn advance(&mut self, bytes: &[u8], size: usize) -> u64 {
         let first = (size - self.arrived) % size;
         self.ending |= bytes.iter().skip(first).step_by(size).any(|&byte| byte == LAST);
@@ -208,14 +209,14 @@ impl Lane for Sockets {
     ) -> Result<bool> {
         ensure!(operation == Operation::Send, "sockets can only send");
         if blocking == Blocking::Wait {
-            self.push_patiently(connection)?;
+            self.push_until_sent(connection)?;
         } else if !self.push(connection, false)? {
             return Ok(false);
         }
         let slot = self.outgoing.rotation.next();
         self.connections[connection].rest = Some(Rest { slot, sent: 0, last });
         if blocking == Blocking::Wait {
-            self.push_patiently(connection)?;
+            self.push_until_sent(connection)?;
         } else {
             self.push(connection, false)?;
         }
@@ -244,7 +245,7 @@ impl Lane for Sockets {
     }
 
     fn flush(&mut self) -> Result<()> {
-        (0..self.connections.len()).try_for_each(|index| self.push_patiently(index))
+        (0..self.connections.len()).try_for_each(|index| self.push_until_sent(index))
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -287,7 +288,7 @@ impl Lane for Sockets {
         let socket = &self.connections[0].fd;
         let allotted = match self.over {
             Over::TcpSockets if self.sent > 0 => sockopt::socket_send_buffer_size(socket).ok()?,
-            // What it sends waits here, too.
+            // The receiver's buffer holds what the peer sends.
             Over::TcpSockets => sockopt::socket_recv_buffer_size(socket).ok()?,
             over if over.flow().is_some() => {
                 return Some([self.sent, Shared::of(socket)?.allotted()]);
@@ -298,7 +299,7 @@ impl Lane for Sockets {
     }
 
     fn touch(&mut self) {
-        // Messages begin with 0 but for the last one.
+        // All messages but the last begin with 0.
         for slot in &mut self.outgoing.slots {
             slot[1..].fill(self.sent as u8);
         }
@@ -321,10 +322,10 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_counted_however_the_stream_is_cut() {
+    fn messages_are_counted_for_any_split_of_the_stream() {
         let mut stream = [0; 40];
         stream[30] = LAST;
-        stream[5] = LAST; // Not the first byte of a message of ten bytes.
+        stream[5] = LAST; // Not the first byte of a ten-byte message.
         for cut in 1..=40 {
             let mut connection = connection();
             let mut messages = 0;

@@ -1,4 +1,4 @@
-//! Queue pairs of the engine, with one completion queue for all of a lane.
+//! Queue pairs of the engine, with one completion queue for a whole lane.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
@@ -22,18 +22,19 @@ use crate::limits::{INLINE_MAX, LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Over, Registration};
 
-/// Completions taken at once.
+/// Completions that one poll takes.
 const BATCH: usize = 32;
 const ATOMIC_LEN: usize = 8;
-/// In front of each datagram received: the routing header.
+/// Length of the global routing header in front of each received datagram.
 const GRH_LEN: usize = 40;
-/// Receives for each message that may be under way: enough for those, too, that the program has not
-/// taken yet, and more where a message without a receive is lost.
+/// Number of receives for each outstanding message: enough also for messages that the program has
+/// not taken yet, and more where a message without a receive is lost.
 const RECEIVES: usize = 4;
 const RECEIVES_IF_LOSSY: usize = 8;
-/// The share of a full queue, one in so many, that has to be free before it is filled again.
+/// A queue that was full is filled again when one REFILL-th of it is free.
 const REFILL: usize = 4;
-/// `wr_id`: the connection below, the buffer above it, and on top what kind of request it was.
+/// `wr_id`: the connection in the low bits, the buffer above them, and the kind of request in the
+/// top bit.
 const SLOT_SHIFT: u32 = 32;
 const RECEIVE: u64 = 1 << 63;
 
@@ -41,12 +42,12 @@ const RECEIVE: u64 = 1 << 63;
 #[derive(Debug)]
 pub(super) struct Opening {
     spec: LaneSpec,
-    // Before the host and the memory, so that it goes first.
+    // Declared before the memory, so that it is dropped first.
     queue_pairs: Vec<QueuePair>,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
     memory: Memory,
-    /// The index of this side's own address among the device's.
+    /// The index of this side's address in the device's GID table.
     sgid_index: u8,
 }
 
@@ -63,7 +64,7 @@ impl Opening {
         let cq = Cq::new(&host.context, cqe, Some(Arc::clone(&channel)))?;
         let make = |_| host.queue_pair(type_of(spec.over), &cq, spec.window + 1, receives);
         let queue_pairs = (0..spec.connections).map(make).collect::<Result<_>>()?;
-        // Buffers to send, as many to receive, and one for what peers do by themselves.
+        // Buffers to send, as many to receive, and one for the peers' one-sided operations.
         let size = spec.send_size.max(spec.receive_size + header_len(spec.over)).max(ATOMIC_LEN);
         let memory = Memory::new(&host.pd, 2 * spec.slots + 1, size, spec.registration)?;
         Ok(Self { spec: spec.clone(), queue_pairs, cq, channel, memory, sgid_index })
@@ -86,7 +87,7 @@ fn receives(spec: &LaneSpec) -> usize {
     let factor = match spec.registration {
         _ if spec.over.is_lossy() => RECEIVES_IF_LOSSY,
         Registration::Before => RECEIVES,
-        // One that waits would keep the buffer of the others registered.
+        // A waiting receive would keep other messages' buffers registered.
         Registration::EachTime | Registration::Cached => 1,
     };
     (spec.window * factor).min(WINDOW_MAX)
@@ -130,23 +131,23 @@ impl super::Opening for Opening {
     }
 }
 
-/// What is known of a connection's other end.
+/// The other end of a connection.
 #[derive(Clone, Debug)]
 struct Peer {
     memory: u64,
     key: u32,
-    /// Where datagrams go.
+    /// The destination of datagrams.
     destination: Option<Destination>,
-    /// Operations that have not ended.
+    /// Number of operations that have not completed.
     under_way: usize,
-    /// There was no room for more, and is not enough yet.
+    /// Whether the queue was full, and has not enough room yet.
     is_full: bool,
 }
 
 /// Connected queue pairs.
 #[derive(Debug)]
 struct Verbs {
-    // Before the memory, so that they go first.
+    // Declared before the memory, so that they are dropped first.
     queue_pairs: Vec<QueuePair>,
     peers: Vec<Peer>,
     cq: Arc<Cq>,
@@ -169,7 +170,8 @@ impl Verbs {
         qp.post_recv(&request).context("cannot post a receive")
     }
 
-    /// A buffer's first bytes, registered until the request that uses them has completed.
+    /// Returns the first bytes of a buffer, registered until the request that uses them has
+    /// completed.
     fn piece(&mut self, slot: usize, len: usize) -> Result<Sge> {
         let lkey = self.memory.acquire(slot, len)?;
         Ok(Sge { addr: self.memory.address(slot), length: u32::try_from(len)?, lkey })
@@ -188,14 +190,14 @@ impl Verbs {
         };
         let len = if operation == Operation::Atomic { ATOMIC_LEN } else { self.spec.send_size };
         let is_short = len <= INLINE_MAX && matches!(operation, Operation::Send | Operation::Write);
-        // Inline data need no registration, which is what the others measure.
+        // Inline data needs no registration, whose cost the other modes measure.
         let is_inline = is_short && self.spec.registration == Registration::Before;
         let slot = self.outgoing.next();
         let sge = self.piece(slot, len)?;
         let inline = [&self.inline[..]];
         let mut flags = SendFlags::SIGNALED;
         let data = if last {
-            // A message of no bytes is the last one; nothing else has none.
+            // An empty message is the last one; all others have bytes.
             Data::Gather(&[])
         } else if is_inline {
             flags |= SendFlags::INLINE;
@@ -221,7 +223,7 @@ impl Verbs {
         }
         let last = byte_len as usize == header_len(self.spec.over);
         self.arrivals.push_back(Arrival { connection, messages: 1, last });
-        // After the last one there is nothing to receive.
+        // Nothing follows the last message, so no receive is needed.
         if last { Ok(()) } else { self.post_receive(connection) }
     }
 }
@@ -250,8 +252,8 @@ impl Lane for Verbs {
         blocking: Blocking,
     ) -> Result<bool> {
         let (full, window) = (self.peers[connection].is_full, self.spec.window);
-        // A queue that was full is filled up again in one go, as programs do that ask for one
-        // completion of many: so that what is posted together can go out together.
+        // A queue that was full is filled again in one go, like in programs that request one
+        // completion for many operations. Operations that are posted together can be sent together.
         let room_below = if full { window - window / REFILL } else { window };
         let has_room = |lane: &Self| lane.peers[connection].under_way < room_below;
         if !has_room(self) {
@@ -259,7 +261,7 @@ impl Lane for Verbs {
                 self.take_next()?;
             } else {
                 let in_time = self.wait_until(SILENCE_MAX, has_room)?;
-                ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
+                ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
             }
         }
         let can = has_room(self);
@@ -285,7 +287,7 @@ impl Lane for Verbs {
     fn flush(&mut self) -> Result<()> {
         let is_done = |lane: &Self| lane.peers.iter().all(|peer| peer.under_way == 0);
         let in_time = self.wait_until(SILENCE_MAX, is_done)?;
-        ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
+        ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
         Ok(())
     }
 
@@ -294,11 +296,11 @@ impl Lane for Verbs {
             return Ok(());
         }
         self.cq.arm(false);
-        // What came before the queue was armed tells of no event.
+        // Completions from before the arming raise no event.
         if self.take_next()? {
             return Ok(());
         }
-        // What is lost tells of no event at all.
+        // A lost message raises no event at all.
         let limit = self.is_lossy().then_some(LOSS_AFTER);
         let may_block = match limit {
             Some(_) => wait_readable([self.channel.as_fd()], limit)? == [true],

@@ -1,5 +1,5 @@
-//! Operations beside computation: how much of an operation's time a program can use for itself
-//! (overlap), and whether the operation goes on meanwhile (progress).
+//! Operations during a computation: how much of an operation's time a program can use (overlap),
+//! and whether the operation proceeds meanwhile (progress).
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,24 +12,25 @@ use crate::lane::{Blocking, Lane};
 use crate::plan::Operation;
 use crate::stats::median;
 
-/// The first computation beside an operation, and by how much the next one is longer, as shares.
+/// The first computation as a share of the operation's time, and the factor to the next one.
 const FIRST_WORK: f64 = 0.1;
 const GROWTH: f64 = 1.1;
-/// A computation shows when the operation takes this many times as long as without.
-const SHOWS: f64 = 1.1;
-/// Computations that are tried: from a tenth of the operation's time to more than twice that.
+/// A computation counts as visible when the operation takes so many times as long as without it.
+const VISIBLE: f64 = 1.1;
+/// Number of computations that are tried: from a tenth of the operation's time to more than twice
+/// that.
 const STEPS: u32 = 34;
-/// Iterations of which one time is the median.
+/// Least number of iterations whose median is a time.
 const REPEATS_MIN: usize = 5;
 
-/// Computation of a known amount: what another thread takes of the core makes it longer.
+/// A computation of a known amount. It takes longer if other threads use the core.
 #[derive(Debug)]
 pub(super) struct Work {
     rounds_per_us: f64,
 }
 
 impl Work {
-    /// Finds out how fast this core computes.
+    /// Measures how fast this core computes.
     pub(super) fn calibrated() -> Self {
         const ROUNDS: u64 = 200_000;
         let time_of = |_| {
@@ -37,7 +38,7 @@ impl Work {
             Self::rounds(ROUNDS);
             started.elapsed().as_secs_f64() * 1e6
         };
-        // The shortest time is the one that nobody disturbed.
+        // The shortest time is the least disturbed one.
         let best = (0..10).map(time_of).fold(f64::INFINITY, f64::min);
         Self { rounds_per_us: ROUNDS as f64 / best }
     }
@@ -54,8 +55,9 @@ impl Work {
     }
 }
 
-/// Sends a message, computes for `work`, then waits for the answer, and in turns the same without
-/// the computation. Records the whole time without, and what was left after the computation.
+/// Sends a message, computes for `work`, and then waits for the answer; alternates with the same
+/// without the computation. Records the whole time without, and the remaining time after the
+/// computation.
 ///
 /// # Errors
 /// If the connection breaks or stays silent.
@@ -90,8 +92,8 @@ pub(crate) fn compute(lane: &mut dyn Lane, work: Duration, duration: Duration) -
     Ok(tally)
 }
 
-/// Finds the longest computation that does not make an operation longer by a tenth, in steps of a
-/// tenth: the operation is the sending of a message, or with `receives` the coming of its answer.
+/// Finds the longest computation, in steps of a tenth, that prolongs an operation by less than a
+/// tenth. The operation is sending a message or, with `receives`, waiting for its answer.
 ///
 /// # Errors
 /// If the connection breaks or stays silent.
@@ -115,13 +117,13 @@ pub(crate) fn overlap(lane: &mut dyn Lane, receives: bool, duration: Duration) -
         tally.started += times.len() as u64;
         Ok(median(&times))
     };
-    time_with(0.0, lane)?; // To warm up.
+    time_with(0.0, lane)?; // Warm-up.
     let alone = time_with(0.0, lane)?;
     let mut work = alone * FIRST_WORK;
     let mut found = [alone, 0.0, alone];
     for _ in 0..STEPS {
         let with = time_with(work, lane)?;
-        if with >= alone * SHOWS {
+        if with >= alone * VISIBLE {
             break;
         }
         found = [alone, work, with];
@@ -135,7 +137,7 @@ pub(crate) fn overlap(lane: &mut dyn Lane, receives: bool, duration: Duration) -
     Ok(tally)
 }
 
-/// Keeps a core busy until it gets the order to stop.
+/// Keeps a core busy until `stop` is set.
 pub(crate) fn burn(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         Work::rounds(10_000);

@@ -16,18 +16,18 @@ use super::{Span, Tally};
 use crate::lane::{Host, QueuePair};
 use crate::plan::{Address, LaneSpec, Over};
 
-/// Requests each way that the queue pairs have room for; they stay idle.
+/// Requests for each direction that the queue pairs have room for; they stay idle.
 const WINDOW: usize = 16;
 const CQE: u32 = 64;
 
-/// The side that accepts.
+/// The accepting side.
 pub(crate) enum Door {
     Tcp(TcpListener),
     Unix(UnixListener, String),
     Cm(CmDoor),
 }
 
-/// A listening identifier, with what accepted connections are made of.
+/// A listening identifier, and the device for accepted connections.
 pub(crate) struct CmDoor {
     host: Host,
     channel: Arc<Channel>,
@@ -50,7 +50,7 @@ impl Door {
                 Self::Unix(UnixListener::bind_addr(&address)?, name)
             }
             Over::UdpSockets | Over::Ud | Over::Uc | Over::Rd => {
-                bail!("there is nothing to accept")
+                bail!("this transport has no connections to accept")
             }
             Over::Rc | Over::RcTcp | Over::RcShm => {
                 let (host, channel) = (Host::open(spec.address)?, Channel::new()?);
@@ -73,28 +73,29 @@ impl Door {
         })
     }
 
-    /// Accepts one connection after the other, each until its peer leaves. Returns on failure only.
+    /// Accepts one connection at a time and serves it until its peer leaves. Returns only if it
+    /// fails.
     ///
     /// # Errors
-    /// What accepting reports.
+    /// The error of accepting.
     pub(crate) fn keep(&self) -> Result<()> {
         match self {
             Self::Tcp(listener) => loop {
                 let (mut stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
-                greet_and_part(&mut stream);
+                serve_until_closed(&mut stream);
             },
             Self::Unix(listener, _) => loop {
-                greet_and_part(&mut listener.accept()?.0);
+                serve_until_closed(&mut listener.accept()?.0);
             },
             Self::Cm(door) => door.keep(),
         }
     }
 }
 
-/// Answers a byte, which tells the peer that its connection is served, and waits for the end.
-fn greet_and_part(mut stream: impl Read + Write) {
-    // A peer that is gone already is as good as one that leaves now.
+/// Answers a byte, which tells the peer that its connection is served, and waits for its end.
+fn serve_until_closed(mut stream: impl Read + Write) {
+    // A peer that is gone already counts as one that leaves now.
     let greeted = stream.read_exact(&mut [0]).and_then(|()| stream.write_all(&[1]));
     let _ = greeted.and_then(|()| stream.read(&mut [0]));
 }
@@ -122,7 +123,7 @@ impl CmDoor {
     }
 }
 
-/// Connects, records the time until the connection is served, and parts, again and again.
+/// Repeatedly connects, records the time until the connection is served, and disconnects.
 ///
 /// # Errors
 /// If a connection fails.
@@ -136,7 +137,7 @@ pub(crate) fn dial(spec: &LaneSpec, peer: &Address, duration: Duration) -> Resul
     let span = Span::starting_now(duration);
     loop {
         let started = Instant::now();
-        // On a busy machine the first connection may outlast the time.
+        // On a busy machine the first connection may take longer than the duration.
         if span.is_over(started) && tally.measured != 0 {
             tally.measured_time = span.counted();
             return Ok(tally);

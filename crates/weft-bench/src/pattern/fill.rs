@@ -1,4 +1,4 @@
-//! How much a connection holds.
+//! Measures how many bytes a connection holds.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::lane::{Blocking, Lane};
 use crate::limits::FILL_MAX;
 use crate::plan::Operation;
 
-/// How long there must be no room: what is under way in the kernel may make some.
+/// How long there must be no room: bytes in flight in the kernel may still make some.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Sends to a peer that takes nothing, until there is no room.
+/// Sends to a peer that reads nothing, until there is no room.
 ///
 /// # Errors
 /// If the connection breaks.

@@ -1,4 +1,4 @@
-//! The patterns in which messages go, written once over whatever lane carries them.
+//! The message patterns, independent of the lane that carries them.
 
 mod compute;
 mod dial;

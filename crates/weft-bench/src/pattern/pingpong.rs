@@ -9,8 +9,8 @@ use crate::lane::{Blocking, Lane};
 use crate::limits::SILENCE_MAX;
 use crate::plan::Operation;
 
-/// Sends a message on each of `connections`, and the next one when the answer to the last has come
-/// and `gap` is over; records round trips. A one-sided operation is answered by its completion.
+/// Sends a message on each of `connections`, and the next one `gap` after the answer has come;
+/// records the round trips. For a one-sided operation the completion is the answer.
 ///
 /// # Errors
 /// If a connection breaks or stays silent.
@@ -47,7 +47,7 @@ pub(crate) fn ask(
             }
             continue;
         };
-        // An answer that was taken for lost may come late, or after the last question.
+        // An answer that counts as lost may come late, or after the last message.
         let Some(since) = asked[arrival.connection].take() else { continue };
         tally.ended += 1;
         if span.counts(now) {
@@ -69,13 +69,13 @@ pub(crate) fn ask(
     Ok(tally)
 }
 
-/// Sends a message again, or the last one, and returns by how many connections fewer are open.
+/// Sends the next message, or the last one. Returns how many connections this closes: 0 or 1.
 fn ask_again(lane: &mut dyn Lane, connection: usize, last: bool) -> Result<usize> {
     lane.send(connection, Operation::Send, last, Blocking::Wait)?;
     Ok(usize::from(last))
 }
 
-/// One operation after the other, each when the last has completed.
+/// Executes one operation after another, each when the last one has completed.
 fn operate(
     lane: &mut dyn Lane,
     connections: usize,
@@ -105,7 +105,7 @@ fn operate(
     Ok(tally)
 }
 
-/// Answers each message with one, until the last of each connection has come.
+/// Answers each message, until the last one of each connection has come.
 ///
 /// # Errors
 /// If a connection breaks or stays silent.
@@ -117,7 +117,7 @@ pub(crate) fn answer(lane: &mut dyn Lane, connections: usize) -> Result<Tally> {
         let Some(arrival) = lane.receive(Blocking::Wait)? else {
             ensure!(lane.is_lossy(), "no message for {:?}", lane.silence());
             if tally.ended != 0 {
-                break; // The last one was lost.
+                break; // The last message was lost.
             }
             ensure!(started.elapsed() < SILENCE_MAX, "no message came at all");
             continue;

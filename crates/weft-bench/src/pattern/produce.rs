@@ -1,4 +1,4 @@
-//! Messages one way by a program that does something between them: it computes, or writes to the
+//! A one-way stream from a program that works between messages: it computes, or writes to the
 //! buffer that it has just sent (Balaji 2006, chapter 5: overlap and page faults).
 
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use super::compute::Work;
 use crate::lane::{Blocking, Lane};
 use crate::plan::Operation;
 
-/// Sends for `duration`, and computes for `work` after each message. The buffer is written to after
-/// every `touch_every` messages, never if that is 0.
+/// Sends for `duration`, and computes for `work` after each message. Writes to the buffer after
+/// every `touch_every` messages, or never if that is 0.
 ///
 /// # Errors
 /// If the connection breaks or stays silent.

@@ -1,4 +1,4 @@
-//! What registering memory costs.
+//! Measures the cost of registering memory.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use crate::lane::Host;
 use crate::memory::Memory;
 use crate::plan::Registration;
 
-/// Registers and deregisters a buffer of `size` bytes again and again, and records both times: once
-/// at least, on however busy a machine.
+/// Repeatedly registers and deregisters a buffer of `size` bytes, and records both times; at least
+/// once, however busy the machine is.
 ///
 /// # Errors
-/// What the engine reports.
+/// The error of the engine.
 pub(crate) fn register(address: IpAddr, size: usize, duration: Duration) -> Result<Tally> {
     let host = Host::open(address)?;
     let mut memory = Memory::new(&host.pd, 1, size, Registration::EachTime)?;

@@ -1,4 +1,4 @@
-//! Messages without pause, one way or both, over one connection or many.
+//! Continuous messages in one or both directions, over one connection or many.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use crate::lane::{Arrival, Blocking, Lane};
 use crate::limits::SILENCE_MAX;
 use crate::plan::{Operation, Way};
 
-/// Messages on one connection before it is the next one's turn.
+/// Messages on one connection before the next connection's turn.
 const BURST: usize = 16;
 
-/// Sends on the connections whose way is out, receives on those whose way is in, for `duration`.
-/// What came in counts; of one-sided operations those that have completed.
+/// Sends on the outgoing connections and receives on the incoming ones, for `duration`. Counts
+/// received messages, or completed one-sided operations.
 ///
 /// # Errors
 /// If a connection breaks or stays silent.
@@ -31,7 +31,7 @@ pub(crate) fn stream(
         lane,
         operation,
         open_in: incoming,
-        // A one-sided operation needs no last message, for nobody counts at the other end.
+        // One-sided operations need no last message: the peer does not count.
         to_end: if operation.is_one_sided() { Vec::new() } else { out.clone() },
         out,
         is_one_way: incoming == 0,
@@ -48,7 +48,7 @@ pub(crate) fn stream(
     }
 }
 
-/// Bytes of the messages out and in.
+/// Bytes of outgoing and incoming messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) send: usize,
@@ -59,9 +59,9 @@ struct Stream<'a> {
     lane: &'a mut dyn Lane,
     operation: Operation,
     out: Vec<usize>,
-    /// Connections that wait for their last message from this side.
+    /// Connections on which this side still has to send the last message.
     to_end: Vec<usize>,
-    /// Connections whose last message has not come.
+    /// Number of connections whose last message has not come.
     open_in: usize,
     is_one_way: bool,
     tally: Tally,
@@ -98,7 +98,7 @@ impl Stream<'_> {
         self.lane.flush()?;
         self.tally.measured_bytes = self.tally.measured * sizes.receive as u64;
         if let (Some(first), Some(from)) = (self.first, self.counts_from) {
-            // A connection that had a short turn only was slow, not fast for a moment.
+            // A connection with only a short turn was slow, not fast for a moment.
             let until = self.newest.max(first + duration);
             self.tally.measured_time = until.saturating_duration_since(from);
         }
@@ -106,7 +106,7 @@ impl Stream<'_> {
     }
 
     fn send_some(&mut self) -> Result<bool> {
-        // With nothing else to do it may as well wait for room.
+        // Without other work it may block for room.
         let alone = self.is_one_way && self.out.len() == 1;
         let blocking = if alone { Blocking::Wait } else { Blocking::Now };
         let mut any = false;

@@ -1,4 +1,4 @@
-//! What a measurement counts, and for how long.
+//! Counters of a measurement, and its time span.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -7,11 +7,10 @@ use rustix::thread::set_current_timer_slack;
 
 use crate::stats::Latencies;
 
-/// Share of a measurement's time that is not measured, so that what is learnt at first (windows,
-/// buffers, caches) does not count.
+/// One WARM_UP-th of a measurement's time is not counted: windows, buffers and caches adapt first.
 pub(super) const WARM_UP: u32 = 10;
 
-/// What a thread has counted.
+/// The counters of a thread.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pub(crate) started: u64,
@@ -40,7 +39,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another thread has counted in the same time.
+    /// Adds the counters of another thread from the same time.
     pub(crate) fn add(&mut self, other: &Self) {
         self.started += other.started;
         self.lost += other.lost;
@@ -54,7 +53,7 @@ impl Tally {
     }
 }
 
-/// The time of a measurement: first its share to warm up, then what counts.
+/// The time span of a measurement: first the warm-up, then the counted time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) counts_from: Instant,
@@ -75,13 +74,13 @@ impl Span {
         now >= self.end
     }
 
-    /// Time that has counted so far.
+    /// Returns the counted time so far.
     pub(super) fn counted(&self) -> Duration {
         Instant::now().saturating_duration_since(self.counts_from)
     }
 }
 
-/// Lets `gap` pass: looks at the clock for a short one, sleeps for one that outlasts being woken.
+/// Waits for `gap`: spins if it is shorter than a wakeup takes, and sleeps otherwise.
 pub(super) fn pause(gap: Duration) {
     const SLEEP_MIN: Duration = Duration::from_micros(100);
     if gap >= SLEEP_MIN {
@@ -94,8 +93,8 @@ pub(super) fn pause(gap: Duration) {
     }
 }
 
-/// Makes this thread's sleeps end when they are over, not up to 50 us later.
+/// Sets this thread's timer slack to the minimum: sleeps otherwise end up to 50 us late.
 pub(crate) fn sleep_precisely() {
-    // Where the kernel refuses, gaps are longer, and that is all.
+    // If the kernel refuses, gaps are merely longer.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
 }

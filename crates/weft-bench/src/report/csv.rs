@@ -1,11 +1,11 @@
-//! The report as comma-separated values: one line a value and round (RFC 4180).
+//! The report as comma-separated values: one line for each value and round (RFC 4180).
 
 use super::Document;
 
 const HEADER: &str =
     "benchmark,axis,x,over,transport,operation,wait,variant,value,unit,round,result\r\n";
 
-/// All values of all rounds.
+/// Returns all values of all rounds.
 pub(crate) fn csv(document: &Document) -> String {
     let mut text = HEADER.to_owned();
     for table in &document.benchmarks {

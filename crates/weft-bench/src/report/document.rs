@@ -1,11 +1,11 @@
-//! The document that a run gives, and what all its forms show.
+//! The results of a run, which all forms of the report show.
 
 use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::plan::Over;
 
-/// All that a run has given; its JSON is what `--json` prints.
+/// All results of a run. `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Document {
     /// Weft's version.
@@ -15,13 +15,13 @@ pub(crate) struct Document {
     pub(crate) benchmarks: Vec<Table>,
 }
 
-/// How it was measured.
+/// The settings of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Settings {
     pub(crate) rounds: usize,
     /// The server's core, then the clients'; empty if the kernel chose.
     pub(crate) cores: Vec<usize>,
-    /// Where the server's end ran.
+    /// The host of the server's end.
     pub(crate) server: String,
     /// TCP's congestion control, if one was chosen.
     pub(crate) congestion: Option<String>,
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
 pub(crate) struct Table {
     pub(crate) name: String,
     pub(crate) about: String,
-    /// What `Row::x` is, and its unit.
+    /// The meaning of `Row::x`, and its unit.
     pub(crate) axis: String,
     pub(crate) axis_unit: String,
     /// The value that is compared and plotted.
@@ -43,9 +43,9 @@ pub(crate) struct Table {
 /// The results of one case.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// What was asked for.
+    /// The transport that was requested.
     pub(crate) over: String,
-    /// What the connections really used.
+    /// The transport that the connections really used.
     pub(crate) transport: String,
     pub(crate) congestion: Option<String>,
     pub(crate) operation: String,
@@ -66,7 +66,7 @@ pub(crate) struct Measured {
     pub(crate) rounds: Vec<f64>,
 }
 
-/// What tells rows apart beside the transport.
+/// A property that distinguishes rows apart from the transport.
 #[derive(Clone, Copy)]
 pub(super) struct Label {
     pub(super) name: &'static str,
@@ -80,7 +80,7 @@ pub(super) const LABELS: [Label; 3] = [
 ];
 
 impl Document {
-    /// The machine and the settings, in lines.
+    /// Returns the machine and the settings as lines of text.
     pub(super) fn heading(&self) -> Vec<String> {
         let Settings { rounds, cores, server, congestion } = &self.settings;
         let cores = match &cores[..] {
@@ -106,7 +106,7 @@ impl Document {
 }
 
 impl Table {
-    /// The names of all values, in the order of their first coming.
+    /// Returns the names of all values, in the order of their first appearance.
     pub(super) fn columns(&self) -> Vec<(&str, &str)> {
         let mut columns: Vec<(&str, &str)> = Vec::new();
         for value in self.rows.iter().flat_map(|row| &row.values) {
@@ -117,14 +117,14 @@ impl Table {
         columns
     }
 
-    /// What is plotted: the value that counts, and what it costs in processor time.
+    /// Returns the names of the plotted values: the primary value, and its cost in processor time.
     pub(super) fn plotted(&self) -> impl Iterator<Item = &str> {
         let columns = self.columns().into_iter().map(|(name, _)| name);
         let cost = columns.into_iter().find(|name| name.ends_with("CPU"));
         std::iter::once(self.primary.as_str()).chain(cost)
     }
 
-    /// The labels that differ between rows, other than the place on the axis.
+    /// Returns the labels that differ between rows, other than the position on the axis.
     pub(super) fn labels(&self) -> Vec<Label> {
         let differs = |label: &Label| {
             let mut texts = self.rows.iter().map(label.of);
@@ -134,14 +134,15 @@ impl Table {
         LABELS.into_iter().filter(differs).collect()
     }
 
-    /// What tells a row's line from others in a plot.
+    /// Returns the name of a row's line in a plot.
     pub(super) fn series_of(&self, row: &Row) -> String {
         let labels = self.labels();
         let texts = labels.iter().map(|label| (label.of)(row)).filter(|text| !text.is_empty());
         std::iter::once(row.over.as_str()).chain(texts).collect::<Vec<_>>().join(" ")
     }
 
-    /// What the ratios divide by; `None` if there are no plain sockets to compare with.
+    /// Returns the header of the ratios' column; `None` if there are no plain sockets to compare
+    /// with.
     pub(super) fn divisor(&self) -> Option<&'static str> {
         let (compared, plain): (Vec<_>, Vec<_>) =
             self.rows.iter().partition(|row| row.ratio.is_some());
@@ -160,7 +161,7 @@ impl Row {
     }
 }
 
-/// A number with about three significant digits.
+/// Formats a number with about three significant digits.
 pub(super) fn short(value: f64) -> String {
     let digits = match value.abs() {
         size if size == 0.0 || size >= 100.0 => 0,
@@ -224,12 +225,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_about_three_digits() {
         assert_eq!([0.0, 1.234, 12.34, 1234.5].map(short), ["0", "1.23", "12.3", "1234"]);
     }
 
     #[test]
-    fn the_heading_says_where_and_how() {
+    fn heading_names_machine_and_settings() {
         let heading = document().heading().join("\n");
         for part in ["1.2.3", "Linux 6.1", "server 0, clients 1", "cubic", "3 rounds"] {
             assert!(heading.contains(part), "{part} in {heading}");

@@ -1,4 +1,4 @@
-//! The report as one page that needs no other file.
+//! The report as one HTML page that refers to no other file.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;mar
     th,td{padding:.2rem .7rem;border-bottom:1px solid #ddd;text-align:right}\
     th.label,td.label{text-align:left}svg{max-width:100%;height:auto}";
 
-/// The page.
+/// Returns the page.
 ///
 /// # Errors
 /// If a plot cannot be drawn.
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_is_complete_without_other_files() {
+    fn page_refers_to_no_other_file() {
         let page = html(&document()).expect("drawn");
         assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
         assert!(page.contains("<svg") && page.contains("</svg>"));

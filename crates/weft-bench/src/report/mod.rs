@@ -1,4 +1,4 @@
-//! Reports: one document, and the forms in which it is shown.
+//! Reports: the results of a run, and the forms in which they are printed.
 
 mod csv;
 mod document;

@@ -1,4 +1,4 @@
-//! A value of a benchmark over its axis, as SVG.
+//! Plots a value of a benchmark over its axis, as SVG.
 
 use std::error::Error;
 
@@ -9,10 +9,10 @@ use plotters::prelude::*;
 use super::Table;
 
 const SIZE: (u32, u32) = (960, 400);
-/// Room for the names of the lines, right of the plot, and the height of one.
+/// Width of the legend to the right of the plot, and height of one of its lines.
 const NAMES_WIDTH: u32 = 230;
 const NAME_HEIGHT: i32 = 20;
-/// Distinguishable with the usual kinds of colour blindness (Okabe and Ito).
+/// Colours that are distinguishable with common colour blindness (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -26,14 +26,15 @@ const COLOURS: [RGBColor; 8] = [
 
 type Line = (String, Vec<(f64, f64)>);
 
-/// The plot of a value; `None` where there are no two places on the axis to draw a line between.
+/// Draws the plot of a value; `None` if the axis has fewer than two positions to draw a line
+/// between.
 ///
 /// # Errors
 /// If it cannot be drawn.
 pub(super) fn svg(table: &Table, value: &str) -> Result<Option<String>> {
     let columns = table.columns();
     let unit = columns.iter().find(|(name, _)| *name == value).map_or("", |(_, unit)| unit);
-    // Shares are compared by difference, everything else by ratio.
+    // Percentages are compared by difference (linear axis), everything else by ratio.
     let is_share = unit == "%";
     let lines = lines(table, value, is_share);
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
@@ -55,7 +56,7 @@ pub(super) fn svg(table: &Table, value: &str) -> Result<Option<String>> {
     Ok(Some(picture))
 }
 
-/// Lines by what tells them apart. A logarithmic axis has no place for 0.
+/// Groups the values into lines. A logarithmic axis cannot show 0.
 fn lines(table: &Table, value: &str, is_share: bool) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &table.rows {
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_names_and_one_place_makes_none() {
+    fn lines_have_names_and_need_two_points() {
         let mut table = document().benchmarks.remove(0);
         let picture = svg(&table, "p50").expect("drawn").expect("two places");
         assert!(picture.contains("tcp-sockets") && picture.contains("size B"));

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table as Grid, presets};
 
 use super::{Document, Table, short};
 
-/// All tables below each other.
+/// Returns all tables, one below another.
 pub(crate) fn text(document: &Document) -> String {
     let mut text = document.heading().join("\n");
     for table in &document.benchmarks {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_what_differs() {
+    fn table_shows_only_differing_labels() {
         let text = text(&document());
         for part in ["latency: About.", "size B", "p50 us", "5.25", "tcp-sockets", "0.50"] {
             assert!(text.contains(part), "{part} in {text}");

@@ -1,4 +1,4 @@
-//! The benchmarks one by one.
+//! The definitions of the benchmarks.
 
 use super::{
     Axis, Benchmark, Case, Defaults, Point, Request, either, exchange, flow, job, plan, reading,
@@ -17,11 +17,11 @@ const ALL: &[Over] = &[
     Over::UnixSockets,
     Over::UdpSockets,
 ];
-/// Those that lose nothing.
+/// Transports that lose nothing.
 const RELIABLE: &[Over] = &[Over::Rc, Over::RcTcp, Over::TcpSockets, Over::UnixSockets];
-/// The same program with its bytes in the kernel and in shared memory.
+/// The same program over the kernel and over shared memory.
 const TCP_SOCKETS: &[Over] = &[Over::TcpSockets, Over::WeftPacked, Over::WeftCredit];
-/// Ways for long messages.
+/// The paths of long messages.
 const COPIES: &[Over] = &[Over::TcpSockets, Over::WeftRing, Over::WeftSync, Over::WeftAsync];
 const VERBS: &[Over] = &[Over::Rc];
 const TCP_ONLY: &[Over] = &[Over::RcTcp];
@@ -34,11 +34,11 @@ const SIZE: Axis = Axis { name: "size", unit: "B" };
 const CLIENTS: Axis = Axis { name: "clients", unit: "" };
 const CONNECTIONS: Axis = Axis { name: "connections", unit: "" };
 
-/// Operations under way at once where throughput counts: of large messages, and of small ones.
+/// Outstanding operations in throughput benchmarks: of large messages, and of small ones.
 const WINDOW: usize = 64;
 const WINDOW_SMALL: usize = 128;
 
-/// What a subcommand measures.
+/// Returns the benchmarks of a subcommand.
 pub(crate) fn benchmarks(bench: &Bench, request: &Request) -> Vec<Benchmark> {
     match bench {
         Bench::Latency(_) => vec![latency(request)],
@@ -73,7 +73,7 @@ fn latency(request: &Request) -> Benchmark {
     let defaults = Defaults { over: ALL, operations, waits: POLL, xs };
     let mut cases =
         request.cross(&defaults, |point| exchange(point, &point.lane(point.x, 1, 1), 1, 0));
-    // An atomic has its own size, which counts once.
+    // An atomic has a fixed size, so only one of its cases is kept.
     let smallest = xs.iter().copied().min();
     cases.retain(|case| case.operation != Operation::Atomic || Some(case.x) == smallest);
     Benchmark {
@@ -87,7 +87,7 @@ fn latency(request: &Request) -> Benchmark {
     }
 }
 
-/// Messages without pause between one server and one client, by size.
+/// Returns cases with continuous messages between one server and one client, by size.
 fn streamed(request: &Request, way: Way, default_sizes: &[usize], window: usize) -> Vec<Case> {
     let xs = &either(&request.sizes, default_sizes);
     let defaults = Defaults { over: ALL, operations: SEND, waits: POLL, xs };
@@ -130,7 +130,7 @@ fn rate(request: &Request) -> Benchmark {
     }
 }
 
-/// Benchmarks by a number, with messages of one size.
+/// Returns cases by a count, with messages of one size.
 fn by_count(
     request: &Request,
     counts: &[usize],
@@ -277,7 +277,7 @@ fn registration(request: &Request) -> Benchmark {
     }
 }
 
-/// Each case in several variants, those of a kind beside each other.
+/// Returns each case in several variants, which are next to each other.
 fn varied<const N: usize>(
     cases: Vec<Case>,
     variants: [&'static str; N],
@@ -357,7 +357,8 @@ fn reuse(request: &Request) -> Benchmark {
     }
 }
 
-/// A large message one way and a small one back, from the side that sends or that receives it.
+/// Returns cases with a large message in one direction and a small one back, measured at the sender
+/// or at the receiver.
 fn one_side(request: &Request, sizes: &[usize], role: impl Fn(bool) -> Role) -> Vec<Case> {
     const SMALL: usize = 8;
     let xs = &either(&request.sizes, sizes);
@@ -400,7 +401,7 @@ fn overlap(request: &Request) -> Benchmark {
 }
 
 fn progress(request: &Request) -> Benchmark {
-    /// Longer than what is measured beside it takes.
+    /// Longer than the measured operations take.
     const WORK_NS: u64 = 3_000_000;
     Benchmark {
         name: "progress",
@@ -519,8 +520,8 @@ fn waiting(request: &Request) -> Benchmark {
     }
 }
 
-/// Long messages one way over a TCP socket, by a number that decides what the sender does between
-/// two of them: as [`Role::Produce`].
+/// Returns cases with long one-way messages over a TCP socket. A number decides what the sender
+/// does between two messages, as in [`Role::Produce`].
 fn produced(
     request: &Request,
     numbers: &[usize],
@@ -537,7 +538,8 @@ fn produced(
     cases.map(|case| Case { variant, ..case }).collect()
 }
 
-/// What becomes of long messages: copied twice, once, or once while the program goes on.
+/// Benchmarks of the paths for long messages: copied twice, once, or once while the program
+/// continues.
 fn zero_copy(request: &Request) -> Vec<Benchmark> {
     const SIZES: [(usize, &str); 2] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB")];
     let asked = |size| request.sizes.is_empty() || request.sizes.contains(&size);
@@ -630,7 +632,7 @@ fn sockets(request: &Request) -> Vec<Benchmark> {
             ..setup_over(request, TCP_SOCKETS)
         },
     ];
-    // Those of long messages have some sizes only.
+    // Benchmarks of long messages exist for some sizes only.
     benchmarks.extend(zero_copy(request).into_iter().filter(|bench| !bench.cases.is_empty()));
     benchmarks
 }

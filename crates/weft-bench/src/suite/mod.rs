@@ -1,5 +1,5 @@
-//! The benchmarks: each is a pattern and a sweep, that is a list of plans, and how to read what
-//! comes out of one.
+//! The benchmarks: each is a pattern with a sweep, which makes a list of plans, and a function that
+//! reads a plan's results.
 
 mod definitions;
 mod reading;
@@ -26,7 +26,7 @@ mod tests {
     }
 
     #[test]
-    fn every_benchmark_is_sound_by_default() {
+    fn every_benchmark_is_valid_by_default() {
         let command = BenchArgs::augment_args(clap::Command::new("bench"));
         let names = command.get_subcommands().map(|command| command.get_name().to_owned());
         for name in names.filter(|name| !["serve", "peer"].contains(&name.as_str())) {
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_is_asked_for_what_it_has_only() {
+    fn transport_gets_only_operations_and_sizes_that_it_supports() {
         let over = "rc,ud,rd,tcp-sockets,udp-sockets";
         let line = ["latency", "--over", over, "--sizes", "8,64k", "--wait", "cpu,latency"];
         let benchmark = benchmarks_of(&line).remove(0);
@@ -54,16 +54,16 @@ mod tests {
             let like = |case: &&Case| (case.over, case.operation, case.x) == (over, operation, x);
             benchmark.cases.iter().filter(like).count()
         };
-        assert_eq!(has(Over::Rc, Operation::Read, 65_536), 2, "by each policy");
-        assert_eq!(has(Over::Rc, Operation::Atomic, 65_536), 0, "it has a size of its own");
+        assert_eq!(has(Over::Rc, Operation::Read, 65_536), 2, "one for each policy");
+        assert_eq!(has(Over::Rc, Operation::Atomic, 65_536), 0, "an atomic has a fixed size");
         assert_eq!(has(Over::Rd, Operation::Atomic, 8), 0);
         assert_eq!(has(Over::Ud, Operation::Write, 8), 0);
-        assert_eq!(has(Over::TcpSockets, Operation::Send, 8), 1, "sockets know no policy");
+        assert_eq!(has(Over::TcpSockets, Operation::Send, 8), 1, "sockets have no wait policy");
         assert_eq!(has(Over::UdpSockets, Operation::Send, 65_536), 0, "no datagram is that long");
     }
 
     #[test]
-    fn benchmarks_of_one_host_are_left_out_between_two() {
+    fn local_transports_are_left_out_between_hosts() {
         let there = ["latency", "--connect", "127.0.0.1:9", "--sizes", "8"];
         let over = |case: &Case| case.over;
         let found: Vec<_> = benchmarks_of(&there)[0].cases.iter().map(over).collect();

@@ -1,4 +1,4 @@
-//! From what workers report to the values of a benchmark.
+//! Computes the values of a benchmark from the workers' reports.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::session::Outcome;
 use crate::stats::{Latencies, independent_progress, normalised_latency_us, overlap_ratio};
 
 fn value(name: &'static str, unit: &'static str, value: f64) -> Value {
-    // What was never measured, such as a mean of nothing, is 0, for JSON knows no other word.
+    // A value that was not measured, such as a mean of nothing, becomes 0: JSON has no NaN.
     Value { name, unit, value: if value.is_finite() { value } else { 0.0 } }
 }
 
 fn merged(clients: &[Report], counts: fn(&Report) -> &Vec<(u64, u64)>) -> Latencies {
     let mut all = Latencies::new();
-    // What does not fit a histogram was made by nobody honest, and is left out.
+    // Reports that do not fit a histogram come from a hostile worker, and are left out.
     let found = clients.iter().filter_map(|report| Latencies::from_counts(counts(report)).ok());
     found.for_each(|latencies| all.merge(&latencies));
     all
@@ -41,7 +41,7 @@ impl Outcome {
         self.server.iter().chain(&self.clients)
     }
 
-    /// Messages, answers and one-sided operations that came to their end, in the whole run.
+    /// Returns how many messages, answers and one-sided operations have completed in the whole run.
     fn ended(&self) -> u64 {
         self.all().map(|report| report.ended).sum()
     }
@@ -50,7 +50,7 @@ impl Outcome {
         self.all().map(|report| seconds(report.cpu_ns) * 1e6).sum()
     }
 
-    /// Processor time of all ends by message.
+    /// Returns the processor time of all ends for each message.
     fn cpu_per_message(&self) -> Value {
         value("CPU", "us/msg", self.cpu_us() / self.ended() as f64)
     }
@@ -58,14 +58,14 @@ impl Outcome {
     fn lost(&self) -> Value {
         let started: u64 = self.all().map(|report| report.started + report.lost).sum();
         let asked_again: u64 = self.all().map(|report| report.lost).sum();
-        // A stream's losses are what was sent and never came.
+        // In a stream, messages that were sent and never arrived are lost.
         let missing =
             if asked_again == 0 { started.saturating_sub(self.ended()) } else { asked_again };
         value("lost", "%", 100.0 * missing as f64 / started as f64)
     }
 }
 
-/// Half of round trips; one-sided operations whole.
+/// Returns half of the round trips, or the whole time of one-sided operations.
 pub(super) fn latency(case: &Case, outcome: &Outcome) -> Vec<Value> {
     let latencies = merged(&outcome.clients, |report| &report.latencies);
     let scale = if case.operation.is_one_sided() { 1.0 } else { 0.5 };
@@ -79,7 +79,7 @@ fn lost_if_lossy(case: &Case, outcome: &Outcome) -> Option<Value> {
     case.over.is_lossy().then(|| outcome.lost())
 }
 
-/// Bytes and messages of all receivers.
+/// Returns the bytes and messages of all receivers.
 pub(super) fn throughput(case: &Case, outcome: &Outcome) -> Vec<Value> {
     let rate = |of: fn(&Report) -> u64| -> f64 {
         let reports = outcome.all().filter(|report| report.measured_ns != 0);
@@ -99,7 +99,7 @@ fn longest(outcome: &Outcome) -> f64 {
     outcome.all().map(|report| seconds(report.elapsed_ns)).fold(0.0, f64::max)
 }
 
-/// Exchanges over several connections at once.
+/// Returns the values of exchanges over several connections at once.
 pub(super) fn normalised(case: &Case, outcome: &Outcome) -> Vec<Value> {
     let all = outcome.clients.iter().map(|report| {
         let elapsed = Duration::from_nanos(report.measured_ns);
@@ -111,7 +111,7 @@ pub(super) fn normalised(case: &Case, outcome: &Outcome) -> Vec<Value> {
     values
 }
 
-/// The two halves of a registration's life.
+/// Returns the times to register and to deregister.
 pub(super) fn registration(_: &Case, outcome: &Outcome) -> Vec<Value> {
     let register = merged(&outcome.clients, |report| &report.latencies);
     let deregister = merged(&outcome.clients, |report| &report.after);
@@ -123,7 +123,7 @@ pub(super) fn registration(_: &Case, outcome: &Outcome) -> Vec<Value> {
     ]
 }
 
-/// The formula of the overlap, and what went into it.
+/// Returns the overlap, and the times from which it is computed.
 pub(super) fn overlap(_: &Case, outcome: &Outcome) -> Vec<Value> {
     let found = outcome.clients.iter().find_map(|report| report.overlap_us);
     let [alone, work, with] = found.unwrap_or([f64::NAN; 3]);
@@ -135,7 +135,7 @@ pub(super) fn overlap(_: &Case, outcome: &Outcome) -> Vec<Value> {
     ]
 }
 
-/// What is left of an exchange after a computation, against the exchange alone.
+/// Returns what is left of an exchange after a computation, compared with the exchange alone.
 pub(super) fn progress(_: &Case, outcome: &Outcome) -> Vec<Value> {
     let alone = merged(&outcome.clients, |report| &report.latencies).percentile_us(50.0);
     let left = merged(&outcome.clients, |report| &report.after).percentile_us(50.0);
@@ -146,7 +146,7 @@ pub(super) fn progress(_: &Case, outcome: &Outcome) -> Vec<Value> {
     ]
 }
 
-/// Whole connection set-ups.
+/// Returns the times of complete connection set-ups.
 pub(super) fn setup(_: &Case, outcome: &Outcome) -> Vec<Value> {
     let latencies = merged(&outcome.clients, |report| &report.latencies);
     let mut values = percentiles(&latencies, 1.0);
@@ -157,7 +157,7 @@ pub(super) fn setup(_: &Case, outcome: &Outcome) -> Vec<Value> {
     values
 }
 
-/// How full the buffers between two ends were when there was no room.
+/// Returns how full the buffers between two ends are when there is no room.
 pub(super) fn buffers(case: &Case, outcome: &Outcome) -> Vec<Value> {
     let both = outcome.all().filter_map(|report| report.buffers);
     let [used, allotted] = both.fold([0.0; 2], |[used, allotted], buffers| {
@@ -171,7 +171,7 @@ pub(super) fn buffers(case: &Case, outcome: &Outcome) -> Vec<Value> {
     ]
 }
 
-/// Private memory of each end, by connection.
+/// Returns each end's private memory for each connection.
 pub(super) fn memory(case: &Case, outcome: &Outcome) -> Vec<Value> {
     let kib = |report: &Report| {
         let grown = report.memory_after.saturating_sub(report.memory_before);
@@ -184,7 +184,7 @@ pub(super) fn memory(case: &Case, outcome: &Outcome) -> Vec<Value> {
     ]
 }
 
-/// Latency, and what waiting for it costs.
+/// Returns the latency, and the processor time of waiting.
 pub(super) fn waiting(case: &Case, outcome: &Outcome) -> Vec<Value> {
     let latencies = merged(&outcome.clients, |report| &report.latencies);
     let scale = if case.operation == Operation::Send { 0.5 } else { 1.0 };
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_is_half_of_a_round_trip_and_all_of_an_operation() {
+    fn latency_is_half_a_round_trip_or_a_whole_operation() {
         let outcome = Outcome { server: None, clients: vec![report(1_000_000, 10)] };
         let half = latency(&case(Operation::Send), &outcome);
         assert!((named(&half, "p50") - 1.0).abs() < 0.01);

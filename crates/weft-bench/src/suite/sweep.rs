@@ -1,4 +1,4 @@
-//! What benchmarks are made of: what was asked for, the points of a sweep, and a plan for each.
+//! The parts of benchmarks: the request, the points of a sweep, and a plan for each point.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::limits::MESSAGE_MAX;
 use crate::plan::{Job, LaneSpec, Operation, Over, Registration, Reuse, Role, Wait, Way};
 use crate::session::{Outcome, Plan};
 
-/// Time of a measurement by default: of one benchmark, and of all of them.
+/// Default duration of a measurement: of a single benchmark, and of all of them.
 pub(super) const DURATION: Duration = Duration::from_millis(500);
 pub(super) const DURATION_OF_MANY: Duration = Duration::from_millis(200);
 
@@ -19,7 +19,7 @@ pub(crate) struct Value {
     pub(crate) value: f64,
 }
 
-/// What a benchmark goes through.
+/// The axis of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
@@ -32,7 +32,7 @@ pub(crate) struct Case {
     pub(crate) over: Over,
     pub(crate) operation: Operation,
     pub(crate) wait: Wait,
-    /// What else tells it from others, such as `cache on`.
+    /// What else distinguishes it from other cases, such as `cache on`.
     pub(crate) variant: &'static str,
     pub(crate) x: usize,
     pub(crate) plan: Plan,
@@ -42,7 +42,7 @@ pub(crate) struct Case {
 #[derive(Clone, Debug)]
 pub(crate) struct Benchmark {
     pub(crate) name: &'static str,
-    /// What it measures, in a sentence.
+    /// A sentence about what it measures.
     pub(crate) about: &'static str,
     pub(crate) axis: Axis,
     /// The name of the value that is plotted and compared.
@@ -51,7 +51,7 @@ pub(crate) struct Benchmark {
     pub(crate) read: fn(&Case, &Outcome) -> Vec<Value>,
 }
 
-/// What the command line asks for. What it leaves open is the benchmark's own to choose.
+/// The request of the command line. The benchmark chooses what it leaves open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) common: Common,
@@ -62,7 +62,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Makes the request that a benchmark's arguments ask for.
+    /// Returns the request of a benchmark's arguments.
     pub(crate) fn of(bench: &Bench) -> Option<Self> {
         let mut request = Self::default();
         let sized = match bench {
@@ -112,7 +112,7 @@ impl Request {
     pub(super) fn over(&self, default: &[Over]) -> Vec<Over> {
         let is_remote = self.common.connect.is_some();
         let mut over = either(&self.common.over, default);
-        // Between hosts there is no choice of transports, and some cannot be had.
+        // Between hosts there is no choice of transports, and local ones are impossible.
         let by_default = self.common.over.is_empty();
         let repeats = |over| by_default && over == Over::RcTcp && default.contains(&Over::Rc);
         over.retain(|&over| !is_remote || !over.is_local() && !repeats(over));
@@ -123,7 +123,7 @@ impl Request {
         self.common.window.unwrap_or(default)
     }
 
-    /// Every combination that makes sense of what is asked for, or else of the `defaults`.
+    /// Returns every valid combination of the request, with `defaults` for what it leaves open.
     pub(super) fn cross(&self, defaults: &Defaults<'_>, plan: impl Fn(Point) -> Plan) -> Vec<Case> {
         let mut cases: Vec<Case> = Vec::new();
         let operations = either(&self.operations, defaults.operations);
@@ -138,7 +138,7 @@ impl Request {
                             continue;
                         }
                         let plan = self.finish(plan(point), point);
-                        // Longer messages than a transport has are left to the others.
+                        // Messages that are too long for a transport are left out.
                         if plan.message_max() <= over.message_max() {
                             cases.push(Case { over, operation, wait, variant: "", x, plan });
                         }
@@ -149,7 +149,7 @@ impl Request {
         cases
     }
 
-    /// Adds what all plans have in common.
+    /// Adds the settings that all plans have.
     pub(super) fn finish(&self, mut plan: Plan, point: Point) -> Plan {
         let mut set = |name: &str, value: &str| plan.environment.push((name.into(), value.into()));
         if let Some(transport) = point.over.forced() {
@@ -182,7 +182,7 @@ impl Request {
     }
 }
 
-/// What a benchmark goes through by default.
+/// The default values of a benchmark's sweep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults<'a> {
     pub(super) over: &'a [Over],
@@ -206,8 +206,8 @@ impl Case {
     }
 }
 
-/// What a transport makes of a wish: not all have one-sided operations, and sockets know no policy
-/// of the engine's.
+/// Returns the closest operation and way of waiting that a transport supports: not all have
+/// one-sided operations, and sockets have no wait policy.
 pub(super) fn possible(over: Over, operation: Operation, wait: Wait) -> (Operation, Wait) {
     let operation = if over.can(operation) { operation } else { Operation::Send };
     let knows_policies = !over.is_plain() || wait == Wait::Poll;
@@ -219,7 +219,7 @@ pub(super) fn either<T: Clone>(asked: &[T], default: &[T]) -> Vec<T> {
 }
 
 impl Point {
-    /// Connections with messages of one size both ways.
+    /// Describes connections with messages of one size in both directions.
     pub(super) fn lane(self, size: usize, window: usize, connections: usize) -> LaneSpec {
         LaneSpec {
             over: self.over,
@@ -242,7 +242,7 @@ pub(super) fn job(role: Role, lane: LaneSpec) -> Job {
     Job { lane: Some(lane), lanes: 1, role, duration_ms: 0, core: None }
 }
 
-/// A plan of one server and equal clients, whose connections the server has all of.
+/// Returns a plan with one server and equal clients, all connected to the server.
 pub(super) fn plan(server: Role, client: Role, lane: &LaneSpec, clients: usize) -> Plan {
     let connections = lane.connections * clients;
     let (send_size, receive_size) = (lane.receive_size, lane.send_size);
@@ -255,14 +255,15 @@ pub(super) fn plan(server: Role, client: Role, lane: &LaneSpec, clients: usize) 
     }
 }
 
-/// Exchanges of messages and answers; of one-sided operations the server has no part.
+/// Returns a plan for exchanges of messages and answers. In one-sided operations the server takes
+/// no part.
 pub(super) fn exchange(point: Point, lane: &LaneSpec, clients: usize, gap_us: u64) -> Plan {
     let operation = point.operation;
     let server = if operation.is_one_sided() { Role::Target } else { Role::Answer };
     plan(server, Role::Ask { operation, gap_us }, lane, clients)
 }
 
-/// Messages without pause; `way` as the client sees it.
+/// Returns a plan for continuous messages; `way` is the client's view.
 pub(super) fn flow(point: Point, lane: &LaneSpec, way: Way, clients: usize) -> Plan {
     let operation = point.operation;
     let role = |way, connections| Role::Stream { operation, ways: vec![way; connections] };
@@ -274,7 +275,7 @@ pub(super) fn flow(point: Point, lane: &LaneSpec, way: Way, clients: usize) -> P
     plan(server, role(way, lane.connections), lane, clients)
 }
 
-/// As many buffers as fit into `bytes`, at least two and at most 256.
+/// Returns the number of buffers of `size` bytes that fit into [`MESSAGE_MAX`], from 2 to 256.
 pub(super) fn slots(size: usize) -> usize {
     (MESSAGE_MAX / size).clamp(2, 256)
 }

@@ -1,4 +1,4 @@
-//! A sample as rows and columns, for a table on paper and for one on a live screen.
+//! A sample as rows and columns, for a printed table and for a live screen.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use crate::output::printable;
 pub(crate) struct Grid {
     pub(crate) headings: Vec<&'static str>,
     pub(crate) rows: Vec<Vec<Cell>>,
-    /// The column by which to order them if nobody asks for another.
+    /// The default column to sort by.
     pub(crate) main_column: usize,
 }
 
@@ -21,15 +21,15 @@ pub(crate) enum Cell {
     Text(String),
     Count(u64),
     Bytes(u64),
-    /// Bytes in a second; `None` as long as there is one sample only.
+    /// Bytes per second; `None` while there is only one sample.
     ByteRate(Option<f64>),
-    /// Anything else in a second.
+    /// Any other number per second.
     Rate(Option<f64>),
 }
 
 impl Grid {
-    /// One row for each connection, with its rates if there are some, and its counters. What
-    /// tells most comes first: a narrow screen shows no more.
+    /// Returns one row for each connection, with its rates if they are known, and its counters. The
+    /// most important columns come first, because a narrow screen cuts off the rest.
     pub(crate) fn of_connections(sample: &Sample, rates: Option<&HashMap<Id, Rates>>) -> Self {
         let rates_known = rates.is_some();
         let mut headings = vec!["CLIENT", "SERVER"];
@@ -72,7 +72,7 @@ impl Grid {
         Self::new(headings, rows.collect(), main)
     }
 
-    /// One row for each process, over all of its connections.
+    /// Returns one row for each process, which adds up its connections.
     pub(crate) fn of_processes(sample: &Sample, rates: Option<&HashMap<Id, Rates>>) -> Self {
         let mut processes: BTreeMap<u32, Process> = BTreeMap::new();
         for connection in &sample.connections {
@@ -112,7 +112,8 @@ impl Grid {
         Self { headings, rows, main_column }
     }
 
-    /// Orders the rows by one column: numbers from the largest down, text from A, or the other way.
+    /// Sorts the rows by a column: numbers in descending and text in ascending order, or
+    /// `reversed`.
     pub(crate) fn sort(&mut self, column: usize, reversed: bool) {
         self.rows.sort_by(|a, b| {
             let order = a[column].order(&b[column]);
@@ -121,7 +122,7 @@ impl Grid {
     }
 }
 
-/// What a process does in all of its connections.
+/// The sums over all connections of a process.
 #[derive(Default)]
 struct Process {
     program: String,
@@ -162,14 +163,14 @@ impl Process {
             Cell::Bytes(self.sent.bytes),
             Cell::Bytes(self.received.bytes),
             Cell::Bytes(self.sent.zero_copy_bytes + self.received.zero_copy_bytes),
-            // A process's own: it waited for room, it had to wake somebody.
+            // Only its sending direction: the process waited for room, and woke its peer.
             Cell::Count(self.sent.stalls),
             Cell::Count(self.sent.wakeups),
         ]
     }
 }
 
-/// An end as `program[pid]`.
+/// Formats an end as `program[pid]`.
 fn name(end: &End) -> String {
     match end.pid {
         0 => "-".to_owned(),
@@ -189,7 +190,7 @@ impl Cell {
         }
     }
 
-    /// What is not known is less than nothing.
+    /// Unknown values sort below 0.
     fn number(&self) -> f64 {
         match self {
             Self::Text(_) => -1.0,
@@ -212,12 +213,12 @@ impl fmt::Display for Cell {
     }
 }
 
-/// `value` with three significant digits and a decimal prefix.
+/// Formats `value` with three significant digits and a decimal prefix.
 pub(crate) fn short(value: f64, unit: &str) -> String {
     let mut value = value;
     let mut prefixes = ["", "k", "M", "G", "T", "P", "E"].into_iter();
     let mut prefix = prefixes.next().unwrap_or_default();
-    // What would be rounded to 1000 belongs to the next prefix.
+    // A value that would be rounded to 1000 gets the next prefix.
     while value >= 999.5 {
         let Some(next) = prefixes.next() else { break };
         (value, prefix) = (value / 1000.0, next);
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_rows() {
+    fn each_connection_is_a_row() {
         let start = Instant::now();
         let mut silent = connection(2, 0);
         silent.client.program = "evil\u{1b}[2J".into();

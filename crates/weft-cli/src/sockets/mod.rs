@@ -1,5 +1,5 @@
-//! TCP connections between processes of this host that go through shared memory: what becomes of
-//! them (`weft stat`), live (`weft top`), and whether they can (`weft info`).
+//! TCP connections between processes of this host that go through shared memory: their state (`weft
+//! stat`), live (`weft top`), and whether they can (`weft info`).
 
 mod grid;
 pub(crate) mod readiness;

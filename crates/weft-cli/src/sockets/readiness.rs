@@ -1,4 +1,4 @@
-//! Whether TCP connections within this host can go through shared memory, and what forbids it.
+//! Determines whether TCP connections within this host can use shared memory, and what prevents it.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use weft_stream::{Registry, directory};
 use crate::layout::Layout;
 use crate::output::printable;
 
-/// What a program finds that is started here and now.
+/// The conditions for a program that is started here and now.
 #[derive(Debug)]
 pub(crate) struct Readiness {
-    /// Where processes find each other's connections, or why they cannot.
+    /// The registry of connections, or why there is none.
     registry: Result<Room>,
-    /// The rule file, if there is one.
+    /// The file of rules, if there is one.
     rules: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Readiness {
     }
 }
 
-/// Does what the library does when a program starts.
+/// Opens the registry, as the library does when a program starts.
 fn room() -> Result<Room> {
     if env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off") {
         bail!("WEFT_SOCKETS is off");
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_forbids_it() {
+    fn description_says_what_prevents_sharing() {
         let wrong = Readiness { registry: Err(anyhow::anyhow!("full\u{7}")), rules: None };
         assert!(wrong.describe().contains("no: full\u{fffd}"));
         assert_eq!(wrong.to_json()["why_not"], "full\u{7}");

@@ -1,5 +1,5 @@
-//! What this host's TCP connections that may share memory have done up to a moment, and how fast
-//! they go between two moments.
+//! A snapshot of this host's TCP connections that may share memory, and their rates between two
+//! snapshots.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use weft_stream::Reason;
 use weft_stream::datagram::DatagramTotals;
 
-/// Why TCP carries a connection that may leave it yet: the server has not answered, and may never.
+/// TCP carries the connection because the server has not answered the offer, and may never.
 const UNANSWERED: &str = "unanswered";
-/// Likewise: both ends have agreed, and the next bytes move.
+/// TCP carries the connection until the next bytes: both ends have agreed.
 const BEGINS: &str = "begins";
 
-/// Every word for why TCP carries a connection, with what it means: a line each.
+/// Returns every reason why TCP carries a connection, with its meaning: one line for each.
 pub(crate) fn reasons() -> String {
     let yet = [
         (UNANSWERED, "the server has not answered the offer to share memory, and may never"),
@@ -36,7 +36,7 @@ pub(crate) struct Sample {
 pub(crate) struct Connection {
     pub(crate) id: Id,
     pub(crate) state: State,
-    /// What carries its bytes once they have left TCP.
+    /// The transport of its bytes once they have left TCP.
     pub(crate) via: &'static str,
     /// Its flow control.
     pub(crate) flow: &'static str,
@@ -46,7 +46,7 @@ pub(crate) struct Connection {
     pub(crate) to_client: Direction,
 }
 
-/// Tells a connection from one that later has its place in the same registry.
+/// Identifies a connection, also among later ones with the same slot of the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id {
     pub(crate) registry: u64,
@@ -54,22 +54,22 @@ pub(crate) struct Id {
     pub(crate) generation: u32,
 }
 
-/// How far a connection has come on its way from TCP to shared memory, and back.
+/// A connection's state between TCP and shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The client offers to share memory; the server has not answered, and may never.
+    /// The client has offered to share memory; the server has not answered, and may never.
     Offered,
-    /// The server has agreed; the next bytes move.
+    /// The server has agreed; the next bytes move to shared memory.
     Joined,
-    /// Bytes go through shared memory, or over verbs.
+    /// Shared memory or verbs carry the bytes.
     Shared,
-    /// It fell back to TCP, for good.
+    /// The connection has fallen back to TCP for good.
     FellBack(Reason),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct End {
-    /// 0 as long as no process has come to this end.
+    /// 0 while no process has come to this end.
     pub(crate) pid: u32,
     pub(crate) program: String,
     pub(crate) address: SocketAddr,
@@ -78,32 +78,32 @@ pub(crate) struct End {
 /// Counters of one direction since the connection was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Direction {
-    /// Through shared memory.
+    /// Bytes through shared memory.
     pub(crate) bytes: u64,
     pub(crate) tcp_bytes: u64,
-    /// Calls that put something into shared memory.
+    /// Calls that have written to shared memory.
     pub(crate) messages: u64,
-    /// Of `bytes`, those that were copied only once.
+    /// Those of `bytes` that were copied only once.
     pub(crate) zero_copy_bytes: u64,
-    /// How often the sender found no room.
+    /// How often the sender has found no room.
     pub(crate) stalls: u64,
-    /// Summed over those: bytes unread then, and bytes there was memory for.
+    /// Sums over these stalls: unread bytes, and bytes of available memory.
     pub(crate) stalled_used: u64,
     pub(crate) stalled_allotted: u64,
-    /// How often the sender woke the receiver by the kernel.
+    /// How often the sender has woken the receiver through the kernel.
     pub(crate) wakeups: u64,
 }
 
-/// Counters of all connections that there have been, closed ones included.
+/// Counters of all connections so far, including closed ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) offered: u64,
     pub(crate) joined: u64,
-    /// Through shared memory, as the next two.
+    /// Bytes through shared memory; the next two likewise.
     pub(crate) bytes: u64,
     pub(crate) messages: u64,
     pub(crate) zero_copy_bytes: u64,
-    /// How many connections have gone back to TCP, or never left it, for which reason.
+    /// How many connections have fallen back to TCP, or never left it, by reason.
     pub(crate) fallbacks: BTreeMap<&'static str, u64>,
     pub(crate) datagrams: DatagramTotals,
 }
@@ -124,7 +124,7 @@ pub(crate) struct Rates {
 }
 
 impl Sample {
-    /// The rates of each connection since `earlier`. One that is new since then started at zero.
+    /// Returns the rates of each connection since `earlier`. A new connection counts from zero.
     pub(crate) fn rates(&self, earlier: &Self) -> HashMap<Id, Rates> {
         let seconds = self.taken.saturating_duration_since(earlier.taken).as_secs_f64();
         if seconds == 0.0 {
@@ -158,7 +158,7 @@ impl Sample {
 }
 
 impl Connection {
-    /// What carries the bytes now.
+    /// Returns what carries the bytes now.
     pub(crate) fn transport(&self) -> &'static str {
         match self.state {
             State::Shared => self.via,
@@ -200,7 +200,7 @@ impl State {
         }
     }
 
-    /// Why TCP carries the bytes now, if it does.
+    /// Returns why TCP carries the bytes now, if it does.
     pub(crate) fn why(self) -> Option<&'static str> {
         match self {
             Self::Offered => Some(UNANSWERED),
@@ -263,7 +263,7 @@ impl Totals {
 
 impl Rate {
     fn between(before: Direction, now: Direction, seconds: f64) -> Self {
-        // A counter is read while it grows, but may not be seen to shrink.
+        // Counters grow while they are read, but must never appear to shrink.
         let since = |count: fn(&Direction) -> u64| count(&now).saturating_sub(count(&before));
         let per_second = |count| since(count) as f64 / seconds;
         Self {
@@ -303,8 +303,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A connection number `slot` of `redis-cli` to `redis-server`, with `bytes` each way in
-    /// messages of 100.
+    /// Returns a connection of `redis-cli` to `redis-server` in slot `slot`, with `bytes` in each
+    /// direction in messages of 100.
     pub(crate) fn connection(slot: usize, bytes: u64) -> Connection {
         let end = |pid, program: &str, port| End {
             pid,
@@ -343,8 +343,12 @@ pub(crate) mod tests {
         let rates = after.rates(&before);
         assert_eq!(rates[&connection(1, 0).id].to_server.bytes, 2000.0);
         assert_eq!(rates[&connection(1, 0).id].to_client.messages, 20.0);
-        assert_eq!(rates[&connection(2, 0).id].to_server.bytes, 300.0, "new: from zero");
-        assert_eq!(rates[&again.id].to_server.bytes, 400.0, "another one in the same place");
+        assert_eq!(
+            rates[&connection(2, 0).id].to_server.bytes,
+            300.0,
+            "a new connection counts from zero"
+        );
+        assert_eq!(rates[&again.id].to_server.bytes, 400.0, "a later connection in the same slot");
         assert_eq!(rates[&connection(3, 0).id].to_server, Rate::default());
         assert!(before.rates(&before).is_empty(), "no time, no rate");
         let backwards = sample(start + Duration::from_secs(3), vec![connection(1, 10)]);

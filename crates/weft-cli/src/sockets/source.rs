@@ -1,4 +1,4 @@
-//! Where samples come from: the registries of this user, in shared memory.
+//! Takes samples from this user's registries in shared memory.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Instant;
@@ -8,7 +8,7 @@ use weft_stream::{ConnectionSnapshot, DirectionSnapshot, Reason, Registry, SideS
 
 use super::sample::{Connection, Direction, End, Id, Sample, State, Totals};
 
-/// Looks at every connection. Without a registry there is none.
+/// Takes a sample of all connections. Without a registry there are none.
 pub(crate) fn sample() -> Sample {
     let mut sample =
         Sample { taken: Instant::now(), connections: Vec::new(), totals: Totals::default() };
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn states_follow_the_directions() {
+    fn state_follows_from_the_directions() {
         for (joined, there, state) in [
             (false, way(false, 0), State::Offered),
             (true, way(false, 0), State::Joined),

@@ -1,4 +1,4 @@
-//! `weft stat`: the connections and what they have done, once or again and again.
+//! `weft stat`: prints the connections and their counters, once or repeatedly.
 
 use std::io;
 use std::thread;
@@ -12,7 +12,7 @@ use super::source;
 use crate::args::StatArgs;
 use crate::output;
 
-/// Prints the connections of this user, or the processes that have them.
+/// Prints the connections of this user, or the processes that own them.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub(crate) fn stat(args: &StatArgs) -> Result<()> {
     watch(args, interval)
 }
 
-/// Prints what has happened in each interval, until nobody reads it any more.
+/// Prints the activity of each interval, until standard output is closed.
 fn watch(args: &StatArgs, interval: Duration) -> Result<()> {
     let mut earlier = source::sample();
     loop {
@@ -42,7 +42,7 @@ fn render(args: &StatArgs, sample: &Sample, earlier: Option<&Sample>) -> String 
     let rates = earlier.map(|earlier| sample.rates(earlier));
     if args.json {
         let value = sample.to_json(rates.as_ref());
-        // One line each: a stream of documents.
+        // In watch mode each document is one line.
         return if earlier.is_some() { format!("{value}\n") } else { format!("{value:#}\n") };
     }
     let mut grid = match args.processes {
@@ -75,7 +75,7 @@ fn table(grid: &Grid) -> comfy_table::Table {
     table
 }
 
-/// What stands under the table: how many there are, and what became of those that have closed.
+/// Returns the line below the table: how many connections are open, and the totals of all.
 pub(super) fn summary(sample: &Sample) -> String {
     let Totals { offered, joined, bytes, fallbacks, .. } = &sample.totals;
     let open = sample.connections.len();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn watched_json_is_a_document_a_line() {
+    fn watched_json_is_one_document_per_line() {
         let start = Instant::now();
         let before = sample(start, vec![connection(1, 0)]);
         let after = sample(start + Duration::from_secs(1), vec![connection(1, 4_000)]);

@@ -25,7 +25,8 @@ use crate::output;
 /// The exit status if entries of the tree could not be copied.
 const INCOMPLETE: u8 = 3;
 
-/// Copies. The exit status is 0 if all is copied, 3 if entries are missing, 1 if the copy failed.
+/// Copies. The exit status is 0 if everything was copied, 3 if entries are missing, and 1 if the
+/// copy failed.
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     if args.show_key {
         output::print(&format!("{}\n", keys::identity()?.public()))?;
@@ -140,7 +141,7 @@ fn dispatch(
             if remotes.iter().any(|it| (&it.host, it.port) != (&server.host, server.port)) {
                 bail!("all sources have to be on one server");
             }
-            // The server knows whether the one source is a directory, which keeps its own name.
+            // The server knows whether the only source is a directory, which keeps its name.
             if !is_folder && !path.is_dir() {
                 request.new_name = path.file_name().map(|name| name.as_bytes().to_vec());
             }
@@ -151,7 +152,7 @@ fn dispatch(
     }
 }
 
-/// What is known of the server's key, and which key it is.
+/// The key that the server has presented, and what is known about it.
 type Seen = Arc<Mutex<Option<(PublicKey, Verdict)>>>;
 
 fn with_server(

@@ -1,4 +1,4 @@
-//! What the operands of `weft cp` name.
+//! Parses the operands of `weft cp`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -6,31 +6,31 @@ use std::path::PathBuf;
 
 use weft_transfer::limits::PORT;
 
-/// A place to copy from or to.
+/// A source or destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     Local(PathBuf),
     Remote(Remote),
 }
 
-/// A path at a server.
+/// A path on a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// The share's name, and the path in it.
+    /// The share's name and the path inside the share.
     pub(crate) path: Vec<u8>,
 }
 
 impl Remote {
-    /// The server as the file of known servers has it.
+    /// Returns the server's name in the file of known servers.
     pub(crate) fn server(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 }
 
-/// `HOST:SHARE/PATH`, `HOST:PORT//SHARE/PATH`, or a path. A colon behind a slash is a part of a
-/// path, as it is for scp.
+/// Parses `HOST:SHARE/PATH`, `HOST:PORT//SHARE/PATH`, or a local path. As for scp, a colon after a
+/// slash belongs to a local path.
 pub(crate) fn parse(operand: &OsStr) -> Result<Place, String> {
     let bytes = operand.as_bytes();
     let local = || Ok(Place::Local(PathBuf::from(operand)));
@@ -44,14 +44,14 @@ pub(crate) fn parse(operand: &OsStr) -> Result<Place, String> {
         }
     };
     let shown = || OsString::from_vec(bytes.to_vec()).display().to_string();
-    let host = str::from_utf8(host).map_err(|_| format!("{}: no host name", shown()))?;
+    let host = str::from_utf8(host).map_err(|_| format!("{}: not a valid host name", shown()))?;
     if host.is_empty() || host.contains(char::is_whitespace) {
         return Err(format!("{}: no host name", shown()));
     }
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (port, path) = if digits > 0 && rest[digits..].starts_with(b"//") {
         let port = str::from_utf8(&rest[..digits]).ok().and_then(|port| port.parse().ok());
-        (port.ok_or_else(|| format!("{}: no port", shown()))?, &rest[digits + 2..])
+        (port.ok_or_else(|| format!("{}: not a valid port", shown()))?, &rest[digits + 2..])
     } else {
         (PORT, rest)
     };

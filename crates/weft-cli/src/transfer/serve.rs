@@ -1,4 +1,4 @@
-//! `weft serve`: shares directories with `weft cp` of other hosts.
+//! `weft serve`: shares directories with `weft cp` on other hosts.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ use super::keys;
 use crate::args::ServeArgs;
 use crate::output;
 
-/// Serves until it is ended.
+/// Serves until the process is ended.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let mut shares: Vec<Share> = Vec::new();
     for directory in &args.directories {
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         Some(file) => file.clone(),
         None => keys::folder()?.join("authorised-clients"),
     };
-    // A mistake in it is better found now.
+    // Report an error in the file now, not at the first client.
     AuthorisedClients::load(&file)?;
     let allowed = args.allow.clone();
     let accepts = move |key: &PublicKey| {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     };
     let listener = match args.bind {
         Some(address) => bind(address)?,
-        // A host may have no IPv6.
+        // The host may not support IPv6.
         None => {
             bind(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| bind(Ipv4Addr::UNSPECIFIED.into()))?
         }
@@ -57,7 +57,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// `NAME=DIR`, or `DIR` with its own last name. A directory with `=` in it needs a name, too.
+/// Parses `NAME=DIR`, or `DIR`, which is named after its last component. A directory with `=` in
+/// its path needs a name.
 fn share(text: &std::ffi::OsStr) -> Result<Share> {
     let bytes = text.as_bytes();
     let (name, path) = match bytes.iter().position(|&byte| byte == b'=') {
@@ -76,12 +77,12 @@ fn share(text: &std::ffi::OsStr) -> Result<Share> {
     }
     let root = File::open(&path).with_context(|| path.display().to_string())?;
     if !root.metadata()?.is_dir() {
-        bail!("{} is no directory", path.display());
+        bail!("{} is not a directory", path.display());
     }
     Ok(Share { name, root: root.into() })
 }
 
-/// Writes what happens on standard error.
+/// Logs copies and failures on standard error.
 struct Lines;
 
 impl Log for Lines {

@@ -1,4 +1,4 @@
-//! How far a copy is, and what has become of it.
+//! Shows the progress and the result of a copy.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,22 +13,22 @@ use weft_transfer::tree::apply::{Change, EntryKind};
 
 use crate::output;
 
-/// Time between two looks at the progress.
+/// Interval between two updates of the progress.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// What the terminal shows while the plan is not whole yet.
+/// The progress line while the total is unknown.
 const UNPLANNED: &str = "{binary_bytes} at {binary_bytes_per_sec}";
-/// The same when it is.
+/// The progress line when the total is known.
 const PLANNED: &str =
     "{binary_bytes} at {binary_bytes_per_sec}, {percent} % of {binary_total_bytes}, {eta} left";
 
-/// Writes one event of `--json`.
+/// Prints one event of `--json`.
 fn event(value: &Value) {
-    // A reader that has gone does not end the copy.
+    // A closed pipe does not end the copy.
     let _ = output::write(&format!("{value}\n"));
 }
 
-/// The line on standard error that says how far a copy is.
+/// The progress line on standard error.
 #[derive(Clone)]
 pub(super) struct Line {
     bar: ProgressBar,
@@ -36,7 +36,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Shows something if standard error is a terminal and the line `is_wanted`.
+    /// Creates the line. It is shown if standard error is a terminal and the line `is_wanted`.
     pub(super) fn new(is_wanted: bool) -> Result<Self> {
         let bar = if is_wanted { ProgressBar::no_length() } else { ProgressBar::hidden() };
         Ok(Self {
@@ -45,7 +45,7 @@ impl Line {
         })
     }
 
-    /// So many bytes have been copied, of those that are `planned` if that is known.
+    /// Shows how many bytes have been copied, of `planned` ones if the total is known.
     fn show(&self, bytes: u64, planned: Option<u64>) {
         if let Some(planned) = planned.filter(|_| self.bar.length().is_none()) {
             self.bar.set_length(planned);
@@ -58,7 +58,7 @@ impl Line {
 /// Reports problems with entries.
 pub(super) struct Problems {
     pub(super) is_json: bool,
-    /// Hidden meanwhile.
+    /// The progress line, which is hidden while a problem is printed.
     pub(super) line: Line,
 }
 
@@ -105,7 +105,7 @@ impl Observer for Problems {
     }
 }
 
-/// Shows the progress on the `line`, or as events, until the other end of `over` is dropped.
+/// Shows the progress on the `line`, or as events, until the sender of `over` is dropped.
 pub(super) fn progress(progress: &Progress, is_json: bool, line: &Line, over: &Receiver<()>) {
     if !is_json && line.bar.is_hidden() {
         return;
@@ -126,7 +126,7 @@ pub(super) fn progress(progress: &Progress, is_json: bool, line: &Line, over: &R
     line.bar.finish_and_clear();
 }
 
-/// What was the busiest, in words.
+/// Returns the busiest resource in words, and its load.
 fn bound(finished: &Finished) -> (&'static str, u16) {
     let Finished { source, sink, .. } = finished;
     let loads = [
@@ -146,7 +146,7 @@ pub(super) struct Shown {
     pub(super) is_dry_run: bool,
 }
 
-/// Says what has become of a copy.
+/// Prints the result of a copy.
 pub(super) fn summary(finished: &Finished, took: Duration, shown: Shown) {
     let Shown { is_json, is_dry_run } = shown;
     let outcome = finished.outcome;

@@ -1,4 +1,4 @@
-//! What is shown, and what keys do to it. Knows no terminal.
+//! The state of `weft top`, and the effect of keys on it; independent of the terminal.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::super::grid::Grid;
 use super::super::sample::{Id, Rates, Sample};
 
-/// What the interval may be, in the order of the keys `-` and `+`.
+/// The possible intervals; the keys `-` and `+` step through them.
 const INTERVALS: [Duration; 6] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
@@ -22,12 +22,12 @@ pub(super) struct App {
     sample: Sample,
     rates: HashMap<Id, Rates>,
     view: View,
-    /// For each view, by which column its rows are ordered, and whether backwards.
+    /// For each view, the column that its rows are sorted by, and whether in reverse.
     orders: [Order; 2],
     interval: Duration,
-    /// Number of the first row that is shown.
+    /// Index of the first visible row.
     pub(super) first_row: usize,
-    /// Rows that fit, as last drawn.
+    /// Number of rows that fit, as last drawn.
     pub(super) page: usize,
     is_paused: bool,
     is_over: bool,
@@ -69,7 +69,7 @@ impl App {
         self.sample = sample;
     }
 
-    /// Does what a key stands for.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
             return;
@@ -114,7 +114,7 @@ impl App {
         self.first_row = self.first_row.min(rows.saturating_sub(self.page));
     }
 
-    /// What the view shows, in order.
+    /// Returns the rows of the view, sorted.
     pub(super) fn grid(&self) -> Grid {
         let mut grid = match self.view {
             View::Connections => Grid::of_connections(&self.sample, Some(&self.rates)),
@@ -137,7 +137,7 @@ impl App {
         &self.sample
     }
 
-    /// The rates of all connections together, both ways.
+    /// Returns the rates of all connections, each with both directions.
     pub(super) fn rates(&self) -> impl Iterator<Item = &Rates> {
         self.rates.values()
     }
@@ -162,7 +162,8 @@ pub(super) mod tests {
     use super::super::super::sample::tests::{connection, sample};
     use super::*;
 
-    /// Three connections of which the second moves most, and then the third.
+    /// Returns a state with three connections, of which the second is the busiest, and then the
+    /// third.
     pub(in super::super) fn app() -> App {
         let start = Instant::now();
         let at = |seconds, bytes: [u64; 3]| {
@@ -183,7 +184,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_busiest_is_first() {
+    fn busiest_connection_is_first() {
         let mut app = app();
         assert_eq!(first_column(&app), ["redis-cli[102]", "redis-cli[103]", "redis-cli[101]"]);
         press(&mut app, KeyCode::Char('r'));
@@ -191,7 +192,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn any_column_orders() {
+    fn rows_can_be_sorted_by_any_column() {
         let mut app = app();
         for _ in 0..100 {
             press(&mut app, KeyCode::Left);
@@ -205,7 +206,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_view_keeps_its_order() {
+    fn each_view_keeps_its_sort_column() {
         let mut app = app();
         let before = app.order().column;
         press(&mut app, KeyCode::Right);
@@ -231,7 +232,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn interval_pause_and_end() {
+    fn keys_change_the_interval_pause_and_quit() {
         let mut app = app();
         press(&mut app, KeyCode::Char('+'));
         assert_eq!(app.interval(), Duration::from_secs(2));

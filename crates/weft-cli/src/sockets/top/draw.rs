@@ -1,4 +1,4 @@
-//! One frame of `weft top`: a headline, the table, the keys.
+//! Draws one frame of `weft top`: the headline, the table, the keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -11,7 +11,7 @@ use super::super::sample::Rate;
 use super::super::stat::summary;
 use super::app::{App, View};
 
-/// Columns that say what a row is: they stay when the others move.
+/// The leading columns, which name a row and stay when the others scroll.
 const FIXED_COLUMNS: usize = 2;
 const COLUMN_GAP: u16 = 2;
 const KEYS: &str =
@@ -77,7 +77,7 @@ fn draw_grid(frame: &mut Frame<'_>, app: &mut App, area: Rect) {
     frame.render_widget(table, area);
 }
 
-/// What each column needs.
+/// Returns the width that each column needs.
 fn widths(grid: &Grid) -> Vec<u16> {
     let columns = 0..grid.headings.len();
     let width = |column: usize| {
@@ -88,14 +88,14 @@ fn widths(grid: &Grid) -> Vec<u16> {
     columns.map(width).collect()
 }
 
-/// The columns that fit into `width`: the fixed ones, then as many as it takes to reach the one
-/// by which rows are ordered, and what has room behind it.
+/// Returns the columns that fit into `width`: the fixed ones, the sort column with as many before
+/// it as necessary, and those after it that fit.
 fn visible(widths: &[u16], ordered_by: usize, width: u16) -> Vec<usize> {
     let fixed: Vec<usize> = (0..FIXED_COLUMNS.min(widths.len())).collect();
     let space = |columns: &[usize]| -> u32 {
         columns.iter().map(|&column| u32::from(widths[column]) + u32::from(COLUMN_GAP)).sum()
     };
-    // The last column needs no gap behind it.
+    // The last column needs no gap after it.
     let room = u32::from(width) + u32::from(COLUMN_GAP);
     let from = |first: usize| -> Vec<usize> {
         let mut columns = fixed.clone();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_has_headline_table_and_keys() {
+    fn frame_has_headline_table_and_keys() {
         let lines = screen(&mut app(), 120, 8);
         assert!(
             lines[0].starts_with("weft top: connections, every 1 s; 20.0 kB/s, 200 messages/s")
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_column_that_orders_is_marked() {
+    fn sort_column_is_marked() {
         let mut terminal = Terminal::new(TestBackend::new(120, 8)).unwrap();
         terminal.draw(|frame| draw(frame, &mut app())).unwrap();
         let cells = terminal.backend().buffer();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_do_not_fit_are_scrolled_to() {
+    fn rows_that_do_not_fit_can_be_scrolled_to() {
         let mut app = app();
         assert!(!screen(&mut app, 80, 6).concat().contains("redis-cli[101]"));
         app.press(KeyEvent::new(KeyCode::End, KeyModifiers::NONE));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn any_terminal_size_and_order_can_be_drawn() {
+    fn any_terminal_size_and_sort_column_can_be_drawn() {
         for (width, height) in [(1, 1), (2, 3), (20, 5), (79, 24), (400, 100)] {
             let mut app = app();
             for code in [KeyCode::Right; 16].into_iter().chain([KeyCode::Tab]) {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ordering_column_is_in_view() {
+    fn sort_column_is_visible() {
         let widths = [10, 10, 5, 5, 5, 5];
         assert_eq!(visible(&widths, 2, 100), [0, 1, 2, 3, 4, 5]);
         assert_eq!(visible(&widths, 2, 31), [0, 1, 2]);

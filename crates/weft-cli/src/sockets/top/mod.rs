@@ -18,17 +18,17 @@ use self::stop::Stop;
 use super::source;
 use crate::limits::FIRST_INTERVAL_MAX;
 
-/// Longest time without a look at whether a signal wants an end.
+/// Longest time between two checks for a signal that ends the program.
 const SIGNAL_CHECK: Duration = Duration::from_millis(200);
-/// How long crossterm waits for an event that may be there: for no time at all it does not look.
+/// How long crossterm waits for a possible event: with no time at all it does not check.
 const EVENT_WAIT: Duration = Duration::from_millis(1);
 
-/// Shows the connections of this user until `q` is pressed, a signal ends it or the terminal is
-/// gone. The terminal is afterwards as it was, also after a panic.
+/// Shows the connections of this user until `q` is pressed, a signal ends it or the terminal
+/// closes. Afterwards, even after a panic, the terminal is restored.
 ///
 /// # Errors
 ///
-/// If standard input or output is no terminal, or the terminal fails.
+/// If standard input or output is not a terminal, or the terminal fails.
 pub(crate) fn top(interval: Duration) -> Result<()> {
     ensure!(
         io::stdin().is_terminal() && io::stdout().is_terminal(),
@@ -72,8 +72,8 @@ fn show(terminal: &mut DefaultTerminal, interval: Duration, stop: &Stop) -> Resu
     Ok(())
 }
 
-/// Waits for something to read, a signal or the end of `timeout`. `false`: the terminal is gone.
-/// A terminal that is gone must not be left to crossterm, which would read an end of file for ever.
+/// Waits for input, a signal or the end of `timeout`. Returns `false` if the terminal is closed:
+/// crossterm would then read EOF for ever.
 fn wait(timeout: Duration) -> Result<bool> {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! Signals that end the program, once the terminal is as it was.
+//! Signals that end the program, after the terminal has been restored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// Notes the last signal that wants the program to end.
+/// Records the last signal that asks the program to end.
 pub(super) struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
@@ -24,8 +24,7 @@ impl Stop {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Dies of the signal, if there was one, so that the program's parent
-    /// learns of it.
+    /// Kills the process by the recorded signal, if there was one, so that its parent learns of it.
     pub(super) fn follow(&self) -> Result<()> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),
