@@ -71,31 +71,59 @@ static int socket_type(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) ? 0 : type;
 }
 
-/* A ring waits for a socket though its descriptor does not, and without its time limit. False if a
- * signal has come. */
-static bool wait_as_a_ring(int fd, short events, int flags)
+/* A ring waits for a socket though its descriptor does not, and without its time limit. The first
+ * signal interrupts the submission alone (see uring_do). False if a second one has come. */
+static bool wait_as_a_ring(int fd, short events, int flags, int *signals)
 {
 	struct pollfd place = { .fd = fd, .events = events };
 
-	return fd < 0 || !socket_type(fd) || flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
+	if (fd < 0 || !socket_type(fd) || flags & MSG_DONTWAIT)
+		return true;
+	while (poll(&place, 1, -1) < 0)
+		if (errno != EINTR || ++*signals > 1)
+			return false;
+	return true;
 }
 
-/* `recv` as a ring does it: for the whole length with MSG_WAITALL, too. */
+/* A ring tries without waiting, and waits for readiness in between. */
+static int flags_of_a_try(int fd, int flags)
+{
+	return fd >= 0 && socket_type(fd) ? flags | MSG_DONTWAIT : flags;
+}
+
+static long send_as_a_ring(int fd, const char *bytes, size_t length, int flags)
+{
+	int signals = 0;
+	long sent;
+
+	do {
+		if (!wait_as_a_ring(fd, POLLOUT, flags, &signals))
+			return -1;
+		sent = send(fd, bytes, length, flags_of_a_try(fd, flags));
+	} while (sent < 0 && errno == EAGAIN && !(flags & MSG_DONTWAIT));
+	return sent;
+}
+
+/* For the whole length with MSG_WAITALL. A signal ends the wait for the ring, and nobody sees what it
+ * has received. */
 static long receive_as_a_ring(int fd, char *bytes, size_t length, int flags)
 {
 	bool whole = flags & MSG_WAITALL && !(flags & (MSG_DONTWAIT | MSG_OOB)) &&
 		     socket_type(fd) == SOCK_STREAM;
+	int signals = 0;
 	size_t done = 0;
 	long got;
 
 	do {
-		if (!wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags))
-			return done ? (long)done : -1;
-		got = recv(fd, bytes + done, length - done, flags);
+		if (!wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags, &signals))
+			return -1;
+		got = recv(fd, bytes + done, length - done, flags_of_a_try(fd, flags));
+		if (got < 0 && errno == EAGAIN && !(flags & (MSG_DONTWAIT | MSG_OOB | MSG_ERRQUEUE)))
+			continue;
 		if (got <= 0)
 			return done ? (long)done : got;
 		done += (size_t)got;
-	} while (whole && done < length);
+	} while (done == 0 || (whole && done < length));
 	return (long)done;
 }
 
@@ -118,7 +146,7 @@ static long send_by(const struct step *step, int fd, char *bytes, size_t length,
 	if (way == URING && *call == 'w')
 		return write(fd, bytes, length);
 	if (way == URING)
-		return wait_as_a_ring(fd, POLLOUT, flags) ? send(fd, bytes, length, flags) : -1;
+		return send_as_a_ring(fd, bytes, length, flags);
 	if (way == AIO)
 		return aio_transfer(true, fd, bytes, length);
 	if (way == LIST)
