@@ -1,7 +1,7 @@
 //! Address handles.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours, and structures are its own.
+//! A program passes live objects of this library and valid structures of its own.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -20,24 +20,24 @@ use crate::abi::{
 use crate::context::Context;
 use crate::device::Device;
 use crate::errno;
-use crate::object::{self, Behind};
+use crate::object::{self, AbiState};
 use crate::pd::{Pd, Use};
 
-/// What is behind an `ibv_ah`.
+/// The state of an `ibv_ah`.
 #[derive(Debug)]
 pub(crate) struct Ah {
     engine: Arc<AddressHandle>,
     _pd: Use,
 }
 
-impl Behind for Ah {
+impl AbiState for Ah {
     type C = ibv_ah;
 }
 
-/// Where a datagram goes that a program addresses.
+/// The engine's form of the destination of a datagram.
 ///
 /// # Errors
-/// `EINVAL` without an address handle.
+/// `EINVAL` if `ah` is NULL.
 ///
 /// # Safety
 /// `ah` must be live or NULL.
@@ -45,7 +45,7 @@ pub(crate) unsafe fn destination(ah: *mut ibv_ah, qp_num: u32, qkey: u32) -> Res
     if ah.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `ah` is live.
     let engine = Arc::clone(&unsafe { object::object::<Ah>(ah) }.engine);
     Ok(Destination { ah: engine, qp_num, qkey })
 }
@@ -56,7 +56,7 @@ pub(crate) fn gid_bytes(gid: &ibv_gid) -> Gid {
     unsafe { gid.raw }
 }
 
-/// The engine's form of a `struct ibv_ah_attr`.
+/// Converts a `struct ibv_ah_attr` to the engine's address vector.
 pub(crate) fn vector_of(attr: &ibv_ah_attr) -> AddressVector {
     let global = (attr.is_global != 0).then(|| GlobalRoute {
         dgid: gid_bytes(&attr.grh.dgid),
@@ -68,7 +68,7 @@ pub(crate) fn vector_of(attr: &ibv_ah_attr) -> AddressVector {
     AddressVector { global, dlid: attr.dlid, sl: attr.sl, port_num: attr.port_num }
 }
 
-/// The C form of an address vector.
+/// Converts an address vector to a `struct ibv_ah_attr`.
 pub(crate) fn attr_of(vector: &AddressVector) -> ibv_ah_attr {
     let mut attr: ibv_ah_attr = zeroed();
     attr.dlid = vector.dlid;
@@ -88,7 +88,7 @@ pub(crate) fn attr_of(vector: &AddressVector) -> ibv_ah_attr {
 }
 
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
-    // SAFETY: a live domain.
+    // SAFETY: the program passes a live protection domain.
     let domain = unsafe { Pd::of(pd) };
     let context = domain.context();
     let engine = AddressHandle::new(domain.engine(), &vector_of(attr))?;
@@ -98,30 +98,30 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `attr` as a pointer to a valid structure.
     let attr = unsafe { &*attr };
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `create` requires of its arguments.
     errno::pointer(unsafe { create(pd, attr) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: a live handle, which the program gives up.
+    // SAFETY: the program passes a live address handle and does not use it after this call.
     unsafe { object::destroy::<Ah>(ah) };
     0
 }
 
-/// How to answer the sender of a datagram.
+/// The address vector for an answer to the sender of a datagram.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT` for a header that is neither IPv4 nor IPv6; `EINVAL` when it was not sent to
-/// one of this device's addresses.
-fn answer_to(device: &Device, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_ah_attr> {
+/// `EPROTONOSUPPORT` for a header that is neither IPv4 nor IPv6; `EINVAL` if the datagram was not
+/// sent to one of this device's addresses.
+fn reply_attr(device: &Device, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_ah_attr> {
     let mut attr: ibv_ah_attr = zeroed();
     attr.dlid = wc.slid;
     attr.src_path_bits = wc.dlid_path_bits;
     attr.port_num = port;
-    // With a routing header `sl` says of which kind that is; priorities are the network's affair.
+    // With a routing header `wc.sl` is the kind of the header, not a service level.
     if wc.wc_flags & IBV_WC_GRH == 0 {
         attr.sl = wc.sl;
     } else {
@@ -140,7 +140,7 @@ fn answer_to(device: &Device, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ib
     Ok(attr)
 }
 
-/// What the 40 bytes before a datagram say about its way.
+/// The addresses and IP fields in the global routing header, the 40 bytes before a datagram.
 struct Route {
     from: Gid,
     to: Gid,
@@ -178,7 +178,7 @@ impl Route {
     }
 }
 
-/// The last 20 of the 40 bytes.
+/// The last 20 bytes of the routing header, where RoCEv2 puts an IPv4 header.
 fn ipv4_header(grh: &ibv_grh) -> [u8; 20] {
     let (sgid, dgid) = (gid_bytes(&grh.sgid), gid_bytes(&grh.dgid));
     let mut header = [0; 20];
@@ -201,14 +201,15 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let device = unsafe { Context::of(context) }.device();
-    // SAFETY: the program's completion.
+    // SAFETY: the program passes `wc` as a pointer to a valid completion.
     let wc = unsafe { &*wc };
-    // SAFETY: the 40 bytes before the datagram, in the program's buffer.
+    // SAFETY: the program passes the address of the 40 bytes before the datagram in its buffer,
+    // which need not be aligned.
     let grh = unsafe { grh.read_unaligned() };
-    errno::minus_one(answer_to(device, port, wc, &grh).map(|answer| {
-        // SAFETY: the program's place for the result.
+    errno::minus_one(reply_attr(device, port, wc, &grh).map(|answer| {
+        // SAFETY: the program passes `attr` as a valid pointer for the result.
         unsafe { attr.write(answer) }
     }))
 }
@@ -221,7 +222,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     let mut attr: ibv_ah_attr = zeroed();
-    // SAFETY: a live domain.
+    // SAFETY: the program passes a live protection domain.
     let domain = unsafe { Pd::of(pd) };
     let context = domain.context();
     // SAFETY: the caller's promise is ours, and `attr` is our own.
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_header_is_found_behind_twenty_bytes() {
+    fn an_ipv4_header_is_found_in_the_last_20_bytes() {
         let mut bytes = [0; 40];
         bytes[0] = 0x60; // as IPv6 would begin
         bytes[20..].copy_from_slice(&[
@@ -268,7 +269,7 @@ mod tests {
         assert_eq!(route.to[10..], [0xff, 0xff, 10, 1, 2, 4]);
         assert_eq!((route.hop_limit, route.traffic_class), (64, 2));
 
-        bytes[30] ^= 1; // a wrong checksum: it was IPv6 after all
+        bytes[30] ^= 1; // a wrong checksum: the header counts as IPv6
         assert_eq!(Route::of(&grh(bytes)).expect("IPv6").from[..12], bytes[8..20]);
         bytes[0] = 0x10;
         bytes[20] = 0x15;
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_survive_the_way_to_c_and_back() {
+    fn address_vectors_round_trip_through_c() {
         let route =
             GlobalRoute { dgid: [7; 16], flow_label: 1, sgid_index: 2, ..Default::default() };
         let vector = AddressVector { global: Some(route), dlid: 3, sl: 4, port_num: 1 };

@@ -1,8 +1,8 @@
-//! What a device says about itself: attributes, its port, GID and P_Key tables.
+//! Device and port queries: attributes, and the GID and P_Key tables.
 //!
 //! # Safety
-//! Pointers to results are the program's own; the size that it passes beside one is the size of its
-//! version of the structure.
+//! A program passes valid pointers for results. A size that it passes with a pointer is the size of
+//! its version of the structure.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -26,20 +26,21 @@ use crate::device::Device;
 use crate::errno;
 use crate::presentation::Presentation;
 
-/// The one port of a device.
+/// The number of a device's only port.
 pub(crate) const PORT: u8 = 1;
-/// The one P_Key: full member of the default partition.
+/// The only P_Key: full member of the default partition.
 const PKEY: u16 = 0xffff;
-/// "No OUI", as other software devices say.
+/// The vendor ID "no OUI", which other software devices report as well.
 const VENDOR: u32 = 0x00ff_ffff;
-/// 1X, of the `active_width` encoding.
+/// Width 1X in the `active_width` encoding.
 const WIDTH_1X: u8 = 1;
-/// 10.3125 Gb/s a lane with 64/66 coding, of the `active_speed` encoding. A plain number that keeps
-/// programs which rank transports (UCX) from preferring this one to shared memory.
+/// FDR10, 10.3125 Gb/s per lane with 64/66 coding, in the `active_speed` encoding. The speed is
+/// moderate, so that programs which rank transports by it (UCX) do not prefer this device to shared
+/// memory.
 const SPEED_FDR10: u8 = 8;
-/// LinkUp, of the `phys_state` encoding.
+/// LinkUp in the `phys_state` encoding.
 const PHYS_LINK_UP: u8 = 5;
-/// Timeout exponent: 4.096 us << 16 is 268 ms.
+/// The device's acknowledgement delay as a timeout exponent: 4.096 us << 16 is 268 ms.
 const ACK_DELAY: u8 = 16;
 const PAGE_SIZES: u64 = 0xffff_f000;
 
@@ -113,16 +114,17 @@ fn port_attributes(device: &Device) -> ibv_port_attr {
     }
 }
 
-/// Copies a structure to a program whose version of it has `size` bytes: no more than that, and
-/// zeros where it is longer than ours.
+/// Copies a structure to a program whose version of it has `size` bytes. Cuts ours if it is longer,
+/// and fills the rest with zeros if it is shorter.
 ///
 /// # Safety
 /// `to` must point to `size` writable bytes.
 unsafe fn copy_sized<T: Copy>(from: &T, to: *mut T, size: usize) {
-    // SAFETY: the caller promises `size` bytes.
+    // SAFETY: the caller guarantees `size` writable bytes.
     unsafe { ptr::write_bytes(to.cast::<u8>(), 0, size) };
     let common = size.min(size_of::<T>());
-    // SAFETY: at most as many bytes as either side has; they do not overlap, `from` is our own.
+    // SAFETY: `common` is at most the size of either side, and a reference to our own structure
+    // does not overlap the program's memory.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(from).cast::<u8>(), to.cast(), common) };
 }
 
@@ -131,26 +133,26 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attributes: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let context = unsafe { Context::of(context) };
-    // SAFETY: the program's place for the result.
+    // SAFETY: the program passes `attributes` as a valid pointer for the result.
     unsafe { attributes.write(device_attributes(context.device())) };
     0
 }
 
-/// `ibv_query_device_ex`; `size` is that of the program's `ibv_device_attr_ex`.
+/// `ibv_query_device_ex`; `size` is the size of the program's `ibv_device_attr_ex`.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
     attributes: *mut ibv_device_attr_ex,
     size: usize,
 ) -> c_int {
-    // SAFETY: NULL or the program's structure.
+    // SAFETY: the program passes NULL or a pointer to a valid structure.
     let asked = unsafe { input.as_ref() }.map_or(0, |input| input.comp_mask);
     if asked != 0 || size < offset_of!(ibv_device_attr_ex, odp_caps) {
         return errno::returned(Err(Errno::INVAL));
     }
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let context = unsafe { Context::of(context) };
     let orig_attr = device_attributes(context.device());
     let answer = ibv_device_attr_ex {
@@ -162,17 +164,17 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         max_dm_size: limits::DEVICE_MEMORY_MAX as u64,
         ..zeroed()
     };
-    // SAFETY: the program's structure has the size that it says.
+    // SAFETY: the program passes the size of its structure, so that this many bytes can be written.
     unsafe { copy_sized(&answer, attributes, size) };
     0
 }
 
-/// `ibv_query_rt_values_ex`: the clock of completions' time stamps, now.
+/// `ibv_query_rt_values_ex`: the current time of the clock that time-stamps completions.
 pub(crate) unsafe extern "C" fn query_rt_values(
     _context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `values` as a pointer to a valid structure.
     let values = unsafe { &mut *values };
     values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
     if values.comp_mask != 0 {
@@ -192,14 +194,14 @@ pub(crate) unsafe extern "C" fn query_port(
     if port != PORT {
         return errno::returned(Err(Errno::INVAL));
     }
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let context = unsafe { Context::of(context) };
-    // SAFETY: the program's structure has the size that it says.
+    // SAFETY: the program passes the size of its structure, so that this many bytes can be written.
     unsafe { copy_sized(&port_attributes(context.device()), attributes, size) };
     0
 }
 
-/// `ibv_query_port` of programs built before the structure grew.
+/// `ibv_query_port` for programs built before `ibv_port_attr` grew.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -207,14 +209,15 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     attributes: *mut _compat_ibv_port_attr,
 ) -> c_int {
     let size = offset_of!(ibv_port_attr, port_cap_flags2);
-    // SAFETY: the old structure is the head of today's, up to this field.
+    // SAFETY: the program passes an open context and its old structure, which has the same fields
+    // as today's up to this one.
     unsafe { query_port(context, port, attributes.cast(), size) }
 }
 
-/// An entry of the GID table.
+/// Returns an entry of the GID table.
 ///
 /// # Errors
-/// `EINVAL` for another port than the one there is, `ENODATA` behind the end of the table.
+/// `EINVAL` for a port that does not exist, `ENODATA` for an index past the end of the table.
 pub(crate) fn gid(device: &Device, port: u32, index: u32) -> Result<Gid> {
     if port != u32::from(PORT) {
         return Err(Errno::INVAL);
@@ -240,12 +243,12 @@ unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     result: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let context = unsafe { Context::of(context) };
     let index = u32::try_from(index).map_err(|_| Errno::INVAL);
     let found = index.and_then(|index| gid(context.device(), u32::from(port), index));
     errno::minus_one(found.map(|raw| {
-        // SAFETY: the program's place for the result.
+        // SAFETY: the program passes `result` as a valid pointer for the result.
         unsafe { result.write(ibv_gid { raw }) }
     }))
 }
@@ -262,15 +265,16 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     if flags != 0 {
         return errno::returned(Err(Errno::OPNOTSUPP));
     }
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let device = unsafe { Context::of(context) }.device();
     errno::returned(gid(device, port, index).map(|gid| {
-        // SAFETY: the program's structure has the size that it says.
+        // SAFETY: the program passes the size of its structure, so that this many bytes can be
+        // written.
         unsafe { copy_sized(&gid_entry(device, gid, index), entry, size) }
     }))
 }
 
-/// The number of entries, or a negative `errno`: `EINVAL` when `room` is too small.
+/// Returns the number of entries, or a negative `errno`: `EINVAL` if `room` is too small.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -283,22 +287,23 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if flags != 0 {
         return failure(Errno::OPNOTSUPP);
     }
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let device = unsafe { Context::of(context) }.device();
     let gids = device.engine().gids();
     if gids.len() > room {
         return failure(Errno::INVAL);
     }
     for (index, &gid) in (0u32..).zip(&gids) {
-        // SAFETY: fewer entries than there is room for, each of the size that the program says.
+        // SAFETY: `index` is below `room`, and the program passes `room` entries of `size` bytes.
         let place = unsafe { entries.byte_add(index as usize * size) };
-        // SAFETY: fewer entries than there is room for, each of the size that the program says.
+        // SAFETY: `index` is below `room`, and the program passes `room` entries of `size` bytes.
         unsafe { copy_sized(&gid_entry(device, gid, index), place, size) };
     }
     isize::try_from(gids.len()).unwrap_or(isize::MAX)
 }
 
-/// For `ibv_devinfo` and pyverbs. The type is 0 for InfiniBand and RoCE v1, 1 for RoCE v2.
+/// Returns the type of a GID, for `ibv_devinfo` and pyverbs: 0 for InfiniBand and RoCE v1, 1 for
+/// RoCE v2.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -306,16 +311,16 @@ unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     result: *mut ibv_gid_type,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let device = unsafe { Context::of(context) }.device();
     errno::minus_one(gid(device, u32::from(port), index).map(|_| {
         let is_v2 = Presentation::get() == Presentation::Roce;
-        // SAFETY: the program's place for the result.
+        // SAFETY: the program passes `result` as a valid pointer for the result.
         unsafe { result.write(ibv_gid_type::from(is_v2)) }
     }))
 }
 
-/// The P_Key is in network byte order.
+/// Returns the P_Key in network byte order.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_pkey(
     _context: *mut ibv_context,
@@ -326,7 +331,7 @@ unsafe extern "C" fn ibv_query_pkey(
     if port != PORT || index != 0 {
         return errno::minus_one(Err(Errno::INVAL));
     }
-    // SAFETY: the program's place for the result.
+    // SAFETY: the program passes `result` as a valid pointer for the result.
     unsafe { result.write(PKEY.to_be()) };
     0
 }

@@ -1,8 +1,9 @@
 //! Opened devices.
 //!
 //! # Safety
-//! The program holds the address of the `ibv_context` that ends the `verbs_context` at the head of
-//! an [`Object`]; the inline functions of `<infiniband/verbs.h>` find the former from the latter.
+//! A program has the address of an `ibv_context`, the last field of the `verbs_context` at the
+//! start of an [`Object`]. The inline functions of `<infiniband/verbs.h>` compute the address of
+//! the `verbs_context` from it.
 #![allow(unsafe_code)]
 
 use std::mem::offset_of;
@@ -17,25 +18,26 @@ use weft_sys::{Lock, LockGuard};
 use crate::abi::{ibv_context, verbs_context};
 use crate::acks::Acks;
 use crate::device::Device;
-use crate::object::{self, Behind, Object};
+use crate::object::{self, AbiState, Object};
 
-/// What is behind an `ibv_context`.
+/// The state of an `ibv_context`.
 #[derive(Debug)]
 pub(crate) struct Context {
     engine: Arc<EngineContext>,
     device: &'static Device,
-    /// Held while an event is given to the program, so that its object is not destroyed meanwhile.
+    /// Locked while an event is delivered to the program, so that its object is not destroyed
+    /// meanwhile.
     delivery: Lock<()>,
-    /// By which a program names the context when it imports it; nothing goes through it.
+    /// The descriptor that identifies the context when a program imports it; it carries no data.
     _command: OwnedFd,
 }
 
-impl Behind for Context {
+impl AbiState for Context {
     type C = verbs_context;
 }
 
 impl Context {
-    /// A context of the engine's, of a device, and the descriptor that names it.
+    /// Combines a context of the engine with its device and the descriptor that identifies it.
     pub(crate) fn new(
         engine: Arc<EngineContext>,
         device: &'static Device,
@@ -44,11 +46,12 @@ impl Context {
         Self { engine, device, delivery: Lock::new(()), _command: command }
     }
 
-    /// Ends the events of a completion or shared receive queue that is about to be destroyed: none
-    /// is delivered any more, and those that were are acknowledged on return.
+    /// Prepares a completion queue or shared receive queue for its destruction: stops the delivery
+    /// of its events, and waits until the program has acknowledged those that it has taken.
     ///
     /// # Errors
-    /// Those of `check`, which says whether the queue may go; then nothing has changed.
+    /// Those of `check`, which decides whether the queue may be destroyed; then nothing has
+    /// changed.
     pub(crate) fn retire(
         &self,
         cookie: &AtomicUsize,
@@ -71,24 +74,27 @@ impl Context {
         &self.engine
     }
 
-    /// The device that was opened.
+    /// The opened device.
     pub(crate) fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// Keeps objects from being destroyed, or the program from being given their events.
+    /// Locks the delivery of events, so that an object and its events are not used and destroyed at
+    /// the same time.
     pub(crate) fn delivery(&self) -> LockGuard<'_, ()> {
         self.delivery.lock()
     }
 
-    /// The context that a program names.
+    /// The context at the address that a program passes.
     ///
     /// # Safety
     /// `c` must come from `ibv_open_device` and not be closed during `'a`.
     pub(crate) unsafe fn of<'a>(c: *mut ibv_context) -> &'a Object<Self> {
-        // SAFETY: `ibv_open_device` gave out the address of this field of a `verbs_context`.
+        // SAFETY: `c` points to this field of a `verbs_context`, since it came from
+        // `ibv_open_device`.
         let whole = unsafe { c.byte_sub(offset_of!(verbs_context, context)) };
-        // SAFETY: it is the head of an `Object<Context>`, which is not closed yet.
+        // SAFETY: the `verbs_context` is the first field of an `Object<Context>`, and the caller
+        // guarantees that the context is not closed.
         unsafe { object::object(whole.cast()) }
     }
 }

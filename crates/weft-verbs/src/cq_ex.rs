@@ -1,9 +1,9 @@
-//! Extended completion queues: one completion at a time, read field by field.
+//! Extended completion queues, whose completions a program reads one at a time and field by field.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours. The completion that the readers read
-//! belongs to the thread between `start_poll` and `end_poll`: it holds the queue's mutex, or the
-//! program promised that there is no other thread.
+//! A program passes live objects of this library. The current completion belongs to the thread
+//! between `start_poll` and `end_poll`: it holds the queue's mutex, or the program has declared
+//! that one thread at a time polls.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -19,13 +19,13 @@ use crate::abi::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
     ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_opcode,
 };
-use crate::cq::{self, Cq, Wanted};
+use crate::cq::{self, Cq, CqParams};
 use crate::errno;
 use crate::mutex;
 use crate::object::Object;
 use crate::pd::Pd;
 
-/// The two forms of a completion's time.
+/// The flags that ask for time stamps.
 const STAMPS: u32 =
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
@@ -34,9 +34,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `init` as a pointer to a valid structure.
     let init = unsafe { &*init };
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `create` requires of its arguments.
     errno::pointer(unsafe { create(context, init) })
 }
 
@@ -55,21 +55,21 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Resul
         return Err(Errno::INVAL);
     }
     let domain = has_domain.then(|| {
-        // SAFETY: a live domain.
+        // SAFETY: the program passes a live protection domain.
         unsafe { Pd::of(init.parent_domain) }.hold()
     });
-    let wanted = Wanted {
+    let params = CqParams {
         cqe: init.cqe,
         user: init.cq_context,
         channel: init.channel,
         vector: init.comp_vector,
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
-        stamped: init.wc_flags & u64::from(STAMPS) != 0,
+        time_stamped: init.wc_flags & u64::from(STAMPS) != 0,
         domain,
     };
-    // SAFETY: the caller's promise is ours.
-    let cq = unsafe { cq::create(context, wanted) }?;
-    // SAFETY: made just now; the program does not have it yet.
+    // SAFETY: the program guarantees what `cq::create` requires of its arguments.
+    let cq = unsafe { cq::create(context, params) }?;
+    // SAFETY: the queue was created above, and the program does not have it yet.
     set_operations(unsafe { &mut *cq });
     Ok(cq)
 }
@@ -90,47 +90,51 @@ fn set_operations(cq: &mut ibv_cq_ex) {
     cq.read_dlid_path_bits = Some(read_dlid_path_bits);
     cq.read_completion_ts = Some(read_completion_ts);
     cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
-    // The others need flags that `create` refuses.
+    // The other functions need flags that `create` refuses.
 }
 
 /// # Safety
 /// `cq` must be live for `'a`.
 unsafe fn of<'a>(cq: *mut ibv_cq_ex) -> &'a Object<Cq> {
-    // SAFETY: the caller's promise; an `ibv_cq_ex` begins as an `ibv_cq` does.
+    // SAFETY: the caller guarantees that `cq` is live, and an `ibv_cq_ex` begins with the fields of
+    // an `ibv_cq` (see `layout`).
     unsafe { Cq::of(cq.cast()) }
 }
 
-/// Moves the next completion to where the readers find it.
+/// Makes the next completion the current one.
 fn advance(cq: &Object<Cq>) -> c_int {
-    // SAFETY: between `start_poll` and `end_poll` it is this thread's (see the module).
+    // SAFETY: between `start_poll` and `end_poll` this thread holds the queue's mutex, or is the
+    // only one by the program's declaration, so that nothing else accesses the cell.
     let current = unsafe { &mut *cq.current.get() };
     let Some((completion, time)) = cq.engine().poll_stamped() else {
-        // The one error that programs expect as an end; it is no failure, and `errno` stays.
+        // An empty queue is no failure, so that `errno` stays unchanged.
         let end = if cq.engine().is_overrun() { Errno::OVERFLOW } else { Errno::NOENT };
         return end.raw_os_error();
     };
     *current = completion;
-    // SAFETY: between `start_poll` and `end_poll` it is this thread's (see the module).
+    // SAFETY: between `start_poll` and `end_poll` this thread holds the queue's mutex, or is the
+    // only one by the program's declaration, so that nothing else accesses the cell.
     unsafe { *cq.current_time.get() = time };
     let c = cq.c();
-    // SAFETY: a field of the live structure, which the program only reads.
+    // SAFETY: the object is live, and the program only reads this field of its structure.
     unsafe { (*c).wr_id = current.wr_id };
-    // SAFETY: a field of the live structure, which the program only reads.
+    // SAFETY: the object is live, and the program only reads this field of its structure.
     unsafe { (*c).status = current.status as u32 };
     0
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `attr` as a pointer to a valid structure.
     if unsafe { (*attr).comp_mask } != 0 {
         return errno::returned(Err(Errno::INVAL));
     }
-    // SAFETY: a live queue.
+    // SAFETY: the program passes a live queue.
     let state = unsafe { of(cq) };
     if !state.single_threaded {
-        // SAFETY: a field of the live structure.
+        // SAFETY: the program passes a live object, and the field is part of its structure.
         let mutex = unsafe { &raw mut (*cq).mutex };
-        // SAFETY: initialised with the structure.
+        // SAFETY: the mutex was initialised with the live structure, and this thread does not hold
+        // it.
         unsafe { mutex::lock(mutex) };
     }
     let found = advance(state);
@@ -141,12 +145,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: a live queue.
+    // SAFETY: the program passes a live queue.
     advance(unsafe { of(cq) })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: a live queue.
+    // SAFETY: the program passes a live queue.
     unlock(unsafe { of(cq) });
 }
 
@@ -154,9 +158,9 @@ fn unlock(cq: &Object<Cq>) {
     if cq.single_threaded {
         fence(Ordering::Release);
     } else {
-        // SAFETY: a field of the live structure.
+        // SAFETY: the structure lives as long as the object.
         let mutex = unsafe { &raw mut (*cq.c()).mutex };
-        // SAFETY: `start_poll` of this thread has locked it.
+        // SAFETY: this thread has locked the mutex in `start_poll`.
         unsafe { mutex::unlock(mutex) };
     }
 }
@@ -164,16 +168,17 @@ fn unlock(cq: &Object<Cq>) {
 /// # Safety
 /// `cq` must be live, and the caller between `start_poll` and `end_poll`.
 unsafe fn current(cq: *mut ibv_cq_ex) -> Completion {
-    // SAFETY: a live queue.
+    // SAFETY: the program passes a live queue.
     let state = unsafe { of(cq) };
-    // SAFETY: this thread's (see the module).
+    // SAFETY: between `start_poll` and `end_poll` this thread holds the queue's mutex, or is the
+    // only one by the program's declaration, so that nothing else accesses the cell.
     unsafe { *state.current.get() }
 }
 
 macro_rules! readers {
     ($($name:ident: $field:ident as $type:ty;)*) => { $(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: the program reads a queue that it is polling.
+            // SAFETY: the program calls this between `start_poll` and `end_poll` on a live queue.
             <$type>::from(unsafe { current(cq) }.$field)
         }
     )* };
@@ -192,19 +197,20 @@ readers! {
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
-    // SAFETY: the program reads a queue that it is polling.
+    // SAFETY: the program calls this between `start_poll` and `end_poll` on a live queue.
     unsafe { current(cq) }.opcode as ibv_wc_opcode
 }
 
-/// Ticks of the clock of `ibv_query_rt_values_ex`.
+/// Returns the time of the current completion in ticks of the clock of `ibv_query_rt_values_ex`.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: a live queue.
+    // SAFETY: the program passes a live queue.
     let state = unsafe { of(cq) };
-    // SAFETY: this thread's (see the module).
+    // SAFETY: between `start_poll` and `end_poll` this thread holds the queue's mutex, or is the
+    // only one by the program's declaration, so that nothing else accesses the cell.
     unsafe { *state.current_time.get() }
 }
 
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the program reads a queue that it is polling.
+    // SAFETY: the program calls this between `start_poll` and `end_poll` on a live queue.
     clock::time_of_day(unsafe { read_completion_ts(cq) })
 }

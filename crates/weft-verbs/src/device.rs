@@ -1,8 +1,8 @@
 //! The device list.
 //!
 //! # Safety
-//! An `ibv_device` that a program hands back is one of ours: they are made here, never change and
-//! are never freed. Lists are allocated and freed by the C library.
+//! An `ibv_device` that a program passes was created here; devices never change and are never
+//! freed. The C library allocates and frees the lists.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -16,19 +16,19 @@ use crate::abi::{fill, ibv_device, zeroed};
 use crate::errno;
 use crate::presentation::Presentation;
 
-/// A device as programs see it, and what is behind it.
+/// A device: its C structure and the engine's device.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Device {
     c: ibv_device,
-    /// Where a provider of rdma-core keeps its operations. Its plug-ins look here to find out
-    /// whether a device is theirs (`is_mlx5_dev`): zero is nobody's.
+    /// In rdma-core a provider's operations follow the structure. Providers compare them to find
+    /// out whether a device is theirs (`is_mlx5_dev`); zero matches none.
     no_provider: [usize; 2],
     engine: EngineDevice,
 }
 
-/// Every device that was ever listed. They live for ever: programs go on to use a device after they
-/// have freed the list that it was in. There is one for each state of an interface's addresses.
+/// Every device that was ever listed, one for each state of an interface's addresses. Devices are
+/// never freed, since programs use a device after they have freed the list that contained it.
 static KNOWN: Lock<Vec<&'static Device>> = Lock::new(Vec::new());
 
 impl Device {
@@ -44,7 +44,7 @@ impl Device {
         Self { c, no_provider: [0; 2], engine }
     }
 
-    /// The C structure. It is only ever read.
+    /// The C structure, which nobody writes to.
     pub(crate) fn c(&'static self) -> *mut ibv_device {
         ptr::from_ref(self).cast::<ibv_device>().cast_mut()
     }
@@ -54,20 +54,20 @@ impl Device {
         &self.engine
     }
 
-    /// The device that a program names.
+    /// The device at the address that a program passes.
     ///
     /// # Safety
     /// `c` must be an element of a device list.
     pub(crate) unsafe fn of(c: *mut ibv_device) -> &'static Self {
-        // SAFETY: elements of device lists are `Device`s, which are leaked and immutable.
+        // SAFETY: the elements of device lists are `Device`s, which are immutable and never freed.
         unsafe { &*c.cast::<Self>() }
     }
 }
 
-/// The devices of this machine, now.
+/// Lists the current devices of this machine.
 ///
 /// # Errors
-/// What the system reports when it cannot list its interfaces.
+/// The system's error if it cannot list the interfaces.
 pub(crate) fn list() -> Result<Vec<&'static Device>> {
     let mut known = KNOWN.lock();
     let devices = device::list()?.into_iter().map(|engine| {
@@ -81,7 +81,7 @@ pub(crate) fn list() -> Result<Vec<&'static Device>> {
     Ok(devices.collect())
 }
 
-/// Copies pointers to an array with a NULL at its end, for [`free_array`].
+/// Copies pointers to a new array that ends with NULL; [`free_array`] frees it.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -91,17 +91,19 @@ pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T> {
     if array.is_null() {
         return Err(Errno::NOMEM);
     }
-    // SAFETY: `calloc` gave room for one element more than these, aligned for pointers.
+    // SAFETY: `calloc` has returned aligned memory for one element more than `pointers` has, which
+    // does not overlap them.
     unsafe { ptr::copy_nonoverlapping(pointers.as_ptr(), array, pointers.len()) };
     Ok(array)
 }
 
-/// Frees an array of [`array`]; NULL is no array.
+/// Frees an array from [`array`](fn@array); NULL is ignored.
 ///
 /// # Safety
-/// It must come from [`array`] and is freed once.
+/// `array` must be NULL or come from [`array`](fn@array), and be freed only once.
 pub(crate) unsafe fn free_array<T>(array: *mut *mut T) {
-    // SAFETY: `calloc` allocated it, by the caller's promise.
+    // SAFETY: the caller guarantees that the pointer is NULL or came from `calloc`, and is freed
+    // once.
     unsafe { libc::free(array.cast()) };
 }
 
@@ -109,7 +111,7 @@ fn device_list(count: *mut c_int) -> Result<*mut *mut ibv_device> {
     let pointers: Vec<_> = list()?.into_iter().map(Device::c).collect();
     let array = array(&pointers)?;
     if !count.is_null() {
-        // SAFETY: the program wants the count at this place of its own.
+        // SAFETY: `count` is not NULL, so that the program passes a valid pointer for the count.
         unsafe { *count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX) };
     }
     Ok(array)
@@ -122,26 +124,27 @@ extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: the program returns a list of `ibv_get_device_list`.
+    // SAFETY: the program passes a list from `ibv_get_device_list` and does not use it after this
+    // call.
     unsafe { free_array(list) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: an element of a device list.
+    // SAFETY: the program passes an element of a device list.
     unsafe { Device::of(device) }.c.name.as_ptr()
 }
 
-/// The GUID in network byte order.
+/// Returns the GUID in network byte order.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: an element of a device list.
+    // SAFETY: the program passes an element of a device list.
     unsafe { Device::of(device) }.engine.guid().to_be()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: an element of a device list.
+    // SAFETY: the program passes an element of a device list.
     let device = unsafe { Device::of(device) };
     c_int::try_from(device.engine.index).unwrap_or(-1)
 }
@@ -157,13 +160,13 @@ mod tests {
         let second = ibv_get_device_list(ptr::null_mut());
         assert!(count > 0, "a machine has at least its loopback interface");
         let count = usize::try_from(count).expect("positive");
-        // SAFETY: both lists have `count` elements and a NULL.
+        // SAFETY: the list has `count` elements and a NULL.
         let devices = unsafe { std::slice::from_raw_parts(first, count + 1) };
-        // SAFETY: both lists have `count` elements and a NULL.
+        // SAFETY: the list has `count` elements and a NULL.
         assert_eq!(devices, unsafe { std::slice::from_raw_parts(second, count + 1) });
         assert_eq!(devices.iter().position(|device| device.is_null()), Some(count));
         for list in [first, second] {
-            // SAFETY: returned once each.
+            // SAFETY: each list came from `ibv_get_device_list` and is freed once.
             unsafe { ibv_free_device_list(list) };
         }
     }

@@ -1,9 +1,8 @@
 //! Asynchronous events.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours, and structures are its own. An event
-//! names an object only while the program owes an acknowledgement for it, and until then the object
-//! is not destroyed.
+//! A program passes live objects of this library and valid structures of its own. The object that
+//! an event names is not destroyed before the program has acknowledged the event.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -26,8 +25,8 @@ use crate::errno;
 use crate::qp::Qp;
 use crate::srq::Srq;
 
-/// The C form of an event, counted as delivered; `None` when its object is being destroyed. The
-/// caller holds the context's delivery lock.
+/// Converts an event to its C form and counts it as delivered; returns `None` if its object is
+/// being destroyed. The caller holds the context's delivery lock.
 fn deliver(event: &AsyncEvent) -> Option<ibv_async_event> {
     let mut c: ibv_async_event = zeroed();
     c.event_type = event.kind as u32;
@@ -49,14 +48,15 @@ fn deliver(event: &AsyncEvent) -> Option<ibv_async_event> {
         Element::Srq(_) => c.element.srq = with_exposed_provenance_mut(address),
         Element::Port(_) => {}
     }
-    // SAFETY: the object is not destroyed, or its cookie would be 0, nor while the lock is held.
+    // SAFETY: the cookie is not 0, and destroying the object sets it to 0 under the delivery lock,
+    // which the caller holds, so that the object is live.
     if let Some(acks) = unsafe { acks(&c) } {
         acks.delivered();
     }
     Some(c)
 }
 
-/// Where the object of an event counts acknowledgements; ports do not count.
+/// The acknowledgement counter of an event's object; ports have none.
 ///
 /// # Safety
 /// The event must name a live object of the kind that its type says.
@@ -72,19 +72,19 @@ unsafe fn acks<'a>(event: &ibv_async_event) -> Option<&'a Acks> {
         | IBV_EVENT_QP_LAST_WQE_REACHED => {
             // SAFETY: an event of these types names a queue pair.
             let qp = unsafe { event.element.qp };
-            // SAFETY: it is live, by the caller's promise.
+            // SAFETY: the caller guarantees that `qp` is live.
             Some(unsafe { Qp::of(qp) }.async_acks())
         }
         IBV_EVENT_CQ_ERR => {
             // SAFETY: an event of this type names a completion queue.
             let cq = unsafe { event.element.cq };
-            // SAFETY: it is live, by the caller's promise.
+            // SAFETY: the caller guarantees that `cq` is live.
             Some(unsafe { Cq::of(cq) }.async_acks())
         }
         IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
             // SAFETY: an event of these types names a shared receive queue.
             let srq = unsafe { event.element.srq };
-            // SAFETY: it is live, by the caller's promise.
+            // SAFETY: the caller guarantees that `srq` is live.
             Some(unsafe { Srq::of(srq) }.async_acks())
         }
         _ => None,
@@ -101,25 +101,26 @@ fn next(context: &Context) -> Result<ibv_async_event> {
     }
 }
 
-/// A thread may be cancelled in here: no lock is held while it waits, and there is nothing to drop.
+/// A cancellation point: while the thread waits it holds no lock and owns nothing that needs a
+/// drop.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let state = unsafe { Context::of(context) };
     errno::minus_one(next(state).map(|found| {
-        // SAFETY: the program's place for the result.
+        // SAFETY: the program passes `event` as a valid pointer for the result.
         unsafe { event.write(found) }
     }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: the program's structure, filled by `ibv_get_async_event`.
+    // SAFETY: the program passes a structure that `ibv_get_async_event` has filled in.
     let event = unsafe { &*event };
-    // SAFETY: its object is not destroyed before this acknowledgement.
+    // SAFETY: the event's object is not destroyed before this acknowledgement.
     if let Some(acks) = unsafe { acks(event) } {
         acks.acknowledge(1);
     }

@@ -1,4 +1,4 @@
-//! What names objects that a program may import: descriptors of contexts, and handles.
+//! The identifiers by which a program imports objects: descriptors of contexts, and handles.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -10,18 +10,18 @@ use weft_sys::Lock;
 
 use crate::device::Device;
 
-/// What a descriptor of an opened device names: the inode tells it from all others.
+/// An open context, identified by the inode of its descriptor.
 #[derive(Debug)]
-struct Named {
+struct OpenContext {
     inode: (u64, u64),
     engine: Weak<EngineContext>,
     device: &'static Device,
 }
 
-static OPENED: Lock<Vec<Named>> = Lock::new(Vec::new());
+static OPENED: Lock<Vec<OpenContext>> = Lock::new(Vec::new());
 static DOMAINS: Lock<Handles<EnginePd>> = Lock::new(Handles::new());
 
-/// Numbers for the objects of one kind.
+/// Handle numbers for the objects of one kind.
 #[derive(Debug)]
 pub(crate) struct Handles<T>(Vec<(u32, Weak<T>)>);
 
@@ -30,7 +30,7 @@ impl<T> Handles<T> {
         Self(Vec::new())
     }
 
-    /// The handle by which a program may import the object.
+    /// Returns the handle by which a program can import the object.
     pub(crate) fn of(&mut self, object: &Arc<T>) -> u32 {
         self.0.retain(|(_, object)| object.strong_count() != 0);
         let known = self.0.iter().find(|(_, other)| other.as_ptr() == Arc::as_ptr(object));
@@ -42,7 +42,7 @@ impl<T> Handles<T> {
         handle
     }
 
-    /// The object that a program names.
+    /// Finds the object of a handle.
     pub(crate) fn find(&self, handle: u32) -> Option<Arc<T>> {
         self.0.iter().find(|(other, _)| *other == handle)?.1.upgrade()
     }
@@ -53,33 +53,35 @@ fn inode_of(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A descriptor by which a program may import the context.
+/// Creates a descriptor by which a program can import the context.
 ///
 /// # Errors
-/// `EMFILE` and the like when there is no descriptor left.
+/// `EMFILE` or `ENFILE` when no descriptor is left.
 pub(crate) fn descriptor(engine: &Arc<EngineContext>, device: &'static Device) -> Result<OwnedFd> {
     let fd = memfd_create("weft-context", MemfdFlags::CLOEXEC)?;
-    let named = Named { inode: inode_of(fd.as_fd())?, engine: Arc::downgrade(engine), device };
+    let named =
+        OpenContext { inode: inode_of(fd.as_fd())?, engine: Arc::downgrade(engine), device };
     let mut opened = OPENED.lock();
     opened.retain(|named| named.engine.strong_count() != 0);
     opened.push(named);
     Ok(fd)
 }
 
-/// A handle by which a program may import the domain.
+/// Returns the handle by which a program can import the domain.
 pub(crate) fn handle(domain: &Arc<EnginePd>) -> u32 {
     DOMAINS.lock().of(domain)
 }
 
-/// The domain that a handle names.
+/// Finds the domain of a handle.
 pub(crate) fn domain(handle: u32) -> Option<Arc<EnginePd>> {
     DOMAINS.lock().find(handle)
 }
 
-/// The context that a descriptor names, and its device. `None`: another process's, or nobody's.
+/// Finds the context of a descriptor, and its device. `None`: the descriptor is of another process
+/// or no context.
 ///
 /// # Errors
-/// `EBADF` and the like for a descriptor that is none.
+/// `EBADF` for an invalid descriptor.
 pub(crate) fn opened(fd: BorrowedFd<'_>) -> Result<Option<(Arc<EngineContext>, &'static Device)>> {
     let inode = inode_of(fd)?;
     let opened = OPENED.lock();

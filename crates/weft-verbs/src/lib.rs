@@ -2,13 +2,14 @@
 //! against rdma-core.
 //!
 //! Each module defines the exported functions of one kind of object, with the names, signatures and
-//! error conventions of the verbs manual pages. A program's pointer to a C structure is a pointer
-//! to an `object`, which has the engine's object behind it. `cargo xtask dist` links the result
-//! with the symbol versions of Debian 12's libraries (`abi/*.map`).
+//! error conventions of the verbs manual pages. A program's pointer to a C structure points to the
+//! start of an `object`, which also contains the state with the engine's object. `cargo xtask dist`
+//! links the result with the symbol versions of Debian 12's libraries (`abi/*.map`).
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! Modules use only modules of their own line and of the lines below; `cargo xtask tidy` checks
+//! this.
 //!
 //! ```text
 //! open rdmacm

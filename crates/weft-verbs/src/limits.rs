@@ -1,8 +1,8 @@
-//! Every bound of this crate beside the engine's.
+//! The limits of this crate; those of devices are the engine's.
 
 use weft_engine::limits::SGE_MAX;
 
-/// The largest alignment of device memory that can be asked for, as a power of two: a page.
+/// The largest alignment of device memory that a program can request, as a power of two: a page.
 pub(crate) const DM_LOG_ALIGN_MAX: u32 = 12;
-/// Pieces of one request's inline data.
+/// The maximum number of pieces of one request's inline data.
 pub(crate) const INLINE_PIECES_MAX: usize = SGE_MAX as usize;

@@ -1,7 +1,7 @@
-//! Multicast groups of queue pairs for datagrams.
+//! Multicast groups of UD queue pairs.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours, and structures are its own.
+//! A program passes live objects of this library and valid structures of its own.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -11,30 +11,30 @@ use crate::ah::gid_bytes;
 use crate::errno;
 use crate::qp::Qp;
 
-/// The LID means nothing on Ethernet.
+/// Ignores the LID, which has no meaning on Ethernet.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(
     qp: *mut ibv_qp,
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let qp = unsafe { Qp::of(qp) };
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `gid` as a pointer to a valid structure.
     let gid = gid_bytes(unsafe { &*gid });
     errno::returned(qp.engine().attach_multicast(gid))
 }
 
-/// The LID means nothing on Ethernet.
+/// Ignores the LID, which has no meaning on Ethernet.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(
     qp: *mut ibv_qp,
     gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let qp = unsafe { Qp::of(qp) };
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `gid` as a pointer to a valid structure.
     let gid = gid_bytes(unsafe { &*gid });
     errno::returned(qp.engine().detach_multicast(gid))
 }

@@ -1,8 +1,8 @@
 //! Memory regions.
 //!
 //! # Safety
-//! A program that registers memory keeps it mapped until it deregisters it, as for any device: this
-//! is what [`Region::new`] asks for. Objects that it hands in are live ones of ours.
+//! A program keeps registered memory mapped until it deregisters it, as any device requires;
+//! [`Region::new`] requires this, too. A program passes live objects of this library.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -20,24 +20,25 @@ use crate::abi::{
     ibv_mr, ibv_pd, ibv_sge,
 };
 use crate::errno;
-use crate::object::{self, Behind, Object};
+use crate::object::{self, AbiState, Object};
 use crate::pd::{Pd, Use};
 
 /// `IBV_ADVISE_MR_FLAG_FLUSH`.
 const ADVISE_FLUSH: u32 = 1;
-/// `enum ibv_rereg_mr_err_code`: the old region is as it was; it is lost.
+/// `enum ibv_rereg_mr_err_code`: invalid input, after which the old region is valid, and a failed
+/// command, after which programs must not use it.
 const REREG_ERR_INPUT: c_int = -1;
 const REREG_ERR_CMD: c_int = -4;
 
-/// What keeps the memory of a region as long as it lives.
-pub(crate) trait Keeps: std::fmt::Debug + Send + Sync {}
+/// A value that keeps the memory of a region allocated until it is dropped.
+pub(crate) trait KeepAlive: std::fmt::Debug + Send + Sync {}
 
-/// What is behind an `ibv_mr`.
+/// The state of an `ibv_mr`.
 #[derive(Debug)]
 pub(crate) struct Mr {
     registered: Lock<Registered>,
-    /// What keeps the memory that it is in, if that is not the program's.
-    _held: Option<Box<dyn Keeps>>,
+    /// Keeps the memory of the region allocated if it is not the program's.
+    _held: Option<Box<dyn KeepAlive>>,
 }
 
 #[derive(Debug)]
@@ -48,50 +49,52 @@ struct Registered {
     _pd: Use,
 }
 
-impl Behind for Mr {
+impl AbiState for Mr {
     type C = ibv_mr;
 }
 
 impl Mr {
-    /// The engine's region, as it is registered now.
+    /// The engine's current region.
     pub(crate) fn engine(&self) -> Arc<EngineMr> {
         Arc::clone(&self.registered.lock().engine)
     }
 
-    /// The region that a program names.
+    /// The region at the address that a program passes.
     ///
     /// # Safety
     /// `c` must be a region that is not deregistered during `'a`.
     pub(crate) unsafe fn of<'a>(c: *mut ibv_mr) -> &'a Object<Self> {
-        // SAFETY: every `ibv_mr` that programs have is made by `create` below.
+        // SAFETY: every `ibv_mr` that a program has was created by `create` or `wrap` below, and
+        // the caller guarantees that it is live.
         unsafe { object::object(c) }
     }
 }
 
-/// Checks that memory is mapped, as the kernel does when it pins pages for a device: a program that
-/// registers what is not there gets an error now, instead of a signal when a peer writes to it.
+/// Checks that memory is mapped, as the kernel does when it pins pages for a device. A program that
+/// registers unmapped memory gets an error now, instead of a signal when a peer writes to it.
 ///
 /// # Errors
-/// `EFAULT` when a page is missing.
+/// `EFAULT` if a page is not mapped.
 fn check_mapped(addr: usize, length: usize) -> Result<()> {
-    // SAFETY: no precondition. (Not by rustix, which reads the auxiliary vector itself and dies of
-    // valgrind's.)
+    // SAFETY: `sysconf` has no preconditions. (rustix reads the auxiliary vector itself, and fails
+    // on the one that valgrind provides.)
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).map_err(|_| Errno::INVAL)?;
     let start = addr & !(page - 1);
-    // SAFETY: MS_ASYNC changes nothing since Linux 2.6.19; what is left is a walk over the
-    // mappings, which fails with ENOMEM where there is none (msync(2)).
+    // SAFETY: `msync` accesses no memory. With MS_ASYNC, Linux since 2.6.19 only walks the
+    // mappings, and fails with ENOMEM if a page has none (msync(2)).
     let code = unsafe { libc::msync(start as *mut c_void, addr - start + length, libc::MS_ASYNC) };
     if code == 0 { Ok(()) } else { Err(Errno::FAULT) }
 }
 
-/// Checks memory that a program wants to register.
+/// Checks a range that a program wants to register, and returns it as a region.
 fn region_of(addr: usize, length: usize) -> Result<Region> {
     if length == 0 || addr.checked_add(length).is_none() {
         return Err(Errno::INVAL);
     }
     check_mapped(addr, length)?;
-    // SAFETY: the program keeps the memory mapped until it deregisters it, and it is mapped now.
+    // SAFETY: the memory is mapped (checked above), and the program keeps it mapped until it
+    // deregisters it.
     unsafe { Region::new(addr, length) }.ok_or(Errno::INVAL)
 }
 
@@ -102,7 +105,7 @@ unsafe fn create(
     iova: u64,
     access: u32,
 ) -> Result<*mut ibv_mr> {
-    // SAFETY: a live domain.
+    // SAFETY: the program passes a live protection domain.
     let state = unsafe { Pd::of(pd) };
     let rights = Access::for_region(access)?;
     let region = region_of(addr.addr(), length)?;
@@ -114,18 +117,18 @@ unsafe fn create(
     Ok(object::create(c, Mr { registered: Lock::new(registered), _held: None }))
 }
 
-/// Gives the program a name for a region that is registered in the domain, and whose memory it does
-/// not know by an address. `held` is kept until the name goes.
+/// Creates the C object of a region that is registered in the domain, and whose memory has no
+/// address in the program. `held` is dropped with the object.
 ///
 /// # Safety
 /// `pd` must be live.
-pub(crate) unsafe fn give(
+pub(crate) unsafe fn wrap(
     pd: *mut ibv_pd,
     engine: Arc<EngineMr>,
     length: usize,
-    held: Option<Box<dyn Keeps>>,
+    held: Option<Box<dyn KeepAlive>>,
 ) -> *mut ibv_mr {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `pd` is live.
     let state = unsafe { Pd::of(pd) };
     let (context, key) = (state.context(), engine.key());
     let addr = std::ptr::null_mut();
@@ -134,11 +137,11 @@ pub(crate) unsafe fn give(
     object::create(c, Mr { registered: Lock::new(registered), _held: held })
 }
 
-/// Forgets a name of a region, which stays registered.
+/// Frees the C object of a region, which stays registered.
 ///
 /// # Safety
-/// `mr` must be live and not used any more.
-pub(crate) unsafe fn drop_name(mr: *mut ibv_mr) {
+/// `mr` must be live, and not be used afterwards.
+pub(crate) unsafe fn free_object(mr: *mut ibv_mr) {
     // SAFETY: the caller's promise.
     unsafe { object::destroy::<Mr>(mr) };
 }
@@ -150,7 +153,7 @@ unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `create` requires of its arguments.
     errno::pointer(unsafe { create(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
 }
 
@@ -162,7 +165,7 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `create` requires of its arguments.
     errno::pointer(unsafe { create(pd, addr, length, iova, access.cast_unsigned()) })
 }
 
@@ -174,25 +177,25 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `create` requires of its arguments.
     errno::pointer(unsafe { create(pd, addr, length, iova, access) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: a live region.
+    // SAFETY: the program passes a live region.
     let gone = unsafe { Mr::of(mr) }.engine().deregister();
     if gone.is_ok() {
-        // SAFETY: the program gives it up; its keys no longer work.
+        // SAFETY: the program does not use the object after this call, and its keys no longer work.
         unsafe { object::destroy::<Mr>(mr) };
     }
     errno::returned(gone)
 }
 
-/// Changes what a region covers, its domain or its rights. It keeps its keys, so that a peer that
-/// knows them can go on. On failure the old region stays as it was.
+/// Changes the range, the domain or the rights of a region. The region keeps its keys, so that
+/// peers can continue to use them. On failure the old region stays as it was.
 ///
-/// Returns 0 or an `enum ibv_rereg_mr_err_code`, with `errno` set.
+/// Returns 0, or an `enum ibv_rereg_mr_err_code` and sets `errno`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -211,11 +214,12 @@ unsafe extern "C" fn ibv_rereg_mr(
         errno::set(Errno::INVAL);
         return REREG_ERR_INPUT;
     }
-    // SAFETY: a live region.
+    // SAFETY: the program passes a live region.
     let state = unsafe { Mr::of(mr) };
     let mut registered = state.registered.lock();
     let c = state.c();
-    // SAFETY: the structure lives as long as the region; programs do not write to it.
+    // SAFETY: the region is live, the lock excludes other writers in this library, and programs do
+    // not write to the structure.
     let old = unsafe { std::ptr::read(c) };
     let pd = if flags & IBV_REREG_MR_CHANGE_PD == 0 { old.pd } else { pd };
     let (addr, length, iova) = if moves {
@@ -225,7 +229,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     };
     let changes_access = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
     let access = if changes_access { access.cast_unsigned() } else { registered.access };
-    // SAFETY: a live domain.
+    // SAFETY: the program passes a live protection domain.
     let domain = unsafe { Pd::of(pd) };
     let replaced = Access::for_region(access).and_then(|rights| {
         let region = region_of(addr.addr(), length)?;
@@ -233,8 +237,8 @@ unsafe extern "C" fn ibv_rereg_mr(
     });
     match replaced {
         Ok(engine) => {
-            // SAFETY: the structure lives as long as the region, and this thread alone writes to
-            // it, for it has the lock of the region's state.
+            // SAFETY: the region is live, and only the thread that holds the lock of its state
+            // writes to the structure.
             unsafe { c.write(ibv_mr { pd, addr, length, ..old }) };
             *registered = Registered { engine, iova, access, _pd: domain.hold() };
             0
@@ -246,8 +250,8 @@ unsafe extern "C" fn ibv_rereg_mr(
     }
 }
 
-/// `ibv_advise_mr`: a hint about pages that a device would have to fetch. There is no device whose
-/// page tables could be filled ahead, so a correct hint is accepted and has no effect.
+/// `ibv_advise_mr`: a hint to prefetch pages into the page tables of a device. There is no such
+/// device, so that a valid hint is accepted and has no effect.
 pub(crate) unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,

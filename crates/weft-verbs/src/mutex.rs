@@ -1,8 +1,8 @@
-//! The mutexes inside C structures. They may stay locked across calls of a program: from the start
-//! of a batch to its end.
+//! The mutexes inside C structures, which stay locked across calls of a program, from the start of
+//! a batch to its end.
 //!
 //! # Safety
-//! The functions take mutexes that the structure's maker has initialised.
+//! The functions take mutexes that were initialised with the structure.
 #![allow(unsafe_code)]
 
 use libc::pthread_mutex_t;
@@ -10,17 +10,18 @@ use libc::pthread_mutex_t;
 /// Locks a mutex.
 ///
 /// # Safety
-/// It must be initialised, live, and not locked by this thread.
+/// `mutex` must be initialised, live, and not locked by this thread.
 pub(crate) unsafe fn lock(mutex: *mut pthread_mutex_t) {
-    // SAFETY: the caller's promise. A plain mutex fails only where that is broken.
+    // SAFETY: the caller guarantees that the mutex is initialised, live, and not locked by this
+    // thread, so that locking cannot fail.
     unsafe { libc::pthread_mutex_lock(mutex) };
 }
 
 /// Unlocks a mutex.
 ///
 /// # Safety
-/// It must be locked by this thread.
+/// `mutex` must be locked by this thread.
 pub(crate) unsafe fn unlock(mutex: *mut pthread_mutex_t) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that this thread has locked the mutex.
     unsafe { libc::pthread_mutex_unlock(mutex) };
 }

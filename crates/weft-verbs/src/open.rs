@@ -1,7 +1,7 @@
-//! Opening devices: the operations that programs call through a context.
+//! Opens devices, and fills in the operations that programs call through a context.
 //!
 //! # Safety
-//! Devices and contexts that a program hands in are live ones of ours.
+//! A program passes live devices and contexts of this library.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -36,16 +36,16 @@ use crate::xrc_qp;
 /// Opens a device.
 ///
 /// # Errors
-/// `EMFILE` and the like when there is no descriptor left.
+/// `EMFILE` or `ENFILE` when no descriptor is left.
 pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
-    give(EngineContext::open(device.engine())?, device)
+    wrap(EngineContext::open(device.engine())?, device)
 }
 
-/// Gives the program a name for a context of the engine's.
+/// Creates the C object of a context of the engine.
 ///
 /// # Errors
 /// As [`open`].
-fn give(engine: Arc<EngineContext>, device: &'static Device) -> Result<*mut ibv_context> {
+fn wrap(engine: Arc<EngineContext>, device: &'static Device) -> Result<*mut ibv_context> {
     let command = handles::descriptor(&engine, device)?;
     let mut c = verbs_context {
         sz: size_of::<verbs_context>(),
@@ -66,7 +66,7 @@ fn give(engine: Arc<EngineContext>, device: &'static Device) -> Result<*mut ibv_
         get_srq_num: Some(srq::get_srq_num),
         open_xrcd: Some(xrc::open_xrcd),
         close_xrcd: Some(xrc::close_xrcd),
-        // What is left out does not exist here: the inline functions answer EOPNOTSUPP.
+        // For operations that are missing here the inline functions return EOPNOTSUPP.
         ..zeroed()
     };
     c.context = ibv_context {
@@ -79,7 +79,7 @@ fn give(engine: Arc<EngineContext>, device: &'static Device) -> Result<*mut ibv_
         abi_compat: ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED),
     };
     let whole = object::create(c, Context::new(engine, device, command));
-    // SAFETY: the field is inside the object that was just made.
+    // SAFETY: the field is inside the object that was created above.
     Ok(unsafe { whole.byte_add(offset_of!(verbs_context, context)) }.cast())
 }
 
@@ -101,16 +101,17 @@ fn operations() -> ibv_context_ops {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: an open context, as `open` gave it out.
+    // SAFETY: the program passes an open context, which is this field of a `verbs_context`.
     let whole = unsafe { context.byte_sub(offset_of!(verbs_context, context)) };
-    // SAFETY: the head of an `Object<Context>`, which the program gives up.
+    // SAFETY: the `verbs_context` is the first field of an `Object<Context>`, and the program does
+    // not use it after this call.
     unsafe { object::destroy::<Context>(whole.cast()) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: an element of a device list.
+    // SAFETY: the program passes an element of a device list.
     errno::pointer(open(unsafe { Device::of(device) }))
 }
 
@@ -118,10 +119,10 @@ fn import(fd: c_int) -> Result<*mut ibv_context> {
     if fd < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: the program's descriptor, not -1, for the time of this call.
+    // SAFETY: the descriptor is not -1, and the program keeps it open during this call.
     let found = handles::opened(unsafe { BorrowedFd::borrow_raw(fd) })?;
     let (engine, device) = found.ok_or(Errno::OPNOTSUPP)?;
-    give(engine, device)
+    wrap(engine, device)
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,7 @@
-//! Protection domains, thread domains, and parent domains, which join the two.
+//! Protection domains, thread domains, and parent domains, which combine the two.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours, as the manual demands.
+//! A program passes live objects of this library, as the manual demands.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -17,53 +17,54 @@ use crate::abi::{
 use crate::context::Context;
 use crate::errno;
 use crate::handles;
-use crate::object::{self, Behind, Object};
+use crate::object::{self, AbiState, Object};
 
-/// What is behind an `ibv_pd`.
+/// The state of an `ibv_pd`.
 #[derive(Debug)]
 pub(crate) struct Pd {
     engine: Arc<EnginePd>,
     context: *mut ibv_context,
     users: Users,
-    /// What a parent domain was made of, kept from being freed.
+    /// The uses of the domains that a parent domain combines, so that they are not freed.
     _parts: Option<(Use, Option<Use>)>,
 }
 
-impl Behind for Pd {
+impl AbiState for Pd {
     type C = ibv_pd;
 }
 
 impl Pd {
-    /// The engine's protection domain; a parent domain shares that of its protection domain.
+    /// The engine's protection domain; a parent domain has that of its protection domain.
     pub(crate) fn engine(&self) -> &Arc<EnginePd> {
         &self.engine
     }
 
-    /// The context that it was made in.
+    /// The context of the domain.
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.context
     }
 
-    /// A hold on the domain, for an object that is made in it.
+    /// Counts a use of the domain by an object that is created in it.
     pub(crate) fn hold(&self) -> Use {
         self.users.hold()
     }
 
-    /// The domain that a program names.
+    /// The domain at the address that a program passes.
     ///
     /// # Safety
     /// `c` must be a domain that is not deallocated during `'a`.
     pub(crate) unsafe fn of<'a>(c: *mut ibv_pd) -> &'a Object<Self> {
-        // SAFETY: every `ibv_pd` that programs have is made by `create` below.
+        // SAFETY: every `ibv_pd` that a program has was created by `create` below, and the caller
+        // guarantees that it is live.
         unsafe { object::object(c) }
     }
 }
 
-/// Counts the users of an object, which has to outlive them.
+/// Counts the uses of an object, which cannot be freed while there are any.
 #[derive(Debug, Default)]
 pub(crate) struct Users(Arc<()>);
 
-/// One use, as long as it lives.
+/// One use of an object; dropping it ends the use.
 #[derive(Debug)]
 pub(crate) struct Use {
     _counted: Arc<()>,
@@ -75,7 +76,7 @@ impl Users {
     }
 
     /// # Errors
-    /// `EBUSY` while there are any.
+    /// `EBUSY` while the object is in use.
     pub(crate) fn check_none(&self) -> Result<()> {
         if Arc::strong_count(&self.0) == 1 { Ok(()) } else { Err(Errno::BUSY) }
     }
@@ -91,37 +92,38 @@ fn create(
     object::create(ibv_pd { context, handle }, state)
 }
 
-/// Gives the program a name for a domain of the engine's.
-pub(crate) fn give(context: *mut ibv_context, engine: Arc<EnginePd>) -> *mut ibv_pd {
+/// Creates the C object of a protection domain of the engine.
+pub(crate) fn wrap(context: *mut ibv_context, engine: Arc<EnginePd>) -> *mut ibv_pd {
     create(context, engine, None)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: an open context.
+    // SAFETY: the program passes an open context.
     let engine = EnginePd::new(unsafe { Context::of(context) }.engine());
-    give(context, engine)
+    wrap(context, engine)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: a live domain.
+    // SAFETY: the program passes a live protection domain.
     let state = unsafe { Pd::of(pd) };
     let free = state.users.check_none();
     if free.is_ok() {
-        // SAFETY: the program gives it up and nothing else uses it.
+        // SAFETY: the program does not use the object after this call, and nothing else uses it.
         unsafe { object::destroy::<Pd>(pd) };
     }
     errno::returned(free)
 }
 
-/// What is behind an `ibv_td`. All objects here may be used by any thread, so it only counts uses.
+/// The state of an `ibv_td`. Any thread may use any object here, so that a thread domain only
+/// counts its uses.
 #[derive(Debug, Default)]
 struct Td {
     users: Users,
 }
 
-impl Behind for Td {
+impl AbiState for Td {
     type C = ibv_td;
 }
 
@@ -130,7 +132,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     init: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `init` as a pointer to a valid structure.
     if unsafe { (*init).comp_mask } != 0 {
         return errno::pointer(Err(Errno::OPNOTSUPP));
     }
@@ -139,22 +141,23 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 /// `ibv_dealloc_td`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    // SAFETY: a live thread domain.
+    // SAFETY: the program passes a live thread domain.
     let free = unsafe { object::object::<Td>(td) }.users.check_none();
     if free.is_ok() {
-        // SAFETY: the program gives it up and no parent domain uses it.
+        // SAFETY: the program does not use the object after this call, and no parent domain uses
+        // it.
         unsafe { object::destroy::<Td>(td) };
     }
     errno::returned(free)
 }
 
-/// `ibv_alloc_parent_domain`. The program's allocators are accepted and never needed: they are for
-/// the buffers that a device reads, and no device does here.
+/// `ibv_alloc_parent_domain`. The program's allocators are accepted and never called: they allocate
+/// the buffers that a device reads, and there is no such device.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     init: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `init` as a pointer to a valid structure.
     let init = unsafe { &*init };
     let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     if init.pd.is_null() {
@@ -163,10 +166,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     if init.comp_mask & !known != 0 {
         return errno::pointer(Err(Errno::OPNOTSUPP));
     }
-    // SAFETY: a live domain.
+    // SAFETY: the program passes a live protection domain.
     let pd = unsafe { Pd::of(init.pd) };
     let td = (!init.td.is_null()).then(|| {
-        // SAFETY: a live thread domain.
+        // SAFETY: the program passes a live thread domain.
         unsafe { object::object::<Td>(init.td) }.users.hold()
     });
     create(context, Arc::clone(&pd.engine), Some((pd.hold(), td)))

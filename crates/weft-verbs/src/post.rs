@@ -1,9 +1,10 @@
-//! Posting work requests: lists of C structures become the engine's requests, one at a time, on the
-//! stack.
+//! Posts work requests: converts a list of C structures to the engine's requests, one at a time on
+//! the stack.
 //!
 //! # Safety
-//! The program hands in lists of its own structures that end with a NULL, each with the number of
-//! scatter/gather entries that it says. `ibv_sge` is laid out as the engine's `Sge` (see `layout`).
+//! A program passes a list of valid structures that ends with NULL, each with the number of
+//! scatter/gather entries that it states. `ibv_sge` has the layout of the engine's `Sge` (see
+//! `layout`).
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -28,10 +29,10 @@ use crate::srq::Srq;
 /// The scatter/gather list of a request.
 ///
 /// # Errors
-/// `EINVAL` for a negative length, or for more than the device's limit.
+/// `EINVAL` for a negative count, or one above the device's limit.
 ///
 /// # Safety
-/// `list` must have `count` elements and stay as it is for `'a`.
+/// `list` must have `count` elements and not change during `'a`.
 unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge]> {
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
     if count > INLINE_PIECES_MAX || (count > 0 && list.is_null()) {
@@ -40,37 +41,35 @@ unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge]> {
     if count == 0 {
         return Ok(&[]);
     }
-    // SAFETY: `count` elements of the same layout, by the caller's promise.
+    // SAFETY: the caller guarantees `count` elements, whose layout is that of `Sge` (see `layout`).
     Ok(unsafe { slice::from_raw_parts(list.cast(), count) })
 }
 
-/// The bytes that an inline request takes now, piece by piece.
+/// The bytes of an inline request, one slice per entry of its list.
 ///
 /// # Safety
-/// Each entry must name readable memory of the program that stays as it is for `'a`.
+/// Each entry must describe readable memory of the program that does not change during `'a`.
 unsafe fn pieces<'a>(sges: &[Sge]) -> [&'a [u8]; INLINE_PIECES_MAX] {
     let mut pieces = [&[][..]; INLINE_PIECES_MAX];
     for (piece, sge) in pieces.iter_mut().zip(sges).filter(|(_, sge)| sge.length != 0) {
-        // SAFETY: readable, by the caller's promise; an address of the program fits a pointer.
+        // SAFETY: the caller guarantees that the memory is readable for its length.
         *piece = unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };
     }
     pieces
 }
 
-/// What a request is to do.
+/// The operation of a request.
 ///
 /// # Errors
-/// `EINVAL` for an operation that a reliable connection does not have, or a malformed binding.
+/// `EINVAL` for an operation that a reliable connection does not support, or an invalid binding.
 ///
 /// # Safety
-/// The objects that a binding names must be live.
+/// The window and the region of a binding must be live.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation> {
-    // SAFETY: all variants of these unions are plain numbers and pointers of the same place; which
-    // one counts depends on the operation, and reading another one gives some number.
+    // SAFETY: all variants of the union consist of integers and pointers, of which every bit
+    // pattern is valid; a variant that the operation does not use is read and ignored.
     let (rdma, atomic) = (unsafe { wr.wr.rdma }, unsafe { wr.wr.atomic });
-    // SAFETY: all variants of these unions are plain numbers and pointers of the same place; which
-    // one counts depends on the operation, and reading another one gives some number; both variants
-    // are the same 32 bits.
+    // SAFETY: both variants of this union are 32-bit integers, which occupy the same bytes.
     let word = unsafe { wr.__bindgen_anon_1.imm_data };
     let (remote_addr, rkey) = (rdma.remote_addr, rdma.rkey);
     Ok(match wr.opcode {
@@ -93,27 +92,27 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation> {
         },
         IBV_WR_LOCAL_INV => Operation::LocalInvalidate { rkey: word },
         IBV_WR_BIND_MW => {
-            // SAFETY: the operation says that this variant counts.
+            // SAFETY: for this operation the program has filled in this variant.
             let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
-            // SAFETY: live objects, by the caller's promise.
+            // SAFETY: the caller guarantees that the window and the region are live.
             unsafe { mw::bind_type_two(bind.mw, bind.rkey, &bind.bind_info) }?
         }
         _ => return Err(Errno::INVAL),
     })
 }
 
-/// What a request to a queue pair for datagrams is to do.
+/// The operation of a request to a UD queue pair.
 ///
 /// # Errors
-/// `EINVAL` for another operation than a Send, or without an address handle.
+/// `EINVAL` for an operation other than a Send, or if the address handle is NULL.
 ///
 /// # Safety
 /// The address handle must be live.
 unsafe fn datagram(wr: &ibv_send_wr) -> Result<Operation> {
-    // SAFETY: the program of such a queue pair has filled in this variant, of plain numbers and a
-    // pointer.
+    // SAFETY: the variant consists of integers and a pointer, which the program fills in for a UD
+    // queue pair.
     let ud = unsafe { wr.wr.ud };
-    // SAFETY: both variants are the same 32 bits.
+    // SAFETY: both variants of the union are 32-bit integers.
     let word = unsafe { wr.__bindgen_anon_1.imm_data };
     let imm = match wr.opcode {
         IBV_WR_SEND => None,
@@ -128,33 +127,34 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<Operation> {
 /// Posts one request.
 ///
 /// # Errors
-/// Those of the functions above, and of [`Poster::push`].
+/// Those of `operation`, `datagram`, `sges` and [`Poster::push`].
 ///
 /// # Safety
-/// As for the functions above.
+/// The lists, memory and objects that the request names must be valid and live.
 unsafe fn post(poster: &mut Poster<'_>, qp_type: QpType, wr: &ibv_send_wr) -> Result<()> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(Errno::INVAL)?;
     let operation = match qp_type {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `datagram` requires.
         QpType::Ud => unsafe { datagram(wr) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `operation` requires.
         _ => unsafe { operation(wr) },
     }?;
-    // The list of an operation without data is not looked at.
+    // An operation without data ignores its list.
     let has_data =
         !matches!(operation, Operation::LocalInvalidate { .. } | Operation::BindWindow { .. });
     let count = if has_data { wr.num_sge } else { 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `sges` requires.
     let sges = unsafe { sges(wr.sg_list, count) }?;
     let inline;
     let data = if flags.contains(SendFlags::INLINE) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `pieces` requires.
         inline = unsafe { pieces(sges) };
         Data::Inline(&inline[..sges.len()])
     } else {
         Data::Gather(sges)
     };
-    // SAFETY: the only variant of the union; the engine looks at it where it means something.
+    // SAFETY: the union has a single variant, of integers; the engine uses it on extended
+    // connections only.
     let srqn = unsafe { wr.qp_type.xrc.remote_srqn };
     poster.push_to(&SendRequest { wr_id: wr.wr_id, operation, flags, data }, srqn)
 }
@@ -165,15 +165,15 @@ pub(crate) unsafe extern "C" fn post_send(
     mut wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let engine = unsafe { Qp::of(qp) }.engine();
     let qp_type = engine.qp_type();
     let mut poster = engine.start_post();
-    // SAFETY: NULL or the program's next request.
+    // SAFETY: the program ends its list of valid requests with NULL.
     while let Some(next) = unsafe { wr.as_ref() } {
-        // SAFETY: the program's request, with lists and objects as it says.
+        // SAFETY: the program passes a request with valid lists and live objects.
         if let Err(error) = unsafe { post(&mut poster, qp_type, next) } {
-            // SAFETY: the program's place for the result.
+            // SAFETY: the program passes `bad_wr` as a valid pointer for the result.
             unsafe { *bad_wr = wr };
             return errno::returned(Err(error));
         }
@@ -182,22 +182,22 @@ pub(crate) unsafe extern "C" fn post_send(
     0
 }
 
-/// Posts a list of receives by `post`, up to the first that fails.
+/// Posts a list of receives with `post`, up to the first that fails.
 ///
 /// # Safety
-/// The list is the program's, as the manual demands.
+/// The list must be valid, as the manual demands, and `bad_wr` a valid pointer.
 unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
     post: impl Fn(&RecvRequest<'_>) -> Result<()>,
 ) -> c_int {
-    // SAFETY: NULL or the program's next request.
+    // SAFETY: the program ends its list of valid requests with NULL.
     while let Some(next) = unsafe { wr.as_ref() } {
-        // SAFETY: a list of as many entries as the request says.
+        // SAFETY: the program passes a list of as many entries as the request states.
         let sges = unsafe { sges(next.sg_list, next.num_sge) };
         let posted = sges.and_then(|sges| post(&RecvRequest { wr_id: next.wr_id, sges }));
         if let Err(error) = posted {
-            // SAFETY: the program's place for the result.
+            // SAFETY: the program passes `bad_wr` as a valid pointer for the result.
             unsafe { *bad_wr = wr };
             return errno::returned(Err(error));
         }
@@ -212,9 +212,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let qp = unsafe { Qp::of(qp) };
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `post_receives` requires of its arguments.
     unsafe { post_receives(wr, bad_wr, |request| qp.engine().post_recv(request)) }
 }
 
@@ -224,8 +224,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a live queue.
+    // SAFETY: the program passes a live shared receive queue.
     let srq = unsafe { Srq::of(srq) };
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `post_receives` requires of its arguments.
     unsafe { post_receives(wr, bad_wr, |request| srq.engine().post(request)) }
 }

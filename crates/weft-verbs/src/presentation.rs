@@ -1,4 +1,4 @@
-//! What kind of device programs see.
+//! The kind of device that programs see: RoCE or iWARP.
 
 use std::sync::OnceLock;
 
@@ -7,18 +7,18 @@ use crate::abi::{
     IBV_TRANSPORT_IWARP, ibv_gid_type, ibv_node_type, ibv_transport_type,
 };
 
-/// The choice of `WEFT_PRESENT`.
+/// The value of `WEFT_PRESENT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presentation {
-    /// RoCE version 2, the default: many programs refuse or cripple an iWARP device (UCX and MPICH
-    /// on it, perftest and qperf without a connection manager).
+    /// RoCE version 2, the default: many programs reject an iWARP device or restrict its use (UCX
+    /// and MPICH on it, perftest and qperf without a connection manager).
     Roce,
-    /// iWARP, which is what goes over the wire.
+    /// iWARP, the protocol on the wire.
     Iwarp,
 }
 
 impl Presentation {
-    /// This process's choice, made at the first call.
+    /// The choice of this process, read from the environment at the first call.
     pub(crate) fn get() -> Self {
         static CHOICE: OnceLock<Presentation> = OnceLock::new();
         *CHOICE.get_or_init(|| match std::env::var("WEFT_PRESENT") {
@@ -48,7 +48,7 @@ impl Presentation {
         }
     }
 
-    /// The text of sysfs for a GID's type.
+    /// The text for a GID's type in sysfs.
     pub(crate) fn gid_type_text(self) -> &'static str {
         match self {
             Self::Roce => "RoCE v2",

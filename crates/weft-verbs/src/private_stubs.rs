@@ -1,13 +1,13 @@
 //! Private symbols of rdma-core, version node `IBVERBS_PRIVATE_34` (rdma-core 39 to 56).
 //!
 //! Debian's perftest, libfabric and UCX are linked to `libmlx5.so.1` and `libefa.so.1`, providers
-//! that import these from libibverbs and are bound at once: a missing one ends the program. They
-//! are never called for a device of ours, except what a provider's constructor calls. The one that
-//! real programs use, `ibv_query_gid_type`, is in `attributes`.
+//! that import these symbols from libibverbs with immediate binding, so that a missing symbol ends
+//! the program. The constructors of providers call some of them; nothing calls them for a device of
+//! ours. The one that programs use, `ibv_query_gid_type`, is in `attributes`.
 //!
 //! # Safety
-//! The exported names are those of rdma-core. Arguments are not declared: none is looked at, and in
-//! the C calling convention a callee may ignore what it was given.
+//! The exported names are those of rdma-core. The functions declare and use no arguments; in the C
+//! calling convention a callee may ignore its arguments.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -112,7 +112,7 @@ macro_rules! ignore {
     )* };
 }
 
-// Providers register themselves from their constructors: they are welcome, and not asked.
+// Providers register themselves in their constructors; the registration is ignored.
 ignore! {
     __verbs_log
     verbs_init_cq
@@ -121,18 +121,18 @@ ignore! {
     verbs_uninit_context
 }
 
-/// The number of attributes of a kernel command: none.
+/// Returns the number of attributes of a kernel command, which is always 0.
 #[unsafe(no_mangle)]
 extern "C" fn __ioctl_final_num_attrs() -> c_uint {
     0
 }
 
-/// Reads a file of a kernel device: there is none.
+/// Reads a file of a kernel device; fails, since there is none.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_read_ibdev_sysfs_file() -> c_int {
     errno::minus_one(Err(Errno::NOENT))
 }
 
-/// A variable that providers read: whether objects may be destroyed after their device has gone.
+/// Whether objects may be destroyed after their device is gone; providers read this variable.
 #[unsafe(no_mangle)]
 static verbs_allow_disassociate_destroy: AtomicBool = AtomicBool::new(false);

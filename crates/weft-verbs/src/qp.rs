@@ -1,8 +1,8 @@
 //! Queue pairs.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours, and structures are its own. An `ibv_qp`
-//! is the head of the `ibv_qp_ex` at the head of its [`Object`].
+//! A program passes live objects of this library and valid structures of its own. An `ibv_qp` is
+//! the first field of the `ibv_qp_ex` at the start of its [`Object`].
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -23,28 +23,29 @@ use crate::ah;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno;
-use crate::object::{self, Behind, Object};
+use crate::object::{self, AbiState, Object};
 use crate::pd::{Pd, Use};
 use crate::srq::Srq;
 use crate::stage::Stage;
 
-/// What is behind an `ibv_qp`.
+/// The state of an `ibv_qp`.
 #[derive(Debug)]
 pub(crate) struct Qp {
     engine: Arc<EngineQp>,
     context: *mut ibv_context,
-    /// What it was made of, with the sizes that it got.
+    /// The attributes that the queue pair was created with, with its actual sizes.
     init: ibv_qp_init_attr,
-    /// What the builders have collected. The thread that holds the structure's mutex owns it.
+    /// The requests that the builders have collected. They belong to the thread that holds the
+    /// structure's mutex.
     pub(crate) stage: UnsafeCell<Stage>,
-    /// Whether the program asked for the builders.
+    /// Whether the program requested the builders.
     has_builders: bool,
     async_acks: Acks,
-    /// The protection domain or XRC domain that it was made in.
+    /// The use of the protection domain or XRC domain of the queue pair.
     _held: Use,
 }
 
-impl Behind for Qp {
+impl AbiState for Qp {
     type C = ibv_qp_ex;
 }
 
@@ -54,22 +55,23 @@ impl Qp {
         &self.engine
     }
 
-    /// Whether the program asked for the builders.
+    /// Whether the program requested the builders.
     pub(crate) fn has_builders(&self) -> bool {
         self.has_builders
     }
 
-    /// Asynchronous events that the program has taken.
+    /// Counts the asynchronous events that the program has taken.
     pub(crate) fn async_acks(&self) -> &Acks {
         &self.async_acks
     }
 
-    /// The queue pair that a program names.
+    /// The queue pair at the address that a program passes.
     ///
     /// # Safety
     /// `c` must be a queue pair that is not destroyed during `'a`.
     pub(crate) unsafe fn of<'a>(c: *mut ibv_qp) -> &'a Object<Self> {
-        // SAFETY: every `ibv_qp` that programs have is the head of an `ibv_qp_ex` made below.
+        // SAFETY: every `ibv_qp` that a program has is the first field of an `ibv_qp_ex` created
+        // below, and the caller guarantees that it is live.
         unsafe { object::object(c.cast()) }
     }
 }
@@ -95,7 +97,7 @@ fn c_cap_of(cap: QpCap) -> ibv_qp_cap {
 }
 
 /// # Safety
-/// The queues that it names must be live or NULL.
+/// The queues that `init` names must be live or NULL.
 unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
     let qp_type = match init.qp_type {
         IBV_QPT_RC => QpType::Rc,
@@ -108,21 +110,22 @@ unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
     if init.send_cq.is_null() || (receives && init.recv_cq.is_null()) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: a live queue, by the caller's promise.
+    // SAFETY: the caller guarantees that `init.send_cq` is live.
     let send_cq = Arc::clone(unsafe { Cq::of(init.send_cq) }.engine());
     let recv_cq = if receives {
-        // SAFETY: a live queue, by the caller's promise.
+        // SAFETY: the caller guarantees that `init.recv_cq` is live.
         Arc::clone(unsafe { Cq::of(init.recv_cq) }.engine())
     } else {
         Arc::clone(&send_cq)
     };
     let srq = (!init.srq.is_null()).then(|| {
-        // SAFETY: a live queue, by the caller's promise.
+        // SAFETY: the caller guarantees that `init.srq` is live.
         Arc::clone(unsafe { Srq::of(init.srq) }.engine())
     });
     let mut cap = cap_of(&init.cap);
     if srq.is_some() || !receives {
-        // ibv_create_qp(3): ignored for a queue pair without a receive queue of its own.
+        // These sizes are ignored for a queue pair without its own receive queue
+        // (ibv_create_qp(3)).
         cap.max_recv_wr = 0;
         cap.max_recv_sge = 0;
     }
@@ -130,51 +133,52 @@ unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
     Ok(QpInit { qp_type, send_cq, recv_cq, srq, xrcd: None, cap, sq_sig_all })
 }
 
-/// Makes a queue pair, and tells the program the sizes that it got.
+/// Creates a queue pair, and writes its actual sizes to `init`.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for a type that does not exist here; `EINVAL` for sizes beyond the device's, or
-/// without completion queues; `ENOMEM` without numbers or keys left.
+/// `EOPNOTSUPP` for an unsupported type; `EINVAL` for sizes above the device's limits, or without
+/// completion queues; `ENOMEM` if no number or key is left.
 ///
 /// # Safety
-/// The objects that are named must be live.
+/// `pd` and the objects that `init` names must be live.
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
     builders: Option<Builders>,
 ) -> Result<*mut ibv_qp> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `pd` is live.
     let domain = unsafe { Pd::of(pd) };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that the objects that `init` names are live, as `init_of`
+    // requires.
     let engine = EngineQp::new(domain.engine(), unsafe { init_of(init) }?)?;
     init.cap = c_cap_of(engine.query().1);
-    let home = Home { context: domain.context(), pd, held: domain.hold() };
-    Ok(tell_events(&Arc::clone(&engine), give(engine, home, init, builders)))
+    let parent = Parent { context: domain.context(), pd, held: domain.hold() };
+    Ok(set_event_object(&Arc::clone(&engine), wrap(engine, parent, init, builders)))
 }
 
-/// Fills in the builders of a queue pair whose program has asked for them.
+/// Fills in the builders of a queue pair whose program requested them.
 pub(crate) type Builders = fn(&mut ibv_qp_ex);
 
-/// Where a queue pair belongs.
-pub(crate) struct Home {
+/// The context and domain of a queue pair.
+pub(crate) struct Parent {
     pub(crate) context: *mut ibv_context,
     /// NULL for a queue pair without a protection domain.
     pub(crate) pd: *mut ibv_pd,
-    /// The use of the protection domain or XRC domain that it is made in.
+    /// The use of the protection domain or XRC domain that the queue pair is created in.
     pub(crate) held: Use,
 }
 
-/// Gives the program a name for a queue pair.
-pub(crate) fn give(
+/// Creates the C object of a queue pair of the engine.
+pub(crate) fn wrap(
     engine: Arc<EngineQp>,
-    home: Home,
+    parent: Parent,
     init: &ibv_qp_init_attr,
     builders: Option<Builders>,
 ) -> *mut ibv_qp {
     let qp_base = ibv_qp {
-        context: home.context,
+        context: parent.context,
         qp_context: init.qp_context,
-        pd: home.pd,
+        pd: parent.pd,
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
         srq: init.srq,
@@ -192,18 +196,18 @@ pub(crate) fn give(
     }
     let state = Qp {
         engine,
-        context: home.context,
+        context: parent.context,
         init: *init,
         stage: UnsafeCell::new(Stage::default()),
         has_builders: builders.is_some(),
         async_acks: Acks::default(),
-        _held: home.held,
+        _held: parent.held,
     };
     object::create(c, state).cast()
 }
 
-/// Asynchronous events of the queue pair name `qp`, which is in its context.
-pub(crate) fn tell_events(engine: &EngineQp, qp: *mut ibv_qp) -> *mut ibv_qp {
+/// Makes `qp` the C object that asynchronous events of the queue pair name.
+pub(crate) fn set_event_object(engine: &EngineQp, qp: *mut ibv_qp) -> *mut ibv_qp {
     engine.cookie.store(qp.expose_provenance(), Ordering::Release);
     qp
 }
@@ -213,30 +217,32 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `init` as a pointer to a valid structure.
     let init = unsafe { &mut *init };
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `create` requires of its arguments.
     errno::pointer(unsafe { create(pd, init, None) })
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let state = unsafe { Qp::of(qp) };
     {
-        // SAFETY: an open context, as long as there is a queue pair in it.
+        // SAFETY: a context stays open as long as it has a queue pair.
         let _delivery = unsafe { Context::of(state.context) }.delivery();
         let (own, cookie) = (qp.addr(), &state.engine.cookie);
         let _ = cookie.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire);
     }
     state.engine.destroy();
     state.async_acks.wait();
-    // SAFETY: the program gives it up, and has acknowledged its events.
+    // SAFETY: no event of the object is outstanding, and the program does not use it after this
+    // call.
     unsafe { object::destroy::<Qp>(qp.cast()) };
     0
 }
 
-/// The engine's form of what a program wants to modify. What the mask leaves out is not looked at.
+/// Converts the attributes of `ibv_modify_qp` to the engine's. Attributes outside the mask are
+/// ignored.
 fn attr_of(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr> {
     let state = |bit, value| {
         if mask.contains(bit) {
@@ -273,7 +279,7 @@ fn attr_of(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr> {
     })
 }
 
-/// The C form of a queue pair's attributes.
+/// Converts attributes of a queue pair to their C form.
 pub(crate) fn c_attr_of(attr: &QpAttr) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: attr.qp_state as u32,
@@ -306,15 +312,15 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let state = unsafe { Qp::of(qp) };
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `attr` as a pointer to a valid structure.
     let attr = unsafe { &*attr };
     let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Errno::INVAL);
     errno::returned(mask.and_then(|mask| {
         state.engine.modify(&attr_of(attr, mask)?, mask)?;
         if mask.contains(AttrMask::STATE) {
-            // SAFETY: a field of the live structure, which the program only reads.
+            // SAFETY: the object is live, and the program only reads this field of its structure.
             unsafe { (*qp).state = attr.qp_state };
         }
         Ok(())
@@ -328,21 +334,21 @@ unsafe extern "C" fn ibv_query_qp(
     mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let state = unsafe { Qp::of(qp) };
     let (found, ..) = state.engine.query();
-    // SAFETY: the program's place for the result.
+    // SAFETY: the program passes `attr` as a valid pointer for the result.
     unsafe { attr.write(c_attr_of(&found)) };
-    // SAFETY: the program's place for the result.
+    // SAFETY: the program passes `init` as a valid pointer for the result.
     unsafe { init.write(state.init) };
     if mask.cast_unsigned() & IBV_QP_STATE != 0 {
-        // SAFETY: a field of the live structure, which the program only reads.
+        // SAFETY: the object is live, and the program only reads this field of its structure.
         unsafe { (*qp).state = found.qp_state as u32 };
     }
     0
 }
 
-/// Whether data arrives in memory in the order of its addresses: not promised.
+/// Whether data is placed in the order of its addresses: never guaranteed here.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _opcode: u32, _flags: u32) -> c_int {
     0

@@ -1,8 +1,8 @@
-//! The builders of `ibv_qp_ex`: work requests collected between `wr_start` and `wr_complete`.
+//! The builders of `ibv_qp_ex`, which collect work requests between `wr_start` and `wr_complete`.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours. What is collected belongs to the thread
-//! between `wr_start` and `wr_complete` or `wr_abort`: it holds the queue pair's mutex.
+//! A program passes live objects of this library. The collected requests belong to the thread
+//! between `wr_start` and `wr_complete` or `wr_abort`, which holds the queue pair's mutex.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -30,7 +30,7 @@ use crate::qp::{self, Builders, Qp};
 use crate::stage::Stage;
 use crate::xrc_qp;
 
-/// Fills in the builders. Each is filled in, asked for or not: programs call them unchecked.
+/// Fills in all builders, requested or not, because programs call them without a check.
 fn set_operations(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -58,63 +58,65 @@ fn set_operations(qp: &mut ibv_qp_ex) {
 /// # Safety
 /// `qp` must be live for `'a`.
 unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a Object<Qp> {
-    // SAFETY: the caller's promise; an `ibv_qp_ex` begins with its `ibv_qp`.
+    // SAFETY: the caller guarantees that `qp` is live, and an `ibv_qp_ex` begins with its `ibv_qp`.
     unsafe { Qp::of(qp.cast()) }
 }
 
 /// # Safety
 /// `qp` must be live for `'a`, and the caller between `wr_start` and the end of the batch.
 unsafe fn stage<'a>(qp: *mut ibv_qp_ex) -> &'a mut Stage {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `qp` is live.
     let state = unsafe { of(qp) };
-    // SAFETY: this thread holds the mutex that guards it (see the module), and each function here
-    // asks for it once.
+    // SAFETY: the caller is between `wr_start` and the end of the batch, so that this thread holds
+    // the mutex that guards the stage. No function here has two references to the stage at a time.
     unsafe { &mut *state.stage.get() }
 }
 
 /// # Safety
-/// As for [`stage`].
+/// `qp` must be live, and the caller between `wr_start` and the end of the batch.
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: Result<Operation>) {
-    // SAFETY: fields of the live structure, which the program has set.
+    // SAFETY: `qp` is live, and the program has set this field of its structure.
     let wr_id = unsafe { (*qp).wr_id };
-    // SAFETY: fields of the live structure, which the program has set.
+    // SAFETY: `qp` is live, and the program has set this field of its structure.
     let wr_flags = unsafe { (*qp).wr_flags };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `stage` requires.
     unsafe { stage(qp) }.begin(wr_id, wr_flags, operation);
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: a field of the live structure.
+    // SAFETY: the program passes a live object, and the field is part of its structure.
     let mutex = unsafe { &raw mut (*qp).qp_base.mutex };
-    // SAFETY: initialised with the structure.
+    // SAFETY: the mutex was initialised with the live structure, and this thread does not hold it.
     unsafe { mutex::lock(mutex) };
-    // SAFETY: the batch begins here.
+    // SAFETY: this thread has locked the mutex: the batch begins here.
     unsafe { stage(qp) }.clear();
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let state = unsafe { of(qp) };
-    // SAFETY: the batch ends below.
+    // SAFETY: this thread holds the mutex since `wr_start`; the batch ends below.
     let posted = unsafe { stage(qp) }.post(state.engine());
-    // SAFETY: ends the batch that `wr_start` of this thread began.
+    // SAFETY: this thread began the batch by `wr_start`, and ends it here.
     unsafe { wr_abort(qp) };
     errno::returned(posted)
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: between `wr_start` and here. What was collected may hold memory windows.
+    // SAFETY: this thread holds the mutex since `wr_start`. Clearing also drops references to
+    // memory windows.
     unsafe { stage(qp) }.clear();
-    // SAFETY: a field of the live structure.
+    // SAFETY: the program passes a live object, and the field is part of its structure.
     let mutex = unsafe { &raw mut (*qp).qp_base.mutex };
-    // SAFETY: `wr_start` of this thread has locked it.
+    // SAFETY: this thread has locked the mutex in `wr_start`.
     unsafe { mutex::unlock(mutex) };
 }
 
 macro_rules! builders {
     ($($name:ident($($arg:ident: $type:ty),*) => $operation:expr;)*) => { $(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $type)*) {
-            // SAFETY: the program is between `wr_start` and `wr_complete`.
+            // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this
+            // thread holds the mutex.
             unsafe { begin(qp, $operation) };
         }
     )* };
@@ -144,16 +146,18 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `info` as a pointer to a valid structure.
     let info = unsafe { &*info };
-    // SAFETY: the program names live objects.
+    // SAFETY: the program passes live objects.
     let operation = unsafe { mw::bind_type_two(window, rkey, info) };
-    // SAFETY: the program is between `wr_start` and `wr_complete`.
+    // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
+    // holds the mutex.
     unsafe { begin(qp, operation) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: the program is between `wr_start` and `wr_complete`.
+    // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
+    // holds the mutex.
     unsafe { stage(qp) }.gather(&[Sge { addr, length, lkey }]);
 }
 
@@ -161,16 +165,19 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
     let sges: &[Sge] = if count == 0 {
         &[]
     } else {
-        // SAFETY: the program's list of `count` entries, of the same layout (see `layout`).
+        // SAFETY: the program passes a list of `count` entries, whose layout is that of `Sge` (see
+        // `layout`).
         unsafe { slice::from_raw_parts(list.cast(), count) }
     };
-    // SAFETY: the program is between `wr_start` and `wr_complete`.
+    // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
+    // holds the mutex.
     unsafe { stage(qp) }.gather(sges);
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let one = ibv_data_buf { addr, length };
-    // SAFETY: a list of one.
+    // SAFETY: `one` is a list of one entry, and the program calls this between `wr_start` and
+    // `wr_complete`.
     unsafe { wr_set_inline_data_list(qp, 1, &raw const one) };
 }
 
@@ -179,17 +186,18 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the program is between `wr_start` and `wr_complete`.
+    // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
+    // holds the mutex.
     let stage = unsafe { stage(qp) };
     let list: &[ibv_data_buf] = if count == 0 {
         &[]
     } else {
-        // SAFETY: the program's list of `count` entries.
+        // SAFETY: the program passes a list of `count` entries.
         unsafe { slice::from_raw_parts(list, count) }
     };
     for &ibv_data_buf { addr, length } in list {
         if length != 0 {
-            // SAFETY: the program's memory, which is copied at once.
+            // SAFETY: the program passes readable memory of this length, which is copied at once.
             let piece = unsafe { slice::from_raw_parts(addr.cast::<u8>(), length) };
             stage.push_inline(piece);
         }
@@ -198,15 +206,17 @@ unsafe extern "C" fn wr_set_inline_data_list(
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: NULL or a live handle.
+    // SAFETY: the program passes NULL or a live address handle.
     let to = unsafe { ah::destination(ah, qpn, qkey) };
-    // SAFETY: the program is between `wr_start` and `wr_complete`.
-    unsafe { stage(qp) }.address(to);
+    // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
+    // holds the mutex.
+    unsafe { stage(qp) }.set_destination(to);
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
-    // SAFETY: the program is between `wr_start` and `wr_complete`.
-    unsafe { stage(qp) }.aim(srqn);
+    // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
+    // holds the mutex.
+    unsafe { stage(qp) }.set_srqn(srqn);
 }
 
 /// `ibv_create_qp_ex`.
@@ -214,10 +224,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `init` as a pointer to a valid structure.
     let ex = unsafe { *init };
     if ex.qp_type == IBV_QPT_XRC_RECV {
-        // SAFETY: the caller's promise is ours.
+        // SAFETY: the program guarantees what `xrc_qp::create_target` requires of its arguments.
         return errno::pointer(unsafe { xrc_qp::create_target(context, &ex) });
     }
     if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND) {
@@ -234,23 +244,23 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     {
         return errno::pointer(Err(Errno::OPNOTSUPP));
     }
-    // SAFETY: the extended structure begins as the plain one does (checked in `layout`).
+    // SAFETY: the extended structure begins with the fields of the plain one (see `layout`).
     let init = unsafe { &mut *init.cast::<ibv_qp_init_attr>() };
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `qp::create` requires of its arguments.
     errno::pointer(unsafe {
         qp::create(ex.pd, init, has_builders.then_some(set_operations as Builders))
     })
 }
 
-/// The extended form of a queue pair, if it was made with builders.
+/// Returns the extended form of a queue pair, or NULL if it was created without builders.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: a live queue pair.
+    // SAFETY: the program passes a live queue pair.
     let state = unsafe { Qp::of(qp) };
     if state.has_builders() { qp.cast() } else { ptr::null_mut() }
 }
 
-/// What the builders of `ibv_qp_ex` can build.
+/// The operations that the builders support.
 const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -267,6 +277,6 @@ fn send_ops(qp_type: ibv_qp_type) -> u32 {
     if qp_type == IBV_QPT_UD { DATAGRAM_OPS } else { SEND_OPS }
 }
 
-/// The parts of `ibv_qp_init_attr_ex` that mean something here.
+/// The fields of `ibv_qp_init_attr_ex` that this device supports.
 const KNOWN_ATTRIBUTES: u32 =
     IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;

@@ -1,4 +1,4 @@
-//! Link rates: `enum ibv_rate`, multiples of 2.5 Gb/s, and Mb/s.
+//! Conversions of link rates between `enum ibv_rate`, multiples of 2.5 Gb/s, and Mb/s.
 //!
 //! # Safety
 //! The exported names are those of rdma-core, with its signatures.
@@ -14,7 +14,7 @@ use crate::abi::{
     IBV_RATE_600_GBPS, IBV_RATE_800_GBPS, IBV_RATE_1200_GBPS, IBV_RATE_MAX, ibv_rate,
 };
 
-/// Rate, multiple of 2.5 Gb/s where there is one, Mb/s: as rdma-core converts them.
+/// Each rate with its multiple of 2.5 Gb/s, if any, and its Mb/s, with the values of rdma-core.
 const RATES: [(ibv_rate, Option<c_int>, c_int); 23] = [
     (IBV_RATE_2_5_GBPS, Some(1), 2_500),
     (IBV_RATE_5_GBPS, Some(2), 5_000),
@@ -41,27 +41,27 @@ const RATES: [(ibv_rate, Option<c_int>, c_int); 23] = [
     (IBV_RATE_1200_GBPS, Some(480), 1_275_000),
 ];
 
-/// The multiple of 2.5 Gb/s, or -1.
+/// Returns the rate as a multiple of 2.5 Gb/s, or -1.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_rate_to_mult(rate: c_uint) -> c_int {
     let found = RATES.iter().find(|&&(known, ..)| known == rate);
     found.and_then(|&(_, mult, _)| mult).unwrap_or(-1)
 }
 
-/// The rate that is a multiple of 2.5 Gb/s, or `IBV_RATE_MAX`.
+/// Returns the rate of a multiple of 2.5 Gb/s, or `IBV_RATE_MAX`.
 #[unsafe(no_mangle)]
 extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     let found = RATES.iter().find(|&&(_, known, _)| known == Some(mult));
     found.map_or(IBV_RATE_MAX, |&(rate, ..)| rate)
 }
 
-/// The rate in Mb/s, or -1.
+/// Returns the rate in Mb/s, or -1.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_rate_to_mbps(rate: c_uint) -> c_int {
     RATES.iter().find(|&&(known, ..)| known == rate).map_or(-1, |&(_, _, mbps)| mbps)
 }
 
-/// The rate of so many Mb/s, or `IBV_RATE_MAX`.
+/// Returns the rate of a number of Mb/s, or `IBV_RATE_MAX`.
 #[unsafe(no_mangle)]
 extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
     RATES.iter().find(|&&(_, _, known)| known == mbps).map_or(IBV_RATE_MAX, |&(rate, ..)| rate)

@@ -1,4 +1,4 @@
-//! Work requests that the builders of `ibv_qp_ex` collect.
+//! The batch of work requests that the builders of `ibv_qp_ex` collect.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use weft_engine::qp::Qp;
 use weft_engine::wr::{Data, Destination, Operation, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
 
-/// Work requests that are collected, and not posted yet.
+/// A batch of work requests that are collected and not posted yet.
 #[derive(Debug, Default)]
 pub(crate) struct Stage {
     work: Vec<Work>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// Where the inline data of the last request begins.
+    /// The offset at which the inline data of the last request begins.
     inline_start: usize,
-    /// The first mistake. It spoils the whole batch.
+    /// The first error, which fails the whole batch.
     error: Option<Errno>,
 }
 
@@ -28,7 +28,7 @@ struct Work {
     srqn: u32,
 }
 
-/// Where a request's data stands in its stage.
+/// The position of a request's data in its stage.
 #[derive(Debug)]
 enum Collected {
     Gather(Range<usize>),
@@ -52,7 +52,7 @@ impl Stage {
         let flags = SendFlags::from_bits(flags).ok_or(Errno::INVAL);
         match flags.and_then(|flags| operation.map(|operation| (flags, operation))) {
             Ok((flags, operation)) => {
-                let flags = flags - SendFlags::INLINE; // The setter says that, not the flag.
+                let flags = flags - SendFlags::INLINE; // Set by the data setter instead.
                 let data = Collected::Gather(0..0);
                 self.work.push(Work { wr_id, flags, operation, data, srqn: 0 });
             }
@@ -61,10 +61,10 @@ impl Stage {
     }
 
     /// Makes the last request a datagram.
-    pub(crate) fn address(&mut self, to: Result<Destination>) {
+    pub(crate) fn set_destination(&mut self, to: Result<Destination>) {
         match (to, self.work.last_mut().map(|work| &mut work.operation)) {
             (Ok(to), Some(operation)) => {
-                // What is no Send stays as it is, and the queue pair refuses it.
+                // Other operations stay unchanged, and the queue pair refuses them.
                 if let Operation::Send { imm, invalidate: None } = *operation {
                     *operation = Operation::Datagram { to, imm };
                 }
@@ -73,7 +73,7 @@ impl Stage {
         }
     }
 
-    /// Gives the last request its data; it gets one setter (ibv_wr_post(3)).
+    /// Sets the data of the last request; programs call one setter per request (ibv_wr_post(3)).
     fn set(&mut self, data: Collected) {
         match self.work.last_mut() {
             Some(work) => work.data = data,
@@ -81,20 +81,20 @@ impl Stage {
         }
     }
 
-    /// Says which shared receive queue the last request is for.
-    pub(crate) fn aim(&mut self, srqn: u32) {
+    /// Sets the shared receive queue of the last request.
+    pub(crate) fn set_srqn(&mut self, srqn: u32) {
         match self.work.last_mut() {
             Some(work) => work.srqn = srqn,
             None => self.fail(Errno::INVAL),
         }
     }
 
-    /// One more piece of the last request's inline data, which is copied.
+    /// Copies another piece of the last request's inline data.
     pub(crate) fn push_inline(&mut self, piece: &[u8]) {
         self.inline.extend_from_slice(piece);
     }
 
-    /// The pieces since the last request's are all of this one's inline data.
+    /// Makes the pieces since the previous request the inline data of the last one.
     pub(crate) fn end_inline(&mut self) {
         self.set(Collected::Inline(self.inline_start..self.inline.len()));
         self.inline_start = self.inline.len();
@@ -106,7 +106,7 @@ impl Stage {
         self.set(Collected::Gather(start..self.sges.len()));
     }
 
-    /// Posts all of the batch, or, after a mistake or without room, none of it.
+    /// Posts the whole batch, or none of it after an error or without room in the queue.
     pub(crate) fn post(&self, qp: &Qp) -> Result<()> {
         if let Some(error) = self.error {
             return Err(error);

@@ -1,4 +1,4 @@
-//! The texts of statuses, events and states: those of rdma-core, which programs print and tests
+//! The texts of statuses, events and states. They equal rdma-core's, which programs print and tests
 //! compare.
 //!
 //! # Safety
@@ -78,25 +78,25 @@ fn pick(texts: &[&'static CStr], value: c_uint) -> *const c_char {
     text.copied().unwrap_or(UNKNOWN).as_ptr()
 }
 
-/// The text of an `enum ibv_wc_status`.
+/// Returns the text of an `enum ibv_wc_status`.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_wc_status_str(status: c_uint) -> *const c_char {
     pick(WC_STATUS, status)
 }
 
-/// The text of an `enum ibv_node_type`, which may be negative.
+/// Returns the text of an `enum ibv_node_type`, which may be negative.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_node_type_str(kind: c_int) -> *const c_char {
     pick(NODE_TYPE, kind.cast_unsigned())
 }
 
-/// The text of an `enum ibv_port_state`.
+/// Returns the text of an `enum ibv_port_state`.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_port_state_str(state: c_uint) -> *const c_char {
     pick(PORT_STATE, state)
 }
 
-/// The text of an `enum ibv_event_type`.
+/// Returns the text of an `enum ibv_event_type`.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_event_type_str(event: c_uint) -> *const c_char {
     pick(EVENT_TYPE, event)

@@ -1,8 +1,8 @@
-//! Questions about files under `/sys`. Our devices have none there: what is asked through the
-//! library is answered from memory, and what programs open themselves by the preload library.
+//! Reads of files under `/sys`, where our devices have none. This module answers reads through the
+//! library; the preload library serves files that programs open themselves.
 //!
 //! # Safety
-//! Paths are the program's C strings; a buffer has the size that the program says.
+//! A program passes paths as valid C strings, and buffers of the size that it states.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -20,7 +20,7 @@ use crate::presentation::Presentation;
 
 const CLASS: &str = "/sys/class/infiniband/";
 
-/// The content of a file, without the line end.
+/// The content of a file without its final newline.
 ///
 /// # Errors
 /// As `open(2)` and `read(2)`.
@@ -32,13 +32,13 @@ fn content(directory: &str, file: &str, room: usize) -> Result<Vec<u8>> {
     match own {
         Some(device) => {
             let gids = device.engine().addresses.len();
-            described(file, gids).map(String::into_bytes).ok_or(Errno::NOENT)
+            attribute_text(file, gids).map(String::into_bytes).ok_or(Errno::NOENT)
         }
         None => from_disk(&Path::new(directory).join(file), room),
     }
 }
 
-fn described(file: &str, gids: usize) -> Option<String> {
+fn attribute_text(file: &str, gids: usize) -> Option<String> {
     if let Some(index) = file.strip_prefix("ports/1/gid_attrs/types/") {
         let index: usize = index.parse().ok()?;
         return (index < gids).then(|| Presentation::get().gid_type_text().to_owned());
@@ -66,7 +66,7 @@ fn from_disk(path: &Path, room: usize) -> Result<Vec<u8>> {
 /// # Safety
 /// `text` must be a C string that lives for `'a`.
 unsafe fn path<'a>(text: *const c_char) -> Result<&'a str> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a C string that lives for `'a`.
     let text = unsafe { CStr::from_ptr(text) };
     OsStr::from_bytes(text.to_bytes()).to_str().ok_or(Errno::NOENT)
 }
@@ -76,8 +76,8 @@ extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Reads a file's text, cut to the buffer and ended by NUL where there is room for it. The number
-/// of bytes without the line end, or -1 with `errno` set.
+/// Reads a file's text, cut to the size of the buffer and terminated by NUL if there is room.
+/// Returns the number of bytes without the final newline, or -1 and sets `errno`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,
@@ -85,18 +85,18 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     buffer: *mut c_char,
     size: usize,
 ) -> c_int {
-    // SAFETY: the program's C strings.
+    // SAFETY: the program passes valid C strings, which live during the call.
     let (directory, file) = (unsafe { path(directory) }, unsafe { path(file) });
     let read = directory.and_then(|directory| content(directory, file?, size));
     match read {
         Ok(bytes) => {
             let count = bytes.len().min(size);
-            // SAFETY: at most `size` bytes, to the program's buffer of that size.
+            // SAFETY: `count` is at most `size`, and the program passes a buffer of `size` bytes.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), count) };
             if count < size {
-                // SAFETY: inside the buffer.
+                // SAFETY: `count` is less than the size of the buffer.
                 let end = unsafe { buffer.add(count) };
-                // SAFETY: inside the buffer.
+                // SAFETY: `count` is less than the size of the buffer.
                 unsafe { end.write(0) };
             }
             c_int::try_from(count).unwrap_or(c_int::MAX)
@@ -110,18 +110,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_a_device_are_described() {
-        assert_eq!(described("fw_ver", 1).as_deref(), Some(env!("CARGO_PKG_VERSION")));
-        assert_eq!(described("ports/1/gid_attrs/types/0", 1).as_deref(), Some("RoCE v2"));
-        assert_eq!(described("ports/1/gid_attrs/types/1", 1), None);
-        assert_eq!(described("ports/1/gid_attrs/types/x", 1), None);
-        assert_eq!(described("uevent", 1), None);
+    fn files_of_a_device_have_its_attributes() {
+        assert_eq!(attribute_text("fw_ver", 1).as_deref(), Some(env!("CARGO_PKG_VERSION")));
+        assert_eq!(attribute_text("ports/1/gid_attrs/types/0", 1).as_deref(), Some("RoCE v2"));
+        assert_eq!(attribute_text("ports/1/gid_attrs/types/1", 1), None);
+        assert_eq!(attribute_text("ports/1/gid_attrs/types/x", 1), None);
+        assert_eq!(attribute_text("uevent", 1), None);
     }
 
     #[test]
-    fn other_files_are_read() {
+    fn files_of_other_devices_are_read_from_disk() {
         let mut buffer = [1; 64];
-        // SAFETY: C strings, and a buffer of the stated size.
+        // SAFETY: the arguments are C strings and a buffer of the stated size.
         let count = unsafe {
             ibv_read_sysfs_file(
                 c"/proc/sys/kernel".as_ptr(),

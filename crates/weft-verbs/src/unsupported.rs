@@ -1,8 +1,8 @@
-//! Public calls for what this device does not offer: each fails as the manual says, with
-//! `EOPNOTSUPP`.
+//! Public calls for features that this device does not have: each fails with `EOPNOTSUPP`, as the
+//! manual says.
 //!
 //! # Safety
-//! The exported names are those of rdma-core, with its signatures; no argument is looked at.
+//! The exported names are those of rdma-core, with its signatures; the functions use no argument.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -44,7 +44,7 @@ extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     refused()
 }
 
-/// For providers that build Ethernet frames: a negative `errno`.
+/// Returns a negative `errno`: only providers that build Ethernet frames call this.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,
@@ -55,7 +55,7 @@ extern "C" fn ibv_resolve_eth_l2_from_gid(
     -refused()
 }
 
-/// Registered memory is never pinned or given to a device, so that forking needs no care.
+/// Does nothing: registered memory is never pinned or accessed by a device, so that a fork is safe.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_fork_init() -> c_int {
     0
@@ -76,14 +76,15 @@ extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
-/// How drivers registered themselves before 2016; today's library ignores it, too.
+/// Ignores the driver, as today's rdma-core does: drivers registered themselves this way before
+/// 2016.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
 
 macro_rules! from_kernel {
     ($($name:ident)*) => { $(
-        /// Copies a structure of the kernel's command interface. No kernel device fills one here;
-        /// the destination stays as it is.
+        /// Would copy a structure of the kernel's command interface. Without a kernel device no
+        /// such structure exists, so that the destination stays unchanged.
         #[unsafe(no_mangle)]
         extern "C" fn $name(_to: *mut c_void, _from: *const c_void) {}
     )* };

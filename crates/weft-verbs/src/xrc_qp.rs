@@ -1,7 +1,7 @@
-//! Queue pairs that peers send to in an XRC domain.
+//! Target queue pairs of XRC domains, which receive the messages of peers.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours, and structures are its own.
+//! A program passes live objects of this library and valid structures of its own.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -18,25 +18,25 @@ use crate::abi::{
 };
 use crate::context::Context;
 use crate::errno;
-use crate::qp::{self, Home};
+use crate::qp::{self, Parent};
 use crate::xrc::Xrcd;
 
-/// A name for a queue pair that peers of the domain send to.
-fn name(
+/// Creates a C object of a target queue pair.
+fn wrap_target(
     context: *mut ibv_context,
     xrcd: &Xrcd,
     engine: Arc<EngineQp>,
     qp_context: *mut c_void,
 ) -> *mut ibv_qp {
     let init = ibv_qp_init_attr { qp_context, qp_type: IBV_QPT_XRC_RECV, ..zeroed() };
-    let home = Home { context, pd: ptr::null_mut(), held: xrcd.hold() };
-    qp::give(engine, home, &init, None)
+    let parent = Parent { context, pd: ptr::null_mut(), held: xrcd.hold() };
+    qp::wrap(engine, parent, &init, None)
 }
 
-/// Makes a queue pair that peers of an XRC domain send to.
+/// Creates a target queue pair in an XRC domain.
 ///
 /// # Errors
-/// `EINVAL` without a domain; `ENOMEM` without numbers or keys left.
+/// `EINVAL` without a domain; `ENOMEM` if no number or key is left.
 ///
 /// # Safety
 /// The context must be open, and the domain NULL or live.
@@ -47,39 +47,39 @@ pub(crate) unsafe fn create_target(
     if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || init.xrcd.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `init.xrcd` is live.
     let xrcd = unsafe { Xrcd::of(init.xrcd) };
-    // SAFETY: open, by the caller's promise.
+    // SAFETY: the caller guarantees that `context` is open.
     let state = unsafe { Context::of(context) };
     let engine = EngineQp::new_target(state.engine(), xrcd.engine())?;
-    let qp = name(context, xrcd, Arc::clone(&engine), init.qp_context);
-    Ok(qp::tell_events(&engine, qp))
+    let qp = wrap_target(context, xrcd, Arc::clone(&engine), init.qp_context);
+    Ok(qp::set_event_object(&engine, qp))
 }
 
 /// # Safety
-/// As for [`create_target`].
+/// `context` must be open, and the domain NULL or live.
 unsafe fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp> {
     let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     let is_complete = attr.comp_mask & needed == needed && !attr.xrcd.is_null();
     if !is_complete || attr.qp_type != IBV_QPT_XRC_RECV {
         return Err(Errno::INVAL);
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `attr.xrcd` is live.
     let xrcd = unsafe { Xrcd::of(attr.xrcd) };
     let engine = EngineQp::open_target(xrcd.engine(), attr.qp_num).ok_or(Errno::INVAL)?;
     let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
     let qp_context = if has_context { attr.qp_context } else { ptr::null_mut() };
-    Ok(name(context, xrcd, engine, qp_context))
+    Ok(wrap_target(context, xrcd, engine, qp_context))
 }
 
-/// `ibv_open_qp`. Asynchronous events name the queue pair by its creator's handle, and none
-/// comes after the creator has destroyed it.
+/// `ibv_open_qp`. Asynchronous events name the C object of the queue pair's creator, and no event
+/// arrives after the creator has destroyed it.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `attr` as a pointer to a valid structure.
     let attr = unsafe { &*attr };
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `open_target` requires of its arguments.
     errno::pointer(unsafe { open_target(context, attr) })
 }

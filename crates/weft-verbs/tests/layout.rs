@@ -1,9 +1,9 @@
-//! The committed structures against the system's headers: a C program prints the size of each and
-//! the place of each field, and the Rust side must agree.
+//! Compares the committed structures with the system's headers: a C program prints the size of each
+//! structure and the offset of each field, which must equal those in Rust.
 //!
-//! `<infiniband/verbs.h>` of a newer rdma-core has longer forms of some structures. Those that our
-//! side only reads or writes up to the size that a program passes are compared field by field, and
-//! their sizes left out (`grows`).
+//! Newer versions of rdma-core have longer forms of some structures. For structures that this
+//! library accesses only up to the size that a program passes, the test compares the fields but not
+//! the size (`grows`).
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use weft_verbs::abi::*;
 
-/// One line of the comparison: a C expression, and its value here.
+/// A C expression, and the value that it must have.
 struct Fact {
     expression: String,
     value: usize,
@@ -125,7 +125,8 @@ fn facts() -> Vec<Fact> {
     facts
 }
 
-/// `verbs_context` grows at its front: what counts is how far an operation is from `context`.
+/// The operations of `verbs_context`. The structure grows at its start, so that the distance of an
+/// operation from `context` is compared.
 fn operations() -> Vec<Fact> {
     macro_rules! before_context {
         ($($field:ident)*) => {
@@ -143,7 +144,7 @@ fn operations() -> Vec<Fact> {
     }
 }
 
-/// Members of unions without a name, which the generated structures had to give one.
+/// The members of anonymous unions, which have a name in the generated structures.
 fn unnamed() -> Vec<Fact> {
     let fact = |expression: &str, value| Fact { expression: expression.to_owned(), value };
     vec![
@@ -169,7 +170,7 @@ fn program(facts: &[Fact]) -> String {
 }
 
 #[test]
-fn structures_are_those_of_the_headers() {
+fn structures_match_the_system_headers() {
     assert!(
         Path::new("/usr/include/rdma/rdma_cma.h").exists(),
         "no verbs headers: apt-get install libibverbs-dev librdmacm-dev"

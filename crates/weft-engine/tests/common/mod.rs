@@ -275,7 +275,8 @@ pub fn connect_sharing(a: &Endpoint, b: &Endpoint, init: &QpAttr) {
 /// Runs a test of this program in a process with a single thread, so that peers can map the memory
 /// that it registers.
 ///
-/// # Panics If the test fails there, or does not exist.
+/// # Panics
+/// If the test fails there, or does not exist.
 pub fn run_alone(test: &str) {
     run_again(test, ALONE, "1");
 }
@@ -283,7 +284,8 @@ pub fn run_alone(test: &str) {
 /// Runs a test of this program in a new process with an environment variable that Weft reads only
 /// once per process.
 ///
-/// # Panics If the test fails there, or does not exist.
+/// # Panics
+/// If the test fails there, or does not exist.
 pub fn run_again(test: &str, name: &str, value: &str) {
     let program = std::env::current_exe().expect("the test itself");
     let mut command = Command::new(program);

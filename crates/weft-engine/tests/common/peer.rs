@@ -170,7 +170,8 @@ impl Peer {
 
     /// Receives the next segment from the victim; `None` at the end of the stream.
     ///
-    /// # Panics If nothing arrives in time, or the victim sends bytes that are not an FPDU.
+    /// # Panics
+    /// If nothing arrives in time, or the victim sends bytes that are not an FPDU.
     pub fn receive(&mut self) -> Option<Received> {
         loop {
             if let Decoded::Fpdu { ulpdu, consumed } =

@@ -19,5 +19,5 @@ pub use bindings::*;
 pub(crate) use text::fill;
 pub(crate) use zeroed::zeroed;
 
-/// `__VERBS_ABI_IS_EXTENDED`: the context is the tail of a `verbs_context`.
+/// `__VERBS_ABI_IS_EXTENDED`: marks an `ibv_context` as the last field of a `verbs_context`.
 pub const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;

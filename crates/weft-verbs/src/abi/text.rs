@@ -1,4 +1,4 @@
-//! Text in C structures.
+//! Copies text into the character arrays of C structures.
 
 use std::ffi::c_char;
 

@@ -1,8 +1,8 @@
-//! Structures of the C ABI with every byte zero.
+//! Zero-initialised structures of the C ABI.
 //!
 //! # Safety
-//! [`Zeroable`] is promised only for structures of integers, pointers, optional function pointers
-//! and arrays and unions of those, for which zero bytes are a valid value.
+//! [`Zeroable`] is implemented only for structures of integers, pointers, optional function
+//! pointers, and arrays and unions of those. Zero bytes are a valid value of each.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -16,12 +16,13 @@ use super::{
 /// A type for which zero bytes are a valid value.
 ///
 /// # Safety
-/// They must be.
+/// Zero bytes must be a valid value of the type.
 pub(crate) unsafe trait Zeroable: Sized {}
 
 macro_rules! zeroable {
     ($($name:ident)*) => { $(
-        // SAFETY: a C structure of integers, pointers and optional function pointers.
+        // SAFETY: the structure consists of integers, pointers and optional function pointers, for
+        // all of which zero bytes are a valid value.
         unsafe impl Zeroable for $name {}
     )* };
 }
@@ -32,8 +33,8 @@ zeroable! {
     ibv_qp_ex ibv_qp_init_attr ibv_srq ibv_srq_attr ibv_td verbs_context
 }
 
-/// A structure with every byte zero.
+/// Returns a structure with every byte zero.
 pub(crate) fn zeroed<T: Zeroable>() -> T {
-    // SAFETY: `Zeroable` promises that zero bytes are a valid `T`.
+    // SAFETY: `T: Zeroable` guarantees that zero bytes are a valid `T`.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }

@@ -1,57 +1,57 @@
-//! Events that a program has taken, until it acknowledges them.
+//! Events that a program has taken and not acknowledged yet.
 //!
 //! # Safety
-//! Identifiers and events that a program hands in are live ones of ours.
+//! A program passes live identifiers and events of this library.
 #![allow(unsafe_code)]
 
 use std::ptr;
 
 use crate::abi::{rdma_cm_event, rdma_cm_id};
 use crate::acks::Acks;
-use crate::object::{self, Behind};
+use crate::object::{self, AbiState};
 
-/// What is behind a `rdma_cm_event`.
+/// The state of a `rdma_cm_event`.
 #[derive(Debug)]
 pub(super) struct Event {
-    /// Where the program finds the private data.
+    /// The private data that the C structure points to.
     _private_data: Vec<u8>,
-    /// The acknowledgements that the event's identifier waits for.
+    /// The counter of the event's identifier, which waits for the acknowledgement.
     acks: Acks,
 }
 
-impl Behind for Event {
+impl AbiState for Event {
     type C = rdma_cm_event;
 }
 
 impl Event {
-    /// An event that counts as acknowledged at `acks`, and the private data that it shows.
+    /// The state of an event with this private data, whose acknowledgement `acks` counts.
     pub(super) fn new(private_data: Vec<u8>, acks: Acks) -> Self {
         Self { _private_data: private_data, acks }
     }
 }
 
-/// Acknowledges the event that a synchronous identifier keeps for its program.
+/// Acknowledges the event in the structure of a synchronous identifier, if there is one.
 ///
 /// # Safety
 /// `id` must be live.
 pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let event = unsafe { (*id).event };
-    // SAFETY: live, by the caller's promise; the program's thread is in its call for this
-    // identifier.
+    // SAFETY: the caller guarantees that `id` is live, and a program uses an identifier from one
+    // thread at a time, so that nothing else accesses its structure.
     unsafe { (*id).event = ptr::null_mut() };
     if !event.is_null() {
-        // SAFETY: an event that nobody has acknowledged.
+        // SAFETY: the identifier had the only pointer to this event, which nobody has acknowledged.
         unsafe { acknowledge(event) };
     }
 }
 
 /// # Safety
-/// `event` must be live, and nobody may use it afterwards.
+/// `event` must be live, and not be used afterwards.
 pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `event` is live.
     let acks = unsafe { object::object::<Event>(event) }.acks.clone();
-    // SAFETY: live, by the caller's promise; this is its end.
+    // SAFETY: the caller guarantees that `event` is live and not used afterwards.
     unsafe { object::destroy::<Event>(event) };
     acks.acknowledge(1);
 }

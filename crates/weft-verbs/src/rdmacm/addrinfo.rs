@@ -1,8 +1,8 @@
-//! Names and services to addresses.
+//! Resolves names and services to addresses.
 //!
 //! # Safety
-//! Strings, hints and lists are the program's. What it gets is allocated by the C library, and
-//! comes back to `rdma_freeaddrinfo`.
+//! A program passes valid strings, hints and lists. The C library allocates the results, and the
+//! program passes them to `rdma_freeaddrinfo`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -21,11 +21,11 @@ use crate::abi::{
 };
 use crate::errno;
 
-/// Why there is no address.
+/// The reason why a lookup failed.
 enum Failure {
     /// An `errno`.
     System(Errno),
-    /// A code of `getaddrinfo(3)`, which librdmacm hands on in `errno`.
+    /// A code of `getaddrinfo(3)`, which librdmacm also stores in `errno`.
     Lookup(c_int),
 }
 
@@ -36,22 +36,22 @@ impl From<Errno> for Failure {
 }
 
 fn empty_hints() -> addrinfo {
-    // SAFETY: the structure consists of integers and pointers: zero is valid.
+    // SAFETY: the structure consists of integers and pointers, for which zero is valid.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 fn empty() -> rdma_addrinfo {
-    // SAFETY: the structure consists of integers and pointers: zero is valid.
+    // SAFETY: the structure consists of integers and pointers, for which zero is valid.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// What to ask `getaddrinfo(3)` for.
+/// Converts hints of librdmacm to hints for `getaddrinfo(3)`.
 fn hints_of(hints: &rdma_addrinfo) -> addrinfo {
     let flags = hints.ai_flags.cast_unsigned();
     let mut ai = empty_hints();
     ai.ai_flags = if flags & RAI_PASSIVE != 0 { AI_PASSIVE } else { 0 }
         | if flags & RAI_NUMERICHOST != 0 { AI_NUMERICHOST } else { 0 };
-    // Other families, such as InfiniBand's own, are served with IP addresses.
+    // For other families, such as InfiniBand's own, the result is an IP address as well.
     if matches!(hints.ai_family, AF_INET | AF_INET6) {
         ai.ai_family = hints.ai_family;
     }
@@ -68,7 +68,7 @@ fn hints_of(hints: &rdma_addrinfo) -> addrinfo {
     ai
 }
 
-/// Copies an address for the program.
+/// Copies an address to new memory of the C library.
 ///
 /// # Safety
 /// `from` must be readable for `length` bytes.
@@ -78,12 +78,13 @@ unsafe fn copy(from: *const sockaddr, length: socklen_t) -> Result<*mut sockaddr
     if to.is_null() {
         return Err(Errno::NOMEM);
     }
-    // SAFETY: both are as long as that, and `to` is new.
+    // SAFETY: the caller guarantees `length` bytes at `from`, and `to` is a new allocation of this
+    // length.
     unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), length as usize) };
     Ok(to.cast())
 }
 
-/// Asks `getaddrinfo(3)`; its first answer counts.
+/// Calls `getaddrinfo(3)` and uses its first result.
 ///
 /// # Safety
 /// The strings must be NULL or valid.
@@ -95,12 +96,13 @@ unsafe fn look_up(
 ) -> std::result::Result<(), Failure> {
     let ai_hints = hints_of(hints);
     let mut list = ptr::null_mut();
-    // SAFETY: valid strings or NULL, and a place for the result.
+    // SAFETY: the caller guarantees that the strings are NULL or valid; the hints and the result
+    // are local variables.
     let code = unsafe { libc::getaddrinfo(node, service, &raw const ai_hints, &raw mut list) };
     if code != 0 {
         return Err(Failure::Lookup(code));
     }
-    // SAFETY: a successful answer has at least one element.
+    // SAFETY: a successful `getaddrinfo` returns at least one element.
     let ai = unsafe { &*list };
     let default = |given: c_int, found: u32| if given != 0 { given } else { found.cast_signed() };
     let datagram = ai.ai_socktype == SOCK_DGRAM;
@@ -108,7 +110,7 @@ unsafe fn look_up(
     info.ai_qp_type = default(hints.ai_qp_type, if datagram { IBV_QPT_UD } else { IBV_QPT_RC });
     let space = if ai.ai_protocol == IPPROTO_UDP { RDMA_PS_UDP } else { RDMA_PS_TCP };
     info.ai_port_space = default(hints.ai_port_space, space);
-    // SAFETY: the element's address has its length.
+    // SAFETY: the element's address has the length that the element states.
     let copied = unsafe { copy(ai.ai_addr, ai.ai_addrlen) }.map(|address| {
         if ai_hints.ai_flags & AI_PASSIVE != 0 {
             info.ai_flags = RAI_PASSIVE.cast_signed();
@@ -117,7 +119,7 @@ unsafe fn look_up(
             (info.ai_dst_addr, info.ai_dst_len) = (address, ai.ai_addrlen);
         }
     });
-    // SAFETY: the list came from `getaddrinfo` and nothing refers to it any more.
+    // SAFETY: the list came from `getaddrinfo`, and its address has been copied.
     unsafe { libc::freeaddrinfo(list) };
     Ok(copied?)
 }
@@ -136,16 +138,16 @@ unsafe fn fill(
         info.ai_qp_type = hints.ai_qp_type;
         info.ai_port_space = hints.ai_port_space;
         if hints.ai_dst_len != 0 {
-            // SAFETY: of this length, by the caller's promise.
+            // SAFETY: the caller guarantees that the hint's address has the length that it states.
             info.ai_dst_addr = unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len) }?;
             info.ai_dst_len = hints.ai_dst_len;
         }
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `look_up` requires.
         unsafe { look_up(node, service, hints, info) }?;
     }
     if info.ai_src_len == 0 && hints.ai_src_len != 0 {
-        // SAFETY: of this length, by the caller's promise.
+        // SAFETY: the caller guarantees that the hint's address has the length that it states.
         info.ai_src_addr = unsafe { copy(hints.ai_src_addr, hints.ai_src_len) }?;
         info.ai_src_len = hints.ai_src_len;
     }
@@ -153,7 +155,8 @@ unsafe fn fill(
 }
 
 /// # Safety
-/// As for [`fill`]; `hints` NULL or valid.
+/// The strings must be NULL or valid, `hints` NULL or valid, and their addresses NULL or of their
+/// length.
 unsafe fn get(
     node: *const c_char,
     service: *const c_char,
@@ -167,24 +170,24 @@ unsafe fn get(
     if info.is_null() {
         return Err(Errno::NOMEM.into());
     }
-    // SAFETY: allocated just now.
+    // SAFETY: `info` is a new allocation of this size.
     unsafe { info.write(empty()) };
     let none = empty();
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: the caller guarantees that `hints` is NULL or valid.
     let hints = unsafe { hints.as_ref() }.unwrap_or(&none);
-    // SAFETY: written just now, and nobody else has it.
+    // SAFETY: `info` is initialised, and nothing else refers to it.
     let result = unsafe { &mut *info };
-    // SAFETY: the program's strings or NULL, by the caller's promise.
+    // SAFETY: the caller guarantees what `fill` requires of the strings and hints.
     let filled = unsafe { fill(node, service, hints, result) };
     if let Err(failure) = filled {
-        // SAFETY: allocated above; the program has not seen it.
+        // SAFETY: `info` was allocated above, and the program does not have it yet.
         unsafe { rdma_freeaddrinfo(info) };
         return Err(failure);
     }
     Ok(info)
 }
 
-/// The route is IP's, so there is none to look up, and `RAI_NOROUTE` changes nothing.
+/// Resolves a name and a service. IP routing finds the route, so that `RAI_NOROUTE` has no effect.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -192,16 +195,17 @@ unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     result: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the program's strings and hints.
+    // SAFETY: the program passes valid strings and hints, or NULL.
     match unsafe { get(node, service, hints) } {
         Ok(info) => {
-            // SAFETY: the program's place for the result.
+            // SAFETY: the program passes `result` as a valid pointer for the result.
             unsafe { *result = info };
             0
         }
         Err(Failure::System(error)) => errno::minus_one(Err(error)),
         Err(Failure::Lookup(code)) => {
-            // SAFETY: takes no argument and returns the address of this thread's `errno`.
+            // SAFETY: `__errno_location` has no preconditions; it returns the address of this
+            // thread's `errno`.
             let location = unsafe { libc::__errno_location() };
             // SAFETY: the address is valid and belongs to this thread alone.
             unsafe { *location = code };
@@ -215,7 +219,8 @@ unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
     let mut next = list;
     while !next.is_null() {
         let current = next;
-        // SAFETY: an element of a list that the program gives up.
+        // SAFETY: `current` is an element of a list from `rdma_getaddrinfo`, which the program does
+        // not use after this call.
         let info = unsafe { &*current };
         next = info.ai_next;
         let parts = [
@@ -227,10 +232,10 @@ unsafe extern "C" fn rdma_freeaddrinfo(list: *mut rdma_addrinfo) {
             info.ai_dst_addr.cast(),
         ];
         for part in parts {
-            // SAFETY: NULL, or allocated by the C library.
+            // SAFETY: the pointer is NULL or came from `malloc`.
             unsafe { libc::free(part) };
         }
-        // SAFETY: allocated by the C library, and nothing refers to it any more.
+        // SAFETY: the element came from `malloc`, and its fields are no longer used.
         unsafe { libc::free(current.cast()) };
     }
 }
@@ -241,23 +246,23 @@ mod tests {
     use crate::rdmacm::address;
 
     #[test]
-    fn a_name_and_a_service() {
+    fn a_name_and_a_service_resolve_to_an_address() {
         let mut hints = empty();
         hints.ai_port_space = RDMA_PS_TCP.cast_signed();
         for (flags, text) in [(0, "127.0.0.1:7471"), (RAI_PASSIVE, "127.0.0.1:7471")] {
             hints.ai_flags = (flags | RAI_NUMERICHOST).cast_signed();
             let mut info = ptr::null_mut();
             let (node, service) = (c"127.0.0.1".as_ptr(), c"7471".as_ptr());
-            // SAFETY: valid strings and hints, and a place for the result.
+            // SAFETY: the strings and hints are valid, and the result is a local variable.
             let code = unsafe { rdma_getaddrinfo(node, service, &raw const hints, &raw mut info) };
             assert_eq!(code, 0);
-            // SAFETY: a list of one element.
+            // SAFETY: the call has succeeded, so that `info` is a valid element.
             let found = unsafe { &*info };
             let own = if flags == 0 { found.ai_dst_addr } else { found.ai_src_addr };
-            // SAFETY: an address of the list.
+            // SAFETY: the address is part of the live list.
             assert_eq!(unsafe { address::read(own) }, Ok(text.parse().expect("an address")));
             assert_eq!(found.ai_qp_type.cast_unsigned(), IBV_QPT_RC);
-            // SAFETY: freed once.
+            // SAFETY: the list is valid, and not used after this call.
             unsafe { rdma_freeaddrinfo(info) };
         }
     }
@@ -267,26 +272,27 @@ mod tests {
         let mut room = [0_u64; 16];
         let c = room.as_mut_ptr().cast::<sockaddr>();
         let there = "[2001:db8::1]:5".parse().expect("an address");
-        // SAFETY: 128 bytes are as long as a `sockaddr_storage`.
+        // SAFETY: `room` has 128 bytes, the size of a `sockaddr_storage`.
         unsafe { address::write(c, there) };
         let mut hints = empty();
         (hints.ai_dst_addr, hints.ai_dst_len) = (c, 28);
         (hints.ai_src_addr, hints.ai_src_len) = (c, 28);
         let mut info = ptr::null_mut();
         let none = ptr::null();
-        // SAFETY: valid hints, and a place for the result.
+        // SAFETY: the hints are valid, and the result is a local variable.
         let code = unsafe { rdma_getaddrinfo(none, none, &raw const hints, &raw mut info) };
         assert_eq!(code, 0);
-        // SAFETY: a list of one element.
+        // SAFETY: the call has succeeded, so that `info` is a valid element.
         let found = unsafe { &*info };
         assert_ne!(found.ai_dst_addr, c);
         for copied in [found.ai_dst_addr, found.ai_src_addr] {
-            // SAFETY: an address of the list.
+            // SAFETY: the address is part of the live list.
             assert_eq!(unsafe { address::read(copied) }, Ok(there));
         }
-        // SAFETY: freed once.
+        // SAFETY: the list is valid, and not used after this call.
         unsafe { rdma_freeaddrinfo(info) };
-        // SAFETY: NULL is allowed.
+        // SAFETY: `rdma_getaddrinfo` accepts NULL for the strings and hints, and the result is a
+        // local variable.
         assert_eq!(unsafe { rdma_getaddrinfo(none, none, ptr::null(), &raw mut info) }, -1);
     }
 }

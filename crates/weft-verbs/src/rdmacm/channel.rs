@@ -1,7 +1,7 @@
 //! Event channels.
 //!
 //! # Safety
-//! A channel that a program hands in is a live one of ours.
+//! A program passes live channels of this library.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use weft_engine::cm::Channel as EngineChannel;
 
 use crate::abi::rdma_event_channel;
 use crate::errno;
-use crate::object::{self, Behind, Object};
+use crate::object::{self, AbiState, Object};
 
-/// What is behind a `rdma_event_channel`.
+/// The state of a `rdma_event_channel`.
 #[derive(Debug)]
 pub(super) struct Channel {
     engine: Arc<EngineChannel>,
 }
 
-impl Behind for Channel {
+impl AbiState for Channel {
     type C = rdma_event_channel;
 }
 
@@ -29,20 +29,21 @@ impl Channel {
         &self.engine
     }
 
-    /// The channel that a program names.
+    /// The channel at the address that a program passes.
     ///
     /// # Safety
     /// `c` must be a channel that is not destroyed during `'a`.
     pub(super) unsafe fn of<'a>(c: *mut rdma_event_channel) -> &'a Object<Self> {
-        // SAFETY: every channel that programs have is made by `create`.
+        // SAFETY: every channel that a program has was created by `create`, and the caller
+        // guarantees that it is live.
         unsafe { object::object(c) }
     }
 }
 
-/// Makes a channel.
+/// Creates a channel.
 ///
 /// # Errors
-/// `EMFILE` and the like when there is no descriptor left.
+/// `EMFILE` or `ENFILE` when no descriptor is left.
 pub(super) fn create() -> Result<*mut rdma_event_channel> {
     let engine = EngineChannel::new()?;
     let c = rdma_event_channel { fd: engine.raw_fd() };
@@ -52,9 +53,9 @@ pub(super) fn create() -> Result<*mut rdma_event_channel> {
 /// Frees a channel.
 ///
 /// # Safety
-/// It must be live, and nobody may use it afterwards.
+/// `channel` must be live, and not be used afterwards.
 pub(super) unsafe fn destroy(channel: *mut rdma_event_channel) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the channel is live and not used afterwards.
     unsafe { object::destroy::<Channel>(channel) };
 }
 
@@ -65,6 +66,6 @@ extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the program gives it up.
+    // SAFETY: the program passes a live object and does not use it after this call.
     unsafe { destroy(channel) };
 }

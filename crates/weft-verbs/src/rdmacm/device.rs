@@ -1,8 +1,8 @@
-//! The contexts that all identifiers of a process share: one for each device.
+//! The contexts of the connection manager: all identifiers of a process on one device share one.
 //!
 //! # Safety
-//! The contexts and domains kept here are made by the verbs calls and never closed, so that their
-//! addresses are good for ever.
+//! The contexts and domains here come from the verbs calls and are never closed, so that their
+//! addresses stay valid.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -21,33 +21,34 @@ use crate::open;
 use crate::pd::ibv_alloc_pd;
 use crate::xrc::open_xrcd;
 
-/// A device that identifiers are bound to.
+/// A device with the objects that its identifiers share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shared {
     device: &'static Device,
-    /// The context of every identifier on the device.
+    /// The context of all identifiers on the device.
     pub(super) verbs: *mut ibv_context,
-    /// The protection domain of those whose program does not bring one.
+    /// The default protection domain of identifiers on the device.
     pub(super) pd: *mut ibv_pd,
-    /// The XRC domain, as well.
+    /// The default XRC domain of identifiers on the device.
     xrcd: *mut ibv_xrcd,
 }
 
-// SAFETY: the objects may be used by any thread, as the verbs manual demands of them.
+// SAFETY: any thread may use the objects that the pointers refer to, as the verbs manual demands,
+// and they are never freed.
 unsafe impl Send for Shared {}
 
 static OPENED: Lock<Vec<Shared>> = Lock::new(Vec::new());
 
 /// The device of a local address. Loopback addresses belong to the first device, as with the
-/// kernel's `rdma_cm`: libfabric has no use for a device that is loopback itself.
+/// kernel's `rdma_cm`: libfabric does not use a device for loopback only.
 ///
 /// # Errors
-/// `ENODEV` when there is none; `EMFILE` and the like when it cannot be opened.
+/// `ENODEV` if no device has the address; `EMFILE` or `ENFILE` if no descriptor is left.
 pub(super) fn of_address(address: IpAddr) -> Result<Shared> {
     if address.is_loopback() {
         return open(device::list()?.first().copied().ok_or(Errno::NODEV)?);
     }
-    // The context that is open knows the addresses of the time when it was opened.
+    // An open context has the addresses that its interface had when it was opened.
     let opened = OPENED.lock().iter().copied().find(|shared| shared.device.engine().owns(address));
     if let Some(shared) = opened {
         return Ok(shared);
@@ -63,23 +64,22 @@ fn open(device: &'static Device) -> Result<Shared> {
         return Ok(*shared);
     }
     let verbs = open::open(device)?;
-    // SAFETY: an open context.
+    // SAFETY: `verbs` was opened above.
     let pd = unsafe { ibv_alloc_pd(verbs) };
     let mut init = ibv_xrcd_init_attr {
         comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
         fd: -1,
         oflags: libc::O_CREAT,
     };
-    // SAFETY: an open context.
+    // SAFETY: `verbs` was opened above.
     let xrcd = unsafe { open_xrcd(verbs, &raw mut init) };
     let shared = Shared { device, verbs, pd, xrcd };
-    // Newer first: its addresses are those of now.
+    // The newest context comes first: it has the current addresses.
     opened.insert(0, shared);
     Ok(shared)
 }
 
-/// The XRC domain of identifiers whose program does not bring one; NULL for a context that is not
-/// shared.
+/// The default XRC domain of identifiers in a context; NULL for a context that was not opened here.
 pub(super) fn xrcd_of(verbs: *mut ibv_context) -> *mut ibv_xrcd {
     let opened = OPENED.lock();
     let shared = opened.iter().find(|shared| shared.verbs == verbs);
@@ -102,7 +102,7 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
     let all = all();
     if !count.is_null() {
         let found = all.as_ref().map_or(0, |(count, _)| *count);
-        // SAFETY: the program wants the count at this place of its own.
+        // SAFETY: `count` is not NULL, so that the program passes a valid pointer for the count.
         unsafe { *count = c_int::try_from(found).unwrap_or(c_int::MAX) };
     }
     errno::pointer(all.map(|(_, list)| list))
@@ -110,6 +110,7 @@ unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_contex
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: the program returns a list of `rdma_get_devices`.
+    // SAFETY: the program passes a list from `rdma_get_devices` and does not use it after this
+    // call.
     unsafe { device::free_array(list) };
 }

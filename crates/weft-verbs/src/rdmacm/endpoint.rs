@@ -1,7 +1,7 @@
-//! Endpoints: an identifier with everything that it needs, made in one call.
+//! Endpoints: an identifier with its address, route and queue pair, created in one call.
 //!
 //! # Safety
-//! Objects that a program hands in are live ones of ours, and structures are its own.
+//! A program passes live objects of this library and valid structures of its own.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -27,16 +27,16 @@ unsafe fn prepare_passive(
     pd: *mut ibv_pd,
     init: *const ibv_qp_init_attr,
 ) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `id::bind` requires.
     unsafe { id::bind(id, info.ai_src_addr) }?;
     if !pd.is_null() {
-        // SAFETY: live, by the caller's promise.
+        // SAFETY: the caller guarantees that `id` is live.
         unsafe { (*id).pd = pd };
     }
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: the caller guarantees that `init` is NULL or valid.
     if let Some(init) = unsafe { init.as_ref() } {
         let qp_init = ibv_qp_init_attr { qp_type: info.ai_qp_type.cast_unsigned(), ..*init };
-        // SAFETY: live, by the caller's promise.
+        // SAFETY: the caller guarantees that `id` is live.
         unsafe { Id::of(id) }.prepared.lock().qp_init = Some(qp_init);
     }
     Ok(())
@@ -50,27 +50,27 @@ unsafe fn prepare_active(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `resolve::resolve_address` requires.
     unsafe { resolve::resolve_address(id, info.ai_src_addr, info.ai_dst_addr) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `resolve::resolve_route` requires.
     unsafe { resolve::resolve_route(id) }?;
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: the caller guarantees that `init` is NULL or valid.
     if let Some(init) = unsafe { init.as_mut() } {
         init.qp_type = info.ai_qp_type.cast_unsigned();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `qp::create_plain` requires.
         unsafe { qp::create_plain(id, pd, init) }?;
     }
     if info.ai_connect_len != 0 && !info.ai_connect.is_null() {
-        // SAFETY: valid for its length, by the caller's promise.
+        // SAFETY: the caller guarantees that the private data in `info` has this length.
         let data = unsafe { slice::from_raw_parts(info.ai_connect.cast(), info.ai_connect_len) };
-        // SAFETY: live, by the caller's promise.
+        // SAFETY: the caller guarantees that `id` is live.
         unsafe { Id::of(id) }.prepared.lock().connect = data.to_vec();
     }
     Ok(())
 }
 
 /// # Safety
-/// `pd` must be NULL or live, `init` NULL or valid with what it names.
+/// `pd` must be NULL or live, and `init` NULL or valid, with live objects.
 unsafe fn create(
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -81,17 +81,20 @@ unsafe fn create(
         ps: info.ai_port_space.cast_unsigned(),
         qp_type: info.ai_qp_type.cast_unsigned(),
     };
-    // SAFETY: no channel: a synchronous identifier.
+    // SAFETY: the channel is NULL, which makes the identifier synchronous.
     let id = unsafe { id::create(ptr::null_mut(), kind) }?;
     let prepared = if info.ai_flags.cast_unsigned() & RAI_PASSIVE != 0 {
-        // SAFETY: made just now; the caller's promise.
+        // SAFETY: `id` was created above; the caller guarantees the rest of what `prepare_passive`
+        // requires.
         unsafe { prepare_passive(id, info, pd, init) }
     } else {
-        // SAFETY: made just now; the caller's promise.
+        // SAFETY: `id` was created above; the caller guarantees the rest of what `prepare_active`
+        // requires.
         unsafe { prepare_active(id, info, pd, init) }
     };
     if let Err(error) = prepared {
-        // SAFETY: the program has not seen it.
+        // SAFETY: the object was created above, and the program does not have it yet, so that this
+        // is its last use.
         unsafe { destroy(id) };
         return Err(error);
     }
@@ -105,51 +108,52 @@ unsafe extern "C-unwind" fn rdma_create_ep(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `info` as a pointer to a valid structure.
     let info = unsafe { &*info };
-    // SAFETY: the program's objects.
+    // SAFETY: the program passes valid structures and live objects, or NULL.
     errno::minus_one(unsafe { create(info, pd, init) }.map(|made| {
-        // SAFETY: the program's place for the result.
+        // SAFETY: the program passes `id` as a valid pointer for the result.
         unsafe { *id = made };
     }))
 }
 
 /// # Safety
-/// `id` must be live, and nobody may use it afterwards.
+/// `id` must be live, and not be used afterwards.
 unsafe fn destroy(id: *mut rdma_cm_id) {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let qp = unsafe { (*id).qp };
     if !qp.is_null() {
-        // SAFETY: it has a queue pair.
+        // SAFETY: the identifier is live and has a queue pair.
         unsafe { qp::destroy(id) };
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let srq = unsafe { (*id).srq };
     if !srq.is_null() {
-        // SAFETY: it has a shared receive queue.
+        // SAFETY: the identifier is live and has a shared receive queue.
         unsafe { qp::destroy_srq(id) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `id::destroy` requires.
     unsafe { id::destroy(id) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: a live identifier, which the program gives up.
+    // SAFETY: the program passes a live identifier and does not use it after this call.
     unsafe { destroy(id) };
 }
 
 /// # Safety
 /// `listener` must be live.
 unsafe fn get_request(listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `listener` is live.
     let state = unsafe { Id::of(listener) };
     if !state.is_sync() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `listener` is live, as `event::next_of` requires.
     let event = unsafe { event::next_of(listener) }?;
-    // SAFETY: made just now, and the program has not seen it: nobody else writes to it.
+    // SAFETY: the event was created by `next_of`, and the program does not have it yet, so that
+    // nothing else writes to it.
     let &rdma_cm_event { event: kind, status, id, .. } = unsafe { &*event };
     let mut requested = match status {
         0 if kind == RDMA_CM_EVENT_CONNECT_REQUEST => Ok(()),
@@ -158,27 +162,29 @@ unsafe fn get_request(listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
     };
     let init = state.prepared.lock().qp_init;
     if let (Ok(()), Some(mut init)) = (requested, init) {
-        // SAFETY: live, by the caller's promise.
+        // SAFETY: the caller guarantees that `listener` is live.
         let pd = unsafe { (*listener).pd };
-        // SAFETY: a fresh identifier, and what the program gave to `rdma_create_ep`.
+        // SAFETY: the event's identifier is live, and `pd` and `init` are what the program passed
+        // to `rdma_create_ep`, whose objects it keeps live.
         requested = unsafe { qp::create_plain(id, pd, &mut init) };
     }
-    // The event is acknowledged with the next call, by the thread that has it.
+    // The next call on this identifier acknowledges the event.
     let holder = if requested.is_ok() { id } else { listener };
-    // SAFETY: both are live.
+    // SAFETY: both identifiers are live.
     unsafe { (*holder).event = event };
     requested.map(|()| id)
 }
 
-/// A thread may be cancelled in here: no lock is held while it waits, and there is nothing to drop.
+/// A cancellation point: while the thread waits it holds no lock and owns nothing that needs a
+/// drop.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn rdma_get_request(
     listener: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: a live identifier.
+    // SAFETY: the program passes a live identifier, as `get_request` requires.
     errno::minus_one(unsafe { get_request(listener) }.map(|found| {
-        // SAFETY: the program's place for the result.
+        // SAFETY: the program passes `id` as a valid pointer for the result.
         unsafe { *id = found };
     }))
 }

@@ -1,8 +1,9 @@
-//! Events: what a program gets from a channel, and how synchronous calls wait for theirs.
+//! Events of the connection manager: programs take them from a channel, and synchronous calls wait
+//! for theirs.
 //!
 //! # Safety
-//! Channels, identifiers and events that a program hands in are live ones of ours. An identifier
-//! that an event names is not destroyed before the event is acknowledged.
+//! A program passes live channels, identifiers and events of this library. The identifier that an
+//! event names is not destroyed before the program has acknowledged the event.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -30,50 +31,52 @@ use crate::errno;
 use crate::object;
 use crate::qp::Qp;
 
-/// Retries that are reported as asked for by a peer's program: without end.
+/// The retry counts that connection parameters report for a peer: 7, which means unlimited.
 const RETRIES: u8 = 7;
 
-/// Takes the next event of a channel. A thread may be cancelled in here: no lock is held while it
-/// waits, and there is nothing to drop.
+/// Takes the next event of a channel. A cancellation point: while the thread waits it holds no lock
+/// and owns nothing that needs a drop.
 ///
 /// # Errors
-/// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
+/// `EAGAIN` if the descriptor is non-blocking and no event is pending; `EINTR` after a signal.
 ///
 /// # Safety
 /// `channel` must be live.
 unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `channel` is live.
     let state = unsafe { Channel::of(channel) };
     loop {
         let event = state.engine().next_event(|event| {
-            // SAFETY: the channel is locked, and destroying an identifier takes its events out of
-            // the channel first.
+            // SAFETY: the owner is live: the channel is locked, and destroying an identifier takes
+            // its events out of the channel first.
             let owner = unsafe { Id::c_of(event.owner()) };
-            // SAFETY: the channel is locked, and destroying an identifier takes its events out of
-            // the channel first.
+            // SAFETY: the owner is live: the channel is locked, and destroying an identifier takes
+            // its events out of the channel first.
             unsafe { Id::of(owner) }.acks().delivered();
         })?;
-        // SAFETY: the owner waits for the acknowledgement that is due from now on.
+        // SAFETY: the event counts as delivered, and the owner is not destroyed before it is
+        // acknowledged.
         if let Some(c) = unsafe { deliver(event) } {
             return Ok(c);
         }
     }
 }
 
-/// Shows in the program's structures what has happened, and makes the program's event. `None` when
-/// there is no identifier for a connection request; it has been rejected.
+/// Updates the program's structures, and creates the program's event. Returns `None` if no
+/// identifier could be created for a connection request, which is then rejected.
 ///
 /// # Safety
 /// The event's owner must be live.
 unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that the event's owner is live.
     let owner = unsafe { Id::c_of(event.owner()) };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that the event's owner is live.
     let acks = unsafe { Id::of(owner) }.acks().clone();
     let (mut kind, mut status) = (event.kind as rdma_cm_event_type, event.status);
     let (mut id, mut listener) = (owner, ptr::null_mut());
     if event.listener.is_some() {
-        // SAFETY: the owner of a request is its listener.
+        // SAFETY: the caller guarantees that the owner is live; the owner of a connection request
+        // is its listener.
         let Ok(child) = (unsafe { request(&event, owner) }) else {
             event.id.destroy();
             acks.acknowledge(1);
@@ -81,8 +84,8 @@ unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
         };
         (id, listener) = (child, owner);
     }
-    // SAFETY: live, and the program's thread is in its call.
-    if let Err(error) = unsafe { show(id, &event) } {
+    // SAFETY: `id` is live, and the program's thread is in its call for it.
+    if let Err(error) = unsafe { update(id, &event) } {
         status = -error.raw_os_error();
         kind = match event.kind {
             EventKind::MulticastJoin => RDMA_CM_EVENT_MULTICAST_ERROR,
@@ -90,7 +93,8 @@ unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
             _ => RDMA_CM_EVENT_ADDR_ERROR,
         };
     }
-    // SAFETY: the structure consists of integers, pointers and unions of them: zero is valid.
+    // SAFETY: the structure consists of integers, pointers and unions of those, for which zero is
+    // valid.
     let mut c: rdma_cm_event = unsafe { MaybeUninit::zeroed().assume_init() };
     (c.id, c.listen_id, c.event, c.status) = (id, listener, kind, status);
     match &event.param.datagram {
@@ -105,7 +109,8 @@ fn conn_param(param: &EventParam) -> rdma_conn_param {
     let pointer = if data.is_empty() { ptr::null() } else { data.as_ptr() };
     rdma_conn_param {
         private_data: pointer.cast(),
-        // A foreign peer may send more than an event can carry.
+        // A foreign peer can send more private data than the field can describe; the length is
+        // capped.
         private_data_len: u8::try_from(data.len()).unwrap_or(u8::MAX),
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
@@ -121,7 +126,7 @@ fn ud_param(param: &EventParam, datagram: &DatagramParam) -> rdma_ud_param {
     let data = &param.private_data;
     let private_data = match (data.is_empty(), datagram.context) {
         (false, _) => data.as_ptr().cast(),
-        // For a join, this is the program's own pointer.
+        // For a join the field is the program's context pointer.
         (true, context) => ptr::with_exposed_provenance(context),
     };
     rdma_ud_param {
@@ -133,37 +138,38 @@ fn ud_param(param: &EventParam, datagram: &DatagramParam) -> rdma_ud_param {
     }
 }
 
-/// Makes the program's identifier for a connection request.
+/// Creates the program's identifier for a connection request.
 ///
 /// # Errors
-/// `EMFILE` and the like; `ENODEV` when the address has no device.
+/// `EMFILE` or `ENFILE` if no descriptor is left; `ENODEV` if the address has no device.
 ///
 /// # Safety
 /// `listener` must be live.
 unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `listener` is live.
     let context = unsafe { (*listener).context };
-    // SAFETY: live, by the caller's promise; the port space never changes.
+    // SAFETY: the caller guarantees that `listener` is live; its port space never changes.
     let ps = unsafe { (*listener).ps };
-    // SAFETY: live, by the caller's promise; the kind of queue pair never changes.
+    // SAFETY: the caller guarantees that `listener` is live; its type of queue pair never changes.
     let qp_type = unsafe { (*listener).qp_type };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `listener` is live.
     let sync = unsafe { Id::of(listener) }.is_sync();
     let channel = if sync {
         ptr::null_mut()
     } else {
-        // SAFETY: live, by the caller's promise.
+        // SAFETY: the caller guarantees that `listener` is live.
         unsafe { (*listener).channel }
     };
     let kind = Kind { context, ps, qp_type };
-    // SAFETY: the channel of a live identifier is live.
+    // SAFETY: `channel` is NULL, or the channel of a live identifier, which the program keeps live.
     let id = unsafe { id::wrap(Arc::clone(&event.id), channel, kind) }?;
-    // SAFETY: made just now.
-    let shown = unsafe { id::show_ends(id) };
-    // SAFETY: made just now.
-    let shown = shown.and_then(|()| unsafe { id::show_path(id) });
-    if let Err(error) = shown {
-        // SAFETY: the program has not seen it.
+    // SAFETY: `id` was created above and is live, as `id::update_endpoints` requires.
+    let updated = unsafe { id::update_endpoints(id) };
+    // SAFETY: `id` was created above and is live, as `id::update_path` requires.
+    let updated = updated.and_then(|()| unsafe { id::update_path(id) });
+    if let Err(error) = updated {
+        // SAFETY: the object was created above, and the program does not have it yet, so that this
+        // is its last use.
         unsafe { id::destroy(id) };
         return Err(error);
     }
@@ -172,61 +178,63 @@ unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut
 
 /// # Safety
 /// `id` must be live.
-unsafe fn show(id: *mut rdma_cm_id, event: &EngineEvent) -> Result<()> {
+unsafe fn update(id: *mut rdma_cm_id, event: &EngineEvent) -> Result<()> {
     match event.kind {
-        // SAFETY: the caller's promise.
-        EventKind::AddrResolved => unsafe { id::show_ends(id) },
-        // SAFETY: the caller's promise.
-        EventKind::RouteResolved => unsafe { id::show_path(id) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `id::update_endpoints` requires.
+        EventKind::AddrResolved => unsafe { id::update_endpoints(id) },
+        // SAFETY: the caller guarantees what `id::update_path` requires.
+        EventKind::RouteResolved => unsafe { id::update_path(id) },
+        // SAFETY: the caller guarantees what `joined` requires.
         EventKind::MulticastJoin => unsafe { joined(id, &event.param) },
         _ => {
-            // SAFETY: the caller's promise.
-            unsafe { show_qp_state(id) };
+            // SAFETY: the caller guarantees what `update_qp_state` requires.
+            unsafe { update_qp_state(id) };
             Ok(())
         }
     }
 }
 
-/// The engine moves a queue pair that belongs to the identifier through its states; its structure
-/// follows, as it would have if the program had done that.
+/// Updates the state in the C structure of the identifier's queue pair, whose state the engine
+/// changes.
 ///
 /// # Safety
 /// `id` must be live.
-pub(super) unsafe fn show_qp_state(id: *mut rdma_cm_id) {
-    // SAFETY: live, by the caller's promise.
+pub(super) unsafe fn update_qp_state(id: *mut rdma_cm_id) {
+    // SAFETY: the caller guarantees that `id` is live.
     let qp = unsafe { (*id).qp };
     if !qp.is_null() {
-        // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
+        // SAFETY: an identifier keeps its queue pair live until `rdma_destroy_qp` clears the field.
         let state = unsafe { Qp::of(qp) }.engine().state();
-        // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`; the program only
-        // reads this field.
+        // SAFETY: an identifier keeps its queue pair live until `rdma_destroy_qp` clears the field,
+        // and the program only reads the state.
         unsafe { (*qp).state = state as u32 };
     }
 }
 
-/// Waits for the outcome of a call on a synchronous identifier, which the program finds in its
-/// structure. A thread may be cancelled in here.
+/// Waits for the result of a call on a synchronous identifier, and stores the event in the
+/// identifier's structure. A cancellation point.
 ///
 /// # Errors
-/// What the outcome is: `ECONNREFUSED` for a rejection.
+/// The error that the event reports: `ECONNREFUSED` for a rejection.
 ///
 /// # Safety
 /// `id` must be live.
 pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<()> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     if !unsafe { Id::of(id) }.is_sync() {
         return Ok(());
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live, as `acknowledge_own` requires.
     unsafe { acknowledge_own(id) };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let channel = unsafe { (*id).channel };
-    // SAFETY: a synchronous identifier has a channel of its own, which lives as long as it.
+    // SAFETY: a synchronous identifier has its own channel, which lives as long as it does.
     let event = unsafe { next(channel) }?;
-    // SAFETY: the program's thread is in its call for this identifier.
+    // SAFETY: the caller guarantees that `id` is live, and a program uses an identifier from one
+    // thread at a time, so that nothing else accesses its structure.
     unsafe { (*id).event = event };
-    // SAFETY: made just now, and acknowledged by this thread's next call at the earliest.
+    // SAFETY: the event was created by `next`, and this thread's next call acknowledges it at the
+    // earliest.
     let &rdma_cm_event { event: kind, status, .. } = unsafe { &*event };
     match status {
         0 => Ok(()),
@@ -243,15 +251,16 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<()> {
 /// # Safety
 /// `id` must be live.
 pub(super) unsafe fn next_of(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_event> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live, as `acknowledge_own` requires.
     unsafe { acknowledge_own(id) };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let channel = unsafe { (*id).channel };
-    // SAFETY: a synchronous identifier has a channel of its own, which lives as long as it.
+    // SAFETY: a synchronous identifier has its own channel, which lives as long as it does.
     unsafe { next(channel) }
 }
 
-/// A thread may be cancelled in here: no lock is held while it waits, and there is nothing to drop.
+/// A cancellation point: while the thread waits it holds no lock and owns nothing that needs a
+/// drop.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
@@ -260,14 +269,15 @@ unsafe extern "C-unwind" fn rdma_get_cm_event(
     if event.is_null() {
         return errno::minus_one(Err(Errno::INVAL));
     }
-    // SAFETY: a live channel.
+    // SAFETY: the program passes a live channel.
     errno::minus_one(unsafe { next(channel) }.map(|found| {
-        // SAFETY: the program's place for the result.
+        // SAFETY: the program passes `event` as a valid pointer for the result.
         unsafe { *event = found };
     }))
 }
 
-/// Attaches the identifier's queue pair, if it has one, to the group that it has joined to receive.
+/// Attaches the identifier's queue pair, if it has one, to the group that the identifier has
+/// joined, unless it only sends to the group.
 ///
 /// # Errors
 /// As [`weft_engine::qp::Qp::attach_multicast`].
@@ -277,11 +287,12 @@ unsafe extern "C-unwind" fn rdma_get_cm_event(
 unsafe fn joined(id: *mut rdma_cm_id, param: &EventParam) -> Result<()> {
     let datagram = param.datagram.filter(|datagram| !datagram.sends_only);
     let route = datagram.and_then(|datagram| datagram.address.global);
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let qp = unsafe { (*id).qp };
     match route {
         Some(route) if !qp.is_null() => {
-            // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
+            // SAFETY: an identifier keeps its queue pair live until `rdma_destroy_qp` clears the
+            // field.
             unsafe { Qp::of(qp) }.engine().attach_multicast(route.dgid)
         }
         _ => Ok(()),
@@ -293,7 +304,7 @@ unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     if event.is_null() {
         return errno::minus_one(Err(Errno::INVAL));
     }
-    // SAFETY: a live event, which the program gives up.
+    // SAFETY: the program passes a live event and does not use it after this call.
     unsafe { acknowledge(event) };
     0
 }
@@ -330,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_of_the_engines_events() {
+    fn event_kinds_of_the_engine_match_the_c_events() {
         for (kind, text) in [
             (EventKind::AddrResolved, "RDMA_CM_EVENT_ADDR_RESOLVED"),
             (EventKind::RouteResolved, "RDMA_CM_EVENT_ROUTE_RESOLVED"),

@@ -1,9 +1,9 @@
-//! Identifiers: addresses, options, and their life.
+//! Identifiers: creation and destruction, addresses, and options.
 //!
 //! # Safety
-//! Identifiers that a program hands in are live ones of ours, and structures are its own. A program
-//! uses an identifier from one thread at a time, as librdmacm demands, so that its structure may be
-//! changed in its calls.
+//! A program passes live identifiers of this library and valid structures of its own. A program
+//! uses an identifier from one thread at a time, as librdmacm demands, so that its calls may change
+//! the identifier's structure.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -32,23 +32,24 @@ use crate::abi::{
 };
 use crate::acks::Acks;
 use crate::errno;
-use crate::object::{self, Behind, Object};
+use crate::object::{self, AbiState, Object};
 
 /// The default partition key.
 const PKEY: u16 = 0xffff;
 
-/// What is behind a `rdma_cm_id`.
+/// The state of a `rdma_cm_id`.
 #[derive(Debug)]
 pub(super) struct Id {
     engine: Arc<EngineId>,
-    /// The program gave no channel: calls wait for their outcome, and the channel is ours.
+    /// Whether the identifier is synchronous: the program passed no channel, so that calls wait for
+    /// their result and the channel is the identifier's own.
     sync: AtomicBool,
     acks: Acks,
-    /// What `rdma_create_ep` was given for later.
+    /// The arguments of `rdma_create_ep` that later calls use.
     pub(super) prepared: Lock<Prepared>,
 }
 
-impl Behind for Id {
+impl AbiState for Id {
     type C = rdma_cm_id;
 }
 
@@ -58,35 +59,36 @@ impl Id {
         &self.engine
     }
 
-    /// Events that the program has taken and not acknowledged.
+    /// Counts the events that the program has taken and not acknowledged.
     pub(super) fn acks(&self) -> &Acks {
         &self.acks
     }
 
-    /// Whether calls wait for their outcome.
+    /// Whether the identifier is synchronous: its calls wait for their result.
     pub(super) fn is_sync(&self) -> bool {
         self.sync.load(Ordering::Acquire)
     }
 
-    /// The identifier that a program names.
+    /// The identifier at the address that a program passes.
     ///
     /// # Safety
     /// `c` must be an identifier that is not destroyed during `'a`.
     pub(super) unsafe fn of<'a>(c: *mut rdma_cm_id) -> &'a Object<Self> {
-        // SAFETY: every identifier that programs have is made by `wrap`.
+        // SAFETY: every identifier that a program has was created by `wrap`, and the caller
+        // guarantees that it is live.
         unsafe { object::object(c) }
     }
 
-    /// The program's identifier for one of the engine.
+    /// The C object of an identifier of the engine.
     ///
     /// # Safety
-    /// It must have been made for a program and not be destroyed.
+    /// The identifier must have a C object that is not destroyed.
     pub(super) unsafe fn c_of(engine: &EngineId) -> *mut rdma_cm_id {
         ptr::with_exposed_provenance_mut(engine.cookie.load(Ordering::Acquire))
     }
 }
 
-/// What a new identifier is to be.
+/// The attributes of a new identifier.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) context: *mut c_void,
@@ -94,11 +96,11 @@ pub(super) struct Kind {
     pub(super) qp_type: ibv_qp_type,
 }
 
-/// Gives an identifier of the engine to the program. `channel` is NULL for a synchronous one, which
-/// gets its own.
+/// Creates the C object of an identifier of the engine. `channel` is NULL for a synchronous one,
+/// which gets its own channel.
 ///
 /// # Errors
-/// `EMFILE` and the like when there is no descriptor left.
+/// `EMFILE` or `ENFILE` when no descriptor is left.
 ///
 /// # Safety
 /// `channel` must be NULL or live.
@@ -110,7 +112,7 @@ pub(super) unsafe fn wrap(
     let sync = channel.is_null();
     let channel = if sync { channel::create()? } else { channel };
     if sync {
-        // SAFETY: made just now.
+        // SAFETY: `channel` was created above, and nothing has destroyed it.
         engine.migrate(unsafe { Channel::of(channel) }.engine());
     }
     // SAFETY: the structure consists of integers, pointers and unions of them: zero is valid.
@@ -133,7 +135,7 @@ pub(super) unsafe fn wrap(
 /// `rdma_create_id` with a queue pair type.
 ///
 /// # Errors
-/// `EPROTONOSUPPORT` for an unknown port space; `EMFILE` and the like.
+/// `EPROTONOSUPPORT` for an unknown port space; `EMFILE` or `ENFILE` when no descriptor is left.
 ///
 /// # Safety
 /// `channel` must be NULL or live.
@@ -149,88 +151,92 @@ pub(super) unsafe fn create(
     };
     if channel.is_null() {
         let own = channel::create()?;
-        // SAFETY: made just now.
+        // SAFETY: `own` was created above, and nothing has destroyed it.
         let engine = EngineId::new(unsafe { Channel::of(own) }.engine(), space);
-        // SAFETY: a live channel.
+        // SAFETY: `own` was created above.
         let id = unsafe { wrap(engine, own, kind) }?;
-        // SAFETY: made just now.
+        // SAFETY: `id` was created above, and nothing has destroyed it.
         unsafe { Id::of(id) }.sync.store(true, Ordering::Release);
         return Ok(id);
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `channel` is live.
     let engine = EngineId::new(unsafe { Channel::of(channel) }.engine(), space);
-    // SAFETY: the caller's promise is ours.
+    // SAFETY: the program guarantees what `wrap` requires of its arguments.
     unsafe { wrap(engine, channel, kind) }
 }
 
-/// Shows the addresses of the identifier in its structure.
+/// Copies the addresses of the identifier to its structure.
 ///
 /// # Safety
 /// `id` must be live.
-unsafe fn show_addresses(id: *mut rdma_cm_id) {
-    // SAFETY: live, by the caller's promise.
+unsafe fn update_addresses(id: *mut rdma_cm_id) {
+    // SAFETY: the caller guarantees that `id` is live.
     let engine = unsafe { Id::of(id) }.engine();
-    // SAFETY: the program's thread is in one of its calls for this identifier.
+    // SAFETY: the caller guarantees that `id` is live, and a program uses an identifier from one
+    // thread at a time, so that nothing else accesses its structure.
     let c = unsafe { &mut *id };
     let ib = ptr::from_mut(&mut c.route.addr.addr).cast::<crate::abi::rdma_ib_addr>();
-    // SAFETY: the union has one variant.
+    // SAFETY: the union has a single variant, and the structure that contains it is live.
     let ib = unsafe { &mut *ib };
     if let Some(peer) = engine.peer() {
         let to = ptr::from_mut(&mut c.route.addr.__bindgen_anon_2).cast();
-        // SAFETY: the union has room for every address.
+        // SAFETY: the union is as large as every IP socket address, and the identifier is live.
         unsafe { address::write(to, peer) };
         ib.dgid = address::gid(peer.ip());
     }
     if let Some(local) = engine.local() {
         let to = ptr::from_mut(&mut c.route.addr.__bindgen_anon_1).cast();
-        // SAFETY: the union has room for every address.
+        // SAFETY: the union is as large as every IP socket address, and the identifier is live.
         unsafe { address::write(to, local) };
         ib.sgid = address::gid(local.ip());
     }
 }
 
-/// Shows the addresses of an identifier that is bound, and the device of the local one. A wildcard
-/// has none, and as with the kernel's `rdma_cm` neither has a loopback address yet: libfabric binds
-/// to `localhost`, and when that has no device it goes on to the addresses that peers can reach.
+/// Copies the addresses of a bound identifier, and the device of the local one, to its structure. A
+/// wildcard has no device, and neither has a loopback address at this point, as with the kernel's
+/// `rdma_cm`: libfabric binds to `localhost`, and if that has no device it tries the addresses that
+/// peers can reach.
 ///
 /// # Errors
-/// `ENODEV` when the local address has no device any more.
+/// `ENODEV` if the local address no longer has a device.
 ///
 /// # Safety
 /// `id` must be live.
-unsafe fn show_bound(id: *mut rdma_cm_id) -> Result<()> {
-    // SAFETY: live, by the caller's promise.
-    unsafe { show_addresses(id) };
-    // SAFETY: live, by the caller's promise.
+unsafe fn update_bound(id: *mut rdma_cm_id) -> Result<()> {
+    // SAFETY: the caller guarantees that `id` is live, as `update_addresses` requires.
+    unsafe { update_addresses(id) };
+    // SAFETY: the caller guarantees that `id` is live.
     match unsafe { Id::of(id) }.engine().local() {
-        // SAFETY: live, by the caller's promise.
-        Some(local) if !local.ip().is_loopback() => unsafe { show_device(id, local.ip()) },
+        // SAFETY: the caller guarantees that `id` is live, as `update_device` requires.
+        Some(local) if !local.ip().is_loopback() => unsafe { update_device(id, local.ip()) },
         _ => Ok(()),
     }
 }
 
-/// Shows the addresses of an identifier whose peer is known, and the device that leads there.
+/// Copies the addresses of an identifier with a peer, and the device of the local one, to its
+/// structure.
 ///
 /// # Errors
-/// `ENODEV` when the local address has no device any more.
+/// `ENODEV` if the local address no longer has a device.
 ///
 /// # Safety
 /// `id` must be live.
-pub(super) unsafe fn show_ends(id: *mut rdma_cm_id) -> Result<()> {
-    // SAFETY: live, by the caller's promise.
-    unsafe { show_addresses(id) };
-    // SAFETY: live, by the caller's promise.
+pub(super) unsafe fn update_endpoints(id: *mut rdma_cm_id) -> Result<()> {
+    // SAFETY: the caller guarantees that `id` is live, as `update_addresses` requires.
+    unsafe { update_addresses(id) };
+    // SAFETY: the caller guarantees that `id` is live.
     match unsafe { Id::of(id) }.engine().local() {
-        // SAFETY: live, by the caller's promise.
-        Some(local) => unsafe { show_device(id, local.ip()) },
+        // SAFETY: the caller guarantees that `id` is live, as `update_device` requires.
+        Some(local) => unsafe { update_device(id, local.ip()) },
         None => Ok(()),
     }
 }
 
 /// # Safety
 /// `id` must be live.
-unsafe fn show_device(id: *mut rdma_cm_id, local: IpAddr) -> Result<()> {
-    // SAFETY: the program's thread is in one of its calls for this identifier.
+unsafe fn update_device(id: *mut rdma_cm_id, local: IpAddr) -> Result<()> {
+    // SAFETY: the caller guarantees that `id` is live, and a program uses an identifier from one
+    // thread at a time, so that nothing else accesses its structure.
     let c = unsafe { &mut *id };
     if !c.verbs.is_null() || local.is_unspecified() {
         return Ok(());
@@ -240,30 +246,31 @@ unsafe fn show_device(id: *mut rdma_cm_id, local: IpAddr) -> Result<()> {
     c.pd = shared.pd;
     c.port_num = 1;
     let ib = ptr::from_mut(&mut c.route.addr.addr).cast::<crate::abi::rdma_ib_addr>();
-    // SAFETY: the union has one variant.
+    // SAFETY: the union has a single variant, and the structure that contains it is live.
     unsafe { (*ib).pkey = PKEY.to_be() };
     Ok(())
 }
 
-/// Shows a path in the structure: the one that IP's routing takes.
+/// Adds a path record to the identifier's structure, for the route that IP takes.
 ///
 /// # Errors
 /// `ENOMEM`.
 ///
 /// # Safety
-/// `id` must be live, its addresses shown.
-pub(super) unsafe fn show_path(id: *mut rdma_cm_id) -> Result<()> {
+/// `id` must be live, and its addresses copied to the structure.
+pub(super) unsafe fn update_path(id: *mut rdma_cm_id) -> Result<()> {
     const EXACTLY: u8 = 2;
     const MTU_1024: u8 = 3;
     const RATE_10_GBPS: u8 = 3;
     const HOP_LIMIT: u8 = 64;
-    // SAFETY: the program's thread is in one of its calls for this identifier.
+    // SAFETY: the caller guarantees that `id` is live, and a program uses an identifier from one
+    // thread at a time, so that nothing else accesses its structure.
     let c = unsafe { &mut *id };
     if !c.route.path_rec.is_null() {
         return Ok(());
     }
     let ib = ptr::from_ref(&c.route.addr.addr).cast::<crate::abi::rdma_ib_addr>();
-    // SAFETY: the union has one variant.
+    // SAFETY: the union has a single variant, and the structure that contains it is live.
     let ib = unsafe { &*ib };
     // SAFETY: `calloc` has no preconditions.
     let path = unsafe { libc::calloc(1, size_of::<ibv_sa_path_rec>()) }.cast::<ibv_sa_path_rec>();
@@ -291,36 +298,36 @@ pub(super) unsafe fn show_path(id: *mut rdma_cm_id) -> Result<()> {
         packet_life_time: 0,
         preference: 0,
     };
-    // SAFETY: allocated just now, with room for one.
+    // SAFETY: `path` is a new allocation of this size.
     unsafe { path.write(record) };
     c.route.path_rec = path;
     c.route.num_paths = 1;
     Ok(())
 }
 
-/// Destroys an identifier: waits until the program has acknowledged what it has taken of its
-/// events.
+/// Destroys an identifier; waits until the program has acknowledged the events that it has taken.
 ///
 /// # Safety
-/// It must be live, and nobody may use it afterwards.
+/// `id` must be live, and not be used afterwards.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let state = unsafe { Id::of(id) };
     state.engine.destroy();
-    // SAFETY: the structure is live; NULL or an event that nobody has acknowledged.
+    // SAFETY: the caller guarantees that `id` is live; its event is NULL or not acknowledged.
     unsafe { acknowledge_own(id) };
     state.acks.wait();
-    // SAFETY: the structure is live.
+    // SAFETY: the caller guarantees that `id` is live.
     let channel = unsafe { (*id).channel };
-    // SAFETY: the structure is live.
+    // SAFETY: the caller guarantees that `id` is live.
     let path = unsafe { (*id).route.path_rec };
-    // SAFETY: NULL, or from `calloc` in `show_path`.
+    // SAFETY: the pointer is NULL or came from `calloc` in `update_path`.
     unsafe { libc::free(path.cast()) };
     if state.is_sync() {
-        // SAFETY: nobody else knows this channel.
+        // SAFETY: the channel of a synchronous identifier is its own, and nothing else uses it.
         unsafe { channel::destroy(channel) };
     }
-    // SAFETY: the program gives it up, and has acknowledged its events.
+    // SAFETY: no event of the object is outstanding, and the program does not use it after this
+    // call.
     unsafe { object::destroy::<Id>(id) };
 }
 
@@ -333,16 +340,16 @@ unsafe extern "C" fn rdma_create_id(
 ) -> c_int {
     let datagram = matches!(ps, RDMA_PS_UDP | RDMA_PS_IPOIB);
     let qp_type = if datagram { IBV_QPT_UD } else { IBV_QPT_RC };
-    // SAFETY: the program's channel, or NULL.
+    // SAFETY: the program passes a live channel or NULL.
     errno::minus_one(unsafe { create(channel, Kind { context, ps, qp_type }) }.map(|made| {
-        // SAFETY: the program's place for the result.
+        // SAFETY: the program passes `id` as a valid pointer for the result.
         unsafe { *id = made };
     }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: a live identifier, which the program gives up.
+    // SAFETY: the program passes a live identifier and does not use it after this call.
     unsafe { destroy(id) };
     0
 }
@@ -350,40 +357,40 @@ unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 /// `rdma_bind_addr`.
 ///
 /// # Errors
-/// As [`EngineId::bind`]; `EINVAL` for no IP address.
+/// As [`EngineId::bind`]; `EINVAL` for an address that is not IP.
 ///
 /// # Safety
 /// `id` must be live, `to` NULL or valid.
 pub(super) unsafe fn bind(id: *mut rdma_cm_id, to: *const sockaddr) -> Result<()> {
-    // SAFETY: valid, by the caller's promise.
+    // SAFETY: the caller guarantees that `to` is NULL or valid.
     let to = unsafe { address::read(to) }?;
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe { Id::of(id) }.engine.bind(to)?;
-    // SAFETY: live, by the caller's promise.
-    unsafe { show_bound(id) }
+    // SAFETY: the caller guarantees that `id` is live, as `update_bound` requires.
+    unsafe { update_bound(id) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, to: *mut sockaddr) -> c_int {
-    // SAFETY: a live identifier and the program's address.
+    // SAFETY: the program passes a live identifier and a valid address or NULL.
     errno::minus_one(unsafe { bind(id, to) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    claim::arrange();
-    // SAFETY: a live identifier.
+    claim::connect_to_preload();
+    // SAFETY: the program passes a live identifier.
     let engine = unsafe { Id::of(id) }.engine();
-    // As the kernel does: what is no count is as many as there may be.
+    // As in the kernel, an invalid backlog stands for the maximum.
     let listening = engine.listen(u32::try_from(backlog).unwrap_or(0));
-    // SAFETY: a live identifier.
-    errno::minus_one(listening.and_then(|()| unsafe { show_bound(id) }))
+    // SAFETY: the program passes a live identifier, as `update_bound` requires.
+    errno::minus_one(listening.and_then(|()| unsafe { update_bound(id) }))
 }
 
-/// Reads an option's value.
+/// Reads the value of an option.
 ///
 /// # Errors
-/// `EINVAL` when it has another size.
+/// `EINVAL` if `length` is not the size of `T`.
 ///
 /// # Safety
 /// `value` must be readable for `length` bytes.
@@ -391,7 +398,8 @@ unsafe fn option_value<T: Copy>(value: *const c_void, length: usize) -> Result<T
     if value.is_null() || length != size_of::<T>() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: readable, by the caller's promise; the callers' types are integers.
+    // SAFETY: the caller guarantees `length` readable bytes, and all callers read integers, for
+    // which every bit pattern is valid.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
@@ -403,24 +411,25 @@ unsafe fn set_option(
     value: *const c_void,
     length: usize,
 ) -> Result<()> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let engine = unsafe { Id::of(id) }.engine();
-    // SAFETY: readable, by the caller's promise.
+    // SAFETY: the caller guarantees that `value` is readable for `length` bytes.
     let byte = || unsafe { option_value::<u8>(value, length) };
-    // SAFETY: readable, by the caller's promise.
+    // SAFETY: the caller guarantees that `value` is readable for `length` bytes.
     let flag = || unsafe { option_value::<c_int>(value, length) }.map(|flag| flag != 0);
     let option = match (level, name) {
         (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => IdOption::Tos(byte()?),
         (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => IdOption::ReuseAddress(flag()?),
         (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => IdOption::AfOnly(flag()?),
         (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
-            // SAFETY: the structure is live.
+            // SAFETY: the caller guarantees that `id` is live.
             if unsafe { (*id).qp_type } != IBV_QPT_RC {
                 return Err(Errno::INVAL);
             }
             IdOption::AckTimeout(byte()?.min(31))
         }
-        // IP's routing decides on the path; the program's choice ends the search for one.
+        // IP routing determines the path, so that the program's path only completes the route
+        // resolution.
         (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return engine.resolve_route(),
         _ => return Err(Errno::NOSYS),
     };
@@ -436,14 +445,14 @@ unsafe extern "C" fn rdma_set_option(
     length: usize,
 ) -> c_int {
     let option = (level.cast_unsigned(), name.cast_unsigned());
-    // SAFETY: a live identifier and the program's value.
+    // SAFETY: the program passes a live identifier and a value of `length` bytes.
     errno::minus_one(unsafe { set_option(id, option, value, length) })
 }
 
 /// # Safety
 /// `id` must be live, `channel` NULL or live.
 unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<()> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let state = unsafe { Id::of(id) };
     let was_sync = state.is_sync();
     let sync = channel.is_null();
@@ -451,23 +460,25 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
         return Err(Errno::INVAL);
     }
     let channel = if sync { channel::create()? } else { channel };
-    // SAFETY: live, by the caller's promise or because it was made just now.
+    // SAFETY: the caller guarantees that the program's channel is live, and the identifier's own
+    // was created above.
     state.engine.migrate(unsafe { Channel::of(channel) }.engine());
     if was_sync {
-        // SAFETY: live, by the caller's promise.
+        // SAFETY: the caller guarantees that `id` is live, as `acknowledge_own` requires.
         unsafe { acknowledge_own(id) };
     }
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let old = unsafe { (*id).channel };
-    // SAFETY: live, by the caller's promise; the program's thread is in its call for this
-    // identifier.
+    // SAFETY: the caller guarantees that `id` is live, and a program uses an identifier from one
+    // thread at a time, so that nothing else accesses its structure.
     unsafe { (*id).channel = channel };
     state.sync.store(sync, Ordering::Release);
     if was_sync {
-        // SAFETY: nobody else knows the old channel.
+        // SAFETY: the old channel was the identifier's own, and nothing else uses it.
         unsafe { channel::destroy(old) };
     }
-    // What was taken from the old channel is to be dealt with before anything comes from the new.
+    // The program must acknowledge the events of the old channel before it gets any from the new
+    // one.
     state.acks.wait();
     Ok(())
 }
@@ -477,31 +488,32 @@ unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
-    // SAFETY: a live identifier, and the program's channel or NULL.
+    // SAFETY: the program passes a live identifier, and a live channel or NULL.
     errno::minus_one(unsafe { migrate(id, channel) })
 }
 
-/// The port in an address of the structure, in network byte order.
+/// The port of an address in an identifier's structure, in network byte order.
 ///
 /// # Safety
-/// `address` must be inside a live structure.
+/// `address` must point to a union of a live identifier's structure.
 unsafe fn port(address: *const sockaddr) -> u16 {
-    // SAFETY: the unions of the structure are as long as every address; zero has no family.
+    // SAFETY: the caller guarantees that the union is live; it is large enough for every IP
+    // address, and zero if it has none.
     unsafe { address::read(address) }.as_ref().map_or(0, SocketAddr::port).to_be()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: a live identifier.
+    // SAFETY: the program passes a live identifier.
     let source = unsafe { &raw const (*id).route.addr.__bindgen_anon_1 };
-    // SAFETY: inside that identifier.
+    // SAFETY: the address is inside the live identifier.
     unsafe { port(source.cast()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: a live identifier.
+    // SAFETY: the program passes a live identifier.
     let destination = unsafe { &raw const (*id).route.addr.__bindgen_anon_2 };
-    // SAFETY: inside that identifier.
+    // SAFETY: the address is inside the live identifier.
     unsafe { port(destination.cast()) }
 }

@@ -1,10 +1,10 @@
 //! The connection manager: `librdmacm.so.1`.
 //!
-//! The engine's [`weft_engine::cm`] does the work; here are the C structures that programs look
-//! into, the waiting of synchronous identifiers, and what librdmacm makes on its own account:
-//! completion queues, protection domains, endpoints. Structures change as they do in librdmacm,
-//! inside the program's own calls: what has happened to an identifier shows in it once the program
-//! has taken the event.
+//! [`weft_engine::cm`] implements the protocol. This module has the C structures that programs
+//! read, the synchronous identifiers, whose calls wait, and the objects that librdmacm creates
+//! itself: completion queues, protection domains, endpoints. As in librdmacm, structures change
+//! only inside the program's calls: an identifier's structure reflects an event once the program
+//! has taken it.
 
 mod acked;
 mod address;

@@ -1,8 +1,8 @@
-//! Multicast groups of an identifier.
+//! Multicast groups of identifiers.
 //!
 //! # Safety
-//! Identifiers and queue pairs that a program hands in are live ones of ours, and structures are
-//! its own.
+//! A program passes live identifiers and queue pairs of this library and valid structures of its
+//! own.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -29,7 +29,7 @@ use crate::qp::Qp;
 /// # Safety
 /// `group` must be NULL or a valid socket address.
 unsafe fn read(group: *const sockaddr) -> Result<IpAddr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `address::read` requires.
     Ok(unsafe { address::read(group) }?.ip().to_canonical())
 }
 
@@ -44,12 +44,12 @@ unsafe fn join(
     sends_only: bool,
     context: *mut c_void,
 ) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `read` requires.
     let group = unsafe { read(group) }?;
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let state = unsafe { Id::of(id) };
     state.engine().join_multicast(group, sends_only, context.expose_provenance())?;
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live, as `event::complete` requires.
     unsafe { event::complete(id) }
 }
 
@@ -59,7 +59,7 @@ unsafe extern "C-unwind" fn rdma_join_multicast(
     group: *const sockaddr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a live identifier and the program's address.
+    // SAFETY: the program passes a live identifier and a valid address or NULL.
     errno::minus_one(unsafe { join(id, group, false, context) })
 }
 
@@ -70,7 +70,7 @@ unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const NEEDED: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-    // SAFETY: the program's structure.
+    // SAFETY: the program passes `attr` as a pointer to a valid structure.
     let attr = unsafe { &*attr };
     let sends_only = match attr.join_flags {
         RDMA_MC_JOIN_FLAG_FULLMEMBER => Ok(false),
@@ -78,23 +78,24 @@ unsafe extern "C-unwind" fn rdma_join_multicast_ex(
         _ => Err(Errno::INVAL),
     };
     let checked = if attr.comp_mask == NEEDED { sends_only } else { Err(Errno::INVAL) };
-    // SAFETY: a live identifier and the program's address.
+    // SAFETY: the program passes a live identifier and a valid address or NULL.
     errno::minus_one(checked.and_then(|only| unsafe { join(id, attr.addr, only, context) }))
 }
 
 /// # Safety
 /// `id` must be live, `group` NULL or valid.
 unsafe fn leave(id: *mut rdma_cm_id, group: *const sockaddr) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `read` requires.
     let group = unsafe { read(group) }?;
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe { Id::of(id) }.engine().leave_multicast(group)?;
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     let qp = unsafe { (*id).qp };
     if !qp.is_null() {
-        // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
+        // SAFETY: an identifier keeps its queue pair live until `rdma_destroy_qp` clears the field.
         let engine = unsafe { Qp::of(qp) }.engine();
-        // It is not attached if the program has not taken the event, or only sends.
+        // Detaching fails if the queue pair is not attached: the program has not taken the event,
+        // or only sends.
         let _ = engine.detach_multicast(weft_engine::device::gid_of(group));
     }
     Ok(())
@@ -102,6 +103,6 @@ unsafe fn leave(id: *mut rdma_cm_id, group: *const sockaddr) -> Result<()> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, group: *const sockaddr) -> c_int {
-    // SAFETY: a live identifier and the program's address.
+    // SAFETY: the program passes a live identifier and a valid address or NULL.
     errno::minus_one(unsafe { leave(id, group) })
 }

@@ -1,12 +1,12 @@
-//! What `rdma_create_ep` leaves for later.
+//! The arguments of `rdma_create_ep` that later calls use.
 
 use crate::abi::ibv_qp_init_attr;
 
-/// What `rdma_create_ep` leaves for later.
+/// The arguments of `rdma_create_ep` that later calls use.
 #[derive(Default)]
 pub(super) struct Prepared {
-    /// How to make the queue pairs of the connections that a listener gets.
+    /// The attributes for the queue pairs of a listener's connections.
     pub(super) qp_init: Option<ibv_qp_init_attr>,
-    /// Private data that goes before the program's in a connection request.
+    /// Private data that precedes the program's in a connection request.
     pub(super) connect: Vec<u8>,
 }

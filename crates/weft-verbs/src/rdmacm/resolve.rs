@@ -1,7 +1,7 @@
-//! Resolving addresses and routes of an identifier.
+//! Resolves addresses and routes of identifiers.
 //!
 //! # Safety
-//! Identifiers that a program hands in are live ones of ours, and addresses are its own.
+//! A program passes live identifiers of this library and valid addresses.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ use crate::errno;
 /// `rdma_resolve_addr`.
 ///
 /// # Errors
-/// As [`weft_engine::cm::Id::resolve_address`]; `EINVAL` for no IP address.
+/// As [`weft_engine::cm::Id::resolve_address`]; `EINVAL` for an address that is not IP.
 ///
 /// # Safety
 /// `id` must be live, the addresses NULL or valid.
@@ -26,25 +26,26 @@ pub(super) unsafe fn resolve_address(
     source: *const sockaddr,
     destination: *const sockaddr,
 ) -> Result<()> {
-    // SAFETY: valid, by the caller's promise.
+    // SAFETY: the caller guarantees that `destination` is NULL or valid.
     let destination = unsafe { address::read(destination) }?;
     let source = if source.is_null() {
         None
     } else {
-        // SAFETY: valid, by the caller's promise.
+        // SAFETY: the caller guarantees that `source` is NULL or valid.
         Some(unsafe { address::read(source) }?)
     };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe { Id::of(id) }.engine().resolve_address(source, destination)?;
-    // SAFETY: the program's thread is in its call for this identifier.
+    // SAFETY: the caller guarantees that `id` is live, and a program uses an identifier from one
+    // thread at a time, so that nothing else accesses its structure.
     let to = unsafe { &raw mut (*id).route.addr.__bindgen_anon_2 };
-    // SAFETY: the union has room for every address.
+    // SAFETY: the union is as large as every IP socket address, and the identifier is live.
     unsafe { address::write(to.cast(), destination) };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live, as `event::complete` requires.
     unsafe { event::complete(id) }
 }
 
-/// Resolution takes no time, so there is none to limit.
+/// Ignores the timeout, because the resolution does not wait.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -52,7 +53,7 @@ unsafe extern "C-unwind" fn rdma_resolve_addr(
     destination: *mut sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: a live identifier and the program's addresses.
+    // SAFETY: the program passes a live identifier, and valid addresses or NULL.
     errno::minus_one(unsafe { resolve_address(id, source, destination) })
 }
 
@@ -64,14 +65,14 @@ unsafe extern "C-unwind" fn rdma_resolve_addr(
 /// # Safety
 /// `id` must be live.
 pub(super) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<()> {
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live.
     unsafe { Id::of(id) }.engine().resolve_route()?;
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that `id` is live, as `event::complete` requires.
     unsafe { event::complete(id) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: a live identifier.
+    // SAFETY: the program passes a live identifier, as `resolve_route` requires.
     errno::minus_one(unsafe { resolve_route(id) })
 }

@@ -1,9 +1,9 @@
-//! rsockets, as plain sockets: an rsocket is a socket of the kernel, so that it works with
-//! everything that takes a descriptor.
+//! rsockets as plain sockets: an rsocket is a kernel socket, so that it works with all calls that
+//! take a descriptor.
 //!
 //! # Safety
-//! Arguments are passed on to the C library's calls of the same meaning, whose contract is the
-//! caller's. Calls that wait are cancellation points, like those of sockets.
+//! The functions pass their arguments to the C library's socket calls, whose requirements the
+//! program fulfils. Calls that wait are cancellation points, as with sockets.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -16,9 +16,10 @@ use weft_engine::Errno;
 
 use crate::errno;
 
-/// Options of rsockets (`<rdma/rsocket.h>`).
+/// The level of rsocket options (`<rdma/rsocket.h>`).
 const SOL_RDMA: c_int = 0x10000;
-/// Reported for `RDMA_SQSIZE` to `RDMA_IOMAPSIZE`: librdmacm's defaults, and no mappings.
+/// The values of the options `RDMA_SQSIZE` to `RDMA_IOMAPSIZE`: librdmacm's defaults, and no
+/// mappings.
 const RDMA_OPTIONS: [c_int; 4] = [384, 384, 64, 0];
 
 #[unsafe(no_mangle)]
@@ -27,7 +28,7 @@ extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if !known {
         return errno::minus_one(Err(Errno::OPNOTSUPP));
     }
-    // SAFETY: takes integers only.
+    // SAFETY: `socket` has no preconditions.
     unsafe { libc::socket(domain, kind, protocol) }
 }
 
@@ -35,7 +36,7 @@ macro_rules! forward {
     ($($name:ident => $to:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($arg: $type),*) -> $result {
-            // SAFETY: the caller's promise is that of the call it goes to.
+            // SAFETY: the program guarantees what the socket call requires.
             unsafe { libc::$to($($arg),*) }
         }
     )* };
@@ -63,7 +64,7 @@ forward! {
         -> c_int;
 }
 
-// rsockets raise no SIGPIPE.
+// The send functions pass MSG_NOSIGNAL, because rsockets raise no SIGPIPE.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rsend(
@@ -72,7 +73,7 @@ unsafe extern "C" fn rsend(
     length: usize,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise is that of `send`.
+    // SAFETY: the program guarantees what `send` requires.
     unsafe { libc::send(socket, buffer, length, flags | MSG_NOSIGNAL) }
 }
 
@@ -85,41 +86,41 @@ unsafe extern "C" fn rsendto(
     to: *const sockaddr,
     to_length: socklen_t,
 ) -> ssize_t {
-    // SAFETY: the caller's promise is that of `sendto`.
+    // SAFETY: the program guarantees what `sendto` requires.
     unsafe { libc::sendto(socket, buffer, length, flags | MSG_NOSIGNAL, to, to_length) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise is that of `sendmsg`.
+    // SAFETY: the program guarantees what `sendmsg` requires.
     unsafe { libc::sendmsg(socket, message, flags | MSG_NOSIGNAL) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rwrite(socket: c_int, buffer: *const c_void, length: usize) -> ssize_t {
-    // SAFETY: the caller's promise is that of `send`.
+    // SAFETY: the program guarantees what `send` requires.
     unsafe { libc::send(socket, buffer, length, MSG_NOSIGNAL) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rwritev(socket: c_int, vector: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: a message header of integers and pointers: zero is valid.
+    // SAFETY: the structure consists of integers and pointers, for which zero is valid.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vector.cast_mut();
     message.msg_iovlen = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the caller's vector is only read.
+    // SAFETY: the program passes a vector of `count` entries, which `sendmsg` only reads.
     unsafe { libc::sendmsg(socket, &raw const message, MSG_NOSIGNAL) }
 }
 
-/// `fcntl` takes its third argument or none. Reading one that is not there is harmless where
-/// arguments come in registers, as on every 64-bit Linux.
+/// Forwards to `fcntl`, whose third argument is optional. Reading a missing one is harmless where
+/// arguments are in registers, as on every 64-bit Linux.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
-    // SAFETY: the caller's promise is that of `fcntl`.
+    // SAFETY: the program guarantees what `fcntl` requires.
     unsafe { libc::fcntl(socket, command, argument) }
 }
 
-/// Options of rsockets are sizes of queues, which sockets do not have: accepted.
+/// Accepts and ignores rsocket options, which are sizes of queues that sockets do not have.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rsetsockopt(
     socket: c_int,
@@ -132,7 +133,7 @@ unsafe extern "C" fn rsetsockopt(
         let known = usize::try_from(name).is_ok_and(|name| name <= RDMA_OPTIONS.len());
         return errno::minus_one(if known { Ok(()) } else { Err(Errno::NOPROTOOPT) });
     }
-    // SAFETY: the caller's promise is that of `setsockopt`.
+    // SAFETY: the program guarantees what `setsockopt` requires.
     unsafe { libc::setsockopt(socket, level, name, value, length) }
 }
 
@@ -145,24 +146,25 @@ unsafe extern "C" fn rgetsockopt(
     length: *mut socklen_t,
 ) -> c_int {
     if level != SOL_RDMA {
-        // SAFETY: the caller's promise is that of `getsockopt`.
+        // SAFETY: the program guarantees what `getsockopt` requires.
         return unsafe { libc::getsockopt(socket, level, name, value, length) };
     }
     let option = usize::try_from(name).ok().and_then(|name| RDMA_OPTIONS.get(name));
     let Some(&option) = option else { return errno::minus_one(Err(Errno::NOPROTOOPT)) };
-    // SAFETY: the program's own.
+    // SAFETY: the program passes `length` as a valid pointer.
     let room = unsafe { *length } as usize;
     if room < size_of::<c_int>() {
         return errno::minus_one(Err(Errno::INVAL));
     }
-    // SAFETY: there is room at the program's place.
+    // SAFETY: the program passes a buffer of `*length` bytes, which is large enough (checked
+    // above).
     unsafe { value.cast::<c_int>().write_unaligned(option) };
-    // SAFETY: the program's own.
+    // SAFETY: the program passes `length` as a valid pointer.
     unsafe { *length = size_of::<c_int>() as socklen_t };
     0
 }
 
-/// A socket's peer cannot write into memory.
+/// Fails: the peer of a socket cannot write to memory.
 #[unsafe(no_mangle)]
 extern "C" fn riomap(
     _socket: c_int,
@@ -175,13 +177,13 @@ extern "C" fn riomap(
     errno::minus_one(Err(Errno::OPNOTSUPP)).into()
 }
 
-/// Nothing is mapped.
+/// Fails, since nothing can be mapped.
 #[unsafe(no_mangle)]
 extern "C" fn riounmap(_socket: c_int, _buffer: *mut c_void, _length: usize) -> c_int {
     errno::minus_one(Err(Errno::INVAL))
 }
 
-/// Nothing is mapped. The result is `(size_t) -1`.
+/// Fails with `(size_t) -1`, since nothing can be mapped.
 #[unsafe(no_mangle)]
 extern "C" fn riowrite(
     _socket: c_int,
