@@ -11,7 +11,8 @@ fish_completions := $(root)/share/fish/vendor_completions.d
 
 # Debian packages that `make demo` and `make bench` measure with.
 measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
-	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin redis-server redis-tools
+	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin redis-server redis-tools \
+	openssh-server openssh-client
 # Those that `make bench` needs besides.
 benched := sockperf wrk nginx-light memcached libmemcached-tools apache2 apache2-utils haproxy \
 	mariadb-server mariadb-client sysbench mosquitto mosquitto-clients python3-venv \
@@ -25,7 +26,7 @@ help: ## Show this text
 build: ## Build the command and the libraries into dist/
 	$(CARGO) xtask dist
 
-demo: ## Run RDMA programs between two network namespaces, and redis on one host, beside TCP
+demo: ## Run RDMA programs between two network namespaces, redis on one host and copies, beside others
 	scripts/setup $(measured)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin demo

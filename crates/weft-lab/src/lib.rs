@@ -12,6 +12,7 @@
 //! measure_servers
 //! measure mpi4py resources
 //! capture guest loss servers sockets stage venv
+//! copies
 //! differ program skip
 //! compile namespace
 //! crowd endpoint folder limits machine packages parse paths ports usage
@@ -19,6 +20,7 @@
 
 pub mod capture;
 mod compile;
+pub mod copies;
 mod crowd;
 pub mod differ;
 pub mod endpoint;

@@ -1,10 +1,11 @@
-//! `make demo`: RDMA programs, unmodified, between two hosts that have no RDMA hardware, and TCP
-//! programs, unmodified, on one host.
+//! `make demo`: RDMA programs, unmodified, between two hosts that have no RDMA hardware, TCP
+//! programs, unmodified, on one host, and copies of files.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use comfy_table::{Table, presets};
+use weft_lab::copies::{self, Load, Place};
 use weft_lab::endpoint::Port;
 use weft_lab::measure::{Bench, Placement, Tool, Unit};
 use weft_lab::{Program, Stage, machine, namespaces_denied, ports};
@@ -53,7 +54,8 @@ fn main() -> Result<()> {
     println!("{table}");
     println!("\nBandwidth: more is better. Latency, one way: less is better.");
     println!("`make bench` repeats, interleaves and takes medians.\n");
-    one_host()
+    one_host()?;
+    copying()
 }
 
 /// TCP programs as they are, and by `weft run`.
@@ -76,6 +78,34 @@ fn one_host() -> Result<()> {
     }
     println!("{table}");
     println!("\n`weft top` shows such connections while they last.");
+    Ok(())
+}
+
+/// Copies of `weft cp` beside those of other programs.
+fn copying() -> Result<()> {
+    use copies::Tool::{Cp, Scp, Weft, WeftToServer};
+    let load = Load::large()?;
+    let place = Place::new(&[load])?;
+    println!("\nCopies of {load}, in memory, the second of two:\n");
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["on Weft", "result", "other program", "result", "Weft / other"]);
+    for (weft, other) in [(Weft, Cp), (WeftToServer, Scp)] {
+        // The first copy finds memory, and does not count.
+        let mut last = None;
+        for _ in 0..2 {
+            last = Some((place.measure(load, weft)?.seconds, place.measure(load, other)?.seconds));
+        }
+        let Some((ours, others)) = last else { continue };
+        table.add_row([
+            weft.to_string(),
+            load.show(ours),
+            other.to_string(),
+            load.show(others),
+            format!("{:.2}", others / ours),
+        ]);
+    }
+    println!("{table}");
     Ok(())
 }
 
