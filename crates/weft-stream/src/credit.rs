@@ -179,7 +179,7 @@ impl Credits {
         })
     }
 
-    /// What is left of the buffer at the cursor: at least one byte, since there are unread bytes.
+    /// The rest of the buffer at the cursor: at least one byte, since there are unread bytes.
     #[inline]
     fn run(&self, cursor: Cursor) -> Result<Run, Broken> {
         let len = self.length(cursor.emptied).load(Ordering::Relaxed);

@@ -17,7 +17,7 @@ pub struct Holding<K: PutBack = Linux> {
     holder: AtomicU32,
     /// The last fork that the socket has been prepared for.
     fork: AtomicU32,
-    /// Processes that nobody has counted may hold the socket, so no end may begin.
+    /// Processes that Weft has not counted may hold the socket, so no end may begin.
     is_barred: AtomicBool,
     /// Threads that sleep in the kernel until something comes, and that no end counts yet.
     sleepers: AtomicU32,

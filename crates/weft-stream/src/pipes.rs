@@ -4,7 +4,7 @@
 //! A pipe has a name beside the registry's file, so that peers can open it (`fifo(7)`). The owner
 //! of the alarm first has its epoll instance watch the pipe, and then publishes the pipe's inode in
 //! the registry: a peer that has opened another file of that name notices the difference. The name
-//! stays while anybody uses the registry, and the alarm's next owner reuses the pipe.
+//! stays while any process uses the registry, and the alarm's next owner reuses the pipe.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

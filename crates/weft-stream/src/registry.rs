@@ -220,9 +220,9 @@ impl Registry {
         Some((slot, generation))
     }
 
-    /// Releases a slot that nobody of this generation uses any more, and adds what the connection
-    /// has moved to the totals. Of several callers only the first does it, and a late one does
-    /// nothing.
+    /// Releases a slot that no process of this generation uses any more, and adds what the
+    /// connection has moved to the totals. Of several callers only the first does it, and a late
+    /// one does nothing.
     pub(crate) fn release(&self, slot: usize, generation: u32) {
         self.release_unless(slot, generation, || false);
     }

@@ -19,7 +19,7 @@ pub(crate) const AF_INET6: u8 = 10;
 const ALL_STATES: u32 = u32::MAX;
 /// Index of `lo`, the first interface of every network namespace.
 pub(crate) const LOOPBACK_INDEX: u32 = 1;
-/// Stands for any interface.
+/// Matches any interface.
 const ANY_INTERFACE: u32 = 0;
 /// Length of `struct nlmsghdr`.
 pub(crate) const HEADER_LEN: usize = 16;
@@ -157,7 +157,7 @@ mod tests {
             let address = listener.local_addr().expect("bound");
             let client = TcpStream::connect(address).expect("connected");
             let own = client.local_addr().expect("connected");
-            // Nobody has accepted the connection, and the listener is not taken for it.
+            // No process has accepted the connection, and the listener is not reported for it.
             assert_eq!(holder_of(address, own), Ok(None));
             assert!(holder_of(own, address).expect("an answer").is_some());
             let (server, _) = listener.accept().expect("accepted");

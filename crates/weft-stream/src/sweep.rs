@@ -50,7 +50,7 @@ pub(crate) fn sweep<K: Kernel>(registry: &Registry) {
 }
 
 /// The slots of connections of which no process has either end, with their generations. The
-/// connection may have been passed to processes that nobody has counted, so the kernel decides. A
+/// connection may have been passed to processes that Weft has not counted, so the kernel decides. A
 /// slot counts as in use if the kernel cannot say: the connection is in another network namespace,
 /// or there is no `tcp_diag`.
 pub(crate) fn abandoned<K: Kernel>(registry: &Registry) -> Vec<(usize, u32)> {

@@ -26,7 +26,7 @@ impl Role {
 
 /// Values of [`Side::joined`]: how far a side has agreed to use the rings.
 pub(crate) mod joined {
-    /// Connector: the offer stands. Acceptor: no process has found it yet.
+    /// Connector: the offer is in the table. Acceptor: no process has found it yet.
     pub(crate) const NO: u32 = 0;
     /// Acceptor: it reads the rings.
     pub(crate) const JOINED: u32 = 1;

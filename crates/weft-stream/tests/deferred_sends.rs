@@ -1,5 +1,5 @@
-//! Deferred sends against a model. The receiver takes what is there, while the sender moves its
-//! deferred sends, reclaims them into the ring, and writes to their buffers as soon as it may.
+//! Deferred sends against a model. The receiver takes the available bytes, while the sender moves
+//! its deferred sends, reclaims them into the ring, and writes to their buffers as soon as it may.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};

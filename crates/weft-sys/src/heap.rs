@@ -31,7 +31,7 @@ const PAGE: usize = 4_096;
 struct Free {
     /// The free blocks of each size.
     lists: [*mut u8; SIZES],
-    /// What is left of the last chunk: address and length.
+    /// The rest of the last chunk: address and length.
     rest: (*mut u8, usize),
 }
 

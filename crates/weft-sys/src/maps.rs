@@ -19,7 +19,7 @@ const EXECUTABLE: u64 = 1 << 2;
 const SHARED: u64 = 1 << 3;
 const COVERING_OR_NEXT: u64 = 1 << 4;
 const PAGE: u64 = 4_096;
-/// Stands for a name that is too long.
+/// Replaces a name that is too long.
 const LONG_NAME: &[u8] = b"/";
 
 /// `struct procmap_query`.

@@ -27,7 +27,7 @@ pub struct NamedMemory {
 
 impl NamedMemory {
     /// Maps the file at `path`, which is created with zeros if it does not exist (`create`).
-    /// Accepts only a file of this user that nobody else may open.
+    /// Accepts only a file of this user that no other user may open.
     ///
     /// # Errors
     /// `EPERM` for a file that is not private to the user, `ENOENT`, `EINVAL` for a file of another
@@ -72,7 +72,7 @@ impl NamedMemory {
     pub fn open_range(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let start = self.memory.range(offset, len);
         let writing = if self.writable { MprotectFlags::WRITE } else { MprotectFlags::empty() };
-        // SAFETY: the range is a part of this mapping, and more access harms nobody.
+        // SAFETY: the range is a part of this mapping, and more access is harmless.
         unsafe { mprotect(start.cast(), len, MprotectFlags::READ | writing) }
     }
 
@@ -109,15 +109,15 @@ impl NamedMemory {
     /// Unmaps `len` bytes from `offset`, in whole pages, which frees their addresses.
     ///
     /// # Safety
-    /// Nobody accesses or opens the range from here on: another mapping may take its place. (`self`
-    /// is never dropped, so it never unmaps that one.)
+    /// No thread accesses or opens the range from here on: another mapping may take its place.
+    /// (`self` is never dropped, so it never unmaps that one.)
     ///
     /// # Panics
     /// Those of [`NamedMemory::open_range`].
     pub unsafe fn unmap_range(&'static self, offset: usize, len: usize) {
         let start = self.memory.range(offset, len);
-        // SAFETY: the range is a part of this mapping, and the caller guarantees that nobody uses
-        // it any more.
+        // SAFETY: the range is a part of this mapping, and the caller guarantees that no thread
+        // uses it any more.
         let _ = unsafe { munmap(start.cast(), len) };
     }
 

@@ -3,8 +3,8 @@
 //! space unmaps the slots that it has not used.
 //!
 //! # Safety
-//! An unmapped slot stays unmapped: nobody knows its range before it is opened, and it is not
-//! opened afterwards.
+//! An unmapped slot stays unmapped: no other code knows its range before it is opened, and it is
+//! not opened afterwards.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -33,7 +33,7 @@ impl Drop for Whole {
     }
 }
 
-/// One piece of a private mapping, which nobody else can reach.
+/// One piece of a private mapping, which no other code can reach.
 #[derive(Debug)]
 pub struct PrivateBlock {
     start: NonNull<u8>,

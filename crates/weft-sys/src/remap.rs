@@ -1,9 +1,9 @@
 //! Remaps a program's memory as shared, so that peers on this host can map it.
 //!
 //! Memory that a program has allocated is private to its process. It can be replaced by a shared
-//! segment with the same contents at the same addresses, if nobody writes to it meanwhile. That is
-//! certain only while the process has no thread but the calling one (and Weft's, which the caller
-//! keeps away).
+//! segment with the same contents at the same addresses, if no thread writes to it meanwhile. That
+//! is certain only while the process has no thread but the calling one (and Weft's, which the
+//! caller keeps away).
 //!
 //! From then on Weft reaches the segment's pages through its own mapping, never through the
 //! program's addresses. The program may unmap those, map something else there or move them, and a
@@ -127,8 +127,8 @@ impl RemappedPages {
         }
         let place = Place { at: Some(pages.start), len: pages.len(), rights: READ_WRITE };
         // SAFETY: this replaces private anonymous pages of the program by pages with the same
-        // contents and rights. Nobody accesses them meanwhile: there is one thread, and signals are
-        // blocked.
+        // contents and rights. No other thread accesses them meanwhile: there is one thread, and
+        // signals are blocked.
         unsafe { map(&place, libc::MAP_SHARED, self.fd.as_raw_fd(), 0)? };
         table.insert(children::Entry {
             inode: self.inode,
@@ -187,8 +187,8 @@ impl RemappedPages {
         for piece in &pieces {
             let replica = Replica::of(piece, Some(self.fd.as_raw_fd()))?;
             // SAFETY: this replaces pages of the segment, which the kernel has just reported there,
-            // by a copy of them. Nobody accesses them or changes mappings meanwhile: there is one
-            // thread, and signals are blocked.
+            // by a copy of them. No other thread accesses them or changes mappings meanwhile: there
+            // is one thread, and signals are blocked.
             unsafe { replica.put()? };
         }
         Ok(())

@@ -38,8 +38,8 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Creates a segment of `len` bytes, all zero, that nobody can resize. Returns the mapping, and
-    /// the descriptor for other processes.
+    /// Creates a segment of `len` bytes, all zero, that no process can resize. Returns the mapping,
+    /// and the descriptor for other processes.
     ///
     /// # Errors
     /// `EMFILE`, `ENOMEM` and similar errors.
@@ -115,7 +115,7 @@ impl SharedMemory {
     /// `ENOMEM` if `start` is NULL.
     ///
     /// # Safety
-    /// `len` bytes at `start` are mapped and shared, and nobody else unmaps them. Inaccessible
+    /// `len` bytes at `start` are mapped and shared, and no other code unmaps them. Inaccessible
     /// parts are not accessed.
     pub(crate) unsafe fn from_raw(start: *mut u8, len: usize) -> Result<Self, Errno> {
         NonNull::new(start).map(|start| Self { start, len }).ok_or(Errno::NOMEM)

@@ -42,8 +42,8 @@ impl<T> Slot<T> {
     /// Only the caller fills the slot: it is new, or has been empty since [`Slot::release`]
     /// returned the last value to the caller, or to a thread that has left the slot to the caller.
     pub unsafe fn fill(&self, value: T) {
-        // SAFETY: the caller guarantees that nobody else fills the slot, and an empty slot has no
-        // holders.
+        // SAFETY: the caller guarantees that no other thread fills the slot, and an empty slot has
+        // no holders.
         self.write(|place| unsafe { *place = Some(value) });
         self.holders.store(1, Ordering::Release);
     }
@@ -89,7 +89,7 @@ impl<T> Slot<T> {
             return None;
         }
         fence(Ordering::Acquire);
-        // SAFETY: this was the last holder, and nobody can become one while the count is zero.
+        // SAFETY: this was the last holder, and no thread can become one while the count is zero.
         self.write(|place| unsafe { (*place).take() })
     }
 

@@ -3,7 +3,7 @@
 //! Several processes may decide at the same time that a slot has no owner any more: the two ends of
 //! a connection, and a sweeper, which looks for what killed processes have left behind. Every
 //! transition is one compare-and-swap on a word that holds state *and* generation. So one of them
-//! frees the slot, and nobody frees a slot that has a new owner meanwhile.
+//! frees the slot, and no process frees a slot that has a new owner meanwhile.
 
 use crate::atomic::{AtomicU64, Ordering};
 

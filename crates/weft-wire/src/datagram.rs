@@ -40,7 +40,7 @@ pub const HEADER_LEN: usize = ddp::UNTAGGED_LEN + EXTENSION_LEN;
 pub const CRC_LEN: usize = 4;
 const _: () = assert!(PAYLOAD_MAX + HEADER_LEN + CRC_LEN == 65_507);
 
-/// The queue pair number that stands for all members of a multicast group.
+/// The queue pair number that addresses all members of a multicast group.
 pub const MULTICAST_QP: u32 = 0xff_ffff;
 
 const EXTENSION_LEN: usize = 16;

@@ -20,7 +20,7 @@ pub enum ProtocolError {
     /// The TCP connection was lost.
     #[error("the TCP connection was closed, terminated or lost")]
     StreamLost,
-    /// An FPDU was changed on its way.
+    /// An FPDU was changed in transit.
     #[error(transparent)]
     Fpdu(FpduError),
     /// A marker does not point to the start of its FPDU.

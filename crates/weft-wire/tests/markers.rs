@@ -137,7 +137,7 @@ proptest! {
 //# FPDUs (between the preceding FPDU CRC field and the next FPDU's ULPDU Length field).
 #[test]
 fn markers_are_laid_out_as_in_the_rfc() {
-    // The first marker is at the start; FPDU 1 takes 4 + 508 bytes, so that the next marker stands
+    // The first marker is at the start; FPDU 1 takes 4 + 508 bytes, so that the next marker lies
     // between two FPDUs and belongs to the second.
     let stream = insert(&[vec![1; 502], vec![2; 1030]], false);
     assert_eq!(stream[..6], [0, 0, 0, 0, 1, 246]);

@@ -148,7 +148,7 @@ impl<K: Kernel> End<K> {
         flow: Flow,
     ) -> Option<Self> {
         let (slot, generation) = take_slot::<K>(registry, tuple)?;
-        // Credits stand for buffers, so all buffers need memory now.
+        // Each credit is a buffer, so all buffers need memory now.
         let has_buffers = || (0..2).all(|direction| registry.fill(slot, direction, 0) > 0);
         let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };
         registry.entry(slot).flow.store(flow as u32, Ordering::Relaxed);

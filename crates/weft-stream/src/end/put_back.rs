@@ -10,9 +10,9 @@
 //! it is enough to put back a part: the rest stays in memory, and is read behind it. Once all have
 //! been put back the kernel has the whole stream.
 //!
-//! A process that is killed in the middle leaves a mark (`returning`), because nobody knows which
-//! bytes have been sent but not counted. The next process that takes one of the locks resets the
-//! connection.
+//! A process that is killed in the middle leaves a mark (`returning`), because no process knows
+//! which bytes have been sent but not counted. The next process that takes one of the locks resets
+//! the connection.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -395,7 +395,7 @@ impl End<Linux> {
 impl<K: Kernel> End<K> {
     /// Ends the phases if nothing is left in memory and no wakeup in the kernel's queue: whatever
     /// comes is plain TCP. Returns whether that is so. The caller holds the reader's lock; after
-    /// the fallback nobody else moves the end of the first phase.
+    /// the fallback no other process moves the end of the first phase.
     pub(super) fn forget_phases(&self) -> bool {
         let words = self.rx.words();
         let is_so = self.is_over() && !self.is_torn();

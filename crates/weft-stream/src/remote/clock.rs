@@ -8,7 +8,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// A clock: the kernel's, or that of a simulation.
 pub trait Clock: Debug {
-    /// Nanoseconds of a clock that nobody adjusts.
+    /// Nanoseconds of a clock that is never adjusted.
     fn now(&self) -> u64;
 
     /// Sleeps for `ns` nanoseconds, less than a second.

@@ -320,7 +320,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let Some(wire) = self.wire() else { return (!self.is_late()).then_some(Closing::Over) };
         wire.drive();
         if self.seen() > 0 {
-            return Some(Closing::Reset); // They were sent to a socket that nobody reads any more.
+            return Some(Closing::Reset); // No process reads the bytes that have arrived.
         }
         if farewell.ticket.is_none() {
             farewell.ticket = wire.post(&[], StateWord::State, farewell.published);
@@ -334,7 +334,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     }
 }
 
-/// What is left to do before the kernel's socket may be closed.
+/// The remaining work before the kernel's socket may be closed.
 #[derive(Debug)]
 pub enum Closing {
     /// Nothing.

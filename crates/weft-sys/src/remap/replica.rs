@@ -46,7 +46,7 @@ impl Replica {
             None => return Err(Errno::FAULT),
         }
         if piece.rights != READ_WRITE {
-            // SAFETY: these are pages of the copy, which nobody uses yet.
+            // SAFETY: these are pages of the copy, which no thread uses yet.
             let done = unsafe { libc::mprotect(copy as *mut libc::c_void, len, piece.rights) };
             if done < 0 {
                 return Err(last_error());
@@ -78,7 +78,7 @@ impl Replica {
             let len = usize::try_from(to - from).map_err(|_| Errno::OVERFLOW)?;
             let at = (self.copy + offset) as *mut libc::c_void;
             let file_offset = libc::off_t::try_from(from).map_err(|_| Errno::OVERFLOW)?;
-            // SAFETY: `offset + len` is at most the length of the copy, which nobody else uses.
+            // SAFETY: `offset + len` is at most the length of the copy, which no other thread uses.
             let read = unsafe { libc::pread(fd, at, len, file_offset) };
             match u64::try_from(read) {
                 Ok(0) => return Err(Errno::IO),

@@ -55,7 +55,7 @@ pub(super) fn start() -> Result<&'static Watch, Errno> {
 impl Watch {
     fn new() -> Result<Self, Errno> {
         let fault = Arc::new(UserFault::for_change_events()?);
-        // Without that file nobody could tell what a thread is about to do.
+        // Without that file the watcher could not tell what a thread is about to do.
         if call_of(c"/proc/thread-self/syscall")?.is_none() {
             return Err(Errno::ACCESS);
         }

@@ -42,7 +42,7 @@ struct Operation {
     words: Vec<(usize, u64)>,
 }
 
-/// A completion on its way to the poster.
+/// A completion in transit to the poster.
 #[derive(Debug)]
 struct Answer {
     due: u64,
