@@ -65,8 +65,8 @@ const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// Passes over the rings, which need no system call, for each pass over the sockets.
 const SOCKETS_EVERY: u32 = 16;
-/// The same after [`QUIET_LOOKS`] passes over the sockets found nothing, which takes longer than an
-/// answer from another host.
+/// Passes over the rings for each pass over the sockets, once [`QUIET_LOOKS`] passes over the
+/// sockets have found nothing. That many take longer than an answer from another host.
 const QUIET_SOCKETS_EVERY: u32 = 256;
 const QUIET_LOOKS: u32 = 256;
 /// Polls for each reading of the clock. A program that polls rarely then looks like one that does

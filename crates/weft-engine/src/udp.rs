@@ -33,7 +33,7 @@ pub(crate) struct Outbox {
     segment_max: usize,
     /// Datagrams that have left the queue: sent, or dropped.
     done: u64,
-    /// Those of them that were dropped, because the network refused them.
+    /// Datagrams that were dropped because the kernel refused to send them.
     dropped: u64,
 }
 

@@ -42,7 +42,7 @@ fn client(channel: &Arc<Channel>, at: SocketAddr, private_data: &[u8]) -> Arc<Id
     expect(channel, EventKind::AddrResolved);
     id.resolve_route().expect("resolved");
     expect(channel, EventKind::RouteResolved);
-    id.connect(&Via::External(1), &param(private_data)).expect("asked");
+    id.connect(&Via::External(1), &param(private_data)).expect("the call succeeds");
     id
 }
 
@@ -60,7 +60,7 @@ fn a_service_resolves_at_every_address() {
         assert_eq!(request.param.private_data, b"where?");
         assert_eq!(request.id.peer(), id.local());
         assert_eq!(request.id.local(), Some(address));
-        request.id.accept(&Via::External(0x1234), &param(b"here")).expect("asked");
+        request.id.accept(&Via::External(0x1234), &param(b"here")).expect("the call succeeds");
         assert_eq!(request.id.reject(b"").unwrap_err(), Errno::INVAL, "once");
         let found = expect(&active, EventKind::Established);
         assert_eq!((found.param.qp_num, found.status), (0x1234, 0));
@@ -83,7 +83,7 @@ fn a_rejection_is_reported_as_unreachable_with_its_status() {
     let (passive, active) = (channel(), channel());
     let (listener, address) = service(&passive, "127.0.0.1:0");
     let _first = client(&active, address, b"");
-    expect(&passive, EventKind::ConnectRequest).id.reject(b"no").expect("asked");
+    expect(&passive, EventKind::ConnectRequest).id.reject(b"no").expect("the call succeeds");
     let refused = expect(&active, EventKind::Unreachable);
     assert_eq!((refused.status, refused.param.private_data), (sidr_status::REJECT, b"no".to_vec()));
     // A request that the program destroys unanswered is rejected, too.
@@ -126,7 +126,7 @@ fn a_lost_request_is_retransmitted_and_a_duplicate_is_delivered_once() {
     let _id = client(&active, at, b"");
     let request = expect(&passive, EventKind::ConnectRequest);
     std::thread::sleep(Duration::from_millis(20));
-    request.id.accept(&Via::External(7), &param(b"")).expect("asked");
+    request.id.accept(&Via::External(7), &param(b"")).expect("the call succeeds");
     assert_eq!(expect(&active, EventKind::Established).param.qp_num, 7);
     relaying.join().expect("relayed");
     assert!(is_empty(&passive), "a duplicate of the request was delivered");

@@ -225,11 +225,11 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     // SAFETY: the program passes a live protection domain.
     let domain = unsafe { Pd::of(pd) };
     let context = domain.context();
-    // SAFETY: the caller's promise is ours, and `attr` is our own.
+    // SAFETY: the program passes live objects and valid pointers, and `attr` is a local variable.
     if unsafe { ibv_init_ah_from_wc(context, port, wc, grh, &raw mut attr) } != 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: the caller's promise is ours, and `attr` is our own.
+    // SAFETY: the program passes live objects and valid pointers, and `attr` is a local variable.
     unsafe { ibv_create_ah(pd, &raw mut attr) }
 }
 

@@ -142,7 +142,7 @@ pub(crate) unsafe fn wrap(
 /// # Safety
 /// `mr` must be live, and not be used afterwards.
 pub(crate) unsafe fn free_object(mr: *mut ibv_mr) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `mr` is live and not used afterwards.
     unsafe { object::destroy::<Mr>(mr) };
 }
 

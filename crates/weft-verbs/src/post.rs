@@ -119,7 +119,7 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<Operation> {
         IBV_WR_SEND_WITH_IMM => Some(word),
         _ => return Err(Errno::INVAL),
     };
-    // SAFETY: live, by the caller's promise.
+    // SAFETY: the caller guarantees that the address handle is NULL or live.
     let to = unsafe { ah::destination(ud.ah, ud.remote_qpn, ud.remote_qkey) }?;
     Ok(Operation::Datagram { to, imm })
 }

@@ -312,8 +312,8 @@ impl Id {
         Ok(())
     }
 
-    /// Reports that the queue pair is connected, if that is to be reported, and a disconnect in the
-    /// meantime.
+    /// Reports that the queue pair is connected, if the program expects the event, and a disconnect
+    /// that arrived in the meantime.
     fn joined(&self, end: &End, established: Option<EventParam>) {
         let mut inner = self.lock();
         let Phase::Joining { gone, .. } = inner.phase else { return };

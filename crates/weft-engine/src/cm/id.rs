@@ -106,9 +106,9 @@ pub(super) struct UnreadWait {
 /// Limits of outstanding reads and atomics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Depths {
-    /// The limit of the peer's.
+    /// Limit of the peer's outstanding requests.
     pub(super) responder_resources: u8,
-    /// The limit of ours.
+    /// Limit of this side's outstanding requests.
     pub(super) initiator_depth: u8,
 }
 

@@ -39,7 +39,7 @@ struct State {
     /// The lookups that were queued, by client and nonce, with the reply if there is one: clients
     /// repeat a lookup until they get the reply.
     inquiries: HashMap<(SocketAddr, u64), Option<Reply>>,
-    /// The same keys, oldest first.
+    /// The keys of `inquiries`, oldest first.
     order: VecDeque<(SocketAddr, u64)>,
 }
 

@@ -413,7 +413,7 @@ fn reply_to_a_foreign_peer_has_no_trailer() {
     assert_eq!(&reply, b"MPA ID Rep Frame\x10\x02\0\x07\0\x01\0\x01yes");
 }
 
-/// A program that has seen a readable channel gets that event, whatever the peer does meanwhile:
+/// A program that has seen a readable channel gets that event even if the peer acts meanwhile:
 /// otherwise the program would wait for another event, which may never come.
 #[test]
 fn queued_request_stays_when_its_peer_gives_up() {

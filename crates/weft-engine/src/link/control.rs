@@ -12,7 +12,7 @@ pub(crate) enum Control {
         /// The number of messages.
         placed: u64,
     },
-    /// As `Placed`, and the next message waits for a receive to be posted.
+    /// The sender of this has placed `placed` messages, and waits for a receive for the next one.
     NotReady {
         /// The number of messages.
         placed: u64,

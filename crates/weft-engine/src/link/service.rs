@@ -28,7 +28,7 @@ use crate::wr::Operation;
 /// `min_rnr_timer`.
 const RNR_TIMER: u8 = 27;
 
-/// What an unreliable connection is dropping, and why.
+/// The parts of messages that an unreliable connection drops.
 #[derive(Debug, Default)]
 pub(super) struct Loss {
     /// The rest of the current Send.

@@ -15,9 +15,9 @@ pub const ASK_AT: [Duration; 7] = [
     Duration::from_millis(850),
     Duration::from_millis(1_100),
 ];
-/// When a query ends without an answer: a firewall may drop it.
+/// The timeout of a query to another host, whose firewall may drop it.
 pub const ASK_TIMEOUT: Duration = Duration::from_millis(1_200);
-/// The same on one host, where an answer takes no time.
+/// The timeout of a query to this host, where an answer is immediate.
 pub const ASK_LOCAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Bytes of a reply, and of first FPDUs behind it, that are read at a time. The rest stays in the
 /// socket.

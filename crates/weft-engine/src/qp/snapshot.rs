@@ -33,7 +33,7 @@ impl Qp {
     #[must_use]
     pub fn transport(&self) -> &'static str {
         let transport = self.transport_of(&self.conn.lock());
-        self.drive(0); // What others left to this thread meanwhile.
+        self.drive(0); // Do the work that other threads left to the lock's holder.
         transport
     }
 

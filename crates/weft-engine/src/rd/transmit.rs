@@ -19,7 +19,7 @@ use super::time::{NEVER, stamp};
 const _: () = assert!(RTO_MAX < GIVE_UP, "a peer is asked again before it is given up");
 
 impl Peer {
-    /// Produces the next datagram for the peer, if one is to be sent now. Returns whether it did.
+    /// Produces the next datagram for the peer, if one can be sent now. Returns whether it did.
     pub(super) fn transmit(
         &mut self,
         now: u64,

@@ -40,7 +40,7 @@ pub(crate) struct Granted {
 /// The part of a region that consists of pages of a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
-    /// Where it starts in the region.
+    /// The offset of its start in the region.
     pub(super) start: u64,
     pub(super) len: u64,
     /// The address of these pages in the peer's process.
@@ -130,7 +130,7 @@ pub(crate) struct Target<'a> {
     /// Its address in the peer's process.
     pub(crate) address: u64,
     pub(crate) len: u64,
-    /// The same bytes in our mapping, if there is one.
+    /// The range in this process's mapping of the peer's memory, if there is one.
     pub(crate) mapped: Option<Mapped<'a>>,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Reach {
 /// The part of a region that consists of pages of a segment.
 #[derive(Debug)]
 pub(super) struct Pages {
-    /// Where it starts in the region.
+    /// The offset of its start in the region.
     pub(super) start: u64,
     pub(super) len: u64,
     /// The address of these pages in this process.

@@ -60,7 +60,7 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// What must be true when a send request completes.
+/// The effect that a send request must have had when it completes.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// The peer has received this message.

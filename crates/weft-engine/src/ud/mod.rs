@@ -92,8 +92,8 @@ pub(crate) struct Counted {
     pub(crate) wrong_qkey: u64,
     pub(crate) no_receive: u64,
     pub(crate) receive_too_small: u64,
-    /// Of all queue pairs of the same port: datagrams for no UD queue pair, and malformed
-    /// datagrams.
+    /// Malformed datagrams and datagrams for no UD queue pair, counted for the whole port, which
+    /// several queue pairs share.
     pub(crate) port_unknown: u64,
     pub(crate) port_malformed: u64,
 }

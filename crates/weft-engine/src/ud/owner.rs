@@ -1,4 +1,4 @@
-//! What datagrams need of the queue pairs that send and receive them.
+//! The interface through which the datagram code uses queue pairs.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ pub(super) enum Mutation {
 
 /// Longest simulated time of a run in microseconds; by then every request has ended or failed.
 const TIME_MAX: u64 = 3_600_000_000;
-/// The same for a run with a defect, which may stop everything.
+/// Longest simulated time of a run with an injected defect, after which nothing may progress.
 const MUTATED_TIME_MAX: u64 = 200_000_000;
 /// Maximum number of steps of a run; more means a storm of datagrams.
 const STEPS_MAX: usize = 2_000_000;
