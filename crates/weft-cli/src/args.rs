@@ -328,7 +328,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[command(override_usage = "weft cp [OPTIONS] SOURCE... DESTINATION")]
 #[command(
     after_help = "A place is a path, HOST:SHARE/PATH, or HOST:PORT//SHARE/PATH; [ADDRESS] for \
-    an IPv6 address.\nOne of the two sides is on this host. A directory goes into \
+    an IPv6 address.\nWith --rsh it is a path or [USER@]HOST:PATH.\n\
+    One of the two sides is on this host. A directory goes into \
     DESTINATION, which is made if it is not there;\nwith a slash behind it, only what is in \
     it does. A file goes into DESTINATION if that is a directory.\n\
     Exit status: 0 all is copied, 1 the copy failed, 2 the arguments are wrong, 3 some entries \
@@ -381,6 +382,17 @@ pub(crate) struct CpArgs {
     /// Keep extended attributes
     #[arg(long)]
     pub(crate) xattrs: bool,
+
+    /// Reach the other host by this remote shell, such as ssh, which starts weft there
+    ///
+    /// The shell is given the host and a command (weft serve --stdio); a quoted part of it is one
+    /// argument. It encrypts and says who is who: neither end needs a key or a port of its own.
+    #[arg(short = 'e', long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
+    pub(crate) rsh: Option<String>,
+
+    /// The program that the remote shell starts
+    #[arg(long, value_name = "PROGRAM", default_value = "weft", requires = "rsh")]
+    pub(crate) remote_weft: String,
 
     /// Trust a server whose key is not known yet, and remember its key
     #[arg(long)]
@@ -484,7 +496,11 @@ impl Args for Filters {
     whatever links are in them.")]
 pub(crate) struct ServeArgs {
     /// Directory to share under its last name, or NAME=DIR
-    #[arg(required = true, value_name = "DIR|NAME=DIR", value_hint = ValueHint::DirPath)]
+    #[arg(
+        required_unless_present = "stdio",
+        value_name = "DIR|NAME=DIR",
+        value_hint = ValueHint::DirPath
+    )]
     pub(crate) directories: Vec<OsString>,
 
     /// Address to listen at; all of this host by default
@@ -494,6 +510,13 @@ pub(crate) struct ServeArgs {
     /// TCP port to listen at; 0 takes a free one
     #[arg(short, long, default_value_t = weft_transfer::limits::PORT)]
     pub(crate) port: u16,
+
+    /// Do one copy on standard input and output, for `weft cp --rsh`, which starts this
+    ///
+    /// Without directories it may do whatever this user may. A command of authorized_keys that
+    /// names directories keeps clients of ssh to these.
+    #[arg(long, conflicts_with_all = ["bind", "port", "authorised", "allow"])]
+    pub(crate) stdio: bool,
 
     /// Let clients read, and not write
     #[arg(long)]

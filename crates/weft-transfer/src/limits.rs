@@ -30,6 +30,12 @@ pub const CONTROL_LEN_MAX: usize = 64 << 10;
 /// Control messages that are on the way between two ends in one process.
 pub const MEMORY_CONTROL_MAX: usize = 1_024;
 
+/// Bytes of the data channel in one frame of a pipe.
+pub const PIPE_FRAME_LEN_MAX: usize = 64 << 10;
+/// Bytes of a block that goes over a pipe, where much may be on the way in buffers of a remote
+/// shell.
+pub const PIPE_BLOCK_SIZE: u32 = 256 << 10;
+
 /// Bytes of one component of a path: what Linux allows.
 pub const NAME_LEN_MAX: usize = 255;
 /// Bytes of what a symbolic link says: what Linux allows.

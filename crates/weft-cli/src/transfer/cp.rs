@@ -12,12 +12,13 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use weft_transfer::end::{Finished, Observer, Progress};
 use weft_transfer::job::{
-    Flags, Request, Way, copy_local, copy_with, local_destination, local_start,
+    Flags, Request, Way, copy_by_shell, copy_local, copy_with, local_destination, local_start,
 };
 use weft_transfer::secure::{KnownServers, PublicKey, TlsClient, Verdict};
 
 use super::keys;
-use super::place::{self, Place, Remote};
+use super::place::{self, By, Place, Remote};
+use super::shell::Shell;
 use super::show::{self, Line, Problems, Shown};
 use crate::args::{CpArgs, Filter, Filters};
 use crate::output;
@@ -71,8 +72,9 @@ fn patterns(filters: &Filters) -> Result<Vec<(bool, String)>> {
 }
 
 fn copy(args: &CpArgs) -> Result<Finished> {
+    let by = if args.rsh.is_some() { By::Shell } else { By::Server };
     let operands: Result<Vec<Place>, String> =
-        args.paths.iter().map(|path| place::parse(path)).collect();
+        args.paths.iter().map(|path| place::parse(path, by)).collect();
     let mut sources = operands.map_err(anyhow::Error::msg)?;
     let target = sources.pop().context("no destination")?;
     let ends_in_slash =
@@ -126,7 +128,7 @@ fn dispatch(
     match target {
         Place::Remote(target) if remotes.is_empty() => {
             request.paths.push(target.path.clone());
-            with_server(args, &target, request, Way::To(starts), observer, progress)
+            with_host(args, &target, request, Way::To(starts), observer, progress)
         }
         Place::Local(path) if remotes.is_empty() => {
             let to = local_destination(&path, request.flags);
@@ -139,17 +141,34 @@ fn dispatch(
         Place::Local(path) if starts.is_empty() => {
             let server = remotes[0].clone();
             if remotes.iter().any(|it| (&it.host, it.port) != (&server.host, server.port)) {
-                bail!("all sources have to be on one server");
+                bail!("all sources have to be on one host");
             }
             // The server knows whether the only source is a directory, which keeps its name.
             if !is_folder && !path.is_dir() {
                 request.new_name = path.file_name().map(|name| name.as_bytes().to_vec());
             }
             request.paths = remotes.into_iter().map(|remote| remote.path).collect();
-            with_server(args, &server, request, Way::From(path), observer, progress)
+            with_host(args, &server, request, Way::From(path), observer, progress)
         }
         _ => bail!("one of the two places has to be on this host"),
     }
+}
+
+fn with_host(
+    args: &CpArgs,
+    remote: &Remote,
+    request: Request,
+    way: Way,
+    observer: Arc<dyn Observer>,
+    progress: Arc<Progress>,
+) -> Result<Finished> {
+    let Some(rsh) = &args.rsh else {
+        return with_server(args, remote, request, way, observer, progress);
+    };
+    let started = Shell::start(rsh, &remote.host, &args.remote_weft);
+    let (shell, control) = started.with_context(|| remote.host.clone())?;
+    let finished = copy_by_shell(control, request, way, observer, progress);
+    shell.end(finished.with_context(|| remote.host.clone()))
 }
 
 /// The key that the server has presented, and what is known about it.

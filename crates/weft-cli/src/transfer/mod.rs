@@ -4,4 +4,5 @@ pub(crate) mod cp;
 mod keys;
 mod place;
 pub(crate) mod serve;
+mod shell;
 mod show;

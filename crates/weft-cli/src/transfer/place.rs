@@ -17,8 +17,9 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) host: String,
+    /// That of the server; 0 where a remote shell starts one.
     pub(crate) port: u16,
-    /// The share's name and the path inside the share.
+    /// The share's name, and the path in it; by a remote shell, the remote user's own path.
     pub(crate) path: Vec<u8>,
 }
 
@@ -29,9 +30,18 @@ impl Remote {
     }
 }
 
-/// Parses `HOST:SHARE/PATH`, `HOST:PORT//SHARE/PATH`, or a local path. As for scp, a colon after a
-/// slash belongs to a local path.
-pub(crate) fn parse(operand: &OsStr) -> Result<Place, String> {
+/// How a place of another host is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// `HOST:SHARE/PATH` or `HOST:PORT//SHARE/PATH` of a server.
+    Server,
+    /// `[USER@]HOST:PATH` by a remote shell.
+    Shell,
+}
+
+/// A place of another host, or a path. A colon behind a slash is a part of a path, as it is for
+/// scp.
+pub(crate) fn parse(operand: &OsStr, by: By) -> Result<Place, String> {
     let bytes = operand.as_bytes();
     let local = || Ok(Place::Local(PathBuf::from(operand)));
     let (host, rest) = if bytes.starts_with(b"[") {
@@ -47,6 +57,18 @@ pub(crate) fn parse(operand: &OsStr) -> Result<Place, String> {
     let host = str::from_utf8(host).map_err(|_| format!("{}: not a valid host name", shown()))?;
     if host.is_empty() || host.contains(char::is_whitespace) {
         return Err(format!("{}: no host name", shown()));
+    }
+    if by == By::Shell {
+        if host.starts_with('-') {
+            return Err(format!("{}: the remote shell would take it for an option", shown()));
+        }
+        // As for scp: the home directory, where the remote shell starts.
+        let path = match rest {
+            b"" => b"./",
+            b"~" => &b"~/"[..],
+            path => path,
+        };
+        return Ok(Place::Remote(Remote { host: host.to_owned(), port: 0, path: path.to_vec() }));
     }
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (port, path) = if digits > 0 && rest[digits..].starts_with(b"//") {
@@ -72,14 +94,33 @@ mod tests {
     #[test]
     fn operands_are_paths_or_places_of_servers() {
         for path in ["a", "./a:b", "/a:b", "a/b:c", "[a", ""] {
-            assert_eq!(parse(OsStr::new(path)), Ok(Place::Local(path.into())), "{path}");
+            assert_eq!(
+                parse(OsStr::new(path), By::Server),
+                Ok(Place::Local(path.into())),
+                "{path}"
+            );
         }
-        assert_eq!(parse(OsStr::new("h:s/a")), remote("h", PORT, "s/a"));
-        assert_eq!(parse(OsStr::new("h:70//s/a")), remote("h", 70, "s/a"));
-        assert_eq!(parse(OsStr::new("h:70/a")), remote("h", PORT, "70/a"));
-        assert_eq!(parse(OsStr::new("[::1]:70//s")), remote("::1", 70, "s"));
+        let parse = |operand: &str| parse(OsStr::new(operand), By::Server);
+        assert_eq!(parse("h:s/a"), remote("h", PORT, "s/a"));
+        assert_eq!(parse("h:70//s/a"), remote("h", 70, "s/a"));
+        assert_eq!(parse("h:70/a"), remote("h", PORT, "70/a"));
+        assert_eq!(parse("[::1]:70//s"), remote("::1", 70, "s"));
         for wrong in ["h:", ":s", "h:99999//s", "h:70//"] {
-            assert!(parse(OsStr::new(wrong)).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn operands_by_a_remote_shell_have_users_and_no_ports() {
+        let parse = |operand: &str| parse(OsStr::new(operand), By::Shell);
+        assert_eq!(parse("me@h:a/b"), remote("me@h", 0, "a/b"));
+        assert_eq!(parse("h:70//a"), remote("h", 0, "70//a"));
+        assert_eq!(parse("[::1]:/a"), remote("::1", 0, "/a"));
+        assert_eq!(parse("h:"), remote("h", 0, "./"));
+        assert_eq!(parse("h:~"), remote("h", 0, "~/"));
+        assert_eq!(parse("./h:a"), Ok(Place::Local("./h:a".into())));
+        for wrong in [":a", "-oProxyCommand=x:a", "a b:c"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

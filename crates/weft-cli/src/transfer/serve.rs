@@ -1,7 +1,9 @@
 //! `weft serve`: shares directories with `weft cp` on other hosts.
 
 use std::fs::File;
+use std::io::{stdin, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use indicatif::BinaryBytes;
 use weft_transfer::end::Finished;
-use weft_transfer::job::{Log, Server, Share, Shares};
+use weft_transfer::job::{Log, Server, Share, Shares, serve_shell};
 use weft_transfer::secure::{AuthorisedClients, PublicKey, TlsServer};
 
 use super::keys;
@@ -18,14 +20,10 @@ use crate::output;
 
 /// Serves until the process is ended.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
-    let mut shares: Vec<Share> = Vec::new();
-    for directory in &args.directories {
-        let share = share(directory)?;
-        if shares.iter().any(|other| other.name == share.name) {
-            bail!("two shares are called {}", String::from_utf8_lossy(&share.name));
-        }
-        shares.push(share);
+    if args.stdio {
+        return by_shell(args);
     }
+    let shares = shares(args)?;
     let identity = keys::identity()?;
     let file = match &args.authorised {
         Some(file) => file.clone(),
@@ -52,9 +50,30 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     };
     let address = listener.local_addr()?;
     output::print(&format!("listening on {address}, key {}\n", identity.public()))?;
-    let shares = Shares { shares, is_read_only: args.read_only };
     Server::new(tls, shares, Box::new(Lines)).run(&listener);
     Ok(())
+}
+
+/// Does one copy on the standard streams, for the end that has started this one by a remote shell.
+/// That end says what goes wrong.
+fn by_shell(args: &ServeArgs) -> Result<()> {
+    let shares = if args.directories.is_empty() { None } else { Some(shares(args)?) };
+    let [input, output] =
+        [stdin().as_fd().try_clone_to_owned()?, stdout().as_fd().try_clone_to_owned()?];
+    let _ = serve_shell(input, output, shares.as_ref());
+    Ok(())
+}
+
+fn shares(args: &ServeArgs) -> Result<Shares> {
+    let mut shares: Vec<Share> = Vec::new();
+    for directory in &args.directories {
+        let share = share(directory)?;
+        if shares.iter().any(|other| other.name == share.name) {
+            bail!("two shares are called {}", String::from_utf8_lossy(&share.name));
+        }
+        shares.push(share);
+    }
+    Ok(Shares { shares, is_read_only: args.read_only })
 }
 
 /// Parses `NAME=DIR`, or `DIR`, which is named after its last component. A directory with `=` in

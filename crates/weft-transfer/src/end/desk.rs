@@ -180,6 +180,11 @@ impl<H: Half> Desk<H> {
         lock(&self.state)
     }
 
+    /// The time that the connection counts.
+    pub(super) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
     /// Sleeps until the machine may have changed.
     pub(super) fn wait<'a>(&self, mut state: MutexGuard<'a, State<H>>) -> MutexGuard<'a, State<H>> {
         state.waiting += 1;

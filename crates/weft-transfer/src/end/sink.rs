@@ -257,8 +257,12 @@ impl SinkEnd {
         let table_len = header.table_len as usize;
         let arrived = Arrived { block, len: payload_len, table_len };
         *lock(&self.arrived[header.buffer as usize]) = Some(arrived);
+        let now = self.desk.now();
         // It fails only when the session ends.
-        self.change(|state| state.half.finish_arrival(number, header.buffer).is_ok());
+        self.change(|state| {
+            state.connection.seen(now);
+            state.half.finish_arrival(number, header.buffer).is_ok()
+        });
         Ok(())
     }
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::initiate::{Initiating, Wish, initiate};
-use super::places::local_destination;
+use super::places::{Naming, local_destination};
 use super::request::{Flags, Request};
 use crate::end::{EndError, Finished, Observer, Progress, SinkChannel, SourceChannel};
-use crate::limits::TCP_CHANNELS;
+use crate::limits::{BLOCK_SIZE, TCP_CHANNELS};
 use crate::secure::TlsClient;
 use crate::transport::tcp::{self, TcpSettings, TcpSink, TcpSource};
 use crate::transport::{StreamControl, TransportError};
@@ -81,6 +81,8 @@ pub fn copy_with(
         request,
         wish,
         channels: TCP_CHANNELS,
+        block_size: BLOCK_SIZE,
+        naming: Naming::Shares,
         observer,
         progress,
     })

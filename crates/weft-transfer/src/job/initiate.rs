@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use super::places::{self, Destination, PlaceError};
+use super::places::{self, Destination, Naming, PlaceError};
 use super::request::{Flags, Request};
 use super::settings::{apply_options, source_options, threads};
 use crate::end::{
     Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SinkPlan, SourceChannel,
     SourcePlan, run_sink, run_source,
 };
-use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
+use crate::limits::{BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
 use crate::secure::{Cipher, Opener, Sealer, Secret, SecureError};
 use crate::session::{Connection, Event, Offer};
 use crate::transport::{Control, ControlEvent, TransportError};
@@ -116,6 +116,10 @@ pub(super) struct Initiating<'a> {
     pub wish: Wish,
     /// Data channels to open.
     pub channels: u16,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// What both ends call the things that the request names.
+    pub naming: Naming,
     /// Who hears of problems.
     pub observer: Arc<dyn Observer>,
     /// Where to show how far it is.
@@ -137,11 +141,11 @@ fn connect_all<C>(terms: &Terms, connect: &mut Connect<C>) -> Result<Channels<C>
 /// If the copy is not complete. Files that could not be copied are no error: the outcome counts
 /// them.
 pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
-    let Initiating { control, keys, request, wish, channels, observer, progress } = plan;
+    let Initiating { control, keys, request, wish, channels, block_size, naming, .. } = plan;
+    let (observer, progress) = (plan.observer, plan.progress);
     let bad = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
     let epoch = Instant::now();
-    let offer =
-        Offer { channels, block_size: BLOCK_SIZE, features: features(), agent: AGENT.into() };
+    let offer = Offer { channels, block_size, features: features(), agent: AGENT.into() };
     let mut connection = Connection::initiate(offer, epoch.elapsed());
     let terms = match next_event(&*control, &mut connection, epoch)? {
         Event::Established(terms) => terms,
@@ -204,7 +208,7 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
                 root,
                 options: apply_options(request.flags, true, is_there),
                 rules: source_options(&request).map_err(|error| bad(&error))?.rules,
-                only: places::names(&request, is_folder).map_err(|error| bad(&error))?,
+                only: places::names(&request, is_folder, naming).map_err(|error| bad(&error))?,
                 observer: Some(observer),
             };
             run_sink(plan, lines)

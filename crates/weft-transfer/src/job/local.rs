@@ -7,10 +7,10 @@ use std::thread;
 use super::accept::{Accepting, Answer, Lines, Resolve, accept};
 use super::initiate::{Initiating, Wish, initiate};
 use super::lines::MemoryLine;
-use super::places::{Destination, check_apart};
+use super::places::{Destination, Naming, check_apart};
 use super::request::Request;
 use crate::end::{EndError, Finished, Observer, Progress, SourceChannel};
-use crate::limits::LOCAL_CHANNELS;
+use crate::limits::{BLOCK_SIZE, LOCAL_CHANNELS};
 use crate::mutex::lock;
 use crate::transport::memory;
 use crate::tree::source::Start;
@@ -64,6 +64,8 @@ pub fn copy_local(
             request,
             wish: Wish::Send { starts, connect },
             channels: LOCAL_CHANNELS,
+            block_size: BLOCK_SIZE,
+            naming: Naming::Shares,
             observer,
             progress,
         });

@@ -9,6 +9,7 @@ mod places;
 mod request;
 mod server;
 mod settings;
+mod shell;
 
 #[cfg(test)]
 mod tests;
@@ -19,3 +20,4 @@ pub use local::copy_local;
 pub use places::{Destination, PlaceError, local_destination, local_start};
 pub use request::{Flags, Request, RequestError};
 pub use server::{Log, Server};
+pub use shell::{copy_by_shell, serve_shell};

@@ -1,10 +1,11 @@
 //! Where a copy comes from and goes to.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
@@ -180,10 +181,8 @@ pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, Place
 /// # Errors
 /// What the kernel says.
 pub fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
-    let is_content =
-        path.as_os_str().as_bytes().ends_with(b"/") || path.as_os_str().as_bytes().ends_with(b"/.");
     match split(path)? {
-        Some((directory, name)) if !is_content => {
+        Some((directory, name)) if !is_content(path) => {
             let is_folder = is_folder(directory.as_fd(), &name)?;
             Ok((Start { directory, name: Some(name), new_name: None }, is_folder))
         }
@@ -191,10 +190,41 @@ pub fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
     }
 }
 
+/// Whether a path stands for what is in the directory.
+fn is_content(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/") || bytes.ends_with(b"/.")
+}
+
+/// A path of the user's own as a remote shell has it: `~` is the user's home.
+///
+/// # Errors
+/// If there is no home.
+pub(super) fn from_home(path: &[u8]) -> Result<PathBuf, PlaceError> {
+    let rest = match path {
+        b"~" => &b""[..],
+        [b'~', b'/', rest @ ..] => rest,
+        path => return Ok(Path::new(OsStr::from_bytes(path)).to_owned()),
+    };
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    let home = PathBuf::from(home.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?);
+    let rest = rest.iter().position(|&byte| byte != b'/').map_or(&b""[..], |at| &rest[at..]);
+    Ok(home.join(OsStr::from_bytes(rest)))
+}
+
 /// Whether a name is a directory. What is not there is better said at once, by its whole path.
 fn is_folder(directory: BorrowedFd<'_>, name: &Name) -> Result<bool, Errno> {
     let stat = statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// What the paths of a request are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// They begin with the name of a share, and do not lead out of it.
+    Shares,
+    /// They are the user's own.
+    Paths,
 }
 
 /// The only names that a server may send for a request; all may come if it is for what is in a
@@ -205,9 +235,20 @@ fn is_folder(directory: BorrowedFd<'_>, name: &Name) -> Result<bool, Errno> {
 pub(super) fn names(
     request: &Request,
     is_folder: bool,
+    naming: Naming,
 ) -> Result<Option<HashSet<Name>>, PlaceError> {
     let mut names = HashSet::new();
     for path in &request.paths {
+        if naming == Naming::Paths {
+            let path = Path::new(OsStr::from_bytes(path));
+            match path.file_name().filter(|_| !is_content(path)) {
+                Some(name) => {
+                    names.insert(Name::new(name.as_bytes()).map_err(|_| PlaceError::Path)?)
+                }
+                None => return Ok(None),
+            };
+            continue;
+        }
         let whole = parts(path)?;
         // The first one is the share's.
         match whole.split_last() {
@@ -270,7 +311,8 @@ mod tests {
         let asked = |paths: &[&str], new_name: Option<&str>, is_folder| {
             let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
             let new_name = new_name.map(|name| name.as_bytes().to_vec());
-            let names = names(&Request { paths, new_name, ..Request::default() }, is_folder);
+            let request = Request { paths, new_name, ..Request::default() };
+            let names = names(&request, is_folder, Naming::Shares);
             let names = names.expect("paths")?;
             let mut names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
             names.sort();
@@ -285,6 +327,25 @@ mod tests {
         // What is in a directory has any names.
         for paths in [&["share"][..], &["share/"], &["share/a/"], &["share/a", "share/b/"]] {
             assert_eq!(asked(paths, None, true), None, "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn remote_user_may_send_what_is_asked_for() {
+        let asked = |path: &str, new_name: Option<&str>| {
+            let new_name = new_name.map(|name| name.as_bytes().to_vec());
+            let paths = vec![path.as_bytes().to_vec()];
+            let request = Request { paths, new_name, ..Request::default() };
+            let names = names(&request, false, Naming::Paths).expect("a path")?;
+            Some(names.iter().map(|name| format!("{name:?}")).collect::<String>())
+        };
+        let shown = |name: &str| Some(format!("{:?}", Name::new(name.as_bytes()).expect("a name")));
+        for path in ["b", "/a/b", "../b", "~/a/b"] {
+            assert_eq!(asked(path, None), shown("b"), "{path}");
+            assert_eq!(asked(path, Some("c")), shown("c"), "{path}");
+        }
+        for path in [".", "a/", "a/.", "..", "/"] {
+            assert_eq!(asked(path, None), None, "{path}");
         }
     }
 

@@ -15,7 +15,7 @@ use super::accept::{Accepting, Answer, Resolve, Share, Shares, accept};
 use super::client::{Way, copy_with};
 use super::initiate::{Initiating, Wish, flush, initiate, next_event};
 use super::lines::MemoryLine;
-use super::places::local_destination;
+use super::places::{Naming, local_destination};
 use super::request::{Flags, Request};
 use super::server::{Log, Server};
 use crate::end::{EndError, Finished, Observer, Progress};
@@ -136,6 +136,8 @@ fn blocks_without_room_for_an_entry_are_refused() {
             connect: Box::new(|_, _| Ok(Box::new(memory::data_pair().0) as _)),
         },
         channels: 1,
+        block_size: BLOCK_SIZE,
+        naming: Naming::Shares,
         observer: Arc::new(Nobody),
         progress: Arc::default(),
     });

@@ -205,6 +205,11 @@ impl Connection {
         result
     }
 
+    /// A block has come, which is as good a sign of life as a message.
+    pub fn seen(&mut self, now: Duration) {
+        (self.seen, self.asked) = (now.max(self.seen), None);
+    }
+
     /// Ends the connection, with all sessions, without waiting for anything.
     pub fn cancel(&mut self, cancel: Cancel) {
         if !matches!(self.state, State::Over) {

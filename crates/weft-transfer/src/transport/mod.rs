@@ -12,12 +12,14 @@
 //! | [`tcp`] | a TCP connection, in TLS or in clear | TCP connections | seen |
 //! | [`local`] | a Unix connection | the sink's pool, mapped by the source | not seen |
 //! | [`memory`] | two queues | a queue | seen |
+//! | [`pipe`] | frames in a stream of bytes | frames between them | seen |
 
 pub mod channel;
 mod greeting;
 mod incoming;
 pub mod local;
 pub mod memory;
+pub mod pipe;
 pub mod rate;
 pub mod stream;
 #[cfg(test)]

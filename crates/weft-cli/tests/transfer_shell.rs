@@ -1,0 +1,196 @@
+//! `weft cp --rsh`: copies by a remote shell, which is a script that runs the command here.
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{WEFT, assert_same, fail, make_tree, set_mtime, succeed, weft};
+
+/// A remote shell as ssh is one: it gives all words of the command to a shell, in the home of the
+/// user. It knows one host.
+const SHELL: &str = r#"#!/bin/sh
+[ "$1" = "me@host" ] || { echo "no such host: $1" >&2; exit 255; }
+shift
+cd "$HOME" && exec sh -c "$*"
+"#;
+
+struct Hosts {
+    folder: tempfile::TempDir,
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let hosts = Self { folder };
+        fs::create_dir(hosts.path("home")).expect("room");
+        hosts.script("rsh", SHELL);
+        hosts
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn script(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, text).expect("room");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("our own");
+        path.display().to_string()
+    }
+
+    fn cp(&self) -> Command {
+        self.cp_by(&self.path("rsh").display().to_string())
+    }
+
+    fn cp_by(&self, shell: &str) -> Command {
+        let mut command = weft(&self.path("config"));
+        command.args(["cp", "--remote-weft", WEFT, "--rsh", shell]).env("HOME", self.path("home"));
+        command
+    }
+}
+
+#[test]
+fn trees_go_both_ways_by_a_remote_shell() {
+    let hosts = Hosts::new();
+    for seed in 0..2 {
+        let from = hosts.path(&format!("from {seed}"));
+        make_tree(&from, seed);
+        // Relative to the home directory, and by names that a shell would not leave alone.
+        let there = hosts.path(&format!("home/to {seed} $HOME;'\""));
+        let place = format!("me@host:{}", there.file_name().expect("a name").display());
+        succeed(hosts.cp().arg(from.join("")).arg(&place));
+        assert_same(&from, &there);
+        let back = hosts.path(&format!("back{seed}"));
+        succeed(hosts.cp().arg("--verify").arg(format!("{place}/")).arg(&back));
+        assert_same(&from, &back);
+        // An absolute path; a directory goes by its name.
+        let place = format!("me@host:{}", hosts.path("").display());
+        succeed(hosts.cp().arg(format!("{place}from {seed}")).arg(hosts.path("into")));
+        assert_same(&from, &hosts.path(&format!("into/from {seed}")));
+    }
+    // Nobody needs a key.
+    assert!(!hosts.path("config").exists());
+}
+
+#[test]
+fn places_by_a_remote_shell_are_as_those_of_scp() {
+    let hosts = Hosts::new();
+    let file = hosts.path("file");
+    fs::write(&file, "one").expect("room");
+    let read = |name: &str| fs::read_to_string(hosts.path(name)).expect("a file");
+    succeed(hosts.cp().arg(&file).arg("me@host:"));
+    assert_eq!(read("home/file"), "one");
+    succeed(hosts.cp().arg(&file).arg("me@host:new"));
+    succeed(hosts.cp().arg(&file).arg("me@host:~/newer"));
+    assert_eq!((read("home/new"), read("home/newer")), ("one".into(), "one".into()));
+    succeed(hosts.cp().arg("me@host:~/new").arg(hosts.path("got")));
+    succeed(hosts.cp().args(["me@host:new", "me@host:./newer"]).arg(hosts.path("both")));
+    assert_eq!((read("got"), read("both/newer")), ("one".into(), "one".into()));
+    // A user's own path may lead over links, and `..`.
+    symlink(hosts.path("both"), hosts.path("home/link")).expect("room");
+    succeed(hosts.cp().arg(&file).arg("me@host:link/../linked"));
+    assert_eq!(read("linked"), "one");
+    // The remote user's mistakes are said by path.
+    let text = fail(hosts.cp().arg("me@host:none/such").arg(hosts.path("got")), 1);
+    assert!(text.contains("none/such: No such file"), "{text}");
+}
+
+#[test]
+fn options_work_by_a_remote_shell() {
+    let hosts = Hosts::new();
+    let from = hosts.path("from");
+    make_tree(&from, 5);
+    let copy = |options: &[&str]| {
+        let mut copy = hosts.cp();
+        copy.args(options).arg(from.join("")).arg("me@host:to");
+        copy
+    };
+    let said = succeed(&mut copy(&["--dry-run"]));
+    assert!(said.contains("would copy") && !hosts.path("home/to").exists(), "{said}");
+    succeed(&mut copy(&[]));
+    fs::write(hosts.path("home/to/more"), "x").expect("room");
+    fs::write(hosts.path("home/to/more.o"), "x").expect("room");
+    let said = succeed(&mut copy(&["-u", "--delete", "--exclude", "*.o"]));
+    assert!(said.starts_with("copied 0 files") && said.contains("1 deleted"), "{said}");
+    assert!(hosts.path("home/to/more.o").exists());
+    fs::remove_file(hosts.path("home/to/more.o")).expect("it is there");
+    // Only a user's own process makes such files.
+    fs::write(from.join("special"), "x").expect("room");
+    fs::set_permissions(from.join("special"), Permissions::from_mode(0o4755)).expect("our own");
+    set_mtime(&from, 1, 2);
+    succeed(&mut copy(&["-u", "--owners"]));
+    assert_same(&from, &hosts.path("home/to"));
+    // What is in the way there is reported here.
+    fs::remove_file(hosts.path("home/to/special")).expect("it is there");
+    fs::create_dir(hosts.path("home/to/special")).expect("room");
+    let text = fail(&mut copy(&["-u"]), 3);
+    assert!(text.contains("special: has its name taken"), "{text}");
+}
+
+#[test]
+fn shells_that_fail_are_named() {
+    let hosts = Hosts::new();
+    let (file, got) = (hosts.path("file"), hosts.path("got"));
+    fs::write(&file, "x").expect("room");
+    let text = fail(hosts.cp().arg(&file).arg("nobody@host:x"), 1);
+    assert!(text.contains("no such host") && text.contains("exit status: 255"), "{text}");
+    let mut without = hosts.cp_by(&hosts.path("rsh").display().to_string());
+    without.args(["--remote-weft", "/none/weft"]);
+    let text = fail(without.arg("me@host:file").arg(&got), 2);
+    assert!(text.contains("--remote-weft"), "{text}");
+    let talks =
+        hosts.script("talks", "#!/bin/sh\necho 'Welcome! This host has been up for a year.'\n");
+    let text = fail(hosts.cp_by(&talks).arg("me@host:file").arg(&got), 1);
+    assert!(text.contains("print something: the connection does not begin like"), "{text}");
+    let text = fail(hosts.cp_by("/none/such -p 1").arg("me@host:file").arg(&got), 1);
+    assert!(text.contains("/none/such: No such file"), "{text}");
+    // It would be taken for an option.
+    let text = fail(hosts.cp().arg("-q").arg("--").arg("-oProxyCommand=x:file").arg(&got), 1);
+    assert!(text.contains("for an option"), "{text}");
+    assert!(!got.exists());
+}
+
+/// Copies, and kills the remote end as soon as it has written something.
+#[test]
+fn copy_by_a_remote_shell_that_dies_goes_on() {
+    let hosts = Hosts::new();
+    let from = hosts.path("from");
+    fs::create_dir(&from).expect("room");
+    fs::write(from.join("large"), vec![7; 60_000_000]).expect("room");
+    set_mtime(&from, 1, 2);
+    // The stream ends within the file.
+    let cut = format!("#!/bin/sh\nshift\ncd \"$HOME\"\nhead -c 20000000 | {WEFT} serve --stdio\n");
+    let cut = hosts.script("cut", &cut);
+    fail(hosts.cp_by(&cut).arg(from.join("")).arg("host:to"), 1);
+    assert!(!hosts.path("home/to/large").exists());
+    succeed(hosts.cp().arg("--resume").arg(from.join("")).arg("me@host:to"));
+    assert_same(&from, &hosts.path("home/to"));
+}
+
+#[test]
+fn remote_command_that_names_directories_gives_nothing_else() {
+    let hosts = Hosts::new();
+    fs::create_dir(hosts.path("home/data")).expect("room");
+    fs::write(hosts.path("home/data/file"), "x").expect("room");
+    fs::write(hosts.path("home/secret"), "x").expect("room");
+    // As a command of authorized_keys, which ssh runs whatever the client asks for.
+    let forced = |options: &str| {
+        let text = format!("#!/bin/sh\ncd \"$HOME\"\nexec {WEFT} serve --stdio {options} data\n");
+        hosts.script("forced", &text)
+    };
+    let shell = forced("--read-only");
+    let got = hosts.path("got");
+    succeed(hosts.cp_by(&shell).arg("host:data/file").arg(&got));
+    for place in ["host:secret", "host:data/../secret", "host:~/secret"] {
+        fail(hosts.cp_by(&shell).arg(place).arg(hosts.path("secret")), 1);
+    }
+    let text = fail(hosts.cp_by(&shell).arg(&got).arg("host:data/new"), 1);
+    assert!(text.contains("reading only"), "{text}");
+    let shell = forced("");
+    fail(hosts.cp_by(&shell).arg(&got).arg("host:new"), 1);
+    succeed(hosts.cp_by(&shell).arg(&got).arg("host:data/new"));
+    assert!(!hosts.path("home/new").exists() && hosts.path("home/data/new").exists());
+}

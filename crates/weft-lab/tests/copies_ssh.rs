@@ -1,0 +1,162 @@
+//! `weft cp --rsh ssh` with OpenSSH's own server on loopback, beside `rsync -e ssh` and scp.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::{Finished, Folder, Program, Running, locate, note_skip, ports, weft};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Where sshd locks up what parses a stranger's bytes. Debian's service makes it.
+const PRIVILEGE_SEPARATION: &str = "/run/sshd";
+
+/// A server of ssh with keys of its own, and the configuration of a client that it lets in.
+struct Host {
+    folder: Folder,
+    running: Running,
+}
+
+impl Host {
+    /// `forced`: what a client that shows the second key gets to run.
+    fn start(forced: &str) -> Result<Self> {
+        let folder = Folder::new(0o700)?;
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        fs::create_dir_all(PRIVILEGE_SEPARATION)?;
+        for key in ["host", "client", "bound"] {
+            let keygen = Program::plain("ssh-keygen").line("-q -t ed25519 -N").arg("");
+            keygen.arg("-f").arg(path(key)).run(TIMEOUT)?.success()?;
+        }
+        let [client, bound] = ["client.pub", "bound.pub"].map(|key| fs::read_to_string(path(key)));
+        let keys = format!("{}command=\"{forced}\",restrict {}", client?, bound?);
+        fs::write(path("authorized_keys"), keys)?;
+        let port = ports::next();
+        let server = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\n\
+             PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
+             PermitRootLogin yes\nSubsystem sftp internal-sftp\n",
+            path("host"),
+            path("authorized_keys"),
+        );
+        fs::write(path("sshd_config"), server)?;
+        let key = fs::read_to_string(path("host.pub"))?;
+        fs::write(path("known_hosts"), format!("[127.0.0.1]:{port} {key}"))?;
+        let client = |name: &str, key: &str| {
+            format!(
+                "Host {name}\nHostName 127.0.0.1\nPort {port}\nUser root\nBatchMode yes\n\
+                 IdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
+                 GlobalKnownHostsFile none\nStrictHostKeyChecking yes\n",
+                path(key),
+                path("known_hosts"),
+            )
+        };
+        fs::write(path("ssh_config"), client("server", "client") + &client("bound", "bound"))?;
+        // It must know its own path to start itself anew.
+        let sshd = Program::plain(locate("sshd")?).args(["-D", "-e", "-f"]);
+        let running = sshd.arg(path("sshd_config")).start()?.listening(Port::Tcp(port))?;
+        Ok(Self { folder, running })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn shell(&self) -> String {
+        format!("ssh -F '{}'", self.path("ssh_config").display())
+    }
+
+    fn cp(&self) -> Result<Program> {
+        let copy = Program::plain(weft()?).args(["cp", "--rsh", &self.shell(), "--remote-weft"]);
+        Ok(copy.arg(weft()?).env("XDG_CONFIG_HOME", self.path("config")))
+    }
+
+    fn run(&mut self, program: &Program) -> Result<Finished> {
+        let ended = program.run(TIMEOUT).and_then(Finished::success);
+        ended.map_err(|error| error.context(self.running.account()))
+    }
+}
+
+fn make_tree(root: &Path) -> Result<()> {
+    for folder in 0..5 {
+        let path = root.join(format!("folder {folder}/of 'it'"));
+        fs::create_dir_all(&path)?;
+        for file in 0..60 {
+            fs::write(path.join(format!("{file};$HOME\n")), vec![b'x'; file * 131])?;
+        }
+    }
+    let large: Vec<u8> = (0..20_000_000_u32).flat_map(|word| word.to_ne_bytes()).collect();
+    fs::write(root.join("large"), large)?;
+    fs::set_permissions(root.join("large"), Permissions::from_mode(0o640))?;
+    fs::hard_link(root.join("large"), root.join("another name"))?;
+    symlink("no where", root.join("link"))?;
+    Ok(())
+}
+
+/// rsync finds nothing to do between the two: names, contents, modes, times and links are the same.
+fn assert_same(one: &Path, other: &Path) -> Result<()> {
+    let rsync = Program::plain(locate("rsync")?).args(["-aHnic", "--delete", "--modify-window=-1"]);
+    let said = rsync.arg(one.join("")).arg(other.join("")).run(TIMEOUT)?.success()?.stdout;
+    ensure!(said.is_empty(), "{said}");
+    Ok(())
+}
+
+#[test]
+fn trees_go_both_ways_by_ssh_and_are_as_rsync_makes_them() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        note_skip("trees_go_both_ways_by_ssh", "only root may let users in");
+        return Ok(());
+    }
+    let mut host = Host::start("false")?;
+    let from = host.path("from");
+    make_tree(&from)?;
+    let there = host.path("there and 'back'");
+    let place = format!("server:{}", there.display());
+    let copy = host.cp()?.arg("--verify").arg(from.join("")).arg(&place);
+    host.run(&copy)?;
+    assert_same(&from, &there)?;
+    let copy = host.cp()?.arg(format!("{place}/")).arg(host.path("back"));
+    host.run(&copy)?;
+    assert_same(&from, &host.path("back"))?;
+    // rsync by the same ssh makes the same.
+    let rsync = Program::plain(locate("rsync")?).args(["-aH", "-e", &host.shell()]);
+    let rsync = rsync.arg(from.join("")).arg(format!("server:{}", host.path("rsync").display()));
+    host.run(&rsync)?;
+    assert_same(&host.path("rsync"), &there)?;
+    // A single file, as by scp.
+    let [one, other] = ["one", "other"].map(|name| host.path(name));
+    let config = host.path("ssh_config");
+    let scp = Program::plain("scp").args(["-q", "-p", "-F"]).arg(config);
+    let scp = scp.arg(from.join("large")).arg(format!("server:{}", one.display()));
+    host.run(&scp)?;
+    let copy = host.cp()?.arg(from.join("large")).arg(format!("server:{}", other.display()));
+    host.run(&copy)?;
+    ensure!(fs::read(one)? == fs::read(other)?);
+    Ok(())
+}
+
+#[test]
+fn key_that_is_bound_to_a_directory_reads_nothing_else() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        note_skip("key_that_is_bound_to_a_directory", "only root may let users in");
+        return Ok(());
+    }
+    let data = Folder::new(0o700)?;
+    fs::write(data.path().join("file"), "x")?;
+    let folder = data.path().display();
+    let forced = format!("{} serve --stdio --read-only data={folder}", weft()?.display());
+    let mut host = Host::start(&forced)?;
+    let got = host.path("got");
+    let copy = host.cp()?.arg("bound:data/file").arg(&got);
+    host.run(&copy)?;
+    ensure!(fs::read_to_string(&got)? == "x");
+    let secret = host.path("ssh_config").display().to_string();
+    for place in [format!("bound:{secret}"), format!("bound:data/../{secret}")] {
+        let refused = host.cp()?.arg(place).arg(host.path("secret")).run(TIMEOUT)?;
+        ensure!(refused.success().is_err() && !host.path("secret").exists());
+    }
+    let refused = host.cp()?.arg(&got).arg("bound:data/new").run(TIMEOUT)?;
+    ensure!(refused.stderr.contains("reading only"), "{}", refused.stderr);
+    Ok(())
+}

@@ -1,0 +1,813 @@
+//! One stream of bytes each way, as a remote shell gives it: the control channel and one data
+//! channel in frames, which take turns.
+//!
+//! Each end begins with the preface of a control channel in clear. A frame is a header of 8 bytes
+//! (kind, 2; zero, 2; length, 4) and its content. Frames of kind 1 are each a control message.
+//! Those of kind 2 are the bytes of the data channel, in pieces, so that no message waits for a
+//! whole block.
+//!
+//! A thread reads the frames, and keeps control messages until they are asked for. Bytes of the
+//! data channel are left to the thread that receives blocks, which reads them right into the block.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, read, write, writev};
+
+use super::channel::{
+    Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
+    Head, Payload, Received, TransportError, Write,
+};
+use crate::limits::{
+    CONTROL_LEN_MAX, DROP_READ_LEN, HEAD_LEN_MAX, MEMORY_CONTROL_MAX, PIPE_FRAME_LEN_MAX,
+    STALL_TIME, VERSION,
+};
+use crate::mutex::lock;
+use crate::wire::{Kind, Mode, Preface};
+
+/// The kind of a frame that is a control message.
+const MESSAGE: u16 = 1;
+/// The kind of a frame that has bytes of the data channel.
+const DATA: u16 = 2;
+const FRAME_HEADER_LEN: usize = 8;
+
+/// How a pipe has ended.
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    /// Between two frames.
+    Whole,
+    /// Within a frame.
+    Cut,
+    /// The peer sends what is no frame.
+    Wrong(&'static str),
+    System(Errno),
+}
+
+impl Ended {
+    fn error(self) -> TransportError {
+        match self {
+            Self::Whole | Self::Cut => TransportError::Truncated,
+            Self::Wrong(what) => TransportError::Protocol(what),
+            Self::System(errno) => io::Error::from(errno).into(),
+        }
+    }
+}
+
+/// What has come and has not been taken.
+#[derive(Debug, Default)]
+struct Incoming {
+    messages: VecDeque<Vec<u8>>,
+    /// Bytes of the data channel that are next in the stream.
+    data_left: usize,
+    /// The thread of the data channel reads them; nobody else does meanwhile.
+    is_reading: bool,
+    ended: Option<Ended>,
+}
+
+/// Whose turn it is to write.
+#[derive(Debug, Default)]
+struct Turn {
+    is_taken: bool,
+    /// Threads that have a control message to send: blocks wait for them.
+    messages: usize,
+}
+
+struct Shared {
+    input: OwnedFd,
+    output: OwnedFd,
+    turn: Mutex<Turn>,
+    turn_ended: Condvar,
+    incoming: Mutex<Incoming>,
+    changed: Condvar,
+    is_closed: AtomicBool,
+    is_data_closed: AtomicBool,
+    /// Readable once the pipe, or its data channel, is closed.
+    closed: OwnedFd,
+    data_closed: OwnedFd,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("input", &self.input).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn incoming(&self) -> MutexGuard<'_, Incoming> {
+        lock(&self.incoming)
+    }
+
+    /// Waits until a descriptor is ready, or one that says that something is closed.
+    fn wait(
+        fd: BorrowedFd<'_>,
+        events: PollFlags,
+        closed: &[&OwnedFd],
+        time: Option<Duration>,
+    ) -> Result<(), TransportError> {
+        let end = time.and_then(|time| Instant::now().checked_add(time));
+        let mut fds = vec![PollFd::from_borrowed_fd(fd, events)];
+        fds.extend(closed.iter().map(|closed| PollFd::new(*closed, PollFlags::IN)));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut fds, left.as_ref()) {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+                Ok(0) => return Err(TransportError::Stalled(time.unwrap_or_default())),
+                Ok(_) if fds[1..].iter().any(|fd| !fd.revents().is_empty()) => {
+                    return Err(TransportError::Closed);
+                }
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads some bytes; zero at the end.
+    fn read_some(
+        &self,
+        bytes: &mut [u8],
+        closed: &[&OwnedFd],
+        time: Option<Duration>,
+    ) -> Result<usize, TransportError> {
+        loop {
+            match read(&self.input, &mut *bytes) {
+                Ok(len) => return Ok(len),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    Self::wait(self.input.as_fd(), PollFlags::IN, closed, time)?;
+                }
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+    }
+
+    /// Reads all of it. False if the stream ends before the first byte.
+    fn read_all(&self, bytes: &mut [u8], time: Option<Duration>) -> Result<bool, TransportError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.read_some(&mut bytes[done..], &[&self.closed], time)? {
+                0 if done == 0 => return Ok(false),
+                0 => return Err(TransportError::Truncated),
+                len => done += len,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes all of the parts.
+    fn write_all(&self, parts: &[&[u8]]) -> Result<(), TransportError> {
+        let mut parts: Vec<io::IoSlice<'_>> =
+            parts.iter().map(|part| io::IoSlice::new(part)).collect();
+        let mut rest = &mut parts[..];
+        io::IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            match writev(&self.output, rest) {
+                Ok(0) => return Err(TransportError::Truncated),
+                Ok(len) => io::IoSlice::advance_slices(&mut rest, len),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let (fd, closed) = (self.output.as_fd(), [&self.closed]);
+                    Self::wait(fd, PollFlags::OUT, &closed, Some(STALL_TIME))?;
+                }
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one frame when it is its turn.
+    fn write_frame(&self, kind: u16, parts: &[&[u8]]) -> Result<(), TransportError> {
+        let mut turn = lock(&self.turn);
+        turn.messages += usize::from(kind == MESSAGE);
+        while turn.is_taken || (kind == DATA && turn.messages > 0) {
+            turn = self.turn_ended.wait(turn).unwrap_or_else(PoisonError::into_inner);
+        }
+        turn.messages -= usize::from(kind == MESSAGE);
+        turn.is_taken = true;
+        drop(turn);
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut header = [0; FRAME_HEADER_LEN];
+        header[..2].copy_from_slice(&kind.to_be_bytes());
+        header[4..].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+        let [one, other] = [parts.first(), parts.get(1)].map(|part| part.copied().unwrap_or(b""));
+        let written = match self.is_closed.load(SeqCst) {
+            true => Err(TransportError::Closed),
+            false => self.write_all(&[&header, one, other]),
+        };
+        lock(&self.turn).is_taken = false;
+        self.turn_ended.notify_all();
+        if written.is_err() {
+            // Half a frame may have gone: nothing can follow.
+            self.close();
+        }
+        written
+    }
+
+    /// Reads frames until the stream ends.
+    fn read_frames(&self) {
+        let ended = self.try_read_frames();
+        self.incoming().ended = Some(ended);
+        self.changed.notify_all();
+    }
+
+    fn try_read_frames(&self) -> Ended {
+        let of_error = |error| match error {
+            TransportError::Truncated => Ended::Cut,
+            TransportError::System(error) => {
+                Ended::System(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            }
+            _ => Ended::Whole,
+        };
+        loop {
+            let mut header = [0; FRAME_HEADER_LEN];
+            match self.read_all(&mut header, None) {
+                Ok(true) => {}
+                Ok(false) => return Ended::Whole,
+                Err(error) => return of_error(error),
+            }
+            let [k0, k1, z0, z1, len @ ..] = header;
+            let (kind, len) = (u16::from_be_bytes([k0, k1]), u32::from_be_bytes(len) as usize);
+            let done = match kind {
+                _ if [z0, z1] != [0, 0] => return Ended::Wrong("a frame of a pipe"),
+                MESSAGE if len <= CONTROL_LEN_MAX => self.read_message(len),
+                DATA if (1..=PIPE_FRAME_LEN_MAX).contains(&len) => self.leave_data(len),
+                _ => return Ended::Wrong("a frame of a pipe"),
+            };
+            if let Err(error) = done {
+                return of_error(error);
+            }
+        }
+    }
+
+    fn read_message(&self, len: usize) -> Result<(), TransportError> {
+        let mut message = vec![0; len];
+        if !self.read_all(&mut message, Some(STALL_TIME))? && len > 0 {
+            return Err(TransportError::Truncated);
+        }
+        let mut incoming = self.incoming();
+        while incoming.messages.len() >= MEMORY_CONTROL_MAX && !self.is_closed.load(SeqCst) {
+            incoming = self.changed.wait(incoming).unwrap_or_else(PoisonError::into_inner);
+        }
+        incoming.messages.push_back(message);
+        drop(incoming);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Leaves the next bytes to the thread of the data channel, or drops them if there is none.
+    fn leave_data(&self, len: usize) -> Result<(), TransportError> {
+        let mut incoming = self.incoming();
+        incoming.data_left = len;
+        self.changed.notify_all();
+        loop {
+            if incoming.data_left == 0 {
+                return Ok(());
+            }
+            if self.is_closed.load(SeqCst) {
+                return Err(TransportError::Closed);
+            }
+            if let Some(Ended::Cut) = incoming.ended {
+                return Err(TransportError::Truncated);
+            }
+            if self.is_data_closed.load(SeqCst) && !incoming.is_reading {
+                break;
+            }
+            incoming = self.changed.wait(incoming).unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut left = std::mem::take(&mut incoming.data_left);
+        drop(incoming);
+        let mut room = [0; DROP_READ_LEN];
+        while left > 0 {
+            let part = left.min(room.len());
+            match self.read_some(&mut room[..part], &[&self.closed], Some(STALL_TIME))? {
+                0 => return Err(TransportError::Truncated),
+                len => left -= len,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of the data channel; none at its end.
+    fn read_data(&self, bytes: &mut [u8]) -> Result<usize, TransportError> {
+        let mut incoming = self.incoming();
+        loop {
+            if self.is_data_closed.load(SeqCst) || self.is_closed.load(SeqCst) {
+                return Err(TransportError::Closed);
+            }
+            if incoming.data_left > 0 {
+                break;
+            }
+            match incoming.ended {
+                None => {}
+                Some(Ended::Whole) => return Ok(0),
+                Some(ended) => return Err(ended.error()),
+            }
+            incoming = self.changed.wait(incoming).unwrap_or_else(PoisonError::into_inner);
+        }
+        let most = incoming.data_left.min(bytes.len());
+        incoming.is_reading = true;
+        drop(incoming);
+        let closed = [&self.closed, &self.data_closed];
+        let result = self.read_some(&mut bytes[..most], &closed, Some(STALL_TIME));
+        let mut incoming = self.incoming();
+        incoming.is_reading = false;
+        match result {
+            Ok(0) => incoming.ended = Some(Ended::Cut),
+            Ok(len) => incoming.data_left -= len,
+            Err(_) => {}
+        }
+        drop(incoming);
+        self.changed.notify_all();
+        match result? {
+            0 => Err(TransportError::Truncated),
+            len => Ok(len),
+        }
+    }
+
+    fn close_data(&self) {
+        self.is_data_closed.store(true, SeqCst);
+        self.wake(&self.data_closed);
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, SeqCst);
+        self.wake(&self.closed);
+    }
+
+    /// Wakes the threads that wait for a descriptor, and all others to look again.
+    fn wake(&self, closed: &OwnedFd) {
+        // It fails only if it is readable already.
+        let _ = write(closed, &1_u64.to_ne_bytes());
+        // Behind the locks, so that no thread is between its look and its sleep.
+        drop(self.incoming());
+        self.changed.notify_all();
+    }
+}
+
+/// The control channel of a pipe.
+#[derive(Debug)]
+pub struct PipeControl {
+    shared: Arc<Shared>,
+}
+
+impl PipeControl {
+    /// Meets the peer at the other end of two descriptors, which become non-blocking. Waits for it
+    /// as long as it takes: a user may have to type a password.
+    ///
+    /// # Errors
+    /// If the peer does not speak the protocol, or ends the stream; and what the kernel says.
+    pub fn meet(input: OwnedFd, output: OwnedFd) -> Result<Self, TransportError> {
+        let flag = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        for fd in [&input, &output] {
+            let flags = fcntl_getfl(fd).map_err(io::Error::from)?;
+            fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
+        }
+        let shared = Arc::new(Shared {
+            input,
+            output,
+            turn: Mutex::default(),
+            turn_ended: Condvar::new(),
+            incoming: Mutex::default(),
+            changed: Condvar::new(),
+            is_closed: AtomicBool::new(false),
+            is_data_closed: AtomicBool::new(false),
+            closed: flag().map_err(io::Error::from)?,
+            data_closed: flag().map_err(io::Error::from)?,
+        });
+        let preface = Preface {
+            version_min: VERSION,
+            version_max: VERSION,
+            kind: Kind::Control,
+            mode: Mode::Clear,
+        };
+        shared.write_all(&[&preface.emit()])?;
+        let mut theirs = [0; Preface::LEN];
+        if !shared.read_all(&mut theirs, None)? {
+            return Err(TransportError::Truncated);
+        }
+        let Preface { kind: Kind::Control, mode: Mode::Clear, .. } = Preface::parse(&theirs)?
+        else {
+            return Err(TransportError::Protocol("a preface that no pipe has"));
+        };
+        let reader = Arc::clone(&shared);
+        thread::Builder::new().name("pipe".into()).spawn(move || reader.read_frames())?;
+        Ok(Self { shared })
+    }
+
+    /// The source's end of the data channel.
+    #[must_use]
+    pub fn source(&self) -> PipeSource {
+        PipeSource { shared: Arc::clone(&self.shared), completed: VecDeque::new() }
+    }
+
+    /// The sink's end of the data channel.
+    #[must_use]
+    pub fn sink(&self) -> PipeSink {
+        PipeSink { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl Control for PipeControl {
+    fn send(&self, message: &[u8]) -> Result<(), TransportError> {
+        if message.len() > CONTROL_LEN_MAX {
+            return Err(TransportError::MessageTooLong(message.len()));
+        }
+        self.shared.write_frame(MESSAGE, &[message])
+    }
+
+    fn receive(
+        &self,
+        message: &mut Vec<u8>,
+        wait: Option<Duration>,
+    ) -> Result<ControlEvent, TransportError> {
+        let end = wait.and_then(|time| Instant::now().checked_add(time));
+        let mut incoming = self.shared.incoming();
+        loop {
+            if let Some(next) = incoming.messages.pop_front() {
+                drop(incoming);
+                self.shared.changed.notify_all();
+                *message = next;
+                return Ok(ControlEvent::Message);
+            }
+            if self.shared.is_closed.load(SeqCst) {
+                return Err(TransportError::Closed);
+            }
+            match incoming.ended {
+                None => {}
+                Some(Ended::Whole) => return Ok(ControlEvent::Ended),
+                Some(ended) => return Err(ended.error()),
+            }
+            let changed = &self.shared.changed;
+            incoming = match end.map(|end| end.saturating_duration_since(Instant::now())) {
+                Some(left) if left.is_zero() => return Ok(ControlEvent::TimedOut),
+                Some(left) => {
+                    let waited = changed.wait_timeout(incoming, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => changed.wait(incoming).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl Drop for PipeControl {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The source's end of the data channel of a pipe.
+#[derive(Debug)]
+pub struct PipeSource {
+    shared: Arc<Shared>,
+    completed: VecDeque<Completion>,
+}
+
+impl PipeSource {
+    fn send(&self, write: &Write) -> Result<(), TransportError> {
+        let Payload::Block { block, len } = &write.payload else {
+            return Err(TransportError::Protocol("an extent, which a pipe does not take"));
+        };
+        let bytes = block.bytes().ok_or(TransportError::Protocol("a block of a peer"))?;
+        let mut head = write.head.bytes();
+        let mut rest = &bytes[..*len];
+        while !(head.is_empty() && rest.is_empty()) {
+            if self.shared.is_data_closed.load(SeqCst) {
+                return Err(TransportError::Closed);
+            }
+            let (part, behind) = rest.split_at(rest.len().min(PIPE_FRAME_LEN_MAX - head.len()));
+            self.shared.write_frame(DATA, &[head, part])?;
+            (head, rest) = (&[], behind);
+        }
+        Ok(())
+    }
+}
+
+impl DataSource for PipeSource {
+    fn arrivals(&self) -> Arrivals {
+        Arrivals::Seen
+    }
+
+    fn takes_extents(&self) -> bool {
+        false
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+
+    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+        match self.send(&write) {
+            Ok(()) => {
+                self.completed.push_back(Completion { write, short: None });
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.close_data();
+                Err((Box::new(write), error))
+            }
+        }
+    }
+
+    fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
+        Ok(self.completed.pop_front())
+    }
+
+    fn abandon(&mut self) -> Vec<Write> {
+        self.shared.close_data();
+        self.completed.drain(..).map(|completion| completion.write).collect()
+    }
+
+    fn finish(&mut self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || shared.close_data())
+    }
+}
+
+/// The sink's end of the data channel of a pipe.
+#[derive(Debug)]
+pub struct PipeSink {
+    shared: Arc<Shared>,
+}
+
+impl PipeSink {
+    /// Fills the bytes. False if the channel ends before the first one.
+    fn fill(&self, bytes: &mut [u8]) -> Result<bool, TransportError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.shared.read_data(&mut bytes[done..])? {
+                0 if done == 0 => return Ok(false),
+                0 => return Err(TransportError::Truncated),
+                len => done += len,
+            }
+        }
+        Ok(true)
+    }
+
+    fn drop_payload(&self, mut left: usize) -> Result<(), TransportError> {
+        let mut room = [0; DROP_READ_LEN];
+        while left > 0 {
+            let part = left.min(room.len());
+            self.fill(&mut room[..part])?;
+            left -= part;
+        }
+        Ok(())
+    }
+}
+
+impl DataSink for PipeSink {
+    fn receive(
+        &mut self,
+        grants: &dyn Grants,
+        _wait: Option<Duration>,
+    ) -> Result<Received, TransportError> {
+        let mut head = [0; HEAD_LEN_MAX];
+        let head = &mut head[..grants.head_len()];
+        if !self.fill(head)? {
+            return Ok(Received::Ended);
+        }
+        match grants.claim(head) {
+            Ok(Claim::Into { mut block, len }) => {
+                let received = match block.bytes_mut() {
+                    Some(bytes) => self.fill(&mut bytes[..len]),
+                    None => Err(TransportError::Protocol("a block of a peer")),
+                };
+                let is_whole = received.and_then(|is_there| match is_there || len == 0 {
+                    true => Ok(()),
+                    false => Err(TransportError::Truncated),
+                });
+                if let Err(error) = is_whole {
+                    self.shared.close_data();
+                    grants.give_back(head, block);
+                    return Err(error);
+                }
+                Ok(Received::Block(Arrival { head: Head::new(head), block, len }))
+            }
+            Ok(Claim::Drop(len)) => self.drop_payload(len).map(|()| Received::Dropped),
+            Err(refused) => {
+                self.shared.close_data();
+                Err(TransportError::Refused(refused))
+            }
+        }
+    }
+
+    fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(move || shared.close_data())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::super::channel::Place;
+    use super::super::table::{HEAD_LEN, OVER, Table, head, parts};
+    use super::*;
+    use crate::pipeline::{Block, Pool};
+    use crate::wire::WireError;
+
+    const LEN: usize = 4 << 20;
+
+    fn meet(stream: &UnixStream) -> Result<PipeControl, TransportError> {
+        let fd = || stream.try_clone().expect("a descriptor").into();
+        PipeControl::meet(fd(), fd())
+    }
+
+    /// Both ends of a pipe.
+    fn pair() -> (PipeControl, PipeControl) {
+        let (near, remote) = UnixStream::pair().expect("a pair");
+        let other = thread::spawn(move || meet(&remote).expect("a peer"));
+        (meet(&near).expect("a peer"), other.join().expect("no panic"))
+    }
+
+    fn write_of(block: Block, len: usize, to: u32, number: u64) -> Write {
+        let payload = Payload::Block { block, len };
+        Write { id: number, place: Place::default(), head: head(to, len, number), payload }
+    }
+
+    fn next_message(control: &PipeControl) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let event = control.receive(&mut bytes, Some(Duration::from_secs(20)));
+        assert!(matches!(event, Ok(ControlEvent::Message)), "{event:?}");
+        bytes
+    }
+
+    #[test]
+    fn messages_and_blocks_go_over_one_stream() {
+        let (near, remote) = pair();
+        let [ours, theirs] = [(); 2].map(|()| Pool::private(3, LEN).expect("memory"));
+        let table = Table::of(&theirs);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut source = near.source();
+                for (number, len) in [0, 1, LEN].into_iter().enumerate() {
+                    near.send(format!("before {number}").as_bytes()).expect("a peer");
+                    let mut block = ours.try_take().expect("a free block");
+                    block.copy_in(0, &vec![number as u8 + 1; len]);
+                    let to = u32::try_from(number).expect("few");
+                    source.post(write_of(block, len, to, number as u64)).expect("a sink");
+                    let done = source.completion(Duration::ZERO).expect("a sink").expect("one");
+                    assert_eq!(done.write.id, number as u64);
+                }
+                near.close();
+            });
+            let mut sink = remote.sink();
+            for (number, len) in [0, 1, LEN].into_iter().enumerate() {
+                let received = sink.receive(&table, None).expect("a source");
+                let Received::Block(arrival) = received else { panic!("{received:?}") };
+                assert_eq!((arrival.len, parts(arrival.head.bytes()).2), (len, number as u64));
+                let mut bytes = vec![0; len];
+                arrival.block.copy_out(0, &mut bytes);
+                assert!(bytes.iter().all(|byte| usize::from(*byte) == number + 1));
+                assert_eq!(next_message(&remote), format!("before {number}").as_bytes());
+            }
+        });
+        drop(near);
+        let ended = remote.sink().receive(&table, None);
+        assert!(matches!(ended, Ok(Received::Ended)), "{ended:?}");
+        let ended = remote.receive(&mut Vec::new(), None);
+        assert!(matches!(ended, Ok(ControlEvent::Ended)), "{ended:?}");
+    }
+
+    #[test]
+    fn message_does_not_wait_for_a_block() {
+        let (near, remote) = pair();
+        let [ours, theirs] = [(); 2].map(|()| Pool::private(1, LEN).expect("memory"));
+        let table = Table::of(&theirs);
+        thread::scope(|scope| {
+            // Nobody reads the block yet: its writer fills the stream and sleeps.
+            scope.spawn(|| {
+                let block = ours.try_take().expect("a free block");
+                near.source().post(write_of(block, LEN, 0, 7)).expect("a sink");
+            });
+            scope.spawn(|| {
+                while remote.shared.incoming().data_left == 0 {
+                    thread::yield_now();
+                }
+                near.send(b"message").expect("a peer");
+            });
+            while lock(&near.shared.turn).messages == 0 {
+                thread::yield_now();
+            }
+            let received = remote.sink().receive(&table, None).expect("a source");
+            assert!(matches!(received, Received::Block(_)), "{received:?}");
+            let mut bytes = Vec::new();
+            let event = remote.receive(&mut bytes, Some(Duration::ZERO)).expect("a peer");
+            assert_eq!((event, &bytes[..]), (ControlEvent::Message, &b"message"[..]));
+        });
+    }
+
+    #[test]
+    fn what_a_shell_prints_first_is_no_preface() {
+        let (near, mut remote) = UnixStream::pair().expect("a pair");
+        remote.write_all(b"Welcome to this host, and have a nice day\n").expect("room");
+        let failed = meet(&near).expect_err("no peer");
+        assert!(matches!(failed, TransportError::Wire(WireError::Magic)), "{failed}");
+        drop(remote);
+        let (near, _) = UnixStream::pair().expect("a pair");
+        assert!(meet(&near).is_err());
+    }
+
+    /// The end of a pipe whose peer sends these bytes behind its preface, and ends.
+    fn after(bytes: &[u8]) -> (PipeControl, UnixStream) {
+        let (near, mut remote) = UnixStream::pair().expect("a pair");
+        let (version_min, version_max) = (VERSION, VERSION);
+        let (kind, mode) = (Kind::Control, Mode::Clear);
+        let preface = Preface { version_min, version_max, kind, mode };
+        remote.write_all(&preface.emit()).expect("room");
+        remote.write_all(bytes).expect("room");
+        remote.shutdown(std::net::Shutdown::Write).expect("a stream");
+        (meet(&near).expect("a preface"), remote)
+    }
+
+    #[test]
+    fn cuts_and_wrong_frames_end_the_pipe() {
+        let frame = |kind: u8, len: u8, content: usize| {
+            [&[0, kind, 0, 0, 0, 0, 0, len][..], &vec![1; content]].concat()
+        };
+        for (bytes, is_wrong) in [
+            (frame(1, 5, 4), false),
+            (frame(1, 5, 5)[..3].to_vec(), false),
+            (frame(3, 1, 1), true),
+            (frame(2, 0, 0), true),
+            (vec![0, 1, 0, 1, 0, 0, 0, 1, 0], true),
+            (vec![0, 1, 0, 0, 0xff, 0, 0, 0], true),
+            (vec![0, 2, 0, 0, 0xff, 0, 0, 0], true),
+        ] {
+            let (control, _remote) = after(&bytes);
+            let failed = control.receive(&mut Vec::new(), None);
+            match is_wrong {
+                true => assert!(matches!(failed, Err(TransportError::Protocol(_))), "{failed:?}"),
+                false => assert!(matches!(failed, Err(TransportError::Truncated)), "{failed:?}"),
+            }
+        }
+        // A block that is cut leaves its buffer granted.
+        let pool = Pool::private(1, LEN).expect("memory");
+        let table = Table::of(&pool);
+        let head = head(0, 100, 0);
+        let len = u8::try_from(HEAD_LEN + 100).expect("short");
+        let whole = [&frame(2, len, 0), head.bytes(), &[7; 100]].concat();
+        let (control, _remote) = after(&whole[..whole.len() - 1]);
+        let failed = control.sink().receive(&table, None);
+        assert!(matches!(failed, Err(TransportError::Truncated)), "{failed:?}");
+        assert_eq!(table.granted(), 1);
+    }
+
+    #[test]
+    fn data_that_nobody_takes_any_more_does_not_stop_messages() {
+        let (near, remote) = pair();
+        let ours = Pool::private(1, LEN).expect("memory");
+        remote.sink().closer()();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let block = ours.try_take().expect("a free block");
+                near.source().post(write_of(block, LEN, OVER, 7)).expect("a peer");
+                near.send(b"message").expect("a peer");
+            });
+            assert_eq!(next_message(&remote), b"message");
+        });
+    }
+
+    #[test]
+    fn closing_wakes_all_threads() {
+        let (near, _remote) = pair();
+        let [ours, theirs] = [(); 2].map(|()| Pool::private(1, LEN).expect("memory"));
+        let table = Table::of(&theirs);
+        thread::scope(|scope| {
+            let message = scope.spawn(|| near.receive(&mut Vec::new(), None));
+            let block = scope.spawn(|| near.sink().receive(&table, None));
+            let post = scope.spawn(|| {
+                let block = ours.try_take().expect("a free block");
+                near.source().post(write_of(block, LEN, 0, 7)).map_err(|(_, error)| error)
+            });
+            while !lock(&near.shared.turn).is_taken {
+                thread::yield_now();
+            }
+            near.close();
+            let closed = message.join().expect("no panic");
+            assert!(matches!(closed, Err(TransportError::Closed)), "{closed:?}");
+            let closed = block.join().expect("no panic");
+            assert!(matches!(closed, Err(TransportError::Closed)), "{closed:?}");
+            let closed = post.join().expect("no panic");
+            assert!(matches!(closed, Err(TransportError::Closed)), "{closed:?}");
+        });
+    }
+}
