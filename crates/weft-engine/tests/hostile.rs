@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::peer::{self, Peer};
+use common::requests::{atomic_request, read_request};
 use common::{Endpoint, Host, Memory, connect, init_attr, init_mask, next_event, poll_one, to_rts};
 use weft_engine::access::Access;
 use weft_engine::event::{Element, EventKind};
@@ -19,7 +20,7 @@ use weft_engine::qp::QpState;
 use weft_engine::wc::Status;
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, WindowBind};
 use weft_wire::ddp::Header;
-use weft_wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
+use weft_wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
 
 const MEMORY_LEN: usize = 4096;
 const RECEIVE_LEN: usize = 64;
@@ -153,21 +154,6 @@ fn bytes_of(header: Header, payload: &[u8]) -> Vec<u8> {
     header.emit(&mut bytes);
     bytes.extend_from_slice(payload);
     bytes
-}
-
-fn read_request(source_stag: u32, source_to: u64, size: u32) -> [u8; ReadRequest::LEN] {
-    let request = ReadRequest { sink_stag: 9, sink_to: 0, size, source_stag, source_to };
-    let mut payload = [0; ReadRequest::LEN];
-    request.emit(&mut payload);
-    payload
-}
-
-fn atomic_request(remote_stag: u32, remote_to: u64) -> [u8; AtomicRequest::LEN] {
-    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
-    let request = AtomicRequest { op, request_id: 5, remote_stag, remote_to };
-    let mut payload = [0; AtomicRequest::LEN];
-    request.emit(&mut payload);
-    payload
 }
 
 /// A violation, with the Terminate codes and the event that it must cause.

@@ -7,6 +7,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::local::{BULK, BULK_LEN, GRANT, INLINE, Local, PULL, SLOTS};
+use common::requests::{atomic_request, read_request};
 use common::victim::{Attack, MEMORY_LEN, Victim, alone, ignored, pattern};
 use common::{Memory, poll_one, poll_some, send, to_state};
 use weft_engine::access::Access;
@@ -14,7 +15,7 @@ use weft_engine::qp::QpState;
 use weft_engine::wc::Status;
 use weft_engine::wr::{Data, Operation};
 use weft_wire::ddp::Header;
-use weft_wire::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest};
+use weft_wire::rdmap::{AtomicRequest, Opcode, ReadRequest};
 
 fn untagged(opcode: Opcode, qn: u32, msn: u32, mo: u32, last: bool) -> Header {
     Header::Untagged { last, ulp: opcode.control(), ulp_word: 0, qn, msn, mo }
@@ -32,21 +33,6 @@ fn pieces(pieces: &[(u64, u32)]) -> Vec<u8> {
 
 fn own(bytes: &[u8]) -> Vec<u8> {
     pieces(&[(bytes.as_ptr() as u64, bytes.len() as u32)])
-}
-
-fn read_request(source_stag: u32, source_to: u64, size: u32) -> [u8; ReadRequest::LEN] {
-    let request = ReadRequest { sink_stag: 9, sink_to: 0, size, source_stag, source_to };
-    let mut payload = [0; ReadRequest::LEN];
-    request.emit(&mut payload);
-    payload
-}
-
-fn atomic_request(remote_stag: u32, remote_to: u64) -> [u8; AtomicRequest::LEN] {
-    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
-    let request = AtomicRequest { op, request_id: 5, remote_stag, remote_to };
-    let mut payload = [0; AtomicRequest::LEN];
-    request.emit(&mut payload);
-    payload
 }
 
 /// Checks that the victim answers each attack with a Terminate, as it would over TCP.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use weft_stream::inheritance;
 
-use crate::datagram::Why;
+use crate::datagram::DatagramReason;
 use crate::handover::Own;
 use crate::reason::{self, Reason};
 use crate::sockets::{self, Kind};
@@ -55,7 +55,7 @@ pub(crate) fn leave_all(why: Reason) {
     inheritance::leave_all(&Own, why);
     for fd in sockets::all() {
         if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref() {
-            datagram.leave(Why::Seccomp);
+            datagram.leave(DatagramReason::Seccomp);
         }
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod local;
 pub mod peer;
+pub mod requests;
 pub mod victim;
 
 use std::cell::UnsafeCell;

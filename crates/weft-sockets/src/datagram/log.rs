@@ -14,7 +14,7 @@ use crate::settings::wants_log;
 /// Why the kernel carries a socket's datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Why {
+pub(crate) enum DatagramReason {
     Rule,
     Remote,
     Receiver,
@@ -30,7 +30,7 @@ pub(crate) enum Why {
     Seccomp,
 }
 
-impl Why {
+impl DatagramReason {
     const ALL: [Self; 13] = [
         Self::Rule,
         Self::Remote,
@@ -49,7 +49,7 @@ impl Why {
 
     /// Returns whether the reason holds for sending, too.
     fn is_of_all(self) -> bool {
-        use Why::{Option, PassedOn, Seccomp, Shutdown, Stdio, Watched};
+        use DatagramReason::{Option, PassedOn, Seccomp, Shutdown, Stdio, Watched};
         matches!(self, Option | Watched | PassedOn | Stdio | Shutdown | Seccomp)
     }
 
@@ -85,16 +85,16 @@ impl LogOnce {
     }
 
     /// Notes why the kernel carries datagrams, unless the line has been written.
-    pub(super) fn note(&self, why: Why) {
+    pub(super) fn note(&self, why: DatagramReason) {
         let note = |known| (known != LOGGED).then_some(why as u32);
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
-    fn noted(&self) -> Option<Why> {
-        Why::ALL.get(self.0.load(Ordering::Relaxed) as usize).copied()
+    fn noted(&self) -> Option<DatagramReason> {
+        DatagramReason::ALL.get(self.0.load(Ordering::Relaxed) as usize).copied()
     }
 
-    fn write(&self, ends: [(&str, Option<SocketAddr>); 2], why: Option<Why>) {
+    fn write(&self, ends: [(&str, Option<SocketAddr>); 2], why: Option<DatagramReason>) {
         if self.0.swap(LOGGED, Ordering::Relaxed) != LOGGED {
             write_line("datagrams", ends, why.map(|why| ("udp", why.text())));
         }
@@ -123,7 +123,7 @@ impl Datagram {
             return;
         }
         self.log_received(fd);
-        let unused = self.inbox.get().map(|_| Why::Senders);
+        let unused = self.inbox.get().map(|_| DatagramReason::Senders);
         if let Some(why) = self.received_log.noted().or(unused) {
             let word = if why.is_of_all() { "of" } else { "at" };
             self.received_log.write([(word, own_address(fd)), ("", None)], Some(why));

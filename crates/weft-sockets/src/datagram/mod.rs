@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use weft_stream::datagram::{Datagrams, FutexWaits, Inbox};
 use weft_sys::{SectionLock, SectionOnce, Spin};
 
+pub(crate) use log::DatagramReason;
 use log::LogOnce;
-pub(crate) use log::Why;
 pub(crate) use recv::Received;
 use recv::peeked;
 use send::Routes;

@@ -12,7 +12,7 @@ use weft_stream::is_local;
 use weft_stream::rules::Role;
 use weft_sys::Buffers;
 
-use super::{Datagram, Why};
+use super::{Datagram, DatagramReason};
 use crate::descriptor::{Descriptor, own_address};
 use crate::kernel::{Host, Kernel as _};
 use crate::limits::DATAGRAM_ROUTES_MAX;
@@ -106,7 +106,8 @@ impl Datagram {
         }
         let Some(target) = to.or_else(|| peer_address(fd)) else { return Ok(None) };
         let changes = datagrams.changes(target.port());
-        let found = if changes == 0 { Err(Why::Receiver) } else { self.ask(fd, to, target) };
+        let found =
+            if changes == 0 { Err(DatagramReason::Receiver) } else { self.ask(fd, to, target) };
         let inbox = found.ok();
         let now = wait::now();
         let route = Route {
@@ -146,39 +147,39 @@ impl Datagram {
         fd: RawFd,
         to: Option<SocketAddr>,
         target: SocketAddr,
-    ) -> Result<(Inbox, SocketAddr), Why> {
+    ) -> Result<(Inbox, SocketAddr), DatagramReason> {
         let canonical = SocketAddr::new(target.ip().to_canonical(), target.port());
         let mapped = self.is_v6 && canonical.is_ipv4();
         if mapped && self.v6_only.load(Ordering::Relaxed) != 0 {
-            return Err(Why::Address);
+            return Err(DatagramReason::Address);
         }
         if let SocketAddr::V6(target) = target
             && target.scope_id() != 0
         {
-            return Err(Why::Address);
+            return Err(DatagramReason::Address);
         }
-        let mut own = own_address(fd).ok_or(Why::Address)?;
+        let mut own = own_address(fd).ok_or(DatagramReason::Address)?;
         if own.port() == 0 && to.is_some() && self.bind_to_any_port(fd) {
-            own = own_address(fd).ok_or(Why::Address)?;
+            own = own_address(fd).ok_or(DatagramReason::Address)?;
         }
         let mut ip = own.ip().to_canonical();
         if ip.is_unspecified() {
-            ip = Host::source_towards(canonical).ok_or(Why::Address)?;
+            ip = Host::source_towards(canonical).ok_or(DatagramReason::Address)?;
         }
         let source = SocketAddr::new(ip, own.port());
         let same_family = source.is_ipv4() == canonical.is_ipv4();
         if own.port() == 0 || !same_family {
-            return Err(Why::Address);
+            return Err(DatagramReason::Address);
         }
         if !is_local(source, canonical) {
-            return Err(Why::Remote);
+            return Err(DatagramReason::Remote);
         }
         if !settings::allows(Role::Connect, canonical) {
-            return Err(Why::Rule);
+            return Err(DatagramReason::Rule);
         }
         let receiver = Host::receiver_of(source, canonical);
         let find = |cookie| self.datagrams()?.find(canonical.port(), cookie);
-        receiver.and_then(find).map(|inbox| (inbox, source)).ok_or(Why::Receiver)
+        receiver.and_then(find).map(|inbox| (inbox, source)).ok_or(DatagramReason::Receiver)
     }
 
     /// Binds a socket without a port, as the kernel does when it sends, so that it has an address

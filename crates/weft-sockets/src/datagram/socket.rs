@@ -8,7 +8,7 @@ use weft_stream::datagram::{Datagrams, Inbox, Owner};
 use weft_stream::rules::Role;
 
 use super::options::Meaning;
-use super::{Datagram, Why};
+use super::{Datagram, DatagramReason};
 use crate::descriptor::{Descriptor, own_address};
 use crate::kernel::{Host, Kernel as _};
 use crate::table::Place;
@@ -51,7 +51,7 @@ impl Datagram {
     }
 
     /// Falls back to the kernel. Datagrams in the inbox can still be received.
-    pub(crate) fn leave(&self, why: Why) {
+    pub(crate) fn leave(&self, why: DatagramReason) {
         self.received_log.note(why);
         self.off.store(1, Ordering::Relaxed);
         if let Some(inbox) = self.inbox.get() {
@@ -97,7 +97,7 @@ impl Datagram {
             }
             Meaning::Timeout => self.receive_limit.store(1, Ordering::Relaxed),
             Meaning::Kernels if value == 0 => {}
-            Meaning::Kernels => self.leave(Why::Option),
+            Meaning::Kernels => self.leave(DatagramReason::Option),
         }
     }
 
@@ -127,23 +127,24 @@ impl Datagram {
         let ip = own.ip().to_canonical();
         let made = || {
             if ip.is_multicast() {
-                return Err(Why::Multicast);
+                return Err(DatagramReason::Multicast);
             }
             if !settings::allows(Role::Listen, own) {
-                return Err(Why::Rule);
+                return Err(DatagramReason::Rule);
             }
             let owner = Owner {
                 port: own.port(),
-                cookie: Host::cookie(Descriptor::of(fd).as_fd()).map_err(|_| Why::Room)?,
+                cookie: Host::cookie(Descriptor::of(fd).as_fd())
+                    .map_err(|_| DatagramReason::Room)?,
                 pid: std::process::id(),
                 limit: limit(fd),
                 shared: self.shared.load(Ordering::Relaxed) != 0,
             };
-            let datagrams = self.datagrams().ok_or(Why::Room)?;
-            let inbox = Inbox::register(datagrams, &owner).ok_or(Why::Room)?;
+            let datagrams = self.datagrams().ok_or(DatagramReason::Room)?;
+            let inbox = Inbox::register(datagrams, &owner).ok_or(DatagramReason::Room)?;
             if inbox.is_left() {
                 inbox.release(); // A process that shares the socket has fallen back.
-                return Err(Why::PassedOn);
+                return Err(DatagramReason::PassedOn);
             }
             Ok(inbox)
         };

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use weft_sys::Buffers;
 
-use super::{Received, Why};
+use super::{DatagramReason, Received};
 use crate::errno;
 use crate::kernel::fake;
 use crate::program::{self, Program, UdpSocket, poll_all, start, wait};
@@ -130,7 +130,7 @@ fn receive_ends_at_its_time_limit() {
 fn after_fallback_the_kernel_delivers() {
     let (_program, [one, other]) = sockets();
     assert_eq!(one.send(&other, b"before"), Ok(6));
-    program::with_datagram(other.fd, |it| it.leave(Why::Option));
+    program::with_datagram(other.fd, |it| it.leave(DatagramReason::Option));
     assert_eq!(one.send(&other, b"behind"), Ok(6));
     assert_eq!(other.recv(), Ok((one.port(), b"before".to_vec())));
     assert_eq!(other.recv(), Ok((one.port(), b"behind".to_vec())));

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, RawFd};
 
 use libc::{c_int, epoll_event};
 
-use crate::datagram::Why;
+use crate::datagram::DatagramReason;
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
@@ -35,7 +35,7 @@ pub(super) fn leave(socket: &Held, fd: RawFd) {
                 end.drain_wakeups(Descriptor::of(fd).as_fd());
             }
         }
-        Kind::Datagram(datagram) => datagram.leave(Why::Watched),
+        Kind::Datagram(datagram) => datagram.leave(DatagramReason::Watched),
     }
 }
 

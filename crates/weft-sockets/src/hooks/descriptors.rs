@@ -17,7 +17,7 @@ use super::files::check_stream;
 use crate::arguments::is_nowhere;
 use crate::births::Opening;
 use crate::closes::UnderWay;
-use crate::datagram::Why;
+use crate::datagram::DatagramReason;
 use crate::descriptor::{Descriptor, stays_open};
 use crate::next::next;
 use crate::reason::Reason;
@@ -39,7 +39,7 @@ fn becomes_signal_driven(fd: c_int) {
             stream.leave(fd, Reason::Signals);
             stream.log_carrier(fd);
         }
-        Kind::Datagram(datagram) => datagram.leave(Why::Option),
+        Kind::Datagram(datagram) => datagram.leave(DatagramReason::Option),
     }
 }
 

@@ -15,7 +15,7 @@ use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 
 use super::closing::closing;
 use super::data::{read, write};
-use crate::datagram::Why;
+use crate::datagram::DatagramReason;
 use crate::descriptor::Descriptor;
 use crate::errno;
 use crate::next::next;
@@ -201,7 +201,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        datagram.leave(Why::Stdio);
+        datagram.leave(DatagramReason::Stdio);
     }
     type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
     static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new(c"fdopen");

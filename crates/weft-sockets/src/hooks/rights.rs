@@ -8,7 +8,7 @@ use libc::{c_int, cmsghdr, msghdr};
 use weft_stream::inheritance;
 
 use super::files::check_stream;
-use crate::datagram::Why;
+use crate::datagram::DatagramReason;
 use crate::handover::{self, Own};
 use crate::link::Link;
 use crate::sockets::{self, Kind};
@@ -32,7 +32,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
                     remote.retain();
                 }
             }
-            Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
+            Kind::Datagram(datagram) => datagram.leave(DatagramReason::PassedOn),
         }
     };
     // SAFETY: the caller guarantees a readable header with its control data.

@@ -12,7 +12,7 @@ use super::files::check_stream;
 use crate::address::read as read_address;
 use crate::arguments::is_nowhere;
 use crate::births::Opening;
-use crate::datagram::{Datagram, Why};
+use crate::datagram::{Datagram, DatagramReason};
 use crate::descriptor::stays_open;
 use crate::kernel::End;
 use crate::next::next;
@@ -62,7 +62,7 @@ fn install(opening: &Opening, fd: c_int, kind: Kind) {
     {
         match &*held {
             Kind::Stream(stream) => stream.leave(fd, Reason::Forked),
-            Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
+            Kind::Datagram(datagram) => datagram.leave(DatagramReason::PassedOn),
         }
     }
 }
@@ -234,7 +234,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     } else if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        datagram.leave(Why::Shutdown); // The kernel implements the shutdown.
+        datagram.leave(DatagramReason::Shutdown); // The kernel implements the shutdown.
     }
     next!(shutdown(fd: c_int, how: c_int) -> c_int)
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, RawFd};
 
 use super::rings::check_ring;
 use crate::arguments::is_nowhere;
-use crate::datagram::Why;
+use crate::datagram::DatagramReason;
 use crate::descriptor::Descriptor;
 use crate::limits::AIO_BLOCKS_MAX;
 use crate::reason::Reason;
@@ -35,7 +35,7 @@ pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
     let is_unread = match &*held {
         Kind::Stream(it) => stream(it, fd, why),
         Kind::Datagram(datagram) => {
-            datagram.leave(Why::Option);
+            datagram.leave(DatagramReason::Option);
             false
         }
     };
