@@ -1,7 +1,7 @@
-//! Body of the target for the receive path of `weft-engine`: a hostile peer at a live queue pair.
+//! Body of the target for the receive path of `weft-engine`: a hostile peer of a live queue pair.
 //!
-//! Keys are random, so the input names them: it is a list of records, each of which becomes a
-//! segment, in an FPDU unless it is to go as it is.
+//! Memory keys are random, so the input refers to them by index. The input is a list of records.
+//! Each becomes one segment, in an FPDU unless `FLAG_RAW` is set.
 //!
 //! ```text
 //! | RDMAP opcode, and FLAG_* , 1 | key, 1 | kind of address, 1 | offset, 2 | length, 2 | payload |
@@ -40,9 +40,10 @@ const FLAG_LAST: u8 = 0x10;
 pub(crate) const FLAG_RAW: u8 = 0x20;
 const FLAG_WRONG_NUMBER: u8 = 0x40;
 const FLAG_WRONG_VERSION: u8 = 0x80;
-/// Bytes to the queue pair at most: less than what a socket holds, so that all of it is taken.
+/// Most bytes that are sent to the queue pair. A socket buffer holds more, so the write never
+/// blocks.
 const STREAM_LEN_MAX: usize = 64 << 10;
-/// A queue pair that has not finished with the stream by then hangs.
+/// A queue pair that has not closed the stream after this time hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY_LEN: usize = 1024;
 const GUARD: u64 = 0xa5a5_a5a5_a5a5_a5a5;
@@ -50,13 +51,13 @@ const GUARD_WORDS: usize = 16;
 pub(crate) const PEER: u32 = 1;
 pub(crate) const PEER_ACK_STAG: u32 = 0x0acc_0001;
 
-/// Whatever comes, the process goes on, the stream ends, and no memory changes but what the peer
-/// may write to.
+/// Whatever the peer sends, the process survives, the stream ends, and only memory that the peer
+/// may write changes.
 pub fn link(data: &[u8]) {
     link_of(QpType::Rc, data);
 }
 
-/// The same for a queue pair of a connected type that receives.
+/// Runs the same test for a queue pair of another connected type that receives.
 pub fn link_of(qp_type: QpType, data: &[u8]) {
     let context = context();
     let pd = Pd::new(context);
@@ -72,7 +73,7 @@ pub fn link_of(qp_type: QpType, data: &[u8]) {
         post_work(&qp, &open);
     }
 
-    // A message to a target names its queue where others name a key.
+    // A message to an XRC target names its shared receive queue where others name a key.
     let number = shared.as_ref().and_then(|srq| srq.number()).unwrap_or(0x77);
     let keys = [open.mr.key(), private.mr.key(), qp.identity().ack_stag, number];
     let bytes = stream(data, keys, [&open, &private].map(Memory::addr));
@@ -83,21 +84,21 @@ pub fn link_of(qp_type: QpType, data: &[u8]) {
     finish(&qp, &open, &private);
 }
 
-/// Memory that the peer may do anything to, and memory that it may only read.
+/// Returns memory with all access rights for the peer, and memory that the peer may only read.
 pub(crate) fn memories(pd: &Arc<Pd>) -> [Memory; 2] {
     let everything =
         Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     [everything, Access::REMOTE_READ].map(|access| Memory::new(pd, access))
 }
 
-/// Ends a queue pair, after which only the bytes that the peer may write to may have changed.
+/// Destroys a queue pair, and checks that only bytes that the peer may write have changed.
 pub(crate) fn finish(qp: &Qp, open: &Memory, private: &Memory) {
     qp.destroy();
     for memory in [open, private] {
         memory.mr.deregister().expect("no window is bound");
         assert!(memory.guards_are_whole(), "memory beside a region has changed");
     }
-    assert!(private.is(0), "memory that may not be written has changed");
+    assert!(private.is(0), "memory that the peer may not write has changed");
     while context().next_event().is_ok() {}
 }
 
@@ -112,14 +113,14 @@ pub(crate) fn context() -> &'static Arc<Context> {
             addresses: vec![Ipv4Addr::LOCALHOST.into()],
         };
         let context = Context::open(&device).expect("a descriptor");
-        // SAFETY: the descriptor belongs to the context, which is kept for ever.
+        // SAFETY: the context owns the descriptor and is never dropped.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(context.async_fd()) };
         rustix::io::ioctl_fionbio(fd, true).expect("a descriptor");
         context
     })
 }
 
-/// A queue pair, and the shared receive queue that a target needs.
+/// Creates a queue pair, and the shared receive queue that an XRC target needs.
 pub(crate) fn queue_pair(
     qp_type: QpType,
     pd: &Arc<Pd>,
@@ -144,8 +145,8 @@ pub(crate) fn queue_pair(
     (Qp::new(pd, init).expect("a queue pair"), None)
 }
 
-/// Brings a queue pair to RTS; the other end of its connection, which a peer that names its process
-/// has opened.
+/// Moves a queue pair to RTS and returns the peer's end of its connection. A peer that names its
+/// process is the end that opened the connection.
 pub(crate) fn connect(qp: &Qp, qp_type: QpType, process: Option<ProcessId>) -> UnixStream {
     let gid = gid_of(Ipv4Addr::LOCALHOST.into());
     let global = Some(GlobalRoute { dgid: gid, ..GlobalRoute::default() });
@@ -190,12 +191,12 @@ pub(crate) fn connect(qp: &Qp, qp_type: QpType, process: Option<ProcessId>) -> U
         qp.modify(&QpAttr { qp_state, ..attr }, AttrMask::STATE | mask).expect("a transition");
     };
     to(QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS);
-    // The queue pair is not to look for its peer itself.
+    // Keeps the queue pair from resolving its peer itself.
     pending::expect((gid, PEER));
     let path = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     let served = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     let retries = AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
-    // What a target does not need is not looked at.
+    // The transition ignores attributes that an XRC target does not need.
     let (at_rtr, at_rts) = match qp_type {
         QpType::Uc => (path, AttrMask::SQ_PSN),
         _ => (path | served, retries | AttrMask::TIMEOUT | AttrMask::SQ_PSN),
@@ -217,7 +218,7 @@ pub(crate) fn receives(
     }
 }
 
-/// A Send to acknowledge, a Read and an atomic to answer.
+/// Posts a Send, which the peer can acknowledge, and a Read and an atomic, which it can answer.
 pub(crate) fn post_work(qp: &Qp, memory: &Memory) {
     let sges = [Sge { addr: memory.addr(), length: 64, lkey: memory.mr.key() }];
     let word = [Sge { length: 8, ..sges[0] }];
@@ -233,7 +234,7 @@ pub(crate) fn post_work(qp: &Qp, memory: &Memory) {
     }
 }
 
-/// What the records say.
+/// Returns the bytes that the records describe.
 fn stream(data: &[u8], keys: [u32; 4], addrs: [u64; 2]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut numbers = [1_u32; 4];
@@ -323,7 +324,7 @@ pub(crate) fn segment(
     bytes
 }
 
-/// Polls until the queue pair has closed the stream.
+/// Polls until the queue pair closes the stream.
 pub(crate) fn drain(peer: &mut UnixStream, cq: &Arc<Cq>) {
     peer.set_nonblocking(true).expect("a socket option");
     let deadline = Instant::now() + PATIENCE;
@@ -338,11 +339,11 @@ pub(crate) fn drain(peer: &mut UnixStream, cq: &Arc<Cq>) {
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
             Err(error) => panic!("{error}"),
         }
-        assert!(Instant::now() < deadline, "the queue pair does not end the stream");
+        assert!(Instant::now() < deadline, "the queue pair does not close the stream");
     }
 }
 
-/// Registered zeros between two guards.
+/// Registered, zeroed memory between two guards.
 pub(crate) struct Memory {
     words: Box<[UnsafeCell<u64>]>,
     pub(crate) mr: Arc<Mr>,
@@ -354,8 +355,8 @@ impl Memory {
         let words = [&guard[..], &[0; MEMORY_LEN / 8], &guard].concat();
         let words: Box<[_]> = words.into_iter().map(UnsafeCell::new).collect();
         let first = words[GUARD_WORDS].get() as usize;
-        // SAFETY: the words live until after the deregistration; they may change behind shared
-        // references.
+        // SAFETY: the words outlive the deregistration, and they are `UnsafeCell`s, which may
+        // change behind shared references.
         let region = unsafe { Region::new(first, MEMORY_LEN) }.expect("no wrap");
         let mr = Mr::register(pd, region, first as u64, access).expect("a key");
         Self { words, mr }
@@ -366,7 +367,7 @@ impl Memory {
     }
 
     fn word(&self, at: usize) -> u64 {
-        // SAFETY: a valid pointer; the memory is deregistered, so that nobody changes it.
+        // SAFETY: the pointer is valid, and the memory is deregistered, so nothing writes to it.
         unsafe { *self.words[at].get() }
     }
 

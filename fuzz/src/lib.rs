@@ -1,8 +1,7 @@
-//! What the fuzz targets do with their input, apart from libFuzzer, so that ordinary tests can run
-//! the same on the kept corpus and on random input.
+//! Bodies of the fuzz targets, separate from libFuzzer, so that ordinary tests can run them on the
+//! corpus and on random input.
 //!
-//! `cargo +nightly fuzz run wire_frame` fuzzes; `cargo test --test fuzz`
-//! replays.
+//! `cargo +nightly fuzz run wire_frame` fuzzes; `cargo test --test fuzz` replays the corpus.
 
 pub mod engine;
 pub mod mpa;

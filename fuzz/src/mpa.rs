@@ -1,6 +1,7 @@
-//! Body of the target for the machines of MPA's exchange: each method at any time, with any bytes.
+//! Body of the target for the state machines of the MPA exchange: each method is called at any
+//! time, with any bytes.
 //!
-//! The first byte says what is dialled, and how. Each record behind it is a step:
+//! The first byte selects what the initiator dials and how. Each record after it is a step:
 //!
 //! ```text
 //! | step, 1 | argument, 1 | length, 1 | bytes |
@@ -18,11 +19,11 @@ use weft_wire::mpa::negotiate::{Params, RtrKinds};
 
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(40)];
 const RECORD_LEN: usize = 3;
-/// A timeout that has come leads to a later one, or to none, within so many calls.
+/// After a timeout has fired, at most this many calls lead to a later timeout, or to none.
 const STEPS_MAX: usize = ASK_AT.len() + 1;
 
-/// Whatever comes and whenever, nothing panics, nothing follows the end, and no timeout stays in
-/// the past.
+/// Whatever is called at whatever time, nothing panics, no effect follows the end, and no timeout
+/// stays in the past.
 pub fn mpa(data: &[u8]) {
     let Some((&how, mut rest)) = data.split_first() else { return };
     let mut now = Instant::now();
@@ -34,7 +35,7 @@ pub fn mpa(data: &[u8]) {
         now += Duration::from_millis(u64::from(argument));
         dialing.step(step, argument, bytes, now);
         responding.step(step, argument, bytes, now);
-        // What either side says goes to the other, or a changed copy of it.
+        // Each side's frames go to the other side, unchanged or changed in one byte.
         let (request, reply) = (dialing.drain(), responding.drain());
         let change = |mut frame: Vec<u8>| {
             if let Some((&at, value)) = bytes.split_first().filter(|_| step & 0x80 != 0)
@@ -112,7 +113,7 @@ impl Dialing {
         }
     }
 
-    /// The bytes that the machine wants to send.
+    /// Returns the frames that the machine wants to send.
     fn drain(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some(effect) = self.machine.poll_effect() {
@@ -165,7 +166,7 @@ impl Responding {
         }
     }
 
-    /// The bytes that the machine wants to send.
+    /// Returns the frames that the machine wants to send.
     fn drain(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some(effect) = self.machine.poll_effect() {
@@ -187,7 +188,7 @@ impl Responding {
     }
 }
 
-/// Lets a machine's timeout come, if it has come.
+/// Fires a machine's timeout if it is due.
 fn time_out<M>(
     machine: &mut M,
     now: Instant,

@@ -1,7 +1,7 @@
-//! Body of the target for reliable datagrams: a hostile peer at a live endpoint.
+//! Body of the target for reliable datagrams: a hostile peer of a live endpoint.
 //!
-//! Epochs and keys are random, so the input names them: it is a list of records, each of which
-//! becomes a datagram of a peer that has introduced itself.
+//! Epochs and keys are random, so the input refers to them indirectly. The input is a list of
+//! records. Each becomes one datagram of a peer that has completed its introduction.
 //!
 //! ```text
 //! | kind (low 2 bits) and FLAG_*, 1 | FIELD_*, 1 | sequence ahead, 1 | RDMAP opcode and LAST, 1 |
@@ -37,10 +37,10 @@ const FIELD_TO_STREAM: u8 = 0x08;
 const FIELD_ACK: u8 = 0x10;
 const FIELD_WINDOW: u8 = 0x20;
 const LAST: u8 = 0x10;
-/// Records of one input at most: fewer than what a socket holds.
+/// Most records of one input. A socket buffer holds more.
 const RECORDS_MAX: usize = 64;
 const PAYLOAD_MAX: usize = 1_000;
-/// An endpoint that has not dealt with everything by then hangs.
+/// An endpoint that has not processed all datagrams after this time hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY_LEN: usize = 1_024;
 const BASE: u64 = 0x1000;
@@ -53,7 +53,8 @@ struct Stage {
     private: Memory,
 }
 
-/// What the hostile peer knows of the victim, and is to it.
+/// The hostile peer's knowledge of the connection: both ends' identifiers and the next sequence
+/// number.
 #[derive(Clone, Copy)]
 struct Known {
     own: End,
@@ -61,8 +62,8 @@ struct Known {
     next_seq: u32,
 }
 
-/// Whatever comes, the endpoint goes on serving others, and no memory changes but what the peer
-/// may write to.
+/// Whatever the peer sends, the endpoint goes on serving others, and only memory that the peer may
+/// write changes.
 pub fn rd(data: &[u8]) {
     let stage = stage();
     let socket = UdpSocket::bind(ANY_PORT).expect("a socket");
@@ -76,11 +77,11 @@ pub fn rd(data: &[u8]) {
         let len = usize::from(u16::from_be_bytes([record[7], record[8]])) % PAYLOAD_MAX;
         let (payload, behind) = behind.split_at(len.min(behind.len()));
         rest = behind;
-        // A socket that is full loses it.
+        // A full socket drops the datagram.
         let _ = socket.send(&datagram(record, payload, known, stage));
     }
     honest_exchange(stage);
-    assert!(stage.private.is(0), "memory that may not be written has changed");
+    assert!(stage.private.is(0), "memory that the peer may not write has changed");
 }
 
 fn stage() -> &'static Stage {
@@ -106,7 +107,7 @@ fn stage() -> &'static Stage {
     })
 }
 
-/// Sends a first message until the victim has taken it. `None` if it never does.
+/// Sends a first message until the victim accepts it. Returns `None` if it never does.
 fn introduce(socket: &UdpSocket, number: u16) -> Option<Known> {
     static EPOCH: AtomicU32 = AtomicU32::new(1);
     let own = End { endpoint: number, epoch: EPOCH.fetch_add(1, Ordering::Relaxed), stream: 1 };
@@ -229,7 +230,7 @@ fn segment(code: u8, key: u8, offset: u64, payload: &[u8], stage: &Stage, bytes:
     }
 }
 
-/// A message between others gets through.
+/// Checks that a message between two honest endpoints gets through.
 fn honest_exchange(stage: &Stage) {
     let Stage { victim, honest, .. } = stage;
     let to = victim.address();
@@ -246,7 +247,7 @@ fn honest_exchange(stage: &Stage) {
     assert_eq!(end, Some(Event::Completed { id: 7, status: Status::Success }));
 }
 
-/// Registered memory, kept for ever.
+/// Registered memory that is never freed.
 struct Memory {
     cells: &'static [Cell],
     mr: Arc<Mr>,
@@ -255,7 +256,7 @@ struct Memory {
 #[repr(transparent)]
 struct Cell(UnsafeCell<u8>);
 
-// SAFETY: the bytes are looked at one by one, by volatile reads of a test that expects any value.
+// SAFETY: the bytes are read one by one with volatile reads, and the test accepts any value.
 unsafe impl Sync for Cell {}
 
 impl Memory {
@@ -263,14 +264,15 @@ impl Memory {
         let cells: Vec<Cell> = (0..MEMORY_LEN).map(|_| Cell(UnsafeCell::new(0))).collect();
         let cells: &'static [Cell] = cells.leak();
         let first = cells.as_ptr() as usize;
-        // SAFETY: leaked cells, which live for ever and may change behind shared references.
+        // SAFETY: the cells are leaked, so they live forever, and they are `UnsafeCell`s, which may
+        // change behind shared references.
         let region = unsafe { Region::new(first, cells.len()) }.expect("no wrap");
         let mr = Mr::register(pd, region, BASE, access).expect("room for a key");
         Self { cells, mr }
     }
 
     fn is(&self, value: u8) -> bool {
-        // SAFETY: each is a byte of this memory.
+        // SAFETY: each cell is a live byte of this memory.
         self.cells.iter().all(|cell| unsafe { cell.0.get().read_volatile() } == value)
     }
 }

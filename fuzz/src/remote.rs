@@ -1,13 +1,13 @@
-//! Body of the target for streams to other hosts: a peer that writes what it likes into the part of
-//! the window that is open to it, and over TCP.
+//! Body of the target for streams to other hosts: a peer that writes anything into its part of the
+//! window, and anything over TCP.
 //!
-//! The input's first byte says how late the wire's operations are done; then there are records:
+//! The first byte of the input selects how late the wire completes its operations. Records follow:
 //!
 //! ```text
-//! byte 0:       a word that the peer says; or bytes over TCP; or an end
-//! bytes 1 to 8: what stands there from now on, or is sent
-//! byte 9:       what the end does then
-//! byte 10:      for how many bytes, in units of 257
+//! byte 0:       the state word that the peer writes; or bytes over TCP; or the end of TCP
+//! bytes 1 to 8: the value of the word, or the bytes
+//! byte 9:       the call that follows on this end
+//! byte 10:      the length of the call, in units of 257 bytes
 //! ```
 
 use std::io::{IoSliceMut, Write as _};
@@ -22,10 +22,10 @@ use weft_stream::remote::{Closing, Remote, StateWord, Ticket, Wire};
 use weft_sys::Buffers;
 
 const RECORD_LEN: usize = 11;
-/// An input's records; each may cost the time of a system call.
+/// Most records of one input. Each may cost a system call.
 const RECORDS_MAX: usize = 64;
 const MSG_NOSIGNAL: i32 = 0x4000;
-/// Looks after which a wire ends for which somebody waits.
+/// Number of polls after which a wire breaks, so that a call that waits for it ends.
 const LOOKS_MAX: u64 = 100;
 const WORDS: [StateWord; 6] = [
     StateWord::Head,
@@ -36,18 +36,18 @@ const WORDS: [StateWord; 6] = [
     StateWord::Leaves,
 ];
 
-/// A wire whose operations go nowhere, and are done at some time.
+/// A wire that transfers nothing. It completes its operations after some polls.
 #[derive(Debug, Default)]
 struct Nowhere {
     posted: AtomicU64,
     done: AtomicU64,
     looks: AtomicU64,
-    /// How many looks an operation takes.
+    /// Number of polls that an operation takes.
     late: u64,
     is_broken: AtomicBool,
 }
 
-/// The same for the end and for the test.
+/// Shares the wire between the end and the test.
 struct Shared(Arc<Nowhere>);
 
 impl Wire for Shared {
@@ -85,7 +85,7 @@ impl Wire for Shared {
     }
 }
 
-/// Whatever the peer writes, each call comes to an end, and touches nothing else.
+/// Whatever the peer writes, each call returns, and nothing outside of the window changes.
 pub fn remote(data: &[u8]) {
     let Some((&late, records)) = data.split_first() else { return };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -98,7 +98,7 @@ pub fn remote(data: &[u8]) {
         let (bytes, what) = (&record[1..9], usize::from(record[0]) % 16);
         let value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         match (what, &mut peer) {
-            (0..10, _) => says(&end, WORDS[what % WORDS.len()], value),
+            (0..10, _) => peer_writes(&end, WORDS[what % WORDS.len()], value),
             (10..14, Some(peer)) => drop(peer.write(&bytes[..1 + usize::from(record[10] % 8)])),
             (14, Some(peer)) => drop(peer.shutdown(Shutdown::Write)),
             _ if value & 7 == 0 => peer = None,
@@ -112,8 +112,8 @@ pub fn remote(data: &[u8]) {
     }
 }
 
-/// The peer has written a word, and what places it tells who is to know.
-fn says(end: &Remote<Shared>, word: StateWord, value: u64) {
+/// Writes a word as the peer, and delivers the notification of the write.
+fn peer_writes(end: &Remote<Shared>, word: StateWord, value: u64) {
     let place = 8 * word as usize;
     end.window().peer_state(word).store(value, Ordering::Release);
     end.wakeup_fd().written(place, 8);
@@ -122,7 +122,7 @@ fn says(end: &Remote<Shared>, word: StateWord, value: u64) {
     }
 }
 
-/// Everything that can be called on an end, but for its close.
+/// Calls one of an end's operations, except its close.
 fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
     let fd = socket.as_fd();
     let mut bytes = vec![0; len];

@@ -1,13 +1,13 @@
-//! Body of the target for the rings of shared memory: a hostile peer on the same host.
+//! Body of the target for the shared-memory rings: a hostile peer on the same host.
 //!
-//! The input is a list of the records that [`crate::engine`] has, each of which becomes a slot. The
-//! kind of address says in its upper half what else there is about it:
+//! The input is a list of records in the format of [`crate::engine`]. Each becomes one ring slot.
+//! The upper half of the byte "kind of address" selects more:
 //!
 //! ```text
-//! bits 4 and 5: where the payload is: in the slot, in bulk data, in the peer's memory, or (3) the
-//!               payload is the slot: four bytes of info, and the body
-//! bit 6:        the peer's count of placed messages is the offset, in the slot and beside
-//! bit 7:        the peer's count of emptied slots is the offset
+//! bits 4 and 5: where the payload is: in the slot, in bulk data, in the peer's memory; or (3) the
+//!               payload is the slot itself: four bytes of info, and the body
+//! bit 6:        the peer's count of placed messages is the offset, in the slot and in the header
+//! bit 7:        the peer's count of consumed slots is the offset
 //! ```
 
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ use crate::engine::{self, FLAG_RAW, Memory, PEER, PEER_ACK_STAG, RECORD_LEN};
 
 const PROCESS: ProcessId = [7; 16];
 
-/// The layout of a segment.
+/// Constants of a segment's layout.
 const SLOTS: usize = 128;
 const PLACED_AT: usize = 4;
 const PULLS_AT: usize = 8;
@@ -42,18 +42,18 @@ const SLOTS_AT: usize = 1_024;
 const BULK_LEN: usize = 256 << 10;
 const BULK_AT: usize = SLOTS_AT + SLOTS * SLOT_LEN;
 const DIRECTION_LEN: usize = (BULK_AT + BULK_LEN).next_multiple_of(4_096);
-/// What the peer fills is first.
+/// The direction that the peer fills comes first.
 const TX: usize = 0;
 const RX: usize = DIRECTION_LEN;
 
 const BULK: u32 = 1;
 const PULL: u32 = 2;
 
-/// What the peer has in its memory to be fetched.
+/// Memory of the peer from which the victim can fetch data.
 static SOURCE: [u8; 4_096] = [0x5c; 4_096];
 
-/// Whatever stands in the rings, the process goes on, the connection ends, and no memory changes
-/// but what the peer may write to.
+/// Whatever the rings contain, the process survives, the connection ends, and only memory that the
+/// peer may write changes.
 pub fn shared(data: &[u8]) {
     let context = engine::context();
     let pd = Pd::new(context);
@@ -94,7 +94,7 @@ fn share(qp: &Arc<Qp>, cq: &Arc<Cq>) -> (SharedMemory, OwnedFd) {
     (memory, session)
 }
 
-/// Where the victim finds the peer's name in its memory.
+/// The address in the peer's memory where the victim reads the peer's process identifier.
 static PROBE: ProcessId = PROCESS;
 
 fn knock(process: &ProcessId) -> OwnedFd {
@@ -118,7 +118,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     assert_eq!(sent, Ok(bytes.len()));
 }
 
-/// What the records say, as far as there are slots.
+/// Fills slots as the records describe, until the records or the slots run out.
 fn fill(memory: &SharedMemory, data: &[u8], keys: [u32; 4], addrs: [u64; 2]) {
     let mut numbers = [1_u32; 4];
     let mut rest = data;
@@ -177,7 +177,7 @@ fn raw(payload: &[u8]) -> (u32, Vec<u8>) {
     (u32::from_le_bytes(word), body[..body.len().min(SLOT_BODY_LEN)].to_vec())
 }
 
-/// Where the payload is in bulk data, or would be.
+/// Puts the payload into bulk data if it fits. Returns the slot's reference to it in either case.
 fn bulk(memory: &SharedMemory, at: u16, payload: &[u8]) -> Vec<u8> {
     let at = usize::from(at) * 5;
     if at + payload.len() <= BULK_LEN {
@@ -186,7 +186,8 @@ fn bulk(memory: &SharedMemory, at: u16, payload: &[u8]) -> Vec<u8> {
     [(at as u32).to_ne_bytes(), (payload.len() as u32).to_ne_bytes()].concat()
 }
 
-/// Pieces of the peer's memory, three bytes of payload for each: whether it is there, and a length.
+/// Returns a list of pieces of the peer's memory. Three bytes of payload describe each: whether the
+/// piece exists, and its length.
 fn pieces(payload: &[u8]) -> Vec<u8> {
     let mut list = Vec::new();
     for piece in payload.chunks_exact(3) {

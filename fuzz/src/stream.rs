@@ -1,13 +1,13 @@
-//! Body of the target for streams through shared memory: a peer that writes what it likes over the
-//! words that both ends share.
+//! Body of the target for streams through shared memory: a peer that writes anything to the words
+//! that both ends share.
 //!
-//! The input's first byte says which end is attacked, and the flow control; then there are records:
+//! The first byte of the input selects the attacked end and the flow control. Records follow:
 //!
 //! ```text
-//! bytes 0 and 1: which word, of those of `peers_words`
-//! bytes 2 to 9:  what stands there from now on
-//! byte 10:       what the end does then
-//! byte 11:       for how many bytes, in units of 257
+//! bytes 0 and 1: index of the word, among those of `peers_words`
+//! bytes 2 to 9:  the new value of the word
+//! byte 10:       the call that follows on the attacked end
+//! byte 11:       the length of the call, in units of 257 bytes
 //! ```
 
 use std::fs::{File, read_dir};
@@ -20,10 +20,10 @@ use weft_stream::places::{call, peers_words};
 use weft_stream::{End, Flow, Process, Registry, Tuple};
 
 const RECORD_LEN: usize = 12;
-/// An input's records; each may cost the time of a system call.
+/// Most records of one input. Each may cost a system call.
 const RECORDS_MAX: usize = 64;
 
-/// A registry, and its file as another process has it.
+/// Returns a registry, and its file opened as another process would open it.
 fn shared() -> &'static (Registry, File) {
     static SHARED: OnceLock<(Registry, File)> = OnceLock::new();
     SHARED.get_or_init(|| {
@@ -33,13 +33,13 @@ fn shared() -> &'static (Registry, File) {
         let entry = read_dir(&directory).expect("the directory").next().expect("a file");
         let path = entry.expect("an entry").path();
         let file = File::options().write(true).open(path).expect("the file");
-        std::fs::remove_dir_all(directory).expect("nobody else needs the name");
+        std::fs::remove_dir_all(directory).expect("no other process needs the name");
         (registry, file)
     })
 }
 
-/// Both ends of a connection that has moved to memory. `None`: what earlier inputs have left
-/// behind is still to be swept.
+/// Returns both ends of a connection that has moved to memory. Returns `None` if slots of earlier
+/// inputs are not swept yet.
 fn connection(flow: Flow) -> Option<([TcpStream; 2], [End; 2])> {
     let registry = &shared().0;
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -56,7 +56,7 @@ fn connection(flow: Flow) -> Option<([TcpStream; 2], [End; 2])> {
     Some(([client, server], [offered, found]))
 }
 
-/// Whatever the peer writes, each call comes to an end, and touches nothing else.
+/// Whatever the peer writes, each call returns, and nothing outside of the connection changes.
 pub fn stream(data: &[u8]) {
     let Some((&kind, records)) = data.split_first() else { return };
     let flow = if kind & 2 == 0 { Flow::Packed } else { Flow::Credit };

@@ -1,10 +1,10 @@
-//! Keys as text and bytes, files of keys, and sealed blocks.
+//! Bodies of the targets for keys as text and bytes, key files, and sealed blocks.
 
 use std::path::Path;
 
 use weft_transfer::secure::{AuthorisedClients, KnownServers, PublicKey, ReplayWindow};
 
-/// Reads `input` as each of them. What is read is what is written again.
+/// Parses `input` in each of the formats. A key that parses must be written back unchanged.
 pub fn keys(input: &[u8]) {
     if let Ok(key) = PublicKey::from_spki(input) {
         assert_eq!(key.spki(), input);
@@ -18,14 +18,15 @@ pub fn keys(input: &[u8]) {
     let _ = AuthorisedClients::parse(&text, path);
 }
 
-/// Takes `input` for the counters of blocks, eight bytes each: none comes twice.
+/// Uses `input` as block counters of eight bytes each. The replay window must accept no counter
+/// twice.
 pub fn replay(input: &[u8]) {
     let mut window = ReplayWindow::default();
     let mut seen = std::collections::HashSet::new();
     for counter in input.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok()) {
         let counter = u64::from_be_bytes(counter);
         if window.note(counter) {
-            assert!(seen.insert(counter), "{counter} came before");
+            assert!(seen.insert(counter), "{counter} was accepted twice");
         }
         assert!(!window.is_new(counter) || counter == u64::MAX);
     }

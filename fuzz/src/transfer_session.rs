@@ -1,12 +1,12 @@
-//! Bytes of a peer, and a peer that says what it likes when it likes.
+//! Bodies of the targets for a peer's bytes, and for a peer that sends any message at any time.
 //!
-//! [`session`]: the input's first byte says which end is fuzzed (bit 0: the sink) and whether the
-//! sink sees arrivals (bit 1). Then there are records:
+//! [`session`]: the first byte of the input selects the end that is tested (bit 0: the sink) and
+//! whether the sink sees arrivals (bit 1). Records follow:
 //!
 //! ```text
-//! byte 0:       what the peer says, or what the program does
+//! byte 0:       the message that the peer sends, or the call that the program makes
 //! bytes 1 to 3: small numbers
-//! bytes 4 to 7: a large one
+//! bytes 4 to 7: a large number
 //! ```
 
 use weft_transfer::session::{
@@ -18,11 +18,11 @@ use weft_transfer::wire::{
 };
 
 const RECORD_LEN: usize = 8;
-/// Buffers of the sink, and blocks of the source.
+/// Number of the sink's buffers, and of the source's blocks.
 const POOL: u32 = 6;
 const BLOCK_SIZE: u32 = 4_096;
 
-/// Reads `input` as all that a peer sends. What is read is what is written again.
+/// Parses `input` as each of a peer's messages. A message that parses must be emitted unchanged.
 pub fn wire(input: &[u8]) {
     if let Some((bytes, [])) = input.split_first_chunk()
         && let Ok(preface) = Preface::parse(bytes)
@@ -47,12 +47,12 @@ struct Record {
 }
 
 impl Record {
-    /// A number that is near the others as often as not.
+    /// Returns a number that is close to the valid ones in half of the cases.
     fn number(&self) -> u64 {
         if self.large & 1 == 0 { self.small[0].into() } else { u64::from(self.large) << 31 }
     }
 
-    /// What either end can say.
+    /// Returns a message that both ends can send.
     fn body(&self) -> Body {
         match self.what % 6 {
             0 => Body::ChannelLost(self.small[0].into()),
@@ -65,7 +65,7 @@ impl Record {
     }
 }
 
-/// Whatever the peer says, a session ends or goes on, and its books stay right.
+/// Whatever the peer sends, a session ends or goes on, and its accounts of blocks stay correct.
 pub fn session(input: &[u8]) {
     let Some((&setup, records)) = input.split_first() else { return };
     let arrivals = if setup & 2 == 0 { Arrivals::Seen } else { Arrivals::NotSeen };

@@ -1,5 +1,5 @@
-//! Bodies of the targets for trees of `weft-transfer`. Each takes any bytes; a panic is a finding,
-//! and so is a change of anything outside of the directory that is applied to.
+//! Bodies of the targets for the trees of `weft-transfer`. Each takes any bytes. A panic is a
+//! finding, and so is a change outside of the destination directory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use weft_transfer::wire::record_bytes::Reader;
 use weft_transfer::wire::record_table;
 use weft_transfer::wire::record_wants::Wants;
 
-/// Records that parse emit to what parses to the same, and so do answers.
+/// Records and answers that parse must emit bytes that parse to the same value.
 pub fn records(data: &[u8]) {
     let Some((table_len, payload)) = data.split_first_chunk() else { return };
     let table_len = usize::from(u16::from_be_bytes(*table_len));
@@ -32,7 +32,8 @@ pub fn records(data: &[u8]) {
         assert_eq!(end, payload.len());
         let len = table.len();
         table.extend_from_slice(&payload[table_len..]);
-        // Without what stood for nothing, all lies elsewhere.
+        // The emitted table may be shorter than the parsed one, so the offsets of the data may
+        // change.
         let again = record_table::parse(&table, len).expect("the same records");
         assert!(again.iter().map(|it| &it.record).eq(placed.iter().map(|it| &it.record)));
     }
@@ -41,8 +42,8 @@ pub fn records(data: &[u8]) {
     }
 }
 
-/// What a journal says does not depend on what follows the place where it is torn, and it says no
-/// more on another host.
+/// The ranges of a journal must lie inside their files. On another host, a journal must not cover
+/// more bytes than on its own.
 pub fn journal(data: &[u8]) {
     let here = Origin { boot: [7; 16], mount: 7 };
     let there = Origin { boot: [8; 16], mount: 7 };
@@ -71,7 +72,8 @@ impl Report for Nothing {
     }
 }
 
-/// A directory to apply to, with links that lead out of it, and what must not change.
+/// A destination directory with symbolic links that lead out of it, and the directory outside,
+/// which must not change.
 #[derive(Debug)]
 pub struct Surroundings {
     folder: PathBuf,
@@ -79,10 +81,10 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Makes both in a folder that is empty.
+    /// Creates both in an empty directory.
     ///
     /// # Panics
-    /// If they cannot be made.
+    /// If they cannot be created.
     pub fn new(folder: &Path) -> Self {
         let (outside, root) = (folder.join("outside"), folder.join("root"));
         fs::create_dir_all(outside.join("dir")).expect("a folder");
@@ -100,18 +102,18 @@ impl Surroundings {
         surroundings
     }
 
-    /// The directory to apply to.
+    /// Returns the destination directory.
     pub fn root(&self) -> PathBuf {
         self.folder.join("root")
     }
 
-    /// The folder that must not change.
+    /// Returns the directory that must not change.
     pub fn outside_folder(&self) -> PathBuf {
         self.folder.join("outside")
     }
 
     /// # Panics
-    /// If something outside of the root has changed.
+    /// If anything outside of the root has changed.
     pub fn check(&self) {
         assert_eq!(self.outside(), self.before);
         assert!(fs::symlink_metadata(self.root()).expect("the root").is_dir());
@@ -145,10 +147,11 @@ impl Surroundings {
     }
 }
 
-/// Applies blocks in a folder that is empty; nothing outside of the root in it changes.
+/// Applies blocks to a destination in an empty directory, and checks that nothing outside of the
+/// destination changes.
 ///
-/// The input is a byte of options, a journal with its length in two bytes before it, and blocks,
-/// each with the lengths of its table and of its payload before it.
+/// The input is a byte of options, a journal after its length in two bytes, and blocks. Each block
+/// follows the lengths of its table and of its payload.
 pub fn apply(data: &[u8], folder: &Path) {
     let Some((&flags, rest)) = data.split_first() else { return };
     let bit = |n: u8| flags & (1 << n) != 0;

@@ -14,7 +14,8 @@ use weft_wire::rdmap::{
     AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest, Terminate, queue,
 };
 
-/// A frame parses alike at every cut, and what parses emits and parses again.
+/// Parsing a frame must give the same result wherever the input is cut, and a frame that parses
+/// must be emitted to bytes that parse to it again.
 pub fn frame(data: &[u8]) {
     for kind in [Kind::Request, Kind::Reply] {
         let whole = Frame::parse(kind, data);
@@ -31,7 +32,7 @@ pub fn frame(data: &[u8]) {
         for len in 0..data.len().min(600) {
             match Frame::parse(kind, &data[..len]) {
                 Ok(Parsed::Incomplete { needed }) => assert!(needed > len),
-                // Neither a finding nor an error changes when more bytes come.
+                // More input must change neither a parsed frame nor an error.
                 settled => {
                     assert_eq!(settled, whole);
                     break;
@@ -41,7 +42,7 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// A datagram that parses emits to one that parses to the same.
+/// A datagram that parses must be emitted to one that parses to the same value.
 pub fn datagram(data: &[u8]) {
     let Ok((header, payload)) = datagram::Header::parse(data) else { return };
     for has_crc in [false, true] {
@@ -56,7 +57,8 @@ pub fn datagram(data: &[u8]) {
     }
 }
 
-/// A stream of FPDUs decodes alike at every cut, and sealing what was decoded gives a valid FPDU.
+/// Decoding a stream of FPDUs must give the same result wherever it is cut, and sealing a decoded
+/// ULPDU must give a valid FPDU.
 pub fn fpdu(data: &[u8]) {
     let Some((&flags, mut stream)) = data.split_first() else { return };
     let crc = flags & 1 != 0;
@@ -83,8 +85,9 @@ pub fn fpdu(data: &[u8]) {
     }
 }
 
-/// DDP and RDMAP headers: what parses emits the same but for reserved bits, and the error of what
-/// does not parse has a Terminate that can be sent and read.
+/// DDP and RDMAP headers: a header that parses must be emitted unchanged, except for reserved bits.
+/// The error of a header that does not parse must have a Terminate message that can be sent and
+/// parsed.
 pub fn headers(data: &[u8]) {
     let mut buf = [0; 64];
     let (header, at) = match Header::parse(data) {
@@ -116,7 +119,8 @@ pub fn headers(data: &[u8]) {
             Immediate::parse(payload).map(|it| it.emit(&mut buf))
         }
         Opcode::AtomicRequest => AtomicRequest::parse(payload).map(|request| {
-            // The reserved bits, and the comparison of an operation without one, are not kept.
+            // Reserved bits are not kept, and neither is the comparison value of an operation that
+            // has none.
             let len = request.emit(&mut buf);
             assert_eq!(AtomicRequest::parse(&buf[..len]), Ok(request));
             buf[..len].copy_from_slice(payload);
@@ -151,8 +155,8 @@ fn terminate(error: &ProtocolError, segment: Option<(u16, Header)>) {
     assert_eq!(Terminate::parse(&buf[..len]), Ok(terminate));
 }
 
-/// Both sides of the MPA exchange: the same outcome however the bytes are cut, and an answer that
-/// the other side of ours understands.
+/// Both sides of the MPA exchange must give the same result wherever the bytes are cut, and our
+/// initiator must understand our responder's reply.
 pub fn negotiate(data: &[u8]) {
     let Some((setup, bytes)) = data.split_first_chunk::<8>() else { return };
     let params = params(setup);
@@ -224,12 +228,13 @@ fn run<T>(bytes: &[u8], cut: usize, mut input: impl FnMut(&[u8]) -> Ran<T>) -> R
         if outcome.is_some() {
             return Ok((taken, outcome));
         }
-        assert_eq!(now, piece.len(), "unfinished, and yet bytes are left over");
+        assert_eq!(now, piece.len(), "the exchange is not finished, but bytes are left over");
     }
     Ok((taken, None))
 }
 
-/// A stream with markers reads alike at every cut, and what is inserted can be removed.
+/// Reading a stream with markers must give the same result wherever it is cut, and inserted markers
+/// can be removed again.
 pub fn marker(data: &[u8]) {
     let Some((&[flags, cut], stream)) = data.split_first_chunk::<2>() else { return };
     let (crc, cut) = (flags & 1 != 0, usize::from(cut) + 1);
@@ -270,8 +275,8 @@ fn remove(crc: bool, stream: &[u8], cut: usize) -> (Vec<u8>, Result<(), marker::
     (out, result)
 }
 
-/// A reliable datagram that parses emits the same bytes, but for fields that its kind leaves unused.
-/// The check value is put right first, which a fuzzer could not do.
+/// A reliable datagram that parses must be emitted unchanged, except for fields that its kind
+/// leaves unused. The CRC is corrected first, because a fuzzer cannot guess it.
 pub fn rd(data: &[u8]) {
     let mut datagram = data.to_vec();
     rd::seal(&mut datagram);

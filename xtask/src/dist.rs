@@ -1,8 +1,8 @@
-//! Lays out `dist/`: `bin/weft`, `include/weft_socket.h`, and `lib/weft/` with the libraries
-//! that it puts in front of the system's.
+//! Lays out `dist/`: `bin/weft`, `include/weft_socket.h`, and `lib/weft/` with the libraries that
+//! take the place of the system's.
 //!
-//! rustc cannot give symbols ELF versions (a version script for a `cdylib` is lost in silence), so
-//! the C ABI is a static library that `cc` links into the shared ones.
+//! rustc cannot give symbols ELF versions: it silently ignores a version script for a `cdylib`. So
+//! the C ABI is built as static libraries, which `cc` links into the shared ones.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,21 +10,21 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What programs are linked to, and what is behind the name.
+/// The verbs library. Programs are linked to this name.
 pub(crate) const VERBS: &str = "libibverbs.so.1";
-/// The connection manager's name.
+/// The library of the connection manager.
 pub(crate) const CM: &str = "librdmacm.so.1";
-/// The hooks of `LD_PRELOAD`.
+/// The preload for verbs programs.
 pub(crate) const PRELOAD: &str = "libweft-preload.so";
-/// Sockets through shared memory, also for `LD_PRELOAD`.
+/// The preload for sockets.
 pub(crate) const SOCKETS: &str = "libweft-sockets.so";
-/// Extended sockets, for C.
+/// The C header of extended sockets.
 const HEADER: &str = "weft_socket.h";
 
 /// Builds and links everything into `dist/`.
 ///
 /// # Errors
-/// What the compiler, the linker or the file system says.
+/// Errors of the compiler, the linker and the file system.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.first() {
         return Err(format!("takes no argument, but got {unknown}"));
@@ -43,30 +43,30 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let headers = root.join("dist/include");
     fs::create_dir_all(&headers).map_err(|e| format!("{}: {e}", headers.display()))?;
     install(&root.join("crates/weft-sockets/include").join(HEADER), &headers.join(HEADER))?;
-    // Programs that load the libraries themselves ask for these names first.
+    // Programs that open the libraries by `dlopen` try these names first.
     for (name, target) in [("libibverbs.so", VERBS), ("librdmacm.so", CM)] {
         let link = libraries.join(name);
-        let _ = fs::remove_file(&link); // Whatever stood there is replaced.
+        let _ = fs::remove_file(&link); // An older link may exist.
         symlink(target, &link).map_err(|e| format!("{}: {e}", link.display()))?;
     }
     Ok(())
 }
 
-/// The root of the source tree.
+/// Returns the root of the source tree.
 pub(crate) fn workspace() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own).to_owned()
 }
 
-/// Where the reviewed version scripts are.
+/// Returns the directory of the reviewed version scripts.
 pub(crate) fn maps() -> PathBuf {
     workspace().join("crates/weft-verbs/abi")
 }
 
-/// Runs a command to its end.
+/// Runs a command and waits for it.
 ///
 /// # Errors
-/// If it cannot start or fails; what it prints has been shown.
+/// If it cannot start or fails. Its own messages are on the terminal.
 pub(crate) fn execute(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     match command.status() {
@@ -76,12 +76,12 @@ pub(crate) fn execute(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// The C compiler.
+/// Returns a command for the C compiler.
 pub(crate) fn cc() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
-/// Compiles the crates that go into `dist/`, and returns the directory with the results.
+/// Compiles the crates that go into `dist/`, and returns the directory of the results.
 fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let packages = ["weft-verbs", "weft-preload", "weft-sockets", "weft-cli"];
@@ -93,7 +93,7 @@ fn build() -> Result<PathBuf, String> {
 }
 
 fn link_verbs(archive: &Path, libraries: &Path) -> Result<(), String> {
-    // The system libraries are those that `rustc --print native-static-libs` names.
+    // `rustc --print native-static-libs` names these system libraries.
     shared(VERBS, libraries, "ibverbs.map", |command| {
         command
             .arg("-Wl,--whole-archive")
@@ -103,7 +103,8 @@ fn link_verbs(archive: &Path, libraries: &Path) -> Result<(), String> {
     })
 }
 
-/// A library without code, which needs the other one and has the version nodes that programs check.
+/// Links a library without code. It depends on the verbs library, and has the version nodes that
+/// programs check.
 fn link_cm(libraries: &Path) -> Result<(), String> {
     shared(CM, libraries, "rdmacm.map", |command| {
         command
@@ -113,8 +114,8 @@ fn link_cm(libraries: &Path) -> Result<(), String> {
     })
 }
 
-/// Links a shared library beside its final place and moves it there, so that a running program
-/// never sees half of it.
+/// Links a shared library under a temporary name and renames it, so that a running program never
+/// sees an incomplete file.
 fn shared(
     name: &str,
     libraries: &Path,
@@ -127,7 +128,7 @@ fn shared(
     let mut command = cc();
     command.args(["-shared", "-fPIC", "-o"]).arg(&fresh);
     command.arg(format!("-Wl,-soname,{name}")).arg(script);
-    // Unloading would take the code from under the service thread.
+    // Unloading the library would unmap the code of the running service thread.
     command.args(["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]);
     inputs(&mut command);
     execute(&mut command)?;

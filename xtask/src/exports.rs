@@ -1,14 +1,14 @@
-//! Compares what the libraries in `dist/` export with what they should.
+//! Compares the exports of the libraries in `dist/` with the reviewed lists.
 //!
-//! * `libibverbs.so.1` has the symbols and versions of `abi/ibverbs.map`, no more and no fewer; the
-//!   linkers that lose a version script do so in silence.
-//! * `librdmacm.so.1` has the nodes of `abi/rdmacm.map` and no symbol.
-//! * Every public symbol and version of the system's own libraries, where there are any, is in
-//!   ours.
-//! * The preloads define names of the C library and of liburing only, and one that the verbs
-//!   library looks for: any other would be in the way of a program's own.
-//! * A C program that was built against the system's headers finds the behaviour of the manual
-//!   pages.
+//! * `libibverbs.so.1` exports exactly the symbols and versions of `abi/ibverbs.map`. The check is
+//!   needed because a linker that ignores the version script reports nothing.
+//! * `librdmacm.so.1` has the version nodes of `abi/rdmacm.map` and no symbol.
+//! * Our libraries have every public symbol and version of the system's libraries, if these are
+//!   installed.
+//! * The preloads define only names of the C library and of liburing, and one name that the verbs
+//!   library looks up. Any other name could shadow a program's own.
+//! * A C program that was built against the system's headers gets the behaviour that the manual
+//!   pages describe.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,13 @@ use std::process::Command;
 
 use crate::dist::{CM, PRELOAD, SOCKETS, VERBS, cc, execute, maps, workspace};
 
-/// Where Debian has its libraries.
+/// The directory of Debian's libraries.
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// Runs all comparisons.
 ///
 /// # Errors
-/// Lists what is missing and what is too much.
+/// Lists the missing and the unreviewed symbols.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.first() {
         return Err(format!("takes no argument, but got {unknown}"));
@@ -59,8 +59,8 @@ fn compare(name: &str, found: &BTreeSet<String>, wanted: &BTreeSet<String>) -> R
     Err(format!("{name}\n  missing:{missing}\n  not reviewed:{extra}"))
 }
 
-/// The `symbol@version` pairs that a library defines, whether a default version or not, and its
-/// version nodes as `@version`.
+/// Returns the `symbol@version` pairs that a library defines, of default and other versions, and
+/// its version nodes as `@version`.
 fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
     let mut nm = Command::new("nm");
     nm.args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library);
@@ -76,13 +76,13 @@ fn parse_nm(text: &str) -> BTreeSet<String> {
     let symbols = text.lines().filter_map(|line| {
         let mut columns = line.split_whitespace().skip(1);
         let (kind, name) = (columns.next()?, columns.next()?);
-        // An absolute symbol names a version node.
+        // An absolute symbol is a version node.
         Some(if kind == "A" { format!("@{name}") } else { name.replace("@@", "@") })
     });
     symbols.collect()
 }
 
-/// The same pairs as a version script lists them.
+/// Returns the same pairs from a version script.
 fn parse_map(text: &str) -> Result<BTreeSet<String>, String> {
     let mut symbols = BTreeSet::new();
     let mut node = None;
@@ -100,7 +100,7 @@ fn parse_map(text: &str) -> Result<BTreeSet<String>, String> {
                 symbols.insert(format!("{symbol}@{node}"));
             }
         } else {
-            return Err(format!("not understood in a version script: {line}"));
+            return Err(format!("cannot parse a line of a version script: {line}"));
         }
     }
     Ok(symbols)
@@ -116,7 +116,7 @@ fn without_comments(text: &str) -> String {
     kept + rest
 }
 
-/// Functions of liburing, in front of which the preload for sockets stands.
+/// Functions of liburing that the sockets preload interposes.
 const RINGS: [&str; 4] = [
     "io_uring_queue_init",
     "io_uring_queue_init_mem",
@@ -124,10 +124,10 @@ const RINGS: [&str; 4] = [
     "io_uring_setup",
 ];
 
-/// What the verbs library looks for in the preload.
+/// The function of the preload that the verbs library looks up.
 const OWN: &str = "weft_preload_ask_for_ports";
 
-/// Checks that a preload defines nothing that the C library, or liburing, does not.
+/// Checks that a preload defines only names that the C library or liburing defines, too.
 fn hooks_only(preload: &Path) -> Result<(), String> {
     let names = |library: &Path| -> Result<BTreeSet<String>, String> {
         let symbols = exported(library)?.into_iter();
@@ -145,7 +145,8 @@ fn hooks_only(preload: &Path) -> Result<(), String> {
     Err(format!("{} defines names of its own: {}", preload.display(), own.join(" ")))
 }
 
-/// Checks that programs built against the system's libraries find all that they may need.
+/// Checks that our libraries have all symbols that programs built against the system's libraries
+/// may need.
 fn cover_system(ours: &BTreeSet<String>) -> Result<(), String> {
     for name in [VERBS, CM] {
         let library = Path::new(SYSTEM).join(name);
@@ -166,15 +167,15 @@ fn cover_system(ours: &BTreeSet<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// The forms of 2006, `name@IBVERBS_1.0` beside `name@@IBVERBS_1.1`, which no program of today
-/// uses.
+/// Returns whether the symbol is an interface of 2006: `name@IBVERBS_1.0`, where
+/// `name@@IBVERBS_1.1` exists. Current programs do not use these.
 fn is_old_form(symbol: &str, theirs: &BTreeSet<String>) -> bool {
     symbol
         .strip_suffix("@IBVERBS_1.0")
         .is_some_and(|name| theirs.contains(&format!("{name}@IBVERBS_1.1")))
 }
 
-/// Builds the C program against the system's headers, and runs it on our libraries.
+/// Builds the C program against the system's headers and runs it with our libraries.
 fn smoke(libraries: &Path) -> Result<(), String> {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         return Err("apt-get install libibverbs-dev librdmacm-dev (headers for tests)".into());
@@ -188,7 +189,7 @@ fn smoke(libraries: &Path) -> Result<(), String> {
     let ran = built.and_then(|()| {
         execute(Command::new(&program).env("LD_LIBRARY_PATH", libraries).env("LD_BIND_NOW", "1"))
     });
-    let _ = fs::remove_file(&program); // Not there if it was not built.
+    let _ = fs::remove_file(&program); // It does not exist if the compiler failed.
     ran
 }
 
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_and_nm_are_read_alike() {
+    fn version_script_and_nm_output_parse_to_the_same_set() {
         let map = "/* One: a; */\nV_1 {\n global:\n  a;\n local:\n  *;\n};\nV_2 {\n} V_1;\n";
         let nm = "0000000000000000 A V_1\n0000000000000000 A V_2\n0000000000001000 T a@@V_1\n";
         assert_eq!(parse_map(map), Ok(parse_nm(nm)));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn old_forms_are_recognised() {
+    fn old_interfaces_are_recognised() {
         let theirs = parse_nm("0 T f@IBVERBS_1.0\n0 T f@@IBVERBS_1.1\n0 T g@@IBVERBS_1.0\n");
         assert!(is_old_form("f@IBVERBS_1.0", &theirs));
         assert!(!is_old_form("g@IBVERBS_1.0", &theirs));

@@ -2,7 +2,7 @@
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! Modules use modules of their own line and of the lines below. `cargo xtask tidy` checks this.
 //!
 //! ```text
 //! deb exports tidy ways

@@ -1,7 +1,8 @@
-//! What the workspace takes from others: licences, sources, versions, and the compiler it needs.
+//! Checks the dependencies of the workspace: licences, sources, versions, and the compiler that
+//! they need.
 //!
-//! Advisories are not checked here: their database comes over the network. `cargo deny check
-//! advisories` does that where there is one.
+//! It does not check advisories, because their database must be downloaded. `cargo deny check
+//! advisories` does that on a machine with network access.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use crate::dist::workspace;
 use crate::tools::output;
 
-/// Licences that a crate may have, or offer among others.
+/// Licences that a crate may have, or offer as an alternative.
 const LICENCES: [&str; 9] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -23,14 +24,14 @@ const LICENCES: [&str; 9] = [
     "Unlicense",
     "Zlib",
 ];
-/// Crates of which two versions are in use, because other crates do not agree on one.
+/// Crates that are used in two versions, because other crates do not agree on one.
 const DUPLICATES: [&str; 5] = ["cpufeatures", "getrandom", "syn", "thiserror", "thiserror-impl"];
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Checks all crates that the workspace is built of, on this machine's architecture.
+/// Checks all crates of the workspace and its dependencies on this machine's architecture.
 ///
 /// # Errors
-/// What is not as it should be, one finding a line; or what cargo says.
+/// Lists the findings, one a line; or the error of cargo.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.first() {
         return Err(format!("takes no argument, but got {unknown}"));
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
 }
 
-/// What cargo tells of the crates that the workspace is built of, its own included.
+/// The output of `cargo metadata` for the workspace's crates and their dependencies.
 #[derive(Debug)]
 pub(crate) struct Metadata {
     packages: Vec<Value>,
@@ -58,10 +59,10 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     ///
     /// # Errors
-    /// What cargo or the compiler says.
+    /// Errors of cargo and of the compiler.
     pub(crate) fn read() -> Result<Self, String> {
         let compiler = output(Command::new("rustc").arg("-vV"))?;
         let host = compiler.lines().find_map(|line| line.strip_prefix("host: "));
@@ -71,15 +72,16 @@ impl Metadata {
         command.args(["--filter-platform", host.ok_or("rustc names no host")?]);
         let metadata: Value = serde_json::from_str(&output(&mut command)?)
             .map_err(|e| format!("cargo metadata: {e}"))?;
-        let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo tells no graph")?.clone();
+        let nodes =
+            metadata["resolve"]["nodes"].as_array().ok_or("cargo metadata has no graph")?.clone();
         let used: BTreeSet<&str> = nodes.iter().filter_map(|node| node["id"].as_str()).collect();
-        let packages = metadata["packages"].as_array().ok_or("cargo tells no packages")?;
+        let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
         let is_used = |it: &&Value| it["id"].as_str().is_some_and(|id| used.contains(id));
         let packages = packages.iter().filter(is_used).cloned().collect();
         Ok(Self { packages, nodes })
     }
 
-    /// The crates that are linked into those named `roots`, or run while they are built.
+    /// Returns the crates that are linked into `roots`, and the crates that run during their build.
     pub(crate) fn linked_into(&self, roots: &[&str]) -> Vec<&Value> {
         let is_root = |it: &&Value| it["name"].as_str().is_some_and(|name| roots.contains(&name));
         let mut open: Vec<&str> =
@@ -103,10 +105,10 @@ impl Metadata {
     }
 }
 
-/// A field of a crate that each has.
+/// Returns a field that each crate has.
 ///
 /// # Errors
-/// If it is missing.
+/// If the field is missing.
 pub(crate) fn text_of<'package>(
     package: &'package Value,
     field: &str,
@@ -114,7 +116,7 @@ pub(crate) fn text_of<'package>(
     package[field].as_str().ok_or_else(|| format!("a crate without {field}"))
 }
 
-/// The version of the compiler in use: `1.95`.
+/// Returns the version of the compiler in use, for example `1.95`.
 fn compiler() -> Result<String, String> {
     let version = output(Command::new("rustc").arg("-V"))?;
     let number = version.split(' ').nth(1).ok_or("rustc has no version")?;
@@ -166,12 +168,12 @@ fn check(packages: &[Value], compiler: &str) -> Result<Vec<String>, String> {
     Ok(findings)
 }
 
-/// The number behind `1.`; a crate that needs no particular release has none.
+/// Returns the minor version of a Rust version. It is `None` if the crate names no version.
 fn release(version: &str) -> Option<u32> {
     version.split('.').nth(1)?.parse().ok()
 }
 
-/// Whether an SPDX expression can be met with the listed licences.
+/// Returns whether the listed licences satisfy an SPDX expression.
 fn is_allowed(expression: &str) -> bool {
     let is_met = |one: &str| {
         one.replace('/', " OR ")
@@ -199,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_is_fine() {
+    fn listed_licences_sources_and_versions_pass() {
         assert!(findings(package("a")).is_empty());
     }
 
     #[test]
-    fn a_strange_licence_source_version_or_compiler_is_found() {
+    fn unlisted_licence_source_version_or_compiler_is_reported() {
         let change = |key: &str, value: &str| {
             let mut package = package("a");
             package[key] = value.into();
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_licence_of_several_is_enough_and_all_of_a_sum_are_needed() {
+    fn one_licence_of_or_is_enough_and_and_needs_all() {
         assert!(is_allowed("GPL-2.0 OR MIT"));
         assert!(is_allowed("MIT/Apache-2.0"));
         assert!(is_allowed("(MIT OR Apache-2.0) AND Unicode-3.0"));

@@ -1,10 +1,10 @@
-//! Files and commands, with errors that name them.
+//! Helpers for files and commands. Their errors name the file or the command.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What a command prints. Fails with what it complains of.
+/// Returns a command's standard output. Fails with its standard error if the command fails.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|e| format!("{name}: {e}"))?;
@@ -14,7 +14,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|e| format!("{name}: {e}"))
 }
 
-/// Makes a folder and those above it.
+/// Creates a directory and its parents.
 pub(crate) fn create(folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))
 }
@@ -29,7 +29,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map(|_| ()).map_err(|e| format!("{}: {e}", from.display()))
 }
 
-/// Moves a file or a folder.
+/// Moves a file or a directory.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), String> {
     fs::rename(from, to).map_err(|e| format!("{}: {e}", from.display()))
 }

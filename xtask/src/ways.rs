@@ -1,12 +1,13 @@
-//! Writes WAYS.md from the table in `weft-sockets`. A test of that crate does it, as nothing can
-//! link to that crate; unless it is asked to write, the same test compares.
+//! `cargo xtask ways`: writes WAYS.md from the table in `weft-sockets`. A test of that crate writes
+//! the file, because no other program can link to the crate. Without the request to write, the same
+//! test compares.
 
 use std::process::Command;
 
 use crate::dist::{execute, workspace};
 
 /// # Errors
-/// What the test says.
+/// The error of the test.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.first() {
         return Err(format!("takes no argument, but got {unknown}"));

@@ -1,8 +1,9 @@
-//! Runs the body of a fuzz target on its corpus, and on random changes of it.
+//! Runs the body of a fuzz target on its corpus and on random mutations of the corpus.
 //!
-//! This needs no nightly compiler, and is not led by coverage: the corpus, which libFuzzer found,
-//! makes up for that. An ordinary run takes the same inputs each time. `WEFT_FUZZ_SECONDS=n` goes
-//! on for that long for each target, with inputs that differ from run to run.
+//! This needs no nightly compiler. It has no coverage feedback, but it starts from the corpus,
+//! which libFuzzer found by coverage. An ordinary run uses the same inputs each time. With
+//! `WEFT_FUZZ_SECONDS=n`, each target runs for `n` more seconds, with inputs that differ from run
+//! to run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,18 @@ use fastrand::Rng;
 use crate::limits::{CHANGES_MAX, NOISE_LEN_MAX};
 use crate::variables::number_of;
 
-/// Where the targets' corpora are.
+/// The directory of the targets' corpora.
 const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
 /// The seed of an ordinary run.
 const SEED: u64 = 0x5eed;
 
-/// Runs `body` on each input of the target's corpus, on `count` changed ones, and on more of them
-/// as long as the variable says. It also gets the number of the changed input, if it is one.
+/// Runs `body` on each input of the target's corpus, then on `count` mutated inputs, then on
+/// further ones for the time that `WEFT_FUZZ_SECONDS` gives. `body` also gets the number of a
+/// mutated input; it is `None` for an input of the corpus.
 ///
 /// # Panics
-/// If the corpus is missing or empty, or if `body` does; then the input is kept and named.
+/// If the corpus is missing or empty, or if `body` panics; then the input is saved, and its file is
+/// printed.
 pub fn run(target: &str, count: u64, body: impl Fn(&[u8], Option<u64>)) {
     run_for(number_of("WEFT_FUZZ_SECONDS"), target, count, body);
 }
@@ -40,13 +43,13 @@ fn run_for(seconds: Option<u64>, target: &str, count: u64, body: impl Fn(&[u8], 
     }
     let mut rng = Rng::with_seed(SEED);
     for number in 0..count {
-        guarded(changed(&corpus, &mut rng), Some(number));
+        guarded(mutated(&corpus, &mut rng), Some(number));
     }
     let Some(seconds) = seconds else { return };
     let (start, mut number) = (Instant::now(), count);
     rng = Rng::new();
     while start.elapsed() < Duration::from_secs(seconds) {
-        guarded(changed(&corpus, &mut rng), Some(number));
+        guarded(mutated(&corpus, &mut rng), Some(number));
         number += 1;
     }
     println!("{target}: {} inputs in {seconds} s", number - count);
@@ -61,9 +64,9 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(read).collect()
 }
 
-/// An input of the corpus, perhaps with another one behind it, with some bytes changed and its end
-/// cut off; or noise.
-fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+/// Returns a mutated input of the corpus, which may be joined with another one, have bytes mutated
+/// and be truncated; or random bytes.
+fn mutated(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     if rng.u8(..16) == 0 {
         let len = rng.usize(..NOISE_LEN_MAX);
         return (0..len).map(|_| rng.u8(..)).collect();
@@ -85,7 +88,7 @@ fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     input
 }
 
-/// An input that is being tried. A panic keeps it in a file.
+/// The input that is being run. If the body panics, it is saved to a file.
 struct Input<'target> {
     target: &'target str,
     bytes: Vec<u8>,
@@ -97,7 +100,7 @@ impl Drop for Input<'_> {
             let name = format!("weft-fuzz-{}-{}", self.target, std::process::id());
             let path = std::env::temp_dir().join(name);
             match fs::write(&path, &self.bytes) {
-                Ok(()) => eprintln!("the input is in {}", path.display()),
+                Ok(()) => eprintln!("the input is saved in {}", path.display()),
                 Err(error) => eprintln!("the input is {:02x?} ({error})", self.bytes),
             }
         }
@@ -111,7 +114,7 @@ mod tests {
     use super::run_for;
 
     #[test]
-    fn the_corpus_comes_first_and_then_as_many_changes_as_asked_for() {
+    fn corpus_is_run_before_the_mutated_inputs() {
         let inputs = RefCell::new(Vec::new());
         run_for(None, "wire_rd", 20, |bytes, number| {
             inputs.borrow_mut().push((bytes.to_vec(), number))
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "No such file")]
-    fn a_target_without_a_corpus_fails() {
+    fn target_without_a_corpus_fails() {
         run_for(None, "gone", 1, |_, _| {});
     }
 }

@@ -1,8 +1,9 @@
-//! What the tests of several crates share: seeds of simulations, and inputs of fuzz targets.
+//! Helpers that the tests of several crates share: simulation seeds, fuzz inputs and mutation
+//! tests.
 //!
 //! # Layers
 //!
-//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//! Modules use modules of their own line and of the lines below. `cargo xtask tidy` checks this.
 //!
 //! ```text
 //! inputs mutations seeds

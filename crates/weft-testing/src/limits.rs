@@ -1,6 +1,6 @@
-//! Bounds of what the helpers make up.
+//! Limits of generated inputs.
 
-/// Bytes of one input that are changed.
+/// Most bytes that are changed in one input.
 pub(crate) const CHANGES_MAX: usize = 16;
-/// Length of an input that is noise.
+/// Length of an input of random bytes.
 pub(crate) const NOISE_LEN_MAX: usize = 100;

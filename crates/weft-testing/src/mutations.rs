@@ -1,21 +1,22 @@
-//! Whether a simulation finds defects that are put into it on purpose: only then is it of use.
+//! Checks that a simulation finds defects that a test puts into it on purpose. A simulation that
+//! misses them is of no use.
 
 use std::fmt::Debug;
 
-/// What one run with a defect showed.
+/// The result of one run with a defect.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What the simulation found to be wrong.
     pub wrong: Option<String>,
-    /// Whether the defect came to pass at all.
+    /// Whether the run reached the defect.
     pub mutated: bool,
 }
 
-/// Runs `seeds` seeds with a defect. Most of those in which it came to pass must find it, and one
-/// for the reason that is meant for it.
+/// Runs `seeds` seeds with a defect. Most of the runs that reach the defect must find it, and at
+/// least one for the expected `reason`.
 ///
 /// # Panics
-/// If they do not, or if fewer than `mutated_min` runs had the defect.
+/// If they do not, or if fewer than `mutated_min` runs reach the defect.
 pub fn found_in_most<M: Debug + Copy>(
     mutation: M,
     reason: &str,
@@ -29,14 +30,14 @@ pub fn found_in_most<M: Debug + Copy>(
     let found = reasons().count();
     let for_that = reasons().filter(|wrong| wrong.contains(reason)).count();
     eprintln!("{mutation:?}: {mutated} runs, found in {found}, in {for_that} as \"{reason}\"");
-    assert!(mutated >= mutated_min, "{mutation:?} came to pass in {mutated} runs only");
+    assert!(mutated >= mutated_min, "{mutation:?} was reached in {mutated} runs only");
     assert!(for_that != 0 && found * 2 > mutated, "{mutation:?} was found in {found} runs");
 }
 
-/// Runs seeds with a defect until one finds it for the reason that is meant for it.
+/// Runs seeds with a defect until one finds it for the expected `reason`.
 ///
 /// # Panics
-/// If none of `seeds` seeds does.
+/// If none of `seeds` seeds finds it.
 pub fn found_in_one<M: Debug + Copy>(
     mutation: M,
     reason: &str,
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_defect_is_found_for_its_reason() {
+    fn defect_is_found_for_the_expected_reason() {
         found_in_most("defect", "lost", 10, 10, |seed| outcome((seed > 3).then_some("is lost")));
         found_in_one("defect", "lost", 10, |seed| outcome((seed == 9).then_some("is lost")));
     }
@@ -80,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "came to pass in 0 runs only")]
-    fn a_defect_that_does_not_come_to_pass_is_no_test() {
+    #[should_panic(expected = "was reached in 0 runs only")]
+    fn defect_that_no_run_reaches_fails() {
         found_in_most("defect", "lost", 10, 1, |_| Outcome { wrong: None, mutated: false });
     }
 }

@@ -1,36 +1,37 @@
-//! Runs a simulation for many seeds. All that a simulation does follows from its seed.
+//! Runs a simulation for many seeds. A simulation is deterministic: everything follows from its
+//! seed.
 //!
-//! `WEFT_SIM_SEED=n` runs one seed again and `WEFT_SIM_SEEDS=n` that many, starting from a random
-//! one. Without them the seeds are always the same, from 0 on.
+//! `WEFT_SIM_SEED=n` repeats the one seed `n`. `WEFT_SIM_SEEDS=n` runs `n` seeds from a random one
+//! on. Without these variables, a run takes the same seeds each time, from 0 on.
 
 use std::time::{Duration, Instant};
 
 use crate::variables::number_of;
 
-/// How many seeds an ordinary run takes.
+/// The number of seeds of an ordinary run.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// So many run, however long they take.
+    /// This many seeds run, however long they take.
     pub at_least: u64,
-    /// So many run if there is time.
+    /// At most this many seeds run.
     pub at_most: u64,
-    /// No seed begins after this time, but for the least.
+    /// After this time, no seed beyond `at_least` starts.
     pub time: Duration,
 }
 
-/// The seed to run again, if there is one.
+/// Returns the seed that `WEFT_SIM_SEED` asks to repeat.
 ///
 /// # Panics
-/// If the variable is no number.
+/// If the variable is not a number.
 #[must_use]
 pub fn chosen() -> Option<u64> {
     number_of("WEFT_SIM_SEED")
 }
 
-/// Runs the seeds one after the other. `run` returns what is wrong, with what led to it.
+/// Runs the seeds one after the other. `run` returns a description of the error if there is one.
 ///
 /// # Panics
-/// If a seed goes wrong, with what `run` said and how to replay it.
+/// If a seed fails. The message has the description and says how to repeat the seed.
 pub fn run(extent: Extent, run: impl FnMut(u64) -> Option<String>) {
     match (chosen(), number_of("WEFT_SIM_SEEDS")) {
         (Some(seed), _) => take(seed, 1, u64::MAX, Duration::MAX, run),
@@ -77,14 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn the_least_runs_without_time_and_the_most_with_it() {
+    fn at_least_runs_without_time_and_at_most_with_time() {
         assert_eq!(count(3, 10, Duration::ZERO), 3);
         assert_eq!(count(3, 10, Duration::MAX), 10);
     }
 
     #[test]
     #[should_panic(expected = "seed 7: broken\nreplay it by WEFT_SIM_SEED=7")]
-    fn a_seed_that_goes_wrong_says_how_to_replay_it() {
+    fn failure_says_how_to_replay_the_seed() {
         take(5, 10, 10, Duration::MAX, |seed| (seed == 7).then(|| "broken".into()));
     }
 }

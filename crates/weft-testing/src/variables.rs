@@ -2,11 +2,11 @@
 
 use std::env;
 
-/// The value of a variable, if it is set.
+/// Returns the number in an environment variable, or `None` if the variable is not set.
 ///
 /// # Panics
-/// If it is no number.
+/// If the value is not a number.
 pub(crate) fn number_of(variable: &str) -> Option<u64> {
     let value = env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
 }

@@ -1,4 +1,4 @@
-//! Whose code is in the packages, and under which licences.
+//! Writes the packages' copyright files: the owners and licences of all linked crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::supply::{Metadata, text_of};
 
-/// What is linked into the packages.
+/// The crates that the packages contain.
 const ROOTS: [&str; 4] = ["weft-cli", "weft-preload", "weft-sockets", "weft-verbs"];
 
-/// The copyright files.
+/// The contents of the copyright files.
 pub(super) struct Texts {
-    /// In Debian's format: each crate and its licence.
+    /// Each crate and its licence, in Debian's format.
     pub(super) summary: String,
-    /// The licence files of all crates, each text once.
+    /// The licence files of all crates. Each text appears once.
     pub(super) licences: String,
 }
 
@@ -59,14 +59,14 @@ pub(super) fn texts(source: &Path) -> Result<Texts, String> {
     Ok(Texts { summary, licences: licences.collect() })
 }
 
-/// Those whom the manifest names.
+/// Returns the authors that the manifest names.
 fn authors(package: &Value) -> String {
     let authors = package["authors"].as_array().into_iter().flatten();
     let authors: Vec<&str> = authors.filter_map(Value::as_str).collect();
     if authors.is_empty() { "its authors".into() } else { authors.join("\n           ") }
 }
 
-/// The names of a crate's licence files.
+/// Returns the names of a crate's licence files.
 fn licence_files(folder: &Path) -> Result<Vec<String>, String> {
     let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let files = entries.flatten().filter(|entry| entry.path().is_file());
@@ -92,14 +92,14 @@ mod tests {
     use crate::dist::workspace;
 
     #[test]
-    fn licence_files_are_known_by_their_names() {
+    fn licence_files_are_recognised_by_name() {
         assert!(is_licence("LICENSE-MIT") && is_licence("license.txt") && is_licence("COPYING"));
         assert!(!is_licence("lib.rs") && !is_licence("README.md"));
     }
 
-    /// What only tests use is not linked, and needs no mention.
+    /// Crates that only tests use are not linked, and need no mention.
     #[test]
-    fn what_is_linked_is_named_and_what_only_tests_use_is_not() {
+    fn linked_crates_are_named_and_those_of_tests_are_not() {
         let texts = texts(&workspace()).expect("texts");
         assert!(texts.summary.contains("\nFiles: rustix-"));
         assert!(texts.summary.contains("\nFiles: clap-"));

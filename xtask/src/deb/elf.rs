@@ -1,4 +1,4 @@
-//! Programs and libraries in a package: what they need, and their debug information.
+//! Programs and libraries in a package: their dependencies and their debug information.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::dist::execute;
 use crate::tools::{create, output, write};
 
-/// The command and the libraries below a package's root; links are left out.
+/// Returns the command and the libraries below a package's root, without symbolic links.
 pub(super) fn files(root: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for folder in ["usr/bin", "usr/lib/weft"].map(|folder| root.join(folder)) {
@@ -18,8 +18,8 @@ pub(super) fn files(root: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Moves the debug information of `file` into the tree `debug`, where debuggers look for it by the
-/// file's build identifier.
+/// Moves the debug information of `file` into the tree `debug`, to the path where debuggers look
+/// for the file's build identifier.
 pub(super) fn split(file: &Path, debug: &Path) -> Result<(), String> {
     let notes = output(Command::new("readelf").arg("--notes").arg(file))?;
     let identifier = build_identifier(&notes);
@@ -40,15 +40,15 @@ fn build_identifier(notes: &str) -> Option<&str> {
     notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "))
 }
 
-/// The value of `Depends`: the packages of the libraries that the files are linked to, with the
-/// versions that have what is used.
+/// Returns the value of `Depends`: the packages of the libraries that the files are linked to, with
+/// the versions that have the used symbols.
 pub(super) fn depends(root: &Path, stage: &Path) -> Result<String, String> {
-    // The tool wants to stand in a source package.
+    // dpkg-shlibdeps runs only in a source package.
     create(&stage.join("debian"))?;
     write(&stage.join("debian/control"), "Source: weft\n\nPackage: weft\nArchitecture: any\n")?;
     let mut command = Command::new("dpkg-shlibdeps");
     command.current_dir(stage).args(["-O", "--ignore-missing-info"]);
-    // Weft's libibverbs and librdmacm are no packages' libraries.
+    // Weft's libibverbs and librdmacm belong to no other package.
     command.arg(format!("-l{}", root.join("usr/lib/weft").display()));
     command.args(["-xlibibverbs1", "-xlibrdmacm1"]).args(files(root)?);
     let answer = output(&mut command)?;
@@ -61,7 +61,7 @@ mod tests {
     use super::build_identifier;
 
     #[test]
-    fn the_build_identifier_is_found_among_notes() {
+    fn build_identifier_is_found_among_notes() {
         let notes = "  Owner   Data size\n  GNU  0x14  NT_GNU_BUILD_ID\n    Build ID: 8a6f\n";
         assert_eq!(build_identifier(notes), Some("8a6f"));
         assert_eq!(build_identifier("  GNU  0x10  NT_GNU_ABI_TAG\n"), None);

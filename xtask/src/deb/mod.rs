@@ -1,7 +1,8 @@
-//! `cargo xtask deb`: Debian packages of what is in `dist/`, in `dist/deb/`.
+//! `cargo xtask deb`: makes Debian packages of `dist/` in `dist/deb/`.
 //!
-//! `weft` has the command, the libraries in a folder of their own, man pages and completions;
-//! `weft-dev` has the header; `weft-dbgsym` has the libraries' and the command's debug information.
+//! `weft` has the command, the libraries in a directory of their own, man pages and completions.
+//! `weft-dev` has the header. `weft-dbgsym` has the debug information of the libraries and of the
+//! command.
 
 mod copyright;
 mod elf;
@@ -14,16 +15,16 @@ use crate::dist::{execute, workspace};
 use crate::tools::{copy, create, output, rename, write};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Whom Debian's tools name as the packages' maintainer. The address leads nowhere.
+/// The maintainer in the packages' control files. The address does not exist.
 const MAINTAINER: &str = "The Weft authors <weft@localhost.invalid>";
 
-/// One package on its way.
+/// A package that is being built.
 struct Package {
     name: &'static str,
     section: &'static str,
-    /// Fields of its control file, without those that all packages have.
+    /// Fields of its control file, without the fields that all packages have.
     fields: String,
-    /// The first line, then the text.
+    /// The short description, then the long one.
     description: &'static str,
     root: PathBuf,
 }
@@ -31,7 +32,7 @@ struct Package {
 /// Builds the packages.
 ///
 /// # Errors
-/// What a tool or the file system says.
+/// Errors of the tools and of the file system.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.first() {
         return Err(format!("takes no argument, but got {unknown}"));
@@ -39,7 +40,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let source = workspace();
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let stage = source.join(target).join("deb");
-    let _ = fs::remove_dir_all(&stage); // It is made anew.
+    let _ = fs::remove_dir_all(&stage); // The build creates it again.
     let root = |name: &str| stage.join(name);
 
     let main = root("weft");
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts the copyright file and the changes into a package, and for `weft` the documents.
+/// Adds the copyright file and the changelog to a package, and the documents to `weft`.
 fn documents(package: &Package, source: &Path, texts: &copyright::Texts) -> Result<(), String> {
     let folder = package.root.join("usr/share/doc").join(package.name);
     create(&folder)?;
@@ -114,7 +115,7 @@ fn documents(package: &Package, source: &Path, texts: &copyright::Texts) -> Resu
     compress_file(&folder.join("changelog"))
 }
 
-/// Writes the control files and makes the package.
+/// Writes the control files and builds the package.
 fn build(package: &Package, out: &Path) -> Result<(), String> {
     let Package { name, section, fields, description, root } = package;
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
@@ -136,7 +137,7 @@ fn build(package: &Package, out: &Path) -> Result<(), String> {
     execute(command.args(["--root-owner-group", "-Zxz", "--build"]).arg(root).arg(&file))
 }
 
-/// Compresses each file of a folder.
+/// Compresses each file of a directory.
 fn compress(folder: &Path) -> Result<(), String> {
     for entry in fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?.flatten() {
         compress_file(&entry.path())?;

@@ -1,9 +1,9 @@
-//! What the code cites, and what of an RFC there is to cite.
+//! Citations of RFCs in the code, and the sections that the code can cite.
 
-/// `rfc5044#section-4.1`, as in a citation.
+/// A section as citations name it: `rfc5044#section-4.1`.
 pub(super) type Id = String;
 
-/// A section to account for.
+/// A section that the code must implement, or list as an exception.
 pub(super) struct Section {
     pub(super) id: Id,
     pub(super) title: String,
@@ -13,7 +13,7 @@ pub(super) struct Section {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Citation {
     pub(super) section: Id,
-    /// The sentence, its white space made even.
+    /// The quoted sentence, with single spaces.
     pub(super) text: String,
     pub(super) is_test: bool,
     pub(super) file: String,

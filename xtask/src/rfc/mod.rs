@@ -1,4 +1,5 @@
-//! `cargo xtask rfc`: which sections of the RFCs the code follows, tests, or leaves out and why.
+//! `cargo xtask rfc`: lists the sections of the RFCs that the code implements, tests, or leaves out
+//! with a reason.
 //!
 //! A citation is a run of comment lines in Rust code:
 //!
@@ -8,9 +9,9 @@
 //! //# quoted sentence
 //! ```
 //!
-//! The sections to account for, the exceptions, and the quotations that were compared with the
-//! RFCs, are in `crates/weft-wire/rfc`. `cargo xtask rfc --texts DIRECTORY` compares with the texts
-//! `rfc5044.txt` (or `.txt.gz`) there, and writes the quotations.
+//! `crates/weft-wire/rfc` has the list of sections, the exceptions, and the quotations that were
+//! compared with the RFCs. `cargo xtask rfc --texts DIRECTORY` compares the quotations with the
+//! texts `rfc5044.txt` (or `.txt.gz`) of that directory, and writes the file of quotations.
 
 mod citation;
 mod quotations;
@@ -27,11 +28,11 @@ use text::append_line;
 const SECTIONS: &str = "crates/weft-wire/rfc/sections.txt";
 const EXCEPTIONS: &str = "crates/weft-wire/rfc/exceptions.toml";
 const CODE: &str = "crates";
-/// Columns of the table for the names of files.
+/// Width of the table's column for file names.
 const FILES_WIDTH: usize = 36;
 
-/// Prints the table. Fails on a section without code or exception, on a quotation that was not
-/// compared with its RFC, and on what is written wrongly.
+/// Prints the table. Fails if a section has neither code nor an exception, if a quotation was not
+/// compared with its RFC, or if a citation cannot be parsed.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let texts = match args {
         [] => None,
@@ -102,7 +103,7 @@ impl Report {
             };
             let (rules, tests) = (texts(false), texts(true));
             for text in tests.difference(&rules) {
-                problems.push(format!("{id}: a test cites what no code does: {text}"));
+                problems.push(format!("{id}: a test cites a rule that no code cites: {text}"));
             }
             let exception = exceptions.get(id);
             let files: BTreeSet<&str> = of_section()
@@ -136,7 +137,7 @@ impl Report {
     }
 }
 
-/// The first file's name, and how many more there are.
+/// Returns the first file's name and the number of further files.
 fn short(files: &BTreeSet<&str>) -> String {
     let first = files.first().copied().unwrap_or_default().replace("/src/", "/");
     match files.len() {
@@ -158,7 +159,7 @@ fn sections(text: &str) -> Result<Vec<Section>, String> {
     Ok(sections)
 }
 
-/// Reasons by section. Reads as much of TOML as the file's head allows.
+/// Returns the reasons by section. Parses only the part of TOML that the file's head describes.
 fn exceptions(text: &str) -> Result<BTreeMap<Id, String>, String> {
     let mut exceptions = BTreeMap::new();
     let mut section = None;
@@ -226,7 +227,7 @@ fn parse_citations(file: &str, code: &str) -> Result<Vec<Citation>, String> {
     }
 }
 
-/// The Rust files below `directory`, in order.
+/// Returns the Rust files below `directory`, sorted.
 fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |error| format!("{}: {error}", directory.display());
     let mut entries = Vec::new();
@@ -275,7 +276,7 @@ fn thing() {}
     }
 
     #[test]
-    fn citations_are_read() {
+    fn citations_are_parsed() {
         let found = parse_citations("a.rs", CODE).unwrap();
         let summary: Vec<_> = found
             .iter()
@@ -296,13 +297,13 @@ fn thing() {}
     }
 
     #[test]
-    fn gaps_are_problems() {
+    fn sections_without_code_are_problems() {
         let sections = "# Comment\nrfc1 1 One\nrfc1 2 Two\nrfc1 3 Three\n";
         let report = report(sections, "", CODE);
         assert_eq!(
             report.problems,
             [
-                "rfc1#section-2: a test cites what no code does: Another.",
+                "rfc1#section-2: a test cites a rule that no code cites: Another.",
                 "2 of 3 sections are missing",
             ]
         );
@@ -311,7 +312,7 @@ fn thing() {}
     }
 
     #[test]
-    fn exceptions_explain_gaps() {
+    fn exceptions_replace_missing_code() {
         let exceptions = "[[exception]]\nsection = \"rfc1#section-3\"\nreason = \"\"\"\nNot\n\
                           ours.\"\"\"\n\n[[exception]]\nsection = \"rfc1#section-9\"\n\
                           reason = \"Gone.\"\n";

@@ -1,7 +1,8 @@
-//! `quotations.txt`: what the code quotes, as it was found in the texts of the RFCs.
+//! `quotations.txt`: the code's quotations, as they were found in the texts of the RFCs.
 //!
-//! The texts are not in the tree. Where they are at hand, `cargo xtask rfc --texts` compares every
-//! quotation with them and writes the file; elsewhere the code is compared with the file.
+//! The repository does not contain the texts. Where they are available, `cargo xtask rfc --texts`
+//! compares every quotation with them and writes the file. Elsewhere, the code is compared with the
+//! file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::limits::LINE_LEN_MAX;
 pub(super) const QUOTATIONS: &str = "crates/weft-wire/rfc/quotations.txt";
 const INDENT: &str = "    ";
 
-/// Section and quotation.
+/// The compared quotations, with their sections.
 pub(super) type Quotations = BTreeSet<(Id, String)>;
 
 pub(super) fn parse(file: &str) -> Result<Quotations, String> {
@@ -33,8 +34,8 @@ pub(super) fn parse(file: &str) -> Result<Quotations, String> {
     }
 }
 
-/// The file with the quotations of `citations`, in the order of `sections`, below the head of the
-/// old `file`.
+/// Returns the new contents of the file: the head of the old `file`, and the quotations of
+/// `citations` in the order of `sections`.
 pub(super) fn render(file: &str, sections: &[Section], citations: &[Citation]) -> String {
     let head = file.lines().take_while(|line| line.starts_with('#'));
     let mut out: String = head.flat_map(|line| [line, "\n"]).collect();
@@ -63,7 +64,7 @@ pub(super) fn render(file: &str, sections: &[Section], citations: &[Citation]) -
     out
 }
 
-/// What the code quotes and the file has not, and the reverse.
+/// Returns a problem for each quotation that is only in the code or only in the file.
 pub(super) fn compare(quotations: &Quotations, citations: &[Citation]) -> Vec<String> {
     let mut problems = Vec::new();
     for Citation { section, text, file, line, .. } in citations {
@@ -83,7 +84,7 @@ pub(super) fn compare(quotations: &Quotations, citations: &[Citation]) -> Vec<St
     problems
 }
 
-/// Compares the citations, and the titles of the sections, with the texts in `directory`.
+/// Compares the citations and the titles of the sections with the texts in `directory`.
 pub(super) fn compare_with_texts(
     directory: &Path,
     sections: &[Section],
@@ -124,7 +125,7 @@ fn compare_with_text(
     problems
 }
 
-/// `rfc5044` and `4.1`.
+/// Splits a section's name into `rfc5044` and `4.1`.
 fn split(id: &str) -> (&str, &str) {
     id.split_once("#section-").unwrap_or((id, ""))
 }
@@ -145,7 +146,7 @@ mod tests {
 ";
 
     #[test]
-    fn what_is_written_is_read() {
+    fn rendered_file_parses_to_the_same_quotations() {
         let citations = parse_citations("a.rs", CODE).unwrap();
         let sections = sections("rfc1 1 One\nrfc1 1.1 More\n").unwrap();
         let file = render("# Head.\n\nrfc1#section-9\n    Gone.\n", &sections, &citations);
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn quotations_are_compared_with_the_text() {
+    fn quotations_and_titles_are_compared_with_the_text() {
         let rfc = Rfc::parse("1. One\n\n   A thing\n   MUST be so.\n\n1.1 Two\n\n   Another.\n");
         let compared = |list, code| {
             let citations = parse_citations("a.rs", code).unwrap();

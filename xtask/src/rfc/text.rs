@@ -1,22 +1,22 @@
-//! The text of an RFC, as the RFC Editor publishes it in pages of plain text.
+//! Parses the text of an RFC as the RFC Editor publishes it, in pages of plain text.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The sections of an RFC by their numbers, `4.1` or `A`.
+/// The sections of an RFC by number, `4.1` or `A`.
 pub(super) struct Rfc(BTreeMap<String, Section>);
 
-/// A section without those below it.
+/// A section without its subsections.
 pub(super) struct Section {
     pub(super) title: String,
-    /// Its words and figures, with one space between two words.
+    /// Its words and figures, with single spaces.
     pub(super) text: String,
 }
 
 impl Rfc {
-    /// Reads `rfc5044.txt` or `rfc5044.txt.gz` in `directory`, where `name` is `rfc5044`.
+    /// Reads `rfc5044.txt` or `rfc5044.txt.gz` in `directory`; `name` is `rfc5044`.
     pub(super) fn load(directory: &Path, name: &str) -> Result<Self, String> {
         let plain = directory.join(format!("{name}.txt"));
         let packed = directory.join(format!("{name}.txt.gz"));
@@ -27,7 +27,7 @@ impl Rfc {
             let output = output.map_err(|error| format!("gzip: {error}"))?;
             if !output.status.success() {
                 let reason = String::from_utf8_lossy(&output.stderr);
-                return Err(format!("{name}: neither a text nor one packed: {}", reason.trim()));
+                return Err(format!("{name}: found neither .txt nor .txt.gz: {}", reason.trim()));
             }
             output.stdout
         };
@@ -71,7 +71,8 @@ fn append(section: Option<&mut Section>, is_title: bool, line: &str) {
     }
 }
 
-/// The lines of a page without its head, `RFC 5044 ... October 2007`, and foot, `... [Page 9]`.
+/// Returns the lines of a page without its header (`RFC 5044 ... October 2007`) and its footer
+/// (`... [Page 9]`).
 fn page_lines(page: &str) -> impl Iterator<Item = &str> {
     let is_head = |line: &str| line.starts_with("RFC ");
     let is_foot = |line: &str| line.contains("[Page ") && line.trim_end().ends_with(']');
@@ -82,7 +83,7 @@ fn page_lines(page: &str) -> impl Iterator<Item = &str> {
         .map(|(_, line)| line)
 }
 
-/// Number and title, if the line begins a section. Headings alone start in the first column.
+/// Returns the number and title if the line is a heading. Only headings start in the first column.
 fn heading(line: &str) -> Option<(String, &str)> {
     let (number, title) = line.strip_prefix("Appendix ").unwrap_or(line).split_once(' ')?;
     let mut parts = number.trim_end_matches('.').split('.');
@@ -94,7 +95,7 @@ fn heading(line: &str) -> Option<(String, &str)> {
     is_heading.then(|| (number.trim_end_matches('.').to_owned(), title.trim()))
 }
 
-/// Adds a line's words. A word that was broken behind its hyphen becomes whole.
+/// Appends a line's words. A word that was split after its hyphen is joined again.
 pub(super) fn append_line(text: &mut String, line: &str) {
     for (at, word) in line.split_whitespace().enumerate() {
         let mut before = text.chars().rev();

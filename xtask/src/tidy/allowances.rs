@@ -1,29 +1,29 @@
-//! What is still to mend in each crate, counted.
+//! The number of violations of a rule that a crate may still have.
 //!
-//! The figures can only shrink: a check fails if a crate is worse than its figure, and also if it
-//! is better, so that the figure is lowered with the change.
+//! The numbers only shrink: the check fails if a crate has more violations than its allowance, and
+//! also if it has fewer, so that a change that removes a violation also lowers the number.
 
-/// How often a crate may break a rule.
+/// The allowed violations of one crate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Allowance {
-    /// Modules that use one of a higher layer; each pair of modules counts once.
+    /// Modules that use a module of a higher layer. Each pair of modules counts once.
     pub(super) upward: usize,
-    /// Modules that are in cycles.
+    /// Modules that belong to cycles.
     pub(super) in_cycles: usize,
-    /// Limits that do not stand in a `limits.rs`.
+    /// Limits that are declared outside of a `limits.rs`.
     pub(super) limits: usize,
 }
 
-/// None is left.
+/// The allowances. Currently no crate needs one.
 const ALLOWANCES: &[(&str, Allowance)] = &[];
 
-/// The allowance of a crate.
+/// Returns the allowance of a crate.
 pub(super) fn of(krate: &str) -> Allowance {
     let found = ALLOWANCES.iter().find(|(name, _)| *name == krate);
     found.map(|(_, allowance)| *allowance).unwrap_or_default()
 }
 
-/// Reports a count that is not the allowed one; `details` are the findings that were counted.
+/// Reports a count that differs from the allowance. `details` are the counted findings.
 pub(super) fn compare(
     krate: &str,
     what: &str,

@@ -1,5 +1,5 @@
-//! Where the clock is read. Protocols get the time as an argument, so that a test can run them at
-//! any time, and a simulation through all of it.
+//! Checks which files read the clock. Protocols take the time as an argument, so that a test can
+//! run them at any time, and a simulation can advance it.
 
 use std::path::Path;
 
@@ -7,17 +7,18 @@ use super::tokens::{Token, tokens};
 use super::{files, limits};
 
 const READS: &str = "reads the clock: take the time as an argument";
-const ASKS: &str = "asks what time it is: take it as an argument";
+const ASKS: &str = "asks for the time: take it as an argument";
 
-/// Which files of a part of a crate have to do with the clock. Folders end with a slash.
+/// The files of a part of a crate that may read the clock or ask for the time. Names of directories
+/// end with a slash.
 struct Part {
     krate: &'static str,
-    /// Folders and files that the rule holds for; all of the crate if there are none.
+    /// Directories and files to which the rule applies. An empty list means the whole crate.
     of: &'static [&'static str],
-    /// Those that read the clock: the edge to the system.
+    /// The files that may read the clock.
     read: &'static [&'static str],
-    /// Those that ask the edge what time it is, because a program or the reactor calls them; they
-    /// hand it on. `None`: the edge is a trait, which tests implement, and anybody may ask.
+    /// The files that may ask for the time, because a program or the reactor calls them; they pass
+    /// it on. `None`: the clock is a trait that tests implement, and every file may ask.
     ask: Option<&'static [&'static str]>,
 }
 
@@ -38,7 +39,7 @@ const PARTS: &[Part] = &[
             "mpa/incoming.rs",
             "cm/listen.rs",
             "rd/endpoint.rs",
-            // A program's wish to connect.
+            // A program's request to connect.
             "cm/dial.rs",
             "rendezvous.rs",
         ]),
@@ -47,15 +48,15 @@ const PARTS: &[Part] = &[
     Part {
         krate: "weft-sockets",
         of: &[],
-        // The last two are threads of the library's own.
+        // The last two run on the library's own threads.
         read: &["kernel/linux.rs", "hooks/clocks.rs", "remote/broker.rs", "remote/lingering.rs"],
         ask: None,
     },
     Part { krate: "weft-transfer", of: &["session/", "wire/"], read: &[], ask: Some(&[]) },
 ];
 
-/// Reports each place that reads the clock, or asks for the time, and may not. A name in the table
-/// that does so nowhere is reported, too.
+/// Reports each place that reads the clock or asks for the time without permission. Also reports a
+/// file in the table that does neither.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -78,14 +79,14 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), Strin
             }
         }
         findings.extend(unused.iter().map(|name| {
-            format!("{}: {name} has nothing to do with the clock: strike it out", part.krate)
+            format!("{}: {name} does not use the clock: remove it from the table", part.krate)
         }));
     }
     Ok(())
 }
 
 impl Part {
-    /// Those uses in a file of the crate that are not allowed there, with the rule.
+    /// Returns the uses in a file that are not allowed, each with the violated rule.
     fn wrong(&self, name: &str, uses: &[(usize, Kind)]) -> Vec<(usize, &'static str)> {
         let rule = |kind| match (kind, self.ask) {
             (Kind::Read, _) if !is_in(name, self.read) => Some(READS),
@@ -102,13 +103,13 @@ fn is_in(name: &str, places: &[&str]) -> bool {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Of the system's clock.
+    /// Reads the system's clock.
     Read,
-    /// Of a function `now` or `ticks`, which is not a method.
+    /// Calls a function `now` or `ticks` that is not a method.
     Ask,
 }
 
-/// Where a file reads the clock or asks for the time, but for its test module.
+/// Returns the places of a file that read the clock or ask for the time, without its test module.
 fn uses(text: &str) -> Vec<(usize, Kind)> {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let tokens = tokens(product);
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_questions_are_found_and_times_that_are_handed_on_are_not() {
+    fn clock_reads_and_requests_are_found_and_passed_times_are_not() {
         let text = "use rustix::time::clock_gettime;\nlet a = Instant::now();\n\
                     let b = start.elapsed();\nlet c = crate::reactor::now();\nlet d = now();\n\
                     // Instant::now()\nlet e = \"Instant::now()\";\nfn now() {}\n\

@@ -1,13 +1,13 @@
-//! Which crate may depend on which.
+//! Checks the dependencies between the crates of the workspace.
 
 use std::fs;
 use std::path::Path;
 
-/// What one crate may depend on within the workspace.
+/// The dependencies that one crate may have within the workspace.
 struct Allowed {
     name: &'static str,
     product: &'static [&'static str],
-    /// What its tests and examples may use besides.
+    /// Additional dependencies of its tests and examples.
     tests: &'static [&'static str],
 }
 
@@ -19,7 +19,7 @@ const fn krate(
     Allowed { name, product, tests }
 }
 
-/// All crates of the workspace: each uses only those above its own line.
+/// All crates of the workspace. Each uses only crates above its own line.
 const CRATES: &[Allowed] = &[
     krate("weft-testing", &[], &[]),
     krate("weft-wire", &[], &["weft-testing"]),
@@ -41,7 +41,7 @@ const CRATES: &[Allowed] = &[
     krate("xtask", &[], &[]),
 ];
 
-/// The names of all crates of the workspace, from the lowest up, with their folders.
+/// Returns the names and directories of all crates of the workspace, the lowest layer first.
 pub(super) fn folders() -> impl Iterator<Item = (&'static str, String)> {
     CRATES.iter().map(|krate| {
         let name = krate.name;
@@ -52,7 +52,7 @@ pub(super) fn folders() -> impl Iterator<Item = (&'static str, String)> {
 /// Compares the table with the manifests.
 ///
 /// # Errors
-/// If the folder of the crates cannot be read.
+/// If the directory of the crates cannot be read.
 pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), String> {
     let crates = root.join("crates");
     let entries = fs::read_dir(&crates).map_err(|e| format!("{}: {e}", crates.display()))?;
@@ -82,7 +82,7 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), Strin
     Ok(())
 }
 
-/// What the manifest `text` names that the table does not.
+/// Returns the dependencies in the manifest `text` that the table does not allow.
 fn not_allowed(text: &str, krate: &Allowed) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();
@@ -90,7 +90,7 @@ fn not_allowed(text: &str, krate: &Allowed) -> Vec<String> {
         let mut name = line.split(['.', '=', ' ']).next().unwrap_or_default();
         if let Some(header) = line.strip_prefix('[') {
             section = header.trim_end_matches(']');
-            // `[dependencies.weft-sys]` is a table of its own.
+            // `[dependencies.weft-sys]` is a separate table.
             name = section.rsplit('.').next().unwrap_or_default();
         }
         let is_test = section.contains("dev-dependencies");
@@ -111,7 +111,7 @@ mod tests {
     use super::{krate, not_allowed};
 
     #[test]
-    fn a_dependency_outside_of_the_table_is_found() {
+    fn dependency_outside_of_the_table_is_found() {
         let engine = krate("weft-engine", &["weft-wire"], &["weft-sys"]);
         let manifest = "[dependencies]\nweft-wire.workspace = true\nlibc = \"1\"\n\
                         [dev-dependencies]\nweft-sys = { path = \"x\" }\n";

@@ -1,4 +1,4 @@
-//! Whether the documents fit the tree: their sizes, their links, the files and crates they name.
+//! Checks the documents: their sizes, their links, and the files and crates that they name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::files::read;
 
-/// Documents with a bound, in bytes: they are read from the beginning to the end.
+/// Documents with a maximum size in bytes, because readers read them from beginning to end.
 const SIZES: [(&str, usize); 2] = [("README.md", 10_000), ("ARCHITECTURE.md", 30_000)];
 /// The document whose first table lists the crates.
 const CRATES: &str = "CONTRIBUTING.md";
@@ -41,10 +41,10 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The documents at the root and under `docs/`.
+/// Returns the documents at the root and under `docs/`.
 ///
 /// # Errors
-/// If a folder cannot be read.
+/// If a directory cannot be read.
 pub(super) fn documents(root: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for folder in [root.to_owned(), root.join("docs"), root.join("docs/internals")] {
@@ -56,7 +56,7 @@ pub(super) fn documents(root: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// The workspace's crates as CONTRIBUTING.md has to name them.
+/// Returns the workspace's crates as CONTRIBUTING.md must name them.
 fn crates(root: &Path) -> Result<BTreeSet<String>, String> {
     let folder = root.join("crates");
     let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -68,7 +68,7 @@ fn crates(root: &Path) -> Result<BTreeSet<String>, String> {
     Ok(names.chain(["xtask".into()]).collect())
 }
 
-/// How the first column of the first table of `text` differs from the crates.
+/// Returns the differences between the crates and the first column of the first table of `text`.
 fn different_crates(crates: &BTreeSet<String>, text: &str) -> Vec<String> {
     let rows = text.lines().skip_while(|line| !line.starts_with('|')).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
@@ -79,7 +79,7 @@ fn different_crates(crates: &BTreeSet<String>, text: &str) -> Vec<String> {
     missing.chain(gone.map(|name| format!("{CRATES}: {name} does not exist"))).collect()
 }
 
-/// The links in `text` that lead to no file, or to no heading of one.
+/// Returns the links in `text` whose file or heading does not exist.
 fn broken_links(folder: &Path, document: &Path, text: &str) -> Vec<String> {
     let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let local = targets.filter(|target| !target.contains("://"));
@@ -97,13 +97,13 @@ fn has_heading(file: &Path, anchor: &str) -> bool {
     headings.map(|line| line.trim_start_matches('#').trim()).any(|title| slug(title) == anchor)
 }
 
-/// The anchor that renderers make of a heading.
+/// Returns the anchor that Markdown renderers generate for a heading.
 fn slug(title: &str) -> String {
     let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// The Rust files that `text` names in backticks and that are nowhere in the tree.
+/// Returns the Rust files that `text` names in backticks and that do not exist.
 fn missing_sources(root: &Path, sources: &[PathBuf], text: &str) -> Vec<String> {
     let names = text.split('`').skip(1).step_by(2).filter(|name| {
         name.ends_with(".rs") && !name.contains(|c: char| c.is_whitespace() || "{*<".contains(c))
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn slug_is_the_renderers() {
+    fn slug_matches_the_anchor_of_renderers() {
         assert_eq!(
             slug("Transports and ways to wait: weft bench"),
             "transports-and-ways-to-wait-weft-bench"

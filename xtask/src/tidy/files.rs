@@ -1,11 +1,11 @@
-//! Rules for the lines of source files. Each finding names the file, the line and the rule.
+//! Checks rules for the lines of source files. Each finding names the file, the line and the rule.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::limits::{FILE_LINES_MAX, LINE_LEN_MAX};
 
-/// Crates whose code runs inside somebody else's process: they print nothing.
+/// Crates whose code runs inside other programs. They must not print.
 const SILENT: &[&str] = &[
     "weft-wire",
     "weft-sys",
@@ -17,8 +17,8 @@ const SILENT: &[&str] = &[
     "weft-extended",
     "weft-transfer",
 ];
-/// Crates that may opt in to unsafe code, file by file: the system's edge, the C ABIs, and who
-/// owns the memory that peers write to. Tests may, too.
+/// Crates that may opt in to unsafe code, file by file: the crates with system calls, with C ABIs,
+/// or with memory that peers write to. Tests may opt in, too.
 const UNSAFE: &[&str] =
     &["weft-sys", "weft-verbs", "weft-preload", "weft-sockets", "weft-extended", "weft-bench"];
 
@@ -40,10 +40,10 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
         let path = file.to_string_lossy();
         names.iter().any(|name| path.contains(&format!("crates/{name}/src")))
     };
-    // The engine's simulation is a test that stands beside what it looks into.
+    // The engine's simulation is a test in the directory of the code that it tests.
     let is_product = file.components().any(|part| part.as_os_str() == "src")
         && !file.components().any(|part| part.as_os_str() == "sim");
-    // Bindings are a tool's output, and this file names what it looks for.
+    // Bindings are generated, and this file contains the patterns that it looks for.
     if file.ends_with("bindings.rs") || file.ends_with("tidy/files.rs") {
         return;
     }

@@ -1,11 +1,12 @@
-//! Where limits stand: in a `limits.rs`, so that a reader finds all bounds of a crate in one place.
+//! Checks where limits are declared: in a `limits.rs`, so that all limits of a crate are in one
+//! place.
 
 use std::fs;
 use std::path::Path;
 
 use super::{allowances, crates, files};
 
-/// Compares where constants named `…_MAX` or after a capacity are declared.
+/// Reports constants named `…_MAX`, `…_CAPACITY` or `…BACKLOG` that are declared elsewhere.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -19,7 +20,7 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), Strin
             let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
             let lines = limits(&text);
             found.extend(lines.iter().map(|(line, limit)| {
-                format!("{}:{line}: {limit} belongs into limits.rs", file.display())
+                format!("{}:{line}: {limit} belongs in limits.rs", file.display())
             }));
         }
         let (allowed, count) = (allowances::of(name).limits, found.len());
@@ -29,7 +30,7 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), Strin
     Ok(())
 }
 
-/// Whether a file is a test's, or a simulation's.
+/// Returns whether a file belongs to a test or to a simulation.
 pub(super) fn is_for_tests(file: &Path) -> bool {
     file.components().any(|part| {
         let part = part.as_os_str();
@@ -37,12 +38,12 @@ pub(super) fn is_for_tests(file: &Path) -> bool {
     })
 }
 
-/// The constants of a file that are limits, but for those of its test module.
+/// Returns the constants of a file that are limits, without those of its test module.
 fn limits(text: &str) -> Vec<(usize, &str)> {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let mut found = Vec::new();
     for (index, line) in product.lines().enumerate() {
-        // What is indented belongs to a type or a function, and bounds nothing else.
+        // An indented constant belongs to a type or a function and is not a limit of the crate.
         let kinds = ["pub(crate) ", "pub(super) ", "pub "];
         let item = kinds.iter().find_map(|kind| line.strip_prefix(kind)).unwrap_or(line);
         let Some((name, _)) = item.strip_prefix("const ").and_then(|rest| rest.split_once(':'))
@@ -61,7 +62,7 @@ mod tests {
     use super::limits;
 
     #[test]
-    fn limits_are_found_by_their_names() {
+    fn limits_are_found_by_name() {
         let text = "const A_MAX: u8 = 1;\npub(crate) const B_CAPACITY: u8 = 2;\n\
                     const C_LEN: u8 = 3;\nimpl D {\n    const E_MAX: u8 = 4;\n}\n\
                     pub const BACKLOG: u8 = 5;\n#[cfg(test)]\nmod tests {\nconst F_MAX: u8 = 6;\n}";

@@ -1,4 +1,4 @@
-//! House rules that no compiler checks. Each finding names the place and the rule.
+//! Checks house rules that the compiler does not check. Each finding names the place and the rule.
 
 mod allowances;
 mod clocks;
@@ -13,7 +13,7 @@ mod words;
 
 use crate::dist::workspace;
 
-/// Checks everything. With `--layers` it prints each crate's layers, too.
+/// Runs all checks. With `--layers`, also prints each crate's layers.
 ///
 /// # Errors
 /// The findings, one a line.

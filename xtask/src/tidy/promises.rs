@@ -1,17 +1,17 @@
-//! Whether the tests that SPECIFICATION.md names exist.
+//! Checks that the tests that SPECIFICATION.md names exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crate of tests that are named without one.
+/// The crate of tests that are named without a crate.
 const DEFAULT: &str = "weft-lab";
-/// Where the specification may stand.
+/// Possible paths of the specification.
 const PLACES: [&str; 2] = ["SPECIFICATION.md", "docs/specification.md"];
 
-/// Checks each name in the tables' columns "enforced by".
+/// Checks each name in the column "enforced by" of the tables.
 ///
 /// # Errors
-/// If there is no specification.
+/// If the specification does not exist.
 pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), String> {
     let file = PLACES.iter().map(|place| root.join(place)).find(|file| file.is_file());
     let file = file.ok_or("no SPECIFICATION.md")?;
@@ -22,7 +22,7 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), Strin
     Ok(())
 }
 
-/// The names in the tables of `text` that name nothing, with their lines.
+/// Returns the names in the tables of `text` that do not exist, with their lines.
 fn missing(root: &Path, text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut is_table = false;
@@ -42,7 +42,7 @@ fn missing(root: &Path, text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Checks one part of a cell, which names one crate at most: `` `crate`: `test`, `test` ``.
+/// Checks one part of a cell. A part names at most one crate: `` `crate`: `test`, `test` ``.
 fn missing_of_part(root: &Path, part: &str) -> Vec<String> {
     let mut krate = root.join("crates").join(DEFAULT);
     let mut file: Option<PathBuf> = None;
@@ -76,7 +76,7 @@ fn missing_of_part(root: &Path, part: &str) -> Vec<String> {
     missing
 }
 
-/// `a{b,c}d` is `abd` and `acd`.
+/// Expands alternatives: `a{b,c}d` becomes `abd` and `acd`.
 fn alternatives(name: &str) -> Vec<String> {
     let Some((before, (inner, after))) =
         name.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
@@ -90,7 +90,7 @@ fn contains(file: &Path, text: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|all| all.contains(text))
 }
 
-/// Whether a program of the crate's tests has a case of this name.
+/// Returns whether a program of the crate's tests has a case of this name.
 fn is_case(krate: &Path, name: &str) -> bool {
     let mut folders = vec![krate.join("programs")];
     while let Some(folder) = folders.pop() {
@@ -105,13 +105,13 @@ fn is_case(krate: &Path, name: &str) -> bool {
     false
 }
 
-/// The file of a module in the folder of its parent.
+/// Returns the file of a module in its parent's directory.
 fn module(folder: &Path, name: &str) -> Option<PathBuf> {
     let files = [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")];
     files.into_iter().find(|file| file.is_file())
 }
 
-/// Whether `source` has the module, or the module or function in a module, that a path names.
+/// Returns whether `source` has the module, or the item of a module, that a path names.
 fn is_inside(source: &Path, path: &str) -> bool {
     let mut folder = source.to_owned();
     let mut file = None;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_is_found() {
+    fn existing_names_are_found() {
         assert!(missing_in("`tests/rping.rs`, `crates/weft-lab/tests/{tcp,fio}.rs`").is_empty());
         assert!(missing_in("`weft-sys`: `lock::models`, by loom; `tests/tcp.rs`").is_empty());
         assert!(missing_in("`cargo xtask rfc`; `make bench` (idle); review").is_empty());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_reported() {
+    fn missing_names_are_reported() {
         assert_eq!(missing_in("`tests/rping.rs`, `tests/gone.rs`"), ["tests/gone.rs"]);
         assert_eq!(missing_in("`weft-sys`: `lock::gone`"), ["lock::gone"]);
         assert_eq!(missing_in("`weft-sys`: `gone::models`"), ["gone::models"]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_are_alternatives() {
+    fn braces_are_expanded() {
         assert_eq!(alternatives("a/{b,c}.rs"), ["a/b.rs", "a/c.rs"]);
     }
 }

@@ -1,9 +1,9 @@
 //! Splits Rust source into words and marks, without comments, strings and numbers.
 //!
-//! This is as much of the language as finding paths needs. It keeps line numbers, so that a finding
-//! names the place.
+//! The module parses only as much of the language as finding paths needs. It keeps line numbers, so
+//! that a finding can name the place.
 
-/// A word or a mark, and the line that it stands on, from 1.
+/// A word or a mark, and its line, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'text> {
     pub(super) text: &'text str,
@@ -11,13 +11,14 @@ pub(super) struct Token<'text> {
 }
 
 impl Token<'_> {
-    /// Whether this is a keyword or a name.
+    /// Returns whether the token is a keyword or a name.
     pub(super) fn is_word(&self) -> bool {
         self.text.starts_with(|first: char| first.is_alphabetic() || first == '_')
     }
 }
 
-/// The tokens of a source text, in order. `::` is one token; every other mark is one character.
+/// Returns the tokens of a source text in order. `::` is one token; every other mark is one
+/// character.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -50,12 +51,13 @@ fn word_len(text: &str) -> usize {
     text.find(|next: char| !next.is_alphanumeric() && next != '_').unwrap_or(text.len())
 }
 
-/// `1..2` is two numbers, `1.5` may be read as two: nothing depends on it.
+/// Returns the length of a number. `1.5` may be read as two numbers, because no caller needs
+/// numbers.
 fn number_len(text: &str) -> usize {
     word_len(text)
 }
 
-/// Block comments nest.
+/// Returns the length of a block comment. Block comments nest.
 fn block_comment_len(text: &str) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -91,7 +93,7 @@ fn string_len(text: &str) -> usize {
     text.len()
 }
 
-/// A string with a prefix: `b"…"`, `c"…"`, `r#"…"#`, `br"…"`.
+/// Returns the length of a string with a prefix: `b"…"`, `c"…"`, `r#"…"#`, `br"…"`.
 fn prefixed_string_len(text: &str) -> Option<usize> {
     let prefix = ["br", "cr", "b", "c", "r"].into_iter().find(|prefix| {
         text.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(['"', '#', '\'']))
@@ -112,7 +114,7 @@ fn prefixed_string_len(text: &str) -> Option<usize> {
     Some(text[body..].find(&end).map_or(text.len(), |at| body + at + end.len()))
 }
 
-/// A character, or the quotation mark of a lifetime.
+/// Returns the length of a character literal, or of a lifetime.
 fn quote_len(text: &str) -> usize {
     let mut rest = text.char_indices().skip(1);
     match (rest.next(), rest.next()) {
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_strings_are_left_out() {
+    fn comments_and_strings_are_skipped() {
         let text = "a /* b /* c */ d */ e // f\n\"crate::g\" r#\"h\"i\"# b'\\'' 'j' k";
         assert_eq!(words(text), ["a", "e", "k"]);
     }
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_through_strings() {
+    fn lines_inside_strings_are_counted() {
         let found = tokens("\"a\nb\"\nc::d");
         let lines: Vec<_> = found.iter().map(|token| (token.text, token.line)).collect();
         assert_eq!(lines, [("c", 3), ("::", 3), ("d", 3)]);

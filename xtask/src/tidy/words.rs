@@ -1,23 +1,24 @@
-//! Words that stand for something that the field has a word for. The table gives the field's word.
+//! Reports invented words for things that have a standard term. The table gives the term.
 
 use std::path::{Path, PathBuf};
 
 use super::files::read;
 
-/// Where a word counts.
+/// Where a word is banned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In code and in comments, whole or as a part of a name.
+    /// In code and in comments, as a whole word or as a part of a name.
     Anywhere,
-    /// The same, but only in the crates of sockets: elsewhere it has its ordinary meaning.
+    /// Like `Anywhere`, but only in the crates of sockets. Elsewhere the word has its ordinary
+    /// meaning.
     Sockets,
-    /// In code only: in prose it has its ordinary meaning.
+    /// Only in code. In prose the word has its ordinary meaning.
     Code,
 }
 
 use Place::{Anywhere, Code, Sockets};
 
-/// Each word, in lower case, with the field's word for it.
+/// Each banned word in lower case, with the standard term.
 const WORDS: &[(&str, Place, &str)] = &[
     ("bell", Anywhere, "wakeup"),
     ("bells", Anywhere, "wakeups"),
@@ -70,10 +71,10 @@ const WORDS: &[(&str, Place, &str)] = &[
 
 /// The crates of sockets.
 const SOCKETS: [&str; 2] = ["weft-stream", "weft-sockets"];
-/// The part of the tree that the documents are.
+/// The name that `part_of` returns for documents.
 const DOCUMENTS: &str = "documents";
 
-/// Reports the words in each crate's sources and in the documents.
+/// Reports banned words in each crate's sources and in the documents.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -84,7 +85,7 @@ pub(super) fn check(
     findings: &mut Vec<String>,
 ) -> Result<(), String> {
     for file in sources.iter().chain(documents) {
-        // Bindings are another project's words, and this file's table is not its language.
+        // Bindings use the words of other projects, and this file contains the table itself.
         if file.ends_with("bindings.rs") || file.ends_with("tidy/words.rs") {
             continue;
         }
@@ -102,7 +103,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The crate that a file belongs to.
+/// Returns the crate to which a file belongs.
 fn part_of(name: &str) -> &str {
     if name.ends_with(".md") {
         return DOCUMENTS;
@@ -111,9 +112,9 @@ fn part_of(name: &str) -> &str {
     path.split('/').next().unwrap_or_default()
 }
 
-/// The words of the table in a line, each with the field's word.
+/// Returns the banned words in a line, each with its standard term.
 fn words_in(line: &str, part: &str, is_document: bool) -> Vec<(&'static str, &'static str)> {
-    // An RFC's words are its own.
+    // A quotation keeps the words of its RFC.
     if line.trim_start().starts_with("//#") {
         return Vec::new();
     }
@@ -132,7 +133,8 @@ fn words_in(line: &str, part: &str, is_document: bool) -> Vec<(&'static str, &'s
     found
 }
 
-/// The words of a line in lower case, names in parts: `BellOf` and `bell_of` have `bell` and `of`.
+/// Splits a line into words in lower case. Names are split, too: `BellOf` and `bell_of` give `bell`
+/// and `of`.
 fn segments(line: &str) -> Vec<String> {
     let mut segments = vec![String::new()];
     let mut was_lower = false;
@@ -153,7 +155,7 @@ fn segments(line: &str) -> Vec<String> {
     segments
 }
 
-/// A line of a document without what stands in backticks: names of code are the code's.
+/// Returns a line of a document without the text in backticks, which names code.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join(" ")
 }
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn word_is_found_in_names_and_prose() {
+    fn banned_word_is_found_in_names_and_prose() {
         assert_eq!(
             found("fn ring_bell(far: &Bell) {} // A bell.", "weft-sys"),
             ["bell", "bell", "bell", "far"]
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn quotations_and_names_of_code_in_documents_are_left_out() {
+    fn quotations_and_code_in_documents_are_skipped() {
         assert!(found("    //# what it was told", "weft-wire").is_empty());
         assert_eq!(without_code("a `bell` is a wakeup"), "a   is a wakeup");
     }

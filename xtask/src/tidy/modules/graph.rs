@@ -1,4 +1,4 @@
-//! The modules of a crate, which of them use which, and the cycles among them.
+//! The modules of a crate, the uses between them, and the cycles of these uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 
 use super::source::Source;
 
-/// One module with a file of its own.
+/// A module with its own file.
 #[derive(Debug)]
 pub(super) struct Module {
-    /// From the crate's root on; empty for the root itself.
+    /// Path from the crate's root; empty for the root itself.
     pub(super) path: Vec<String>,
     pub(super) file: PathBuf,
     source: Source,
 }
 
-/// One module uses another.
+/// A use of one module by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Edge {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Where it does first.
+    /// The line of the first use.
     pub(super) line: usize,
 }
 
-/// All modules of one crate. The root is the first.
+/// All modules of a crate. The root comes first.
 #[derive(Debug)]
 pub(super) struct Graph {
     pub(super) modules: Vec<Module>,
@@ -32,10 +32,10 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Reads a crate from its root file on.
+    /// Reads a crate, starting at its root file.
     ///
     /// # Errors
-    /// A file that cannot be read, or a module without one.
+    /// If a file cannot be read, or a module has no file.
     pub(super) fn read(root: &Path) -> Result<Self, String> {
         let mut graph = Self { modules: Vec::new(), index: BTreeMap::new() };
         let folder = root.parent().unwrap_or(root);
@@ -65,7 +65,7 @@ impl Graph {
         if path.is_empty() { "the root".into() } else { path.join("::") }
     }
 
-    /// Which modules use which, each pair once.
+    /// Returns the uses between modules, one for each pair.
     pub(super) fn edges(&self) -> Vec<Edge> {
         let mut edges = Vec::new();
         for (from, module) in self.modules.iter().enumerate() {
@@ -80,9 +80,10 @@ impl Graph {
         edges
     }
 
-    /// The module that declares what a path in `from` names; none for what is of another crate.
+    /// Returns the module that declares the item that a path in `from` names, or `None` for an item
+    /// of another crate.
     fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<usize> {
-        // Names that are imported from where they are imported end nowhere.
+        // Stops at imports that refer to each other.
         const DEPTH_MAX: usize = 16;
         if depth > DEPTH_MAX {
             return None;
@@ -116,7 +117,7 @@ impl Graph {
         self.descend(current, rest, depth)
     }
 
-    /// Follows the names of `rest` from the module `current` on.
+    /// Follows the names in `rest`, starting at the module `current`.
     fn descend(&self, mut current: Vec<String>, rest: &[String], depth: usize) -> Option<usize> {
         for (at, name) in rest.iter().enumerate() {
             let index = *self.index.get(&current)?;
@@ -128,29 +129,29 @@ impl Graph {
             if source.items.contains(name) {
                 return Some(index);
             }
-            // A name that the module passes on is its declaring module's.
+            // A re-exported name belongs to the module that declares it.
             if let Some(import) = source.imports.get(name) {
                 let whole: Vec<String> = import.iter().chain(&rest[at + 1..]).cloned().collect();
-                // Another crate's name that the module passes on is the module's own.
+                // A re-exported name of another crate counts as the module's own.
                 return self.resolve(index, &whole, depth + 1).or(Some(index));
             }
-            let passed_on = source.globs.iter().find_map(|glob| {
+            let reexported = source.globs.iter().find_map(|glob| {
                 let module = self.resolve(index, glob, depth + 1)?;
                 self.modules[module].source.items.contains(name).then_some(module)
             });
-            return passed_on.or(Some(index));
+            return reexported.or(Some(index));
         }
         self.index.get(&current).copied()
     }
 
-    /// Whether the edge leads from a module to one that it is inside of, whose file only declares
-    /// and assembles. Such an edge closes no cycle.
+    /// Returns whether the edge leads from a module to one of its ancestors whose file only
+    /// declares and assembles. Such an edge closes no cycle.
     fn leads_to_assembly(&self, edge: &Edge) -> bool {
         let outer = &self.modules[edge.to];
         self.modules[edge.from].path.starts_with(&outer.path) && !outer.source.has_logic
     }
 
-    /// The cycles: groups of modules that use one another, each sorted.
+    /// Returns the cycles: groups of modules that use one another, each sorted.
     pub(super) fn cycles(&self, edges: &[Edge]) -> Vec<Vec<usize>> {
         let edges: Vec<&Edge> = edges.iter().filter(|edge| !self.leads_to_assembly(edge)).collect();
         let reach = |start: usize, forward: bool| {

@@ -1,10 +1,10 @@
-//! The layers of each crate's modules, and the cycles among them.
+//! Checks the layers of each crate's modules, and the cycles among the modules.
 //!
-//! A crate's root module lists its layers in its documentation, under `# Layers`: a block of text,
-//! one layer a line, the highest first. A module uses those of its own line and of the lines below.
-//! Beside that, no modules of any depth may use one another in a cycle. A module that uses its own
-//! parent closes none if the parent's file only declares and assembles: no function there has a
-//! loop, or more than a few statements.
+//! The documentation of a crate's root module lists the crate's layers under `# Layers`, in a block
+//! of text: one layer a line, the highest first. A module uses modules of its own line and of the
+//! lines below. In addition, modules of any depth must not use one another in a cycle. A module
+//! that uses its own parent closes no cycle if the parent's file only declares and assembles: no
+//! function there has a loop or more than a few statements.
 
 mod graph;
 mod source;
@@ -17,7 +17,7 @@ use super::allowances::{self, Allowance};
 use super::crates;
 use graph::Graph;
 
-/// What was found in one crate.
+/// The result of checking one crate.
 #[derive(Debug)]
 pub(super) struct Report {
     name: &'static str,
@@ -111,7 +111,7 @@ fn check_crate(
     Ok(report)
 }
 
-/// The layers that a root module's documentation lists, the highest first.
+/// Returns the layers that a root module's documentation lists, the highest first.
 fn layers(text: &str) -> Vec<Vec<String>> {
     let docs = text.lines().map_while(|line| line.strip_prefix("//!"));
     let block = docs.skip_while(|line| line.trim() != "# Layers");
@@ -122,7 +122,8 @@ fn layers(text: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Each of the root's modules stands in one layer, and each name there is a module.
+/// Reports modules of the root that are not in exactly one layer, and names in layers that are not
+/// modules.
 fn check_list(graph: &Graph, layers: &[Vec<String>], root: &Path, findings: &mut Vec<String>) {
     let mut listed = BTreeSet::new();
     for name in layers.iter().flatten() {

@@ -1,34 +1,34 @@
-//! What one source file declares, imports and names.
+//! Parses the declarations, imports and paths of one source file.
 
 use std::collections::BTreeMap;
 
 use super::super::tokens::{Token, tokens};
 use crate::limits::ASSEMBLY_STATEMENTS_MAX;
 
-/// A path as it is written, from its first segment on: `crate`, `self`, `super` or a name.
+/// A path as written, starting with `crate`, `self`, `super` or a name.
 pub(super) type Path = Vec<String>;
 
-/// A place where the file names something by a path.
+/// A place where the file names an item by a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Use {
     pub(super) path: Path,
     pub(super) line: usize,
 }
 
-/// What a file says. Everything that is for tests alone is left out.
+/// The contents of a file, without items that are only compiled for tests.
 #[derive(Debug, Default)]
 pub(super) struct Source {
-    /// Modules with files of their own.
+    /// Child modules that have their own files.
     pub(super) children: Vec<String>,
-    /// The names of its other items, and of its inline modules.
+    /// Names of the file's other items and of its inline modules.
     pub(super) items: Vec<String>,
-    /// What a name that the file imports stands for.
+    /// The path of each imported name.
     pub(super) imports: BTreeMap<String, Path>,
-    /// The modules whose names it imports all.
+    /// The modules of glob imports.
     pub(super) globs: Vec<Path>,
-    /// Every path of more than one segment, imports included.
+    /// Every path with more than one segment, including imports.
     pub(super) uses: Vec<Use>,
-    /// Whether it has functions with a loop, or with many statements.
+    /// Whether the file has a function with a loop or with many statements.
     pub(super) has_logic: bool,
 }
 
@@ -40,7 +40,7 @@ impl Source {
     }
 }
 
-/// Words that begin an item whose name is the next word.
+/// Keywords that begin an item whose name is the next token.
 const NAMED: [&str; 7] = ["struct", "enum", "union", "trait", "type", "static", "macro_rules"];
 
 struct Reader<'text, 'source> {
@@ -54,7 +54,7 @@ impl<'text> Reader<'text, '_> {
         self.tokens.get(self.at + ahead).map_or("", |token| token.text)
     }
 
-    /// Reads to the end of the file, or of the inline modules `inside`.
+    /// Reads to the end of the file, or of the inline module that `inside` names.
     fn items(&mut self, inside: &[String]) {
         let mut depth = 0;
         while self.at < self.tokens.len() {
@@ -115,7 +115,8 @@ impl<'text> Reader<'text, '_> {
         self.at > 0 && matches!(self.tokens[self.at - 1].text, "::" | "." | "#")
     }
 
-    /// Whether the attribute here is `#[cfg(test)]` or another condition that asks for tests.
+    /// Returns whether the attribute here is `#[test]`, `#[cfg(test)]` or another condition that
+    /// requires `test`.
     fn is_for_tests(&self) -> bool {
         let is_test_function = self.text(1) == "[" && self.text(2) == "test";
         let is_condition = self.text(1) == "[" && self.text(2) == "cfg";
@@ -127,7 +128,7 @@ impl<'text> Reader<'text, '_> {
                 && !condition.iter().any(|token| matches!(token.text, "not" | "any"))
     }
 
-    /// The number of tokens of the bracketed group that begins `ahead` tokens from here.
+    /// Returns the number of tokens of the bracketed group that begins `ahead` tokens from here.
     fn group_len(&self, ahead: usize) -> usize {
         let mut depth = 0usize;
         for (index, token) in self.tokens[self.at + ahead..].iter().enumerate() {
@@ -148,7 +149,7 @@ impl<'text> Reader<'text, '_> {
         self.at += mark + self.group_len(mark);
     }
 
-    /// Skips attributes and the item, field, statement or arm behind them.
+    /// Skips attributes and the item, field, statement or arm after them.
     fn skip_item(&mut self) {
         while self.text(0) == "#" {
             self.skip_attribute();
@@ -183,7 +184,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Whether the function that begins here loops or has many statements.
+    /// Returns whether the function that begins here has a loop or many statements.
     fn function_has_logic(&self) -> bool {
         let rest = &self.tokens[self.at..];
         let Some(start) = rest.iter().position(|token| matches!(token.text, "{" | ";")) else {
@@ -198,7 +199,7 @@ impl<'text> Reader<'text, '_> {
             || body.iter().any(|token| matches!(token.text, "loop" | "while" | "for"))
     }
 
-    /// Reads a path, and notes it if it has more than one segment.
+    /// Reads a path, and records it if it has more than one segment.
     fn path(&mut self, inside: &[String]) {
         let line = self.tokens[self.at].line;
         let continues = self.follows_path();
@@ -213,7 +214,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Reads one branch of an import, behind `prefix`, up to what ends it.
+    /// Reads one branch of an import, whose path so far is `prefix`, up to its end.
     fn imports(&mut self, prefix: &mut Path, inside: &[String], line: usize) {
         let len = prefix.len();
         loop {
@@ -248,7 +249,7 @@ impl<'text> Reader<'text, '_> {
                     break;
                 }
                 word => {
-                    // `a::{self}` is `a`.
+                    // `a::{self}` imports `a`.
                     if word != "self" || prefix.is_empty() {
                         prefix.push(word.to_owned());
                     }
@@ -271,7 +272,7 @@ impl<'text> Reader<'text, '_> {
     }
 }
 
-/// The path as it would be written outside of the inline modules `inside`.
+/// Returns the path as it would be written outside of the inline modules `inside`.
 fn outside(mut path: Path, inside: &[String]) -> Path {
     let mut depth = inside.len();
     while depth > 0 && path.first().is_some_and(|first| first == "super") {
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_are_taken_apart() {
+    fn nested_imports_are_expanded() {
         let text = "use crate::a::{self, b::C, d as e, f::*}; use super::g;";
         assert_eq!(
             paths(text),
@@ -305,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn paths_in_code_and_in_macros_are_seen() {
+    fn paths_in_code_and_in_macros_are_found() {
         let text = "fn f() { g(crate::a::b(1)); assert!(super::c::D == x.e()); h::<u8>::i(); }";
         assert_eq!(paths(text), ["crate::a::b", "super::c::D"]);
     }
 
     #[test]
-    fn what_is_for_tests_is_left_out() {
+    fn items_for_tests_are_ignored() {
         let text = "
             #[cfg(test)] mod tests { use crate::a; }
             #[cfg(test)] use crate::b::{c, d};
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inline_module_is_part_of_the_file() {
+    fn inline_module_counts_as_part_of_its_file() {
         let text = "mod a { use super::super::b; use super::c; mod d { super::super::e::f(); } }";
         assert_eq!(paths(text), ["super::b", "self::c", "self::e::f"]);
         assert_eq!(Source::parse(text).items, ["a", "d"]);

@@ -27,7 +27,7 @@ const TOP: (&str, &str) = ("top.rs", "use crate::middle::Middle;\nuse crate::low
 const LOW: (&str, &str) = ("low.rs", "pub(crate) struct Low;");
 const OTHER: (&str, &str) = ("other.rs", "");
 
-/// The findings in a crate of these files, without the folder's name.
+/// Returns the findings in a crate of these files, without the directory's name.
 fn findings(files: &[(&str, &str)], allowance: Allowance) -> Vec<String> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ fn findings(files: &[(&str, &str)], allowance: Allowance) -> Vec<String> {
 }
 
 #[test]
-fn imports_downward_are_fine() {
+fn imports_of_lower_layers_are_allowed() {
     let middle = ("middle/mod.rs", "mod part;\npub(crate) struct Middle(part::Part);");
     let part = ("middle/part.rs", "use crate::low::Low;\npub(super) struct Part(Low);");
     let files = [("lib.rs", ROOT), TOP, middle, part, LOW, OTHER];
@@ -54,7 +54,7 @@ fn imports_downward_are_fine() {
 }
 
 #[test]
-fn swapped_layers_are_found() {
+fn use_of_a_higher_layer_is_reported() {
     let root =
         ROOT.replace("//! top\n", "//! low\n").replacen("//! low\n//! ```", "//! top\n//! ```", 1);
     assert_ne!(root, ROOT);
@@ -73,7 +73,7 @@ fn swapped_layers_are_found() {
 }
 
 #[test]
-fn an_import_upward_is_found_and_can_be_allowed() {
+fn allowance_permits_uses_of_higher_layers() {
     let middle = ("middle.rs", "pub(crate) struct Middle;");
     let low = ("low.rs", "pub(crate) fn low() { crate::other::other(); }");
     let files = [("lib.rs", ROOT), TOP, middle, low, OTHER];
@@ -85,7 +85,7 @@ fn an_import_upward_is_found_and_can_be_allowed() {
 }
 
 #[test]
-fn a_cycle_is_found() {
+fn cycle_is_reported() {
     let middle = ("middle.rs", "use crate::other;\npub(crate) struct Middle;");
     let other = ("other.rs", "use crate::middle::Middle;");
     let files = [("lib.rs", ROOT), TOP, middle, LOW, other];
@@ -102,7 +102,7 @@ fn a_cycle_is_found() {
 }
 
 #[test]
-fn a_child_may_use_its_parent_if_that_only_declares() {
+fn child_may_use_a_parent_that_only_declares() {
     let part = ("middle/part.rs", "use super::Middle;\nimpl Middle { fn a(&self) {} }");
     let declares = ("middle/mod.rs", "mod part;\nuse part::b;\npub(crate) struct Middle;");
     let files = [("lib.rs", ROOT), TOP, declares, part, LOW, OTHER];
@@ -117,7 +117,7 @@ fn a_child_may_use_its_parent_if_that_only_declares() {
 
 #[test]
 fn reexported_name_counts_for_its_declaring_module() {
-    // `part` and `rest` use each other, one of them by a name that their parent passes on.
+    // `part` and `rest` use each other; one of them uses a name that their parent re-exports.
     let middle = ("middle/mod.rs", "mod part;\nmod rest;\npub(crate) use rest::Middle;");
     let part = ("middle/part.rs", "use super::Middle;\npub(super) struct Part;");
     let rest = ("middle/rest.rs", "use super::part::Part;\npub(crate) struct Middle;");
@@ -129,7 +129,7 @@ fn reexported_name_counts_for_its_declaring_module() {
 }
 
 #[test]
-fn every_module_stands_in_one_layer() {
+fn every_module_must_be_in_one_layer() {
     let middle = ("middle.rs", "pub(crate) struct Middle;");
     let root = ROOT.replace("//! middle other", "//! middle low gone");
     let files = [("lib.rs", root.as_str()), TOP, middle, LOW, OTHER];
