@@ -383,6 +383,10 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) xattrs: bool,
 
+    /// Copy at most so many bytes a second: 500K, 1.5M, 2G of 1024, or 500KB, 2MB of 1000
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) limit: Option<u64>,
+
     /// Reach the other host by this remote shell, such as ssh, which starts weft there
     ///
     /// The shell is given the host and a command (weft serve --stdio); a quoted part of it is one
@@ -409,6 +413,30 @@ pub(crate) struct CpArgs {
     /// Print problems only
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+/// The least rate: a block a good many seconds, so that the other end does not give up.
+const RATE_MIN: u64 = 8 << 10;
+
+/// Bytes a second.
+fn rate(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit: f64 = match &text[number.len()..].to_ascii_uppercase()[..] {
+        "" | "B" => 1.0,
+        "K" | "KIB" => 1024.0,
+        "M" | "MIB" => 1024.0 * 1024.0,
+        "G" | "GIB" => 1024.0 * 1024.0 * 1024.0,
+        "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        unit => return Err(format!("no unit: {unit}")),
+    };
+    let number: f64 = number.parse().map_err(|_| "not a number of bytes".to_owned())?;
+    let rate = number * unit;
+    if !(RATE_MIN as f64..=1e15).contains(&rate) {
+        return Err("from 8K on".to_owned());
+    }
+    Ok(rate as u64)
 }
 
 /// Which names of a tree are copied: rules in the order of the command line.
@@ -595,6 +623,23 @@ mod tests {
             };
             assert_eq!(args.device.device, ["eth0", "lo"]);
             assert_eq!(args.command, ["ib_write_bw", "-d", "mlx5_0", "--help"]);
+        }
+    }
+
+    #[test]
+    fn rates_have_units() {
+        for (text, expected) in [
+            ("10000", 10_000),
+            ("8K", 8 << 10),
+            ("1.5M", 3 << 19),
+            ("2GiB", 2 << 30),
+            ("500kB", 500_000),
+            ("2MB", 2_000_000),
+        ] {
+            assert_eq!(rate(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "M", "1", "8191", "-5M", "nan", "inf", "5T", "5 M", "1e30"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{WEFT, assert_same, fail, make_tree, set_mtime, succeed, weft};
 
@@ -128,6 +129,27 @@ fn options_work_by_a_remote_shell() {
     fs::create_dir(hosts.path("home/to/special")).expect("room");
     let text = fail(&mut copy(&["-u"]), 3);
     assert!(text.contains("special: has its name taken"), "{text}");
+}
+
+#[test]
+fn limit_holds_each_way() {
+    const RATE: u64 = 4_000_000;
+    let hosts = Hosts::new();
+    let file = hosts.path("file");
+    fs::write(&file, vec![7; 3_000_000]).expect("room");
+    let least = Duration::from_nanos(3_000_000 * 1_000_000_000 / RATE);
+    let to = |name: &str| hosts.path(name).display().to_string();
+    let from = file.display().to_string();
+    for [from, to] in [
+        [from.clone(), "me@host:there".to_owned()],
+        ["me@host:there".to_owned(), to("back")],
+        [from, to("here")],
+    ] {
+        let start = Instant::now();
+        succeed(hosts.cp().args(["--limit", "4MB"]).args([&from, &to]));
+        assert!(start.elapsed() >= least, "{from} {to} {:?}", start.elapsed());
+    }
+    assert_eq!(fs::read(hosts.path("back")).expect("a file"), fs::read(&file).expect("a file"));
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn dispatch(
             if let ([start], Some(name)) = (&mut starts[..], &to.new_name) {
                 start.new_name = Some(name.clone());
             }
-            Ok(copy_local(starts, to, request, observer, progress)?)
+            Ok(copy_local(starts, to, request, observer, progress, args.limit)?)
         }
         Place::Local(path) if starts.is_empty() => {
             let server = remotes[0].clone();
@@ -167,7 +167,7 @@ fn with_host(
     };
     let started = Shell::start(rsh, &remote.host, &args.remote_weft);
     let (shell, control) = started.with_context(|| remote.host.clone())?;
-    let finished = copy_by_shell(control, request, way, observer, progress);
+    let finished = copy_by_shell(control, request, way, observer, progress, args.limit);
     shell.end(finished.with_context(|| remote.host.clone()))
 }
 
@@ -199,7 +199,7 @@ fn with_server(
     let tls = TlsClient::new(&identity, accepts)?;
     let addresses = (&remote.host[..], remote.port).to_socket_addrs();
     let addresses: Vec<_> = addresses.with_context(|| server.clone())?.collect();
-    let finished = copy_with(&addresses, &tls, request, way, observer, progress);
+    let finished = copy_with(&addresses, &tls, request, way, observer, progress, args.limit);
     let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
     match seen {
         Some((key, Verdict::New)) if !args.accept_new => bail!(

@@ -43,6 +43,7 @@ fn connect(
 }
 
 /// Copies to or from a server, which has one or more addresses.
+/// `limit`: bytes of blocks a second, at most.
 ///
 /// # Errors
 /// If the copy is not complete.
@@ -53,6 +54,7 @@ pub fn copy_with(
     way: Way,
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
+    limit: Option<u64>,
 ) -> Result<Finished, EndError> {
     let (settings, flags) = (TcpSettings::default(), request.flags);
     let (server, control) = connect(addresses, tls, &settings)?;
@@ -82,6 +84,7 @@ pub fn copy_with(
         wish,
         channels: TCP_CHANNELS,
         block_size: BLOCK_SIZE,
+        limit,
         naming: Naming::Shares,
         observer,
         progress,

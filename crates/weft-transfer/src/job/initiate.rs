@@ -12,9 +12,10 @@ use crate::end::{
     SourcePlan, run_sink, run_source,
 };
 use crate::limits::{BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
+use crate::pipeline::Clock;
 use crate::secure::{Cipher, Opener, Sealer, Secret, SecureError};
 use crate::session::{Connection, Event, Offer};
-use crate::transport::{Control, ControlEvent, TransportError};
+use crate::transport::{Control, ControlEvent, Limit, Limited, TransportError};
 use crate::tree::source::Start;
 use crate::wire::record_name::Name;
 use crate::wire::{Message, Open, OpenReply, Role, Terms, Token};
@@ -118,6 +119,8 @@ pub(super) struct Initiating<'a> {
     pub channels: u16,
     /// Bytes of a block.
     pub block_size: u32,
+    /// Bytes of blocks a second, at most.
+    pub limit: Option<u64>,
     /// What both ends call the things that the request names.
     pub naming: Naming,
     /// Who hears of problems.
@@ -127,12 +130,24 @@ pub(super) struct Initiating<'a> {
 }
 
 /// Connects the data channels of a session.
-fn connect_all<C>(terms: &Terms, connect: &mut Connect<C>) -> Result<Channels<C>, EndError> {
+fn connect_all<C>(
+    terms: &Terms,
+    connect: &mut Connect<C>,
+    limited: impl Fn(C) -> C,
+) -> Result<Channels<C>, EndError> {
     let (to, lines) = channel();
     for number in 0..terms.channels {
-        let _ = to.send((number, connect(terms.token, number)?));
+        let _ = to.send((number, limited(connect(terms.token, number)?)));
     }
     Ok(lines)
+}
+
+/// The size of blocks under a limit of the rate: about eight go in a second, so that they do not go
+/// in bursts.
+fn block_size(most: u32, limit: Option<u64>) -> u32 {
+    let Some(limit) = limit else { return most };
+    let eighth = u32::try_from(limit / 8).unwrap_or(u32::MAX).max(1);
+    most.min(1 << eighth.ilog2()).max(BLOCK_SIZE_LEAST)
 }
 
 /// Does a copy.
@@ -143,6 +158,8 @@ fn connect_all<C>(terms: &Terms, connect: &mut Connect<C>) -> Result<Channels<C>
 pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     let Initiating { control, keys, request, wish, channels, block_size, naming, .. } = plan;
     let (observer, progress) = (plan.observer, plan.progress);
+    let limit = plan.limit.map(|limit| Limit::new(limit, Clock::system()));
+    let block_size = self::block_size(block_size, plan.limit);
     let bad = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
     let epoch = Instant::now();
     let offer = Offer { channels, block_size, features: features(), agent: AGENT.into() };
@@ -186,7 +203,10 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             {
                 start.new_name = Some(Name::new(&answer).map_err(|error| bad(&error))?);
             }
-            let lines = connect_all(&terms, &mut connect)?;
+            let lines = connect_all(&terms, &mut connect, |line| match &limit {
+                Some(limit) => Box::new(Limited::new(line, limit.clone())),
+                None => line,
+            })?;
             let plan = SourcePlan {
                 opened,
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
@@ -201,7 +221,10 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             let is_folder = answer == [1];
             let Destination { root, is_there, .. } =
                 root(is_folder).map_err(|error| bad(&error))?;
-            let lines = connect_all(&terms, &mut connect)?;
+            let lines = connect_all(&terms, &mut connect, |line| match &limit {
+                Some(limit) => Box::new(Limited::new(line, limit.clone())),
+                None => line,
+            })?;
             let plan = SinkPlan {
                 opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
@@ -213,5 +236,19 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             };
             run_sink(plan, lines)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::BLOCK_SIZE;
+
+    #[test]
+    fn blocks_of_a_slow_copy_are_small() {
+        assert_eq!(block_size(BLOCK_SIZE, None), BLOCK_SIZE);
+        assert_eq!(block_size(BLOCK_SIZE, Some(u64::MAX)), BLOCK_SIZE);
+        assert_eq!(block_size(BLOCK_SIZE, Some(1)), BLOCK_SIZE_LEAST);
+        assert_eq!(block_size(BLOCK_SIZE, Some(3 << 20)), 256 << 10);
     }
 }

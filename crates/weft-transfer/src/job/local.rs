@@ -27,6 +27,7 @@ impl Resolve for Here {
 }
 
 /// Copies within this host.
+/// `limit`: bytes of blocks a second, at most.
 ///
 /// # Errors
 /// If the copy is not complete.
@@ -36,6 +37,7 @@ pub fn copy_local(
     request: Request,
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
+    limit: Option<u64>,
 ) -> Result<Finished, EndError> {
     check_apart(&starts, &destination).map_err(|error| EndError::Here(error.to_string()))?;
     let (near, remote) = memory::control_pair();
@@ -65,6 +67,7 @@ pub fn copy_local(
             wish: Wish::Send { starts, connect },
             channels: LOCAL_CHANNELS,
             block_size: BLOCK_SIZE,
+            limit,
             naming: Naming::Shares,
             observer,
             progress,

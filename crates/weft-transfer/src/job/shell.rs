@@ -18,6 +18,7 @@ use crate::wire::{Refusal, Role, Token};
 
 /// Copies with the end that a remote shell has started. It is this user's own there, and the shell
 /// has said who is who and encrypts: nothing else does. The paths of the request are that user's.
+/// `limit`: bytes of blocks a second, at most.
 ///
 /// # Errors
 /// If the copy is not complete.
@@ -27,6 +28,7 @@ pub fn copy_by_shell(
     way: Way,
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
+    limit: Option<u64>,
 ) -> Result<Finished, EndError> {
     let (control, flags) = (Arc::new(control), request.flags);
     let pipe = Arc::clone(&control);
@@ -49,6 +51,7 @@ pub fn copy_by_shell(
         wish,
         channels: 1,
         block_size: PIPE_BLOCK_SIZE,
+        limit,
         naming: Naming::Paths,
         observer,
         progress,

@@ -90,7 +90,7 @@ fn server_is_reached_at_the_first_address_that_answers() {
     let fetch = |addresses: &[SocketAddr]| {
         let request = Request { paths: vec![b"share/file".to_vec()], ..Request::default() };
         let to = Way::From(folder.path().join("got"));
-        copy_with(addresses, &tls, request, to, Arc::new(Nobody), Arc::default())
+        copy_with(addresses, &tls, request, to, Arc::new(Nobody), Arc::default(), None)
     };
     fs::create_dir(folder.path().join("got")).expect("room");
     let finished = fetch(&[closed, server]).expect("a server");
@@ -137,6 +137,7 @@ fn blocks_without_room_for_an_entry_are_refused() {
         },
         channels: 1,
         block_size: BLOCK_SIZE,
+        limit: None,
         naming: Naming::Shares,
         observer: Arc::new(Nobody),
         progress: Arc::default(),

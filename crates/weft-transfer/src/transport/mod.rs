@@ -17,6 +17,7 @@
 pub mod channel;
 mod greeting;
 mod incoming;
+pub mod limited;
 pub mod local;
 pub mod memory;
 pub mod pipe;
@@ -30,6 +31,7 @@ pub use channel::{
     Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
     Head, Payload, Place, Received, Refused, TransportError, Write,
 };
+pub use limited::{Limit, Limited};
 pub use rate::{RateLimit, TokenBucket};
 pub use stream::StreamControl;
 

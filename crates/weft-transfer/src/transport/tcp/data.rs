@@ -5,9 +5,8 @@ use std::fmt;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
-use std::thread;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
@@ -16,13 +15,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::socket::TcpSettings;
-use crate::limits::{DROP_READ_LEN, HEAD_LEN_MAX, RATE_SLEEP_MAX};
-use crate::pipeline::{Block, Clock};
+use crate::limits::{DROP_READ_LEN, HEAD_LEN_MAX};
+use crate::pipeline::Block;
 use crate::transport::channel::{
     Arrival, Arrivals, Claim, Completion, DataSink, DataSource, Grants, Head, Payload, Received,
     TransportError, Write,
 };
-use crate::transport::rate::{RateLimit, TokenBucket};
 use crate::transport::stream::wait_for;
 
 /// What is sent in place of bytes that a file no longer has.
@@ -79,7 +77,6 @@ impl Connection {
 pub struct TcpSource {
     connection: Arc<Connection>,
     completed: VecDeque<Completion>,
-    limit: Option<(RateLimit, Clock)>,
     /// Payload is encrypted: it has to pass through this process's memory.
     is_sealed: bool,
 }
@@ -96,27 +93,7 @@ impl TcpSource {
     #[must_use]
     pub fn new(stream: TcpStream, settings: &TcpSettings, is_sealed: bool) -> Self {
         let connection = Connection::new(stream, settings);
-        Self { connection, completed: VecDeque::new(), limit: None, is_sealed }
-    }
-
-    /// Keeps a limit of the rate, on a clock.
-    #[must_use]
-    pub fn limited(self, limit: RateLimit, clock: Clock) -> Self {
-        Self { limit: Some((limit, clock)), ..self }
-    }
-
-    /// Sleeps until the limit lets so many bytes pass.
-    fn pass(&self, bytes: usize) {
-        let Some((limit, clock)) = &self.limit else { return };
-        let lock = || -> MutexGuard<'_, TokenBucket> {
-            limit.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-        };
-        let mut wait = lock().pass(bytes as u64, clock.now());
-        while !wait.is_zero() && !self.connection.is_closed.load(Ordering::SeqCst) {
-            let slice = wait.min(RATE_SLEEP_MAX);
-            thread::sleep(slice);
-            wait -= slice;
-        }
+        Self { connection, completed: VecDeque::new(), is_sealed }
     }
 
     /// Sends the header and the payload. Returns how much of an extent the file had, if less.
@@ -182,7 +159,6 @@ impl DataSource for TcpSource {
     }
 
     fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
-        self.pass(write.head.bytes().len() + write.payload.len());
         match self.send(&write) {
             Ok(short) => {
                 self.completed.push_back(Completion { write, short });

@@ -3,8 +3,8 @@
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{Accepted, TcpSettings, TcpSink, TcpSource, accept, connect_control, 
 use crate::limits::CONTROL_LEN_MAX;
 use crate::pipeline::{Clock, Pool};
 use crate::secure::{Identity, SecureError, TlsClient, TlsServer};
-use crate::transport::rate::TokenBucket;
+use crate::transport::limited::{Limit, Limited};
 use crate::transport::table::{HEAD_LEN, OVER, Table, head, parts, write};
 use crate::transport::{
     Control, ControlEvent, DataSink, DataSource, Payload, Place, Received, StreamControl, Token,
@@ -433,7 +433,7 @@ fn closer_wakes_both_ends() {
 fn channels_share_a_rate_limit() {
     const RATE: u64 = 4_000_000;
     let clock = Clock::system();
-    let limit = Arc::new(Mutex::new(TokenBucket::new(RATE, 0, clock.now())));
+    let limit = Limit::new(RATE, clock.clone());
     let theirs = Pool::private(2, LEN).expect("memory");
     let ours = Pool::private(2, LEN).expect("memory");
     let table = Table::of(&theirs);
@@ -441,7 +441,7 @@ fn channels_share_a_rate_limit() {
         for to in 0..2 {
             let (near, remote) = data_pair(&settings());
             let source = TcpSource::new(near, &settings(), false);
-            let mut source = source.limited(Arc::clone(&limit), clock.clone());
+            let mut source = Limited::<Box<dyn DataSource>>::new(Box::new(source), limit.clone());
             let ours = &ours;
             scope.spawn(move || {
                 let block = ours.take().expect("free");
