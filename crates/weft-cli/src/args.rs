@@ -415,10 +415,10 @@ pub(crate) struct CpArgs {
     pub(crate) quiet: bool,
 }
 
-/// The least rate: a block a good many seconds, so that the other end does not give up.
+/// The lowest rate. One block then takes many seconds, but less than the other end's timeout.
 const RATE_MIN: u64 = 8 << 10;
 
-/// Bytes a second.
+/// Parses a rate in bytes a second.
 fn rate(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit: f64 = match &text[number.len()..].to_ascii_uppercase()[..] {
@@ -439,16 +439,16 @@ fn rate(text: &str) -> Result<u64, String> {
     Ok(rate as u64)
 }
 
-/// Which names of a tree are copied: rules in the order of the command line.
+/// The names of a tree that are copied: rules in the order of the command line.
 #[derive(Debug, Default)]
 pub(crate) struct Filters(pub(crate) Vec<Filter>);
 
-/// One option that says which names are copied.
+/// An option that includes or excludes names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// Names that fit the pattern are included, or left out.
+    /// Includes or excludes the names that match the pattern.
     Pattern { includes: bool, pattern: String },
-    /// The same for each line of a file.
+    /// Includes or excludes names by a file of patterns, one a line.
     File { includes: bool, path: PathBuf },
 }
 

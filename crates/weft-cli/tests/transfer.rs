@@ -237,8 +237,8 @@ fn skip_delete_and_exclude_options_work_together() {
     assert_same(&from, &hosts.path("share/to"));
 }
 
-/// Each path with what the kernel changes when anything is done to it: inode, mode, time of the
-/// content, time of the last change.
+/// Each path with the attributes that the kernel updates on any change: inode, mode, time of the
+/// last change of the content, and of the attributes.
 type Touched = BTreeMap<String, (u64, u32, (i64, i64), (i64, i64))>;
 
 fn touched(folder: &Path) -> Touched {
@@ -256,7 +256,7 @@ fn touched(folder: &Path) -> Touched {
     all
 }
 
-/// What has become of a folder, in the words of a dry run.
+/// Returns the changes of a folder, in the terms of a dry run.
 fn changes(before: &Touched, after: &Touched) -> BTreeMap<String, &'static str> {
     let mut all = BTreeMap::new();
     for (path, now) in after {
@@ -274,7 +274,7 @@ fn changes(before: &Touched, after: &Touched) -> BTreeMap<String, &'static str> 
     all
 }
 
-/// What a dry run has printed as JSON, and its summary.
+/// Parses the JSON output of a dry run. Returns the planned action for each path, and the summary.
 fn plan(said: &str) -> (BTreeMap<String, String>, serde_json::Value) {
     let (mut all, mut summary) = (BTreeMap::new(), serde_json::Value::Null);
     for line in said.lines() {
@@ -289,7 +289,7 @@ fn plan(said: &str) -> (BTreeMap<String, String>, serde_json::Value) {
     (all, summary)
 }
 
-/// Changes some of what is in a folder, so that it has to be copied again.
+/// Changes a part of a folder at random, so that another copy has work to do.
 fn disturb(folder: &Path, rng: &mut Rng) {
     let mut paths: Vec<PathBuf> = tree(folder).into_keys().collect();
     paths.reverse();
@@ -360,7 +360,8 @@ fn dry_run_says_what_the_copy_then_does_and_touches_nothing() {
             let mut expected = changes(&before, &after);
             let planned: BTreeMap<String, &str> =
                 planned.iter().map(|(path, action)| (path.clone(), &action[..])).collect();
-            // What is set on a file with several names is said of one of them.
+            // A change of the attributes of a file with several names is reported for one of the
+            // names.
             let reported = planned.iter().filter(|(_, action)| **action == "attributes");
             let reported: BTreeMap<u64, &String> =
                 reported.map(|(path, _)| (after[path].0, path)).collect();
@@ -376,7 +377,7 @@ fn dry_run_says_what_the_copy_then_does_and_touches_nothing() {
                 assert_eq!(summary[field], last[field], "{field} {way} {options:?}");
             }
             assert_eq!((&summary["dry_run"], &last["dry_run"]), (&true.into(), &false.into()));
-            // The same for people: a line for each, and a summary.
+            // The text output has one line for each change, and a summary.
             assert_eq!(text.lines().count(), planned.len() + 1, "{text}");
             assert!(text.lines().last().is_some_and(|it| it.starts_with("would copy ")), "{text}");
         }
@@ -400,7 +401,7 @@ fn dry_run_finds_what_is_in_the_way_and_makes_no_destination() {
             assert_eq!(before, touched(&to));
         }
     }
-    // A single file gets the name, or goes into a directory.
+    // A single file gets the destination's name, or goes into a directory.
     for (place, path) in [("new", "new"), ("", "file")] {
         let to = hosts.path("share").join(place);
         let said = succeed(hosts.client().arg("-n").arg(from.join("file")).arg(to));
@@ -410,7 +411,7 @@ fn dry_run_finds_what_is_in_the_way_and_makes_no_destination() {
         assert!(said.starts_with(&format!("copy       {path}\n")), "{said}");
     }
     assert_eq!(touched(&hosts.path("share")).len(), 1);
-    // What cannot be is an error there, too.
+    // A dry run reports an impossible destination as an error, too.
     fail(hosts.client().arg("-n").arg(from.join("file")).arg(hosts.path("none/new")), 1);
 }
 

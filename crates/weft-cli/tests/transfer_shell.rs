@@ -1,4 +1,5 @@
-//! `weft cp --rsh`: copies by a remote shell, which is a script that runs the command here.
+//! `weft cp --rsh`: copies by a remote shell. The tests use a script as the shell, which runs the
+//! command on this host.
 
 mod common;
 
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{WEFT, assert_same, fail, make_tree, set_mtime, succeed, weft};
 
-/// A remote shell as ssh is one: it gives all words of the command to a shell, in the home of the
-/// user. It knows one host.
+/// A remote shell that works like ssh: it passes all words of the command to a shell in the user's
+/// home directory. It knows one host.
 const SHELL: &str = r#"#!/bin/sh
 [ "$1" = "me@host" ] || { echo "no such host: $1" >&2; exit 255; }
 shift
@@ -59,7 +60,8 @@ fn trees_go_both_ways_by_a_remote_shell() {
     for seed in 0..2 {
         let from = hosts.path(&format!("from {seed}"));
         make_tree(&from, seed);
-        // Relative to the home directory, and by names that a shell would not leave alone.
+        // The path is relative to the home directory, and a shell would expand its name if it were
+        // not quoted.
         let there = hosts.path(&format!("home/to {seed} $HOME;'\""));
         let place = format!("me@host:{}", there.file_name().expect("a name").display());
         succeed(hosts.cp().arg(from.join("")).arg(&place));
@@ -67,12 +69,12 @@ fn trees_go_both_ways_by_a_remote_shell() {
         let back = hosts.path(&format!("back{seed}"));
         succeed(hosts.cp().arg("--verify").arg(format!("{place}/")).arg(&back));
         assert_same(&from, &back);
-        // An absolute path; a directory goes by its name.
+        // With an absolute path, a directory keeps its name.
         let place = format!("me@host:{}", hosts.path("").display());
         succeed(hosts.cp().arg(format!("{place}from {seed}")).arg(hosts.path("into")));
         assert_same(&from, &hosts.path(&format!("into/from {seed}")));
     }
-    // Nobody needs a key.
+    // No end has created a key.
     assert!(!hosts.path("config").exists());
 }
 
@@ -90,11 +92,11 @@ fn places_by_a_remote_shell_are_as_those_of_scp() {
     succeed(hosts.cp().arg("me@host:~/new").arg(hosts.path("got")));
     succeed(hosts.cp().args(["me@host:new", "me@host:./newer"]).arg(hosts.path("both")));
     assert_eq!((read("got"), read("both/newer")), ("one".into(), "one".into()));
-    // A user's own path may lead over links, and `..`.
+    // A path of the user may contain symbolic links and `..`.
     symlink(hosts.path("both"), hosts.path("home/link")).expect("room");
     succeed(hosts.cp().arg(&file).arg("me@host:link/../linked"));
     assert_eq!(read("linked"), "one");
-    // The remote user's mistakes are said by path.
+    // The error of the remote end names the path.
     let text = fail(hosts.cp().arg("me@host:none/such").arg(hosts.path("got")), 1);
     assert!(text.contains("none/such: No such file"), "{text}");
 }
@@ -118,13 +120,13 @@ fn options_work_by_a_remote_shell() {
     assert!(said.starts_with("copied 0 files") && said.contains("1 deleted"), "{said}");
     assert!(hosts.path("home/to/more.o").exists());
     fs::remove_file(hosts.path("home/to/more.o")).expect("it is there");
-    // Only a user's own process makes such files.
+    // Only a process of the user itself may create setuid files.
     fs::write(from.join("special"), "x").expect("room");
     fs::set_permissions(from.join("special"), Permissions::from_mode(0o4755)).expect("our own");
     set_mtime(&from, 1, 2);
     succeed(&mut copy(&["-u", "--owners"]));
     assert_same(&from, &hosts.path("home/to"));
-    // What is in the way there is reported here.
+    // This end reports an entry that is in the way on the other host.
     fs::remove_file(hosts.path("home/to/special")).expect("it is there");
     fs::create_dir(hosts.path("home/to/special")).expect("room");
     let text = fail(&mut copy(&["-u"]), 3);
@@ -169,13 +171,13 @@ fn shells_that_fail_are_named() {
     assert!(text.contains("print something: the connection does not begin like"), "{text}");
     let text = fail(hosts.cp_by("/none/such -p 1").arg("me@host:file").arg(&got), 1);
     assert!(text.contains("/none/such: No such file"), "{text}");
-    // It would be taken for an option.
+    // ssh would read this host name as an option.
     let text = fail(hosts.cp().arg("-q").arg("--").arg("-oProxyCommand=x:file").arg(&got), 1);
     assert!(text.contains("for an option"), "{text}");
     assert!(!got.exists());
 }
 
-/// Copies, and kills the remote end as soon as it has written something.
+/// Ends the stream to the remote end in the middle of a file; then `--resume` completes the copy.
 #[test]
 fn copy_by_a_remote_shell_that_dies_goes_on() {
     let hosts = Hosts::new();
@@ -183,7 +185,7 @@ fn copy_by_a_remote_shell_that_dies_goes_on() {
     fs::create_dir(&from).expect("room");
     fs::write(from.join("large"), vec![7; 60_000_000]).expect("room");
     set_mtime(&from, 1, 2);
-    // The stream ends within the file.
+    // The remote end gets only the first part of the stream.
     let cut = format!("#!/bin/sh\nshift\ncd \"$HOME\"\nhead -c 20000000 | {WEFT} serve --stdio\n");
     let cut = hosts.script("cut", &cut);
     fail(hosts.cp_by(&cut).arg(from.join("")).arg("host:to"), 1);
@@ -198,7 +200,7 @@ fn remote_command_that_names_directories_gives_nothing_else() {
     fs::create_dir(hosts.path("home/data")).expect("room");
     fs::write(hosts.path("home/data/file"), "x").expect("room");
     fs::write(hosts.path("home/secret"), "x").expect("room");
-    // As a command of authorized_keys, which ssh runs whatever the client asks for.
+    // A forced command of authorized_keys: ssh runs it whatever command the client requests.
     let forced = |options: &str| {
         let text = format!("#!/bin/sh\ncd \"$HOME\"\nexec {WEFT} serve --stdio {options} data\n");
         hosts.script("forced", &text)

@@ -54,7 +54,8 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::DRY_RUN, args.dry_run)
 }
 
-/// The rules of all options, in their order.
+/// Returns the patterns of all options in the order of the command line, each with whether it
+/// includes names.
 fn patterns(filters: &Filters) -> Result<Vec<(bool, String)>> {
     let mut patterns = Vec::new();
     for filter in &filters.0 {

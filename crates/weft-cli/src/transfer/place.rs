@@ -17,9 +17,9 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) host: String,
-    /// That of the server; 0 where a remote shell starts one.
+    /// The server's port, or 0 if a remote shell starts the server.
     pub(crate) port: u16,
-    /// The share's name, and the path in it; by a remote shell, the remote user's own path.
+    /// The share's name and the path in it; with a remote shell, a path of the remote user.
     pub(crate) path: Vec<u8>,
 }
 
@@ -30,17 +30,17 @@ impl Remote {
     }
 }
 
-/// How a place of another host is reached.
+/// How the other host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
-    /// `HOST:SHARE/PATH` or `HOST:PORT//SHARE/PATH` of a server.
+    /// `HOST:SHARE/PATH` or `HOST:PORT//SHARE/PATH`: by a server.
     Server,
-    /// `[USER@]HOST:PATH` by a remote shell.
+    /// `[USER@]HOST:PATH`: by a remote shell.
     Shell,
 }
 
-/// A place of another host, or a path. A colon behind a slash is a part of a path, as it is for
-/// scp.
+/// Parses an operand as a place on another host or as a local path. A colon after a slash belongs
+/// to a path, as it does for scp.
 pub(crate) fn parse(operand: &OsStr, by: By) -> Result<Place, String> {
     let bytes = operand.as_bytes();
     let local = || Ok(Place::Local(PathBuf::from(operand)));
@@ -62,7 +62,7 @@ pub(crate) fn parse(operand: &OsStr, by: By) -> Result<Place, String> {
         if host.starts_with('-') {
             return Err(format!("{}: the remote shell would take it for an option", shown()));
         }
-        // As for scp: the home directory, where the remote shell starts.
+        // Like scp, copies from or to the home directory, where the remote shell starts.
         let path = match rest {
             b"" => b"./",
             b"~" => &b"~/"[..],

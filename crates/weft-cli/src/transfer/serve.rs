@@ -54,8 +54,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Does one copy on the standard streams, for the end that has started this one by a remote shell.
-/// That end says what goes wrong.
+/// Does one copy on the standard streams, for a `weft cp` that has started this process by a remote
+/// shell. Errors are ignored here, because that `weft cp` reports them.
 fn by_shell(args: &ServeArgs) -> Result<()> {
     let shares = if args.directories.is_empty() { None } else { Some(shares(args)?) };
     let [input, output] =

@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use weft_transfer::transport::pipe::PipeControl;
 
-/// How long a shell may take to end, and how often to look.
+/// Time that a shell has to end, and the interval between two checks.
 const END_TIME: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A remote shell that runs.
+/// A running remote shell.
 #[derive(Debug)]
 pub(super) struct Shell {
     child: Child,
     program: String,
 }
 
-/// The words of a command: what stands between spaces; quotes of either kind keep spaces in a word.
+/// Splits a command into words at white space. Quotes of either kind keep white space in a word.
 fn words(command: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in command.chars() {
@@ -43,10 +43,10 @@ fn words(command: &str) -> Result<Vec<String>> {
 }
 
 impl Shell {
-    /// Starts a remote shell that runs `weft` on a host, and meets that.
+    /// Starts a remote shell that runs `weft` on a host, and connects to that `weft`.
     ///
     /// # Errors
-    /// If it cannot be started, or does not speak the protocol.
+    /// If the shell cannot be started, or its output is not the protocol.
     pub(super) fn start(command: &str, host: &str, weft: &str) -> Result<(Self, PipeControl)> {
         let words = words(command)?;
         let (program, options) = words.split_first().context("no remote shell")?;
@@ -55,7 +55,7 @@ impl Shell {
         let output: OwnedFd = theirs.into();
         let mut remote: Vec<OsString> = options.iter().map(OsString::from).collect();
         remote.extend([host, weft, "serve", "--stdio"].map(OsString::from));
-        // The builder keeps descriptors of the stream: it must not outlive this statement.
+        // `Command` keeps descriptors of the stream, so it must be dropped with this statement.
         let child = Command::new(program)
             .args(remote)
             .stdin(Stdio::from(input))
@@ -75,14 +75,14 @@ impl Shell {
         }
     }
 
-    /// Waits for the end of the shell, which has lost its standard streams, and adds how it has
-    /// ended to an error.
+    /// Waits until the shell ends, whose standard streams are closed by now, and adds its exit
+    /// status to an error.
     fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         let end = Instant::now() + END_TIME;
         while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(LOOK_INTERVAL);
         }
-        // It fails if the shell has ended.
+        // The call fails if the shell has ended.
         let _ = self.child.kill();
         match self.child.wait() {
             Ok(status) => error.context(format!("{} ended with {status}", self.program)),
@@ -90,11 +90,12 @@ impl Shell {
         }
     }
 
-    /// Ends it. What has become of the copy says more than its exit status.
+    /// Ends the shell. Its exit status is ignored, because the result of the copy says more.
     pub(super) fn end<T>(mut self, result: Result<T>) -> Result<T> {
         match result {
             Ok(result) => {
-                // The other end has seen the end of the stream, and the shell ends with it.
+                // The remote `weft` has seen the end of the stream and ends, and the shell ends
+                // with it.
                 let _ = self.child.wait();
                 Ok(result)
             }
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_split_as_a_shell_does() {
+    fn commands_are_split_into_words_as_a_shell_splits_them() {
         let split = |command: &str| words(command).map(|words| words.join("|")).ok();
         assert_eq!(split("ssh"), Some("ssh".into()));
         assert_eq!(split("  ssh -p  22 "), Some("ssh|-p|22".into()));

@@ -100,7 +100,7 @@ impl Observer for Problems {
         let slash = if *kind == EntryKind::Directory { "/" } else { "" };
         let path = if path.is_empty() { "." } else { &path };
         let text = output::printable(&format!("{action:<10} {path}{slash}"));
-        // A reader that has gone does not end the copy.
+        // A closed pipe does not end the copy.
         let _ = output::write(&format!("{text}\n"));
     }
 }
@@ -139,7 +139,7 @@ fn bound(finished: &Finished) -> (&'static str, u16) {
     loads.into_iter().max_by_key(|(_, share)| *share).unwrap_or(("the network", 0))
 }
 
-/// How the summary is shown.
+/// The form of the summary.
 #[derive(Clone, Copy)]
 pub(super) struct Shown {
     pub(super) is_json: bool,

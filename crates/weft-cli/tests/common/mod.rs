@@ -1,6 +1,6 @@
-//! Commands of `weft`, trees to copy, and how they are compared.
+//! Runs commands of `weft`, creates trees to copy, and compares trees.
 
-#![allow(dead_code)] // Each test program uses a part of it.
+#![allow(dead_code)] // Each test program uses some of these.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -111,7 +111,7 @@ pub(crate) fn set_mtime(path: &Path, tv_sec: i64, tv_nsec: i64) {
     rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).expect("our own");
 }
 
-/// Each path with its type and mode, time, content or target, and the first path of the same file.
+/// Each path with its type, mode, time, content or target, and the first path of the same file.
 pub(crate) type Tree = BTreeMap<PathBuf, Seen>;
 pub(crate) type Seen = (u32, (i64, i64), Vec<u8>, PathBuf);
 
