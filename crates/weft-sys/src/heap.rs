@@ -6,8 +6,9 @@
 //! change is one store, so a child of `fork(2)` finds the heap consistent whatever other threads of
 //! its parent were doing.
 //!
-//! # Safety A block belongs to the allocator's caller until it is freed, and then to the list of
-//! its size; its first word then holds the address of the next block.
+//! # Safety
+//! A block belongs to the allocator's caller until it is freed, and then to the list of its size;
+//! its first word then holds the address of the next block.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
