@@ -16,7 +16,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use weft_stream::How;
+use weft_stream::RecvOptions;
 use weft_stream::remote::window::is_wish;
 use weft_stream::remote::{Closing, Remote, StateWord, Ticket, Wire};
 use weft_sys::Buffers;
@@ -128,18 +128,19 @@ fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
     let mut bytes = vec![0; len];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let buffers = Buffers::of(slices);
-    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    let options =
+        RecvOptions { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
     match which / 8 % 16 {
-        0..=2 => drop(end.try_recv(fd, buffers, how)),
+        0..=2 => drop(end.try_recv(fd, buffers, options)),
         3..=5 => drop(end.try_send(fd, buffers, MSG_NOSIGNAL)),
-        6 => drop(end.settle(fd, how.keep, 0)),
-        7 if how.keep => end.leave(fd),
+        6 => drop(end.settle(fd, options.keep, 0)),
+        7 if options.keep => end.leave(fd),
         8 => end.want_room(),
         9 => end.begin_sleep(),
         10 => end.end_sleep(),
-        11 if how.look => end.shut_read(),
+        11 if options.look => end.shut_read(),
         12 => end.hang_up(),
-        13 if how.look => end.shut_write(fd),
+        13 if options.look => end.shut_write(fd),
         _ => end.drive(),
     }
     let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.room(), end.progress());

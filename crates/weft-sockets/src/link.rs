@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use weft_stream::remote::WakeupFd;
-use weft_stream::{Carrier, Delays, How, Kernel as _, Reason};
+use weft_stream::{Carrier, Delays, Kernel as _, Reason, RecvOptions};
 use weft_sys::Buffers;
 
 use crate::kernel::{End, Host, Kernel as _};
@@ -38,7 +38,12 @@ macro_rules! both {
 }
 
 both! {
-    fn try_recv(&self, socket: BorrowedFd<'_>, to: Buffers<'_>, how: How) -> Result<usize, Errno>;
+    fn try_recv(
+        &self,
+        socket: BorrowedFd<'_>,
+        to: Buffers<'_>,
+        options: RecvOptions
+    ) -> Result<usize, Errno>;
     fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool, own: u32) -> Result<bool, Errno>;
     fn shut_read(&self);
     fn end_sleep(&self);

@@ -20,7 +20,8 @@
 //! datagram kernel words
 //! plan registry
 //! layout slot_file
-//! bitmap flow how path_selector limits fault_backoff pipes proc_tcp reason rules sock_diag tuple
+//! bitmap flow recv_options path_selector limits fault_backoff pipes proc_tcp reason rules
+//! sock_diag tuple
 //! ```
 
 mod alarms;
@@ -35,7 +36,6 @@ mod holders;
 mod holding;
 #[cfg(test)]
 mod hostile;
-mod how;
 pub mod inheritance;
 mod kernel;
 mod layout;
@@ -50,6 +50,7 @@ mod proc_tcp;
 mod pullers;
 mod queue;
 mod reason;
+mod recv_options;
 mod registry;
 pub mod remote;
 mod ring;
@@ -71,11 +72,11 @@ pub use fault_backoff::FaultBackoff;
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
 pub use holding::Holding;
-pub use how::How;
 pub use kernel::{Held, Kernel, Linux};
 pub use path_selector::{PathSelector, Way};
 pub use plan::Plan;
 pub use reason::Reason;
+pub use recv_options::RecvOptions;
 pub use registry::{Registry, is_local};
 pub use shown::Shown;
 pub use slot_file::{OpenError, directory};

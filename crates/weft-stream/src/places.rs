@@ -9,9 +9,9 @@ use rustix::time::Timespec;
 use weft_sys::Buffers;
 
 use crate::end::End;
-use crate::how::How;
 use crate::layout::{Direction, Entry, Page, Side, SourceEntry, entry_at, slot_at};
 use crate::limits::SOURCES_MAX;
+use crate::recv_options::RecvOptions;
 use crate::source::Owner;
 
 /// Offsets of a connection's words in the registry's file, except the locks: a peer could hold
@@ -39,11 +39,12 @@ pub fn call(end: &End, socket: BorrowedFd<'_>, which: u8, len: usize) {
     let mut bytes = vec![0; len];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let buffers = Buffers::of(slices);
-    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    let options =
+        RecvOptions { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
     match which / 8 % 16 {
-        0 | 1 => drop(end.try_recv(socket, buffers, how)),
+        0 | 1 => drop(end.try_recv(socket, buffers, options)),
         2 | 3 => drop(end.try_send(socket, buffers, MSG_NOSIGNAL)),
-        4 => drop(end.settle(socket, how.keep, u32::from(how.look))),
+        4 => drop(end.settle(socket, options.keep, u32::from(options.look))),
         5 => end.drain_wakeups(socket),
         6 => end.leave(socket),
         7 => end.acknowledge(socket),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use weft_stream::{End, Flow, How, Owner, Process, Registry, SourceNumber, Tuple};
+use weft_stream::{End, Flow, Owner, Process, RecvOptions, Registry, SourceNumber, Tuple};
 use weft_sys::Buffers;
 
 const BYTES: usize = 48 << 20;
@@ -36,8 +36,8 @@ struct Side {
 
 impl Side {
     fn recv(&self, bytes: &mut [u8], keep: bool) -> Result<usize, Errno> {
-        let how = How { keep, ..How::default() };
-        self.end.try_recv(self.socket.as_fd(), Buffers::of(&mut [IoSliceMut::new(bytes)]), how)
+        let options = RecvOptions { keep, ..RecvOptions::default() };
+        self.end.try_recv(self.socket.as_fd(), Buffers::of(&mut [IoSliceMut::new(bytes)]), options)
     }
 
     fn send(&self, bytes: &mut [u8]) -> Result<usize, Errno> {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_stream::{Carrier, End, Flow, How, Process, Registry, Tuple};
+use weft_stream::{Carrier, End, Flow, Process, RecvOptions, Registry, Tuple};
 use weft_sys::Buffers;
 
 /// `MSG_NOSIGNAL`.
@@ -99,9 +99,10 @@ fn len() -> impl Strategy<Value = usize> {
 
 fn step() -> impl Strategy<Value = Step> {
     let cut = 0..1_000_usize;
-    let recv = (len(), cut.clone(), 0..6_u8, any::<bool>()).prop_map(|(len, cut, how, look)| {
-        Step::Recv { len, cut, keep: how == 0, discard: how == 1, look }
-    });
+    let recv =
+        (len(), cut.clone(), 0..6_u8, any::<bool>()).prop_map(|(len, cut, options, look)| {
+            Step::Recv { len, cut, keep: options == 0, discard: options == 1, look }
+        });
     prop_oneof![
         6 => Just(Step::Find),
         12 => Just(Step::Advance),
@@ -200,14 +201,16 @@ impl Pair {
             Step::Advance => end.advance(fd),
             Step::Send { len, cut } => self.send(at, len, cut)?,
             Step::Recv { len, cut, keep, discard, look } if !self.sides[at].asleep => {
-                let how = How { keep, discard: discard && !keep, look };
-                self.recv(at, len, cut, how).map(drop)?;
+                let options = RecvOptions { keep, discard: discard && !keep, look };
+                self.recv(at, len, cut, options).map(drop)?;
             }
             Step::Drain if !self.sides[at].asleep => self.drain(at)?,
             Step::Sleep if !self.sides[at].asleep => {
                 end.begin_sleep();
                 self.sides[at].asleep = true;
-                if self.recv(at, 1, 0, How { look: true, ..How::default() })? != Err(Errno::AGAIN) {
+                if self.recv(at, 1, 0, RecvOptions { look: true, ..RecvOptions::default() })?
+                    != Err(Errno::AGAIN)
+                {
                     self.sides[at].wake();
                 }
             }
@@ -260,7 +263,7 @@ impl Pair {
             }
             Step::Send { len, cut } if !self.sides[at].reset_is_due => self.send(at, len, cut)?,
             Step::Recv { len, cut, .. } if !self.sides[at].reset_is_due => {
-                self.recv(at, len, cut, How::default()).map(drop)?;
+                self.recv(at, len, cut, RecvOptions::default()).map(drop)?;
             }
             Step::Close => self.close(at),
             _ => {}
@@ -334,7 +337,7 @@ impl Pair {
         at: usize,
         len: usize,
         cut: usize,
-        how: How,
+        options: RecvOptions,
     ) -> Result<Result<usize, Errno>, TestCaseError> {
         let mut bytes = vec![0; len];
         let (first, second) = bytes.split_at_mut(cut.min(len));
@@ -345,7 +348,7 @@ impl Pair {
             if at == 0 { (first_side, second_side) } else { (second_side, first_side) };
         let fd = side.socket.as_ref().expect("open").as_fd();
         let result = match side.end {
-            Some(end) => end.try_recv(fd, buffers, how),
+            Some(end) => end.try_recv(fd, buffers, options),
             None => buffers.recv(fd, 0),
         };
         side.wants_room = false; // This call may have taken the wakeup.
@@ -356,11 +359,11 @@ impl Pair {
             }
             Ok(got) => {
                 prop_assert!(got <= len.min(peer.unread()), "{got} of {}", peer.unread());
-                if !how.discard {
+                if !options.discard {
                     let expected = pattern(peer.received, got);
                     prop_assert!(bytes[..got] == *expected, "other bytes");
                 }
-                if !how.keep {
+                if !options.keep {
                     peer.received += got;
                     if side.end.is_none() {
                         side.before.1 += got as u64;
@@ -369,7 +372,7 @@ impl Pair {
             }
             Err(Errno::AGAIN) => {
                 prop_assert!(peer.unread() == 0 || side.reset_is_due, "{} unread", peer.unread());
-                let ended = (peer.has_shut || peer.closed) && how.look;
+                let ended = (peer.has_shut || peer.closed) && options.look;
                 prop_assert!(!ended || side.reset_is_due, "the end is not reported");
             }
             Err(error) => prop_assert!(side.reset_is_due, "recv: {error}"),
@@ -379,8 +382,8 @@ impl Pair {
 
     /// Receives everything that is there.
     fn drain(&mut self, at: usize) -> Result<(), TestCaseError> {
-        let how = How { look: true, ..How::default() };
-        while self.recv(at, LEN_MAX, 0, how)?.is_ok_and(|got| got > 0) {}
+        let options = RecvOptions { look: true, ..RecvOptions::default() };
+        while self.recv(at, LEN_MAX, 0, options)?.is_ok_and(|got| got > 0) {}
         Ok(())
     }
 
@@ -515,7 +518,7 @@ fn call_on_a_descriptor_of_another_file_does_not_affect_the_connection() {
     found.advance(server.as_fd());
     offered.advance(client.as_fd());
     found.advance(server.as_fd());
-    let look = How { keep: false, discard: false, look: true };
+    let look = RecvOptions { keep: false, discard: false, look: true };
     let recv = |end: &End, socket: BorrowedFd<'_>| {
         let mut bytes = [0; 8];
         end.try_recv(socket, Buffers::of(&mut [IoSliceMut::new(&mut bytes)]), look)

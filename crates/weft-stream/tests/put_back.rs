@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
-use weft_stream::{Carrier, End, Flow, How, Process, Registry, Tuple};
+use weft_stream::{Carrier, End, Flow, Process, RecvOptions, Registry, Tuple};
 use weft_sys::{Buffers, network_namespace};
 
 /// Environment variables by which a child finds the registry and its socket.
@@ -66,8 +66,8 @@ impl Side {
     }
 
     fn recv(&self, bytes: &mut [u8]) -> Result<usize, Errno> {
-        let how = How { look: true, ..How::default() };
-        self.end.try_recv(self.fd(), Buffers::of(&mut [IoSliceMut::new(bytes)]), how)
+        let options = RecvOptions { look: true, ..RecvOptions::default() };
+        self.end.try_recv(self.fd(), Buffers::of(&mut [IoSliceMut::new(bytes)]), options)
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::getpid;
-use weft_stream::{End, Flow, How, Process, Registry, Tuple};
+use weft_stream::{End, Flow, Process, RecvOptions, Registry, Tuple};
 use weft_sys::{Buffers, network_namespace};
 
 /// Environment variable by which the children find the registry.
@@ -52,7 +52,8 @@ impl Connection {
         assert_eq!(put, Ok(MESSAGE_LEN));
         let mut got = [0; MESSAGE_LEN + 1];
         let slices = &mut [IoSliceMut::new(&mut got)];
-        let taken = self.ends[1].try_recv(server.as_fd(), Buffers::of(slices), How::default());
+        let taken =
+            self.ends[1].try_recv(server.as_fd(), Buffers::of(slices), RecvOptions::default());
         assert_eq!(taken, Ok(MESSAGE_LEN), "bytes of another connection, or none");
         assert!(got[..MESSAGE_LEN].iter().all(|&byte| byte == self.mark), "another one's bytes");
     }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::time::Timespec;
-use weft_stream::{End, Flow, How, Process, Registry, Tuple};
+use weft_stream::{End, Flow, Process, RecvOptions, Registry, Tuple};
 use weft_sys::Buffers;
 
 const ROUNDS: u32 = 4_000;
 /// A thread that is woken sleeps no longer than this.
 const TIMEOUT: Duration = Duration::from_secs(60);
-const LOOK: How = How { keep: false, discard: false, look: true };
+const LOOK: RecvOptions = RecvOptions { keep: false, discard: false, look: true };
 
 struct Side {
     socket: TcpStream,
@@ -29,10 +29,10 @@ impl Side {
         assert_eq!(self.end.try_send(self.socket.as_fd(), Buffers::of(slices), 0x4000), Ok(1));
     }
 
-    fn try_recv(&self, how: How) -> Option<u8> {
+    fn try_recv(&self, options: RecvOptions) -> Option<u8> {
         let mut bytes = [0];
         let slices = &mut [IoSliceMut::new(&mut bytes)];
-        match self.end.try_recv(self.socket.as_fd(), Buffers::of(slices), how) {
+        match self.end.try_recv(self.socket.as_fd(), Buffers::of(slices), options) {
             Ok(1) => Some(bytes[0]),
             Err(Errno::AGAIN) => None,
             other => panic!("received {other:?}"),
@@ -46,7 +46,7 @@ impl Side {
             if futex_waits {
                 let time = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
                 let _ = self.end.futex_wait(&time);
-                if let Some(byte) = self.try_recv(How::default()) {
+                if let Some(byte) = self.try_recv(RecvOptions::default()) {
                     break byte;
                 }
             }

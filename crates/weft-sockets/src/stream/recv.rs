@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_stream::{Carrier, How, Kernel as _};
+use weft_stream::{Carrier, Kernel as _, RecvOptions};
 use weft_sys::{Buffers, Handled};
 
 use super::remote_end;
@@ -118,8 +118,8 @@ impl Stream {
     ) -> Option<Result<usize, Errno>> {
         let end = self.link().filter(|_| self.has_unread())?;
         let keep = flags & libc::MSG_PEEK != 0;
-        let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
-        Some(end.try_recv(Descriptor::of(fd).as_fd(), buffers, how))
+        let options = RecvOptions { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
+        Some(end.try_recv(Descriptor::of(fd).as_fd(), buffers, options))
     }
 
     fn recv_counted(
@@ -151,7 +151,7 @@ impl Stream {
         flags: libc::c_int,
     ) -> Result<usize, Errno> {
         let keep = flags & libc::MSG_PEEK != 0;
-        let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
+        let options = RecvOptions { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
         let wants_all = flags & libc::MSG_WAITALL != 0 && !keep;
         let mut since = Since { handled: Handled::up_to_now(), has_part: false, wants_all };
         let mut done = 0;
@@ -161,7 +161,7 @@ impl Stream {
             if is_tcp && done > 0 && ends_part(end, fd) {
                 return Ok(done);
             }
-            let result = match end.try_recv(Descriptor::of(fd).as_fd(), rest, how) {
+            let result = match end.try_recv(Descriptor::of(fd).as_fd(), rest, options) {
                 // These were the last bytes of TCP, and memory has more for this call. An end on
                 // this host handles that itself. What TCP has after them may be urgent.
                 Ok(received)
@@ -171,7 +171,8 @@ impl Stream {
                         && !keep
                         && end.unread() > 0 =>
                 {
-                    let more = end.try_recv(Descriptor::of(fd).as_fd(), rest.after(received), how);
+                    let more =
+                        end.try_recv(Descriptor::of(fd).as_fd(), rest.after(received), options);
                     self.with_part(received, more)
                 }
                 Err(Errno::AGAIN) => {
@@ -179,9 +180,13 @@ impl Stream {
                         Err(error)
                     } else if is_nonblocking(fd, flags) {
                         let look = !end.is_quiet() || self.is_time_to_ask();
-                        end.try_recv(Descriptor::of(fd).as_fd(), rest, How { look, ..how })
+                        end.try_recv(
+                            Descriptor::of(fd).as_fd(),
+                            rest,
+                            RecvOptions { look, ..options },
+                        )
                     } else {
-                        self.wait_and_recv(end, fd, rest, how, &mut since)
+                        self.wait_and_recv(end, fd, rest, options, &mut since)
                     }
                 }
                 other => other,
@@ -251,14 +256,18 @@ impl Stream {
         end: Link<'_>,
         fd: RawFd,
         buffers: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
         since: &mut Since,
     ) -> Result<usize, Errno> {
         let has_part = since.has_part;
         let is_interrupted = || has_part || !handlers::restart();
         let ask = || match has_part && ends_part(end, fd) {
             true => Ok(0),
-            false => end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how }),
+            false => end.try_recv(
+                Descriptor::of(fd).as_fd(),
+                buffers,
+                RecvOptions { look: true, ..options },
+            ),
         };
         self.log_carrier(fd);
         let wait = Wait::begin(&self.spin_in);
@@ -268,7 +277,7 @@ impl Stream {
         let mut waited = matches!(end, Link::Remote(_)) || handlers::differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
-                match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
+                match end.try_recv(Descriptor::of(fd).as_fd(), buffers, options) {
                     Err(Errno::AGAIN) => {} // Another thread has taken the bytes.
                     other => {
                         wait.end();
@@ -284,7 +293,7 @@ impl Stream {
                     return Err(Errno::INTR);
                 }
                 if finds {
-                    match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
+                    match end.try_recv(Descriptor::of(fd).as_fd(), buffers, options) {
                         Err(Errno::AGAIN) => {}
                         other => {
                             wait.end();
@@ -331,7 +340,7 @@ impl Stream {
             if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
                 end.note_reset();
                 // Bytes in the rings come before the error.
-                return match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
+                return match end.try_recv(Descriptor::of(fd).as_fd(), buffers, options) {
                     Err(Errno::AGAIN) => Err(errno),
                     received => {
                         self.keep_error(errno);

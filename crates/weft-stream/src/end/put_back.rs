@@ -27,9 +27,9 @@ use weft_sys::{Buffers, Linux, SharedGuard};
 
 use super::wakeups::Drained;
 use super::{End, PutBack};
-use crate::how::How;
 use crate::kernel::Kernel;
 use crate::limits::{KERNEL_WAITS_MAX, TAKEN_LEN_MAX};
+use crate::recv_options::RecvOptions;
 use crate::words::NONE;
 use crate::{peer_socket, pullers};
 
@@ -330,7 +330,7 @@ impl End<Linux> {
         let words = self.rx.words();
         let mut chunk = [0_u8; CHUNK_LEN];
         loop {
-            let keep = How { keep: true, ..How::default() };
+            let keep = RecvOptions { keep: true, ..RecvOptions::default() };
             let slices = &mut [IoSliceMut::new(&mut chunk)];
             let len = self.take_from_memory(Buffers::of(slices), keep);
             if len == 0 {
@@ -342,7 +342,7 @@ impl End<Linux> {
                 return Ok(());
             }
             words.shm_start_seq.fetch_add(sent as u64, Ordering::AcqRel);
-            let drop = How { discard: true, ..How::default() };
+            let drop = RecvOptions { discard: true, ..RecvOptions::default() };
             let mut dropped = 0;
             while dropped < sent {
                 let slices = &mut [IoSliceMut::new(&mut chunk[dropped..sent])];
@@ -377,15 +377,18 @@ impl End<Linux> {
     }
 
     /// Takes bytes out of the ring or, if that is empty, of deferred messages.
-    fn take_from_memory(&self, buffers: Buffers<'_>, how: How) -> usize {
-        let taken =
-            if how.discard { self.rx.skip(buffers.len()) } else { self.rx.take(buffers, how.keep) };
+    fn take_from_memory(&self, buffers: Buffers<'_>, options: RecvOptions) -> usize {
+        let taken = if options.discard {
+            self.rx.skip(buffers.len())
+        } else {
+            self.rx.take(buffers, options.keep)
+        };
         match taken {
             Ok(0) => {
                 let is_next = || self.rx.available() == Ok(0);
                 let is_peer =
                     |pid| pullers::is_side(self.registry, self.slot, self.role.other(), pid);
-                self.sources_in.pull(buffers, how.keep, how.discard, is_next, is_peer).bytes
+                self.sources_in.pull(buffers, options.keep, options.discard, is_next, is_peer).bytes
             }
             taken => taken.unwrap_or(0),
         }

@@ -7,9 +7,9 @@ use weft_sys::{Buffers, SharedGuard};
 
 use super::wakeups::Drained;
 use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
-use crate::how::How;
 use crate::kernel::{Kernel, is_descriptor_error};
 use crate::pullers;
+use crate::recv_options::RecvOptions;
 use crate::ring::Broken;
 use crate::words::NONE;
 
@@ -25,7 +25,7 @@ impl<K: Kernel> End<K> {
         &self,
         socket: K::Socket<'_>,
         buffers: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
     ) -> Result<usize, Errno> {
         self.advance(socket);
         let words = self.rx.words();
@@ -41,24 +41,26 @@ impl<K: Kernel> End<K> {
                 if self.forget_phases() {
                     continue;
                 }
-                match self.recv_over_tcp(socket, buffers, how)? {
+                match self.recv_over_tcp(socket, buffers, options)? {
                     Some(received) => {
                         let rest = buffers.after(received);
-                        return Ok(received + self.recv_behind_tcp(socket, rest, how, received));
+                        return Ok(received + self.recv_behind_tcp(socket, rest, options, received));
                     }
                     None => continue,
                 }
             }
-            let taken = self.take_from_ring(buffers, how)?;
+            let taken = self.take_from_ring(buffers, options)?;
             let named = self.sources_in.may_be_open();
-            let pulled = if named { self.pull(socket, buffers, how, taken)? } else { 0 };
+            let pulled = if named { self.pull(socket, buffers, options, taken)? } else { 0 };
             if taken + pulled > 0 {
-                if taken > 0 && !how.keep {
+                if taken > 0 && !options.keep {
                     self.announce_room(socket);
                 }
                 let all = taken + pulled;
                 if words.tcp_resume_seq.load(Ordering::Relaxed) != NONE {
-                    return Ok(all + self.recv_behind_memory(socket, buffers.after(all), how, all));
+                    return Ok(
+                        all + self.recv_behind_memory(socket, buffers.after(all), options, all)
+                    );
                 }
                 return Ok(all);
             }
@@ -68,7 +70,7 @@ impl<K: Kernel> End<K> {
             }
             if self.is_back() {
                 self.take_last_wakeups(socket)?;
-                let received = K::recv(socket, buffers, usize::MAX, how.flags())
+                let received = K::recv(socket, buffers, usize::MAX, options.flags())
                     .inspect_err(|&errno| self.note_if_reset(errno))?;
                 if received == 0
                     && !buffers.is_empty()
@@ -79,7 +81,7 @@ impl<K: Kernel> End<K> {
                 }
                 return Ok(received);
             }
-            if !how.look {
+            if !options.look {
                 return Err(Errno::AGAIN);
             }
             if let Some(ended) = self.ask_kernel(socket)? {
@@ -89,13 +91,13 @@ impl<K: Kernel> End<K> {
     }
 
     #[inline]
-    fn take_from_ring(&self, buffers: Buffers<'_>, how: How) -> Result<usize, Broken> {
-        if how.discard && how.keep {
+    fn take_from_ring(&self, buffers: Buffers<'_>, options: RecvOptions) -> Result<usize, Broken> {
+        if options.discard && options.keep {
             self.rx.available().map(|bytes| bytes.min(buffers.len()))
-        } else if how.discard {
+        } else if options.discard {
             self.rx.skip(buffers.len())
         } else {
-            self.rx.take(buffers, how.keep)
+            self.rx.take(buffers, options.keep)
         }
     }
 
@@ -106,24 +108,24 @@ impl<K: Kernel> End<K> {
         &self,
         socket: K::Socket<'_>,
         rest: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
         received: usize,
     ) -> usize {
         let words = self.rx.words();
-        let kept = if how.keep { received as u64 } else { 0 };
+        let kept = if options.keep { received as u64 } else { 0 };
         let read = words.tcp_read.load(Ordering::Relaxed) + kept;
         if received == 0 || rest.is_empty() || read < words.shm_start_seq.load(Ordering::Acquire) {
             return 0;
         }
-        let taken = self.take_from_ring(rest, how).unwrap_or(0);
-        if how.keep {
+        let taken = self.take_from_ring(rest, options).unwrap_or(0);
+        if options.keep {
             // The kernel cannot peek beyond the bytes of the first phase that stay in its queue.
             return taken;
         }
         if taken > 0 {
             self.announce_room(socket);
         }
-        taken + self.recv_behind_memory(socket, rest.after(taken), how, taken)
+        taken + self.recv_behind_memory(socket, rest.after(taken), options, taken)
     }
 
     /// After all bytes in memory, receives bytes that came by TCP behind them. `kept` bytes are
@@ -133,11 +135,11 @@ impl<K: Kernel> End<K> {
         &self,
         socket: K::Socket<'_>,
         rest: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
         kept: usize,
     ) -> usize {
         let words = self.rx.words();
-        let kept = if how.keep { kept as u64 } else { 0 };
+        let kept = if options.keep { kept as u64 } else { 0 };
         let tail = words.tail.load(Ordering::Relaxed) + kept;
         let is_next =
             words.tcp_resume_seq.load(Ordering::Acquire) == tail && !self.sources_in.are_open();
@@ -156,7 +158,7 @@ impl<K: Kernel> End<K> {
         }
         match come(socket) {
             0 => 0,
-            most => K::recv(socket, rest, most, how.flags()).unwrap_or(0),
+            most => K::recv(socket, rest, most, options.flags()).unwrap_or(0),
         }
     }
 
@@ -170,14 +172,14 @@ impl<K: Kernel> End<K> {
         &self,
         socket: K::Socket<'_>,
         buffers: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
         taken: usize,
     ) -> Result<usize, Errno> {
-        let kept = if how.keep { taken } else { 0 };
+        let kept = if options.keep { taken } else { 0 };
         let is_next = || self.rx.available() == Ok(kept);
         let is_peer = |pid| pullers::is_side(self.registry, self.slot, self.role.other(), pid);
         let rest = buffers.after(taken);
-        let pulled = self.sources_in.pull(rest, how.keep, how.discard, is_next, is_peer);
+        let pulled = self.sources_in.pull(rest, options.keep, options.discard, is_next, is_peer);
         if pulled.over && self.peer.waits().is_room_wanted() {
             self.announce_room_to_waiter(socket);
         }
@@ -194,7 +196,7 @@ impl<K: Kernel> End<K> {
         &self,
         socket: K::Socket<'_>,
         buffers: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
     ) -> Result<Option<usize>, Errno> {
         let words = self.rx.words();
         let before = words.tcp_read.load(Ordering::Relaxed);
@@ -203,7 +205,7 @@ impl<K: Kernel> End<K> {
             NONE => {
                 // Later bytes may be wakeups. All bytes counted here are stream bytes, because the
                 // peer publishes the end of the phase before it sends a wakeup.
-                match K::recv(socket, buffers, usize::MAX, How::COUNT.flags()) {
+                match K::recv(socket, buffers, usize::MAX, RecvOptions::COUNT.flags()) {
                     Ok(_) | Err(Errno::AGAIN) if is_decided() => return Ok(None),
                     Ok(0) => return Ok(Some(0)),
                     come => come? as u64,
@@ -214,14 +216,14 @@ impl<K: Kernel> End<K> {
         // Behind the last byte of the first phase there may be wakeups, and bytes of the last
         // phase.
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let received = match K::recv(socket, buffers, most, how.flags()) {
+        let received = match K::recv(socket, buffers, most, options.flags()) {
             Ok(received) => received,
             Err(Errno::AGAIN) if words.shm_start_seq.load(Ordering::Acquire) == before => {
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
-        if !how.keep {
+        if !options.keep {
             words.tcp_read.store(before + received as u64, Ordering::Relaxed);
         }
         Ok(Some(received))

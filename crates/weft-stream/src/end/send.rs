@@ -7,8 +7,8 @@ use weft_sys::{Buffers, SharedGuard, Sleeper, Stage, Tag, time_stamp};
 
 use super::{End, WAKEUP};
 use crate::alarms;
-use crate::how::DONTWAIT;
 use crate::kernel::{Kernel, is_descriptor_error};
+use crate::recv_options::DONTWAIT;
 use crate::source::{Owner, SourceNumber};
 use crate::words::NONE;
 

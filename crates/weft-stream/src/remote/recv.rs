@@ -13,7 +13,7 @@ use super::end::{Broken, GRACE, Remote, TIMEOUT_NS};
 use super::window::{RING, RING_LEN, StateWord, is_set, state};
 use super::wire::Wire;
 use crate::end::Carrier;
-use crate::how::How;
+use crate::recv_options::RecvOptions;
 
 /// What the kernel's socket has for a reader of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +35,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         &self,
         socket: BorrowedFd<'_>,
         buffers: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
     ) -> Result<usize, Errno> {
         let _held = SharedLock::on(&self.local().rx_lock).lock().ok_or(Errno::DEADLK)?;
         loop {
             let read = self.local().tcp_read.load(Ordering::Relaxed);
             if self.switch_in().is_none_or(|switch| read < switch) {
-                match self.recv_over_tcp(socket, buffers, how) {
+                match self.recv_over_tcp(socket, buffers, options) {
                     Ok(Some(received)) => return self.unless_unreported(socket, buffers, received),
                     Ok(None) => continue,
                     // Bytes that are still to come over TCP do not need the wire.
@@ -55,7 +55,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                     Err(error) => return Err(error),
                 }
             }
-            let taken = self.take(buffers, how).map_err(|Broken| self.abort(socket))?;
+            let taken = self.take(buffers, options).map_err(|Broken| self.abort(socket))?;
             if taken > 0 {
                 return Ok(taken);
             }
@@ -65,10 +65,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             }
             let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
             if self.back_in() == Some(tail) {
-                let received = buffers.recv(socket, how.flags())?;
+                let received = buffers.recv(socket, options.flags())?;
                 return self.unless_unreported(socket, buffers, received);
             }
-            if !how.look {
+            if !options.look {
                 return Err(Errno::AGAIN);
             }
             let answer = self.look_at_kernel(socket);
@@ -123,11 +123,11 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         &self,
         socket: BorrowedFd<'_>,
         buffers: Buffers<'_>,
-        how: How,
+        options: RecvOptions,
     ) -> Result<Option<usize>, Errno> {
         let before = self.local().tcp_read.load(Ordering::Relaxed);
         let most = match self.switch_in() {
-            None => match buffers.recv(socket, How::COUNT.flags()) {
+            None => match buffers.recv(socket, RecvOptions::COUNT.flags()) {
                 Ok(_) | Err(Errno::AGAIN) if self.switch_in().is_some() => return Ok(None),
                 Ok(0) => return Ok(Some(0)),
                 come => come? as u64,
@@ -135,15 +135,15 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             Some(switch) => switch - before,
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let received = match buffers.recv_most(socket, most, how.flags()) {
+        let received = match buffers.recv_most(socket, most, options.flags()) {
             Ok(received) => received,
             Err(Errno::AGAIN) if self.switch_in() == Some(before) => return Ok(None),
             Err(error) => return Err(error),
         };
-        if !how.keep {
+        if !options.keep {
             let read = before + received as u64;
             self.local().tcp_read.store(read, Ordering::Relaxed);
-            if self.is_pending() && how.discard {
+            if self.is_pending() && options.discard {
                 self.starts.skipped();
             } else if self.is_pending() {
                 self.starts.received(buffers, received);
@@ -156,7 +156,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     }
 
     /// Takes bytes out of the ring, and publishes the room to the peer when there is enough.
-    fn take(&self, buffers: Buffers<'_>, how: How) -> Result<usize, Broken> {
+    fn take(&self, buffers: Buffers<'_>, options: RecvOptions) -> Result<usize, Broken> {
         let available = match self.available()? {
             0 => {
                 self.drive();
@@ -172,7 +172,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 let at = tail as usize % RING_LEN;
                 let len = (RING_LEN - at).min(left).min(region.len() - done);
                 let Some(part) = region.part(done, len) else { return Err(Broken) };
-                if !how.discard {
+                if !options.discard {
                     self.window.memory().copy_to(RING + at, &part);
                 }
                 done += len;
@@ -181,7 +181,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             }
         }
         let len = tail.wrapping_sub(first) as usize;
-        if !how.keep && len > 0 {
+        if !options.keep && len > 0 {
             self.window.local_state(StateWord::Tail).store(tail, Ordering::Release);
             if let Some(shown) = self.shown.get() {
                 shown.received(len);

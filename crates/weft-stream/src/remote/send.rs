@@ -11,7 +11,7 @@ use super::clock::Clock;
 use super::end::{Broken, GRACE, Remote};
 use super::window::{COPY, RING_LEN, StateWord, is_set, reset, state};
 use super::wire::{Ticket, Wire};
-use crate::how::DONTWAIT;
+use crate::recv_options::DONTWAIT;
 
 /// Free bytes from which a stream is reported as writable. The reader keeps back the news of fewer
 /// bytes than that.

@@ -15,10 +15,10 @@ use super::world::{
     with,
 };
 use crate::end::{Carrier, End};
-use crate::how::How;
 use crate::inheritance;
 use crate::kernel::Kernel as _;
 use crate::reason::Reason;
+use crate::recv_options::RecvOptions;
 
 /// Maximum length of one call.
 const LEN_MAX: usize = 120;
@@ -396,7 +396,7 @@ fn receive(own: &Own, fd: RawFd, waits: bool) {
     using(own, fd, || {
         let (socket, most) = (stream.socket, 1 + random(LEN_MAX));
         loop {
-            let look = How { look: true, ..How::default() };
+            let look = RecvOptions { look: true, ..RecvOptions::default() };
             if receive_once(&stream, fd, most, look) != Err(Errno::AGAIN) || !waits {
                 return;
             }
@@ -425,8 +425,8 @@ fn wait_in_memory(
     fd: RawFd,
     most: usize,
 ) -> Result<usize, Errno> {
-    let quick = How { look: false, ..How::default() };
-    let look = How { look: true, ..How::default() };
+    let quick = RecvOptions { look: false, ..RecvOptions::default() };
+    let look = RecvOptions { look: true, ..RecvOptions::default() };
     let socket = stream.socket;
     if end.carrier_in() == Carrier::Memory && one_in(2) {
         if let Some(word) = end.begin_futex_wait() {
@@ -447,7 +447,12 @@ fn wait_in_memory(
 }
 
 /// Makes one call that does not wait.
-fn receive_once(stream: &Rc<Stream>, fd: RawFd, most: usize, how: How) -> Result<usize, Errno> {
+fn receive_once(
+    stream: &Rc<Stream>,
+    fd: RawFd,
+    most: usize,
+    options: RecvOptions,
+) -> Result<usize, Errno> {
     let socket = stream.socket;
     with(|world| world.incoming(socket).begin_receive());
     let mut bytes = vec![0; most];
@@ -455,11 +460,11 @@ fn receive_once(stream: &Rc<Stream>, fd: RawFd, most: usize, how: How) -> Result
         let slices = &mut [IoSliceMut::new(&mut bytes)];
         let buffers = Buffers::of(slices);
         match stream.holding.end() {
-            Some(end) => end.try_recv(handle(fd), buffers, how),
+            Some(end) => end.try_recv(handle(fd), buffers, options),
             None if stream.phase.get() == Phase::Candidate => {
                 stream.begin_counting();
                 let received = match stream.look(fd) {
-                    Some(end) => end.try_recv(handle(fd), buffers, how),
+                    Some(end) => end.try_recv(handle(fd), buffers, options),
                     None => Sim::recv(handle(fd), buffers, usize::MAX, 0).inspect(|&received| {
                         let (sent, before) = stream.counts.get();
                         stream.counts.set((sent, before + received as u64));

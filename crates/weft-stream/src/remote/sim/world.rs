@@ -22,7 +22,7 @@ use super::Mutation;
 use super::net::{End, Net, Setup};
 use super::relay::Relay;
 use crate::end::Carrier;
-use crate::how::How;
+use crate::recv_options::RecvOptions;
 
 const MSG_NOSIGNAL: i32 = 0x4000;
 /// Maximum length of one call.
@@ -583,12 +583,12 @@ impl World {
     fn try_recv(&self, side: usize, len: usize, look: bool) -> bool {
         let Some((end, socket)) = self.parts_of(side) else { return false };
         let before = self.sides[side].borrow().received;
-        let how = How { keep: self.chance(5), discard: self.chance(16), look };
+        let options = RecvOptions { keep: self.chance(5), discard: self.chance(16), look };
         let mut bytes = vec![0xEE; len];
         let mut parts = self.random(|rng| parts(&mut bytes, rng));
-        let received = end.try_recv(socket.as_fd(), Buffers::of(&mut parts), how);
+        let received = end.try_recv(socket.as_fd(), Buffers::of(&mut parts), options);
         drop(parts);
-        self.note(side, || format!("receives {len} at {before} {how:?}: {received:?}"));
+        self.note(side, || format!("receives {len} at {before} {options:?}: {received:?}"));
         match received {
             Ok(0) if len == 0 => true,
             Ok(0) => {
@@ -596,7 +596,7 @@ impl World {
                 true
             }
             Ok(received) => {
-                self.check_received(side, &bytes, received, how);
+                self.check_received(side, &bytes, received, options);
                 true
             }
             Err(Errno::AGAIN) => false,
@@ -607,7 +607,7 @@ impl World {
         }
     }
 
-    fn check_received(&self, side: usize, bytes: &[u8], received: usize, how: How) {
+    fn check_received(&self, side: usize, bytes: &[u8], received: usize, options: RecvOptions) {
         let offered = self.sides[1 - side].borrow().offered;
         let mut this = self.sides[side].borrow_mut();
         let at = this.received;
@@ -617,10 +617,10 @@ impl World {
         if this.ended.is_some() {
             return self.fail(side, "bytes behind the end");
         }
-        if !how.discard && bytes[..received] != *stream(1 - side, at, received) {
+        if !options.discard && bytes[..received] != *stream(1 - side, at, received) {
             return self.fail(side, format!("the {received} bytes at {at} are others"));
         }
-        if !how.keep {
+        if !options.keep {
             this.received += received as u64;
         }
     }

@@ -7,7 +7,7 @@ pub(crate) const DONTWAIT: i32 = 0x40;
 
 /// Options of a receiving call.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct How {
+pub struct RecvOptions {
     /// Leave the bytes in the queue (`MSG_PEEK`).
     pub keep: bool,
     /// Drop the bytes and only count them (`MSG_TRUNC`).
@@ -17,7 +17,7 @@ pub struct How {
     pub look: bool,
 }
 
-impl How {
+impl RecvOptions {
     /// Counts the bytes that are there. While a stream goes over TCP and the end of that phase is
     /// not known, a call takes exactly the bytes that have been counted: not more, because later
     /// bytes may belong to another phase; and not fewer, because programs expect a message that
