@@ -1,194 +1,194 @@
-//! How much there is of everything.
+//! Limits, sizes and times of the whole crate.
 
 use std::time::Duration;
 
-/// The TCP port of `weft serve` unless another is named.
+/// The default TCP port of `weft serve`.
 pub const PORT: u16 = 29_338;
 
-/// Workers of all stages of a pipeline together, unless another number is asked for.
+/// Default limit of the worker threads of all stages of one pipeline.
 pub const PIPELINE_THREADS_MAX: usize = 64;
-/// How often the monitor of a pipeline looks at its stages.
+/// Sampling interval of the pipeline's monitor.
 pub const MONITOR_INTERVAL: Duration = Duration::from_millis(20);
-/// Intervals in a row in which a stage has to be short of workers to get one.
+/// Consecutive intervals in which a stage must lack workers before the monitor adds one.
 pub const MONITOR_SHORT_MAX: u32 = 2;
-/// Intervals in a row in which a stage has to have one worker too many to lose one.
+/// Consecutive intervals in which a stage must have a spare worker before the monitor removes one.
 pub const MONITOR_SLACK_MAX: u32 = 5;
-/// Intervals over which the rate of a stage with one more worker is measured.
+/// Intervals over which the monitor measures the rate of a stage after it added a worker.
 pub const MONITOR_TRIAL: u32 = 2;
-/// Intervals in which a stage gets no worker after one did not help.
+/// Intervals in which the monitor adds no worker to a stage after an added worker did not help.
 pub const MONITOR_HOLD: u32 = 50;
-/// Results that a parallel stage holds back at most, to keep their order.
+/// Results that a parallel stage holds back at most to keep its output in order.
 pub const ORDER_WINDOW_MAX: usize = 256;
-/// How long an asynchronous stage waits for completions before it looks at its queue again, should
-/// the wakeup be lost.
+/// The longest wait of an asynchronous stage for completions. After it the stage checks its queue
+/// even if a wakeup was lost.
 pub const ENGINE_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Bytes of a block's header.
+/// The longest header of a block in bytes.
 pub const HEAD_LEN_MAX: usize = 64;
-/// Bytes of a control message.
+/// The longest control message in bytes.
 pub const CONTROL_LEN_MAX: usize = 64 << 10;
-/// Control messages that are on the way between two ends in one process.
+/// Control messages that may be queued between two ends in one process.
 pub const MEMORY_CONTROL_MAX: usize = 1_024;
 
-/// Bytes of the data channel in one frame of a pipe.
+/// The most bytes of a data channel that one frame of a pipe carries.
 pub const PIPE_FRAME_LEN_MAX: usize = 64 << 10;
-/// Bytes of a block that goes over a pipe, where much may be on the way in buffers of a remote
-/// shell.
+/// Block size over a pipe. It is small because a remote shell may buffer much of the data.
 pub const PIPE_BLOCK_SIZE: u32 = 256 << 10;
 
-/// Bytes of one component of a path: what Linux allows.
+/// The longest component of a path in bytes, Linux's limit.
 pub const NAME_LEN_MAX: usize = 255;
-/// Bytes of what a symbolic link says: what Linux allows.
+/// The longest target of a symbolic link in bytes, Linux's limit.
 pub const LINK_TARGET_LEN_MAX: usize = 4095;
-/// Directories within directories, the root being the first.
+/// The most levels of nested directories, the root included.
 pub const DEPTH_MAX: usize = 2_000;
-/// Extended attributes of one file.
+/// The most extended attributes of one file.
 pub const XATTRS_MAX: usize = 256;
-/// Bytes of the value of one extended attribute: what Linux allows.
+/// The longest value of an extended attribute in bytes, Linux's limit.
 pub const XATTR_VALUE_LEN_MAX: usize = 1 << 16;
-/// Bytes of names and values of all extended attributes of one file.
+/// The most bytes of names and values of all extended attributes of one file.
 pub const XATTRS_LEN_MAX: usize = 1 << 17;
-/// Bytes of the table of records of one block.
+/// The longest record table of a block in bytes.
 pub const TABLE_LEN_MAX: usize = 1 << 20;
-/// Bytes of the name of a user or a group.
+/// The longest name of a user or group in bytes.
 pub const OWNER_NAME_LEN_MAX: usize = 255;
-/// Numeric owners that one session names.
+/// The most numeric owners that one session names.
 pub const OWNERS_MAX: usize = 1 << 16;
-/// Numbers of entries that one answer of the sink spans.
+/// The most entry numbers that one answer of the sink spans.
 pub const WANTS_SPAN_MAX: usize = 1 << 16;
-/// Ranges of one file that the sink says it has; a file with more is sent again in part.
+/// The most ranges of one partly received file that the sink reports. The source sends the rest
+/// again.
 pub const HAVE_RANGES_MAX: usize = 64;
-/// Ranges of all files that one answer of the sink says it has.
+/// The most ranges of all files in one answer of the sink.
 pub const HAVE_RANGES_ALL_MAX: usize = 1 << 11;
 
-/// Files that the source offers in one block.
+/// The most files that the source offers in one block.
 pub const OFFERS_IN_BLOCK_MAX: usize = 2_048;
-/// Files that the source has offered without an answer.
+/// The most offered files that the sink has not answered.
 pub const OFFERS_MAX: usize = 1 << 15;
-/// Descriptors of files that the source keeps open between planning and reading.
+/// The most file descriptors that the source keeps open between planning and reading.
 pub const PLANNED_FILES_OPEN_MAX: usize = 256;
-/// Size of the largest file that goes as a whole, in one record.
+/// The largest file that the source sends in one record.
 pub const WHOLE_FILE_LEN_MAX: usize = 256 << 10;
-/// Descriptors of directories that each end keeps open.
+/// The most directory descriptors that each end keeps open.
 pub const DIRECTORIES_CACHED_MAX: usize = 64;
-/// Small files that one task of the sink writes.
+/// The most small files that one task of the sink writes.
 pub const FILES_IN_TASK_MAX: usize = 16;
-/// Files that the sink has begun and not ended, each with a descriptor.
+/// The most incomplete files at the sink. Each holds a descriptor.
 pub const FILES_BEGUN_MAX: usize = 128;
-/// Directories that the sink has begun and not ended.
+/// The most incomplete directories at the sink.
 pub const DIRECTORIES_BEGUN_MAX: usize = 1 << 16;
-/// Files with several names that the sink remembers.
+/// The most files with several hard links that the sink remembers.
 pub const LINKED_FILES_MAX: usize = 1 << 22;
-/// Names that the sink remembers at a time, so as to delete what is not among them, to tell names
-/// that differ in case, and to make them when the file is there that they are other names of.
+/// The most names that the sink remembers at a time. It uses them to delete other names, to find
+/// names that differ only in case, and to create hard links once their target is written.
 pub const NAMES_KEPT_MAX: usize = 1 << 22;
-/// Ranges of one file that the sink has and that do not touch. Parts come in their order: what an
-/// earlier session has left makes the gaps.
+/// The most disjoint ranges of one file at the sink. The source sends parts in order; only the
+/// ranges that an earlier session wrote leave gaps.
 pub const RANGES_MAX: usize = 1 << 12;
-/// Bytes that the sink writes before it makes them durable and the journal says so.
+/// Bytes that the sink writes before it syncs them and records that in the journal.
 pub const DURABLE_EACH: u64 = 256 << 20;
-/// Bytes of one record of the journal.
+/// The longest record of a journal in bytes.
 pub const JOURNAL_RECORD_LEN_MAX: usize = 1 << 16;
-/// Bytes of a journal that are read: what is behind is sent again.
+/// Bytes of a journal that are read. The source sends again what later records cover.
 pub const JOURNAL_LEN_MAX: u64 = 1 << 30;
-/// Files that a journal names.
+/// The most files that a journal names.
 pub const JOURNAL_FILES_MAX: usize = 1 << 20;
 
-/// How far behind the last block one may come and be known from a replayed one, in blocks. A
-/// multiple of 64, and more than any pool has.
+/// Width of the replay window in blocks: an older block counts as replayed. It is a multiple of 64
+/// and larger than any pool.
 pub const REPLAY_WINDOW_MAX: u64 = 1 << 16;
-/// Blocks that are sealed under the keys of one direction of one session.
+/// The most blocks that the keys of one direction of one session seal.
 pub const SEALS_MAX: u64 = 1 << 48;
-/// Bytes that a control channel reads at once.
+/// Bytes of one read of a control channel.
 pub const CONTROL_READ_LEN: usize = 16 << 10;
-/// Without progress for so long, a channel has failed, unless another time is asked for.
+/// Default time without progress after which a channel has failed.
 pub const STALL_TIME: Duration = Duration::from_secs(60);
-/// How long connecting and shaking hands may take.
+/// The longest time that connecting and the handshake may take.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(20);
-/// How long a thread that keeps a rate limit sleeps before it looks whether it should end.
+/// The longest sleep of a thread under a rate limit before it checks whether it should stop.
 pub const RATE_SLEEP_MAX: Duration = Duration::from_millis(50);
-/// Bytes that are read at once of a block of no more use.
+/// Bytes of one read of a block that the receiver discards.
 pub const DROP_READ_LEN: usize = 64 << 10;
-/// Bytes of a pool of blocks that a peer on the same host passes.
+/// The largest pool of blocks, in bytes, that a peer on the same host may pass.
 pub const SEGMENT_LEN_MAX: usize = 1 << 40;
 
-/// The version of the protocol.
+/// The version of the transfer protocol.
 pub const VERSION: u16 = 1;
-/// Bytes of a block's payload, at least and at most.
+/// The smallest block size in bytes of payload.
 pub const BLOCK_SIZE_MIN: u32 = 4 << 10;
-/// The most.
+/// The largest block size in bytes of payload.
 pub const BLOCK_SIZE_MAX: u32 = 64 << 20;
-/// Bytes of the body of a control message. With its header it has 64 KiB.
+/// The longest body of a control message in bytes. Body and header have 64 KiB together.
 pub const BODY_LEN_MAX: u32 = (64 << 10) - 16;
-/// Bytes of a text that says what is wrong.
+/// The longest error text in bytes.
 pub const TEXT_LEN_MAX: usize = 1 << 10;
-/// Bytes of the description of a job, and of the answer to it.
+/// The longest job description, and the longest answer to one, in bytes.
 pub const JOB_LEN_MAX: usize = 60 << 10;
-/// Bytes of one message of records for the layer above.
+/// The longest message of records in bytes.
 pub const RECORDS_LEN_MAX: usize = 60 << 10;
-/// Credits in one message.
+/// The most credits in one message.
 pub const GRANTS_MAX: usize = 1_024;
-/// Ranges of acknowledged blocks in one message.
+/// The most ranges of acknowledged blocks in one message.
 pub const ACK_RANGES_MAX: usize = 512;
-/// Buffers of a sink's pool, and credits that a source holds.
+/// The most buffers of a sink's pool, and the most credits of a source.
 pub const BUFFERS_MAX: u32 = 1 << 16;
-/// Data channels at a time.
+/// The most data channels of a connection at a time.
 pub const CHANNELS_MAX: u16 = 256;
-/// Bytes of records that are on the way to an end, or wait there to be taken.
+/// Window of the records in bytes: those that are sent and that the receiver has not taken.
 pub const RECORDS_WINDOW: u64 = 1 << 20;
-/// Sessions of one control channel at a time.
+/// The most sessions of one control channel at a time.
 pub const SESSIONS_MAX: usize = 1_024;
-/// A peer that has been silent for so long is asked for a sign of life.
+/// Silence of the peer after which an end sends it a ping.
 pub const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// A peer that has been silent for so long is gone.
+/// Silence of the peer after which an end considers it gone.
 pub const SILENCE_MAX: Duration = Duration::from_secs(40);
 
-/// Subtrees of the hash of a file that a session takes over; one with more has no hash in the end.
+/// The most subtrees of a file's hash that a session resumes. A file with more gets no hash.
 pub const SUBTREES_CARRIED_MAX: usize = 1_024;
-/// Offers that one task of the sink looks at.
+/// The most offers that one task of the sink checks.
 pub const OFFERS_IN_TASK_MAX: usize = 256;
-/// Bytes of small files that one task of the sink writes.
+/// The most bytes of small files that one task of the sink writes.
 pub const BYTES_IN_TASK_MAX: usize = 256 << 10;
-/// The highest error number of Linux.
+/// Linux's highest error number.
 pub const ERRNO_MAX: u32 = 4_095;
 
-/// Bytes of a block that the ends of a copy use.
+/// Block size of a copy in bytes.
 pub const BLOCK_SIZE: u32 = 1 << 20;
-/// The least that an acceptor takes.
+/// The smallest block size that an acceptor accepts.
 pub const BLOCK_SIZE_LEAST: u32 = 64 << 10;
-/// Blocks of each end of a copy. It bounds what is on the way.
+/// Blocks in the pool of each end of a copy. The pool bounds the data in flight.
 pub const POOL_BLOCKS: u32 = 32;
-/// Writes that a data channel is given at a time.
+/// The most writes that a data channel has at a time.
 pub const WRITES_IN_CHANNEL_MAX: u32 = 2;
-/// Data channels of one copy.
+/// The most data channels of one copy.
 pub const CHANNELS_EACH_MAX: u16 = 16;
-/// Threads of one end that read or write files.
+/// The most threads of one end that read or write files.
 pub const END_THREADS_MAX: usize = 8;
-/// Tasks of the sink that wait for a thread.
+/// The most queued tasks of the sink.
 pub const TASKS_MAX: usize = 256;
-/// Problems with entries that the sink reports to the source; all are counted.
+/// The most problems that the sink describes to the source. It counts all of them.
 pub const PROBLEMS_SENT_MAX: u32 = 1_000;
-/// Answers to offers that wait until the source has taken those before.
+/// The most answers to offers that wait until the source has taken earlier ones.
 pub const ANSWERS_WAITING_MAX: usize = 64;
-/// Bytes of what a dry run would do that the sink tells the source together, at least.
+/// Bytes of planned changes that a dry run's sink collects before it sends them.
 pub const PLAN_NOTE_LEN: usize = 16 << 10;
-/// Bytes of a path in a note.
+/// The longest path in a note in bytes.
 pub const NOTE_PATH_LEN_MAX: usize = 8 << 10;
-/// Paths of one request.
+/// The most paths of one request.
 pub const PATHS_MAX: usize = 4_096;
-/// Patterns of one request.
+/// The most patterns of one request.
 pub const PATTERNS_MAX: usize = 1_024;
-/// How long an end waits for its peer to take its last word.
+/// The longest wait of an end for its peer to read the last message.
 pub const LINGER_TIME: Duration = Duration::from_secs(5);
-/// How long a thread that sends control messages sleeps at least.
+/// The shortest sleep of a thread that sends control messages.
 pub const SENDER_WAIT_MIN: Duration = Duration::from_millis(1);
-/// How long a thread that takes data channels waits before it looks whether the session is over.
+/// How long a thread that accepts data channels waits before it checks whether the session is over.
 pub const CHANNEL_WAIT: Duration = Duration::from_millis(100);
-/// Data channels of a copy over TCP.
+/// Default number of data channels of a copy over TCP.
 pub const TCP_CHANNELS: u16 = 2;
-/// Data channels of a copy within a process.
+/// Number of data channels of a copy within one process.
 pub const LOCAL_CHANNELS: u16 = 2;
-/// Connections of a server at a time, data channels included.
+/// The most connections of a server at a time, data channels included.
 pub const CONNECTIONS_MAX: usize = 512;
-/// How long a server that can accept no connection waits before it tries again.
+/// How long a server waits before it retries a failed accept.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Which blocks have arrived, and which of them the source does not know of yet.
+//! The blocks that have arrived, and which of them the sink has not acknowledged yet.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use super::fault::Fault;
 use crate::limits::ACK_RANGES_MAX;
 use crate::wire::Range;
 
-/// Sets of sequence numbers, kept as ranges.
+/// A set of sequence numbers, stored as ranges.
 #[derive(Clone, Debug, Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds a number that is not in it.
+    /// Adds a number that the set does not contain.
     fn insert(&mut self, seq: u64) {
         let mut until = seq + 1;
         if let Some(next) = self.0.remove(&until) {
@@ -30,22 +30,22 @@ impl Ranges {
         self.0.range(..=seq).next_back().is_some_and(|(_, until)| seq < *until)
     }
 
-    /// Removes a range that begins with a number, and returns its end.
+    /// Removes the range that begins with `seq`, and returns its end.
     fn take_from(&mut self, seq: u64) -> Option<u64> {
         self.0.remove(&seq)
     }
 }
 
-/// The arrivals of a sink.
+/// The blocks that have arrived at a sink.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrived {
-    /// All below have arrived.
+    /// All blocks below this number have arrived.
     cumulative: u64,
-    /// What has arrived beyond.
+    /// The blocks above `cumulative` that have arrived.
     beyond: Ranges,
-    /// What has arrived beyond and is not acknowledged.
+    /// Those of `beyond` that the sink has not acknowledged.
     unreported: Ranges,
-    /// What is acknowledged cumulatively.
+    /// The last cumulative number that the sink has acknowledged.
     reported: u64,
 }
 
@@ -58,10 +58,10 @@ impl Arrived {
         seq < self.cumulative || self.beyond.contains(seq)
     }
 
-    /// A block has arrived.
+    /// Records that a block has arrived.
     ///
     /// # Errors
-    /// If it had before.
+    /// If the block has arrived before, or its number is the highest possible one.
     pub(super) fn insert(&mut self, seq: u64) -> Result<(), Fault> {
         if self.contains(seq) {
             return Err(Fault::Repeated(seq));
@@ -75,7 +75,7 @@ impl Arrived {
             return Ok(());
         }
         self.cumulative = self.beyond.take_from(seq + 1).unwrap_or(seq + 1);
-        // What the cumulative number covers needs no range.
+        // The cumulative number acknowledges these blocks, so their ranges are not sent.
         while let Some((&from, _)) = self.unreported.0.first_key_value()
             && from < self.cumulative
         {
@@ -88,7 +88,7 @@ impl Arrived {
         self.reported != self.cumulative || !self.unreported.0.is_empty()
     }
 
-    /// What an acknowledgement has to say now. There may be more for the next one.
+    /// Returns the next acknowledgement: the cumulative number and ranges. More ranges may remain.
     pub(super) fn report(&mut self) -> (u64, Vec<Range>) {
         self.reported = self.cumulative;
         let mut ranges = Vec::new();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_has_so_many_ranges_at_most() {
+    fn an_acknowledgement_has_at_most_ack_ranges_max_ranges() {
         let mut arrived = Arrived::default();
         let count = ACK_RANGES_MAX as u64 + 3;
         for index in 0..count {
@@ -136,9 +136,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order, the source learns of each arrival.
+        /// The acknowledgements cover each arrival, in any order of blocks.
         #[test]
-        fn acknowledgements_add_up(
+        fn acknowledgements_cover_each_arrival(
             seqs in prop::collection::vec(0_u64..60, 0..80),
             reports in prop::collection::vec(any::<bool>(), 80),
         ) {

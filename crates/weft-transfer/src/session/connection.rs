@@ -1,4 +1,4 @@
-//! One end of a control channel: agreement, sessions, signs of life.
+//! One end of a control channel: the hello, the sessions, and the pings.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,47 +7,47 @@ use super::fault::{Fault, Misuse};
 use crate::limits::{PING_INTERVAL, SESSIONS_MAX, SILENCE_MAX, VERSION};
 use crate::wire::{Body, Cancel, Hello, HelloReply, Message, Open, OpenReply, Refusal, Terms};
 
-/// What the initiator wants.
+/// What the initiator asks for in its hello.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// How many data channels.
+    /// The number of data channels.
     pub channels: u16,
     /// Bytes of payload of a block.
     pub block_size: u32,
-    /// What else it can do.
+    /// The optional features that the initiator supports.
     pub features: u64,
-    /// Which program it is.
+    /// The name of the initiator's program.
     pub agent: String,
 }
 
-/// What the acceptor allows.
+/// The acceptor's limits.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The most of everything. The version is this program's.
+    /// The largest terms that the acceptor grants. The version is this program's.
     pub most: Terms,
-    /// The least block size.
+    /// The smallest block size that it accepts.
     pub block_size_min: u32,
-    /// Sessions at a time, no more than `SESSIONS_MAX`.
+    /// The most sessions at a time, `SESSIONS_MAX` or fewer.
     pub sessions: usize,
 }
 
-/// What a message means for the layers above.
+/// An event that a message of the peer causes in the layers above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The ends have agreed on this.
+    /// The ends have agreed on these terms.
     Established(Terms),
-    /// They have not. The connection is over.
+    /// The acceptor has refused the connection, which is over.
     Refused {
-        /// Why.
+        /// The reason as a code.
         refusal: Refusal,
-        /// The same for people.
+        /// The reason as text.
         text: String,
     },
-    /// The initiator opens a session. It has to be answered by [`Connection::answer`].
+    /// The initiator opens a session. The caller answers it by [`Connection::answer`].
     Open {
         /// The session.
         session: u32,
-        /// What it is to be.
+        /// The opening: the initiator's role and the job.
         open: Open,
     },
     /// The answer to [`Connection::open`].
@@ -57,9 +57,9 @@ pub enum Event {
         /// The answer.
         reply: OpenReply,
     },
-    /// A message for the source or sink of a session.
+    /// A message for the source or the sink of a session.
     Session(Message),
-    /// The peer ends the connection, with all sessions.
+    /// The peer has ended the connection with all of its sessions.
     Cancelled(Cancel),
 }
 
@@ -69,37 +69,37 @@ enum State {
     Asked(Offer),
     /// The acceptor waits for the hello.
     Accepting(Policy),
-    /// Sessions can be opened.
+    /// The terms are agreed, and the initiator can open sessions.
     Up(Terms),
     Over,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Session {
-    /// Not answered yet.
+    /// The acceptor has not answered yet.
     Opening,
     Open,
 }
 
-/// One end of a control channel. Times are since any moment that stays the same.
+/// One end of a control channel. The caller measures all times from one fixed moment.
 #[derive(Debug)]
 pub struct Connection {
     state: State,
     is_initiator: bool,
     sessions: BTreeMap<u32, Session>,
     sessions_max: usize,
-    /// The highest number of a session so far.
+    /// The highest session number that has been used.
     last_session: u32,
     outgoing: VecDeque<Message>,
     pong: Option<u64>,
     pings: u64,
-    /// When the peer was last seen, and when it was last asked for a sign of life since.
+    /// When the last message or block of the peer came, and when the last ping after it was sent.
     seen: Duration,
     asked: Option<Duration>,
 }
 
 impl Connection {
-    /// The initiator's end. It sends a hello.
+    /// Creates the initiator's end, which sends a hello.
     #[must_use]
     pub fn initiate(offer: Offer, now: Duration) -> Self {
         let hello = Hello {
@@ -116,7 +116,7 @@ impl Connection {
         connection
     }
 
-    /// The acceptor's end.
+    /// Creates the acceptor's end.
     #[must_use]
     pub fn accept(policy: Policy, now: Duration) -> Self {
         let sessions = policy.sessions.min(SESSIONS_MAX);
@@ -138,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// What the ends have agreed on, once they have.
+    /// The agreed terms; `None` before the agreement.
     #[must_use]
     pub fn terms(&self) -> Option<&Terms> {
         match &self.state {
@@ -147,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// Sessions that are open or being opened.
+    /// The number of sessions that are open or being opened.
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.sessions.len()
@@ -156,7 +156,7 @@ impl Connection {
     /// Opens a session, and returns its number. The answer is [`Event::OpenReply`].
     ///
     /// # Errors
-    /// If this end may not open one, or no more.
+    /// If this end is the acceptor, is not connected, or has too many sessions.
     pub fn open(&mut self, open: Open) -> Result<u32, Misuse> {
         let is_up = matches!(self.state, State::Up(_));
         if !is_up || !self.is_initiator || self.sessions.len() >= self.sessions_max {
@@ -172,7 +172,7 @@ impl Connection {
     /// Answers [`Event::Open`].
     ///
     /// # Errors
-    /// If there is nothing to answer.
+    /// If the session does not wait for an answer.
     pub fn answer(&mut self, session: u32, reply: OpenReply) -> Result<(), Misuse> {
         if self.is_initiator || self.sessions.get(&session) != Some(&Session::Opening) {
             return Err(Misuse::Number(session));
@@ -182,16 +182,16 @@ impl Connection {
         Ok(())
     }
 
-    /// A session has ended: messages that still come for it are dropped.
+    /// Ends a session here. Later messages for it are dropped.
     pub fn session_ended(&mut self, session: u32) {
         self.sessions.remove(&session);
     }
 
-    /// A message of the peer.
+    /// Handles a message of the peer.
     ///
     /// # Errors
-    /// If the peer must not say that. The connection is over then, when `poll_control` has
-    /// given what the peer is to know.
+    /// If the message breaks the protocol. The connection is then over as soon as the caller has
+    /// sent what `poll_control` returns.
     pub fn handle_control(
         &mut self,
         message: Message,
@@ -205,12 +205,12 @@ impl Connection {
         result
     }
 
-    /// A block has come, which is as good a sign of life as a message.
+    /// Records that a block has arrived, which proves like a message that the peer is alive.
     pub fn seen(&mut self, now: Duration) {
         (self.seen, self.asked) = (now.max(self.seen), None);
     }
 
-    /// Ends the connection, with all sessions, without waiting for anything.
+    /// Ends the connection and all of its sessions at once.
     pub fn cancel(&mut self, cancel: Cancel) {
         if !matches!(self.state, State::Over) {
             self.outgoing.push_back(Message::of(0, Body::Cancel(cancel)));
@@ -218,8 +218,8 @@ impl Connection {
         }
     }
 
-    /// The next message for the peer. Those of the sessions come from their machines, after
-    /// [`Event::OpenReply`] or [`Connection::answer`]; send these first.
+    /// Returns the next message for the peer. Send these messages before those of the sessions'
+    /// [`Source`](super::Source) and [`Sink`](super::Sink).
     pub fn poll_control(&mut self, now: Duration) -> Option<Message> {
         if let Some(message) = self.outgoing.pop_front() {
             return Some(message);
@@ -235,26 +235,26 @@ impl Connection {
         None
     }
 
-    /// Whether there is a message for the peer, whatever the time is.
+    /// Whether a message other than a ping waits to be sent.
     #[must_use]
     pub fn has_control(&self) -> bool {
         !self.outgoing.is_empty() || self.pong.is_some()
     }
 
-    /// When to call [`Connection::poll_control`] or [`Connection::is_silent`] next, if nothing
-    /// comes until then.
+    /// When to call [`Connection::poll_control`] or [`Connection::is_silent`] next if no message
+    /// comes before.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.ping_at().min(self.seen + SILENCE_MAX)
     }
 
-    /// Whether the peer has been silent for so long that it must be gone.
+    /// Whether the peer has been silent for `SILENCE_MAX` and counts as gone.
     #[must_use]
     pub fn is_silent(&self, now: Duration) -> bool {
         now >= self.seen + SILENCE_MAX
     }
 
-    /// Whether the connection is over, when all that `poll_control` gives has been sent.
+    /// Whether the connection ends after the messages that `poll_control` returns.
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
@@ -304,7 +304,8 @@ impl Connection {
                 return match self.sessions.get(&session) {
                     Some(Session::Open) => Ok(Some(Event::Session(Message { session, body }))),
                     Some(Session::Opening) => Err(Fault::Message(body.kind())),
-                    // It has ended here, and the peer did not know that yet.
+                    // The session has ended here, and the peer did not know that when it sent the
+                    // message.
                     None if session <= self.last_session => Ok(None),
                     None => Err(Fault::NoSession(session)),
                 };
@@ -319,7 +320,7 @@ impl Connection {
         }
         self.last_session = session;
         if self.sessions.len() >= self.sessions_max {
-            // Not more answers than there may be sessions wait to be sent.
+            // At most one answer for each possible session waits to be sent.
             if self.outgoing.len() >= SESSIONS_MAX {
                 return Err(Fault::Sessions);
             }
@@ -339,7 +340,7 @@ impl Connection {
         };
     }
 
-    /// The acceptor's answer to a hello.
+    /// Returns the acceptor's answer to a hello.
     fn greet(&mut self, hello: &Hello) -> Event {
         let State::Accepting(policy) = &self.state else { unreachable!("only an acceptor greets") };
         let most = &policy.most;
@@ -368,7 +369,7 @@ impl Connection {
         };
         let reply = HelloReply::Accepted(terms.clone());
         self.outgoing.push_back(Message::of(0, Body::HelloReply(reply)));
-        // What is of use above is which program the peer is.
+        // The layer above wants the name of the peer's program, not of its own.
         let seen = Terms { agent: hello.agent.clone(), ..terms };
         self.state = State::Up(seen.clone());
         Event::Established(seen)

@@ -22,7 +22,7 @@ fn policy() -> Policy {
     Policy { most, block_size_min: BLOCK_SIZE_MIN, sessions: 2 }
 }
 
-/// Two ends that have agreed.
+/// Returns two ends that have agreed on terms.
 fn pair() -> (Connection, Connection) {
     let mut initiator = Connection::initiate(offer(), ZERO);
     let mut acceptor = Connection::accept(policy(), ZERO);
@@ -39,7 +39,7 @@ fn open() -> Open {
 }
 
 #[test]
-fn the_ends_agree_on_the_least_of_what_they_have() {
+fn the_ends_agree_on_the_smaller_of_both_limits() {
     let (initiator, acceptor) = pair();
     let terms = initiator.terms().unwrap();
     assert_eq!((terms.channels, terms.block_size, terms.features), (2, BLOCK_SIZE_MIN * 2, 0b010));
@@ -48,7 +48,7 @@ fn the_ends_agree_on_the_least_of_what_they_have() {
 }
 
 #[test]
-fn versions_and_block_sizes_that_do_not_fit_are_refused() {
+fn incompatible_versions_and_block_sizes_are_refused() {
     let refusal_of = |change: fn(&mut Hello)| {
         let mut acceptor = Connection::accept(policy(), ZERO);
         let mut message = Connection::initiate(offer(), ZERO).poll_control(ZERO).unwrap();
@@ -71,7 +71,7 @@ fn versions_and_block_sizes_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn an_acceptor_may_not_take_more_than_was_offered() {
+fn terms_above_the_offer_are_a_fault() {
     let answer = |change: fn(&mut Terms)| {
         let mut terms = Terms { features: 0, ..policy().most };
         change(&mut terms);
@@ -117,7 +117,7 @@ fn sessions_are_opened_answered_and_ended() {
 }
 
 #[test]
-fn a_session_too_many_is_refused_and_so_is_a_number_that_was_used() {
+fn too_many_sessions_and_reused_session_numbers_are_refused() {
     let (_, mut acceptor) = pair();
     for session in 1..=2 {
         let event = acceptor.handle(Message::of(session, Body::Open(open())));
@@ -135,7 +135,7 @@ fn a_session_too_many_is_refused_and_so_is_a_number_that_was_used() {
 }
 
 #[test]
-fn answers_that_nobody_reads_have_a_bound() {
+fn unread_answers_are_bounded() {
     let (_, mut acceptor) = pair();
     let refused = (1..10_000)
         .map(|session| acceptor.handle(Message::of(session, Body::Open(open()))))
@@ -144,7 +144,7 @@ fn answers_that_nobody_reads_have_a_bound() {
 }
 
 #[test]
-fn a_silent_peer_is_asked_and_then_gone() {
+fn a_silent_peer_is_pinged_and_then_considered_gone() {
     let (mut initiator, mut acceptor) = pair();
     assert_eq!(initiator.timeout(), PING_INTERVAL);
     assert_eq!(initiator.poll_control(PING_INTERVAL / 2), None);
@@ -161,7 +161,7 @@ fn a_silent_peer_is_asked_and_then_gone() {
 }
 
 #[test]
-fn an_end_of_the_connection_ends_all() {
+fn cancelling_the_connection_ends_all_sessions() {
     let (mut initiator, mut acceptor) = pair();
     initiator.open(open()).unwrap();
     while initiator.poll_control(ZERO).is_some() {}

@@ -1,26 +1,26 @@
-//! How a session ends, which is the same at both ends.
+//! The end of a session, which works the same way at the source and at the sink.
 
 use super::fault::{Ending, Fault};
 use crate::wire::{Body, Cancel};
 
-/// How far a session has come.
+/// The stages of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Blocks move.
+    /// The source sends blocks.
     Running,
-    /// It was cancelled, and an end may still use its buffers.
+    /// The session is cancelled, and an end may still use its buffers.
     Closing {
         ending: Ending,
-        /// What the peer does not know yet.
+        /// The cancellation, until it is sent to the peer.
         cancel: Option<Cancel>,
         is_closed_sent: bool,
         is_peer_closed: bool,
     },
-    /// Nothing more happens.
+    /// The session has ended.
     Over(Ending),
 }
 
-/// The life of one end of a session.
+/// The stage of one end of a session.
 #[derive(Clone, Debug)]
 pub(super) struct Life(Stage);
 
@@ -37,7 +37,7 @@ impl Life {
         matches!(self.0, Stage::Over(_))
     }
 
-    /// How it has ended; none before it has.
+    /// How the session has ended; `None` before its end.
     pub(super) fn ending(&self) -> Option<&Ending> {
         match &self.0 {
             Stage::Over(ending) => Some(ending),
@@ -45,7 +45,7 @@ impl Life {
         }
     }
 
-    /// This end cancels it, if it still runs.
+    /// Cancels the session from this end if it still runs.
     pub(super) fn cancel(&mut self, cancel: Cancel) {
         if self.is_running() {
             self.0 = Stage::Closing {
@@ -57,7 +57,7 @@ impl Life {
         }
     }
 
-    /// The peer cancels it. If both do, each keeps its own reason.
+    /// Handles the peer's cancellation. If both ends cancel, each keeps its own reason.
     pub(super) fn handle_cancel(&mut self, cancel: Cancel) {
         if self.is_running() {
             self.0 = Stage::Closing {
@@ -69,7 +69,7 @@ impl Life {
         }
     }
 
-    /// The peer's end is closed.
+    /// Handles the peer's report that its end is closed.
     ///
     /// # Errors
     /// If the session is not cancelled.
@@ -83,17 +83,18 @@ impl Life {
         Ok(())
     }
 
-    /// Whether nothing of the peer will touch the session's buffers any more.
+    /// Whether the peer has stopped using the session's buffers.
     pub(super) fn is_peer_closed(&self) -> bool {
         matches!(self.0, Stage::Closing { is_peer_closed: true, .. } | Stage::Over(_))
     }
 
-    /// Both ends have all of it.
+    /// Ends the session: both ends have all blocks.
     pub(super) fn complete(&mut self) {
         self.0 = Stage::Over(Ending::Complete);
     }
 
-    /// What is to be sent. `is_at_rest` says whether this end is done with the peer's buffers.
+    /// Returns the next message to send. `is_at_rest` means that this end has stopped using the
+    /// peer's buffers.
     pub(super) fn poll(&mut self, is_at_rest: bool) -> Option<Body> {
         let Stage::Closing { cancel, is_closed_sent, .. } = &mut self.0 else { return None };
         if let Some(cancel) = cancel.take() {
@@ -107,7 +108,7 @@ impl Life {
         Some(Body::Closed)
     }
 
-    /// Whether [`Life::poll`] has something to be sent.
+    /// Whether [`Life::poll`] would return a message.
     pub(super) fn has_message(&self, is_at_rest: bool) -> bool {
         match &self.0 {
             Stage::Closing { cancel, is_closed_sent, .. } => {

@@ -1,13 +1,14 @@
-//! The protocol of blocks, at both ends. It does no input or output and knows no clock.
+//! The protocol of blocks at both ends. It does no input or output and reads no clock.
 //!
-//! A [`Connection`] is one end of a control channel: it agrees on what holds, opens sessions, and
-//! says which message is for which session. A [`Source`] and a [`Sink`] are the two ends of one
-//! session. `docs/transfer-protocol.md` has the rules; this is how a program uses the machines.
+//! A [`Connection`] is one end of a control channel: it agrees on the terms, opens sessions, and
+//! passes each message to its session. A [`Source`] and a [`Sink`] are the two ends of one session.
+//! `docs/transfer-protocol.md` has the rules; this page explains how a program uses the three
+//! types.
 //!
-//! All three have methods of three kinds. `handle_…` and `channel_…` say what has happened.
-//! Commands (`submit`, `release`, `finish`, `cancel`) say what is wanted. `poll_…` gives what is to
-//! be done: call each of them until it gives `None` after any of the others. None of them blocks. A
-//! machine is used by one thread at a time; put it behind a lock.
+//! The types have three kinds of methods. `handle_…` and `channel_…` report events. Commands
+//! (`submit`, `release`, `finish`, `cancel`) start something. `poll_…` returns the work that
+//! results: after any other method, call each of them until it returns `None`. No method blocks.
+//! Each method needs exclusive access, so threads share a value behind a lock.
 //!
 //! | output | what to do |
 //! | --- | --- |
@@ -18,8 +19,8 @@
 //! | `poll_close` | close the data channel; then `channel_down` |
 //! | `poll_records` | records of the peer for the layer above |
 //!
-//! A fault of the peer ends the session, and no other: the machine returns the [`Fault`], and sends
-//! `Cancel` by itself.
+//! A fault of the peer ends only the session in which it occurs: the method returns the [`Fault`],
+//! and the session sends `Cancel` itself.
 
 mod acks;
 mod connection;
@@ -41,13 +42,13 @@ pub use sink::{BlockRefused, Ready, RemoteBuffer, Sink, SinkCounts, SinkSetup};
 pub use source::{Freed, Source, SourceSetup, Write, WriteResult};
 pub use states::{SinkEvent, SinkState, SourceEvent, SourceState};
 
-/// Whether the sink sees that a block has arrived in a buffer.
+/// Whether the sink sees when a block has arrived in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// It does: it reads the block itself. It acknowledges blocks, and the source keeps each of
-    /// them until then.
+    /// The sink reads blocks itself and acknowledges them. The source keeps each block until its
+    /// acknowledgement.
     Seen,
-    /// It does not: the source writes into its memory. The source sends notices, and a completed
-    /// write is an acknowledgement.
+    /// The source writes into the sink's memory and sends notices. A completed write counts as an
+    /// acknowledgement.
     NotSeen,
 }

@@ -1,4 +1,4 @@
-//! The records of the layer above, in both directions, within a window.
+//! The records of the layer above, in both directions, with flow control by a window.
 
 use std::collections::VecDeque;
 
@@ -6,41 +6,41 @@ use super::fault::Fault;
 use crate::limits::{RECORDS_LEN_MAX, RECORDS_WINDOW};
 use crate::wire::{Body, ControlHeader};
 
-/// Records that cannot be sent now: so many bytes are waiting for the peer already. They fit once
-/// the peer has taken some.
+/// The window for records is full. Records fit again once the peer has taken some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer has not taken enough records yet")]
 pub struct RecordsFull;
 
-/// What a message takes of the window: short ones take memory, too.
+/// The share of the window that a message uses. The header counts, too, because many short messages
+/// also need memory.
 fn cost(records: &[u8]) -> u64 {
     (records.len() + ControlHeader::LEN) as u64
 }
 
-/// One end's records of both directions. Bytes are those of messages with their headers.
+/// The records of one end in both directions. Byte counts include the messages' headers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records {
     outgoing: VecDeque<Vec<u8>>,
-    /// Bytes sent or about to be.
+    /// Bytes that this end has sent or queued.
     sent: u64,
-    /// Of those, what the peer has taken.
+    /// Bytes of these that the peer has taken.
     peer_took: u64,
     incoming: VecDeque<Vec<u8>>,
     received: u64,
     taken: u64,
-    /// What the peer knows to be taken.
+    /// The last count of taken bytes that was sent to the peer.
     reported: u64,
 }
 
 impl Records {
-    /// Bytes that can be sent now.
+    /// The number of bytes that can be sent now.
     pub(super) fn room(&self) -> usize {
         let room = RECORDS_WINDOW - (self.sent - self.peer_took);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         room.saturating_sub(ControlHeader::LEN).min(RECORDS_LEN_MAX)
     }
 
-    /// Puts a message behind the others.
+    /// Queues a message.
     pub(super) fn send(&mut self, records: Vec<u8>) -> Result<(), RecordsFull> {
         if records.is_empty() {
             return Ok(());
@@ -71,21 +71,21 @@ impl Records {
         Ok(())
     }
 
-    /// The next records of the peer.
+    /// Returns the next records of the peer.
     pub(super) fn take(&mut self) -> Option<Vec<u8>> {
         let records = self.incoming.pop_front()?;
         self.taken += cost(&records);
         Some(records)
     }
 
-    /// Whether [`Records::poll`] has something to be sent.
+    /// Whether [`Records::poll`] would return a message.
     pub(super) fn has_message(&self) -> bool {
         self.taken - self.reported >= RECORDS_WINDOW / 2 || !self.outgoing.is_empty()
     }
 
-    /// What is to be sent.
+    /// Returns the next message to send.
     pub(super) fn poll(&mut self) -> Option<Body> {
-        // The peer learns of it when half of its window is free again.
+        // The peer gets an update when half of its window is free again.
         if self.taken - self.reported >= RECORDS_WINDOW / 2 {
             self.reported = self.taken;
             return Some(Body::RecordsTaken(self.taken));
@@ -99,7 +99,7 @@ mod tests {
     use super::{Body, Fault, RECORDS_LEN_MAX, RECORDS_WINDOW, Records, RecordsFull, cost};
 
     #[test]
-    fn a_peer_that_takes_nothing_stops_the_sender_and_one_that_does_starts_it_again() {
+    fn a_full_window_stops_the_sender_until_the_peer_takes_records() {
         let (mut sender, mut receiver) = (Records::default(), Records::default());
         let mut rounds = 0;
         for _ in 0..3 {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_ignores_the_window_is_at_fault() {
+    fn records_beyond_the_window_are_a_fault() {
         let mut receiver = Records::default();
         let mut received = 0;
         while received + cost(&[0; RECORDS_LEN_MAX]) <= RECORDS_WINDOW {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_cannot_be_taken() {
+    fn a_taken_count_above_what_was_sent_is_a_fault() {
         let mut sender = Records::default();
         assert_eq!(sender.send(vec![0; 10]), Ok(()));
         assert_eq!(sender.handle_taken(27), Err(Fault::Taken(27)));

@@ -11,71 +11,71 @@ use super::states::{SinkEvent, SinkState};
 use crate::limits::GRANTS_MAX;
 use crate::wire::{BlockHeader, Body, Cancel, Complete, Credit, Credits, Message, Notice};
 
-/// What a source has to know to write into a buffer; zeros where the sink reads blocks itself.
+/// The data that a source needs to write into a buffer; zeros if the sink reads blocks itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteBuffer {
-    /// Its address, or its offset in shared memory.
+    /// The buffer's address, or its offset in shared memory.
     pub address: u64,
-    /// The key that allows to write there.
+    /// The key that permits remote writes.
     pub key: u32,
 }
 
-/// What a [`Sink`] is made of.
+/// The parameters of a [`Sink`].
 #[derive(Clone, Debug)]
 pub struct SinkSetup {
     /// The session's number.
     pub session: u32,
-    /// The buffers of its pool, which are numbered from 0 on: one at least, and at most
-    /// `BUFFERS_MAX`.
+    /// The buffers of the pool, numbered from 0 on: at least one, at most `BUFFERS_MAX`.
     pub buffers: Vec<RemoteBuffer>,
-    /// Bytes of payload of a block, at most.
+    /// The largest payload of a block in bytes.
     pub block_size: u32,
     /// Whether the sink sees arrivals.
     pub arrivals: Arrivals,
-    /// How many buffers are granted before the source asks for any.
+    /// The number of buffers that the sink grants before the source asks for any.
     pub first_grant: u32,
 }
 
-/// A block whose turn it is.
+/// The next block in the order of sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// Its sequence number.
     pub seq: u64,
-    /// The buffer that it is in.
+    /// The buffer that holds it.
     pub buffer: u32,
-    /// The generation of the grant that it has used.
+    /// The generation of the grant that it used.
     pub generation: u32,
-    /// Bytes of payload. Where the source writes into memory, compare all four with the header.
+    /// Bytes of payload. If the source writes into memory, compare all four fields with the block's
+    /// header.
     pub len: u32,
 }
 
-/// Why a block is not taken. Read and drop its payload: the data channel goes on with the block
-/// behind it.
+/// Why the sink refuses a block. Read and discard its payload; the next block follows on the data
+/// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockRefused {
-    /// The session is over, or ends.
+    /// The session is over or ending.
     #[error("the session is over")]
     Over,
     /// The channel is not up at this end.
     #[error("channel {0} is closed")]
     Channel(u16),
-    /// The source is at fault, and the session is cancelled.
+    /// The block breaks the protocol, and the session is cancelled.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// How many buffers are in each state. Together they are the pool.
+/// The number of buffers in each state. Their sum is the size of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SinkCounts {
-    /// Nobody uses them.
+    /// Unused buffers.
     pub free: u32,
-    /// The source has credits for them.
+    /// Buffers for which the source has credits.
     pub granted: u32,
-    /// Blocks are being read into them.
+    /// Buffers into which blocks are being read.
     pub arriving: u32,
-    /// Blocks wait there for their turn.
+    /// Buffers with blocks that wait for earlier ones.
     pub arrived: u32,
-    /// The caller has them.
+    /// Buffers that the caller uses.
     pub draining: u32,
 }
 
@@ -89,48 +89,48 @@ struct Buffer {
     remote: RemoteBuffer,
 }
 
-/// The sink's end of a session: arrivals in, blocks in order out. [The module](super) says how to
-/// use it.
+/// The sink's end of a session: it takes arrivals and returns blocks in order. [The module](super)
+/// explains its use.
 #[derive(Debug)]
 pub struct Sink {
     session: u32,
     block_size: u32,
     arrivals: Arrivals,
     buffers: Vec<Buffer>,
-    /// Buffers that nobody uses.
+    /// Unused buffers.
     free: Vec<u32>,
     /// Blocks that are being read, by sequence number.
     arriving: BTreeMap<u64, u32>,
-    /// Blocks that wait for their turn.
+    /// Blocks that wait for earlier ones, by sequence number.
     waiting: BTreeMap<u64, u32>,
-    /// The next one whose turn it is.
+    /// The sequence number of the next block for the caller.
     next: u64,
     arrived: Arrived,
-    /// One above the highest sequence number that has been seen.
+    /// One above the highest sequence number that has arrived.
     seen_until: u64,
     /// Bytes of the blocks that have arrived.
     bytes: u64,
     counts: SinkCounts,
-    /// Grants that the source is entitled to, once buffers are free.
+    /// Requested grants that wait for free buffers.
     owed: u32,
     is_requested: bool,
     channels: BTreeSet<u16>,
-    /// Channels that are no more.
+    /// Channels that are closed for good.
     closed: BTreeSet<u16>,
-    /// Channels whose end the source is to learn, behind what has arrived there.
+    /// Closed channels to report to the source, after the acknowledgements of their blocks.
     losses: BTreeSet<u16>,
     to_close: VecDeque<u16>,
-    /// Channels that are to be closed here and are not yet.
+    /// Channels that must be closed at this end.
     closing: BTreeSet<u16>,
     records: Records,
-    /// What the source says that there is.
+    /// The totals that the source has reported.
     total: Option<Complete>,
     is_finishing: bool,
     life: Life,
 }
 
 impl Sink {
-    /// A session of which nothing has arrived.
+    /// Creates a session into which no block has arrived.
     #[must_use]
     pub fn new(setup: SinkSetup) -> Self {
         let count = u32::try_from(setup.buffers.len()).unwrap_or(u32::MAX);
@@ -175,41 +175,41 @@ impl Sink {
         self.session
     }
 
-    /// How the session has ended; none as long as it has not, or something of the source may still
-    /// reach a buffer.
+    /// How the session has ended. It is `None` until then, and as long as a write of the source may
+    /// still reach a buffer.
     #[must_use]
     pub fn ending(&self) -> Option<&Ending> {
         self.life.ending().filter(|_| self.is_memory_free())
     }
 
-    /// How many buffers are in each state.
+    /// The number of buffers in each state.
     #[must_use]
     pub fn counts(&self) -> SinkCounts {
         self.counts
     }
 
-    /// What a buffer is; none if there is no such buffer.
+    /// The state of a buffer; `None` if there is no such buffer.
     #[must_use]
     pub fn state(&self, buffer: u32) -> Option<SinkState> {
         self.buffers.get(buffer as usize).map(|buffer| buffer.state)
     }
 
-    /// What the source says that there is, once it has said so.
+    /// The totals that the source has reported; `None` before that.
     #[must_use]
     pub fn total(&self) -> Option<Complete> {
         self.total
     }
 
-    /// Whether all blocks have been delivered and released: it is time to [`Sink::finish`].
+    /// Whether all blocks have been delivered and released, so that [`Sink::finish`] may be called.
     #[must_use]
     pub fn is_delivered(&self) -> bool {
         self.total.is_some_and(|total| total.blocks == self.next) && self.counts.draining == 0
     }
 
-    /// All blocks are where they belong. The source learns of it.
+    /// Reports to the source that all blocks have been processed.
     ///
     /// # Errors
-    /// If they are not all delivered and released, or the session ends already.
+    /// If blocks are not delivered and released, or the session is already ending.
     pub fn finish(&mut self) -> Result<(), Misuse> {
         if !self.life.is_running() || self.is_finishing {
             return Err(Misuse::Over);
@@ -228,37 +228,37 @@ impl Sink {
         self.losses.clear();
     }
 
-    /// Whether nothing of the source will touch the buffers any more, so that their memory can be
-    /// used for something else: the session is over, or the source has said that it has closed,
-    /// and the channels that the source has lost are closed here, too.
+    /// Whether the source can no longer write into the buffers, so that their memory can be reused:
+    /// the session is over, or the source has reported that it is closed and this end has closed
+    /// the channels that the source lost.
     #[must_use]
     pub fn is_memory_free(&self) -> bool {
         self.life.is_peer_closed() && self.counts.arriving == 0 && self.closing.is_empty()
     }
 
-    /// Sends records to the layer above at the source.
+    /// Sends records to the layer above the source.
     ///
     /// # Errors
-    /// If the source has not taken enough of those before. Try again after the next message.
+    /// If the window is full. Try again after the next message.
     pub fn send_records(&mut self, records: Vec<u8>) -> Result<(), RecordsFull> {
         self.records.send(records)
     }
 
-    /// Bytes that [`Sink::send_records`] takes now.
+    /// The number of bytes that [`Sink::send_records`] accepts now.
     #[must_use]
     pub fn records_room(&self) -> usize {
         self.records.room()
     }
 
-    /// Records from the layer above at the source.
+    /// Returns records from the layer above the source.
     pub fn poll_records(&mut self) -> Option<Vec<u8>> {
         self.records.take()
     }
 
-    /// A data channel is about to be used. Its number is a new one. Returns whether it may be: the
-    /// source may have lost it before it was up here, and has been promised then that nothing of it
-    /// reaches a buffer. A transport that writes into memory asks all sessions before it accepts a
-    /// channel; if one refuses, the channel is closed, and down for the others.
+    /// Adds a data channel with a new number. Returns false if the source has already lost the
+    /// channel: this end has then confirmed that nothing on it reaches a buffer. A transport that
+    /// writes into memory asks all sessions before it accepts a channel. If one refuses, the
+    /// transport closes the channel and reports it down to the others.
     #[must_use]
     pub fn channel_up(&mut self, channel: u16) -> bool {
         let may_be = !self.closed.contains(&channel);
@@ -268,7 +268,8 @@ impl Sink {
         may_be
     }
 
-    /// A data channel is closed at this end: nothing that comes on it reaches a buffer any more.
+    /// Reports that a data channel is closed at this end, so that nothing on it reaches a buffer
+    /// any more.
     pub fn channel_down(&mut self, channel: u16) {
         let on_it = |buffer: &&u32| self.buffers[**buffer as usize].channel == channel;
         let cut: Vec<u32> = self.arriving.values().filter(on_it).copied().collect();
@@ -283,12 +284,12 @@ impl Sink {
         self.reclaim();
     }
 
-    /// The header of a block has come on a channel. If there is no error, the payload goes into the
-    /// buffer that the header names, and then comes [`Sink::finish_arrival`],
-    /// [`Sink::abort_arrival`] or [`Sink::channel_down`].
+    /// Handles the header of a block on a channel. On success, the caller reads the payload into
+    /// the header's buffer and then calls [`Sink::finish_arrival`], [`Sink::abort_arrival`] or
+    /// [`Sink::channel_down`].
     ///
     /// # Errors
-    /// If the block is not to be taken.
+    /// If the sink refuses the block.
     pub fn begin_arrival(
         &mut self,
         channel: u16,
@@ -317,11 +318,11 @@ impl Sink {
         Ok(())
     }
 
-    /// A whole block is in its buffer.
+    /// Reports that a whole block is in its buffer.
     ///
     /// # Errors
-    /// If none was being read into it on that channel: the channel is down meanwhile. The block
-    /// does not count then.
+    /// If the channel was not reading a block into the buffer, for instance because it is down by
+    /// now. The block does not count then.
     pub fn finish_arrival(&mut self, channel: u16, buffer: u32) -> Result<(), Misuse> {
         self.check_arriving(channel, buffer)?;
         self.step(buffer, SinkEvent::Finish);
@@ -329,10 +330,10 @@ impl Sink {
         self.check_total().map_err(|_| Misuse::Over)
     }
 
-    /// A block that was being read into a buffer does not come wholly. The buffer remains granted.
+    /// Reports that a block was not read completely. Its buffer remains granted.
     ///
     /// # Errors
-    /// If none was being read into it on that channel.
+    /// If the channel was not reading a block into the buffer.
     pub fn abort_arrival(&mut self, channel: u16, buffer: u32) -> Result<(), Misuse> {
         self.check_arriving(channel, buffer)?;
         self.step(buffer, SinkEvent::ChannelLost);
@@ -340,12 +341,12 @@ impl Sink {
         Ok(())
     }
 
-    /// A message of the source.
+    /// Handles a message of the source.
     ///
     /// # Errors
-    /// If the source must not say that. The session is cancelled then.
+    /// If the message breaks the protocol. The session is cancelled then.
     pub fn handle_control(&mut self, body: Body) -> Result<(), Fault> {
-        // After its own end the sink may still get what has crossed with it.
+        // Messages of the source may have crossed with the end of the session.
         if self.life.is_over() {
             return Ok(());
         }
@@ -378,7 +379,7 @@ impl Sink {
         result
     }
 
-    /// The block whose turn it is, if it is there.
+    /// Returns the next block in order if it has arrived.
     pub fn poll_ready(&mut self) -> Option<Ready> {
         if !self.life.is_running() {
             return None;
@@ -393,10 +394,10 @@ impl Sink {
         Some(Ready { seq, buffer, generation, len })
     }
 
-    /// The caller does not need the block in a buffer any more.
+    /// Frees the buffer of a block that the caller has processed.
     ///
     /// # Errors
-    /// If the caller does not have it.
+    /// If the caller does not hold the buffer.
     pub fn release(&mut self, buffer: u32) -> Result<(), Misuse> {
         let slot = self.buffers.get(buffer as usize).ok_or(Misuse::Number(buffer))?;
         if slot.state != SinkState::Draining {
@@ -406,14 +407,14 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether a block whose turn it is is there, or none will come any more.
+    /// Whether the next block has arrived, or no more blocks will come.
     #[must_use]
     pub fn has_ready(&self) -> bool {
         let next = self.waiting.first_key_value();
         next.is_some_and(|(seq, _)| *seq == self.next) || self.is_delivered()
     }
 
-    /// Whether there is a message for the source.
+    /// Whether a message for the source waits to be sent.
     #[must_use]
     pub fn has_control(&self) -> bool {
         if !self.life.is_running() {
@@ -426,7 +427,7 @@ impl Sink {
             || (self.is_finishing && self.total.is_some())
     }
 
-    /// The next message for the source.
+    /// Returns the next message for the source.
     pub fn poll_control(&mut self) -> Option<Message> {
         let has_control = self.has_control();
         let body = self.next_body();
@@ -435,8 +436,8 @@ impl Sink {
         Some(Message::of(self.session, body))
     }
 
-    /// A data channel that has to be closed. Report it by [`Sink::channel_down`] when nothing that
-    /// comes on it reaches a buffer any more.
+    /// Returns a data channel to close. Call [`Sink::channel_down`] when nothing on it reaches a
+    /// buffer any more.
     pub fn poll_close(&mut self) -> Option<u16> {
         self.to_close.pop_front()
     }
@@ -463,7 +464,7 @@ impl Sink {
         None
     }
 
-    /// How many buffers can be granted now.
+    /// The number of buffers to grant now.
     fn grants(&self) -> u32 {
         // A source that has sent everything needs no more credits.
         let is_all = self.total.is_some_and(|total| total.blocks == self.arrived.cumulative());
@@ -471,12 +472,12 @@ impl Sink {
         if is_all { 0 } else { owed.min(self.counts.free) }
     }
 
-    /// Whether there are arrivals that the source does not know of.
+    /// Whether some arrivals are not acknowledged yet.
     fn acknowledges(&self) -> bool {
         self.arrivals == Arrivals::Seen && self.arrived.is_unreported()
     }
 
-    /// Grants, and acknowledgements.
+    /// Returns the next grants and acknowledgements, if any.
     fn next_credits(&mut self) -> Option<Credits> {
         if self.is_requested {
             self.owed = self.owed.max(1);
@@ -505,7 +506,7 @@ impl Sink {
         Some(message)
     }
 
-    /// Whether a block may be in a buffer.
+    /// Checks whether a block may be in a buffer.
     fn check(&self, block: Notice) -> Result<(), Fault> {
         let Notice { seq, buffer, generation, len } = block;
         let slot = self.buffers.get(buffer as usize).ok_or(Fault::Buffer(buffer))?;
@@ -518,7 +519,8 @@ impl Sink {
         if self.arrived.contains(seq) || self.arriving.contains_key(&seq) {
             return Err(Fault::Repeated(seq));
         }
-        // Blocks are written in order, each with a credit that it keeps until it has arrived.
+        // The source writes blocks in order, and each holds a credit until it arrives, so the
+        // distance is less than the pool's size.
         if seq - self.arrived.cumulative() >= self.buffers.len() as u64 {
             return Err(Fault::Ahead(seq));
         }
@@ -556,7 +558,8 @@ impl Sink {
         self.check_total()
     }
 
-    /// Once all blocks have arrived, they have as many bytes as the source has said.
+    /// Checks, once all blocks have arrived, that they have as many bytes as the source has
+    /// reported.
     fn check_total(&mut self) -> Result<(), Fault> {
         match self.total {
             Some(total)
@@ -570,19 +573,19 @@ impl Sink {
         }
     }
 
-    /// The source has lost a channel.
+    /// Handles the source's loss of a channel.
     fn handle_loss(&mut self, channel: u16) {
         if self.channels.contains(&channel) {
             if self.closing.insert(channel) {
                 self.to_close.push_back(channel);
             }
         } else if self.closed.insert(channel) {
-            // It has never been up here, and will not be.
+            // The channel was never up here, and `channel_up` will refuse it.
             self.losses.insert(channel);
         }
     }
 
-    /// Takes back the buffers that nothing writes into any more.
+    /// Frees the buffers into which nothing can be written any more.
     fn reclaim(&mut self) {
         let is_peer_done = self.life.is_peer_closed() && self.closing.is_empty();
         if !self.is_finishing && !is_peer_done {
@@ -605,8 +608,8 @@ impl Sink {
         }
     }
 
-    /// Changes the state of a buffer, and all that depends on it. Events that the state does not
-    /// have do nothing: those that a peer causes have been looked at before.
+    /// Changes the state of a buffer and the lists that depend on it. An event that is not allowed
+    /// in the state has no effect; the callers have checked those that a peer causes.
     fn step(&mut self, buffer: u32, event: SinkEvent) {
         let slot = &mut self.buffers[buffer as usize];
         let Some(state) = slot.state.after(event) else { return };
@@ -627,7 +630,7 @@ impl Sink {
                 self.bytes += u64::from(len);
                 let pool = u32::try_from(self.buffers.len()).unwrap_or(u32::MAX);
                 self.owed = self.owed.saturating_add(2).min(pool);
-                // It is new: `check` has said so.
+                // `check` has refused repeated numbers, so this cannot fail.
                 let _ = self.arrived.insert(seq);
             }
             _ => {}

@@ -10,19 +10,19 @@ use super::states::{SourceEvent, SourceState};
 use crate::limits::BUFFERS_MAX;
 use crate::wire::{Body, Cancel, Complete, Credit, Credits, Message, Notice};
 
-/// What a [`Source`] is made of.
+/// The parameters of a [`Source`].
 #[derive(Clone, Copy, Debug)]
 pub struct SourceSetup {
     /// The session's number.
     pub session: u32,
-    /// How many blocks the caller has; they are numbered from 0 on.
+    /// The number of the caller's blocks, which are numbered from 0 on.
     pub blocks: u32,
-    /// Bytes of payload of a block, at most.
+    /// The largest payload of a block in bytes.
     pub block_size: u32,
     /// Whether the sink sees arrivals.
     pub arrivals: Arrivals,
-    /// How many writes of this session a channel is given at a time. The blocks behind them go to
-    /// the channel that is done first.
+    /// The most writes of this session that a channel has at a time. Later blocks go to the channel
+    /// that finishes first.
     pub writes_max: u32,
 }
 
@@ -35,31 +35,31 @@ pub struct Write {
     pub block: u32,
     /// Its sequence number, for the header.
     pub seq: u64,
-    /// Bytes of its payload.
+    /// Bytes of payload.
     pub len: u32,
-    /// Where it goes.
+    /// The credit for the sink's buffer.
     pub credit: Credit,
 }
 
-/// What has become of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteResult {
-    /// It is done. Where the sink does not see arrivals, the block is in the sink's memory.
+    /// The write is complete. If the sink does not see arrivals, the block is in the sink's memory.
     Sent,
-    /// The channel has failed, and not a byte of the block has left.
+    /// The channel has failed before any byte of the block was sent.
     NotSent,
-    /// The channel has failed, and it is not known how much of the block has left.
+    /// The channel has failed, and an unknown part of the block was sent.
     Failed,
 }
 
-/// A block that is the caller's again.
+/// A block that is returned to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freed {
     /// The block.
     pub block: u32,
-    /// The sequence number that it had.
+    /// Its sequence number.
     pub seq: u64,
-    /// Whether it has arrived. It has not if the session was cancelled.
+    /// Whether the block has arrived. It may not have if the session was cancelled.
     pub has_arrived: bool,
 }
 
@@ -69,7 +69,7 @@ struct Block {
     seq: u64,
     len: u32,
     channel: u16,
-    /// The credit that it holds, from the write on until it has arrived.
+    /// The block's credit, from its first write until it has arrived.
     credit: Option<Credit>,
     has_arrived: bool,
 }
@@ -82,59 +82,60 @@ impl Block {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Channel {
-    /// Bytes given to it that are neither acknowledged nor given back.
+    /// Bytes written on the channel that are neither acknowledged nor returned by the transport.
     bytes: u64,
-    /// Blocks that the transport has.
+    /// The number of blocks that the transport is writing on it.
     writes: u32,
-    /// Nothing is written on it any more.
+    /// The channel is lost: no block is written on it any more.
     is_lost: bool,
-    /// The sink has closed its end.
+    /// The sink has confirmed that it closed its end of the lost channel.
     is_fenced: bool,
-    /// When it was last given a block.
+    /// The write counter at the channel's last write.
     last: u64,
 }
 
-/// The source's end of a session: blocks in, writes out. [The module](super) says how to use it.
+/// The source's end of a session: it takes blocks and returns writes. [The module](super) explains
+/// its use.
 #[derive(Debug)]
 pub struct Source {
     setup: SourceSetup,
     blocks: Vec<Block>,
     /// All blocks that have not arrived, by sequence number.
     window: BTreeMap<u64, u32>,
-    /// Those of them that have been given back, with their credits.
+    /// Those of `window` that must be written again, with the credits that they hold.
     bound: BTreeSet<u64>,
     /// The next sequence number to write for the first time.
     next_write: u64,
-    /// How many have been submitted, and their bytes.
+    /// The number of submitted blocks and their bytes.
     submitted: Complete,
-    /// One above the highest sequence number that was submitted.
+    /// One above the highest submitted sequence number.
     submitted_until: u64,
-    /// Credits that no block has.
+    /// Credits that no block uses.
     credits: VecDeque<Credit>,
-    /// Buffers of all credits, with or without a block.
+    /// The buffers of all credits, used or unused.
     granted: HashSet<u32>,
     is_request_outstanding: bool,
     channels: BTreeMap<u16, Channel>,
-    /// Channels that are no more.
+    /// Channels that are closed for good.
     closed: BTreeSet<u16>,
-    /// Channels whose loss the sink is to learn.
+    /// Lost channels to report to the sink.
     losses: BTreeSet<u16>,
     to_close: VecDeque<u16>,
     notices: VecDeque<Notice>,
     free: VecDeque<Freed>,
-    /// Blocks that the transport has.
+    /// The number of blocks that the transport is writing.
     writing: u32,
     writes: u64,
     records: Records,
     is_finishing: bool,
     is_complete_sent: bool,
-    /// The sink has all of it.
+    /// The sink has reported that it has all blocks.
     is_complete: bool,
     life: Life,
 }
 
 impl Source {
-    /// A session without blocks, channels and credits.
+    /// Creates a session without blocks, channels or credits.
     #[must_use]
     pub fn new(setup: SourceSetup) -> Self {
         Self {
@@ -170,48 +171,49 @@ impl Source {
         self.setup.session
     }
 
-    /// How the session has ended; none as long as it has not. Blocks may still have to be polled.
+    /// How the session has ended; `None` before that. [`Source::poll_free`] may still return
+    /// blocks.
     #[must_use]
     pub fn ending(&self) -> Option<&Ending> {
         self.life.ending()
     }
 
-    /// What a block is; none if there is no such block.
+    /// The state of a block; `None` if there is no such block.
     #[must_use]
     pub fn state(&self, block: u32) -> Option<SourceState> {
         self.blocks.get(block as usize).map(|block| block.state)
     }
 
-    /// Credits that no block has.
+    /// The number of credits that no block uses.
     #[must_use]
     pub fn credits(&self) -> usize {
         self.credits.len()
     }
 
-    /// All credits of the source: those that no block has, and those of blocks that have not
-    /// arrived as far as it knows.
+    /// The number of all credits, used or unused. Blocks use theirs until the source knows that
+    /// they have arrived.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.granted.len()
     }
 
-    /// Blocks that have been submitted and have not arrived, as far as is known.
+    /// The number of submitted blocks that are not known to have arrived.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.window.len()
     }
 
-    /// Data channels that blocks can be written on.
+    /// The number of data channels on which blocks can be written.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.channels.values().filter(|channel| !channel.is_lost).count()
     }
 
-    /// A block is full. Blocks may be submitted in any order, as long as no sequence number is left
-    /// out; they are written in order.
+    /// Submits a full block. Blocks may be submitted in any order, but no sequence number may be
+    /// left out: the source writes them in order.
     ///
     /// # Errors
-    /// If the block is not the caller's, the number is not free, or the session ends.
+    /// If the caller does not own the block, the number is used, or the session is ending.
     pub fn submit(&mut self, seq: u64, block: u32, len: u32) -> Result<(), Misuse> {
         if !self.life.is_running() || self.is_finishing {
             return Err(Misuse::Over);
@@ -232,10 +234,10 @@ impl Source {
         Ok(())
     }
 
-    /// No more blocks come.
+    /// Declares that no more blocks will be submitted.
     ///
     /// # Errors
-    /// If a sequence number was left out, or the session ends already.
+    /// If a sequence number was left out, or the session is already ending.
     pub fn finish(&mut self) -> Result<(), Misuse> {
         if !self.life.is_running() || self.is_finishing {
             return Err(Misuse::Over);
@@ -247,34 +249,34 @@ impl Source {
         Ok(())
     }
 
-    /// Ends the session before it is complete. Blocks come back by [`Source::poll_free`], those
-    /// that the transport has when it is done with them.
+    /// Cancels the session. [`Source::poll_free`] returns the blocks, those of the transport after
+    /// their writes.
     pub fn cancel(&mut self, cancel: Cancel) {
         self.life.cancel(cancel);
         self.abandon();
     }
 
-    /// Sends records to the layer above at the sink.
+    /// Sends records to the layer above the sink.
     ///
     /// # Errors
-    /// If the sink has not taken enough of those before. Try again after the next message.
+    /// If the window is full. Try again after the next message.
     pub fn send_records(&mut self, records: Vec<u8>) -> Result<(), RecordsFull> {
         self.records.send(records)
     }
 
-    /// Bytes that [`Source::send_records`] takes now.
+    /// The number of bytes that [`Source::send_records`] accepts now.
     #[must_use]
     pub fn records_room(&self) -> usize {
         self.records.room()
     }
 
-    /// Records from the layer above at the sink.
+    /// Returns records from the layer above the sink.
     pub fn poll_records(&mut self) -> Option<Vec<u8>> {
         self.records.take()
     }
 
-    /// A data channel can be used. Its number is a new one. Returns whether it is of use: the sink
-    /// may have lost it before it was up here. Then it is closed, and down for the other sessions.
+    /// Adds a data channel with a new number. Returns false if the sink has already lost the
+    /// channel. The caller then closes it and reports it down to the other sessions.
     #[must_use]
     pub fn channel_up(&mut self, channel: u16) -> bool {
         let may_be = !self.closed.contains(&channel);
@@ -284,18 +286,18 @@ impl Source {
         may_be
     }
 
-    /// A data channel is closed at this end, because it has failed or [`Source::poll_close`] said
-    /// so. Writes that the transport has are still to be reported.
+    /// Reports that a data channel is closed at this end, after a failure or by
+    /// [`Source::poll_close`]. The caller still reports the writes that the transport has.
     pub fn channel_down(&mut self, channel: u16) {
         if !self.closed.contains(&channel) {
             self.lose(channel);
         }
     }
 
-    /// The transport is done with a write.
+    /// Reports the result of a write.
     ///
     /// # Errors
-    /// If it does not have the block.
+    /// If the transport was not writing the block.
     pub fn handle_written(&mut self, block: u32, result: WriteResult) -> Result<(), Misuse> {
         use SourceState::{Releasing, Writing};
         let slot = *self.blocks.get(block as usize).ok_or(Misuse::Number(block))?;
@@ -333,10 +335,10 @@ impl Source {
         Ok(())
     }
 
-    /// A message of the sink.
+    /// Handles a message of the sink.
     ///
     /// # Errors
-    /// If the sink must not say that. The session is cancelled then.
+    /// If the message breaks the protocol. The session is cancelled then.
     pub fn handle_control(&mut self, body: Body) -> Result<(), Fault> {
         if self.life.is_over() {
             return Ok(());
@@ -349,7 +351,7 @@ impl Source {
             }
             Body::Closed => self.life.handle_closed(),
             Body::Complete(complete) => self.handle_complete(complete),
-            // What has crossed with the end of the session is of no use any more.
+            // The message has crossed with the end of the session and is ignored.
             _ if !self.life.is_running() => Ok(()),
             Body::Credits(credits) => self.handle_credits(credits),
             Body::ChannelLost(channel) => {
@@ -367,7 +369,7 @@ impl Source {
         result
     }
 
-    /// The next block to write, if there are one, a credit for it and a channel.
+    /// Returns the next block to write, if there are a block, a credit for it and a channel.
     pub fn poll_write(&mut self) -> Option<Write> {
         if !self.life.is_running() {
             return None;
@@ -398,7 +400,7 @@ impl Source {
         Some(Write { channel, block, seq, len, credit })
     }
 
-    /// Whether there is a message for the sink.
+    /// Whether a message for the sink waits to be sent.
     #[must_use]
     pub fn has_control(&self) -> bool {
         if !self.life.is_over() && !self.losses.is_empty() {
@@ -413,7 +415,7 @@ impl Source {
             || (self.is_finishing && !self.is_complete_sent)
     }
 
-    /// The next message for the sink.
+    /// Returns the next message for the sink.
     pub fn poll_control(&mut self) -> Option<Message> {
         let has_control = self.has_control();
         let body = self.next_body();
@@ -422,18 +424,18 @@ impl Source {
         Some(Message::of(self.setup.session, body))
     }
 
-    /// The next block that is the caller's again.
+    /// Returns the next block that is free for the caller.
     pub fn poll_free(&mut self) -> Option<Freed> {
         self.free.pop_front()
     }
 
-    /// A data channel that has to be closed. Report it by [`Source::channel_down`].
+    /// Returns a data channel to close. Call [`Source::channel_down`] afterwards.
     pub fn poll_close(&mut self) -> Option<u16> {
         self.to_close.pop_front()
     }
 
     fn next_body(&mut self) -> Option<Body> {
-        // Also in a session that is cancelled, and before this end says that it is closed: what was
+        // A cancelled session reports lost channels, too, before it reports that it is closed: data
         // written on a lost channel may still reach the sink's memory.
         if !self.life.is_over()
             && let Some(channel) = self.losses.pop_first()
@@ -453,7 +455,7 @@ impl Source {
         if let Some(body) = self.records.poll() {
             return Some(body);
         }
-        // It comes behind all records and, where there are any, all notices that are known yet.
+        // The totals follow all queued records and notices.
         if self.is_finishing && !self.is_complete_sent {
             self.is_complete_sent = true;
             return Some(Body::Complete(self.submitted));
@@ -461,12 +463,12 @@ impl Source {
         None
     }
 
-    /// Whether it is time to ask for credits.
+    /// Whether the source must request credits now.
     fn asks_for_credits(&self) -> bool {
         self.credits.is_empty() && !self.is_request_outstanding && self.needs_credits()
     }
 
-    /// Whether there is, or may be, a block that needs a credit.
+    /// Whether a block needs a credit, or may soon need one.
     fn needs_credits(&self) -> bool {
         !self.is_finishing || self.next_write < self.submitted_until
     }
@@ -520,7 +522,7 @@ impl Source {
             return Err(Fault::Totals(complete.blocks));
         }
         if !self.life.is_running() {
-            // The sink had finished before it learnt that this end has cancelled.
+            // The sink finished before it received this end's cancellation.
             return self.life.handle_closed();
         }
         if !self.window.is_empty() {
@@ -530,15 +532,15 @@ impl Source {
         Ok(())
     }
 
-    /// The session is complete once the transport is done with its blocks, too.
+    /// Completes the session once the transport has finished all writes, too.
     fn settle(&mut self) {
         if self.is_complete && self.writing == 0 {
             self.life.complete();
         }
     }
 
-    /// The channel with the fewest bytes outstanding; among equals the one that was used longest
-    /// ago.
+    /// Returns the channel with the fewest outstanding bytes; among several, the least recently
+    /// used one.
     fn choose_channel(&self) -> Option<u16> {
         let usable = self
             .channels
@@ -547,7 +549,7 @@ impl Source {
         usable.min_by_key(|(_, channel)| (channel.bytes, channel.last)).map(|(number, _)| *number)
     }
 
-    /// A channel is lost as far as this end knows.
+    /// Marks a channel as lost at this end.
     fn lose(&mut self, number: u16) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         if channel.is_lost {
@@ -558,7 +560,8 @@ impl Source {
         self.step_all(number, SourceState::Written, SourceEvent::ChannelLost);
     }
 
-    /// The sink has closed its end of a channel, and has acknowledged all that arrived there.
+    /// Handles the sink's confirmation that it closed its end of a channel. It has acknowledged all
+    /// blocks that arrived there.
     fn fence(&mut self, number: u16) {
         if !self.closed.insert(number) {
             return;
@@ -575,7 +578,7 @@ impl Source {
         self.forget(number);
     }
 
-    /// Forgets a channel that is of no more use.
+    /// Removes a closed channel that has no writes left.
     fn forget(&mut self, number: u16) {
         if self
             .channels
@@ -586,7 +589,7 @@ impl Source {
         }
     }
 
-    /// All blocks of a channel in one state take a step.
+    /// Applies an event to all blocks of a channel that are in one state.
     fn step_all(&mut self, channel: u16, state: SourceState, event: SourceEvent) {
         let is_meant = |block: &Block| block.state == state && block.channel == channel;
         let blocks: Vec<u32> = self
@@ -600,7 +603,7 @@ impl Source {
         }
     }
 
-    /// The session ends: no block is needed any more.
+    /// Frees all blocks at the end of the session.
     fn abandon(&mut self) {
         let blocks: Vec<u32> = self.window.values().copied().collect();
         for block in blocks {
@@ -612,14 +615,14 @@ impl Source {
         self.notices.clear();
     }
 
-    /// Changes the state of a block, and all that depends on it. Events that the state does not
-    /// have do nothing: those that a peer causes have been looked at before.
+    /// Changes the state of a block and the data that depend on it. An event that is not allowed in
+    /// the state has no effect; the callers have checked those that a peer causes.
     fn step(&mut self, block: u32, event: SourceEvent) {
         let slot = &mut self.blocks[block as usize];
         let Some(state) = slot.state.after(event) else { return };
         let (from, seq, len) = (slot.state, slot.seq, u64::from(slot.len));
         slot.state = state;
-        // The channel's load ends when the block is neither under way nor at the sink unconfirmed.
+        // A block counts towards its channel's load until it is acknowledged, given back or lost.
         let is_loading = matches!(from, SourceState::Writing | SourceState::Written)
             && !matches!(state, SourceState::Writing | SourceState::Written);
         if is_loading && let Some(channel) = self.channels.get_mut(&slot.channel) {

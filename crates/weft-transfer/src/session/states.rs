@@ -1,47 +1,47 @@
-//! What a block is at the source, what a buffer is at the sink, and how that changes.
+//! The states of blocks at the source and of buffers at the sink, and their transitions.
 //!
-//! The tables are all there is: the machines change a state by [`SourceState::after`] and
-//! [`SinkState::after`] only. The diagrams in `docs/transfer-protocol.md` are made of them.
+//! The tables are complete: [`SourceState::after`] and [`SinkState::after`] are the only code that
+//! changes a state. The diagrams in `docs/transfer-protocol.md` are generated from them.
 
-/// What a block is at the source.
+/// The state of a block at the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceState {
-    /// It is the caller's.
+    /// The caller owns it.
     Free,
-    /// It is full, and waits for its turn and for a credit.
+    /// It is submitted and waits for a credit and its turn.
     Loaded,
-    /// The same, with the credit of a write that came to nothing.
+    /// It waits for its turn to be written again, with the credit of its first write.
     Bound,
-    /// The transport writes it.
+    /// The transport is writing it.
     Writing,
-    /// The transport has written it, and it is not acknowledged.
+    /// The transport has written it, and the sink has not acknowledged it.
     Written,
-    /// It is not needed any more, and the transport still reads it.
+    /// It is not needed any more, but the transport still reads it.
     Releasing,
-    /// Its channel is lost, and the sink has not said yet whether it had arrived.
+    /// Its channel is lost, and the sink has not reported yet whether the block had arrived.
     Lost,
 }
 
-/// What happens to a block at the source.
+/// An event of a block at the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceEvent {
     /// The caller submits it.
     Submit,
-    /// It is given to a channel.
+    /// The source gives it to a channel.
     Write,
-    /// The transport gives it back without having written it.
+    /// The transport returns it unwritten.
     NotSent,
-    /// The transport has written it. The sink will acknowledge it.
+    /// The transport has written it, and the sink will acknowledge it.
     Sent,
-    /// The transport has placed it in the sink's memory.
+    /// The transport has written it into the sink's memory.
     Placed,
-    /// The transport could not write it, and the channel is lost.
+    /// The transport could not write it, because the channel is lost.
     Failed,
-    /// The transport is done with a block that is not needed any more.
+    /// The transport has finished with a block that is not needed any more.
     Done,
-    /// The sink says that it has arrived.
+    /// The sink acknowledges it.
     Acknowledge,
-    /// The channel that it was written on is lost.
+    /// The channel on which it was written is lost.
     ChannelLost,
     /// The sink has closed its end of that channel.
     Fence,
@@ -75,39 +75,39 @@ pub(super) const SOURCE: &[(SourceState, SourceEvent, SourceState)] = {
     ]
 };
 
-/// What a buffer is at the sink.
+/// The state of a buffer at the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SinkState {
-    /// Nobody uses it.
+    /// It is unused.
     Free,
     /// The source has a credit for it.
     Granted,
     /// A block is being read into it.
     Arriving,
-    /// A block is in it that waits for its turn.
+    /// It holds a block that waits for earlier ones.
     Arrived,
-    /// The caller has it.
+    /// The caller uses its block.
     Draining,
 }
 
-/// What happens to a buffer at the sink.
+/// An event of a buffer at the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SinkEvent {
-    /// A credit is given.
+    /// The sink grants it to the source.
     Grant,
-    /// The header of a block for it has come.
+    /// The header of its block has arrived.
     Begin,
-    /// The block is there.
+    /// The whole block has arrived.
     Finish,
-    /// The block did not come wholly: its channel is lost.
+    /// The block did not arrive completely, because its channel is lost.
     ChannelLost,
-    /// The source says that a block has been written into it.
+    /// The source reports that it has written a block into it.
     Notice,
-    /// The caller gets it.
+    /// The caller gets its block.
     Deliver,
-    /// The caller does not need it any more.
+    /// The caller has processed its block.
     Release,
-    /// The session is over, and nothing writes into it any more.
+    /// The session is over, and nothing can be written into it any more.
     Reclaim,
 }
 
@@ -129,7 +129,7 @@ pub(super) const SINK: &[(SinkState, SinkEvent, SinkState)] = {
 };
 
 impl SourceState {
-    /// The state after an event; none if the event cannot happen in this state.
+    /// Returns the state after an event; `None` if the event is not allowed in this state.
     #[must_use]
     pub fn after(self, event: SourceEvent) -> Option<Self> {
         SOURCE.iter().find(|(from, on, _)| (*from, *on) == (self, event)).map(|(.., to)| *to)
@@ -137,7 +137,7 @@ impl SourceState {
 }
 
 impl SinkState {
-    /// The state after an event; none if the event cannot happen in this state.
+    /// Returns the state after an event; `None` if the event is not allowed in this state.
     #[must_use]
     pub fn after(self, event: SinkEvent) -> Option<Self> {
         SINK.iter().find(|(from, on, _)| (*from, *on) == (self, event)).map(|(.., to)| *to)
@@ -153,7 +153,7 @@ mod tests {
 
     const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/transfer-protocol.md");
 
-    /// The table as a diagram of Mermaid.
+    /// Returns the table as a Mermaid diagram.
     fn diagram<S: Debug, E: Debug>(table: &[(S, E, S)]) -> String {
         let mut text = String::from("```mermaid\nstateDiagram-v2\n    [*] --> Free\n");
         for (from, event, to) in table {
@@ -162,7 +162,7 @@ mod tests {
         text + "```\n"
     }
 
-    /// What stands in the document between the marks of a name.
+    /// Returns the text of the document between the marks of a name.
     fn in_document(document: &str, name: &str) -> String {
         let (from, until) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
         let start = document.find(&from).map(|at| at + from.len());
@@ -171,9 +171,9 @@ mod tests {
         document[start..start + len].to_owned()
     }
 
-    /// The document has the diagrams that the tables make. A failure prints the right ones.
+    /// The document contains the generated diagrams. A failure prints them.
     #[test]
-    fn the_document_has_the_diagrams() {
+    fn the_document_has_the_generated_diagrams() {
         let document = std::fs::read_to_string(DOCUMENT).unwrap();
         let diagrams =
             [("states of the source", diagram(SOURCE)), ("states of the sink", diagram(SINK))];
@@ -186,18 +186,18 @@ mod tests {
         for (index, (from, event, to)) in table.iter().enumerate() {
             let others = &table[index + 1..];
             assert!(!others.iter().any(|other| (&other.0, &other.1) == (from, event)), "{from:?}");
-            // From every state there is a way on, and back to the start.
+            // Each state can be left, and each leads back to the first one.
             assert!(table.iter().any(|(next, ..)| next == to), "{to:?} is never left");
         }
     }
 
     #[test]
-    fn a_state_and_an_event_have_one_result() {
+    fn each_state_and_event_have_one_result() {
         is_a_function(SOURCE);
         is_a_function(SINK);
     }
 
-    /// All pairs of state and event, with `-` for those that cannot be.
+    /// Returns the results of all pairs of state and event, without those that are not allowed.
     fn matrix<S: Debug + Copy + PartialEq, E: Debug + Copy + PartialEq>(
         table: &[(S, E, S)],
         after: impl Fn(S, E) -> Option<S>,
@@ -224,9 +224,9 @@ mod tests {
         text
     }
 
-    /// A change of the tables is a change of the protocol, and has to be made here, too.
+    /// The transitions are part of the protocol, so a change of the tables must be repeated here.
     #[test]
-    fn the_transitions_are_these() {
+    fn the_transitions_are_those_of_the_protocol() {
         let source = "\
 Free       Submit>Loaded
 Loaded     Write>Writing Abandon>Free

@@ -1,5 +1,5 @@
-//! What each end makes of a peer that breaks the rules, and rules that few seeds of the simulation
-//! show.
+//! How each end reacts to a peer that breaks the protocol, and cases that the simulation rarely
+//! reaches.
 
 use super::*;
 use crate::wire::{
@@ -25,7 +25,7 @@ fn source(arrivals: Arrivals) -> Source {
     source
 }
 
-/// Credits for these buffers, in their first generation.
+/// Returns credits for these buffers in their first generation.
 fn grants(buffers: std::ops::Range<u32>) -> Body {
     let credit = |buffer| Credit { buffer, generation: 1, address: 0, key: 0 };
     let credits = buffers.map(credit).collect();
@@ -46,7 +46,7 @@ fn stop() -> Cancel {
     Cancel { code: Code::Stopped, text: "enough".into() }
 }
 
-/// The peer learns of a fault, and the session ends by it.
+/// Checks that the session sends the peer a cancellation for the fault.
 fn assert_cancelled(message: Option<crate::wire::Message>, fault: Fault) {
     assert_eq!(message.map(|message| message.body), Some(Body::Cancel(fault.cancel())));
 }
@@ -135,7 +135,7 @@ fn totals_have_to_agree_with_the_blocks() {
 }
 
 #[test]
-fn a_sink_that_breaks_the_rules_is_found_out() {
+fn a_message_of_the_sink_that_breaks_the_rules_cancels_the_session() {
     let range = |from, until| vec![Range { from, until }];
     let cases = [
         (acknowledgement(3, Vec::new()), Fault::Acknowledged(3)),
@@ -162,7 +162,7 @@ fn a_sink_that_breaks_the_rules_is_found_out() {
 }
 
 #[test]
-fn an_acknowledgement_is_taken_once() {
+fn a_repeated_acknowledgement_is_a_fault() {
     let mut source = source(Arrivals::Seen);
     source.handle_control(grants(0..2)).unwrap();
     while let Some(write) = source.poll_write() {
@@ -191,7 +191,7 @@ fn calls_at_the_wrong_time_change_nothing() {
 }
 
 #[test]
-fn a_sequence_number_that_is_left_out_holds_up_all_behind_it() {
+fn a_missing_sequence_number_holds_up_all_later_blocks() {
     let setup = SourceSetup {
         session: 1,
         blocks: 4,
@@ -222,7 +222,7 @@ fn writes_go_to_the_channel_with_the_fewest_bytes_outstanding() {
     let channels: Vec<u16> =
         std::iter::from_fn(|| source.poll_write()).map(|write| write.channel).collect();
     assert_eq!(channels, [1, 2, 1, 2]);
-    // What channel 2 had is acknowledged, so the next ones go there.
+    // The blocks of channel 2 are acknowledged, so it has the fewest outstanding bytes.
     for block in 0..4 {
         source.handle_written(block, WriteResult::Sent).unwrap();
     }
@@ -236,8 +236,8 @@ fn writes_go_to_the_channel_with_the_fewest_bytes_outstanding() {
     assert_eq!(channels, [2, 2]);
 }
 
-/// What was written on a lost channel is written again only when the sink has closed its end, with
-/// the same credit, and before anything else.
+/// The source rewrites the blocks of a lost channel only after the sink has closed its end, with
+/// the same credits, and before other blocks.
 #[test]
 fn a_lost_block_keeps_its_number_and_credit_and_waits_for_the_sink() {
     let mut source = source(Arrivals::Seen);
@@ -257,8 +257,8 @@ fn a_lost_block_keeps_its_number_and_credit_and_waits_for_the_sink() {
     assert!(!source.channel_up(1), "a number is not used again");
 }
 
-/// The source cannot know whether a failed write still reaches the sink's memory. So it may not be
-/// used for anything else before the sink has closed its end of the channel.
+/// The source cannot know whether a failed write still reaches the sink's memory. So the sink may
+/// not reuse that memory before it has closed its end of the channel.
 #[test]
 fn the_memory_of_a_cancelled_session_is_free_when_its_lost_channels_are_closed() {
     let mut source = source(Arrivals::NotSeen);
@@ -282,7 +282,8 @@ fn the_memory_of_a_cancelled_session_is_free_when_its_lost_channels_are_closed()
     assert_eq!(sink.counts().free, 2);
 }
 
-/// The sink says that a channel is closed although it has not seen it yet, and must keep its word.
+/// The sink has confirmed that the channel is closed although it was never up, so it must refuse
+/// it.
 #[test]
 fn a_channel_that_was_lost_before_it_was_up_is_refused() {
     let mut sink = sink(1, Arrivals::NotSeen);
@@ -291,9 +292,9 @@ fn a_channel_that_was_lost_before_it_was_up_is_refused() {
     assert!(!sink.channel_up(3));
 }
 
-/// The block behind a lost channel is acknowledged before the channel is given up, not after.
+/// The sink acknowledges the complete block of a lost channel before it confirms the loss.
 #[test]
-fn what_has_arrived_on_a_channel_is_acknowledged_before_its_loss() {
+fn arrivals_on_a_channel_are_acknowledged_before_its_loss() {
     let mut sink = sink(2, Arrivals::Seen);
     sink.begin_arrival(1, &header(1, 0)).unwrap();
     sink.finish_arrival(1, 0).unwrap();
@@ -309,7 +310,7 @@ fn what_has_arrived_on_a_channel_is_acknowledged_before_its_loss() {
 }
 
 #[test]
-fn a_request_is_answered_as_soon_as_a_buffer_is_free() {
+fn a_credit_request_is_answered_as_soon_as_a_buffer_is_free() {
     let mut sink = sink(1, Arrivals::Seen);
     sink.begin_arrival(1, &header(0, 0)).unwrap();
     sink.finish_arrival(1, 0).unwrap();

@@ -13,7 +13,7 @@ use super::WireError;
 use super::cursor::Cursor;
 use crate::limits::BLOCK_SIZE_MAX;
 
-/// What a block is like.
+/// How the payload of a block is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockFlags {
     /// The payload is sealed: encrypted, with an authentication tag as its last bytes.
@@ -30,30 +30,30 @@ const COMPRESSED: u16 = 2;
 pub struct BlockHeader {
     /// The session that the block belongs to.
     pub session: u32,
-    /// What it is like.
+    /// How the payload is encoded.
     pub flags: BlockFlags,
-    /// Its place in the order of the session's blocks, from 0 on.
+    /// Its position in the sequence of the session's blocks, from 0 on.
     pub seq: u64,
-    /// The counter that the nonce is made of; zero in a block that is not sealed.
+    /// The counter of the nonce; zero in a block that is not sealed.
     pub nonce: u64,
-    /// Bytes of payload behind the header.
+    /// Bytes of payload after the header.
     pub len: u32,
-    /// How many of them are the table of records. The table comes first.
+    /// Bytes of the record table, with which the payload begins.
     pub table_len: u32,
-    /// The buffer of the sink that it goes to.
+    /// The sink's buffer for the block.
     pub buffer: u32,
-    /// The generation of the grant that it uses.
+    /// The generation of the grant that the block uses.
     pub generation: u32,
 }
 
 impl BlockHeader {
     /// Length in bytes.
     pub const LEN: usize = 40;
-    /// The first bytes of the header, which a seal authenticates. Buffer and generation are not
-    /// among them: a block is sealed before it is known where it goes.
+    /// Length of the part that a seal authenticates. It excludes buffer and generation, because a
+    /// block is sealed before it gets a credit.
     pub const AUTHENTICATED_LEN: usize = 32;
 
-    /// The bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let BlockFlags { sealed, compressed } = self.flags;
@@ -70,8 +70,8 @@ impl BlockHeader {
         bytes
     }
 
-    /// The bytes that a seal authenticates besides the payload. They are the same whichever credit
-    /// the block uses.
+    /// Returns the bytes that a seal authenticates besides the payload. They do not depend on the
+    /// block's credit.
     #[must_use]
     pub fn authenticated(&self) -> [u8; Self::AUTHENTICATED_LEN] {
         let bytes = self.emit();
@@ -80,10 +80,10 @@ impl BlockHeader {
         head
     }
 
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// If it is none. Then the stream that it came on cannot be followed any further.
+    /// If the bytes are no valid header. The rest of the stream cannot be parsed then.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, WireError> {
         let mut cursor = Cursor::new(bytes);
         let session = cursor.u32("the session")?;
@@ -132,7 +132,7 @@ mod tests {
     };
 
     #[test]
-    fn a_header_has_these_bytes() {
+    fn a_header_has_the_specified_bytes() {
         let expected = [
             0x01, 0x02, 0x03, 0x04, 0x00, 0x01, 0x00, 0x00, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16,
             0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x00, 0x31, 0x32, 0x33,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_credit_is_not_authenticated_and_all_else_is() {
+    fn all_fields_but_the_credit_are_authenticated() {
         let other = BlockHeader { buffer: 1, generation: 2, ..HEADER };
         assert_eq!(other.authenticated(), HEADER.authenticated());
         let others = [
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_field_is_named() {
+    fn each_invalid_field_is_named() {
         let with = |at: usize, value: u8| {
             let mut bytes = HEADER.emit();
             bytes[at] = value;
@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_is_emitted_again(bytes: [u8; 40], is_plausible: bool) {
+        fn parsed_headers_are_emitted_unchanged(bytes: [u8; 40], is_plausible: bool) {
             let mut bytes = bytes;
             if is_plausible {
                 bytes[4] = 0;

@@ -1,6 +1,6 @@
-//! Numbers that say why something does not happen.
+//! Codes for refusals and for cancellations.
 
-/// Binds the codes of one field, their numbers and their texts.
+/// Defines an enum of codes with their numbers and texts.
 macro_rules! codes {
     (
         $(#[$doc:meta])*
@@ -18,7 +18,7 @@ macro_rules! codes {
             /// All codes that this version knows.
             pub const ALL: &[Self] = &[$(Self::$code),*];
 
-            /// The number that stands for it.
+            /// The code's number.
             #[must_use]
             pub const fn number(self) -> u16 {
                 match self {
@@ -27,7 +27,7 @@ macro_rules! codes {
                 }
             }
 
-            /// What a number stands for.
+            /// The code of a number.
             #[must_use]
             pub const fn of(number: u16) -> Self {
                 match number {
@@ -36,7 +36,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The same in words.
+            /// The code as text.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
@@ -62,25 +62,25 @@ codes! {
     Refusal {
         /// The two ends have no version in common.
         Version = 1, "no version in common";
-        /// The initiator may not do this.
+        /// The initiator lacks the permission.
         NotAllowed = 2, "not allowed";
-        /// Blocks would be too small or too large.
+        /// The block size would be too small or too large.
         BlockSize = 3, "no block size in common";
         /// There are too many connections or sessions.
         Busy = 4, "too busy";
-        /// What the session is to do is not understood.
+        /// The acceptor does not understand the job.
         Job = 5, "the job is not understood";
-        /// What the session is to read or write does not exist.
+        /// The file or directory of the job does not exist.
         NotFound = 6, "not found";
-        /// The acceptor is about to end.
+        /// The acceptor is shutting down.
         Ending = 7, "the server is about to end";
-        /// The kernel refuses it.
+        /// A system call failed.
         System = 8, "refused by the system";
     }
 }
 
 codes! {
-    /// Why a session, or with session 0 the connection, ends before it is complete.
+    /// Why an end cancels a session, or with session 0 the connection.
     Code {
         /// A user or program stopped it.
         Stopped = 1, "stopped";
@@ -90,17 +90,17 @@ codes! {
         Source = 3, "the source cannot be read";
         /// Writing at the sink failed.
         Sink = 4, "the sink cannot be written";
-        /// The sink has no space left.
+        /// The sink's file system is full.
         Space = 5, "no space left at the sink";
-        /// A block or file is not what it should be.
+        /// A block or file has wrong contents.
         Integrity = 6, "data is damaged";
-        /// No data channel is left.
+        /// All data channels are lost.
         Channels = 7, "no data channel is left";
-        /// Nothing has come for too long.
+        /// The peer has been silent for too long.
         Silent = 8, "no sign of life";
-        /// A quota is used up.
+        /// A limit is reached.
         Quota = 9, "a limit is reached";
-        /// Anything else that is this end's fault.
+        /// Another fault of this end.
         Internal = 10, "an internal error";
     }
 }

@@ -1,8 +1,8 @@
-//! Reading fields in order.
+//! A reader of big-endian fields.
 
 use super::WireError;
 
-/// Bytes of which the first have been read.
+/// The bytes that have not been read.
 pub(super) struct Cursor<'bytes>(&'bytes [u8]);
 
 impl<'bytes> Cursor<'bytes> {
@@ -35,12 +35,12 @@ impl<'bytes> Cursor<'bytes> {
         self.array(field).map(u64::from_be_bytes)
     }
 
-    /// A field of two bytes that must be zero.
+    /// Reads two bytes that must be zero.
     pub(super) fn zero16(&mut self, field: &'static str) -> Result<(), WireError> {
         if self.u16(field)? == 0 { Ok(()) } else { Err(WireError::Reserved(field)) }
     }
 
-    /// A number of at most `limit`.
+    /// Reads a number that must not exceed `limit`.
     pub(super) fn at_most(&mut self, field: &'static str, limit: u32) -> Result<u32, WireError> {
         let value = self.u32(field)?;
         if value > limit {
@@ -49,12 +49,12 @@ impl<'bytes> Cursor<'bytes> {
         Ok(value)
     }
 
-    /// All that is left, which may be empty.
+    /// Returns all remaining bytes, possibly none.
     pub(super) fn rest(&mut self) -> &'bytes [u8] {
         std::mem::take(&mut self.0)
     }
 
-    /// All that is left, as text of at most `limit` bytes.
+    /// Returns all remaining bytes as text of at most `limit` bytes.
     pub(super) fn text(&mut self, field: &'static str, limit: usize) -> Result<String, WireError> {
         let bytes = self.rest();
         if bytes.len() > limit {
@@ -64,7 +64,7 @@ impl<'bytes> Cursor<'bytes> {
         std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| WireError::Text(field))
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes remain.
     pub(super) fn end(self) -> Result<(), WireError> {
         if self.0.is_empty() { Ok(()) } else { Err(WireError::TrailingBytes(self.0.len())) }
     }

@@ -1,22 +1,22 @@
-//! What can be wrong with bytes of a peer.
+//! Errors of parsing a peer's bytes.
 
-/// Why bytes are not what they should be.
+/// Why bytes of a peer are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes end within a field.
     #[error("the message ends within {0}")]
     Truncated(&'static str),
-    /// There are bytes behind the last field.
+    /// Bytes follow the last field.
     #[error("{0} bytes behind the end of the message")]
     TrailingBytes(usize),
-    /// The connection does not begin like one of this protocol.
+    /// The connection does not begin with this protocol's magic number.
     #[error("the connection does not begin like a Weft transfer")]
     Magic,
     /// The lowest version is above the highest, or zero.
     #[error("versions {0} to {1} are no range")]
     Versions(u16, u16),
-    /// A field has a value that nothing is defined for.
+    /// A field has an undefined value.
     #[error("{field} has no meaning: {value}")]
     Value {
         /// The field.
@@ -24,30 +24,30 @@ pub enum WireError {
         /// Its value.
         value: u64,
     },
-    /// A bit is set that must be zero.
+    /// A reserved field is not zero.
     #[error("{0} is not zero")]
     Reserved(&'static str),
-    /// A message of an unknown type.
+    /// The type of the message is unknown.
     #[error("unknown message type {0}")]
     Type(u16),
-    /// A length or a number of items is above its limit.
+    /// A length or count is above its limit.
     #[error("{field} is {value}, above the limit of {limit}")]
     TooLarge {
-        /// What it is.
+        /// The field.
         field: &'static str,
-        /// How large it is.
+        /// Its value.
         value: u64,
-        /// How large it may be.
+        /// The limit.
         limit: u64,
     },
-    /// A length or number is below what is possible.
+    /// A length or count is below its minimum.
     #[error("{field} is {value}, below the least of {least}")]
     TooSmall {
-        /// What it is.
+        /// The field.
         field: &'static str,
-        /// How small it is.
+        /// Its value.
         value: u64,
-        /// How small it may be.
+        /// The minimum.
         least: u64,
     },
     /// A range of sequence numbers is empty, or not above the one before it.
@@ -61,10 +61,10 @@ pub enum WireError {
         /// Length of the payload.
         payload: u32,
     },
-    /// A text is no UTF-8.
+    /// A text is not valid UTF-8.
     #[error("{0} is not UTF-8")]
     Text(&'static str),
-    /// A message of the connection names a session, or one of a session none.
+    /// A message of the connection names a session, or one of a session does not.
     #[error("message type {kind} with session {session}")]
     Session {
         /// The message's type.

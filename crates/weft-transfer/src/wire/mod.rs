@@ -1,8 +1,9 @@
-//! The bytes of prefaces, block headers, control messages and records. All numbers are big-endian.
+//! The formats of prefaces, block headers, control messages and records. All numbers are
+//! big-endian.
 //!
-//! Parsing never panics, whatever the bytes are, and allocates no more than their own length. A
-//! parsed value is valid in itself: [`WireError`] says what is not. Whether it is allowed at that
-//! moment is for `session` to say. Emitting a value and parsing it gives the value again.
+//! Parsing never panics, and allocates no more than the length of its input. It checks a value by
+//! itself and returns a [`WireError`] if that is invalid; `session` checks whether the peer may
+//! send the value at that moment. Parsing an emitted value returns the same value.
 //!
 //! `docs/transfer-protocol.md` has the formats byte for byte.
 

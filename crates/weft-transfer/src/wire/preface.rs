@@ -1,56 +1,56 @@
-//! The first bytes of every connection, in clear.
+//! The preface: the first bytes of every connection, never encrypted.
 
 use super::WireError;
 use super::cursor::Cursor;
 
-/// How each connection begins. It is no text, and no beginning of TLS or SSH.
+/// The magic number of each connection. It is neither text nor the beginning of TLS or SSH.
 const MAGIC: [u8; 8] = *b"\x89WEFTCP\n";
 
-/// What ties a data channel to its control channel: random bytes of the acceptor.
+/// Random bytes of the acceptor that bind a data channel to its control channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Token(pub [u8; 16]);
 
 impl std::fmt::Debug for Token {
-    /// Prints nothing of it: logs are read by others.
+    /// Omits the bytes, so that logs do not reveal the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token")
     }
 }
 
-/// What a connection is.
+/// The kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It carries control messages.
     Control,
     /// It carries blocks.
     Data {
-        /// The control channel that it belongs to.
+        /// The token of its control channel.
         token: Token,
-        /// The initiator's number of this channel. It is not used again in this control channel's
-        /// life.
+        /// The initiator's number of this channel, which is unique for the life of the control
+        /// channel.
         channel: u16,
     },
 }
 
-/// What comes behind the preface.
+/// The encoding of what follows the preface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Messages or blocks; blocks may be sealed one by one.
+    /// Messages or blocks in clear. Single blocks may be sealed.
     Clear,
-    /// A TLS handshake, and all else within TLS.
+    /// A TLS handshake, then everything inside TLS.
     Tls,
 }
 
 /// The preface, which the initiator of each connection sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preface {
-    /// The lowest version that the initiator speaks.
+    /// The lowest protocol version that the initiator supports.
     pub version_min: u16,
-    /// The highest one.
+    /// The highest protocol version that it supports.
     pub version_max: u16,
-    /// What the connection is.
+    /// The kind of the connection.
     pub kind: Kind,
-    /// What comes next.
+    /// The encoding of what follows.
     pub mode: Mode,
 }
 
@@ -58,7 +58,7 @@ impl Preface {
     /// Length in bytes.
     pub const LEN: usize = 32;
 
-    /// The bytes.
+    /// Returns the preface's bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let (kind, channel, token) = match self.kind {
@@ -80,10 +80,10 @@ impl Preface {
         bytes
     }
 
-    /// Reads a preface.
+    /// Parses a preface.
     ///
     /// # Errors
-    /// If it is none, or not one of this protocol.
+    /// If the bytes are no valid preface.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, WireError> {
         let mut cursor = Cursor::new(bytes);
         if cursor.array("the magic")? != MAGIC {
@@ -111,7 +111,7 @@ impl Preface {
     }
 }
 
-/// A range of versions.
+/// Reads a range of versions.
 pub(super) fn versions(cursor: &mut Cursor<'_>) -> Result<(u16, u16), WireError> {
     let (least, most) = (cursor.u16("the version")?, cursor.u16("the version")?);
     if least == 0 || least > most {
@@ -130,7 +130,7 @@ mod tests {
         Preface { version_min: 1, version_max: 2, kind: Kind::Control, mode: Mode::Tls };
 
     #[test]
-    fn a_control_channel_begins_with_these_bytes() {
+    fn a_control_channel_begins_with_the_specified_bytes() {
         let mut expected = *b"\x89WEFTCP\n\0\x01\0\x02\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
         assert_eq!(CONTROL.emit(), expected);
         assert_eq!(Preface::parse(&expected), Ok(CONTROL));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_field_is_named() {
+    fn each_invalid_field_is_named() {
         let with = |at: usize, value: u8| {
             let mut bytes = CONTROL.emit();
             bytes[at] = value;
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_is_emitted_again(bytes: [u8; 32], keeps_magic: bool, token: [u8; 16]) {
+        fn prefaces_are_emitted_unchanged(bytes: [u8; 32], keeps_magic: bool, token: [u8; 16]) {
             let mut bytes = bytes;
             if keeps_magic {
                 bytes[..8].copy_from_slice(&super::MAGIC);

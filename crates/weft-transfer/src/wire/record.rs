@@ -1,4 +1,4 @@
-//! Records: what a tree of files is, one after another, and their bytes.
+//! Records: the entries of a tree of files, and their encoding.
 //!
 //! All numbers are big-endian. A record begins with its kind, one byte:
 //!
@@ -27,7 +27,7 @@
 //! *digest*: 1 and 32 bytes, or 0 and 32 zeros; it has one length, so that its place can be
 //! reserved before the data has been read.
 //!
-//! Data of a block lies behind its table, in the order of the records that have data.
+//! The data of a block follows its table, in the order of the records that have data.
 
 use std::fmt;
 
@@ -38,9 +38,10 @@ use crate::limits::{
 use crate::wire::record_bytes::{Reader, Short, push_counted_u8, push_counted_u16};
 use crate::wire::record_name::{Name, NameError};
 
-/// The number of the directory that the whole tree goes into.
+/// The number of the root directory of the tree.
 pub const ROOT: u64 = 0;
-/// Data and holes begin at multiples of this, so that their hashes are parts of the file's.
+/// Data and holes begin at multiples of this length, so that their hashes are subtrees of the
+/// file's.
 pub const GRAIN: u64 = 1024;
 /// Length of a tail.
 pub const TAIL_LEN: usize = 1 + 4 + 8 + DIGEST_LEN;
@@ -57,54 +58,54 @@ const LINKED: u8 = 1;
 const XATTRS: u8 = 2;
 const HASHED: u8 = 4;
 
-/// Why bytes are no record.
+/// Why bytes are no valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The table ends within a record.
     #[error("the table ends within a record")]
     Short,
-    /// No record has this kind.
+    /// The kind is unknown.
     #[error("kind {0}")]
     Kind(u8),
-    /// No entry has this type, or not in this record.
+    /// The type of the entry is unknown, or not allowed in this record.
     #[error("type {0} of an entry")]
     Type(u8),
-    /// A bit is set that means nothing.
+    /// An undefined flag is set.
     #[error("flags {0:#x}")]
     Flags(u8),
-    /// The mode has more than its twelve bits.
+    /// The mode has bits above the lowest twelve.
     #[error("mode {0:o}")]
     Mode(u16),
-    /// A second has no more than 999,999,999 nanoseconds.
+    /// A time has more than 999,999,999 nanoseconds.
     #[error("{0} ns")]
     Nanoseconds(u32),
-    /// What stands for a name is none.
+    /// A name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// What a symbolic link says is empty, too long, or has a zero byte.
+    /// The target of a symbolic link is empty, too long, or contains a zero byte.
     #[error("a symbolic link of {0} bytes")]
     Target(usize),
-    /// Extended attributes are too many, too long, or have odd names.
+    /// Extended attributes are too many, too long, or have invalid names.
     #[error("extended attributes")]
     Xattrs,
-    /// An offset or length is not possible.
+    /// An offset or length is out of range.
     #[error("{len} bytes at {offset}")]
     Extent {
-        /// Where it begins.
+        /// The offset.
         offset: u64,
-        /// How long it is.
+        /// The length.
         len: u64,
     },
-    /// No file ends with this status.
+    /// The status of a file's end is unknown.
     #[error("status {0}")]
     Status(u8),
-    /// Linux has no such error, or there should be none.
+    /// The error number is not one of Linux, or should be zero.
     #[error("error number {0}")]
     Errno(u32),
-    /// The name of a user or group is empty or has odd bytes.
+    /// The name of a user or group is empty or has invalid bytes.
     #[error("the name of an owner")]
     Owner,
-    /// A directory is said to be within itself, or the root to have a directory.
+    /// A directory's number is not above its parent's, or the root has a parent.
     #[error("entry {0} in directory {1}")]
     Parent(u64, u64),
 }
@@ -115,16 +116,16 @@ impl From<Short> for RecordError {
     }
 }
 
-/// A time of a file.
+/// A timestamp of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time {
-    /// Since 1970; before it, less than zero.
+    /// Seconds since 1970; negative for earlier times.
     pub seconds: i64,
-    /// Added to the seconds, below 10⁹.
+    /// Nanoseconds to add, below 10⁹.
     pub nanoseconds: u32,
 }
 
-/// What an entry is.
+/// The type of an entry, with the data that only this type has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -133,30 +134,30 @@ pub enum Kind {
     Directory,
     /// A symbolic link.
     Symlink {
-        /// What it says.
+        /// The path that it contains.
         target: Box<[u8]>,
     },
     /// Another name of a file of this tree.
     HardLink {
-        /// The number of the entry that it is another name of.
+        /// The number of the entry whose file it links to.
         target: u64,
     },
     /// A named pipe.
     Fifo,
-    /// A socket's name.
+    /// A socket in the file system.
     Socket,
     /// A character device.
     CharacterDevice {
-        /// Its driver.
+        /// The major number.
         major: u32,
-        /// Which of the driver's.
+        /// The minor number.
         minor: u32,
     },
     /// A block device.
     BlockDevice {
-        /// Its driver.
+        /// The major number.
         major: u32,
-        /// Which of the driver's.
+        /// The minor number.
         minor: u32,
     },
 }
@@ -164,76 +165,76 @@ pub enum Kind {
 /// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xattr {
-    /// Its name, with the namespace, without a zero byte.
+    /// Its name with the namespace, without zero bytes.
     pub name: Box<[u8]>,
     /// Its value.
     pub value: Box<[u8]>,
 }
 
-/// One name of a tree, and all about it but the data.
+/// One entry of a tree: its name and metadata, without the data.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number, one more than the one before it; [`ROOT`] gives the root's attributes.
+    /// Its number, one above the previous entry's; [`ROOT`] for the root's attributes.
     pub number: u64,
-    /// The number of the directory that it is in.
+    /// The number of its parent directory.
     pub parent: u64,
-    /// Its name there; the root has none.
+    /// Its name in that directory; `None` for the root.
     pub name: Option<Name>,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
-    /// Permissions, with the three bits above them.
+    /// Permissions, with the set-user-ID, set-group-ID and sticky bits.
     pub mode: u16,
-    /// Numeric owner.
+    /// The numeric user.
     pub uid: u32,
-    /// Numeric group.
+    /// The numeric group.
     pub gid: u32,
     /// When the content was last changed.
     pub mtime: Time,
     /// When the content was last read.
     pub atime: Time,
-    /// Bytes of a file.
+    /// The size of a file in bytes.
     pub size: u64,
-    /// Whether later entries may be other names of this file.
+    /// Whether later entries may be hard links to this file.
     pub is_linked: bool,
     /// Extended attributes.
     pub xattrs: Vec<Xattr>,
-    /// BLAKE3 of the content, if the sink is to compare that.
+    /// BLAKE3 of the content, if the sink is to compare it.
     pub hash: Option<[u8; 32]>,
 }
 
-/// How reading a file ended.
+/// How the source's reading of a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// All of it was read, and it did not change.
+    /// The source read all of it, and it did not change.
     Good,
-    /// Its size or mtime changed while it was read.
+    /// Its size or mtime changed meanwhile.
     Changed,
-    /// It could not be read to its end.
+    /// The source could not read all of it.
     Failed {
         /// The error.
         errno: u32,
     },
 }
 
-/// What is known of a file once it has been read.
+/// The final facts of a file, which the source knows after it has read the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
     /// How reading ended.
     pub status: Status,
-    /// Bytes that it has: what was sent beyond them does not count.
+    /// The file's size. Data that was sent beyond it is ignored.
     pub size: u64,
-    /// BLAKE3 of all of it, if the source has it.
+    /// BLAKE3 of the whole content, if the source has computed it.
     pub hash: Option<[u8; 32]>,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Nothing.
+    /// A filler for reserved space.
     Nothing,
-    /// An entry; of a file, the data follows in other records.
+    /// An entry. The data of a file follows in other records.
     Entry(Box<Entry>),
-    /// A file that the sink may want.
+    /// A file that the source offers to the sink.
     Offer(Box<Entry>),
     /// A file with all of its data.
     Whole {
@@ -248,70 +249,70 @@ pub enum Record {
     Data {
         /// The file's number.
         file: u64,
-        /// Where the part begins, a multiple of [`GRAIN`].
+        /// The offset of the part, a multiple of [`GRAIN`].
         offset: u64,
         /// Bytes of data in this block.
         len: u32,
-        /// See [`crate::tree::hash`].
+        /// The digest of the part, see [`crate::tree::hash`].
         digest: Option<[u8; 32]>,
     },
-    /// A part of a file that is zeros and takes no space.
+    /// A part of a file that is a hole: zeros that take no space.
     Hole {
         /// The file's number.
         file: u64,
-        /// Where the part begins, a multiple of [`GRAIN`].
+        /// The offset of the hole, a multiple of [`GRAIN`].
         offset: u64,
-        /// How long it is.
+        /// The length of the hole.
         len: u64,
     },
-    /// The end of a file, which may come before some of its data.
+    /// The end of a file. It may come before some of the file's data.
     End {
         /// The file's number.
         file: u64,
         /// How reading it ended.
         tail: Tail,
     },
-    /// The end of a directory: all of its entries have been sent.
+    /// The end of a directory, after all of its entries.
     DirectoryEnd {
         /// The directory's number.
         directory: u64,
-        /// Whether all of its names have been listed without an error.
+        /// Whether the source could list all of its names.
         is_complete: bool,
     },
-    /// A name that was left out on purpose.
+    /// A name that the source left out on purpose, so that the sink does not delete it.
     Keep {
         /// The directory's number.
         directory: u64,
         /// The name in it.
         name: Name,
     },
-    /// A name that could not be read.
+    /// A name that the source could not read.
     Problem {
         /// The directory's number.
         directory: u64,
-        /// The name in it; none is the directory itself.
+        /// The name in it; `None` means the directory itself.
         name: Option<Name>,
         /// The error.
         errno: u32,
     },
-    /// The name of a numeric owner.
+    /// The name of a numeric user or group.
     Owner {
         /// Whether it is a group.
         is_group: bool,
-        /// The number in entries.
+        /// The numeric user or group.
         id: u32,
         /// The name.
         name: Box<[u8]>,
     },
-    /// The end of the tree.
+    /// The end of the tree, with its number of entries.
     Finish {
-        /// How many entries it has.
+        /// The number of entries in the tree.
         entries: u64,
     },
 }
 
 impl Record {
-    /// Bytes of data that belong to the record, behind the table.
+    /// Bytes of the record's data in the block.
     #[must_use]
     pub fn data_len(&self) -> usize {
         match self {
@@ -320,10 +321,10 @@ impl Record {
         }
     }
 
-    /// Takes the next record off the bytes.
+    /// Parses the next record.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the bytes are no valid record.
     pub fn parse(from: &mut Reader<'_>) -> Result<Self, RecordError> {
         Ok(match from.u8()? {
             0 => Self::Nothing,
@@ -452,7 +453,8 @@ impl Tail {
         Ok(Self { status, size, hash: parse_digest(from)? })
     }
 
-    /// The bytes of a tail, which can replace those of another in a table.
+    /// Returns the bytes of a tail. All tails have one length, so they can overwrite another in a
+    /// table.
     #[must_use]
     pub fn bytes(&self) -> [u8; TAIL_LEN] {
         let (status, errno) = match self.status {
@@ -485,7 +487,7 @@ impl Entry {
         check_extent(0, size)?;
         let name = from.counted_u8()?;
         let is_root = number == ROOT && parent == ROOT && name.is_empty();
-        // A directory has a lower number than what is in it.
+        // A directory comes before its entries, so its number is lower.
         if (number == ROOT) != is_root || (!is_root && number <= parent) {
             return Err(RecordError::Parent(number, parent));
         }
@@ -609,7 +611,7 @@ impl Time {
     }
 }
 
-/// The bytes of a digest, which can replace those of another in a table.
+/// Returns the bytes of a digest. All have one length, so they can overwrite another in a table.
 #[must_use]
 pub fn digest_bytes(digest: Option<[u8; 32]>) -> [u8; DIGEST_LEN] {
     let mut bytes = [0; DIGEST_LEN];
@@ -629,7 +631,7 @@ fn parse_digest(from: &mut Reader<'_>) -> Result<Option<[u8; 32]>, RecordError> 
     }
 }
 
-/// An error number that Linux can have.
+/// Parses an error number and checks Linux's range.
 fn parse_errno(from: &mut Reader<'_>) -> Result<u32, RecordError> {
     let errno = from.u32()?;
     if (1..=ERRNO_MAX).contains(&errno) { Ok(errno) } else { Err(RecordError::Errno(errno)) }
@@ -654,7 +656,7 @@ fn parse_xattrs(from: &mut Reader<'_>) -> Result<Vec<Xattr>, RecordError> {
     Ok(xattrs)
 }
 
-/// Offsets end where those of Linux do.
+/// Checks that a range ends within Linux's largest file offset.
 fn check_extent(offset: u64, len: u64) -> Result<(), RecordError> {
     let fits = offset.checked_add(len).is_some_and(|end| end <= i64::MAX as u64);
     if fits && offset.is_multiple_of(GRAIN) {

@@ -1,30 +1,30 @@
-//! Reads big-endian numbers and counted bytes off a slice, and appends them to a vector.
+//! Reads and appends big-endian numbers and bytes with a length prefix.
 
-/// The bytes end before what they should hold.
+/// The bytes end within a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes end early")]
 pub struct Short;
 
-/// Takes fields off the front of a slice.
+/// Reads fields from the front of a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'bytes> {
     rest: &'bytes [u8],
 }
 
 impl<'bytes> Reader<'bytes> {
-    /// Begins at the front of `bytes`.
+    /// Creates a reader of `bytes`.
     #[must_use]
     pub fn new(bytes: &'bytes [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     #[must_use]
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next `len` bytes.
+    /// Reads `len` bytes.
     ///
     /// # Errors
     /// If there are fewer.
@@ -34,7 +34,7 @@ impl<'bytes> Reader<'bytes> {
         Ok(taken)
     }
 
-    /// The next `N` bytes.
+    /// Reads `N` bytes.
     ///
     /// # Errors
     /// If there are fewer.
@@ -44,7 +44,7 @@ impl<'bytes> Reader<'bytes> {
         Ok(*taken)
     }
 
-    /// The next byte.
+    /// Reads one byte.
     ///
     /// # Errors
     /// If there is none.
@@ -52,7 +52,7 @@ impl<'bytes> Reader<'bytes> {
         self.array().map(u8::from_be_bytes)
     }
 
-    /// The next two bytes as a number.
+    /// Reads two bytes as a number.
     ///
     /// # Errors
     /// If there are fewer.
@@ -60,7 +60,7 @@ impl<'bytes> Reader<'bytes> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// The next four bytes as a number.
+    /// Reads four bytes as a number.
     ///
     /// # Errors
     /// If there are fewer.
@@ -68,7 +68,7 @@ impl<'bytes> Reader<'bytes> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// The next eight bytes as a number.
+    /// Reads eight bytes as a number.
     ///
     /// # Errors
     /// If there are fewer.
@@ -76,7 +76,7 @@ impl<'bytes> Reader<'bytes> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// Bytes with their number in one byte before them.
+    /// Reads bytes with a length prefix of one byte.
     ///
     /// # Errors
     /// If there are fewer.
@@ -85,7 +85,7 @@ impl<'bytes> Reader<'bytes> {
         self.bytes(len.into())
     }
 
-    /// Bytes with their number in two bytes before them.
+    /// Reads bytes with a length prefix of two bytes.
     ///
     /// # Errors
     /// If there are fewer.
@@ -95,7 +95,7 @@ impl<'bytes> Reader<'bytes> {
     }
 }
 
-/// Appends bytes with their number in one byte before them.
+/// Appends bytes with a length prefix of one byte.
 ///
 /// # Panics
 /// If there are more than 255.
@@ -104,7 +104,7 @@ pub fn push_counted_u8(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends bytes with their number in two bytes before them.
+/// Appends bytes with a length prefix of two bytes.
 ///
 /// # Panics
 /// If there are more than 65,535.

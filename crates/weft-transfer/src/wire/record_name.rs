@@ -1,4 +1,4 @@
-//! A component of a path, checked.
+//! Checked names: single components of a path.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -7,19 +7,19 @@ use std::path::Path;
 
 use crate::limits::NAME_LEN_MAX;
 
-/// Why bytes are no component of a path.
+/// Why bytes are no valid component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// It has no byte.
+    /// The name is empty.
     #[error("an empty name")]
     Empty,
-    /// It has more bytes than a file system takes.
+    /// The name is longer than file systems allow.
     #[error("a name of {0} bytes")]
     Long(usize),
-    /// It names the directory itself, or the one above.
+    /// The name is `.` or `..`.
     #[error("a name that is `.` or `..`")]
     Dots,
-    /// It has a slash, or a byte that is zero.
+    /// The name contains a slash or a zero byte.
     #[error("a name with a slash or a zero byte")]
     Byte,
 }
@@ -29,10 +29,10 @@ pub enum NameError {
 pub struct Name(Box<[u8]>);
 
 impl Name {
-    /// Checks bytes and copies them.
+    /// Creates a name from checked bytes.
     ///
     /// # Errors
-    /// If they are no component of a path.
+    /// If the bytes are no valid component of a path.
     pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
         match bytes {
             [] => Err(NameError::Empty),
@@ -43,13 +43,13 @@ impl Name {
         }
     }
 
-    /// The bytes.
+    /// Returns the name's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The name as a path of one component.
+    /// Returns the name as a path with one component.
     #[must_use]
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
@@ -67,7 +67,7 @@ mod tests {
     use super::{Name, NameError};
 
     #[test]
-    fn what_leads_elsewhere_is_no_name() {
+    fn names_that_leave_the_directory_are_refused() {
         let error = |bytes: &[u8]| Name::new(bytes).unwrap_err();
         assert_eq!(error(b""), NameError::Empty);
         assert_eq!(error(b"."), NameError::Dots);

@@ -6,10 +6,10 @@ use crate::limits::TABLE_LEN_MAX;
 use crate::wire::record::{Record, RecordError};
 use crate::wire::record_bytes::Reader;
 
-/// Why a block's payload is none.
+/// Why a block's payload is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// The table is longer than the payload, or than any may be.
+    /// The table exceeds the payload or its limit.
     #[error("a table of {table_len} bytes in a payload of {payload_len}")]
     Length {
         /// Bytes of the table.
@@ -17,37 +17,37 @@ pub enum TableError {
         /// Bytes of the payload.
         payload_len: usize,
     },
-    /// A record in it is none.
+    /// A record of the table is invalid.
     #[error("record {index}: {error}")]
     Record {
-        /// Which record, from 0.
+        /// The record's index in the table, from 0.
         index: usize,
-        /// What is wrong.
+        /// The record's error.
         error: RecordError,
     },
-    /// The data of the records is not as long as what lies behind the table.
+    /// The records' data has another length than the bytes after the table.
     #[error("{found} bytes of data, {wanted} according to the records")]
     Data {
-        /// Bytes behind the table.
+        /// Bytes after the table.
         found: usize,
-        /// Bytes of all records.
+        /// Bytes of data of all records.
         wanted: usize,
     },
 }
 
-/// A record of a block, and where its data is in the payload.
+/// A record of a block, and the position of its data in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The record.
     pub record: Record,
-    /// Its data in the payload; empty if it has none.
+    /// The position of its data; empty if it has none.
     pub data: Range<usize>,
 }
 
-/// Parses the table of a payload. What it returns borrows nothing.
+/// Parses the table of a payload. The result borrows nothing.
 ///
 /// # Errors
-/// If a record is none, or the data of all of them is not exactly what lies behind the table.
+/// If a record is invalid, or the records' data does not exactly fill the rest of the payload.
 pub fn parse(payload: &[u8], table_len: usize) -> Result<Vec<Placed>, TableError> {
     let payload_len = payload.len();
     if table_len > payload_len.min(TABLE_LEN_MAX) {
@@ -62,7 +62,8 @@ pub fn parse(payload: &[u8], table_len: usize) -> Result<Vec<Placed>, TableError
         if record == Record::Nothing {
             continue;
         }
-        // Below 4 GiB for each of at most a million records, so it does not overflow.
+        // Each of at most a million records has less than 4 GiB of data, so the sum does not
+        // overflow.
         let end = at + record.data_len();
         records.push(Placed { record, data: at..end });
         at = end;

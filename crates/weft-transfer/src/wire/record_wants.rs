@@ -1,28 +1,28 @@
-//! What the sink wants of the files that the source has offered.
+//! The sink's answer to offers: which files it wants, and which parts of them it has.
 //!
-//! Bytes: number of the first entry u64, how many numbers it spans u32, a bit for each of them,
-//! the first in the highest bit of the first byte; how many files it has parts of u16, for each:
-//! file u64, ranges u16, each offset u64 and length u64.
+//! Format: number of the first entry u64, the count of entry numbers u32, one bit for each of them,
+//! beginning with the highest bit of the first byte; the count of files of which the sink has parts
+//! u16, for each: file u64, ranges u16, each offset u64 and length u64.
 
 use crate::limits::{HAVE_RANGES_ALL_MAX, HAVE_RANGES_MAX, WANTS_SPAN_MAX};
 use crate::wire::record_bytes::{Reader, Short};
 
-/// Why bytes say nothing of what the sink wants.
+/// Why bytes are no valid answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WantsError {
-    /// They end early.
+    /// The bytes end within a field.
     #[error("bytes end early")]
     Short,
-    /// Bytes follow.
+    /// Bytes follow the last field.
     #[error("{0} bytes follow")]
     Long(usize),
-    /// It spans nothing, or too much.
+    /// The answer spans no entries or too many.
     #[error("an answer for {1} entries from {0} on")]
     Span(u64, u32),
-    /// A file that it has parts of is not among those that it wants.
+    /// The sink reports parts of a file that it does not want.
     #[error("parts of file {0}")]
     File(u64),
-    /// Parts are too many, do not ascend, touch, or are beyond all files.
+    /// Ranges are too many, not ascending, touching, or beyond the largest file offset.
     #[error("the parts of file {0}")]
     Ranges(u64),
 }
@@ -33,28 +33,29 @@ impl From<Short> for WantsError {
     }
 }
 
-/// Parts of a file that the sink has from a session before.
+/// The parts of a file that the sink has from an earlier session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Have {
     /// The file's number.
     pub file: u64,
-    /// Offset and length of each, ascending, with something between each two.
+    /// Offset and length of each part, ascending, with a gap between each two.
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// The answer to all offers of one block, or of a part of it.
+/// The answer to all offers of one block, or to some of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wants {
-    /// The first number that it is for.
+    /// The first entry number that it covers.
     pub first: u64,
-    /// For each number from there on, whether the file is wanted. What is no offer is not.
+    /// For each number from there on, whether the sink wants the file. False for entries that were
+    /// not offered.
     pub wanted: Vec<bool>,
-    /// Wanted files of which parts are there, in the order of their numbers.
+    /// Wanted files of which the sink has parts, in the order of their numbers.
     pub have: Vec<Have>,
 }
 
 impl Wants {
-    /// Whether a file is wanted; nothing if the answer is not for it.
+    /// Whether the sink wants a file; `None` if the answer does not cover it.
     #[must_use]
     pub fn get(&self, file: u64) -> Option<bool> {
         let index = usize::try_from(file.checked_sub(self.first)?).ok()?;
@@ -64,7 +65,7 @@ impl Wants {
     /// Parses an answer.
     ///
     /// # Errors
-    /// If the bytes are none.
+    /// If the bytes are no valid answer.
     pub fn parse(bytes: &[u8]) -> Result<Self, WantsError> {
         let mut from = Reader::new(bytes);
         let (first, span) = (from.u64()?, from.u32()?);
@@ -108,10 +109,10 @@ impl Wants {
         }
     }
 
-    /// The bytes of the answer.
+    /// Returns the answer's bytes.
     ///
     /// # Panics
-    /// If it exceeds a limit.
+    /// If the answer exceeds a limit.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         assert!((1..=WANTS_SPAN_MAX).contains(&self.wanted.len()));

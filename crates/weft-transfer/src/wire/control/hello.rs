@@ -1,4 +1,4 @@
-//! Bodies of the messages that begin connections and sessions.
+//! Bodies of the messages that open connections and sessions.
 
 use super::super::cursor::Cursor;
 use super::super::preface::versions;
@@ -6,23 +6,23 @@ use super::super::{Refusal, Token, WireError};
 use super::bytes_of;
 use crate::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CHANNELS_MAX, JOB_LEN_MAX, TEXT_LEN_MAX};
 
-/// The status of what is accepted.
+/// The status of an accepted request.
 const ACCEPTED: u16 = 0;
 
-/// What the initiator of a connection can do and wants.
+/// What the initiator of a connection supports and asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The lowest version that it speaks.
+    /// The lowest protocol version that it supports.
     pub version_min: u16,
-    /// The highest one.
+    /// The highest protocol version that it supports.
     pub version_max: u16,
-    /// How many data channels it wants.
+    /// The number of data channels that it asks for.
     pub channels: u16,
-    /// Bytes of payload of a block that it wants.
+    /// The block size that it asks for, in bytes of payload.
     pub block_size: u32,
-    /// What else it can do: bits that the layers above define.
+    /// Optional features: bits that the layers above define.
     pub features: u64,
-    /// Which program it is, for people.
+    /// The name of its program, for logs.
     pub agent: String,
 }
 
@@ -48,33 +48,33 @@ impl Hello {
     }
 }
 
-/// What holds for a connection.
+/// The agreed terms of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The version.
+    /// The protocol version.
     pub version: u16,
-    /// How many data channels the initiator may have at a time.
+    /// The most data channels of the initiator at a time.
     pub channels: u16,
-    /// Bytes of payload of a block, at most.
+    /// The largest payload of a block in bytes.
     pub block_size: u32,
-    /// The features that both ends have.
+    /// The features that both ends support.
     pub features: u64,
-    /// What the preface of each data channel has to show.
+    /// The token that the preface of each data channel must contain.
     pub token: Token,
-    /// Which program the acceptor is, for people.
+    /// The name of the acceptor's program, for logs.
     pub agent: String,
 }
 
 /// The acceptor's answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelloReply {
-    /// This holds.
+    /// The acceptor accepts the connection on these terms.
     Accepted(Terms),
-    /// The connection ends.
+    /// The acceptor refuses the connection.
     Refused {
-        /// Why.
+        /// The reason as a code.
         refusal: Refusal,
-        /// The same for people.
+        /// The reason as text.
         text: String,
     },
 }
@@ -114,21 +114,21 @@ impl HelloReply {
     }
 }
 
-/// What the initiator of a session is in it.
+/// The role of a session's initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It sends the blocks.
+    /// It sends blocks.
     Source,
-    /// It receives them.
+    /// It receives blocks.
     Sink,
 }
 
-/// A session begins.
+/// The opening of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// What the end that opens the session is in it.
+    /// The role of the end that opens the session.
     pub role: Role,
-    /// What is to be done, for the layers above.
+    /// The description of the job, for the layers above.
     pub job: Vec<u8>,
 }
 
@@ -154,19 +154,19 @@ impl Open {
     }
 }
 
-/// The answer to an opening.
+/// The acceptor's answer to the opening of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenReply {
-    /// The session has begun.
+    /// The session is open.
     Accepted {
         /// The answer to the job, for the layers above.
         job: Vec<u8>,
     },
-    /// There is no such session.
+    /// The acceptor refuses the session.
     Refused {
-        /// Why.
+        /// The reason as a code.
         refusal: Refusal,
-        /// The same for people.
+        /// The reason as text.
         text: String,
     },
 }
@@ -200,7 +200,7 @@ fn emit_refusal(refusal: Refusal, text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The refusal, with its text, unless it is accepted.
+/// Returns the refusal with its text; `None` if the request is accepted.
 fn parse_status(cursor: &mut Cursor<'_>) -> Result<Option<(Refusal, String)>, WireError> {
     let status = cursor.u16("the status")?;
     cursor.zero16("the reserved field of a reply")?;

@@ -34,7 +34,7 @@ impl ControlHeader {
     /// Length in bytes.
     pub const LEN: usize = 16;
 
-    /// The bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -44,10 +44,10 @@ impl ControlHeader {
         bytes
     }
 
-    /// Reads a header, so that a stream can be cut into messages.
+    /// Parses a header, which tells where its message ends in a stream.
     ///
     /// # Errors
-    /// If it is none, or the body would be too long.
+    /// If the bytes are no valid header, or the body would be too long.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, WireError> {
         let mut cursor = Cursor::new(bytes);
         let session = cursor.u32("the session")?;
@@ -66,48 +66,48 @@ impl ControlHeader {
 pub struct Message {
     /// The session, or 0 for the connection itself.
     pub session: u32,
-    /// What it says.
+    /// The body.
     pub body: Body,
 }
 
-/// What a control message says.
+/// The body of a control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// The initiator's first message: what it can do and wants.
+    /// The initiator's first message: what it supports and asks for.
     Hello(Hello),
-    /// The acceptor's first message: what holds.
+    /// The acceptor's first message: the agreed terms or a refusal.
     HelloReply(HelloReply),
     /// The initiator opens a session.
     Open(Open),
-    /// Whether the acceptor takes part in it.
+    /// Whether the acceptor accepts the session.
     OpenReply(OpenReply),
-    /// The source has no credit left. Exactly one request is outstanding until credits come.
+    /// The source has no credits left. At most one request is outstanding.
     CreditRequest,
-    /// From the sink: credits, and which blocks have arrived.
+    /// From the sink: new credits, and acknowledgements.
     Credits(Credits),
-    /// From the source, where the sink does not see arrivals: a block has been written.
+    /// From the source, if the sink does not see arrivals: a block has been written.
     Notice(Notice),
-    /// Records of the layer above, which this one does not look at.
+    /// Records of the layer above, which this layer does not parse.
     Records(Vec<u8>),
-    /// How many bytes of records the layer above has taken since the session began.
+    /// The bytes of records that the layer above has taken since the session began.
     RecordsTaken(u64),
-    /// The end that sends it has closed a data channel. From the sink: what arrived there has been
-    /// acknowledged before.
+    /// The sender has closed a data channel. A sink acknowledges all blocks that arrived there
+    /// before it sends this.
     ChannelLost(u16),
-    /// From the source: there are so many blocks. From the sink: they are where they belong.
+    /// From the source: the totals of its blocks. From the sink: it has processed all of them.
     Complete(Complete),
-    /// The session, or with session 0 the connection, is to end before it is complete.
+    /// Cancels the session, or with session 0 the connection.
     Cancel(Cancel),
-    /// After `Cancel` of either end: nothing of this end will touch the session's buffers any more.
+    /// After `Cancel` of either end: the sender will not touch the session's buffers any more.
     Closed,
-    /// A sign of life is wanted.
+    /// Asks the peer for a pong.
     Ping(u64),
-    /// The sign of life, with the number of the ping.
+    /// Answers a ping, with its number.
     Pong(u64),
 }
 
 impl Body {
-    /// The number of the type.
+    /// The number of the message's type.
     #[must_use]
     pub const fn kind(&self) -> u16 {
         match self {
@@ -179,7 +179,7 @@ impl Body {
         Ok(body)
     }
 
-    /// Whether it can stand in a message of the connection, and in one of a session.
+    /// Whether the body is allowed in a message of the connection, and in one of a session.
     const fn places(&self) -> (bool, bool) {
         match self {
             Self::Hello(_) | Self::HelloReply(_) | Self::Ping(_) | Self::Pong(_) => (true, false),
@@ -190,16 +190,16 @@ impl Body {
 }
 
 impl Message {
-    /// A message of a session.
+    /// Creates a message of a session.
     #[must_use]
     pub const fn of(session: u32, body: Body) -> Self {
         Self { session, body }
     }
 
-    /// The bytes of header and body.
+    /// Returns the bytes of header and body.
     ///
     /// # Panics
-    /// If the body is longer than a body may be. Those that the machines of `session` make are not.
+    /// If the body exceeds its limit. The bodies that `session` creates do not.
     #[must_use]
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = vec![0; ControlHeader::LEN];
@@ -211,10 +211,10 @@ impl Message {
         bytes
     }
 
-    /// Reads a whole message: a header with all of its body.
+    /// Parses a whole message: a header with all of its body.
     ///
     /// # Errors
-    /// If it is none. Nothing that comes behind it can be trusted then.
+    /// If the bytes are no valid message. Nothing after them can be trusted then.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let (header, body) = bytes.split_first_chunk().ok_or(WireError::Truncated("the header"))?;
         let ControlHeader { session, kind, len } = ControlHeader::parse(header)?;
@@ -234,7 +234,7 @@ impl Message {
     }
 }
 
-/// All that is left, as `least` to `limit` bytes.
+/// Returns all remaining bytes, which must be `least` to `limit` many.
 fn bytes_of(
     cursor: &mut Cursor<'_>,
     field: &'static str,

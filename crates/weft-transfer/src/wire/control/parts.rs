@@ -4,43 +4,44 @@ use super::super::cursor::Cursor;
 use super::super::{Code, WireError};
 use crate::limits::{ACK_RANGES_MAX, BLOCK_SIZE_MAX, GRANTS_MAX, TEXT_LEN_MAX};
 
-/// A token for one write: a buffer of the sink that nobody uses until it comes.
+/// The permission for one write into an unused buffer of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
     /// The sink's number of the buffer.
     pub buffer: u32,
-    /// How often the buffer has been granted: tells this use of it from others.
+    /// How often the buffer has been granted. It distinguishes this grant from earlier ones.
     pub generation: u32,
-    /// Where the buffer is, for transports that write into it: an address or an offset.
+    /// The buffer's address or offset, for transports that write into memory.
     pub address: u64,
-    /// The key that allows it.
+    /// The key that permits the write.
     pub key: u32,
 }
 
-/// Sequence numbers from the first up to, and without, the second.
+/// A range of sequence numbers, `from` inclusive, `until` exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The first of them.
+    /// The first number of the range.
     pub from: u64,
-    /// The first behind them.
+    /// The first number after the range.
     pub until: u64,
 }
 
-/// New credits, and the arrivals since the last such message.
+/// New credits, and the arrivals since the previous message of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credits {
-    /// All blocks below have arrived. Zero where the sink does not see arrivals.
+    /// All blocks below this number have arrived. Zero if the sink does not see arrivals.
     pub cumulative: u64,
-    /// What else has arrived and was not acknowledged before: in order, apart from each other, and
-    /// above `cumulative`.
+    /// The other arrivals that were not acknowledged before: ascending ranges that do not touch,
+    /// all above `cumulative`.
     pub ranges: Vec<Range>,
-    /// Buffers that are granted.
+    /// The granted buffers.
     pub credits: Vec<Credit>,
 }
 
 impl Credits {
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
-        // A count that does not fit makes a body that is too long, which is refused there.
+        // A count that does not fit belongs to a body above its limit, which `emit` of the message
+        // refuses.
         let count = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
         out.extend_from_slice(&self.cumulative.to_be_bytes());
         out.extend_from_slice(&count(self.ranges.len()));
@@ -95,14 +96,14 @@ fn count(cursor: &mut Cursor<'_>, field: &'static str, limit: usize) -> Result<u
     Ok(value)
 }
 
-/// A block has been written.
+/// A report that the source has written a block into the sink's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// Its sequence number.
     pub seq: u64,
-    /// The buffer that it is in.
+    /// The buffer that holds it.
     pub buffer: u32,
-    /// The generation of the grant that it has used.
+    /// The generation of the grant that it used.
     pub generation: u32,
     /// Bytes of payload.
     pub len: u32,
@@ -126,12 +127,12 @@ impl Notice {
     }
 }
 
-/// What a whole session consists of.
+/// The totals of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Complete {
-    /// The number of its blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Bytes of payload of them all.
+    /// Bytes of payload of all blocks.
     pub bytes: u64,
 }
 
@@ -147,12 +148,12 @@ impl Complete {
     }
 }
 
-/// Why something ends before it is complete.
+/// Why an end cancels a session or connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cancel {
-    /// For programs.
+    /// The reason as a code.
     pub code: Code,
-    /// For people.
+    /// The reason as text.
     pub text: String,
 }
 

@@ -26,7 +26,7 @@ fn terms() -> Terms {
     }
 }
 
-/// One of each type, and its body in hexadecimal digits.
+/// Returns a message body of each type with its expected bytes in hexadecimal.
 fn examples() -> Vec<(Body, String)> {
     let credits = Credits {
         cumulative: 5,
@@ -88,7 +88,7 @@ fn session_of(body: &Body) -> u32 {
 }
 
 #[test]
-fn each_type_has_these_bytes() {
+fn each_type_has_the_specified_bytes() {
     for (body, expected) in examples() {
         let kind = body.kind();
         let message = Message::of(session_of(&body), body);
@@ -111,7 +111,7 @@ fn all_types_are_among_the_examples() {
 }
 
 #[test]
-fn what_is_cut_or_too_long_is_refused() {
+fn truncated_or_overlong_messages_are_refused() {
     for (body, _) in examples() {
         let bytes = Message::of(session_of(&body), body).emit();
         for len in 0..bytes.len() {
@@ -123,7 +123,7 @@ fn what_is_cut_or_too_long_is_refused() {
 }
 
 #[test]
-fn messages_of_the_connection_name_no_session_and_those_of_a_session_do() {
+fn only_messages_of_a_session_name_a_session() {
     for (body, _) in examples() {
         let kind = body.kind();
         let (of_connection, of_session) = body.places();
@@ -138,7 +138,7 @@ fn messages_of_the_connection_name_no_session_and_those_of_a_session_do() {
 }
 
 #[test]
-fn each_wrong_field_is_named() {
+fn each_invalid_field_is_named() {
     let changed = |body: Body, at: usize, bytes: &[u8]| {
         let mut message = Message::of(session_of(&body), body).emit();
         message[at..at + bytes.len()].copy_from_slice(bytes);
@@ -175,7 +175,7 @@ fn each_wrong_field_is_named() {
 }
 
 #[test]
-fn codes_have_their_numbers_and_texts() {
+fn codes_round_trip_and_have_texts() {
     for code in Code::ALL {
         assert_eq!(Code::of(code.number()), *code);
         assert_eq!(code.to_string(), code.text());
@@ -189,14 +189,14 @@ fn codes_have_their_numbers_and_texts() {
 
 proptest! {
     #[test]
-    fn what_parses_is_emitted_again(
+    fn parsed_bodies_are_emitted_unchanged(
         kind in 0_u16..17,
         session in 0_u32..2,
         mut body in vec(any::<u8>(), 0..80),
         is_plausible: bool,
     ) {
         if is_plausible {
-            // Most numbers are small, most text is ASCII.
+            // Small numbers and ASCII text make it likelier that the body is valid.
             for (at, byte) in body.iter_mut().enumerate() {
                 *byte = if at % 8 == 7 || at > 20 { *byte & 0x7f } else { 0 };
             }
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_parse_or_say_why(bytes in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic_the_parser(bytes in vec(any::<u8>(), 0..200)) {
         if let Ok(message) = Message::parse(&bytes) {
             prop_assert_eq!(message.emit(), bytes);
         }
