@@ -1,4 +1,4 @@
-//! The key of one end: an Ed25519 key pair in a file of its own.
+//! The identity of an end: an Ed25519 key pair, stored in a file.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -12,31 +12,31 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 
 use super::SecureError;
 
-/// Bytes of a key: of the seed, and of the public key.
+/// Length of the seed and of the public key in bytes.
 const KEY_LEN: usize = 32;
-/// How the text of a public key begins.
+/// Prefix of a public key's text.
 const PUBLIC: &str = "ed25519:";
-/// How the text of a key file begins.
+/// Prefix of a key file's text.
 const SECRET: &str = "ed25519-seed:";
-/// What stands before an Ed25519 key in its DER form (RFC 8410, section 4).
+/// The bytes before an Ed25519 key in DER (RFC 8410, section 4).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
 
-/// An Ed25519 public key, which is its own fingerprint: as text `ed25519:` and 64 hexadecimal
-/// digits.
+/// An Ed25519 public key. It serves as its own fingerprint, with the text `ed25519:` and 64
+/// hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey([u8; KEY_LEN]);
 
 impl PublicKey {
-    /// The key of its DER form, a `SubjectPublicKeyInfo`.
+    /// Parses a key in DER, a `SubjectPublicKeyInfo`.
     ///
     /// # Errors
-    /// `BadKey` if it is anything else.
+    /// `BadKey` if the bytes are anything else.
     pub fn from_spki(der: &[u8]) -> Result<Self, SecureError> {
         let key = der.strip_prefix(&SPKI_PREFIX).ok_or(SecureError::BadKey)?;
         Ok(Self(key.try_into().map_err(|_| SecureError::BadKey)?))
     }
 
-    /// The DER form.
+    /// Returns the key in DER.
     #[must_use]
     pub fn spki(&self) -> Vec<u8> {
         [&SPKI_PREFIX[..], &self.0].concat()
@@ -63,7 +63,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// The bytes of 64 hexadecimal digits.
+/// Decodes 64 hexadecimal digits.
 fn bytes_of(text: &str) -> Option<[u8; KEY_LEN]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * KEY_LEN {
@@ -77,7 +77,7 @@ fn bytes_of(text: &str) -> Option<[u8; KEY_LEN]> {
     Some(bytes)
 }
 
-/// The key pair of this end.
+/// The key pair of an end.
 pub struct Identity {
     seed: [u8; KEY_LEN],
     public: PublicKey,
@@ -90,10 +90,10 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new one, for this process only.
+    /// Creates a key pair for this process only, without a file.
     ///
     /// # Errors
-    /// If the system gives no random bytes.
+    /// If the system provides no random bytes.
     pub fn generate() -> Result<Self, SecureError> {
         let mut seed = [0; KEY_LEN];
         let filled = SystemRandom::new().fill(&mut seed);
@@ -107,10 +107,11 @@ impl Identity {
         Ok(Self { seed, public: PublicKey(public) })
     }
 
-    /// The one in a file, which is made if it is not there, with its folders, for its owner alone.
+    /// Loads the key pair from a file. If there is none, creates it with its folders, readable by
+    /// the owner only.
     ///
     /// # Errors
-    /// If others can read the file, if it is no key file, and what the kernel says.
+    /// If other users can read the file, if it is no key file, or if a system call fails.
     pub fn load_or_create(path: &Path) -> Result<Self, SecureError> {
         match Self::load(path) {
             Err(SecureError::System(error)) if error.kind() == io::ErrorKind::NotFound => {}
@@ -118,7 +119,7 @@ impl Identity {
         }
         let identity = Self::generate()?;
         match identity.store(path) {
-            // Another process was faster: its key counts.
+            // Another process has created the file meanwhile, so its key is used.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::load(path),
             stored => Ok(stored.map(|()| identity)?),
         }
@@ -138,7 +139,7 @@ impl Identity {
         Self::of(seed.ok_or(bad)?)
     }
 
-    /// Writes the file whole or not at all: it gets its name when it is complete.
+    /// Writes a temporary file and links it to its name, so that the file is never incomplete.
     fn store(&self, path: &Path) -> io::Result<()> {
         let folder = path.parent().unwrap_or_else(|| Path::new("."));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -152,20 +153,20 @@ impl Identity {
             }
             writeln!(file)?;
             file.sync_all()?;
-            // Unlike a rename, a link does not replace what another process has put there.
+            // Unlike a rename, a link does not replace another process's file.
             fs::hard_link(&draft, path)
         })();
         let _ = fs::remove_file(&draft);
         written
     }
 
-    /// The public key.
+    /// Returns the public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         self.public
     }
 
-    /// The pair in PKCS #8 form.
+    /// Returns the pair as PKCS #8.
     pub(super) fn pkcs8(&self) -> Result<Vec<u8>, SecureError> {
         let failed = |_| SecureError::Library("no PKCS #8 form");
         let pair = Ed25519KeyPair::from_seed_unchecked(&self.seed).map_err(|_| SecureError::BadKey);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn public_key_is_the_one_of_rfc_8032() {
+    fn public_key_matches_rfc_8032() {
         // The first test vector of section 7.1.
         let seed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
         let identity = Identity::of(bytes_of(seed).expect("digits")).expect("a key");
@@ -225,14 +226,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_survive_their_texts(key in any::<[u8; KEY_LEN]>()) {
+        fn keys_survive_conversion_to_text(key in any::<[u8; KEY_LEN]>()) {
             let key = PublicKey(key);
             prop_assert_eq!(key.to_string().parse::<PublicKey>().expect("a key"), key);
             prop_assert_eq!(PublicKey::from_spki(&key.spki()).expect("a key"), key);
         }
 
         #[test]
-        fn other_texts_are_no_keys(
+        fn invalid_texts_are_no_keys(
             text in ".{0,100}",
             der in prop::collection::vec(any::<u8>(), 0..60),
         ) {

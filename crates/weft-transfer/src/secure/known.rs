@@ -1,6 +1,6 @@
-//! Files of keys: the servers that a client knows, and the clients that a server lets in.
+//! Files of keys: the servers that a client knows, and the clients that a server accepts.
 //!
-//! Both are lines of words; empty lines and those that begin with `#` say nothing.
+//! Each line consists of words. Empty lines and lines that begin with `#` are ignored.
 //!
 //! ```text
 //! known-servers:        HOST:PORT ed25519:...
@@ -14,24 +14,24 @@ use std::path::{Path, PathBuf};
 
 use super::{PublicKey, SecureError};
 
-/// What a client knows of a server's key.
+/// The result of looking up a server's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the server's.
+    /// The file lists this key for the server.
     Known,
-    /// The server has no key in the file.
+    /// The file lists no key for the server.
     New,
-    /// The server has another key in the file: somebody else may answer in its place.
+    /// The file lists another key for the server: an impostor may have answered.
     Changed(PublicKey),
 }
 
-/// The lines of a file that say something, with their numbers.
+/// Returns the lines that are neither empty nor comments, with their numbers.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let numbered = (1..).zip(text.lines()).map(|(number, line)| (number, line.trim()));
     numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// A file's text; a file that is not there is empty.
+/// Reads a file. A missing file counts as empty.
 fn read(path: &Path) -> Result<String, SecureError> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
@@ -45,7 +45,7 @@ fn key(text: Option<&str>, path: &Path, line: usize) -> Result<PublicKey, Secure
     parsed.ok_or_else(|| SecureError::BadFile { file: file(), line, problem: "no key" })
 }
 
-/// The keys of servers, by name.
+/// The known keys of servers, by the servers' names.
 #[derive(Clone, Debug)]
 pub struct KnownServers {
     path: PathBuf,
@@ -53,18 +53,18 @@ pub struct KnownServers {
 }
 
 impl KnownServers {
-    /// Reads the file, which need not be there.
+    /// Loads the file. It may be missing.
     ///
     /// # Errors
-    /// A line that is none, and what the kernel says.
+    /// If a line is invalid, or a system call fails.
     pub fn load(path: &Path) -> Result<Self, SecureError> {
         Self::parse(&read(path)?, path)
     }
 
-    /// What the text of the file says.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// A line that is none.
+    /// If a line is invalid.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SecureError> {
         let mut servers = Vec::new();
         for (number, line) in lines(text) {
@@ -75,8 +75,8 @@ impl KnownServers {
         Ok(Self { path: path.to_owned(), servers })
     }
 
-    /// What is known of a server's key. Its name is that by which it is reached, with the port. A
-    /// server may have several keys.
+    /// Looks up a server's key. The server's name is its address as the user wrote it, with the
+    /// port. A server may have several keys.
     #[must_use]
     pub fn check(&self, server: &str, key: &PublicKey) -> Verdict {
         let mut keys = self.servers.iter().filter(|(name, _)| name == server).map(|(_, key)| key);
@@ -87,10 +87,10 @@ impl KnownServers {
         }
     }
 
-    /// Adds a server to the file.
+    /// Appends a server to the file.
     ///
     /// # Errors
-    /// What the kernel says; `InvalidInput` for a name with spaces.
+    /// If a system call fails; `InvalidInput` if the name contains spaces.
     pub fn add(&mut self, server: &str, key: PublicKey) -> Result<(), SecureError> {
         if server.is_empty() || server.starts_with('#') || server.contains(char::is_whitespace) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
@@ -98,43 +98,43 @@ impl KnownServers {
         let folder = self.path.parent().unwrap_or_else(|| Path::new("."));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
-        // In one piece, and on a line of its own whatever is before it.
+        // One write adds the line. The leading newline ends a line that another program left open.
         file.write_all(format!("\n{server} {key}\n").as_bytes())?;
         self.servers.push((server.to_owned(), key));
         Ok(())
     }
 }
 
-/// The keys of the clients that a server lets in.
+/// The keys of the clients that a server accepts.
 #[derive(Clone, Debug, Default)]
 pub struct AuthorisedClients(Vec<PublicKey>);
 
 impl AuthorisedClients {
-    /// Reads the file, which need not be there.
+    /// Loads the file. It may be missing.
     ///
     /// # Errors
-    /// A line that is none, and what the kernel says.
+    /// If a line is invalid, or a system call fails.
     pub fn load(path: &Path) -> Result<Self, SecureError> {
         Self::parse(&read(path)?, path)
     }
 
-    /// What the text of the file says.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// A line that is none.
+    /// If a line is invalid.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SecureError> {
         let keys =
             lines(text).map(|(number, line)| key(line.split_whitespace().next(), path, number));
         Ok(Self(keys.collect::<Result<_, _>>()?))
     }
 
-    /// These.
+    /// Creates the set of these keys.
     #[must_use]
     pub fn of(keys: Vec<PublicKey>) -> Self {
         Self(keys)
     }
 
-    /// Whether the client with this key is let in.
+    /// Whether the server accepts the client with this key.
     #[must_use]
     pub fn contains(&self, key: &PublicKey) -> bool {
         self.0.contains(key)
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn name_cannot_forge_a_line() {
+    fn server_name_cannot_inject_a_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("known-servers");
         let mut known = KnownServers::load(&path).expect("no file");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn server_may_change_its_key_by_having_two() {
+    fn server_may_have_two_keys() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("known-servers");
         let (one, other) = (some_key(), some_key());
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_let_in_by_their_keys() {
+    fn clients_are_accepted_by_their_keys() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("authorised-clients");
         let ours = some_key();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_line_is_named() {
+    fn invalid_line_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("keys");
         fs::write(&path, "\n# fine\nhost:1 rsa:1234\n").expect("room");

@@ -1,11 +1,11 @@
-//! Who the ends are to each other, and how nobody else reads or changes what they move.
+//! Authenticates the ends to each other, and encrypts what they exchange.
 //!
-//! The control channel is TLS 1.3 ([`Tls`]). Each end has an Ed25519 key ([`Identity`]) and shows
-//! it as a raw public key (RFC 7250): there are no certificates. A client knows its server by a key
-//! that it was given, or by the file of known servers ([`known`]); a server knows its clients by
-//! the file of authorised ones.
+//! The control channel is TLS 1.3 ([`Tls`]). Each end has an Ed25519 key ([`Identity`]) and sends
+//! it as a raw public key (RFC 7250), without certificates. A client checks its server's key
+//! against a given one or against the file of known servers ([`known`]); a server checks its
+//! clients' keys against the file of authorised ones.
 //!
-//! Blocks are sealed one by one, whatever carries them ([`seal`]), under keys that TLS exports.
+//! Each block is sealed by itself, on any transport ([`seal`]), with keys that TLS exports.
 
 pub mod identity;
 pub mod known;
@@ -23,57 +23,57 @@ pub use seal::{Opener, SEAL_LEN, Sealer, Ticket};
 pub use secrets::{Cipher, Direction, Secret};
 pub use tls::{Tls, TlsClient, TlsServer};
 
-/// Why security failed.
+/// Errors of authentication and encryption.
 #[derive(Debug, thiserror::Error)]
 pub enum SecureError {
-    /// The kernel says so.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// TLS says so.
+    /// TLS reported an error.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// The peer's key is not one that is accepted.
+    /// The peer's key is not accepted.
     #[error("the peer's key is not accepted: {0}")]
     NotAccepted(PublicKey),
-    /// A file of keys is not what it should be.
+    /// A file of keys is invalid.
     #[error("{file}, line {line}: {problem}")]
     BadFile {
         /// The file's name.
         file: String,
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// Others than its owner can read a key file, or change it.
+    /// Users other than the owner can read or change a key file.
     #[error("{0} must be its owner's alone (mode 0600)")]
     Exposed(String),
-    /// A text is no key.
+    /// A text is not a valid key.
     #[error("not a key")]
     BadKey,
-    /// The connection ended without the peer's saying so.
+    /// The connection ended without a TLS `close_notify`.
     #[error("the connection was cut")]
     Cut,
     /// The handshake took too long.
     #[error("the TLS handshake timed out")]
     TimedOut,
-    /// A block is shorter than a seal.
+    /// A block is shorter than a seal's tag.
     #[error("a sealed block of {0} bytes")]
     TooShort(usize),
-    /// There is no room for a seal behind the payload.
+    /// The buffer has no room for a seal after the payload.
     #[error("no room for the seal")]
     NoRoom,
-    /// A block has been changed, or is not of this session and direction.
+    /// A block was changed, or belongs to another session or direction.
     #[error("a block is not authentic")]
     NotAuthentic,
-    /// A block has come before, or is older than those that are remembered.
+    /// A block was opened before, or is older than the replay window.
     #[error("a block was replayed")]
     Replayed,
-    /// The keys of this session, or of one behind it, have been given out: a second sealer would
-    /// use its nonces again.
+    /// The keys of this session or of a later one have been exported: a second sealer would repeat
+    /// nonces.
     #[error("the keys of session {0} have been given out")]
     ExportedBefore(u32),
-    /// No nonce is left for these keys.
+    /// All nonces of these keys are used.
     #[error("all nonces are used")]
     Exhausted,
     /// The cryptographic library failed.

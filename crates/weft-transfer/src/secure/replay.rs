@@ -1,16 +1,16 @@
-//! Tells counters that have come before from those that have not.
+//! Detects replayed counters.
 
 use crate::limits::REPLAY_WINDOW_MAX;
 
 const WORD: u64 = u64::BITS as u64;
 const WORDS: usize = (REPLAY_WINDOW_MAX / WORD) as usize;
 
-/// The last counters that have come: a bit for each of those in a window that ends with the
+/// The counters that have been seen: one bit for each counter of a window that ends with the
 /// greatest.
 #[derive(Debug)]
 pub struct ReplayWindow {
     bits: Box<[u64; WORDS]>,
-    /// One more than the greatest counter that has come.
+    /// One above the greatest counter seen.
     end: u64,
 }
 
@@ -21,7 +21,7 @@ impl Default for ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Whether the counter may be a new one: it has not come, and is not too old to say.
+    /// Whether the counter is within or above the window and has not been seen.
     #[must_use]
     pub fn is_new(&self, counter: u64) -> bool {
         if counter >= self.end {
@@ -32,13 +32,13 @@ impl ReplayWindow {
         is_recent && self.bits[word] & bit == 0
     }
 
-    /// Notes that a counter has come. Returns whether it is new.
+    /// Records a counter as seen. Returns whether it was new.
     pub fn note(&mut self, counter: u64) -> bool {
         if !self.is_new(counter) || counter == u64::MAX {
             return false;
         }
         if counter >= self.end {
-            // The places of those between have bits of older counters.
+            // Clear the bits that older counters have set at these positions.
             let from = self.end.max((counter + 1).saturating_sub(REPLAY_WINDOW_MAX));
             self.clear(from, counter);
             self.end = counter + 1;
@@ -64,7 +64,7 @@ impl ReplayWindow {
 
     fn place(counter: u64) -> (usize, u64) {
         let index = counter % REPLAY_WINDOW_MAX;
-        // Below the number of words.
+        // The quotient is below the number of words, so the cast is exact.
         ((index / WORD) as usize, 1 << (index % WORD))
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn window_is_as_good_as_a_set(
+        fn window_agrees_with_a_set(
             steps in prop::collection::vec(
                 prop_oneof![
                     0..200_u64,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn last_counter_is_never_taken() {
+    fn last_counter_is_refused() {
         let mut window = ReplayWindow::default();
         assert!(!window.note(u64::MAX));
         assert!(window.note(0));

@@ -1,10 +1,10 @@
 //! Seals blocks in place, and opens them.
 //!
-//! A sealed block is longer by [`SEAL_LEN`] bytes, a tag behind the encrypted payload. The tag
-//! covers the payload and what the caller gives of the block's header, which is not encrypted. The
-//! nonce is four zero bytes and a counter, which the header carries: it counts the blocks that a
-//! sealer has sealed, and so never repeats under the keys of one direction of one session. A block
-//! that is sent again is the same bytes, with the same counter.
+//! A sealed block is [`SEAL_LEN`] bytes longer: a tag follows the encrypted payload. The tag covers
+//! the payload and the bytes of the unencrypted header that the caller passes. The nonce is four
+//! zero bytes and a counter, which the header carries. The sealer counts its blocks, so no nonce
+//! repeats under the keys of one direction of one session. A retransmitted block has the same bytes
+//! and the same counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,12 +17,12 @@ use super::secrets::Secret;
 use crate::limits::SEALS_MAX;
 use crate::mutex::lock;
 
-/// By how much a sealed block is longer.
+/// Length of a seal's tag in bytes.
 pub const SEAL_LEN: usize = 16;
-/// Counters that share a key, as a power of two.
+/// Counters that share one key, as a power of two.
 const EPOCH_BITS: u32 = 14;
 
-/// Gives out each counter once. It cannot be cloned.
+/// Issues each counter once. It is not `Clone`.
 #[derive(Debug)]
 struct Counter {
     next: AtomicU64,
@@ -43,11 +43,11 @@ fn nonce(counter: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// The keys of the last epochs that were in use.
+/// A cache of the keys of the most recent epochs.
 #[derive(Debug)]
 struct Keys {
     secret: Secret,
-    /// At most two, the last used one first: at an epoch's end both are in use.
+    /// At most two keys, the most recently used first: around a change of epochs both are in use.
     recent: Mutex<Vec<(u64, Arc<LessSafeKey>)>>,
 }
 
@@ -69,8 +69,8 @@ impl Keys {
     }
 }
 
-/// Seals the blocks of one direction of one session, from any thread. It cannot be cloned, so that
-/// no counter is used twice; threads share it.
+/// Seals the blocks of one direction of one session. Threads share it. It is not `Clone`, so that
+/// no counter is used twice.
 #[derive(Debug)]
 pub struct Sealer {
     counter: Counter,
@@ -78,7 +78,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// The sealer of a secret, which is used up.
+    /// Creates the sealer of a secret, and consumes the secret.
     #[must_use]
     pub fn new(secret: Secret) -> Self {
         Self::with_counter(secret, 0, SEALS_MAX)
@@ -88,16 +88,16 @@ impl Sealer {
         Self { counter: Counter { next: AtomicU64::new(next), end }, keys: Keys::new(secret) }
     }
 
-    /// Begins to seal a block: takes a counter, which its header carries.
+    /// Begins to seal a block: issues the counter for its header.
     ///
     /// # Errors
-    /// `Exhausted`.
+    /// `Exhausted` if all counters are used.
     pub fn begin(&self) -> Result<Ticket<'_>, SecureError> {
         Ok(Ticket { counter: self.counter.take()?, sealer: self })
     }
 }
 
-/// A counter that nobody else has got. It cannot be cloned, and is used up by sealing.
+/// A unique counter for one block. Sealing consumes it, and it is not `Clone`.
 #[derive(Debug)]
 pub struct Ticket<'a> {
     counter: u64,
@@ -111,11 +111,11 @@ impl Ticket<'_> {
         self.counter
     }
 
-    /// Seals the first `len` bytes of `block`, with what is authenticated of its header, in place.
-    /// Returns how many bytes there are then.
+    /// Seals the first `len` bytes of `block` in place, and authenticates `header` with them.
+    /// Returns the sealed length.
     ///
     /// # Errors
-    /// `NoRoom` if the block ends before the seal does.
+    /// `NoRoom` if the block has no room for the tag.
     pub fn seal_in_place(
         self,
         head: &[u8],
@@ -133,7 +133,7 @@ impl Ticket<'_> {
     }
 }
 
-/// Opens the blocks of one direction of one session, each once, from any thread.
+/// Opens the blocks of one direction of one session, each once. Threads share it.
 #[derive(Debug)]
 pub struct Opener {
     keys: Keys,
@@ -141,19 +141,19 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// The opener of a secret, which is used up.
+    /// Creates the opener of a secret, and consumes the secret.
     #[must_use]
     pub fn new(secret: Secret) -> Self {
         Self { keys: Keys::new(secret), window: Mutex::default() }
     }
 
-    /// Opens a sealed block of `len` bytes, with the counter and what is authenticated of its
-    /// header, in place. Returns how many bytes the payload has, which are the first ones. After an
-    /// error the bytes mean nothing.
+    /// Opens a sealed block of `len` bytes in place, with its counter and the authenticated part of
+    /// its header. Returns the length of the payload, which begins at the first byte. After an
+    /// error the contents of the block are undefined.
     ///
     /// # Errors
-    /// `TooShort` or `NoRoom`; `NotAuthentic` if a bit of the block, the counter or the header is
-    /// not as it was sealed; `Replayed` if the block was opened before.
+    /// `TooShort` or `NoRoom`; `NotAuthentic` if the block, the counter or the header was changed;
+    /// `Replayed` if the block was opened before.
     pub fn open_in_place(
         &self,
         counter: u64,
@@ -169,7 +169,8 @@ impl Opener {
         let key = self.keys.of(counter)?;
         let opened = key.open_in_place(nonce(counter), Aad::from(head), block);
         opened.map_err(|_| SecureError::NotAuthentic)?;
-        // Only what is authentic is noted; of two threads with the same block one notes it.
+        // Only authentic blocks are recorded. If two threads open the same block, one of them
+        // fails.
         if lock(&self.window).note(counter) { Ok(payload_len) } else { Err(SecureError::Replayed) }
     }
 }
@@ -190,7 +191,7 @@ mod tests {
         (Sealer::new(secret(cipher, 1)), Opener::new(secret(cipher, 1)))
     }
 
-    /// The counter of a sealed block, and its bytes.
+    /// A sealed block: its counter and its bytes.
     type Sealed = (u64, Vec<u8>);
 
     fn sealed(sealer: &Sealer, head: &[u8], payload: &[u8]) -> Sealed {
@@ -217,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn opened_blocks_are_what_was_sealed_in_any_order(
+        fn opened_blocks_equal_the_sealed_ones_in_any_order(
             cipher in ciphers(),
             payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8),
             order in any::<prop::sample::Index>(),
@@ -236,7 +237,7 @@ mod tests {
         }
 
         #[test]
-        fn changed_bit_anywhere_is_found(
+        fn any_changed_bit_is_detected(
             cipher in ciphers(),
             payload in prop::collection::vec(any::<u8>(), 0..100),
             at in any::<prop::sample::Index>(),
@@ -259,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn cut_block_is_found(cipher in ciphers(), len in 0..=60_usize) {
+        fn truncated_block_is_detected(cipher in ciphers(), len in 0..=60_usize) {
             let (sealer, opener) = ends(cipher);
             let (counter, block) = sealed(&sealer, HEAD, &[7; 44]);
             let opened = open(&opener, HEAD, &(counter, block[..len].to_vec()));
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_counter_does_not_make_the_true_block_a_replay() {
+    fn forged_counter_does_not_block_the_genuine_block() {
         let (sealer, opener) = ends(Cipher::Aes128Gcm);
         let block = sealed(&sealer, HEAD, b"payload");
         let mut forged = block.clone();
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_two_blocks_cannot_be_exchanged() {
+    fn header_of_another_block_is_refused() {
         let (sealer, opener) = ends(Cipher::ChaCha20Poly1305);
         let one = sealed(&sealer, b"block 1", b"same payload");
         let two = sealed(&sealer, b"block 2", b"same payload");
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_end() {
+    fn counters_are_exhausted_at_their_limit() {
         let sealer = Sealer::with_counter(secret(Cipher::Aes128Gcm, 1), 5, 7);
         assert_eq!(sealer.begin().expect("a counter").counter(), 5);
         assert_eq!(sealer.begin().expect("a counter").counter(), 6);
@@ -326,7 +327,7 @@ mod tests {
         let sealer = Sealer::with_counter(secret(Cipher::Aes128Gcm, 1), last, SEALS_MAX);
         let opener = Opener::new(secret(Cipher::Aes128Gcm, 1));
         let blocks = [(); 3].map(|()| sealed(&sealer, HEAD, b"payload"));
-        // The one before the change comes last.
+        // The block before the change of epochs is opened last.
         for block in blocks.iter().rev() {
             assert_eq!(open(&opener, HEAD, block).expect("authentic"), b"payload");
         }
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn block_without_room_is_left_as_it_is() {
+    fn block_without_room_is_left_unchanged() {
         let sealer = ends(Cipher::Aes128Gcm).0;
         let mut block = [7; 30];
         for len in [30, 15, usize::MAX] {

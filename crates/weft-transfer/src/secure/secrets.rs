@@ -1,11 +1,11 @@
-//! From a TLS session to the keys of blocks.
+//! Derives the keys of blocks from a TLS session.
 //!
-//! For each direction of each session TLS exports 32 bytes (RFC 8446, section 7.5), with the label
+//! For each direction of each session, TLS exports 32 bytes (RFC 8446, section 7.5), with the label
 //! `EXPORTER-weft-transfer-block-v1` and a context of six bytes: the session's number (4, big
-//! endian), the cipher's (1), the direction (1). The keys follow from them by HKDF-Expand with
-//! SHA-256, one for each epoch of 16,384 counters: the info is `weft block key`, the cipher (1) and
-//! the epoch (8). So no key seals more than 2^40 bytes of blocks of up to 64 MiB, within which the
-//! advantage of an attacker on AES-GCM is below 2^-57, as RFC 8446 wants it of records.
+//! endian), the cipher's (1), the direction (1). HKDF-Expand with SHA-256 derives one key for each
+//! epoch of 16,384 counters; the info is `weft block key`, the cipher (1) and the epoch (8). So no
+//! key seals more than 2^40 bytes of blocks of up to 64 MiB. Within this limit the advantage of an
+//! attacker on AES-GCM is below 2^-57, the bound that RFC 8446 sets for records.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 
 use super::SecureError;
 
-/// The label that TLS exports secrets for blocks by.
+/// The label under which TLS exports the secrets of blocks.
 pub(super) const LABEL: &[u8] = b"EXPORTER-weft-transfer-block-v1";
-/// What the keys of epochs are derived for.
+/// The HKDF info of the keys of epochs.
 const INFO: &[u8] = b"weft block key";
-/// Bytes of an exported secret.
+/// Length of an exported secret in bytes.
 pub(super) const SECRET_LEN: usize = 32;
 
 /// An algorithm that seals blocks.
@@ -31,19 +31,19 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// The one with this number.
+    /// The cipher with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Aes128Gcm, Self::ChaCha20Poly1305].into_iter().find(|it| *it as u8 == number)
     }
 
-    /// The one that this processor is quick at.
+    /// The cipher that is faster on this processor.
     #[must_use]
     pub fn preferred() -> Self {
         if has_aes() { Self::Aes128Gcm } else { Self::ChaCha20Poly1305 }
     }
 
-    /// The one for two ends that prefer these: AES only where both have instructions for it.
+    /// The cipher for two ends with these preferences: AES only if both have instructions for it.
     #[must_use]
     pub fn agree(one: Self, other: Self) -> Self {
         one.max(other)
@@ -72,16 +72,16 @@ fn has_aes() -> bool {
     false
 }
 
-/// Which way blocks go.
+/// The direction of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// From the end that has connected to the one that was listening.
+    /// From the end that connected to the end that listened.
     ToServer = 0,
-    /// Back.
+    /// From the end that listened to the end that connected.
     ToClient = 1,
 }
 
-/// The context by which TLS exports a secret.
+/// Returns the context under which TLS exports a secret.
 pub(super) fn context(session: u32, cipher: Cipher, direction: Direction) -> [u8; 6] {
     let mut context = [0; 6];
     context[..4].copy_from_slice(&session.to_be_bytes());
@@ -90,8 +90,8 @@ pub(super) fn context(session: u32, cipher: Cipher, direction: Direction) -> [u8
     context
 }
 
-/// What the keys of one direction of one session are derived from. It cannot be cloned: it makes
-/// one sealer, or one opener.
+/// The secret from which the keys of one direction of one session are derived. It is not `Clone`:
+/// it makes one sealer or one opener.
 pub struct Secret {
     cipher: Cipher,
     prk: Prk,
@@ -108,13 +108,13 @@ impl Secret {
         Self { cipher, prk: Prk::new_less_safe(HKDF_SHA256, bytes) }
     }
 
-    /// The algorithm.
+    /// The cipher.
     #[must_use]
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// The key of an epoch.
+    /// Derives the key of an epoch.
     pub(super) fn key(&self, epoch: u64) -> Result<LessSafeKey, SecureError> {
         let algorithm = self.cipher.algorithm();
         let failed = |_| SecureError::Library("no key");
@@ -127,7 +127,7 @@ impl Secret {
     }
 }
 
-/// So many bytes of key.
+/// The length of a key, as HKDF takes it.
 struct KeyLen(usize);
 
 impl KeyType for KeyLen {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn aes_needs_both_ends() {
+    fn aes_is_chosen_only_if_both_ends_prefer_it() {
         use Cipher::{Aes128Gcm, ChaCha20Poly1305};
         assert_eq!(Cipher::agree(Aes128Gcm, Aes128Gcm), Aes128Gcm);
         assert_eq!(Cipher::agree(Aes128Gcm, ChaCha20Poly1305), ChaCha20Poly1305);

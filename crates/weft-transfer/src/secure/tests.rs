@@ -1,4 +1,4 @@
-//! Two ends that shake hands.
+//! Handshakes between two ends.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn shake_hands(client: (&Identity, Accepts), server: (&Identity, Accepts)) -> En
     let (near, remote) = connected();
     let accepting = thread::spawn(move || server.accept(&remote, TIME));
     let client = client.connect(&near, TIME);
-    // A client that refuses hangs up.
+    // A client that refuses the server closes the connection.
     drop(near);
     Ends { client, server: accepting.join().expect("no panic") }
 }
@@ -48,7 +48,7 @@ fn pair() -> (Tls, Tls) {
 }
 
 #[test]
-fn ends_that_know_one_another_talk() {
+fn ends_that_accept_each_other_exchange_data() {
     let (mut client, mut server) = pair();
     let (mut wire, mut plain) = (Vec::new(), Vec::new());
     let long = vec![7; 100_000];
@@ -66,7 +66,7 @@ fn ends_that_know_one_another_talk() {
 }
 
 #[test]
-fn changed_byte_ends_the_session() {
+fn changed_byte_fails_the_session() {
     let (mut client, mut server) = pair();
     let mut wire = Vec::new();
     client.encrypt(b"delete nothing", &mut wire).expect("a session");
@@ -93,7 +93,7 @@ fn unknown_client_is_refused() {
 }
 
 #[test]
-fn silent_peer_is_given_up() {
+fn silent_peer_times_out() {
     let identity = Identity::generate().expect("a key");
     let server = TlsServer::new(&identity, only(identity.public())).expect("a configuration");
     let (_near, remote) = connected();
@@ -102,7 +102,7 @@ fn silent_peer_is_given_up() {
 }
 
 #[test]
-fn both_ends_export_the_same_keys_and_others_for_each_session_and_direction() {
+fn exported_secrets_agree_at_both_ends_and_differ_by_session_and_direction() {
     let (mut client, mut server) = pair();
     let cipher = Cipher::Aes128Gcm;
     let sealer = |tls: &mut Tls, session, direction| {
@@ -131,7 +131,7 @@ fn both_ends_export_the_same_keys_and_others_for_each_session_and_direction() {
 }
 
 #[test]
-fn keys_of_a_session_are_given_out_once() {
+fn secret_of_a_session_is_exported_once() {
     let (mut client, _server) = pair();
     let mut export = |session, cipher, direction| {
         client.block_secret(session, cipher, direction).map(drop).map_err(|e| e.to_string())

@@ -1,4 +1,4 @@
-//! TLS 1.3 between two ends that know one another by their raw public keys.
+//! TLS 1.3 between two ends that authenticate by raw public keys.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -27,15 +27,15 @@ use rustls::{
 use super::secrets::{Cipher, Direction, LABEL, SECRET_LEN, Secret, context};
 use super::{Identity, PublicKey, SecureError};
 
-/// The protocol within TLS (RFC 7301).
+/// The ALPN protocol (RFC 7301).
 const PROTOCOL: &[u8] = b"weft-transfer/1";
-/// Servers have keys, and no names; TLS wants one, which is not sent.
+/// Servers have keys and no names, but TLS needs a name. It is not sent.
 const NAME: &str = "weft.invalid";
 
-/// Says whether a peer with this key is accepted. It is asked in the handshake.
+/// Decides during the handshake whether a peer's key is accepted.
 pub type Accepts = Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>;
 
-/// Verifies that the peer has the key that it shows, and that this key is accepted.
+/// Verifies that the peer owns its key, and that the key is accepted.
 struct Verifier {
     accepts: Accepts,
     algorithms: WebPkiSupportedAlgorithms,
@@ -165,19 +165,19 @@ fn certified(
 ) -> Result<Arc<CertifiedKey>, SecureError> {
     let pkcs8 = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.pkcs8()?));
     let public = CertificateDer::from(identity.public().spki());
-    // Not `from_der`, which takes the public key for a certificate.
+    // `from_der` would parse the public key as a certificate.
     Ok(Arc::new(CertifiedKey::new(vec![public], provider.key_provider.load_private_key(pkcs8)?)))
 }
 
-/// What a client needs for any number of connections.
+/// The TLS configuration of a client, for any number of connections.
 #[derive(Clone, Debug)]
 pub struct TlsClient(Arc<ClientConfig>);
 
 impl TlsClient {
-    /// A client with this identity, which speaks to servers that `accepts` accepts.
+    /// Creates a client with this identity, which connects to servers whose key `accepts` accepts.
     ///
     /// # Errors
-    /// If the library does not take the identity.
+    /// If the library refuses the identity.
     pub fn new(identity: &Identity, accepts: Accepts) -> Result<Self, SecureError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let (verifier, key) = (Verifier::new(accepts, &provider), certified(identity, &provider)?);
@@ -187,15 +187,15 @@ impl TlsClient {
             .with_custom_certificate_verifier(verifier)
             .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // A session that is resumed shows no key.
+        // A resumed session would not prove the server's key.
         config.resumption = Resumption::disabled();
         Ok(Self(Arc::new(config)))
     }
 
-    /// Shakes hands over a connection, within a time.
+    /// Performs the handshake over a connection, within `time`.
     ///
     /// # Errors
-    /// If the server is not accepted, or does not accept; and what the kernel says.
+    /// If one end does not accept the other's key, or a system call fails.
     pub fn connect(&self, stream: &TcpStream, time: Duration) -> Result<Tls, SecureError> {
         let name = ServerName::try_from(NAME).map_err(|_| SecureError::Library("no name"))?;
         let connection = ClientConnection::new(Arc::clone(&self.0), name)?;
@@ -203,15 +203,15 @@ impl TlsClient {
     }
 }
 
-/// What a server needs for any number of connections.
+/// The TLS configuration of a server, for any number of connections.
 #[derive(Clone, Debug)]
 pub struct TlsServer(Arc<ServerConfig>);
 
 impl TlsServer {
-    /// A server with this identity, which speaks to clients that `accepts` accepts.
+    /// Creates a server with this identity, which serves clients whose key `accepts` accepts.
     ///
     /// # Errors
-    /// If the library does not take the identity.
+    /// If the library refuses the identity.
     pub fn new(identity: &Identity, accepts: Accepts) -> Result<Self, SecureError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let (verifier, key) = (Verifier::new(accepts, &provider), certified(identity, &provider)?);
@@ -224,17 +224,17 @@ impl TlsServer {
         Ok(Self(Arc::new(config)))
     }
 
-    /// Shakes hands over a connection, within a time.
+    /// Performs the handshake over a connection, within `time`.
     ///
     /// # Errors
-    /// If the client is not accepted, or does not accept; and what the kernel says.
+    /// If one end does not accept the other's key, or a system call fails.
     pub fn accept(&self, stream: &TcpStream, time: Duration) -> Result<Tls, SecureError> {
         let connection = ServerConnection::new(Arc::clone(&self.0))?;
         Tls::shake_hands(connection.into(), stream, time)
     }
 }
 
-/// A stream that is used until some instant.
+/// A stream whose reads and writes end at a deadline.
 struct Timed<'a> {
     stream: &'a TcpStream,
     end: Instant,
@@ -265,7 +265,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// One end of a TLS session after the handshake. It does no input or output.
+/// One end of a TLS session after its handshake. It does no input or output.
 pub struct Tls {
     connection: Connection,
     peer: PublicKey,
@@ -300,13 +300,13 @@ impl Tls {
         Ok(Self { connection, peer, exported: [0; 2] })
     }
 
-    /// The peer's key.
+    /// Returns the peer's key.
     #[must_use]
     pub fn peer(&self) -> PublicKey {
         self.peer
     }
 
-    /// Which way what this end sends goes.
+    /// The direction of the blocks that this end sends.
     #[must_use]
     pub fn outgoing(&self) -> Direction {
         match self.connection {
@@ -315,7 +315,7 @@ impl Tls {
         }
     }
 
-    /// Which way what this end receives goes.
+    /// The direction of the blocks that this end receives.
     #[must_use]
     pub fn incoming(&self) -> Direction {
         match self.outgoing() {
@@ -324,12 +324,12 @@ impl Tls {
         }
     }
 
-    /// The secret of the blocks of a session that go one way. Both ends get the same one. It is
-    /// given out once for each session and direction, in the order of the sessions' numbers: a
-    /// second sealer would use the first one's nonces again.
+    /// Exports the secret of a session's blocks in one direction, which is the same at both ends.
+    /// Each is exported once, in the order of the sessions' numbers, because a second sealer would
+    /// repeat nonces.
     ///
     /// # Errors
-    /// `ExportedBefore`; what TLS says.
+    /// `ExportedBefore`, or an error of TLS.
     pub fn block_secret(
         &mut self,
         session: u32,
@@ -347,19 +347,19 @@ impl Tls {
         Ok(Secret::new(cipher, &bytes))
     }
 
-    /// Appends to `out` what says `plain` to the peer.
+    /// Encrypts `plain`, and appends the TLS records to `out`.
     ///
     /// # Errors
-    /// What TLS says.
+    /// If TLS fails.
     pub fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
         self.connection.writer().write_all(plain)?;
         self.flush(out)
     }
 
-    /// Appends to `out` what says that nothing follows.
+    /// Appends a `close_notify` to `out`.
     ///
     /// # Errors
-    /// What TLS says.
+    /// If TLS fails.
     pub fn end(&mut self, out: &mut Vec<u8>) -> Result<(), SecureError> {
         self.connection.send_close_notify();
         self.flush(out)
@@ -372,11 +372,11 @@ impl Tls {
         Ok(())
     }
 
-    /// Takes what came from the peer, and appends to `plain` what it says. Returns whether the peer
-    /// said that nothing follows.
+    /// Decrypts the bytes `came` of the peer, and appends the plain text to `plain`. Returns
+    /// whether the peer has sent `close_notify`.
     ///
     /// # Errors
-    /// What TLS says.
+    /// If TLS fails.
     pub fn decrypt(&mut self, mut came: &[u8], plain: &mut Vec<u8>) -> Result<bool, SecureError> {
         loop {
             let has_read = !came.is_empty() && self.connection.read_tls(&mut came)? > 0;

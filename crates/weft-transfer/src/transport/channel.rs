@@ -11,28 +11,28 @@ use crate::pipeline::Block;
 pub use crate::session::Arrivals;
 use crate::wire::WireError;
 
-/// Why a channel failed. The channel is of no more use then.
+/// Errors of a channel. The channel cannot be used after one.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The kernel says so.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
     /// The peer ended the connection within a message or block.
     #[error("the connection ended within a message")]
     Truncated,
-    /// Nothing came, or went, for too long.
+    /// The channel made no progress for this time.
     #[error("no progress for {} s", .0.as_secs_f64())]
     Stalled(Duration),
-    /// A control message is longer than any may be.
+    /// A control message exceeds its limit.
     #[error("a control message of {0} bytes")]
     MessageTooLong(usize),
-    /// The session has refused the header of a block.
+    /// The session refused the header of a block.
     #[error("{0}")]
     Refused(Refused),
-    /// What the peer sends is no preface or no control message.
+    /// The peer sent an invalid preface or control message.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The peer is no peer of this protocol, or says something that it must not.
+    /// The peer violates the protocol, or does not speak it.
     #[error("not the protocol: {0}")]
     Protocol(&'static str),
     /// The security of the control channel failed.
@@ -43,46 +43,48 @@ pub enum TransportError {
     Closed,
 }
 
-/// What came on a control channel.
+/// The result of receiving on a control channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlEvent {
-    /// A message, which is in the buffer.
+    /// A message has arrived and is in the buffer.
     Message,
-    /// None came in time.
+    /// No message arrived in time.
     TimedOut,
-    /// The peer has ended the connection, between two messages.
+    /// The peer has ended the connection after a whole message.
     Ended,
 }
 
-/// A channel of short messages, in order, both ways.
+/// A bidirectional channel of short messages that keeps their order.
 pub trait Control: Send + Sync {
-    /// Sends a message, with its header, from any thread.
+    /// Sends a message with its header. Any thread may call it.
     ///
     /// # Errors
-    /// When the channel has failed, or the message is too long.
+    /// If the channel has failed, or the message is too long.
     fn send(&self, message: &[u8]) -> Result<(), TransportError>;
 
-    /// Receives the next message, with its header, into `message`, instead of what is in it. Sleeps
-    /// for at most `wait`, or without end. One thread at a time receives.
+    /// Receives the next message with its header, and replaces the contents of `message` by it.
+    /// Sleeps for at most `wait`, or without a limit if that is `None`. Only one thread at a time
+    /// may call it.
     ///
     /// # Errors
-    /// When the channel has failed.
+    /// If the channel has failed.
     fn receive(
         &self,
         message: &mut Vec<u8>,
         wait: Option<Duration>,
     ) -> Result<ControlEvent, TransportError>;
 
-    /// Ends the channel, from any thread: those that wait return. What has been sent arrives.
+    /// Closes the channel from any thread, and wakes the threads that wait. Sent messages still
+    /// arrive.
     fn close(&self);
 }
 
-/// A granted buffer, as the source's side of a transport needs it.
+/// The address of a granted buffer, as the source's transport needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The address in the sink's memory, or the offset in what it has passed.
+    /// The address in the sink's memory, or the offset in the memory that the sink has passed.
     pub address: u64,
-    /// The key that allows to write there.
+    /// The key that permits the write.
     pub key: u64,
     /// The length of the buffer in bytes.
     pub len: u32,
@@ -96,7 +98,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// A header of these bytes.
+    /// Creates a header from its bytes.
     ///
     /// # Panics
     /// If they are more than `HEAD_LEN_MAX`.
@@ -108,7 +110,7 @@ impl Head {
         head
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -121,34 +123,34 @@ impl fmt::Debug for Head {
     }
 }
 
-/// What goes behind a header.
+/// The payload of a write.
 #[derive(Debug)]
 pub enum Payload {
     /// The first `len` bytes of a block.
     Block {
         /// The block.
         block: Block,
-        /// How many bytes of it.
+        /// The length of the payload.
         len: usize,
     },
-    /// The first `prefix` bytes of a block, and then one extent of a file. Only where
-    /// [`DataSource::takes_extents`] says so.
+    /// The first `prefix` bytes of a block, then one extent of a file. Only allowed if
+    /// [`DataSource::takes_extents`] returns true.
     Extent {
         /// The block with the prefix.
         block: Block,
-        /// How many bytes of it.
+        /// The length of the prefix.
         prefix: usize,
         /// The file.
         file: Arc<OwnedFd>,
-        /// Where in the file the extent begins.
+        /// The offset of the extent in the file.
         offset: u64,
-        /// How long it is.
+        /// The length of the extent.
         len: usize,
     },
 }
 
 impl Payload {
-    /// How many bytes it has.
+    /// The length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // Nobody asks.
     pub fn len(&self) -> usize {
@@ -158,7 +160,7 @@ impl Payload {
         }
     }
 
-    /// The block, for the next use.
+    /// Returns the block for its next use.
     #[must_use]
     pub fn into_block(self) -> Block {
         match self {
@@ -170,9 +172,9 @@ impl Payload {
 /// One write of a block into a granted buffer.
 #[derive(Debug)]
 pub struct Write {
-    /// What the completion names.
+    /// The number that identifies its completion.
     pub id: u64,
-    /// Where the block goes.
+    /// The granted buffer.
     pub place: Place,
     /// The block's header.
     pub head: Head,
@@ -180,127 +182,128 @@ pub struct Write {
     pub payload: Payload,
 }
 
-/// A write has ended.
+/// The end of a write.
 #[derive(Debug)]
 pub struct Completion {
-    /// The write, with its block, which is free for other use. That the write is completed does not
-    /// mean that the block has arrived, where the sink sees arrivals: keep it until it is
+    /// The completed write, whose block is the caller's again. If the sink sees arrivals,
+    /// completion does not mean that the block has arrived: keep its contents until they are
     /// acknowledged.
     pub write: Write,
-    /// Of an extent, how many bytes the file had: it may have become shorter since it was looked
-    /// at. The rest was sent as zeros. None where nothing was missing.
+    /// The bytes of an extent that the file had, if it was truncated after the caller looked. Zeros
+    /// were sent for the rest. `None` if nothing was missing.
     pub short: Option<usize>,
 }
 
-/// The source's end of a data channel. One thread at a time uses it.
+/// The source's end of a data channel, used by one thread at a time.
 pub trait DataSource: Send {
     /// Whether the sink sees arrivals.
     fn arrivals(&self) -> Arrivals;
 
-    /// Whether [`Payload::Extent`] is taken.
+    /// Whether it accepts [`Payload::Extent`].
     fn takes_extents(&self) -> bool;
 
-    /// How many writes may be outstanding.
+    /// The most outstanding writes.
     fn depth(&self) -> usize;
 
-    /// Begins a write; sleeps while there is no room for it.
+    /// Begins a write. Sleeps until there is room for it.
     ///
     /// # Errors
-    /// When the channel has failed: the write with its block, and why. Others that are outstanding
-    /// come from [`DataSource::abandon`].
+    /// If the channel has failed: returns the write with its block, and the reason.
+    /// [`DataSource::abandon`] returns the other outstanding writes.
     fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)>;
 
-    /// The next completion, in order of posting or not. Sleeps for at most `wait` until there is
-    /// one.
+    /// Returns the next completion, in any order. Sleeps for at most `wait` until there is one.
     ///
     /// # Errors
-    /// When the channel has failed.
+    /// If the channel has failed.
     fn completion(&mut self, wait: Duration) -> Result<Option<Completion>, TransportError>;
 
-    /// Gives back what is outstanding after a failure. Nobody touches the blocks any more.
+    /// Returns the outstanding writes after a failure. The transport has stopped using their
+    /// blocks.
     fn abandon(&mut self) -> Vec<Write>;
 
-    /// Tells the sink that no block follows, when all writes are completed.
+    /// Tells the sink that no block follows. Call it when all writes are completed.
     ///
     /// # Errors
-    /// When the channel has failed.
+    /// If the channel has failed.
     fn finish(&mut self) -> Result<(), TransportError>;
 
-    /// Ends the channel, from any thread: a thread that waits returns.
+    /// Returns a function that closes the channel from any thread and wakes the thread that waits.
     fn closer(&self) -> Arc<dyn Fn() + Send + Sync>;
 }
 
-/// What a sink says of a block that is about to arrive.
+/// The sink's decision about an announced block.
 #[derive(Debug)]
 pub enum Claim {
-    /// It goes into a buffer.
+    /// The transport reads the block into a buffer.
     Into {
         /// The granted block that the header names.
         block: Block,
-        /// How many bytes of payload come.
+        /// The length of the payload.
         len: usize,
     },
-    /// It is of no more use: so many bytes of payload are read and dropped.
+    /// The block is obsolete: the transport reads and discards so many bytes of payload.
     Drop(usize),
 }
 
-/// The session refuses a header: the peer breaks the protocol.
+/// The session refuses a header because it violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("refused a block: {0}")]
 pub struct Refused(pub &'static str);
 
-/// The sink's table of granted buffers, which all data channels ask.
+/// The sink's table of granted buffers, which all of its data channels share.
 pub trait Grants: Send + Sync {
-    /// How long each header is.
+    /// The length of each header.
     fn head_len(&self) -> usize;
 
-    /// Looks at a header, which is hostile, and hands out the buffer that it names. Nobody else
-    /// gets it until it is given back.
+    /// Checks an untrusted header, and returns the buffer that it names. The caller owns the buffer
+    /// until it returns it.
     ///
     /// # Errors
-    /// If nothing like that has been granted, or the payload does not fit.
+    /// If the buffer is not granted, or the payload does not fit.
     fn claim(&self, head: &[u8]) -> Result<Claim, Refused>;
 
-    /// Takes a buffer back whose block did not arrive wholly: it remains granted.
+    /// Takes back the buffer of a block that did not arrive completely. The buffer remains granted.
     fn give_back(&self, head: &[u8], block: Block);
 }
 
-/// A whole block.
+/// A block that has arrived completely.
 #[derive(Debug)]
 pub struct Arrival {
     /// Its header, as [`Grants::claim`] has accepted it.
     pub head: Head,
     /// The block.
     pub block: Block,
-    /// How many bytes of payload it has.
+    /// The length of its payload.
     pub len: usize,
 }
 
-/// What came on a data channel.
+/// The result of receiving on a data channel.
 #[derive(Debug)]
 pub enum Received {
     /// A block.
     Block(Arrival),
-    /// A block came that was dropped, as its claim said.
+    /// A block was read and discarded, as its claim required.
     Dropped,
-    /// None came in time.
+    /// No block arrived in time.
     TimedOut,
-    /// The source has ended the channel, between two blocks.
+    /// The source has ended the channel after a whole block.
     Ended,
 }
 
-/// The sink's end of a data channel, where it sees arrivals. One thread at a time uses it.
+/// The sink's end of a data channel whose sink sees arrivals, used by one thread at a time.
 pub trait DataSink: Send {
-    /// Receives the next block. Sleeps for at most `wait` until it begins to come, or without end.
+    /// Receives the next block. Sleeps for at most `wait` until it begins to arrive, or without a
+    /// limit if that is `None`.
     ///
     /// # Errors
-    /// When the channel has failed. The buffer of a block that came in part has been given back.
+    /// If the channel has failed. The buffer of an incomplete block has been given back.
     fn receive(
         &mut self,
         grants: &dyn Grants,
         wait: Option<Duration>,
     ) -> Result<Received, TransportError>;
 
-    /// Ends the channel, from any thread: a thread that waits returns.
+    /// Returns a function that closes the channel from any thread and wakes the thread that waits.
     fn closer(&self) -> Arc<dyn Fn() + Send + Sync>;
 }

@@ -1,4 +1,4 @@
-//! How a connection begins: the preface, on sockets of any kind.
+//! The preface of a connection, on any kind of socket.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,10 +16,10 @@ use crate::wire::{Kind, Mode, Preface};
 /// Sends the preface of a connection. The ends agree on a version in their hellos.
 ///
 /// # Errors
-/// What the kernel says.
+/// If a system call fails.
 pub(super) fn greet(socket: impl AsFd, kind: Kind, mode: Mode) -> Result<(), TransportError> {
     let preface = Preface { version_min: VERSION, version_max: VERSION, kind, mode }.emit();
-    // So few bytes fit into an empty socket at once.
+    // The send buffer of a new socket has room for all 32 bytes.
     let sent = send(socket, &preface, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
     if sent == preface.len() { Ok(()) } else { Err(TransportError::Truncated) }
 }
@@ -27,7 +27,7 @@ pub(super) fn greet(socket: impl AsFd, kind: Kind, mode: Mode) -> Result<(), Tra
 /// Receives a preface, within a time.
 ///
 /// # Errors
-/// If it does not come, or is none.
+/// If no valid preface arrives in time.
 pub(super) fn greeting(socket: impl AsFd, time: Duration) -> Result<Preface, TransportError> {
     let end = Instant::now() + time;
     let mut bytes = [0; Preface::LEN];

@@ -1,24 +1,24 @@
-//! Cuts a stream of bytes into control messages.
+//! Splits a stream of bytes into control messages.
 
 use super::channel::TransportError;
 use crate::wire::ControlHeader;
 
-/// What has come of a stream and is not taken yet.
+/// Bytes of a stream that have arrived, up to the last message that was taken.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     bytes: Vec<u8>,
-    /// How many of the bytes have been taken.
+    /// The number of bytes that have been taken.
     taken: usize,
     /// No more bytes will come.
     pub(super) has_ended: bool,
 }
 
 impl Incoming {
-    /// Takes the first message into `message`, instead of what is in it. `false`: it is not there
-    /// wholly.
+    /// Moves the first message into `message`, replacing its contents. Returns false if the message
+    /// is not complete.
     ///
     /// # Errors
-    /// If it does not begin with the header of a message.
+    /// If the stream has an invalid header there.
     pub(super) fn take(&mut self, message: &mut Vec<u8>) -> Result<bool, TransportError> {
         let rest = &self.bytes[self.taken..];
         let Some(header) = rest.first_chunk() else { return Ok(false) };
@@ -30,12 +30,12 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Whether nothing is left, not even a part of a message.
+    /// Whether no bytes are left, not even a part of a message.
     pub(super) fn is_empty(&self) -> bool {
         self.taken == self.bytes.len()
     }
 
-    /// Where bytes that come are appended.
+    /// Returns the buffer to which new bytes are appended.
     pub(super) fn room(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -55,14 +55,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_whole_however_the_stream_is_cut(
+        fn messages_are_complete_for_any_split_of_the_stream(
             bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..8),
             piece in 1..100_usize,
             cut in 1..16_usize,
         ) {
             let messages: Vec<_> = (1..).zip(&bodies).map(|(at, it)| message(at, it)).collect();
             let mut stream = messages.concat();
-            // The last message is not whole.
+            // The last message is incomplete.
             stream.extend_from_slice(&message(99, b"")[..cut]);
             let (mut incoming, mut out, mut next) = (Incoming::default(), Vec::new(), Vec::new());
             for piece in stream.chunks(piece) {
@@ -76,7 +76,7 @@ mod tests {
         }
 
         #[test]
-        fn strange_bytes_are_refused_or_waited_for(
+        fn arbitrary_bytes_are_refused_or_incomplete(
             bytes in prop::collection::vec(any::<u8>(), 0..99),
         ) {
             let mut incoming = Incoming::default();

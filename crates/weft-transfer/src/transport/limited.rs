@@ -1,4 +1,4 @@
-//! Data channels that keep a limit of the rate together, whatever carries them.
+//! Data channels of any transport that share a rate limit.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -14,7 +14,7 @@ use crate::limits::RATE_SLEEP_MAX;
 use crate::mutex::lock;
 use crate::pipeline::Clock;
 
-/// A limit of the rate that several channels share.
+/// A rate limit that several channels share.
 #[derive(Clone, Debug)]
 pub struct Limit {
     bucket: RateLimit,
@@ -22,17 +22,17 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// So many bytes of blocks and their headers a second.
+    /// Creates a limit in bytes of blocks and headers per second.
     ///
     /// # Panics
-    /// If nothing could pass.
+    /// If the limit is zero.
     #[must_use]
     pub fn new(bytes_per_second: u64, clock: Clock) -> Self {
         let bucket = TokenBucket::new(bytes_per_second, 0, clock.now());
         Self { bucket: Arc::new(Mutex::new(bucket)), clock }
     }
 
-    /// Sleeps until so many bytes may have passed, or the channel is closed.
+    /// Sleeps until the limit allows these bytes, or the channel is closed.
     fn pass(&self, bytes: usize, is_closed: &AtomicBool) {
         let mut wait = lock(&self.bucket).pass(bytes as u64, self.clock.now());
         while !wait.is_zero() && !is_closed.load(SeqCst) {
@@ -43,7 +43,7 @@ impl Limit {
     }
 }
 
-/// An end of a data channel that keeps a limit.
+/// An end of a data channel with a rate limit.
 pub struct Limited<C> {
     channel: C,
     limit: Limit,
@@ -57,13 +57,13 @@ impl<C> fmt::Debug for Limited<C> {
 }
 
 impl<C> Limited<C> {
-    /// A channel under a limit.
+    /// Puts a channel under a limit.
     #[must_use]
     pub fn new(channel: C, limit: Limit) -> Self {
         Self { channel, limit, is_closed: Arc::default() }
     }
 
-    /// Closes the channel and ends a sleep.
+    /// Returns a function that closes the channel and ends a sleep.
     fn closing(&self, close: Arc<dyn Fn() + Send + Sync>) -> Arc<dyn Fn() + Send + Sync> {
         let is_closed = Arc::clone(&self.is_closed);
         Arc::new(move || {
@@ -116,7 +116,7 @@ impl DataSink for Limited<Box<dyn DataSink>> {
     ) -> Result<Received, TransportError> {
         let received = self.channel.receive(grants, wait)?;
         if let Received::Block(arrival) = &received {
-            // The source waits for room meanwhile.
+            // While this thread sleeps, the receive window fills and stops the source.
             self.limit.pass(arrival.head.bytes().len() + arrival.len, &self.is_closed);
         }
         Ok(received)

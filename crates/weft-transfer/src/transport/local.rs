@@ -1,16 +1,16 @@
-//! Shared memory on one host: the source writes into the sink's blocks themselves.
+//! Shared memory within one host: the source writes directly into the sink's blocks.
 //!
-//! The ends meet at a Unix socket in the abstract namespace, which only processes of the same
-//! network namespace reach, and each checks that the other one is of its own user. A connection
-//! to it is a control channel or a data channel, as its preface says. On a data channel the sink
+//! The ends connect through a Unix socket in the abstract namespace, which only processes of the
+//! same network namespace can reach. Each checks that the other runs as the same user. The preface
+//! tells whether a connection is a control channel or a data channel. On a data channel the sink
 //! passes its pool of blocks, a sealed memfd, and these 16 bytes:
 //!
 //! ```text
 //! | length of the segment (8) | length of a block (4) | key (4) |
 //! ```
 //!
-//! The source maps the segment. A credit names the place of a block's header in it; the payload
-//! follows, and begins at a page. The sink sees nothing of a write, and so gets a notice over the
+//! The source maps the segment. A credit contains the offset of a block's header; the payload
+//! begins at the next page. The sink does not see writes, so the source sends notices over the
 //! control channel.
 
 use std::collections::VecDeque;
@@ -37,15 +37,15 @@ use crate::limits::{SEGMENT_LEN_MAX, STALL_TIME};
 use crate::pipeline::{Block, Pool};
 use crate::wire::{Kind, Mode, Preface, Token};
 
-/// Bytes that come with a pool.
+/// Length of the message that passes a pool, in bytes.
 const POOL_LEN: usize = 16;
-/// What is written in place of bytes that a file no longer has.
+/// The zeros that replace the missing bytes of a truncated file.
 const ZEROS: [u8; 4_096] = [0; 4_096];
 
-/// Where servers of this user that share a host meet their clients.
+/// Returns the socket address of a server of this user on this host.
 ///
 /// # Errors
-/// `InvalidInput` for a name that is too long.
+/// `InvalidInput` if the name is too long.
 fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name.as_bytes())
 }
@@ -53,24 +53,24 @@ fn address(name: &str) -> io::Result<SocketAddr> {
 /// Listens at a name.
 ///
 /// # Errors
-/// What the kernel says: `AddrInUse`, for instance.
+/// If a system call fails, for instance with `AddrInUse`.
 pub fn listen(name: &str) -> Result<UnixListener, TransportError> {
     Ok(UnixListener::bind_addr(&address(name)?)?)
 }
 
-/// Connects a control channel to a name, at which a process of this user has to listen.
+/// Connects a control channel to a name. The listener must be a process of this user.
 ///
 /// # Errors
-/// What the kernel says; `Protocol` if it is another user's process.
+/// If a system call fails; `Protocol` if another user's process listens.
 pub fn connect_control(name: &str) -> Result<StreamControl, TransportError> {
     let stream = connect(name, Kind::Control)?;
     Ok(StreamControl::new(stream.into(), STALL_TIME))
 }
 
-/// Connects a data channel to it.
+/// Connects a data channel to a name.
 ///
 /// # Errors
-/// As [`connect_control`].
+/// Like [`connect_control`].
 pub fn connect_data(name: &str, token: Token, channel: u16) -> Result<UnixStream, TransportError> {
     connect(name, Kind::Data { token, channel })
 }
@@ -81,7 +81,7 @@ fn connect(name: &str, kind: Kind) -> Result<UnixStream, TransportError> {
     Ok(stream)
 }
 
-/// A connection that was accepted, by what it begins with.
+/// An accepted connection, by the kind in its preface.
 #[derive(Debug)]
 pub enum LocalAccepted {
     /// A control channel.
@@ -90,18 +90,18 @@ pub enum LocalAccepted {
     Data {
         /// The token.
         token: Token,
-        /// Which of the data channels it is.
+        /// The number of the data channel.
         channel: u16,
         /// The connection, for [`pass_pool`] or [`take_pool`].
         stream: UnixStream,
     },
 }
 
-/// Takes a connection that a listener has accepted as what it says that it is. It waits for the
-/// peer, for at most `time`, and so does not belong in the thread that accepts.
+/// Reads the preface of an accepted connection. It waits up to `time` for the peer, so the
+/// accepting thread should not call it.
 ///
 /// # Errors
-/// What the kernel says; `Protocol` if it is another user's process, or asks for TLS.
+/// If a system call fails; `Protocol` if the peer is another user's process or asks for TLS.
 pub fn accept(stream: UnixStream, time: Duration) -> Result<LocalAccepted, TransportError> {
     let stream = checked(stream)?;
     match greeting(&stream, time)? {
@@ -130,7 +130,7 @@ fn checked(stream: UnixStream) -> Result<UnixStream, TransportError> {
 /// Passes the sink's pool to the source at the other end of a data channel.
 ///
 /// # Errors
-/// What the kernel says; `Protocol` if the pool is not shared.
+/// If a system call fails; `Protocol` if the pool is not shared.
 pub fn pass_pool(stream: &UnixStream, pool: &Pool, key: u32) -> Result<(), TransportError> {
     let segment = pool.segment().ok_or(TransportError::Protocol("a pool that is not shared"))?;
     let len = rustix::fs::fstat(segment).map_err(io::Error::from)?.st_size.cast_unsigned();
@@ -143,12 +143,12 @@ pub fn pass_pool(stream: &UnixStream, pool: &Pool, key: u32) -> Result<(), Trans
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [segment];
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    // So few bytes fit into an empty socket at once.
+    // The send buffer of a new socket has room for all 16 bytes.
     let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
     if sent.map_err(io::Error::from)? == POOL_LEN { Ok(()) } else { Err(TransportError::Truncated) }
 }
 
-/// A sink's pool, mapped by the source. Clones are the same mapping.
+/// The sink's pool, mapped by the source. Clones share the mapping.
 #[derive(Clone, Debug)]
 pub struct GrantedPool {
     memory: Arc<SharedMemory>,
@@ -156,10 +156,10 @@ pub struct GrantedPool {
     key: u32,
 }
 
-/// Receives the pool that the sink at the other end of a data channel passes, within a time.
+/// Receives the pool of the sink at the other end of a data channel, within `time`.
 ///
 /// # Errors
-/// If none comes, or what comes is not a sealed segment of that length.
+/// If no pool arrives, or if it is not a sealed segment of the announced length.
 pub fn take_pool(stream: &UnixStream, time: Duration) -> Result<GrantedPool, TransportError> {
     if !wait_for(stream.as_fd(), PollFlags::IN, Some(time))? {
         return Err(TransportError::Stalled(time));
@@ -192,10 +192,11 @@ pub fn take_pool(stream: &UnixStream, time: Duration) -> Result<GrantedPool, Tra
 }
 
 impl GrantedPool {
-    /// The block at a place that the sink has granted: to write into before it is posted.
+    /// Returns the block at a granted place, so that the caller can fill it before it posts the
+    /// write.
     ///
     /// # Errors
-    /// `Protocol` if there is none.
+    /// `Protocol` if there is no block.
     pub fn block(&self, place: &Place, head_len: usize) -> Result<Block, TransportError> {
         let block = Block::of_peer(&self.memory, place.address, head_len, self.block_len);
         let is_ours = place.key == u64::from(self.key);
@@ -213,15 +214,15 @@ pub struct LocalSource {
 }
 
 impl LocalSource {
-    /// One over a connection on which a pool has come.
+    /// Creates the source's end from a connection and the pool that came on it.
     #[must_use]
     pub fn new(stream: UnixStream, pool: GrantedPool) -> Self {
         let (stream, is_closed) = (Arc::new(stream), Arc::default());
         Self { stream, pool, is_closed, completed: VecDeque::new() }
     }
 
-    /// Puts the header and the payload into the granted block. Returns how much of an extent the
-    /// file had, if less.
+    /// Copies the header and the payload into the granted block. Returns how much of an extent the
+    /// file had, if it was less.
     fn put(&self, write: &Write) -> Result<Option<usize>, TransportError> {
         if self.is_closed.load(Ordering::SeqCst) {
             return Err(TransportError::Closed);
@@ -233,7 +234,7 @@ impl LocalSource {
         }
         granted.put_head(head);
         match &write.payload {
-            // It may have been filled at its place.
+            // The caller has filled the granted block itself.
             Payload::Block { block, .. } if block.is_same(&granted) => Ok(None),
             Payload::Block { block, len } => {
                 block.copy_to(&mut granted, *len);
@@ -280,7 +281,7 @@ impl DataSource for LocalSource {
     }
 
     fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // What has been posted is in the sink's memory.
+        // A posted write is already in the sink's memory.
         Ok(self.completed.pop_front())
     }
 
@@ -311,7 +312,7 @@ mod tests {
     use std::io::Write as _;
 
     const LEN: usize = 65_536;
-    /// Long enough for a slow machine: no test waits for it.
+    /// A time limit that is never reached on a working system.
     const TIME: Duration = Duration::from_secs(60);
 
     fn name(of: &str) -> String {
@@ -359,17 +360,17 @@ mod tests {
         let granted = [(); 3].map(|()| pool.take().expect("free"));
         let ours = Pool::private(1, LEN).expect("memory");
 
-        // From a block of its own,
+        // A write from a private block,
         let mut block = ours.take().expect("free");
         block.copy_in(0, &[1; LEN]);
         source.post(write(place(&granted[0]), Payload::Block { block, len: LEN })).expect("open");
         assert_eq!(taken(&granted[0]), (LEN as u32, 9, vec![1; LEN]));
-        // at its place,
+        // one that was filled in place,
         let mut block = source.pool.block(&place(&granted[1]), HEAD_LEN).expect("granted");
         block.copy_in(0, b"in place");
         source.post(write(place(&granted[1]), Payload::Block { block, len: 8 })).expect("open");
         assert_eq!(taken(&granted[1]), (8, 9, b"in place".to_vec()));
-        // and from a file, which is shorter than it was.
+        // and one from a file that was truncated.
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(b"0123456789").expect("room");
         let done = |source: &mut LocalSource| source.completion(Duration::ZERO).expect("open");
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_for_no_block_is_refused() {
+    fn credit_for_an_unknown_block_is_refused() {
         let pool = Pool::shared(1, LEN).expect("memory");
         let (_sink, source) = channel("credits", &pool);
         let good = place(&pool.take().expect("free"));
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_shrink_is_no_pool() {
+    fn unsealed_memory_is_refused() {
         let (near, remote) = UnixStream::pair().expect("a pair");
         let file: OwnedFd = tempfile::tempfile().expect("a file").into();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_channel_writes_no_more() {
+    fn closed_channel_refuses_writes() {
         let pool = Pool::shared(1, LEN).expect("memory");
         let (_sink, mut source) = channel("closed", &pool);
         (source.closer())();

@@ -1,4 +1,4 @@
-//! Channels within a process: both ends of a copy on one host are in one.
+//! Channels within one process, for copies whose ends are both in it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub struct MemoryControl {
     is_closed: AtomicBool,
 }
 
-/// A control channel: both ends.
+/// Creates both ends of a control channel.
 #[must_use]
 pub fn control_pair() -> (MemoryControl, MemoryControl) {
     let [there, back] = [(); 2].map(|()| Arc::new(BoundedQueue::new(MEMORY_CONTROL_MAX)));
@@ -75,19 +75,19 @@ impl Drop for MemoryControl {
     }
 }
 
-/// What is between the ends of a data channel.
+/// The state of a data channel's only slot.
 #[derive(Debug)]
 enum Slot {
     Empty,
-    /// The source waits for the sink to take it.
+    /// The source waits for the sink to take the block.
     Offered(Box<Write>),
-    /// The sink has it.
+    /// The sink is using the block.
     Taken,
-    /// The sink is done with it. Whether it was of use.
+    /// The sink has returned the block; true if it did not discard it.
     Returned(Box<Write>, bool),
 }
 
-/// What a sink that waits finds.
+/// The result of a wait for a block.
 enum Taken {
     Block(Box<Write>),
     TimedOut,
@@ -121,8 +121,8 @@ impl Wire {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a block to the sink, and sleeps until it is done with it. Gives it back with whether
-    /// it was of use.
+    /// Passes a block to the sink, and sleeps until the sink returns it. The flag tells whether the
+    /// sink used it.
     fn pass(&self, write: Box<Write>) -> (Box<Write>, bool) {
         let mut state = lock(&self.state);
         state.slot = Slot::Offered(write);
@@ -137,7 +137,7 @@ impl Wire {
         }
     }
 
-    /// The next block, when it is there; `wait` is how long to sleep for it.
+    /// Takes the next block. Sleeps for at most `wait` until there is one.
     fn take(&self, wait: Option<Duration>) -> Taken {
         let end = wait.and_then(|time| Instant::now().checked_add(time));
         let mut state = lock(&self.state);
@@ -162,8 +162,8 @@ impl Wire {
     }
 }
 
-/// The source's end of a data channel in memory. The sink takes the memory of each block, and gives
-/// that of its granted one for it: nothing is copied.
+/// The source's end of a data channel in memory. The sink swaps the memory of each block for that
+/// of its granted one, so nothing is copied.
 #[derive(Debug)]
 pub struct MemorySource {
     wire: Arc<Wire>,
@@ -176,7 +176,7 @@ pub struct MemorySink {
     wire: Arc<Wire>,
 }
 
-/// A data channel: both ends.
+/// Creates both ends of a data channel.
 #[must_use]
 pub fn data_pair() -> (MemorySource, MemorySink) {
     let state = Mutex::new(State { slot: Slot::Empty, is_closed: false });
@@ -211,7 +211,7 @@ impl DataSource for MemorySource {
     }
 
     fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // What has been posted is at the sink.
+        // A posted block is already at the sink.
         Ok(self.completed.pop_front().map(|write| Completion { write, short: None }))
     }
 
@@ -237,7 +237,7 @@ impl Drop for MemorySource {
     }
 }
 
-/// Brings a block into the buffer that its header names.
+/// Moves a block into the buffer that its header names.
 fn deliver(write: &mut Write, grants: &dyn Grants) -> Result<Received, TransportError> {
     let Payload::Block { block: from, len: sent } = &mut write.payload else {
         return Err(TransportError::Protocol("an extent"));
@@ -299,7 +299,7 @@ mod tests {
 
     const LEN: usize = 4_096;
 
-    /// Grants a block for each header that is not empty.
+    /// Grants a block for each non-empty header.
     struct Granting {
         pool: Pool,
         given_back: AtomicUsize,
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_change_hands_without_a_copy() {
+    fn blocks_are_swapped_without_a_copy() {
         let (mut source, mut sink) = data_pair();
         let (ours, grants) = (Pool::private(1, LEN).expect("memory"), Granting::new());
         for round in 0..3_u8 {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn block_that_is_refused_fails_at_both_ends() {
+    fn refused_block_fails_at_both_ends() {
         let ours = Pool::private(1, LEN).expect("memory");
         for (head, bytes, drops, is_kept) in [
             (&[][..], &[1][..], false, false),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn block_that_nobody_takes_comes_back_when_the_channel_is_closed() {
+    fn closing_returns_a_block_that_was_not_taken() {
         let ours = Pool::private(1, LEN).expect("memory");
         for closes_first in [true, false] {
             let (mut source, sink) = data_pair();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn sink_waits_for_so_long_and_learns_of_the_end() {
+    fn receive_times_out_and_reports_the_end() {
         let (mut source, mut sink) = data_pair();
         let grants = Granting::new();
         let waited = sink.receive(&grants, Some(Duration::ZERO));

@@ -1,11 +1,11 @@
-//! What carries a session: one control channel and data channels.
+//! The transports of sessions: a control channel and data channels.
 //!
-//! A *control channel* carries short messages in order, both ways. A *data channel* carries blocks
-//! from the source to the sink, into buffers that the sink has granted: the source names a buffer
-//! by a [`Place`], and writes a header and a payload.
+//! A *control channel* carries short messages in order in both directions. A *data channel* carries
+//! blocks from the source to the sink. The sink grants buffers; the source names one by a [`Place`]
+//! and writes a header and a payload into it.
 //!
-//! Transports differ in whether the sink sees that a block has arrived ([`Arrivals`]). Where it
-//! does not, the source sends a notice over the control channel when the write is completed.
+//! Transports differ in whether the sink sees that a block has arrived ([`Arrivals`]). If it does
+//! not, the source sends a notice over the control channel after each completed write.
 //!
 //! | transport | control channel | data channel | arrivals |
 //! | --- | --- | --- | --- |

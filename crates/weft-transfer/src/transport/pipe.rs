@@ -1,13 +1,13 @@
-//! One stream of bytes each way, as a remote shell gives it: the control channel and one data
-//! channel in frames, which take turns.
+//! A pair of byte streams, as a remote shell provides: frames of the control channel and of one
+//! data channel share them.
 //!
-//! Each end begins with the preface of a control channel in clear. A frame is a header of 8 bytes
-//! (kind, 2; zero, 2; length, 4) and its content. Frames of kind 1 are each a control message.
-//! Those of kind 2 are the bytes of the data channel, in pieces, so that no message waits for a
-//! whole block.
+//! Each end begins with the preface of an unencrypted control channel. A frame is a header of 8
+//! bytes (kind, 2; zero, 2; length, 4) and its content. A frame of kind 1 is a control message. A
+//! frame of kind 2 is a piece of the data channel's bytes; the pieces are short, so that no message
+//! waits for a whole block.
 //!
-//! A thread reads the frames, and keeps control messages until they are asked for. Bytes of the
-//! data channel are left to the thread that receives blocks, which reads them right into the block.
+//! A thread reads the frames and queues control messages. It leaves bytes of the data channel to
+//! the thread that receives blocks, which reads them directly into the block.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,20 +33,20 @@ use crate::limits::{
 use crate::mutex::lock;
 use crate::wire::{Kind, Mode, Preface};
 
-/// The kind of a frame that is a control message.
+/// Frame kind: a control message.
 const MESSAGE: u16 = 1;
-/// The kind of a frame that has bytes of the data channel.
+/// Frame kind: bytes of the data channel.
 const DATA: u16 = 2;
 const FRAME_HEADER_LEN: usize = 8;
 
-/// How a pipe has ended.
+/// How the input stream ended.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
-    /// Between two frames.
+    /// The stream ended between two frames.
     Whole,
-    /// Within a frame.
+    /// The stream ended within a frame.
     Cut,
-    /// The peer sends what is no frame.
+    /// The peer sent an invalid frame.
     Wrong(&'static str),
     System(Errno),
 }
@@ -61,22 +61,22 @@ impl Ended {
     }
 }
 
-/// What has come and has not been taken.
+/// Received data that has not been taken.
 #[derive(Debug, Default)]
 struct Incoming {
     messages: VecDeque<Vec<u8>>,
-    /// Bytes of the data channel that are next in the stream.
+    /// Bytes of the data channel that come next in the stream.
     data_left: usize,
-    /// The thread of the data channel reads them; nobody else does meanwhile.
+    /// The data channel's thread is reading the stream, so no other thread may.
     is_reading: bool,
     ended: Option<Ended>,
 }
 
-/// Whose turn it is to write.
+/// The right to write to the output stream.
 #[derive(Debug, Default)]
 struct Turn {
     is_taken: bool,
-    /// Threads that have a control message to send: blocks wait for them.
+    /// The number of threads that wait to send a control message. Blocks wait for them.
     messages: usize,
 }
 
@@ -89,7 +89,7 @@ struct Shared {
     changed: Condvar,
     is_closed: AtomicBool,
     is_data_closed: AtomicBool,
-    /// Readable once the pipe, or its data channel, is closed.
+    /// An eventfd that is readable once the pipe, or its data channel, is closed.
     closed: OwnedFd,
     data_closed: OwnedFd,
 }
@@ -105,7 +105,7 @@ impl Shared {
         lock(&self.incoming)
     }
 
-    /// Waits until a descriptor is ready, or one that says that something is closed.
+    /// Waits until a descriptor is ready, or until one of the closing eventfds is readable.
     fn wait(
         fd: BorrowedFd<'_>,
         events: PollFlags,
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Reads some bytes; zero at the end.
+    /// Reads some bytes. Returns zero at the end of the stream.
     fn read_some(
         &self,
         bytes: &mut [u8],
@@ -149,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// Reads all of it. False if the stream ends before the first byte.
+    /// Fills `bytes`. Returns false if the stream ends before the first byte.
     fn read_all(&self, bytes: &mut [u8], time: Option<Duration>) -> Result<bool, TransportError> {
         let mut done = 0;
         while done < bytes.len() {
@@ -183,7 +183,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes one frame when it is its turn.
+    /// Writes one frame when no other thread is writing.
     fn write_frame(&self, kind: u16, parts: &[&[u8]]) -> Result<(), TransportError> {
         let mut turn = lock(&self.turn);
         turn.messages += usize::from(kind == MESSAGE);
@@ -205,7 +205,7 @@ impl Shared {
         lock(&self.turn).is_taken = false;
         self.turn_ended.notify_all();
         if written.is_err() {
-            // Half a frame may have gone: nothing can follow.
+            // A part of the frame may have been written, so nothing can follow.
             self.close();
         }
         written
@@ -262,7 +262,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Leaves the next bytes to the thread of the data channel, or drops them if there is none.
+    /// Leaves the next bytes to the data channel's thread, or discards them if there is none.
     fn leave_data(&self, len: usize) -> Result<(), TransportError> {
         let mut incoming = self.incoming();
         incoming.data_left = len;
@@ -295,7 +295,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads bytes of the data channel; none at its end.
+    /// Reads bytes of the data channel. Returns zero at its end.
     fn read_data(&self, bytes: &mut [u8]) -> Result<usize, TransportError> {
         let mut incoming = self.incoming();
         loop {
@@ -342,11 +342,11 @@ impl Shared {
         self.wake(&self.closed);
     }
 
-    /// Wakes the threads that wait for a descriptor, and all others to look again.
+    /// Wakes the threads that poll a descriptor, and those that wait for a condition.
     fn wake(&self, closed: &OwnedFd) {
-        // It fails only if it is readable already.
+        // The write fails only if the eventfd is readable already.
         let _ = write(closed, &1_u64.to_ne_bytes());
-        // Behind the locks, so that no thread is between its look and its sleep.
+        // Taking the lock ensures that no thread is between its check and its wait.
         drop(self.incoming());
         self.changed.notify_all();
     }
@@ -359,11 +359,11 @@ pub struct PipeControl {
 }
 
 impl PipeControl {
-    /// Meets the peer at the other end of two descriptors, which become non-blocking. Waits for it
-    /// as long as it takes: a user may have to type a password.
+    /// Exchanges prefaces with the peer over two descriptors, which become non-blocking. It waits
+    /// without a limit, because a user may have to type a password.
     ///
     /// # Errors
-    /// If the peer does not speak the protocol, or ends the stream; and what the kernel says.
+    /// If the peer does not speak the protocol or ends the stream, or if a system call fails.
     pub fn meet(input: OwnedFd, output: OwnedFd) -> Result<Self, TransportError> {
         let flag = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         for fd in [&input, &output] {
@@ -402,13 +402,13 @@ impl PipeControl {
         Ok(Self { shared })
     }
 
-    /// The source's end of the data channel.
+    /// Returns the source's end of the data channel.
     #[must_use]
     pub fn source(&self) -> PipeSource {
         PipeSource { shared: Arc::clone(&self.shared), completed: VecDeque::new() }
     }
 
-    /// The sink's end of the data channel.
+    /// Returns the sink's end of the data channel.
     #[must_use]
     pub fn sink(&self) -> PipeSink {
         PipeSink { shared: Arc::clone(&self.shared) }
@@ -547,7 +547,7 @@ pub struct PipeSink {
 }
 
 impl PipeSink {
-    /// Fills the bytes. False if the channel ends before the first one.
+    /// Fills `bytes`. Returns false if the channel ends before the first byte.
     fn fill(&self, bytes: &mut [u8]) -> Result<bool, TransportError> {
         let mut done = 0;
         while done < bytes.len() {
@@ -631,7 +631,7 @@ mod tests {
         PipeControl::meet(fd(), fd())
     }
 
-    /// Both ends of a pipe.
+    /// Returns both ends of a pipe.
     fn pair() -> (PipeControl, PipeControl) {
         let (near, remote) = UnixStream::pair().expect("a pair");
         let other = thread::spawn(move || meet(&remote).expect("a peer"));
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_and_blocks_go_over_one_stream() {
+    fn messages_and_blocks_share_one_stream() {
         let (near, remote) = pair();
         let [ours, theirs] = [(); 2].map(|()| Pool::private(3, LEN).expect("memory"));
         let table = Table::of(&theirs);
@@ -693,7 +693,7 @@ mod tests {
         let [ours, theirs] = [(); 2].map(|()| Pool::private(1, LEN).expect("memory"));
         let table = Table::of(&theirs);
         thread::scope(|scope| {
-            // Nobody reads the block yet: its writer fills the stream and sleeps.
+            // Nobody reads the block yet, so its writer fills the stream and sleeps.
             scope.spawn(|| {
                 let block = ours.try_take().expect("a free block");
                 near.source().post(write_of(block, LEN, 0, 7)).expect("a sink");
@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_prints_first_is_no_preface() {
+    fn output_of_the_shell_is_no_preface() {
         let (near, mut remote) = UnixStream::pair().expect("a pair");
         remote.write_all(b"Welcome to this host, and have a nice day\n").expect("room");
         let failed = meet(&near).expect_err("no peer");
@@ -726,7 +726,7 @@ mod tests {
         assert!(meet(&near).is_err());
     }
 
-    /// The end of a pipe whose peer sends these bytes behind its preface, and ends.
+    /// Returns the end of a pipe whose peer sends these bytes after its preface and ends.
     fn after(bytes: &[u8]) -> (PipeControl, UnixStream) {
         let (near, mut remote) = UnixStream::pair().expect("a pair");
         let (version_min, version_max) = (VERSION, VERSION);
@@ -739,7 +739,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_and_wrong_frames_end_the_pipe() {
+    fn truncated_and_invalid_frames_end_the_pipe() {
         let frame = |kind: u8, len: u8, content: usize| {
             [&[0, kind, 0, 0, 0, 0, 0, len][..], &vec![1; content]].concat()
         };
@@ -759,7 +759,7 @@ mod tests {
                 false => assert!(matches!(failed, Err(TransportError::Truncated)), "{failed:?}"),
             }
         }
-        // A block that is cut leaves its buffer granted.
+        // An incomplete block leaves its buffer granted.
         let pool = Pool::private(1, LEN).expect("memory");
         let table = Table::of(&pool);
         let head = head(0, 100, 0);
@@ -772,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_nobody_takes_any_more_does_not_stop_messages() {
+    fn data_without_a_receiver_does_not_stop_messages() {
         let (near, remote) = pair();
         let ours = Pool::private(1, LEN).expect("memory");
         remote.sink().closer()();

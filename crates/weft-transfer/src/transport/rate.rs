@@ -1,41 +1,41 @@
-//! A limit of a rate: a token bucket, to which the time is an argument.
+//! A token bucket for rate limits. The caller passes the time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A limit that several channels keep together.
+/// A rate limit that several channels share.
 pub type RateLimit = Arc<Mutex<TokenBucket>>;
 
-/// Lets so many bytes a second pass, over times that are long beside the burst.
+/// Limits the average rate. It allows a burst after idle time.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     bytes_per_second: u64,
     burst: u64,
-    /// Bytes that may pass at `updated`; negative after more than that passed.
+    /// Bytes allowed at `updated`; negative if more have passed.
     tokens: i128,
     updated: u64,
 }
 
-/// Nanoseconds of a second.
+/// Nanoseconds in a second.
 const SECOND: u128 = 1_000_000_000;
 
 impl TokenBucket {
-    /// One that is full at `now` (nanoseconds of any clock).
+    /// Creates a full bucket at `now`, in nanoseconds of any clock.
     ///
     /// # Panics
-    /// If nothing could pass.
+    /// If the rate is zero.
     #[must_use]
     pub fn new(bytes_per_second: u64, burst: u64, now: u64) -> Self {
         assert!(bytes_per_second > 0, "a rate of nothing");
         Self { bytes_per_second, burst, tokens: i128::from(burst), updated: now }
     }
 
-    /// Lets `bytes` pass at `now`, at any rate. Returns how long to wait before the next call.
+    /// Counts `bytes` that pass at `now`, and returns how long to wait before the next call.
     pub fn pass(&mut self, bytes: u64, now: u64) -> Duration {
         let elapsed = u128::from(now.saturating_sub(self.updated));
         let earned = elapsed * u128::from(self.bytes_per_second) / SECOND;
         if earned > 0 {
-            // What is lost by rounding stays in the time.
+            // `updated` advances only by the earned tokens, so rounding loses no time.
             let spent = earned * SECOND / u128::from(self.bytes_per_second);
             self.updated += u64::try_from(spent).unwrap_or(u64::MAX - self.updated);
             let earned = i128::try_from(earned).unwrap_or(i128::MAX);
@@ -54,19 +54,19 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn burst_passes_at_once_and_then_the_rate_holds() {
+    fn burst_passes_at_once_and_then_the_rate_is_limited() {
         let mut bucket = TokenBucket::new(1_000, 100, 0);
         assert_eq!(bucket.pass(100, 0), Duration::ZERO);
         assert_eq!(bucket.pass(50, 0), Duration::from_millis(50));
         assert_eq!(bucket.pass(10, 50_000_000), Duration::from_millis(10));
-        // A long rest earns no more than the burst.
+        // A long idle time earns no more than the burst.
         assert_eq!(bucket.pass(100, 3_600_000_000_000), Duration::ZERO);
         assert_eq!(bucket.pass(1, 3_600_000_000_000), Duration::from_millis(1));
     }
 
     proptest! {
         #[test]
-        fn obedient_sender_keeps_the_rate(
+        fn sender_that_waits_keeps_the_rate(
             rate in 1_u64..10_000_000_000,
             blocks in prop::collection::vec(1_u64..2_000_000, 1..100),
         ) {

@@ -1,6 +1,6 @@
-//! A control channel over a stream: TCP, in TLS or in clear, or a Unix socket.
+//! A control channel over a stream: TCP with or without TLS, or a Unix socket.
 //!
-//! The messages follow one another. A message's own header says how long it is.
+//! Messages follow one another. The header of each contains its length.
 
 use std::fmt;
 use std::io;
@@ -22,14 +22,14 @@ use crate::secure::{Cipher, Direction, PublicKey, Secret, SecureError, Tls};
 /// One end of a control channel over a stream.
 pub struct StreamControl {
     socket: OwnedFd,
-    /// A thread that sends holds `outgoing` and then, for a moment, `tls`; one that receives holds
-    /// `incoming` and then, for a moment, `tls`. So neither keeps the other from its work while the
-    /// socket has no room.
+    /// A sending thread holds `outgoing`, and `tls` only while it encrypts. A receiving thread
+    /// holds `incoming`, and `tls` only while it decrypts. So neither blocks the other while the
+    /// socket is full or empty.
     tls: Option<Mutex<Tls>>,
     outgoing: Mutex<Vec<u8>>,
     incoming: Mutex<Incoming>,
     is_closed: AtomicBool,
-    /// How long a send may wait for room.
+    /// The longest wait of a send for room.
     stall: Duration,
 }
 
@@ -40,20 +40,21 @@ impl fmt::Debug for StreamControl {
 }
 
 impl StreamControl {
-    /// A channel over a connected stream in clear. A send fails after `stall` without progress.
+    /// Creates a channel over a connected stream without TLS. A send fails after `stall` without
+    /// progress.
     #[must_use]
     pub fn new(socket: OwnedFd, stall: Duration) -> Self {
         Self::with(socket, None, Incoming::default(), stall)
     }
 
-    /// The same in TLS, after the handshake.
+    /// Creates a channel over a connected stream with TLS, after the handshake.
     ///
     /// # Errors
-    /// If what came with the handshake's end is not what TLS says.
+    /// If bytes that came with the handshake's end are not valid TLS.
     pub fn in_tls(socket: OwnedFd, mut tls: Tls, stall: Duration) -> Result<Self, TransportError> {
         let mut incoming = Incoming::default();
-        // The peer's first messages may have come together with the end of its handshake. They are
-        // in the session, and the socket says nothing of them.
+        // The peer's first messages may have come with the end of its handshake. They are in the
+        // TLS session already, so the socket does not become readable for them.
         incoming.has_ended = tls.decrypt(&[], incoming.room())?;
         Ok(Self::with(socket, Some(tls), incoming, stall))
     }
@@ -69,17 +70,17 @@ impl StreamControl {
         }
     }
 
-    /// The peer's key, if the channel is in TLS.
+    /// Returns the peer's key, if the channel uses TLS.
     #[must_use]
     pub fn peer(&self) -> Option<PublicKey> {
         self.tls.as_ref().map(|tls| lock(tls).peer())
     }
 
-    /// The secrets of a session's blocks, outgoing and incoming, if the channel is in TLS: once
-    /// for each session, in the order of their numbers.
+    /// Exports the secrets of a session's blocks, outgoing and incoming, if the channel uses TLS.
+    /// Call it once for each session, in the order of their numbers.
     ///
     /// # Errors
-    /// `ExportedBefore`; what TLS says.
+    /// `ExportedBefore`, or an error of TLS.
     pub fn block_secrets(
         &self,
         session: u32,
@@ -97,7 +98,7 @@ impl StreamControl {
         self.socket.as_fd()
     }
 
-    /// Sends bytes, waiting for room.
+    /// Sends all bytes, and waits for room when the socket is full.
     fn send_all(&self, mut bytes: &[u8]) -> Result<(), TransportError> {
         while !bytes.is_empty() {
             match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -122,7 +123,7 @@ impl StreamControl {
         }
     }
 
-    /// Takes in what the socket has.
+    /// Reads what the socket has received.
     fn read(&self, incoming: &mut Incoming) -> Result<(), TransportError> {
         let mut buffer = [0; CONTROL_READ_LEN];
         let len = match recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
@@ -200,12 +201,13 @@ impl Control for StreamControl {
             && let Ok(mut outgoing) = self.outgoing.try_lock()
         {
             outgoing.clear();
-            // Where there is no room, or another thread sends, the connection is cut.
+            // If the socket is full or another thread is sending, the connection ends without
+            // `close_notify`.
             if lock(tls).end(&mut outgoing).is_ok() {
                 let _ = send(&self.socket, &outgoing, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
         }
-        // Threads that wait for this socket wake.
+        // The shutdown wakes the threads that wait for this socket.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
@@ -216,7 +218,7 @@ impl Drop for StreamControl {
     }
 }
 
-/// Waits until a socket is ready, for at most `time`. Returns whether it is.
+/// Waits for at most `time` until a socket is ready. Returns whether it is.
 pub(super) fn wait_for(
     socket: std::os::fd::BorrowedFd<'_>,
     events: PollFlags,

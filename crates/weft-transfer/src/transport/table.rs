@@ -5,18 +5,18 @@ use std::sync::Mutex;
 use super::channel::{Claim, Grants, Head, Payload, Place, Refused, Write};
 use crate::pipeline::{Block, Pool};
 
-/// Bytes of a header: the granted block (4), the length (4), the sequence number (8).
+/// Length of a header: the granted block (4), the length (4), the sequence number (8).
 pub(super) const HEAD_LEN: usize = 16;
 
-/// The number in the header of a block of no more use.
+/// The block number in the header of an obsolete block.
 pub(super) const OVER: u32 = u32::MAX;
 
-/// The sink's granted blocks, by their numbers.
+/// The sink's granted blocks, by number.
 #[derive(Debug, Default)]
 pub(super) struct Table(Mutex<Vec<Option<Block>>>);
 
 impl Table {
-    /// All blocks of a pool, granted.
+    /// Creates a table in which all blocks of a pool are granted.
     pub(super) fn of(pool: &Pool) -> Self {
         let table = Self::default();
         while let Some(block) = pool.try_take() {
@@ -72,14 +72,14 @@ pub(super) fn head(index: u32, len: usize, sequence: u64) -> Head {
     Head::new(&bytes)
 }
 
-/// The granted block, the length and the sequence number of a header.
+/// Returns the granted block, the length and the sequence number of a header.
 pub(super) fn parts(head: &[u8]) -> (u32, u32, u64) {
     let field = |at: usize| -> [u8; 4] { head[at..at + 4].try_into().expect("four") };
     let sequence = head[8..16].try_into().expect("eight");
     (u32::from_be_bytes(field(0)), u32::from_be_bytes(field(4)), u64::from_be_bytes(sequence))
 }
 
-/// A write of a whole block.
+/// Returns a write of a whole block.
 pub(super) fn write(block: Block, len: usize, to: u32, sequence: u64) -> Write {
     let (place, head) = (Place::default(), head(to, len, sequence));
     Write { id: sequence, place, head, payload: Payload::Block { block, len } }

@@ -1,12 +1,13 @@
-//! How many round trips it takes until the sink's whole pool is in use.
+//! Measures how many round trips it takes until the whole pool of the sink is in use.
 
 use super::super::{Arrivals, RemoteBuffer, Sink, SinkSetup, Source, SourceSetup, WriteResult};
 use super::path::header;
 
 const POOL: u32 = 100;
 
-/// Blocks that are written in each round trip. What the sink says in one reaches the source in the
-/// next, and a block of one arrives within it.
+/// Returns the number of blocks that are written in each round trip. The sink's messages of one
+/// round trip reach the source in the next; a block arrives in the round trip in which it is
+/// written.
 fn blocks_of_round_trips(first_grant: u32, rounds: usize) -> Vec<usize> {
     let buffers = vec![RemoteBuffer::default(); POOL as usize];
     let arrivals = Arrivals::Seen;
@@ -42,9 +43,9 @@ fn blocks_of_round_trips(first_grant: u32, rounds: usize) -> Vec<usize> {
     counts
 }
 
-/// Credits double with each round trip until the pool is in use, and it stays in use.
+/// Credits double in each round trip until the pool is in use, and then the pool stays in use.
 #[test]
-fn the_window_is_full_after_a_logarithm_of_round_trips() {
+fn credits_double_each_round_trip_until_the_pool_is_in_use() {
     assert_eq!(blocks_of_round_trips(0, 9), [1, 2, 4, 8, 16, 32, 64, 100, 100]);
     assert_eq!(blocks_of_round_trips(16, 5), [16, 32, 64, 100, 100]);
     assert_eq!(blocks_of_round_trips(POOL, 3), [100, 100, 100]);

@@ -1,9 +1,8 @@
-//! A seeded simulation of sessions: sources and sinks, between them a control channel that delays
-//! and data channels that delay, overtake one another, break and come back ([`world`]). Messages
-//! and headers pass as bytes.
+//! A seeded simulation of sessions between sources and sinks. The control channel delays messages;
+//! the data channels delay blocks, overtake one another, break and reconnect ([`world`]). Messages
+//! and headers are encoded and parsed.
 //!
-//! `WEFT_SIM_SEED=n` runs one seed again and `WEFT_SIM_SEEDS=n` that many, starting from a random
-//! one.
+//! `WEFT_SIM_SEED=n` runs one seed, `WEFT_SIM_SEEDS=n` runs `n` seeds from a random one on.
 
 mod growth;
 mod path;
@@ -17,41 +16,41 @@ use weft_testing::seeds::{self, Extent};
 
 use world::World;
 
-/// Seeds of an ordinary run.
+/// The number of seeds of an ordinary run.
 const EXTENT: Extent = Extent { at_least: 300, at_most: 5_000, time: Duration::from_secs(3) };
-/// Runs in which a defect must have shown.
+/// The number of runs in which each defect must be found.
 const MUTATED_SEEDS: u64 = 400;
 
-/// A defect to be found.
+/// A defect that the simulation adds to the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutation {
-    /// The answer to a request for credits has none.
+    /// The sink answers a request for credits with none.
     GrantDropped,
-    /// A request for credits does not arrive.
+    /// A request for credits is lost.
     RequestDropped,
     /// A write uses the credit of an earlier one.
     CreditReused,
-    /// Blocks are used in the order of their arrival.
+    /// The sink's program uses blocks in the order of their arrival.
     ReorderSkipped,
-    /// What was under way on a lost channel counts as written, and nobody hears of the loss.
+    /// Writes on a lost channel count as sent, and nobody reports the loss.
     LostNotResent,
-    /// A block is acknowledged that has not arrived.
+    /// The sink acknowledges a block that has not arrived.
     AcknowledgedEarly,
-    /// The sink says that a channel is closed before it has closed it.
+    /// The sink confirms that a channel is closed before it is.
     FencedEarly,
-    /// A notice is sent before the block is placed.
+    /// The source sends a notice before the block is written.
     NoticedEarly,
-    /// A block is given to the sink twice.
+    /// A block arrives at the sink twice.
     ArrivesTwice,
-    /// The source fills a block again before it is free.
+    /// The source refills a block before it is free.
     FilledEarly,
-    /// A buffer is not released.
+    /// The sink's program does not release a buffer.
     ReleaseDropped,
-    /// The source says that it is closed while a write is under way.
+    /// The source reports that it is closed during a write.
     ClosedEarly,
 }
 
-/// Runs one seed with a defect, or without one.
+/// Runs one seed, with or without a defect.
 fn run(seed: u64, mutation: Option<Mutation>) -> Outcome {
     let mut world = World::new(seed, mutation);
     let wrong = world.run().err().map(|wrong| format!("{wrong}\n{}", world.report()));
@@ -63,7 +62,7 @@ fn seeds() {
     seeds::run(EXTENT, |seed| run(seed, None).wrong);
 }
 
-/// The simulation is of use only if it can fail: each defect is found, by the check meant for it.
+/// The simulation finds each defect, by the check that is meant for it.
 #[test]
 fn every_mutation_is_found() {
     const WAITS: &str = "waits for ever";
@@ -89,9 +88,9 @@ fn every_mutation_is_found() {
     }
 }
 
-/// What a seed does does not depend on what has run before.
+/// A seed's result does not depend on earlier runs.
 #[test]
-fn a_seed_does_the_same_again() {
+fn a_seed_is_reproducible() {
     for seed in 0..20 {
         let report = || {
             let mut world = World::new(seed, None);

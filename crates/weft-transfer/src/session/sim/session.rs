@@ -1,4 +1,4 @@
-//! One session of the simulation: both machines, and the programs above them.
+//! One simulated session: a source, a sink, and the programs that use them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,12 +12,12 @@ pub(super) type Check = Result<(), String>;
 
 /// Bytes of payload of a block.
 pub(super) const BLOCK_SIZE: u32 = 1_000;
-/// What is in a block or buffer whose bytes mean nothing.
+/// The content of a block or buffer that holds no valid data.
 pub(super) const NOTHING: u64 = u64::MAX;
-/// Set in what the sink's program has opened in place.
+/// Flag in the content of a buffer whose block the sink's program has opened in place.
 const OPENED: u64 = 1 << 63;
 
-/// What a run of a session is to be.
+/// The parameters of a simulated session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) blocks: u64,
@@ -25,12 +25,12 @@ pub(super) struct Plan {
     pub(super) sink_pool: u32,
     pub(super) first_grant: u32,
     pub(super) writes_max: u32,
-    /// Time that loading takes, and using.
+    /// The time that the programs take to fill a block, and to use one.
     pub(super) load: u64,
     pub(super) drain: u64,
-    /// Messages of records that each end sends.
+    /// The number of messages of records that each end sends.
     pub(super) records: [u32; 2],
-    /// An end cancels it at a time.
+    /// Which end cancels the session, and when.
     pub(super) cancel: Option<(bool, u64)>,
 }
 
@@ -52,7 +52,7 @@ impl Plan {
     }
 }
 
-/// One session with all that its programs know.
+/// A session and the state of its programs.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) number: u32,
@@ -60,14 +60,14 @@ pub(super) struct Session {
     arrivals: Arrivals,
     pub(super) source: Option<Source>,
     pub(super) sink: Option<Sink>,
-    /// What is in the source's blocks.
+    /// The contents of the source's blocks.
     pub(super) blocks: Vec<u64>,
     pub(super) idle_blocks: Vec<u32>,
-    /// Sequence numbers to load, not quite in order.
+    /// Sequence numbers in the order in which the source's program fills blocks.
     pub(super) to_load: VecDeque<u64>,
-    /// What is in the sink's buffers.
+    /// The contents of the sink's buffers.
     pub(super) buffers: Vec<u64>,
-    /// The block that uses a grant, by buffer and generation.
+    /// The sequence number that uses a grant, by buffer and generation.
     uses: BTreeMap<(u32, u32), u64>,
     pub(super) arrived: BTreeSet<u64>,
     pub(super) delivered: u64,
@@ -81,7 +81,7 @@ impl Session {
     pub(super) fn new(rng: &mut Rng, number: u32, arrivals: Arrivals) -> Self {
         let plan = Plan::new(rng);
         let mut to_load: Vec<u64> = (0..plan.blocks).collect();
-        // Neighbours change places, within what the pool can hold.
+        // Swap neighbours, as far as the pool can hold the blocks between.
         if plan.source_pool > 2 {
             for at in (1..to_load.len()).step_by(2) {
                 if rng.bool() {
@@ -130,7 +130,7 @@ impl Session {
         }));
     }
 
-    /// A channel is up at an end, unless the machine there refuses it.
+    /// Reports a channel up to an end. Returns false if that end refuses it.
     pub(super) fn channel_up(&mut self, is_sink: bool, channel: u16) -> bool {
         match (is_sink, &mut self.source, &mut self.sink) {
             (false, Some(source), _) => source.channel_up(channel),
@@ -139,17 +139,17 @@ impl Session {
         }
     }
 
-    /// What a block holds.
+    /// Returns the content of a block.
     pub(super) fn content(&self, seq: u64) -> u64 {
         u64::from(self.number) << 32 | seq
     }
 
-    /// The length of a block: the last one is short.
+    /// Returns the length of a block. The last one is shorter.
     pub(super) fn len(&self, seq: u64) -> u32 {
         if seq + 1 == self.plan.blocks { 7 } else { BLOCK_SIZE }
     }
 
-    /// A write is given to a channel.
+    /// Checks a write that the source starts.
     pub(super) fn check_write(&mut self, write: &Write) -> Check {
         let grant = (write.credit.buffer, write.credit.generation);
         let seq = *self.uses.entry(grant).or_insert(write.seq);
@@ -162,7 +162,7 @@ impl Session {
         Ok(())
     }
 
-    /// The sink gives a block to its program.
+    /// Checks a block that the sink delivers to its program.
     pub(super) fn check_ready(&mut self, ready: Ready) -> Check {
         let Ready { seq, buffer, len, .. } = ready;
         if seq != self.delivered {
@@ -178,7 +178,7 @@ impl Session {
         Ok(())
     }
 
-    /// The sink's program has used a block.
+    /// Checks a block that the sink's program has used.
     pub(super) fn check_release(&mut self, buffer: u32) -> Check {
         let seq = self.draining.remove(&buffer).expect("it is used once");
         let holds = std::mem::replace(&mut self.buffers[buffer as usize], NOTHING);
@@ -188,7 +188,7 @@ impl Session {
         Ok(())
     }
 
-    /// The source gives a block back.
+    /// Checks a block that the source returns.
     pub(super) fn check_freed(&mut self, freed: Freed) -> Check {
         let Freed { block, seq, has_arrived } = freed;
         if has_arrived && !self.arrived.contains(&seq) {
@@ -200,7 +200,7 @@ impl Session {
         Ok(())
     }
 
-    /// What holds at all times.
+    /// Checks the invariants that hold at all times.
     pub(super) fn check(&self) -> Check {
         let Some(sink) = &self.sink else { return Ok(()) };
         let counts = sink.counts();
@@ -215,7 +215,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends what there is to send, and receives. Whether anything happened.
+    /// Sends and receives records as far as possible. Returns whether there was progress.
     pub(super) fn exchange_records(&mut self) -> Result<bool, String> {
         let mut is_progress = false;
         for side in 0..2 {
@@ -255,7 +255,7 @@ impl Session {
         Ok(is_progress)
     }
 
-    /// Tells the machines that there is no more to come, once there is not.
+    /// Finishes the source and the sink once they have no more work.
     pub(super) fn finish(&mut self) {
         let [of_source, of_sink] =
             [0, 1].map(|side| self.records_sent[side] == self.plan.records[side]);
@@ -263,7 +263,7 @@ impl Session {
             && of_source
             && self.to_load.is_empty()
         {
-            // It has been, or the session ends.
+            // It fails if the source was finished before, or if the session is ending.
             let _ = source.finish();
         }
         if let Some(sink) = &mut self.sink
@@ -274,7 +274,7 @@ impl Session {
         }
     }
 
-    /// How it has ended must fit together.
+    /// Checks that the endings of both ends are consistent.
     pub(super) fn check_end(&self) -> Check {
         let (Some(source), Some(sink)) = (&self.source, &self.sink) else {
             return Err(format!("session {} waits for ever to be opened", self.number));
@@ -283,7 +283,7 @@ impl Session {
             return Err(format!("session {} waits for ever: {source:?}\n{sink:?}", self.number));
         };
         let is_complete = |ending: &Ending| *ending == Ending::Complete;
-        // A sink that has finished does not learn of what the source cancels too late.
+        // A sink that has finished does not see a later cancellation by the source.
         let is_late = is_complete(of_sink)
             && self.plan.cancel.is_some()
             && matches!(of_source, Ending::Cancelled(_));

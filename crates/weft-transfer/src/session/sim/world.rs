@@ -1,4 +1,4 @@
-//! The world of the simulation: time, the control channel, the data channels and what breaks.
+//! The simulated world: time, the control channel, the data channels and their failures.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::session::{BLOCK_SIZE, Check, NOTHING, Session};
 use crate::limits::BLOCK_SIZE_MIN;
 use crate::wire::{BlockHeader, Body, Cancel, Code, Message, Open, OpenReply, Role, Terms, Token};
 
-/// The ends, as indexes.
+/// Indexes of the two ends.
 const SOURCE: usize = 0;
 const SINK: usize = 1;
-/// Events of a run, at most.
+/// The most events of a run.
 const EVENTS_MAX: u32 = 200_000;
-/// Lines of a report.
+/// The most lines of a report.
 const NOTES_MAX: usize = 150;
 
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ enum Act {
         session: usize,
         side: usize,
     },
-    /// What an end has put off is done.
+    /// An end continues with work that it had postponed.
     Poll,
 }
 
@@ -74,13 +74,13 @@ pub(super) struct World {
     order: u64,
     acts: BTreeMap<(u64, u64), Act>,
     arrivals: Arrivals,
-    /// The end that is the initiator.
+    /// The end that initiates the connection.
     initiator: usize,
     ends: [Connection; 2],
-    /// When the last message to each end arrives, and how long one takes.
+    /// When the last message to each end arrives, and the delay of a message.
     last_message: [u64; 2],
     delay: u64,
-    /// An end that puts off its messages now.
+    /// Whether an end is postponing its messages.
     is_slow: [bool; 2],
     sessions: Vec<Session>,
     by_number: BTreeMap<u32, usize>,
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs the simulation to its end.
     pub(super) fn run(&mut self) -> Check {
         self.pump()?;
         let mut events = 0;
@@ -183,7 +183,7 @@ impl World {
         self.mutated != 0
     }
 
-    /// The last things that happened.
+    /// Returns a report of the last events.
     pub(super) fn report(&self) -> String {
         self.notes.iter().map(|note| format!("{note}\n")).collect()
     }
@@ -200,7 +200,7 @@ impl World {
         self.acts.insert((at.max(self.now), self.order), act);
     }
 
-    /// Whether a defect is to show now; if so, it counts.
+    /// Whether to apply a defect now. If so, the application is counted.
     fn mutates(&mut self, mutation: Mutation) -> bool {
         let mutates = self.mutation == Some(mutation);
         self.mutated += u32::from(mutates);
@@ -215,7 +215,7 @@ impl World {
         let channel = Channel::new(&mut self.rng, sink_up);
         self.channels.insert(number, channel);
         if self.rng.u8(..6) == 0 {
-            // It comes late, and the source has given it up by then or soon after.
+            // The sink opens the channel late, about when the source gives it up or after that.
             let lost = source_up + self.rng.u64(1..600);
             self.at(lost, Act::Down { side: SOURCE, channel: number });
             self.add_channel(at);
@@ -341,7 +341,7 @@ impl World {
             (SOURCE, Some(source), _) => source.ending().is_some(),
             (SINK, _, Some(sink)) => sink.ending().is_some(),
             _ => {
-                // Not yet open.
+                // The session is not open yet, so try again later.
                 self.at(self.now + 500, Act::Cancel { session, side });
                 return;
             }
@@ -386,7 +386,7 @@ impl World {
         let by = self.rng.u8(..4);
         let (soon, late) = (self.rng.u64(..50), self.rng.u64(..1_500));
         self.note(&format!("channel {number} breaks: {by}"));
-        // One end may be the only one that notices, and what is under way may still arrive.
+        // Possibly only one end notices the failure, and data in flight may still arrive.
         let channel = self.channels.get_mut(&number).expect("it is there");
         channel.cut = self.now + if by == 0 { 1 << 40 } else { soon };
         if by != 1 {
@@ -407,7 +407,7 @@ impl World {
     fn up(&mut self, side: usize, number: u16) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         channel.is_open[side] = true;
-        // It broke before this end knew of it.
+        // The channel broke before this end opened it.
         let is_broken = channel.cut < self.now || channel.is_dead[side];
         let mut may_be = true;
         for session in &mut self.sessions {
@@ -434,12 +434,12 @@ impl World {
             for sink in self.sessions.iter_mut().filter_map(|session| session.sink.as_mut()) {
                 sink.channel_down(number);
             }
-            // The source's transport fails at last, also for sessions that the sink opens later.
+            // The source's transport fails in the end, even for sessions that the sink opens later.
             let at = self.now + self.rng.u64(1_000..10_000);
             self.at(at, Act::Down { side: SOURCE, channel: number });
             return;
         }
-        // The sink sees the end of the connection at some time.
+        // The sink notices the end of the connection some time later.
         let at = self.now + self.rng.u64(200..3_000);
         self.at(at, Act::Down { side: SINK, channel: number });
         let is_silent = self.mutates(Mutation::LostNotResent);
@@ -455,7 +455,7 @@ impl World {
         }
     }
 
-    /// The source's transport gives back what it has of a channel.
+    /// The source's transport returns its writes of a channel.
     fn give_back(&mut self, number: u16, is_silent: bool) {
         for index in 0..self.flights.len() {
             let flight = &mut self.flights[index];
@@ -481,7 +481,7 @@ impl World {
         source.handle_written(write.block, result).expect("it has the block");
     }
 
-    /// The sink's end of the channel of a flight, if what comes on it now gets through.
+    /// Returns the channel of a block in flight, if data still reaches the sink on it.
     fn gets_through(&self, flight: usize) -> bool {
         let Flight { write, is_withdrawn, .. } = &self.flights[flight];
         let channel = &self.channels[&write.channel];
@@ -532,7 +532,7 @@ impl World {
         Ok(())
     }
 
-    /// A block reaches the sink's memory, which nobody there sees.
+    /// Writes a block into the sink's memory, which the sink does not see.
     fn place(&mut self, index: usize) -> Check {
         if !self.gets_through(index) {
             return Ok(());
@@ -554,7 +554,8 @@ impl World {
 
     fn done(&mut self, index: usize) {
         let flight = &self.flights[index];
-        // A write into memory is done when the source hears of it; a lost one never is.
+        // A write into memory completes when the source gets its confirmation, which a lost write
+        // never gets.
         let is_known = self.arrivals == Arrivals::Seen || flight.is_placed;
         let is_open = self.channels[&flight.write.channel].is_open[SOURCE];
         if flight.is_pending
@@ -566,10 +567,10 @@ impl World {
         }
     }
 
-    /// Lets all machines do what they can.
+    /// Polls both ends of all sessions until none has work.
     fn pump(&mut self) -> Check {
         let now = Duration::from_micros(self.now);
-        // An end may be slow to send its messages, so that more comes together in one.
+        // An end may postpone its messages, so that a later message carries more.
         for side in [SOURCE, SINK] {
             self.is_slow[side] = self.rng.u8(..4) == 0;
             if self.is_slow[side] {
@@ -721,7 +722,7 @@ impl World {
         Ok(())
     }
 
-    /// A message goes to an end.
+    /// Sends a message to an end.
     fn send(&mut self, side: usize, mut message: Message) {
         match &mut message.body {
             Body::CreditRequest => {

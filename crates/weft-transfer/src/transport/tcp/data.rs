@@ -23,10 +23,10 @@ use crate::transport::channel::{
 };
 use crate::transport::stream::wait_for;
 
-/// What is sent in place of bytes that a file no longer has.
+/// The zeros that replace the missing bytes of a truncated file.
 const ZEROS: [u8; 4_096] = [0; 4_096];
 
-/// A connection that another thread can end.
+/// A connection that another thread can close.
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
@@ -44,7 +44,8 @@ impl Connection {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Repeats `step`, which returns how many bytes it has moved, until `len` are.
+    /// Repeats `step`, which returns the number of bytes that it has moved, until it has moved
+    /// `len`.
     fn whole(
         &self,
         len: usize,
@@ -56,8 +57,8 @@ impl Connection {
                 Ok(0) => return Err(self.explain(TransportError::Truncated)),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
-                // The socket's own timeouts are those of stalls, and a call that has moved
-                // something does not report them.
+                // The timeout of the socket is the stall time. A call that has moved some bytes
+                // does not report the timeout, so this one is a stall.
                 Err(Errno::AGAIN) => {
                     return Err(self.explain(TransportError::Stalled(self.stall)));
                 }
@@ -67,7 +68,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What this end itself has closed has not failed otherwise.
+    /// Returns `Closed` instead of the error if this end has closed the channel.
     fn explain(&self, error: TransportError) -> TransportError {
         if self.is_closed.load(Ordering::SeqCst) { TransportError::Closed } else { error }
     }
@@ -77,7 +78,7 @@ impl Connection {
 pub struct TcpSource {
     connection: Arc<Connection>,
     completed: VecDeque<Completion>,
-    /// Payload is encrypted: it has to pass through this process's memory.
+    /// The payload is encrypted, so it must pass through this process's memory.
     is_sealed: bool,
 }
 
@@ -88,15 +89,16 @@ impl fmt::Debug for TcpSource {
 }
 
 impl TcpSource {
-    /// One over a connection that [`connect_data`](super::connect_data) or
-    /// [`accept`](super::accept) gave. Sealed blocks are not sent by extents.
+    /// Creates the source's end from a connection of [`connect_data`](super::connect_data) or
+    /// [`accept`](super::accept). A channel of sealed blocks does not accept extents.
     #[must_use]
     pub fn new(stream: TcpStream, settings: &TcpSettings, is_sealed: bool) -> Self {
         let connection = Connection::new(stream, settings);
         Self { connection, completed: VecDeque::new(), is_sealed }
     }
 
-    /// Sends the header and the payload. Returns how much of an extent the file had, if less.
+    /// Sends the header and the payload. Returns how much of an extent the file had, if it was
+    /// less.
     fn send(&self, write: &Write) -> Result<Option<usize>, TransportError> {
         let head = write.head.bytes();
         match &write.payload {
@@ -133,7 +135,7 @@ impl TcpSource {
         self.connection.whole(len, |done| {
             if had.is_none() {
                 match sendfile(&self.connection.stream, file, Some(&mut at), len - done) {
-                    // The file has become shorter. The sink waits for all of the block.
+                    // The file was truncated. The sink still expects the whole block.
                     Ok(0) => had = Some(done),
                     sent => return sent,
                 }
@@ -165,7 +167,7 @@ impl DataSource for TcpSource {
                 Ok(())
             }
             Err(error) => {
-                // Half a block may have gone: nothing can follow.
+                // A part of the block may have been sent, so nothing can follow.
                 self.connection.close();
                 Err((Box::new(write), error))
             }
@@ -173,7 +175,7 @@ impl DataSource for TcpSource {
     }
 
     fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // What has been posted is in the kernel's hands, and not in the block any more.
+        // The kernel has copied a posted block, so its memory is free.
         Ok(self.completed.pop_front())
     }
 
@@ -199,14 +201,14 @@ pub struct TcpSink {
 }
 
 impl TcpSink {
-    /// One over a connection that [`connect_data`](super::connect_data) or
-    /// [`accept`](super::accept) gave.
+    /// Creates the sink's end from a connection of [`connect_data`](super::connect_data) or
+    /// [`accept`](super::accept).
     #[must_use]
     pub fn new(stream: TcpStream, settings: &TcpSettings) -> Self {
         Self { connection: Connection::new(stream, settings) }
     }
 
-    /// Receives a header. `false` if the source has ended the channel before it.
+    /// Receives a header. Returns false if the source has ended the channel before it.
     fn receive_head(&self, head: &mut [u8]) -> Result<bool, TransportError> {
         let mut has_ended = false;
         let stream = &self.connection.stream;
@@ -222,7 +224,7 @@ impl TcpSink {
         Ok(!has_ended)
     }
 
-    /// Reads payload that is of no use.
+    /// Reads and discards payload.
     fn drop_payload(&self, len: usize) -> Result<(), TransportError> {
         let mut room = [0; DROP_READ_LEN];
         let dropped = self.connection.whole(len, |done| {

@@ -1,7 +1,7 @@
 //! TCP: one connection for the control channel, and one for each data channel.
 //!
-//! On a data channel each block is its header and its payload, one after the other. The sink reads
-//! the header, has it checked, and reads the payload right into the granted buffer.
+//! On a data channel each block is a header followed by its payload. The sink reads the header, has
+//! the session check it, and reads the payload directly into the granted buffer.
 
 mod data;
 mod socket;
@@ -21,7 +21,7 @@ use super::stream::StreamControl;
 use crate::secure::{Tls, TlsClient, TlsServer};
 use crate::wire::{Kind, Mode, Preface, Token};
 
-/// A connection that a server has accepted, by what it begins with.
+/// An accepted connection, by the kind in its preface.
 #[derive(Debug)]
 pub enum Accepted {
     /// A control channel.
@@ -30,17 +30,17 @@ pub enum Accepted {
     Data {
         /// The token.
         token: Token,
-        /// Which of the session's channels it is.
+        /// The number of the data channel.
         channel: u16,
         /// The connection, for [`TcpSource::new`] or [`TcpSink::new`].
         stream: TcpStream,
     },
 }
 
-/// Connects a control channel, in TLS if there is a `tls` to do it with.
+/// Connects a control channel, with TLS if `tls` is given.
 ///
 /// # Errors
-/// If the server does not answer in time, or is not accepted; and what the kernel says.
+/// If the server does not answer in time or is not accepted, or if a system call fails.
 pub fn connect_control(
     server: SocketAddr,
     tls: Option<&TlsClient>,
@@ -57,7 +57,7 @@ pub fn connect_control(
 /// Connects a data channel of the session with this token.
 ///
 /// # Errors
-/// What the kernel says.
+/// If a system call fails.
 pub fn connect_data(
     server: SocketAddr,
     token: Token,
@@ -70,13 +70,11 @@ pub fn connect_data(
     Ok(stream)
 }
 
-/// Takes a connection that a listener has accepted as what it says that it is. Control channels are
-/// in TLS if there is a `tls`, and otherwise in clear; others are refused. It waits for the peer,
-/// and so does not belong in the thread that accepts.
+/// Reads the preface of an accepted connection. Control channels must use TLS if `tls` is given,
+/// and must not otherwise. It waits for the peer, so the accepting thread should not call it.
 ///
 /// # Errors
-/// If the peer does not speak the protocol or not in time, or is not accepted; and what the kernel
-/// says.
+/// If the peer does not speak the protocol in time or is not accepted, or if a system call fails.
 pub fn accept(
     stream: TcpStream,
     tls: Option<&TlsServer>,

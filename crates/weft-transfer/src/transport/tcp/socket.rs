@@ -8,17 +8,17 @@ use rustix::net::sockopt;
 
 use crate::limits::{HANDSHAKE_TIME, STALL_TIME};
 
-/// How TCP connections are set up.
+/// The settings of TCP connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSettings {
-    /// The congestion control of data channels, `bbr` for instance; otherwise the system's.
+    /// The congestion control of data channels, for instance `bbr`; by default the system's.
     pub congestion: Option<String>,
-    /// The size of the socket buffers of data channels. Otherwise the kernel sizes them by the
-    /// path, which it does well up to the system's limits.
+    /// The size of the socket buffers of data channels. By default the kernel adapts it to the
+    /// path, up to the system's limits.
     pub buffer: Option<usize>,
-    /// Without progress for so long, a channel has failed.
+    /// The time without progress after which a channel has failed.
     pub stall: Duration,
-    /// How long connecting and shaking hands may take.
+    /// The time limit for connecting and for the handshake.
     pub handshake: Duration,
 }
 
@@ -30,15 +30,15 @@ impl Default for TcpSettings {
 
 impl TcpSettings {
     pub(super) fn apply_to_control(&self, stream: &TcpStream) -> io::Result<()> {
-        // Each message is wanted now.
+        // Send each message at once.
         stream.set_nodelay(true)?;
         self.watch(stream)
     }
 
     pub(super) fn apply_to_data(&self, stream: &TcpStream) -> io::Result<()> {
-        // The last segment of a block is not full, and the block is wanted now.
+        // Send the last, partly filled segment of a block at once.
         stream.set_nodelay(true)?;
-        // A thread that is in the middle of a block looks up so often.
+        // A thread that is blocked in the middle of a block wakes at this interval.
         stream.set_write_timeout(Some(self.stall))?;
         stream.set_read_timeout(Some(self.stall))?;
         if let Some(name) = &self.congestion {
@@ -51,12 +51,12 @@ impl TcpSettings {
         self.watch(stream)
     }
 
-    /// Has the kernel find out that the peer's host is gone.
+    /// Enables keepalive, so that the kernel detects that the peer's host is gone.
     fn watch(&self, stream: &TcpStream) -> io::Result<()> {
         let milliseconds = u32::try_from(self.stall.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(stream, milliseconds)?;
         sockopt::set_socket_keepalive(stream, true)?;
-        // A third of the time each, in whole seconds.
+        // The idle time and the probe interval, a third of the stall time each, in whole seconds.
         let third = Duration::from_secs((self.stall.as_secs() / 3).max(1));
         sockopt::set_tcp_keepidle(stream, third)?;
         sockopt::set_tcp_keepintvl(stream, third)?;

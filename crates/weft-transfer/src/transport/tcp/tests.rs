@@ -31,7 +31,7 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Long enough for a slow machine: no test waits for it.
+/// Time limits that are never reached on a working system.
 fn settings() -> TcpSettings {
     TcpSettings::default()
 }
@@ -67,7 +67,7 @@ fn control_pair(tls: bool) -> (StreamControl, StreamControl) {
     (near, remote)
 }
 
-/// A message of `len` bytes, its header among them.
+/// Returns a message of `len` bytes including its header.
 fn message(len: usize, byte: u8) -> Vec<u8> {
     let body = len - ControlHeader::LEN;
     let header = ControlHeader { session: 1, kind: 8, len: u32::try_from(body).expect("short") };
@@ -118,7 +118,7 @@ fn closing_wakes_the_thread_that_receives() {
 }
 
 #[test]
-fn cut_message_and_strange_one_are_errors() {
+fn truncated_and_invalid_messages_are_errors() {
     let cut = message(30, 1);
     let long = [&[0; 8], &[0xff; 4][..], &[0; 4]].concat();
     for (bytes, is_cut) in [(&cut[..29], true), (&cut[..3], true), (&long, false)] {
@@ -132,8 +132,8 @@ fn cut_message_and_strange_one_are_errors() {
     }
 }
 
-/// Forwards a client to `server` as it comes, until the server has answered. What the client sends
-/// after that goes on in one piece, when `has_sent` says that it is all there.
+/// Forwards a client's bytes to `server` until the server has answered. Then it waits for
+/// `has_sent`, and forwards everything that the client has sent in one piece.
 fn forward(client: TcpStream, server: SocketAddr, has_sent: &AtomicBool) {
     let server = TcpStream::connect(server).expect("a server");
     let is_answered = AtomicBool::new(false);
@@ -168,7 +168,7 @@ fn forward(client: TcpStream, server: SocketAddr, has_sent: &AtomicBool) {
 }
 
 #[test]
-fn message_right_behind_the_handshake_is_not_overlooked() {
+fn message_with_the_end_of_the_handshake_is_received() {
     let identity = Identity::generate().expect("a key");
     let client = TlsClient::new(&identity, Arc::new(|_| true)).expect("a configuration");
     let server = TlsServer::new(&identity, Arc::new(|_| true)).expect("a configuration");
@@ -193,7 +193,7 @@ fn message_right_behind_the_handshake_is_not_overlooked() {
 }
 
 #[test]
-fn connection_that_is_cut_in_tls_is_no_end() {
+fn connection_cut_in_tls_is_an_error() {
     let (near, remote) = control_pair(true);
     rustix::net::shutdown(near.socket(), rustix::net::Shutdown::Write).expect("connected");
     let failed = remote.receive(&mut Vec::new(), None).expect_err("nobody took leave");
@@ -201,7 +201,7 @@ fn connection_that_is_cut_in_tls_is_no_end() {
 }
 
 #[test]
-fn server_in_tls_takes_no_control_channel_in_clear() {
+fn server_with_tls_refuses_a_control_channel_without() {
     let identity = Identity::generate().expect("a key");
     let server = TlsServer::new(&identity, Arc::new(|_| true)).expect("a configuration");
     let (listener, address) = listen();
@@ -211,7 +211,7 @@ fn server_in_tls_takes_no_control_channel_in_clear() {
 }
 
 #[test]
-fn silent_stranger_is_given_up() {
+fn silent_client_times_out() {
     let (listener, address) = listen();
     let _silent = TcpStream::connect(address).expect("a listener");
     let settings = TcpSettings { handshake: Duration::from_millis(20), ..settings() };
@@ -261,7 +261,7 @@ proptest! {
     }
 }
 
-/// A file of `len` bytes that count up.
+/// Returns a file of `len` bytes with increasing values.
 fn file(len: usize) -> Arc<OwnedFd> {
     let mut file = tempfile::tempfile().expect("a file");
     let bytes: Vec<u8> = (0..len).map(|at| (at % 253) as u8).collect();
@@ -270,7 +270,7 @@ fn file(len: usize) -> Arc<OwnedFd> {
 }
 
 #[test]
-fn extent_goes_from_the_file_and_what_it_lacks_is_zeros() {
+fn extent_is_read_from_the_file_and_padded_with_zeros() {
     let pool = Pool::private(1, 4_096).expect("memory");
     let theirs = Pool::private(1, LEN).expect("memory");
     let table = Table::of(&theirs);
@@ -307,7 +307,7 @@ fn extent_goes_from_the_file_and_what_it_lacks_is_zeros() {
 }
 
 #[test]
-fn sealed_channel_sends_no_extent() {
+fn sealed_channel_refuses_extents() {
     let pool = Pool::private(1, 4_096).expect("memory");
     let (near, _remote) = data_pair(&settings());
     let mut source = TcpSource::new(near, &settings(), true);
@@ -320,7 +320,7 @@ fn sealed_channel_sends_no_extent() {
 }
 
 #[test]
-fn refused_header_ends_the_channel_and_leaves_the_grants() {
+fn refused_header_ends_the_channel_and_keeps_the_grants() {
     let pool = Pool::private(2, LEN).expect("memory");
     let table = Table::of(&pool);
     for (index, len, expected) in [(2, 5, "no such block"), (1, LEN + 1, "too long")] {
@@ -335,7 +335,7 @@ fn refused_header_ends_the_channel_and_leaves_the_grants() {
 }
 
 #[test]
-fn block_that_is_cut_leaves_its_buffer_granted() {
+fn truncated_block_leaves_its_buffer_granted() {
     let pool = Pool::private(1, LEN).expect("memory");
     let table = Table::of(&pool);
     for cut in [1, HEAD_LEN - 1, HEAD_LEN, HEAD_LEN + 99] {
@@ -350,7 +350,7 @@ fn block_that_is_cut_leaves_its_buffer_granted() {
 }
 
 #[test]
-fn block_of_no_more_use_is_read_and_dropped() {
+fn obsolete_block_is_read_and_discarded() {
     let pool = Pool::private(1, LEN).expect("memory");
     let table = Table::of(&pool);
     let (mut near, remote) = data_pair(&settings());
@@ -368,7 +368,7 @@ fn block_of_no_more_use_is_read_and_dropped() {
 }
 
 #[test]
-fn stalls_are_found_on_both_sides() {
+fn stalls_are_detected_on_both_sides() {
     let settings = TcpSettings { stall: Duration::from_millis(30), ..settings() };
     let theirs = Pool::private(1, LEN).expect("memory");
     let table = Table::of(&theirs);
@@ -452,13 +452,13 @@ fn channels_share_a_rate_limit() {
             scope.spawn(move || receive().expect("a source"));
         }
     });
-    // The second block begins when the first one's time is over, at the earliest.
+    // The second block begins at the earliest when the first one's time is over.
     let least = 2 * (LEN as u64) * 1_000_000_000 / RATE;
     assert!(clock.now() >= least, "{} ns, not {least}", clock.now());
 }
 
 #[test]
-fn congestion_control_is_what_was_asked_for_or_an_error() {
+fn congestion_control_is_set_or_an_error() {
     let (listener, address) = listen();
     let settings = TcpSettings { congestion: Some("reno".into()), ..settings() };
     let stream = connect_data(address, TOKEN, 0, &settings).expect("a listener");
