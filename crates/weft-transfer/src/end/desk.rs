@@ -1,4 +1,5 @@
-//! What both ends do alike: a machine behind a lock, and the threads of the control channel.
+//! The parts that both ends share: a session machine behind a lock, and the threads of the control
+//! channel.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,12 +13,12 @@ use crate::session::{Connection, Ending, Event, Fault, Sink, Source};
 use crate::transport::{Control, ControlEvent};
 use crate::wire::{Body, Cancel, Code, Message};
 
-/// One end's machine.
+/// The session machine of one end: a source or a sink.
 pub(super) trait Half: Send {
     fn handle(&mut self, body: Body) -> Result<(), Fault>;
     fn has_message(&self) -> bool;
     fn poll_message(&mut self) -> Option<Message>;
-    /// Whether there is something to do for a thread that waits for the machine.
+    /// Whether a thread that waits for the machine has something to do.
     fn has_work(&self) -> bool;
     fn has_ended(&self) -> Option<Ending>;
     fn cancel_session(&mut self, cancel: Cancel);
@@ -60,31 +61,31 @@ macro_rules! half {
     };
 }
 
-// At the source no thread waits for anything but room for notes.
+// The source's other threads wait only for room for notes.
 half!(Source, |_| false);
 half!(Sink, Sink::has_ready);
 
-/// What the lock of a desk holds.
+/// The data behind a desk's lock.
 #[derive(Debug)]
 pub(super) struct State<H> {
     pub(super) connection: Connection,
     pub(super) half: H,
-    /// Notes for the peer that wait for room.
+    /// Notes for the peer that do not fit into the window yet.
     pub(super) outbox: VecDeque<Vec<u8>>,
     failure: Option<EndError>,
     has_peer_ended: bool,
-    /// Whether the thread that sends waits, and how many others do: nobody else is woken.
+    /// Whether the sending thread waits, and how many others wait. Only waiting threads are woken.
     is_sender_waiting: bool,
     waiting: usize,
 }
 
 impl<H: Half> State<H> {
-    /// Whether nothing more is to be done.
+    /// Whether the session is over and all of its messages are sent.
     pub(super) fn is_over(&self) -> bool {
         self.failure.is_some() || self.half.has_ended().is_some()
     }
 
-    /// Ends the session, and tells the peer why. The first cause counts.
+    /// Cancels the session and tells the peer the reason. Later causes are ignored.
     pub(super) fn fail(&mut self, code: Code, error: EndError) {
         if !self.is_over() {
             let mut text = error.to_string();
@@ -98,7 +99,8 @@ impl<H: Half> State<H> {
         self.outbox.push_back(note.emit());
     }
 
-    /// Gives the machine the notes that it has room for. Returns whether there were some.
+    /// Passes queued notes to the machine as far as the window allows. Returns whether there were
+    /// any.
     fn push_notes(&mut self) -> bool {
         let before = self.outbox.len();
         while let Some(front) = self.outbox.front()
@@ -112,7 +114,7 @@ impl<H: Half> State<H> {
         self.outbox.len() < before
     }
 
-    /// A message of the peer.
+    /// Handles a message of the peer.
     fn handle(&mut self, bytes: &[u8], now: Duration) {
         let message = match Message::parse(bytes) {
             Ok(message) => message,
@@ -120,7 +122,7 @@ impl<H: Half> State<H> {
         };
         let result = match self.connection.handle_control(message, now) {
             Ok(Some(Event::Session(Message { body: Body::Cancel(cancel), .. }))) => {
-                // Its text comes from a stranger, and is shown without control characters.
+                // The text is untrusted, so control characters are removed before it is shown.
                 let result = self.half.handle(Body::Cancel(cancel.clone()));
                 if !self.is_over() {
                     self.failure = Some(EndError::Peer(reason(&cancel)));
@@ -144,14 +146,14 @@ fn reason(cancel: &Cancel) -> String {
     if cancel.text.is_empty() { cancel.code.to_string() } else { cancel.text.clone() }
 }
 
-/// The machine of an end, and who waits for it.
+/// The machine of an end, and the condition variables of the threads that wait for it.
 pub(super) struct Desk<H> {
     pub(super) control: Arc<dyn Control>,
     state: Mutex<State<H>>,
-    /// For the thread that sends, and for all others.
+    /// Wakes the sending thread; the other one wakes all other threads.
     sendable: Condvar,
     changed: Condvar,
-    /// The moment that the connection counts from.
+    /// The moment from which the connection measures time.
     epoch: Instant,
 }
 
@@ -180,12 +182,12 @@ impl<H: Half> Desk<H> {
         lock(&self.state)
     }
 
-    /// The time that the connection counts.
+    /// The current time as the connection measures it.
     pub(super) fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
 
-    /// Sleeps until the machine may have changed.
+    /// Waits until the machine may have changed.
     pub(super) fn wait<'a>(&self, mut state: MutexGuard<'a, State<H>>) -> MutexGuard<'a, State<H>> {
         state.waiting += 1;
         let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -194,19 +196,19 @@ impl<H: Half> Desk<H> {
     }
 }
 
-/// An end: its desk, and what follows from a change.
+/// An end: its desk, and the reactions to changes of the machine.
 pub(super) trait End: Send + Sync {
     type Half: Half;
 
     fn desk(&self) -> &Desk<Self::Half>;
 
-    /// Does what the machine wants to be done.
+    /// Performs the work that the machine's `poll_…` methods return.
     fn pump(&self, state: &mut State<Self::Half>);
 
-    /// Wakes all threads of the end: nothing more is to be done. Called again and again.
+    /// Wakes all threads of the end, because the session is over. It may be called repeatedly.
     fn stop(&self);
 
-    /// Changes the machine, and does what follows from that.
+    /// Changes the machine, and performs the work that results.
     fn change<R>(&self, change: impl FnOnce(&mut State<Self::Half>) -> R) -> R {
         let desk = self.desk();
         let mut state = desk.lock();
@@ -230,7 +232,7 @@ pub(super) trait End: Send + Sync {
         result
     }
 
-    /// Ends the session from this end.
+    /// Cancels the session from this end.
     fn fail(&self, code: Code, error: EndError) {
         self.change(|state| state.fail(code, error));
     }
@@ -263,7 +265,7 @@ pub(super) fn receive(end: &impl End) {
     }
 }
 
-/// Sends control messages until nothing more is to be said.
+/// Sends control messages until the session is over.
 pub(super) fn send(end: &impl End) {
     let desk = end.desk();
     let mut state = desk.lock();
@@ -296,7 +298,7 @@ pub(super) fn send(end: &impl End) {
     end.stop();
 }
 
-/// Says that this end has done all of its work, behind its last note.
+/// Reports that this end has finished its work, after its last note.
 pub(super) fn finish(end: &impl End) {
     let desk = end.desk();
     let mut state = desk.lock();
@@ -304,12 +306,12 @@ pub(super) fn finish(end: &impl End) {
         state = desk.wait(state);
     }
     drop(state);
-    // It fails only when the session ends.
+    // It fails only if the session is ending already.
     end.change(|state| state.half.finish_session());
 }
 
-/// Closes the control channel after the end, and says how the session has ended. `lingers`: the
-/// peer has the last word of this end when it ends the connection.
+/// Closes the control channel after the end of the session. With `lingers`, it first waits for the
+/// peer to close the connection, which shows that the peer has received the last message.
 pub(super) fn close<H: Half>(desk: &Desk<H>, lingers: bool) {
     let end = Instant::now() + LINGER_TIME;
     let mut state = desk.lock();
@@ -325,7 +327,7 @@ pub(super) fn close<H: Half>(desk: &Desk<H>, lingers: bool) {
     desk.control.close();
 }
 
-/// How the session has ended, after all threads have.
+/// Returns how the session has ended. All threads must have ended before.
 pub(super) fn result<H: Half>(desk: &Desk<H>) -> Result<(), EndError> {
     let mut state = desk.lock();
     match (state.half.has_ended(), state.failure.take()) {

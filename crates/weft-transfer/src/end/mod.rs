@@ -1,8 +1,8 @@
-//! The two ends of a session, with their threads: what reads, seals and sends at the source, and
-//! what receives, opens and writes at the sink.
+//! The two ends of a session with their threads. The source reads, seals and sends blocks; the sink
+//! receives, opens and writes them.
 //!
-//! A machine of [`crate::session`] is behind a lock in each end (`desk`). One thread sends
-//! what the machines want to be sent, one receives; the other threads do the work.
+//! In each end a machine of [`crate::session`] is behind a lock (`desk`). One thread sends the
+//! machine's messages and one receives messages; the other threads move data.
 
 mod desk;
 mod loads;

@@ -1,4 +1,5 @@
-//! What the ends tell each other in records. `docs/transfer-protocol.md` has the bytes.
+//! Notes: the messages that the ends exchange as records. `docs/transfer-protocol.md` has the
+//! format.
 
 use super::loads::Loads;
 use crate::limits::NOTE_PATH_LEN_MAX;
@@ -6,45 +7,45 @@ use crate::tree::apply::{Change, EntryKind, Summary};
 use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
 use crate::wire::record_wants::{Wants, WantsError};
 
-/// What the sink has made of the tree.
+/// The sink's result.
 pub type Outcome = Summary;
 
-/// What would happen to an entry of the destination, in a dry run.
+/// A change that a dry run predicts for one entry of the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// What would happen.
+    /// The change.
     pub change: Change,
-    /// To what.
+    /// The type of the entry.
     pub kind: EntryKind,
-    /// Bytes of a file.
+    /// The size of a file in bytes.
     pub size: u64,
-    /// The path at the destination; the destination itself has none.
+    /// The path at the destination; empty for the destination itself.
     pub path: Vec<u8>,
 }
 
 impl Planned {
-    /// Bytes that it takes in a note.
+    /// Length of its encoding in a note.
     pub(super) fn len(&self) -> usize {
         12 + self.path.len().min(NOTE_PATH_LEN_MAX)
     }
 }
 
-/// One thing that an end tells the other one.
+/// A message from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// The sink's answer to offers.
     Wants(Wants),
-    /// Something is wrong with an entry at the sink, or was at the source.
+    /// A problem with an entry, at the sink or at the source.
     Problem { path: Vec<u8>, text: String, is_warning: bool },
-    /// The sink's last word.
+    /// The sink's final result.
     Outcome(Outcome),
-    /// How busy an end was.
+    /// The load of an end.
     Loads(Loads),
-    /// What would happen at the sink.
+    /// The changes that the sink would make.
     Plan(Vec<Planned>),
 }
 
-/// Why bytes are no note.
+/// Why bytes are no valid note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoteError {
     #[error("a note that ends early")]
@@ -159,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn notes_survive_their_bytes() {
+    fn notes_round_trip() {
         let text = "cannot be read at the source".to_owned();
         for note in [
             Note::Wants(Wants { first: 7, wanted: vec![true, false], have: Vec::new() }),
@@ -187,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_note_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn arbitrary_bytes_never_panic_the_parser(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = Note::parse(&bytes);
         }
     }

@@ -1,4 +1,4 @@
-//! What both ends share: errors, progress, results, and how data channels come.
+//! The parts that both ends share: errors, progress, results, and the arrival of data channels.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,41 +14,41 @@ use crate::secure::SecureError;
 use crate::session::Connection;
 use crate::transport::{Control, DataSink, DataSource, TransportError};
 
-/// Why a session did not come to its end.
+/// Why a session failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EndError {
     /// A channel failed.
     #[error("{0}")]
     Transport(#[from] TransportError),
-    /// The keys of blocks failed.
+    /// Encrypting or decrypting failed.
     #[error("{0}")]
     Secure(#[from] SecureError),
-    /// The peer has ended the session.
+    /// The peer cancelled the session.
     #[error("the peer ended the copy: {0}")]
     Peer(String),
-    /// The peer breaks the protocol.
+    /// The peer violated the protocol.
     #[error("the peer breaks the protocol: {0}")]
     Protocol(String),
-    /// This end cannot go on.
+    /// This end failed.
     #[error("{0}")]
     Here(String),
 }
 
-/// A session that has been opened, and what its ends need of it alike.
+/// An open session, with the settings that both ends need.
 pub struct Opened {
     /// The control channel.
     pub control: Arc<dyn Control>,
-    /// Its machine.
+    /// The state machine of the connection.
     pub connection: Connection,
-    /// The moment that the machine counts from.
+    /// The moment from which the connection measures time.
     pub epoch: Instant,
-    /// The session.
+    /// The session's number.
     pub session: u32,
-    /// Bytes of a block, with its seal.
+    /// The block size in bytes, including the seal.
     pub block_size: u32,
-    /// Threads that read or write files.
+    /// The number of threads that read or write files.
     pub threads: usize,
-    /// Where to show how far it is.
+    /// The counters for progress displays.
     pub progress: Arc<Progress>,
 }
 
@@ -59,34 +59,35 @@ impl fmt::Debug for Opened {
 }
 
 impl Opened {
-    /// Memory for the session's blocks.
+    /// Allocates the session's pool of blocks.
     pub(super) fn pool(&self) -> Result<Pool, EndError> {
         let pool = Pool::private(POOL_BLOCKS as usize, self.block_size as usize);
         pool.map_err(|error| EndError::Here(format!("memory for blocks: {error}")))
     }
 }
 
-/// Hears what is wrong with single entries. Any thread calls it.
+/// Receives reports about single entries. Any thread calls it.
 pub trait Observer: Send + Sync {
-    /// Something is wrong with the entry at this path. After a warning it is there nevertheless.
+    /// Reports a problem with the entry at this path. After a warning, the entry exists
+    /// nevertheless.
     fn problem(&self, path: &[u8], text: &str, is_warning: bool);
 
-    /// In a dry run, this would happen.
+    /// Reports a change that a dry run predicts.
     fn planned(&self, planned: &Planned) {
         let _ = planned;
     }
 }
 
-/// How far a copy has come.
+/// The progress of a copy.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Bytes of blocks that are where they belong.
+    /// Bytes of blocks that have been processed.
     pub bytes: AtomicU64,
-    /// Bytes of files that the source has found so far, whether they are wanted or not.
+    /// Bytes of the files that the source has found so far, wanted or not.
     pub planned: AtomicU64,
-    /// Entries that the source has found so far.
+    /// The entries that the source has found so far.
     pub entries: AtomicU64,
-    /// Whether the source has found all.
+    /// Whether the source has found all entries.
     pub is_planned: AtomicBool,
 }
 
@@ -98,25 +99,25 @@ impl Progress {
     }
 }
 
-/// What a copy has come to.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Finished {
-    /// What the sink says.
+    /// The sink's result.
     pub outcome: Outcome,
-    /// How busy the source was.
+    /// The source's load.
     pub source: Loads,
-    /// How busy the sink was.
+    /// The sink's load.
     pub sink: Loads,
 }
 
-/// Data channels as they come up, with their numbers.
+/// New data channels with their numbers.
 pub type Channels<C> = Receiver<(u16, C)>;
 /// The source's ends of data channels.
 pub type SourceChannel = Box<dyn DataSource>;
 /// The sink's ends of data channels.
 pub type SinkChannel = Box<dyn DataSink>;
 
-/// The next data channel; none when no more come, or nothing more is to be done.
+/// Waits for the next data channel. Returns `None` when no more come or the session is over.
 pub(super) fn next_channel<C>(channels: &Channels<C>, is_stopped: &AtomicBool) -> Option<(u16, C)> {
     while !is_stopped.load(Relaxed) {
         match channels.recv_timeout(CHANNEL_WAIT) {

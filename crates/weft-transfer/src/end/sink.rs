@@ -1,5 +1,5 @@
-//! The sink's end: a thread for each data channel, one that takes blocks in order, and threads that
-//! write files.
+//! The sink's end: one thread for each data channel, one that processes blocks in order, and
+//! threads that write files.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -28,21 +28,21 @@ use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
 use crate::wire::{BlockHeader, Code};
 
-/// What a sink is made of, once the session is open.
+/// The parameters of a sink whose session is open.
 pub struct SinkPlan {
     /// The session.
     pub opened: Opened,
-    /// What opens blocks, if they have to be sealed.
+    /// Opens the blocks; `None` if they are not sealed.
     pub opener: Option<Opener>,
-    /// The directory to write beneath.
+    /// The root directory of the destination.
     pub root: OwnedFd,
-    /// How.
+    /// The options of the applier.
     pub options: ApplyOptions,
-    /// The only names that may come into it, if not all.
+    /// The only names that the source may create in the root; `None` allows all.
     pub only: Option<HashSet<Name>>,
-    /// What they leave out is not deleted.
+    /// Rules that protect entries: the sink does not delete what they exclude.
     pub rules: Rules,
-    /// Who hears of problems at this end; otherwise the source does.
+    /// Receives the problems at this end. Without it, they are sent to the source.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Debug for SinkPlan {
     }
 }
 
-/// A block that has arrived and is opened.
+/// A block that has arrived and been opened.
 struct Arrived {
     block: Block,
     len: usize,
@@ -63,7 +63,7 @@ struct SinkEnd {
     desk: Desk<Sink>,
     reporter: Arc<Reporter>,
     opener: Option<Opener>,
-    /// Blocks that are granted or free, by their numbers.
+    /// The blocks that are granted or free, by their numbers.
     buffers: Vec<Mutex<Option<Block>>>,
     arrived: Vec<Mutex<Option<Arrived>>>,
     tasks: BoundedQueue<(Arc<Held>, Task)>,
@@ -77,7 +77,7 @@ struct SinkEnd {
     writing: Busy,
 }
 
-/// A block whose tasks run. It is the session's again when all have.
+/// A block that tasks use. When the last one drops it, the session gets the block back.
 struct Held {
     end: Arc<SinkEnd>,
     buffer: u32,
@@ -89,22 +89,22 @@ impl Drop for Held {
     fn drop(&mut self) {
         *lock(&self.end.buffers[self.buffer as usize]) = self.block.take();
         self.end.progress.bytes.fetch_add(self.len as u64, SeqCst);
-        // It fails only when the session is over.
+        // It fails only if the session is over.
         self.end.change(|state| state.half.release(self.buffer).is_ok());
     }
 }
 
-/// Takes problems from the threads that write, and brings them to the observer or the source.
+/// Passes problems from the writing threads to the observer or the source.
 struct Reporter {
     observer: Option<Arc<dyn Observer>>,
     end: Mutex<Weak<SinkEnd>>,
     sent: AtomicU32,
-    /// What would happen, and has not been reported to the source yet.
+    /// Predicted changes that have not been sent to the source yet.
     plan: Mutex<Vec<Planned>>,
 }
 
 impl Reporter {
-    /// Notes what would happen. Many go to the source together.
+    /// Queues a predicted change. One note carries many of them.
     fn plan(&self, planned: Planned) {
         if let Some(observer) = &self.observer {
             return observer.planned(&planned);
@@ -137,7 +137,7 @@ impl Report for Reporter {
         if let Some(observer) = &self.observer {
             return observer.problem(&path, &text, is_warning);
         }
-        // The source's memory is not the place for any number of them; all are counted.
+        // Limit the notes that the source must hold. The summary counts all problems.
         if self.sent.fetch_add(1, SeqCst) < PROBLEMS_SENT_MAX
             && let Some(end) = lock(&self.end).upgrade()
         {
@@ -183,7 +183,7 @@ impl End for SinkEnd {
     }
 }
 
-/// The grants of a session, as one of its channels sees them.
+/// The grants of a session, as one of its channels uses them.
 struct ChannelGrants<'end> {
     end: &'end SinkEnd,
     channel: u16,
@@ -236,7 +236,8 @@ impl SinkEnd {
                 }
                 Ok(Received::Dropped | Received::TimedOut) => {}
                 Ok(Received::Ended) => break,
-                // What the session thinks of it, its machine knows; the source has other channels.
+                // The session's state machine records what the failure means; the source uses other
+                // channels.
                 Err(_) => break,
             }
         }
@@ -258,7 +259,7 @@ impl SinkEnd {
         let arrived = Arrived { block, len: payload_len, table_len };
         *lock(&self.arrived[header.buffer as usize]) = Some(arrived);
         let now = self.desk.now();
-        // It fails only when the session ends.
+        // It fails only if the session is ending.
         self.change(|state| {
             state.connection.seen(now);
             state.half.finish_arrival(number, header.buffer).is_ok()
@@ -266,7 +267,7 @@ impl SinkEnd {
         Ok(())
     }
 
-    /// The next block whose turn it is. None at the end.
+    /// Waits for the next block in order. Returns `None` at the end of the session.
     fn next(&self) -> Option<(u32, Arrived)> {
         let mut state = self.desk.lock();
         loop {
@@ -285,7 +286,7 @@ impl SinkEnd {
         }
     }
 
-    /// Takes blocks in their order, and ends the session behind the last one.
+    /// Processes blocks in order, and finishes the session after the last one.
     fn apply(self: &Arc<Self>, mut applier: Applier) {
         while let Some((buffer, Arrived { block, len, table_len })) = self.next() {
             let held = Held { end: Arc::clone(self), buffer, len, block: Some(block) };
@@ -331,7 +332,7 @@ impl SinkEnd {
         desk::finish(self);
     }
 
-    /// Writes files.
+    /// Runs writing tasks until the session ends.
     fn work(&self) {
         while let Popped::Item(_, (held, task)) = self.tasks.pop() {
             let bytes = held.block.as_ref().and_then(Block::bytes).unwrap_or_default();
@@ -342,8 +343,8 @@ impl SinkEnd {
         }
     }
 
-    /// Tells the source what is wanted, or would be. One that takes no answers gets no further
-    /// ones: its blocks stay in use meanwhile, and so no more of them come.
+    /// Sends the source an answer to its offers, or a predicted change. If the source does not take
+    /// answers, this blocks and keeps blocks in use, so the source gets no more credits.
     fn answer(&self, note: &Note) {
         let mut state = self.desk.lock();
         while state.outbox.len() >= ANSWERS_WAITING_MAX && !state.is_over() {
@@ -354,11 +355,11 @@ impl SinkEnd {
     }
 }
 
-/// Runs the sink's end until the session ends. Data channels come from `channels`; each has to be
-/// given before the source knows of it.
+/// Runs the sink's end until the session ends. Each data channel must be passed through `channels`
+/// before the source learns of it.
 ///
 /// # Errors
-/// If the session is not complete.
+/// If the session fails.
 pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, EndError> {
     let pool = plan.opened.pool()?;
     let Opened { control, connection, epoch, session, block_size, threads, progress } = plan.opened;
@@ -424,7 +425,7 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
         desk::send(&**end);
         desk::close(&end.desk, true);
     });
-    // What is left in the queue holds the end.
+    // Queued tasks hold references to the end.
     drop(end.tasks.abort());
     desk::result(&end.desk)?;
     Ok(*lock(&end.finished))

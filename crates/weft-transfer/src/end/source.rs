@@ -1,4 +1,4 @@
-//! The source's end: threads that read and seal blocks, and one for each data channel.
+//! The source's end: threads that read and seal blocks, and one thread for each data channel.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,19 +22,19 @@ use crate::tree::job::Job;
 use crate::tree::source::{Next, Source as Tree, SourceOptions, Start};
 use crate::wire::{BlockFlags, BlockHeader, Code};
 
-/// What a source is made of, once the session is open.
+/// The parameters of a source whose session is open.
 pub struct SourcePlan {
     /// The session.
     pub opened: Opened,
-    /// What seals blocks, if they are to be sealed.
+    /// Seals the blocks; `None` if they are not sealed.
     pub sealer: Option<Sealer>,
-    /// What is copied.
+    /// The files and directories to copy.
     pub starts: Vec<Start>,
-    /// How; the payload's length follows from the block's.
+    /// The options of the source. `run` sets the payload's length from the block size.
     pub options: SourceOptions,
-    /// Who hears of problems.
+    /// Receives problems.
     pub observer: Arc<dyn Observer>,
-    /// Whether the sink only says what would happen.
+    /// Whether the sink only predicts changes.
     pub is_dry_run: bool,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for SourcePlan {
     }
 }
 
-/// Bytes of payload in a block of a size.
+/// Returns the payload's length in a block of this size.
 fn payload_len(block_size: u32, is_sealed: bool) -> usize {
     block_size as usize - if is_sealed { SEAL_LEN } else { 0 }
 }
@@ -97,7 +97,7 @@ impl End for SourceEnd {
         while let Some(write) = state.half.poll_write() {
             let sent = writers.get(&write.channel).map(|writer| writer.send(write));
             if !matches!(sent, Some(Ok(()))) {
-                // The channel's thread has ended. The block is this end's own still.
+                // The channel's thread has ended without this write, so the block was not sent.
                 let _ = state.half.handle_written(write.block, WriteResult::NotSent);
             }
         }
@@ -122,7 +122,7 @@ impl End for SourceEnd {
         for closer in lock(&self.closers).values() {
             closer();
         }
-        // Behind the lock, so that no thread is between its look and its sleep.
+        // Taking the lock ensures that no thread is between its check and its wait.
         drop(lock(&self.tree));
         self.answered.notify_all();
     }
@@ -171,7 +171,7 @@ impl SourceEnd {
                 Ok(header) => {
                     let filled = Filled { block: Some(block), header };
                     *lock(&self.slots[index as usize]) = Some(filled);
-                    // It fails only when the session ends.
+                    // It fails only if the session is ending.
                     self.change(|state| state.half.submit(seq, index, header.len).is_ok());
                 }
                 Err(error) => self.fail(Code::Internal, error),
@@ -185,7 +185,7 @@ impl SourceEnd {
                     state.tell(&Note::Loads(loads));
                 }
             });
-            // No block follows.
+            // All blocks are submitted.
             desk::finish(self);
         }
     }
@@ -201,7 +201,7 @@ impl SourceEnd {
             match next {
                 Next::Job(job) => return Some(*job),
                 Next::Done => {
-                    // Others may wait for answers that do not come any more.
+                    // Wake the threads that wait for answers, which do not come any more.
                     self.answered.notify_all();
                     return None;
                 }
@@ -243,7 +243,7 @@ impl SourceEnd {
                 break;
             }
         }
-        // Nothing more comes once the sender has gone.
+        // The thread ends when the sender is dropped.
         lock(&self.writers).remove(&number);
         self.change(|state| {
             while let Ok(write) = writes.try_recv() {
@@ -303,11 +303,11 @@ impl SourceEnd {
     }
 }
 
-/// Runs the source's end until the session ends. Data channels come from `channels`; the first one
-/// may still be to come.
+/// Runs the source's end until the session ends. Data channels come through `channels`; even the
+/// first may come later.
 ///
 /// # Errors
-/// If the session is not complete.
+/// If the session fails.
 pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finished, EndError> {
     let pool = plan.opened.pool()?;
     let Opened { control, connection, epoch, session, block_size, threads, progress } = plan.opened;

@@ -111,7 +111,7 @@ impl Ticket<'_> {
         self.counter
     }
 
-    /// Seals the first `len` bytes of `block` in place, and authenticates `header` with them.
+    /// Seals the first `len` bytes of `block` in place, and authenticates `head` with them.
     /// Returns the sealed length.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Opening names so that no link leads away from the directory that they are opened in.
+//! Opens paths so that no link leads out of the directory in which they are opened.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, Result};
 
-/// How often an open that a rename has disturbed is tried again.
+/// How often an open is retried after a concurrent rename.
 const ATTEMPTS: usize = 16;
 
-/// Opens a name beneath a directory. No link is followed, and no `..` leads out.
+/// Opens a path beneath a directory. It follows no links and refuses `..` that leads out.
 ///
 /// # Errors
-/// What `openat2` says: `ELOOP` if a component is a link.
+/// An error of `openat2`: `ELOOP` if a component is a link.
 pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: u16) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let mut flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -32,7 +32,7 @@ pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: u16) -> Result<Own
 /// Opens a directory beneath another one.
 ///
 /// # Errors
-/// What `openat2` says.
+/// An error of `openat2`.
 pub fn open_dir(dir: impl AsFd, path: &Path) -> Result<OwnedFd> {
     open(dir, path, OFlags::RDONLY | OFlags::DIRECTORY, 0)
 }

@@ -1,4 +1,4 @@
-//! Directories beneath a root, of which a bounded number is open.
+//! The directories beneath a root, of which a bounded number is open.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use crate::mutex::lock;
 use crate::tree::beneath;
 use crate::wire::record_name::Name;
 
-/// A directory: its name, and the directory that it is in. It is opened when it is needed.
+/// A directory: its name and its parent. It is opened when needed.
 #[derive(Debug)]
 pub struct Dir {
     place: Option<(Arc<Self>, Name)>,
@@ -20,7 +20,7 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Bytes of the path from the root on to a name in this directory.
+    /// Returns the path from the root to a name in this directory.
     #[must_use]
     pub fn path_of(&self, name: Option<&Name>) -> Vec<u8> {
         let mut parts: Vec<&Name> = name.into_iter().collect();
@@ -39,7 +39,7 @@ impl Dir {
         self.place.is_none()
     }
 
-    /// The directory that it is in, and its name there; nothing for the root.
+    /// Returns the parent directory and the name in it; `None` for the root.
     #[must_use]
     pub fn place(&self) -> Option<(&Arc<Self>, &Name)> {
         self.place.as_ref().map(|(parent, name)| (parent, name))
@@ -58,12 +58,12 @@ impl Dir {
 #[derive(Debug)]
 pub struct Dirs {
     root: Arc<Dir>,
-    /// Those that are open, the longest first. The root is not among them.
+    /// The open directories except the root, the least recently opened first.
     open: Mutex<VecDeque<Arc<Dir>>>,
 }
 
 impl Dirs {
-    /// The directories beneath one that is open.
+    /// Creates the set for an open root.
     #[must_use]
     pub fn new(root: OwnedFd) -> Self {
         let root = Dir { place: None, depth: 1, fd: Mutex::new(Some(Arc::new(root))) };
@@ -76,10 +76,10 @@ impl Dirs {
         &self.root
     }
 
-    /// A directory in another one. It need not be there.
+    /// Returns a directory in another one. It need not exist.
     ///
     /// # Errors
-    /// `ENAMETOOLONG` if it is too deep.
+    /// `ENAMETOOLONG` if it is nested too deeply.
     pub fn child(&self, parent: &Arc<Dir>, name: Name) -> Result<Arc<Dir>> {
         if parent.depth == DEPTH_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -88,10 +88,10 @@ impl Dirs {
         Ok(Arc::new(Dir { place: Some((Arc::clone(parent), name)), depth, fd: Mutex::new(None) }))
     }
 
-    /// The open directory. It stays open while the result lives.
+    /// Opens the directory. It stays open at least as long as the result lives.
     ///
     /// # Errors
-    /// If it, or one that it is in, cannot be opened; `ELOOP` if it is a link.
+    /// If it or one of its parents cannot be opened; `ELOOP` if one is a link.
     pub fn open(&self, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
         let mut closed = Vec::new();
         let mut at = dir;

@@ -1,8 +1,8 @@
-//! BLAKE3 of files whose parts are hashed by themselves, in any order.
+//! BLAKE3 of files whose parts are hashed separately and in any order.
 //!
-//! BLAKE3 is a tree over chunks of 1 KiB. A part of a file is cut into whole subtrees, whose values
-//! do not depend on the rest. The values of all parts give the hash of the file.
-//! The digest of a part, which goes with its data, is the BLAKE3 of its subtrees' values.
+//! BLAKE3 is a tree over chunks of 1 KiB. A part of a file is split into whole subtrees, whose
+//! values do not depend on the rest. The values of all parts together give the hash of the file.
+//! The digest of a part, which is sent with its data, is the BLAKE3 of its subtrees' values.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +12,28 @@ use blake3::hazmat::{
 };
 use blake3::{CHUNK_LEN, Hasher};
 
-/// Subtrees are not longer than this before they are put together, so that a file of more is
-/// never a single one.
+/// The longest subtree before merging. So a longer file never consists of a single subtree.
 const SUBTREE_LEN: u64 = 64 << 10;
 
-/// A value of BLAKE3's tree, for so many bytes.
+/// The value of a node of BLAKE3's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subtree {
-    /// How many bytes it is of.
+    /// The number of bytes that it covers.
     pub len: u64,
     /// Its chaining value.
     pub value: ChainingValue,
 }
 
-/// The subtrees of a file that are known, by their offsets.
+/// The known subtrees of a file, by their offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subtrees {
     known: BTreeMap<u64, Subtree>,
 }
 
-/// The digest of a part of a file that begins at `offset`, and the subtrees that it has.
+/// Returns the digest of a part of a file that begins at `offset`, and its subtrees.
 ///
 /// # Panics
-/// If the offset is not a multiple of the length of a chunk.
+/// If the offset is not a multiple of the chunk length.
 #[must_use]
 pub fn of_part(offset: u64, data: &[u8]) -> ([u8; 32], Subtrees) {
     assert!(offset.is_multiple_of(CHUNK_LEN as u64));
@@ -43,7 +42,7 @@ pub fn of_part(offset: u64, data: &[u8]) -> ([u8; 32], Subtrees) {
     while !rest.is_empty() {
         let max = max_subtree_len(at).unwrap_or(SUBTREE_LEN).min(SUBTREE_LEN);
         let left = rest.len() as u64;
-        // A subtree that does not end the file is a power of two.
+        // Every subtree but the one at the end of the file has a power of two of bytes.
         let whole = if left < CHUNK_LEN as u64 { left } else { 1 << left.ilog2() };
         let len = max.min(whole).min(left);
         let (part, behind) = rest.split_at(len as usize);
@@ -56,13 +55,14 @@ pub fn of_part(offset: u64, data: &[u8]) -> ([u8; 32], Subtrees) {
 }
 
 impl Subtrees {
-    /// Adds a subtree, and puts it together with its neighbours.
+    /// Adds a subtree, and merges it with its siblings.
     pub fn add(&mut self, offset: u64, subtree: Subtree) {
         let (mut offset, mut subtree) = (offset, subtree);
         loop {
             let len = subtree.len;
             let is_whole = len.is_power_of_two() && len >= CHUNK_LEN as u64;
-            // Those at the very left stay apart: the last two of them give the hash of the file.
+            // Subtrees at offset 0 are not merged: the last merge at the left edge must produce the
+            // root.
             let parent = offset & !len;
             if !is_whole || parent == 0 {
                 break;
@@ -80,19 +80,19 @@ impl Subtrees {
         self.known.insert(offset, subtree);
     }
 
-    /// Adds all of another set.
+    /// Adds all subtrees of another set.
     pub fn add_all(&mut self, other: &Self) {
         for (&offset, &subtree) in &other.known {
             self.add(offset, subtree);
         }
     }
 
-    /// The subtrees by their offsets.
+    /// Iterates over the subtrees with their offsets.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, Subtree)> {
         self.known.iter().map(|(&offset, &subtree)| (offset, subtree))
     }
 
-    /// BLAKE3 of a file, if all of it is known, as more than one subtree.
+    /// Returns BLAKE3 of the file, if all of it is known and it has more than one subtree.
     #[must_use]
     pub fn root(&self, size: u64) -> Option<[u8; 32]> {
         if size <= CHUNK_LEN as u64 {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_a_power_of_two_has_a_root() {
+    fn a_file_with_a_power_of_two_bytes_has_a_root() {
         let data = vec![7; 1 << 20];
         let mut subtrees = Subtrees::default();
         for at in (0..1 << 20).step_by(1 << 18) {

@@ -1,4 +1,4 @@
-//! A block that is planned, and filling it: this is where the source reads files.
+//! Planned blocks and their filling, in which the source reads files.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,43 +16,43 @@ use crate::tree::{beneath, metadata};
 use crate::wire::record::{DIGEST_LEN, Record, Status, TAIL_LEN, Tail, Time, digest_bytes};
 use crate::wire::record_name::Name;
 
-/// How long each read is in which a file is only hashed.
+/// Length of a read while a file is only hashed.
 const HASH_READ_LEN: usize = 256 << 10;
 
-/// A block to be filled, by any thread.
+/// A planned block that any thread can fill.
 #[derive(Debug)]
 pub struct Job {
-    /// The block's place in the sequence: the sink must take the blocks in this order.
+    /// The block's sequence number. The sink applies blocks in this order.
     pub number: u64,
     pub(crate) plan: Plan,
 }
 
-/// What a filled block has.
+/// The lengths of a filled block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
-    /// Bytes of the table, which the header of the block carries.
+    /// Length of the record table, for the block's header.
     pub table_len: usize,
-    /// Bytes of the payload: the table, and the data behind it.
+    /// Length of the payload: the table and the data after it.
     pub len: usize,
 }
 
 impl Job {
-    /// Bytes that the payload will have.
+    /// The length of the payload.
     #[must_use]
     pub fn len(&self) -> usize {
         self.plan.len()
     }
 
-    /// Whether the block has no byte, which none has.
+    /// Always false: no block is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads the files and writes the payload. A file that cannot be read spoils no other one.
+    /// Reads the files and writes the payload. An unreadable file does not affect the others.
     ///
     /// # Panics
-    /// If the payload is shorter than the source's option says.
+    /// If the payload is shorter than the source's option.
     pub fn fill(self, payload: &mut [u8]) -> Filled {
         let Plan { mut table, items, data_len, .. } = self.plan;
         let table_len = table.len();
@@ -78,7 +78,8 @@ impl Job {
                     }
                 }
                 Item::Hash { file, hash_at } => {
-                    // The sink wants what has this hash: the error shows when it is read.
+                    // The sink will want the file because of the wrong hash, and reading it then
+                    // reports the error.
                     let hash = file.hash().unwrap_or_default();
                     table[hash_at..hash_at + 32].copy_from_slice(&hash);
                 }
@@ -89,7 +90,7 @@ impl Job {
     }
 }
 
-/// What a block is to have.
+/// The contents of a planned block.
 #[derive(Debug)]
 pub(crate) struct Plan {
     table: Vec<u8>,
@@ -112,7 +113,7 @@ enum Item {
         len: usize,
         digest_at: usize,
     },
-    /// The place for the end of a file, which the last of its parts fills, whichever that is.
+    /// The reserved space for the end of a file, which the thread that reads the last part fills.
     EndOfParts {
         reading: Arc<Reading>,
         end_at: usize,
@@ -136,12 +137,12 @@ impl Plan {
         self.table.is_empty()
     }
 
-    /// Bytes that are free.
+    /// The number of free bytes.
     pub(crate) fn left(&self) -> usize {
         self.capacity - self.len()
     }
 
-    /// Adds a record, if it fits with its data.
+    /// Adds a record if it fits with its data.
     fn push(&mut self, record: &Record) -> bool {
         let before = self.table.len();
         record.emit(&mut self.table);
@@ -154,13 +155,13 @@ impl Plan {
         true
     }
 
-    /// Adds a record that has no data, if it fits.
+    /// Adds a record without data if it fits.
     pub(crate) fn add(&mut self, record: &Record) -> bool {
         debug_assert_eq!(record.data_len(), 0);
         self.push(record)
     }
 
-    /// Adds an offer of a file that is hashed when the block is filled, if it fits.
+    /// Adds an offer if it fits. Its file is hashed when the block is filled.
     pub(crate) fn add_hashed(&mut self, record: &Record, file: PlannedFile) -> bool {
         let fits = self.push(record);
         if fits {
@@ -169,7 +170,7 @@ impl Plan {
         fits
     }
 
-    /// Adds a whole file, if it fits; otherwise it is given back.
+    /// Adds a whole file if it fits; otherwise returns it.
     pub(crate) fn add_whole(
         &mut self,
         record: &Record,
@@ -183,7 +184,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds a part of a file. The caller has seen that it fits.
+    /// Adds a part of a file. The caller has checked that it fits.
     pub(crate) fn add_part(&mut self, reading: &Arc<Reading>, offset: u64, len: usize) {
         let record = Record::Data { file: reading.number, offset, len: len as u32, digest: None };
         let fits = self.push(&record);
@@ -192,7 +193,7 @@ impl Plan {
         self.items.push(Item::Part { reading, offset, len, digest_at });
     }
 
-    /// Keeps a place for the end of a file, behind its parts in this block.
+    /// Reserves space for the end of a file after its parts in this block.
     pub(crate) fn add_end_of_parts(&mut self, reading: &Arc<Reading>, is_last: bool) {
         let end_at = self.table.len();
         self.table.resize(end_at + crate::wire::record::END_LEN, 0);
@@ -203,7 +204,7 @@ impl Plan {
     }
 }
 
-/// A file that is read, or hashed, in one go.
+/// A file that is read or hashed at once.
 #[derive(Debug)]
 pub(crate) struct PlannedFile {
     pub(crate) dirs: Arc<Dirs>,
@@ -212,11 +213,11 @@ pub(crate) struct PlannedFile {
     pub(crate) size: u64,
     pub(crate) mtime: Time,
     pub(crate) is_hashed: bool,
-    /// Open already, and counted.
+    /// The descriptor, if the file is open already.
     pub(crate) fd: Option<CountedFd>,
 }
 
-/// A descriptor that is counted while it is open.
+/// An open descriptor that counts towards `PLANNED_FILES_OPEN_MAX`.
 #[derive(Debug)]
 pub(crate) struct CountedFd {
     pub(crate) fd: OwnedFd,
@@ -238,7 +239,7 @@ impl PlannedFile {
         let result = match &self.fd {
             Some(counted) => self.read_from(counted.fd.as_fd(), data),
             None => self.open().and_then(|fd| {
-                // What has become a pipe or a device meanwhile is not read.
+                // The file may have been replaced by a pipe or a device, which must not be read.
                 status_of(fd.as_fd(), self.size, self.mtime)?;
                 self.read_from(fd.as_fd(), data)
             }),
@@ -252,7 +253,7 @@ impl PlannedFile {
     }
 
     fn read_from(&self, fd: BorrowedFd<'_>, data: &mut [u8]) -> Result<Tail, Errno> {
-        // One byte more than there should be tells whether the file has grown.
+        // One extra byte shows whether the file has grown.
         let (mut got, mut more) = (0, [0]);
         while got <= data.len() {
             let mut parts = [IoSliceMut::new(&mut data[got..]), IoSliceMut::new(&mut more)];
@@ -262,12 +263,12 @@ impl PlannedFile {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error),
             }
-            // A read that is short by the one byte has found the end.
+            // A read that lacks only the extra byte has reached the end.
             if got == data.len() {
                 break;
             }
         }
-        // Another content of the same length shows by the time of the change only.
+        // A change that keeps the length shows only in the mtime.
         let mut status = status_of(fd, self.size, self.mtime)?;
         if got != data.len() {
             status = Status::Changed;
@@ -295,14 +296,14 @@ impl PlannedFile {
     }
 }
 
-/// Opens a file for reading; what is no regular file is refused.
+/// Opens a regular file for reading.
 pub(crate) fn open_file(dirs: &Dirs, dir: &Arc<Dir>, name: &Name) -> Result<OwnedFd, Errno> {
     let dir = dirs.open(dir)?;
-    // A pipe that has taken the file's place must not hold the thread.
+    // A pipe in the file's place must not block the thread.
     beneath::open(&dir, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0)
 }
 
-/// Whether an open file is still as it was when it was planned.
+/// Whether an open file is unchanged since it was planned.
 fn status_of(fd: BorrowedFd<'_>, size: u64, mtime: Time) -> Result<Status, Errno> {
     let stat = fstat(fd)?;
     if metadata::kind(&stat) != FileType::RegularFile {
@@ -320,11 +321,11 @@ pub(crate) struct Reading {
     pub(crate) size: u64,
     pub(crate) mtime: Time,
     pub(crate) is_hashed: bool,
-    /// Whether all of the file goes as data, so that its hash comes to be known.
+    /// Whether the whole file is sent as data, so that its hash becomes known.
     pub(crate) is_all_data: bool,
-    /// Blocks with parts of it that have not been filled, and one for the planner.
+    /// The number of unfilled blocks with parts of it, plus one for the planner.
     pub(crate) unread: AtomicUsize,
-    /// Where the file ended; its size if it has not become shorter.
+    /// The end of the file: its planned size, or less if the file has been truncated.
     pub(crate) end: AtomicU64,
     pub(crate) subtrees: Mutex<Subtrees>,
     pub(crate) error: Mutex<Option<Errno>>,
@@ -358,7 +359,7 @@ impl Reading {
         digest_bytes(Some(digest))
     }
 
-    /// Counts a block of this file as filled. The last one gives the end of the file.
+    /// Counts a block of this file as filled. The last one returns the file's end.
     fn part_is_done(&self) -> Option<Record> {
         if self.unread.fetch_sub(1, AcqRel) != 1 {
             return None;

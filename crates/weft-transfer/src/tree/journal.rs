@@ -1,13 +1,12 @@
-//! The sink's journal: which parts of unfinished files are there, so that a later session goes on.
+//! The sink's journal: the received parts of unfinished files, from which a later session resumes.
 //!
-//! It is a file that only grows. Each record is the number of its bytes u32, their CRC-32C u32, and
-//! these bytes. What ends in the middle of a record, or fails its checksum, counts no more from
-//! there on.
+//! The journal is an append-only file. Each record consists of its length u32, its CRC-32C u32, and
+//! its bytes. An incomplete record, or one with a wrong checksum, ends the journal.
 //!
-//! A part stands in the journal once it has been written. The kernel has it then, so that it
-//! survives the end of the process. It survives the end of the kernel once a later record says
-//! that the file system had been synced: after a start of the host, or another mount, only what
-//! lies before the last such record counts.
+//! A part is recorded after it has been written. The kernel then has the data, which survives the
+//! end of the process. It survives a crash of the kernel only after a later record states that the
+//! file system was synced: after a reboot or a new mount, only the records before the last such
+//! record are used.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read, Seek};
@@ -30,45 +29,45 @@ use crate::wire::record_name::Name;
 
 const VERSION: u8 = 1;
 
-/// Where a journal was written: what has been written since then is in the kernel's hands as long
-/// as both are the same.
+/// Identifies where a journal was written. While both values are the same, the kernel still has all
+/// written data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The kernel's identifier of this start.
+    /// The kernel's boot identifier.
     pub boot: [u8; 16],
-    /// The mount of the root.
+    /// The identifier of the root's mount.
     pub mount: u64,
 }
 
 /// A file that a session began and did not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Its path from the root on.
+    /// Its path from the root.
     pub path: Box<[u8]>,
-    /// The name in the same directory that its data is under.
+    /// The temporary name of its data, in the same directory.
     pub temporary: Name,
     /// Its size at the source.
     pub size: u64,
     /// Its mtime at the source.
     pub mtime: Time,
-    /// What is there, holes included.
+    /// The parts that have been written, holes included.
     pub ranges: Ranges,
-    /// Subtrees of the hash of what is there.
+    /// The subtrees of the hash of these parts.
     pub subtrees: Subtrees,
 }
 
-/// What a journal says.
+/// The contents of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Files to go on with.
+    /// The files that can be resumed.
     pub unfinished: Vec<Unfinished>,
-    /// All files of the session, also those that count no more: path and temporary name.
+    /// All files of the session, even those that cannot be resumed: path and temporary name.
     pub named: Vec<(Box<[u8]>, Name)>,
-    /// Since when, in seconds since 1970, files may have been lost by the end of the kernel.
+    /// Files that changed since this time, in seconds since 1970, may have lost data in a crash.
     pub suspect_since: Option<i64>,
 }
 
-/// A journal that is being written. Any thread may.
+/// A journal that is being written. Threads share it.
 #[derive(Debug)]
 pub struct Journal {
     state: Mutex<State>,
@@ -79,7 +78,7 @@ struct State {
     file: OwnedFd,
     len: u64,
     next: u32,
-    /// The journal could not be written: it ends there.
+    /// An error of writing, after which nothing is appended.
     error: Option<Errno>,
 }
 
@@ -97,9 +96,9 @@ impl Journal {
         journal
     }
 
-    /// Begins a file; the result names it in the other records.
+    /// Records a new file, and returns its number for other records.
     pub fn file(&self, path: &[u8], temporary: &Name, size: u64, mtime: Time) -> Option<u32> {
-        // Paths beyond this cannot be opened by other programs either; such a file starts anew.
+        // Other programs cannot open longer paths either, so such a file is not resumed.
         if path.len() > JOURNAL_RECORD_LEN_MAX / 2 {
             return None;
         }
@@ -118,7 +117,7 @@ impl Journal {
         })
     }
 
-    /// A part of a file has been written.
+    /// Records that a part of a file was written.
     pub fn part(&self, file: u32, offset: u64, len: u64, subtrees: &Subtrees) {
         let mut bytes = vec![3];
         bytes.extend_from_slice(&file.to_be_bytes());
@@ -132,9 +131,9 @@ impl Journal {
         self.with(|state| state.append(&bytes));
     }
 
-    /// Parts of a file are there from an earlier session, and on the disk.
+    /// Records that parts of an earlier session exist and have been synced.
     pub fn parts(&self, file: u32, ranges: &Ranges, subtrees: &Subtrees) {
-        // The subtrees are of the file, not of a part: all go with the first.
+        // The subtrees belong to the whole file, so all of them go with the first part.
         let mut subtrees = subtrees.clone();
         if subtrees.iter().len() > SUBTREES_CARRIED_MAX {
             subtrees = Subtrees::default();
@@ -144,19 +143,19 @@ impl Journal {
         }
     }
 
-    /// A file has its name, or has been given up.
+    /// Records that a file has its final name or was given up.
     pub fn end(&self, file: u32) {
         let mut bytes = vec![4];
         bytes.extend_from_slice(&file.to_be_bytes());
         self.with(|state| state.append(&bytes));
     }
 
-    /// Makes all that has been written so far durable, and says so. `now` is before the call.
+    /// Syncs everything written so far, and records that. `now` is a time before the call.
     ///
     /// # Errors
-    /// What the kernel says; then the journal does not say so.
+    /// An error of the kernel, in which case the sync is not recorded.
     pub fn sync(&self, now: i64) -> Result<()> {
-        // Not under the lock: others go on writing meanwhile.
+        // The lock is not held during the sync, so that other threads can write.
         let (len, file) = self.with(|state| (state.len, rustix::io::dup(&state.file)));
         let file = file?;
         syncfs(&file)?;
@@ -186,7 +185,7 @@ impl State {
                 Ok(0) => self.error = Some(Errno::IO),
                 Ok(written) => rest = &rest[written..],
                 Err(Errno::INTR) => {}
-                // The disk is full: what follows would not be read behind a torn record.
+                // The disk is full. Records after a partial one would never be read.
                 Err(error) => self.error = Some(error),
             }
             if self.error.is_some() {
@@ -201,16 +200,16 @@ fn crc(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Reads a journal, as far as it is whole, on the host and mount `here`.
+/// Reads the valid records of a journal for the host and mount `here`.
 ///
-/// A peer may have sent the file. So no more than one record is in memory at a time beside what
-/// the records say, and the first one that makes no sense ends it: a file of holes claims nothing.
+/// The file may come from a peer. So at most one record is in memory besides the result, and the
+/// first invalid record ends the journal. A sparse file thus cannot use much memory.
 pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
     let mut records = Records::new(&mut file);
     let Some((_, Line::Begin { origin, begun })) = records.next() else {
         return Contents::default();
     };
-    // What lies before this offset counts.
+    // Records before this offset are used.
     let (mut trusted, mut suspect_since) = (u64::MAX, None);
     if origin != here {
         (trusted, suspect_since) = (0, Some(begun));
@@ -257,7 +256,7 @@ pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
     contents
 }
 
-/// The records of a journal, each with its offset.
+/// The records of a journal with their offsets.
 struct Records<R> {
     file: BufReader<R>,
     at: u64,
@@ -288,7 +287,7 @@ impl<R: Read> Iterator for Records<R> {
         if crc(&self.bytes) != expected {
             return None;
         }
-        // A record that is whole and makes no sense is of another version.
+        // A complete record that cannot be parsed comes from another version.
         Some((at, Line::parse(&self.bytes).ok()?))
     }
 }
@@ -345,7 +344,7 @@ mod tests {
 
     const HERE: Origin = Origin { boot: [7; 16], mount: 3 };
 
-    /// A file of holes, of which little may be read.
+    /// A sparse file that fails the test if much of it is read.
     struct Holes(u64);
 
     impl Read for Holes {
@@ -364,9 +363,9 @@ mod tests {
     }
 
     #[test]
-    fn holes_behind_the_records_are_not_read_on() {
+    fn reading_stops_at_a_hole_after_the_records() {
         assert_eq!(read(Holes(0), HERE).named, vec![]);
-        // Nor behind a journal that begins well.
+        // A valid beginning does not make it read the hole either.
         let mut begin = vec![1, VERSION];
         begin.extend_from_slice(&HERE.boot);
         begin.extend_from_slice(&HERE.mount.to_be_bytes());

@@ -1,4 +1,4 @@
-//! A file that has more than one part: which of its bytes go next, as data or as holes.
+//! Splits a large file into parts: data and holes.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use crate::tree::job::Reading;
 use crate::tree::ranges::Ranges;
 
-/// Where data of a file with holes begins and ends is rounded to this, outwards.
+/// The boundaries of data in a sparse file are rounded outwards to multiples of this.
 const HOLE_GRAIN: u64 = 4096;
 
-/// What goes next.
+/// The next piece of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Data {
@@ -22,20 +22,20 @@ pub(crate) enum Piece {
         offset: u64,
         len: u64,
     },
-    /// Something, but it does not fit.
+    /// There is more data, but the block has no room for it.
     Full,
     End,
 }
 
-/// A file in work.
+/// A file that is being split.
 #[derive(Debug)]
 pub(crate) struct Large {
     reading: Arc<Reading>,
-    /// What the sink has.
+    /// The ranges that the sink has.
     have: Ranges,
     may_have_holes: bool,
     at: u64,
-    /// The end of the data that `at` is in.
+    /// The end of the data that contains `at`.
     data_end: u64,
 }
 
@@ -49,8 +49,8 @@ impl Large {
         &self.reading
     }
 
-    /// The next piece, with at most so many bytes if it is data. A hole needs `data_max` not to
-    /// be zero, too.
+    /// Returns the next piece, with at most `data_max` bytes of data. `data_max` must not be zero
+    /// even for a hole.
     pub(crate) fn next(&mut self, data_max: u64) -> Piece {
         let size = self.reading.size;
         while let Some(end) = self.have.end_at(self.at) {
@@ -69,7 +69,7 @@ impl Large {
             self.data_end = end;
             if start > offset {
                 self.at = start.min(limit);
-                // What is behind a part that the sink has is looked at anew.
+                // After a part that the sink has, the data is looked up again.
                 self.data_end = if start < limit { end } else { self.at };
                 return Piece::Hole { offset, len: self.at - offset };
             }
@@ -79,13 +79,14 @@ impl Large {
         Piece::Data { offset, len }
     }
 
-    /// Start and end of the next data, rounded outwards; at the end of the file there is none.
+    /// Returns the start and end of the next data, rounded outwards; both are the size if there is
+    /// none.
     fn data_from(&self, offset: u64) -> (u64, u64) {
         let size = self.reading.size;
         let start = match seek(&self.reading.fd, SeekFrom::Data(offset)) {
             Ok(start) => (start & !(HOLE_GRAIN - 1)).max(offset),
             Err(Errno::NXIO) => return (size, size),
-            // All is data where holes are not known.
+            // File systems without support for holes report an error, so everything counts as data.
             Err(_) => return (offset, size),
         };
         if start >= size {

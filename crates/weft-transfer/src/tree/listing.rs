@@ -1,4 +1,4 @@
-//! Names in a directory.
+//! Lists directories.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -8,13 +8,13 @@ use rustix::io::{Errno, Result};
 
 use crate::wire::record_name::Name;
 
-/// Bytes that the kernel lists at a time.
+/// Size of the buffer for directory entries.
 const BUFFER_LEN: usize = 32 << 10;
 
-/// Appends all names of an open directory but `.` and `..`, with what they are, in any order.
+/// Appends all names of an open directory except `.` and `..` with their types, in any order.
 ///
 /// # Errors
-/// What the kernel says. The names before it are there.
+/// An error of the kernel. The names before it have been appended.
 pub(crate) fn list(dir: impl AsFd, names: &mut Vec<(Name, FileType)>) -> Result<()> {
     seek(&dir, SeekFrom::Start(0))?;
     let mut buffer = vec![MaybeUninit::uninit(); BUFFER_LEN];

@@ -1,4 +1,4 @@
-//! What the kernel says of a file, as fields of an entry.
+//! Converts file metadata of the kernel to fields of entries.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,50 +8,50 @@ use rustix::io::{Errno, Result};
 use crate::limits::{XATTR_VALUE_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX};
 use crate::wire::record::{Time, Xattr};
 
-/// Bytes of the lengths of an attribute's name and value in a record.
+/// Length of the length fields of one extended attribute in a record.
 const HEAD_LEN: usize = 5;
 
-/// The time of the last change of the content.
+/// The time of the last change of the contents.
 #[must_use]
 pub fn mtime(stat: &Stat) -> Time {
     Time { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec as u32 }
 }
 
-/// The time of the last reading.
+/// The time of the last read.
 #[must_use]
 pub fn atime(stat: &Stat) -> Time {
     Time { seconds: stat.st_atime, nanoseconds: stat.st_atime_nsec as u32 }
 }
 
-/// Permissions and the three bits above them.
+/// Permissions with the set-user-ID, set-group-ID and sticky bits.
 #[must_use]
 pub fn mode(stat: &Stat) -> u16 {
     (stat.st_mode & 0o7777) as u16
 }
 
-/// Bytes of the content.
+/// The size in bytes.
 #[must_use]
 pub fn size(stat: &Stat) -> u64 {
     stat.st_size as u64
 }
 
-/// What it is.
+/// The file type.
 #[must_use]
 pub fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Whether the file takes less space than its size, so that it may have holes.
+/// Whether the file occupies less space than its size, so that it may have holes.
 #[must_use]
 pub fn may_have_holes(stat: &Stat) -> bool {
     (stat.st_blocks as u64).saturating_mul(512) < size(stat)
 }
 
-/// All extended attributes of an open file, in the order of their names.
+/// Returns all extended attributes of an open file, sorted by name.
 ///
 /// # Errors
-/// What the kernel says; `E2BIG` if a record with them would be longer than `len_max`. A file
-/// system without them has none.
+/// An error of the kernel; `E2BIG` if their encoding would exceed `len_max`. A file system without
+/// support for them returns an empty list.
 pub fn xattrs(fd: BorrowedFd<'_>, len_max: usize) -> Result<Vec<Xattr>> {
     let mut list = vec![0_u8; XATTRS_LEN_MAX];
     let len = match flistxattr(fd, &mut list[..]) {
@@ -65,7 +65,7 @@ pub fn xattrs(fd: BorrowedFd<'_>, len_max: usize) -> Result<Vec<Xattr>> {
     let (mut xattrs, mut total) = (Vec::new(), 0);
     for name in names {
         let value = match xattr(fd, name) {
-            // It is gone, or not for us to see.
+            // The attribute was removed, or this process may not read it.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => continue,
             other => other?,
         };

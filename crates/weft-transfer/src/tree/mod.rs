@@ -1,9 +1,9 @@
-//! What a tree of files is as records in blocks; walking it, and applying it beneath a directory.
+//! Encodes trees of files as records in blocks: reads a tree, and applies it to a directory.
 //!
-//! [`source::Source`] walks and plans blocks, each a [`job::Job`] that any thread may fill.
-//! [`apply::Applier`] takes the blocks in the order of their numbers, and gives for each the
-//! [`apply::Task`]s that any thread may run. What the sink wants of what the source offers is a
-//! [`crate::wire::record_wants::Wants`], which goes back to the source.
+//! [`source::Source`] walks the tree and plans blocks, each a [`job::Job`] that any thread may
+//! fill. [`apply::Applier`] parses the blocks in order, and returns for each the [`apply::Task`]s
+//! that any thread may run. The sink answers the source's offers with
+//! [`crate::wire::record_wants::Wants`].
 
 pub mod apply;
 pub mod beneath;

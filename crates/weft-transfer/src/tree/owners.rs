@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-/// Numbers and names of one host.
+/// The names and numbers of users and groups on one host.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     users: Vec<(u32, Box<[u8]>)>,
@@ -11,7 +11,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Reads the files of this host. What cannot be read has no names.
+    /// Reads the files of this host. An unreadable file counts as empty.
     #[must_use]
     pub fn of_host() -> Self {
         let read = |path| fs::read(path).map(|text| entries(&text)).unwrap_or_default();
@@ -22,20 +22,20 @@ impl Names {
         if is_group { &self.groups } else { &self.users }
     }
 
-    /// The names by their numbers.
+    /// Returns the names by number.
     #[must_use]
     pub fn by_id(&self, is_group: bool) -> HashMap<u32, Box<[u8]>> {
         self.list(is_group).iter().rev().cloned().collect()
     }
 
-    /// The number of a name.
+    /// Returns the number of a name.
     #[must_use]
     pub fn id_of(&self, is_group: bool, name: &[u8]) -> Option<u32> {
         self.list(is_group).iter().find(|(_, known)| **known == *name).map(|(id, _)| *id)
     }
 }
 
-/// The names and numbers of lines like `name:password:number:…`.
+/// Parses lines of the form `name:password:number:…`.
 fn entries(text: &[u8]) -> Vec<(u32, Box<[u8]>)> {
     let entry = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b':');
@@ -53,7 +53,7 @@ mod tests {
     use super::{Names, entries};
 
     #[test]
-    fn lines_that_are_none_are_passed_over() {
+    fn invalid_lines_are_skipped() {
         let text = b"root:x:0:0:root:/root:/bin/sh\n\n# no\nx:y\n+::\nweb:x:33:\ntoor:x:0:";
         let users = entries(text);
         assert_eq!(

@@ -1,7 +1,7 @@
-//! Patterns of paths, which mean what rsync's do.
+//! Path patterns with the syntax and meaning of rsync's.
 //!
-//! - `*` stands for any bytes but `/`, `?` for one, `**` for any bytes, `[…]` for one of several
-//!   (`[a-z]`, `[!x]` or `[^x]`, `[[:digit:]]`), never `/`.
+//! - `*` matches any bytes but `/`, `?` matches one of them, `**` matches any bytes, `[…]` matches
+//! one of several (`[a-z]`, `[!x]` or `[^x]`, `[[:digit:]]`), never `/`.
 //! - A pattern that begins with `/` fits from the top of the tree on. Another one fits the last
 //!   names of a path: the very last, or as many as it has itself if there is a `/` in it. With `**`
 //!   in it, it may begin at any name, and has to reach the end of the path.
@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-/// A pattern that cannot be understood.
+/// A syntax error in a pattern.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("pattern `{pattern}`: {why}")]
 pub struct PatternError {
@@ -19,7 +19,7 @@ pub struct PatternError {
     why: &'static str,
 }
 
-/// A part of a pattern.
+/// An element of a pattern.
 #[derive(Clone, PartialEq, Eq)]
 enum Token {
     Byte(u8),
@@ -44,16 +44,16 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Where in a path a pattern may begin to fit. It always has to reach the end.
+/// Where in a path a match may begin. It always ends at the end of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     /// At the top of the tree.
     Top,
-    /// At the top, with a `/` before it: the pattern begins with `**`.
+    /// At the top, with a `/` before the path: the pattern begins with `**`.
     Slash,
-    /// At any name.
+    /// At the beginning of any component.
     AnyName,
-    /// At the last name.
+    /// At the beginning of the last component.
     LastName,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Pattern {
     tokens: Vec<Token>,
     start: Start,
     only_directories: bool,
-    /// It ends in `***`: a directory is looked at as if a `/` stood behind it.
+    /// The pattern ends in `***`: a directory's path is matched as if it ended in `/`.
     with_content: bool,
 }
 
@@ -94,7 +94,7 @@ impl Pattern {
         Ok(Self { tokens, start, only_directories, with_content: body.ends_with("***") })
     }
 
-    /// Whether it fits a path from the top of the tree on.
+    /// Whether the pattern matches a path from the top of the tree.
     pub(super) fn fits(&self, path: &[u8], is_directory: bool) -> bool {
         if self.only_directories && !is_directory {
             return false;
@@ -112,10 +112,10 @@ impl Pattern {
         }
     }
 
-    /// Whether the pattern fits the text from one of these places to its end. It looks at each byte
-    /// once for each token, whatever the pattern is.
+    /// Whether the pattern matches the text from one of these positions to its end. Each token
+    /// examines each byte once, so no pattern takes exponential time.
     fn reaches_end(&self, text: &[u8], is_start: impl Fn(usize) -> bool) -> bool {
-        // Which places of the text can be reached behind the tokens so far.
+        // The positions of the text that the tokens so far can reach.
         let mut reached: Vec<bool> = (0..=text.len()).map(is_start).collect();
         let mut next = reached.clone();
         for token in &self.tokens {
@@ -165,7 +165,7 @@ fn parse(mut rest: &[u8]) -> Result<Vec<Token>, &'static str> {
     Ok(tokens)
 }
 
-/// Reads a class behind its `[`.
+/// Parses a class after its `[`.
 fn class(rest: &mut &[u8]) -> Result<Box<[bool; 256]>, &'static str> {
     const OPEN: &str = "a `[` without its `]`";
     let mut set = Box::new([false; 256]);
@@ -174,7 +174,7 @@ fn class(rest: &mut &[u8]) -> Result<Box<[bool; 256]>, &'static str> {
     if is_negated {
         byte = take(rest).ok_or(OPEN)?;
     }
-    // The byte that a range may begin with; a range and a named class end none.
+    // The byte that may begin a range; `None` after a range or a named class.
     let mut before = None;
     loop {
         let next = rest.first().copied();
@@ -222,7 +222,7 @@ fn take_escaped(rest: &mut &[u8]) -> Option<u8> {
     }
 }
 
-/// The name of a class, if these bytes begin with one and `:]`.
+/// Returns the name of a class, if the bytes begin with one and `:]`.
 fn name_of_class(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|&byte| byte == b']')?;
     bytes[..end].strip_suffix(b":")
@@ -259,16 +259,17 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_as_those_of_rsync() {
+    fn patterns_match_like_those_of_rsync() {
         for (pattern, fitting, others) in [
-            // Without a slash: the last name. With one: as many names as it has, to the end.
+            // Without a slash, the last component matches; with one, as many components as in the
+            // pattern.
             ("foo", &["foo", "a/foo", "a/foo/"][..], &["foo/a", "xfoo"][..]),
             ("foo/bar", &["foo/bar", "a/foo/bar"], &["foo/bar/a", "xfoo/bar", "bar"]),
             ("f*/b?r", &["foo/bar", "a/f/bxr"], &["foo/br", "f/a/bar"]),
             ("/foo", &["foo", "foo/"], &["a/foo"]),
             ("/a/*/c", &["a/b/c", "a//c"], &["a/b/b/c", "x/a/b/c"]),
             ("foo/", &["foo/", "a/foo/"], &["foo"]),
-            // A star may stand for nothing, and stops at a slash; two do not.
+            // `*` may match nothing and stops at a slash; `**` does not stop.
             ("*.o", &[".o", "a.o", "a/b.o"], &["a.o/b"]),
             ("/x/**/z", &["x/y/z", "x/y/y/z"], &["x/z"]),
             ("/x**z", &["xz", "x/z", "x/y/z"], &["a/x/z"]),
@@ -286,7 +287,7 @@ mod tests {
             ("x[[:digit:]_]", &["x1", "x_"], &["xa", "x:"]),
             ("[[:x]", &["[", ":", "x"], &["a"]),
             ("a[!b]c", &["axc"], &["abc", "a/c"]),
-            // A backslash is one, unless there is something to make ordinary.
+            // A backslash is literal in a pattern without wildcards.
             ("a\\b", &["a\\b"], &["ab"]),
             ("a\\b*", &["ab", "abc"], &["a\\b"]),
             ("\\*", &["*"], &["a", "\\*"]),
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_patterns_are_refused() {
         for (pattern, why) in [
             ("", "names nothing"),
             ("//", "names nothing"),
@@ -319,7 +320,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_pattern_is_one_or_an_error(
+        fn arbitrary_patterns_never_panic(
             pattern in "[a\\[\\]*?/!:\\\\^-]{0,9}",
             path in "[a/\\]-]{1,6}",
         ) {

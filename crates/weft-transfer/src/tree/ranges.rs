@@ -1,16 +1,16 @@
-//! Sets of bytes of a file, as ranges.
+//! Sets of byte ranges of a file.
 
 use std::collections::BTreeMap;
 
 /// Ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
-    /// The end of each by its start.
+    /// The ends of the ranges by their starts.
     ends: BTreeMap<u64, u64>,
 }
 
 impl Ranges {
-    /// Adds a range. If a byte of it is there already, nothing changes and the result is false.
+    /// Adds a range. Returns false and changes nothing if it overlaps an existing one.
     pub fn add(&mut self, offset: u64, len: u64) -> bool {
         let Some(end) = offset.checked_add(len) else { return false };
         if len == 0 {
@@ -31,37 +31,37 @@ impl Ranges {
         true
     }
 
-    /// Whether all bytes before `size` are there.
+    /// Whether the set contains all bytes before `size`.
     #[must_use]
     pub fn is_complete(&self, size: u64) -> bool {
         size == 0 || self.ends.get(&0).is_some_and(|&end| end >= size)
     }
 
-    /// The end of the range that has the byte at `offset`, if one has it.
+    /// Returns the end of the range that contains the byte at `offset`, if there is one.
     #[must_use]
     pub fn end_at(&self, offset: u64) -> Option<u64> {
         let (_, &end) = self.ends.range(..=offset).next_back()?;
         (end > offset).then_some(end)
     }
 
-    /// The start of the first range behind `offset`.
+    /// Returns the start of the first range after `offset`.
     #[must_use]
     pub fn start_after(&self, offset: u64) -> Option<u64> {
         self.ends.range(offset..).next().map(|(&start, _)| start)
     }
 
-    /// Offset and length of each range, ascending.
+    /// Iterates over offset and length of each range in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ends.iter().map(|(&start, &end)| (start, end - start))
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     #[must_use]
     pub fn count(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether no byte is there.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_a_set_of_bytes(adds in prop::collection::vec((0_u64..64, 0_u64..16), 0..40)) {
+        fn ranges_agree_with_a_set_of_bytes(adds in prop::collection::vec((0_u64..64, 0_u64..16), 0..40)) {
             let (mut ranges, mut model) = (Ranges::default(), [false; 80]);
             for (offset, len) in adds {
                 let bytes = &mut model[offset as usize..(offset + len) as usize];

@@ -1,32 +1,33 @@
-//! Which names of a tree are copied: rules as those of rsync's `--include` and `--exclude`.
+//! Rules that select the names to copy, like rsync's `--include` and `--exclude`.
 
 use super::pattern::Pattern;
 pub use super::pattern::PatternError;
 
-/// Rules in their order. The first that fits a path decides; a path that none fits is included.
+/// An ordered list of rules. The first one that matches a path decides; a path without a match is
+/// included.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<(bool, Pattern)>,
 }
 
 impl Rules {
-    /// Adds a rule behind the others: names that the pattern fits are included, or left out. What
-    /// is in a directory that is left out is not looked at.
+    /// Appends a rule that includes or excludes the names that the pattern matches. The contents of
+    /// an excluded directory are not visited.
     ///
     /// # Errors
-    /// If the pattern cannot be understood.
+    /// If the pattern is invalid.
     pub fn add(&mut self, includes: bool, pattern: &str) -> Result<(), PatternError> {
         self.rules.push((includes, Pattern::new(pattern)?));
         Ok(())
     }
 
-    /// Whether there is none.
+    /// Whether there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether a path, relative to the top of the tree, is copied.
+    /// Whether a path relative to the top of the tree is included.
     #[must_use]
     pub fn include(&self, path: &[u8], is_directory: bool) -> bool {
         let first = self.rules.iter().find(|(_, pattern)| pattern.fits(path, is_directory));
@@ -47,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn the_first_matching_rule_decides() {
         let rules = rules(&[(true, "keep.o"), (false, "*.o"), (false, "/top"), (false, "build/")]);
         for (path, is_directory, expected) in [
             ("keep.o", false, true),
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_text_are_matched_too() {
+    fn names_that_are_not_utf_8_are_matched() {
         let rules = rules(&[(false, "*.tmp")]);
         assert!(!rules.include(b"a\xff\n/\xfe.tmp", false));
         assert!(rules.include(b"\xfe.tm", false));

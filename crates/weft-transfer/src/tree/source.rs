@@ -1,4 +1,4 @@
-//! The source: it walks trees, and plans blocks of what is in them.
+//! The source: it walks trees and plans blocks with their contents.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,37 +25,38 @@ use crate::wire::record::{
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::Wants;
 
-/// Parts of files are multiples of this where there is room.
+/// Parts of files are multiples of this length if there is room.
 const PART_LEN: usize = 64 << 10;
-/// Bytes that a payload must have room for: twice the longest entry without extended attributes,
-/// and these, of which there may be a quarter of this.
+/// The smallest payload. It has room for twice the longest entry without extended attributes;
+/// extended attributes may use a quarter of it.
 pub const PAYLOAD_LEN_MIN: usize = 16 << 10;
 
-/// How a source works.
+/// The options of a source.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
-    /// Bytes of a block's payload; at least [`PAYLOAD_LEN_MIN`].
+    /// Length of a block's payload, at least [`PAYLOAD_LEN_MIN`].
     pub payload_len: usize,
-    /// Whether files are offered, and go only if the sink wants them.
+    /// Whether files are offered first and sent only if the sink wants them.
     pub asks: bool,
-    /// Whether offers have the hash of the content. Needs `asks`.
+    /// Whether offers contain the hash of the content. It requires `asks`.
     pub compares_content: bool,
-    /// Whether data has digests, which the sink compares.
+    /// Whether data is sent with digests, which the sink verifies.
     pub verifies: bool,
-    /// Whether extended attributes go.
+    /// Whether extended attributes are sent.
     pub takes_xattrs: bool,
-    /// Whether further names of a file go as such, and not as files of their own.
+    /// Whether hard links are sent as links, not as separate files.
     pub keeps_hard_links: bool,
-    /// Whether the names of owners go besides their numbers.
+    /// Whether the names of owners are sent besides their numbers.
     pub names_owners: bool,
-    /// Whether pipes, sockets and devices go; otherwise they are left out.
+    /// Whether pipes, sockets and devices are sent; otherwise they are skipped.
     pub takes_special_files: bool,
-    /// What is left out.
+    /// The rules that select names.
     pub rules: Rules,
 }
 
 impl SourceOptions {
-    /// All goes without asking, with hard links and names of owners, without extended attributes.
+    /// Creates options that send everything without offers, with hard links and owners' names,
+    /// without extended attributes.
     #[must_use]
     pub fn new(payload_len: usize) -> Self {
         Self {
@@ -72,66 +73,66 @@ impl SourceOptions {
     }
 }
 
-/// Something to copy.
+/// A file or directory to copy.
 #[derive(Debug)]
 pub struct Start {
-    /// An open directory: nothing outside of it is read.
+    /// An open directory. Nothing outside of it is read.
     pub directory: OwnedFd,
-    /// The name in it to copy. Without one, the directory's content and attributes are copied
-    /// into the root of the sink.
+    /// The name in it to copy. If `None`, the directory's contents and attributes are copied to the
+    /// sink's root.
     pub name: Option<Name>,
-    /// The name that it gets at the sink, if not the same.
+    /// The name at the sink, if it differs.
     pub new_name: Option<Name>,
 }
 
-/// What a source can do next.
+/// The next step of a source.
 #[derive(Debug)]
 pub enum Next {
-    /// Fill this block and send it.
+    /// The caller fills and sends this block.
     Job(Box<Job>),
-    /// Nothing before the next [`Source::answer`].
+    /// There is nothing to do before the next [`Source::answer`].
     Wait,
-    /// All has been planned.
+    /// Everything has been planned.
     Done,
 }
 
-/// An answer of the sink that does not fit the offers.
+/// An answer of the sink that does not match the offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// It is for no offer.
+    /// The answer covers an entry that was not offered.
     #[error("an answer from {first} on, where nothing has been offered")]
     NoOffer {
-        /// The first number that the answer is for.
+        /// The first number of the answer.
         first: u64,
     },
 }
 
-/// What a source has planned so far.
+/// Counters of the planned entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Planned {
-    /// Entries, directories and links included.
+    /// Entries, including directories and links.
     pub entries: u64,
-    /// Bytes of files, whether they have been wanted or not.
+    /// Bytes of files, wanted or not.
     pub bytes: u64,
     /// Names that could not be read.
     pub problems: u64,
-    /// Whether the walk is over, so that the others grow no more.
+    /// Whether the walk is complete, so that the counters are final.
     pub is_complete: bool,
 }
 
-/// Walks trees and plans blocks. One thread calls it; the jobs that it gives run on any.
+/// Walks trees and plans blocks. One thread calls it; any threads run its jobs.
 #[derive(Debug)]
 pub struct Source {
     options: SourceOptions,
     starts: VecDeque<Start>,
-    /// Directories that are being walked, from the top down.
+    /// The directories that are being walked, from the top down.
     stack: Vec<Walked>,
     numbers: Numbers,
-    /// Records and files that are next, before the walk goes on.
+    /// Records and files to plan before the walk continues.
     units: VecDeque<Unit>,
     large: Option<LargeInWork>,
     offers: BTreeMap<u64, Offered>,
-    /// Walked directories with offers that wait; the number of these.
+    /// Walked directories with unanswered offers, and their counts, by directory number.
     waiting: HashMap<u64, Waiting>,
     linked: HashMap<(u64, u64), u64>,
     names: Option<OwnerNames>,
@@ -151,13 +152,13 @@ struct Walked {
     dirs: Arc<Dirs>,
     dir: Arc<Dir>,
     number: u64,
-    /// From the top of the tree on, for the rules.
+    /// The current path from the top of the tree, for the rules.
     path: Vec<u8>,
     names: VecDeque<(Name, FileType)>,
     is_complete: bool,
 }
 
-/// A file that the sink has been asked about.
+/// A file that was offered to the sink.
 #[derive(Debug)]
 struct Offered {
     dirs: Arc<Dirs>,
@@ -171,7 +172,7 @@ struct Offered {
 #[derive(Debug, Default)]
 struct Waiting {
     offers: usize,
-    /// Set once the directory has been walked: whether its names are complete.
+    /// Set once the directory has been walked: whether its listing was complete.
     walked: Option<bool>,
 }
 
@@ -185,25 +186,25 @@ struct OwnerNames {
 #[derive(Debug)]
 enum Unit {
     Record(Record),
-    /// An offer whose file is hashed in the job.
+    /// An offer whose file is hashed when the block is filled.
     Hashed(Record, PlannedFile),
     Whole(Record, PlannedFile),
     Large(LargeInWork),
-    /// A file that the sink wants, with what it has of it. It is opened when it is next.
+    /// A file that the sink wants, with the ranges that it has. It is opened when its turn comes.
     Wanted(Offered, Ranges),
-    /// A file of an offer that has been answered has been planned.
+    /// An answered offer whose file has been planned.
     Answered(u64),
 }
 
 #[derive(Debug)]
 struct LargeInWork {
     large: Large,
-    /// Goes before the first part.
+    /// The file's entry, until it has been sent before the first part.
     entry: Option<Record>,
 }
 
 impl Source {
-    /// A source that copies these.
+    /// Creates a source that copies `starts`.
     ///
     /// # Panics
     /// If the payload's length is too small or more than 1 GiB.
@@ -232,13 +233,13 @@ impl Source {
         }
     }
 
-    /// What has been planned so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn planned(&self) -> Planned {
         self.planned
     }
 
-    /// The next block, if there is one.
+    /// Returns the next block, or what to wait for.
     pub fn next_job(&mut self) -> Next {
         let table_max = self.options.payload_len.min(TABLE_LEN_MAX);
         let mut plan = Plan::new(self.options.payload_len, table_max);
@@ -271,10 +272,10 @@ impl Source {
         Next::Job(Box::new(Job { number, plan }))
     }
 
-    /// Takes an answer of the sink to offers of one block.
+    /// Handles the sink's answer to the offers of one block.
     ///
     /// # Errors
-    /// If nothing that it is for has been offered.
+    /// If the answer covers entries that were not offered.
     pub fn answer(&mut self, wants: &Wants) -> Result<(), AnswerError> {
         let first = wants.first;
         let end = first.saturating_add(wants.wanted.len() as u64);
@@ -299,7 +300,7 @@ impl Source {
         Ok(())
     }
 
-    /// Adds what is next to a plan. What does not fit is given back.
+    /// Adds a unit to a plan. Returns the unit, or the rest of it, if it does not fit.
     fn add(&mut self, plan: &mut Plan, unit: Unit) -> Option<Unit> {
         match unit {
             Unit::Record(record) => {
@@ -330,7 +331,7 @@ impl Source {
         None
     }
 
-    /// Looks at one more name, or ends a directory. False if nothing is left.
+    /// Visits one more name, or ends a directory. Returns false at the end of the walk.
     fn walk(&mut self) -> bool {
         let Some(walked) = self.stack.last_mut() else { return self.begin() };
         match walked.names.pop_front() {
@@ -354,7 +355,7 @@ impl Source {
         true
     }
 
-    /// Begins with what is next to be copied.
+    /// Begins the next start.
     fn begin(&mut self) -> bool {
         let Some(Start { directory, name, new_name }) = self.starts.pop_front() else {
             if !self.offers.is_empty() || self.is_finish_planned {
@@ -390,7 +391,7 @@ impl Source {
         true
     }
 
-    /// Plans one name. It stands in the listing as `kind`.
+    /// Plans one name, which its directory lists as `kind`.
     fn visit(&mut self, place: Place, name: Name, new_name: Name, kind: FileType) {
         if let Err(errno) = self.try_visit(&place, &name, &new_name, kind) {
             self.problem(place.number, Some(new_name), errno);
@@ -404,11 +405,11 @@ impl Source {
         new_name: &Name,
         listed: FileType,
     ) -> Result<(), Errno> {
-        // What is to be sent at once is opened first; a name that is asked about is looked at.
+        // A file that is sent at once is opened first; one that is offered is only examined.
         let opened = if listed == FileType::RegularFile && !self.options.asks {
             match open_file(&place.dirs, &place.dir, name) {
                 Ok(fd) => Some((fstat(&fd)?, fd)),
-                // It is no file any more.
+                // It is not a regular file any more.
                 Err(Errno::LOOP | Errno::NXIO) => None,
                 Err(errno) => return Err(errno),
             }
@@ -475,14 +476,14 @@ impl Source {
         Ok(())
     }
 
-    /// Lists a directory and goes on with it.
+    /// Lists a directory and begins to walk it.
     fn list(&mut self, dirs: Arc<Dirs>, dir: Arc<Dir>, number: u64, path: Vec<u8>) {
         let mut names = Vec::new();
         let result = dirs.open(&dir).and_then(|fd| listing::list(&*fd, &mut names));
         if let Err(errno) = result {
             self.problem(number, None, errno);
         }
-        // Directories come last, so that few are begun at a time.
+        // Subdirectories come last, so that few directories are incomplete at a time.
         names.sort_unstable_by(|(name, kind), (other, other_kind)| {
             let is_dir = |kind: &FileType| *kind == FileType::Directory;
             is_dir(kind).cmp(&is_dir(other_kind)).then_with(|| name.cmp(other))
@@ -543,7 +544,7 @@ impl Source {
         Ok(())
     }
 
-    /// Plans what has no data.
+    /// Plans an entry without data.
     fn visit_other(&mut self, place: &Place, new_name: &Name, kind: Kind, stat: &Stat) {
         let number = self.number();
         let entry = self.entry(number, place.number, Some(new_name), kind, stat);
@@ -576,7 +577,8 @@ impl Source {
 
     fn unit_of_file(&self, offered: Offered, fd: OwnedFd, have: Ranges) -> Unit {
         let size = offered.entry.size;
-        // A block that is a quarter empty for lack of a whole file is the worst.
+        // A file must fit into a block together with others: at worst a quarter of a block stays
+        // empty.
         let whole_max = WHOLE_FILE_LEN_MAX.min(self.options.payload_len / 4) as u64;
         let may_have_holes = offered.may_have_holes && size > PART_LEN as u64;
         if size <= whole_max && !may_have_holes && have.is_empty() {
@@ -685,7 +687,7 @@ impl Source {
         self.units.push_back(Unit::Record(Record::Entry(Box::new(entry))));
     }
 
-    /// Names the owners of an entry, each once.
+    /// Sends the names of an entry's owners, each once.
     fn name_owners(&mut self, entry: &Entry) {
         let Some(names) = &mut self.names else { return };
         for (is_group, id) in [(false, entry.uid), (true, entry.gid)] {
@@ -717,7 +719,7 @@ impl Source {
     }
 }
 
-/// Where a name is.
+/// The position of a name in the tree.
 struct Place {
     dirs: Arc<Dirs>,
     dir: Arc<Dir>,
@@ -731,7 +733,7 @@ fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') }
 }
 
-/// Parts that the sink has, unless they make no sense.
+/// Returns the sink's ranges of a file, or none if they are invalid.
 fn usable(parts: &[(u64, u64)], size: u64) -> Ranges {
     let mut ranges = Ranges::default();
     for &(offset, len) in parts {
@@ -744,7 +746,7 @@ fn usable(parts: &[(u64, u64)], size: u64) -> Ranges {
     ranges
 }
 
-/// Adds as much of a large file as there is room for. What is left is given back.
+/// Adds as much of a large file as fits. Returns the rest.
 fn add_large(plan: &mut Plan, mut work: LargeInWork) -> Option<LargeInWork> {
     if let Some(entry) = work.entry.take()
         && !plan.add(&entry)
@@ -756,7 +758,7 @@ fn add_large(plan: &mut Plan, mut work: LargeInWork) -> Option<LargeInWork> {
     loop {
         let left = plan.left();
         let room = left.saturating_sub(END_LEN + DATA_LEN.max(HOLE_LEN));
-        // A part is not made smaller than it need be because a block is almost full.
+        // Parts are not shortened just because the block is almost full.
         let most = if room >= PART_LEN {
             room - room % PART_LEN
         } else if has_part || !plan.is_empty() {

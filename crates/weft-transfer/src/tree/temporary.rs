@@ -1,7 +1,8 @@
-//! Names of files that are not whole, and of what a session keeps in its root.
+//! Names of incomplete files and of sessions' files in the root.
 //!
-//! A file is written as `.NAME.weft-12345678`, where the digits are the number of the session. The
-//! session's own file in the root is `.weft-12345678`. A lock on it shows that the session lives.
+//! A file is written as `.NAME.weft-12345678`, in which the digits are the number of the session.
+//! The session's file in the root is `.weft-12345678`. A lock on it shows that the session is
+//! alive.
 
 use crate::limits::NAME_LEN_MAX;
 use crate::wire::record_name::Name;
@@ -9,7 +10,7 @@ use crate::wire::record_name::Name;
 const MARK: &[u8] = b".weft-";
 const DIGITS: usize = 8;
 
-/// The temporary name of a file of a session.
+/// Returns the temporary name of a file in a session.
 pub(crate) fn name_of(name: &Name, session: u32) -> Name {
     let suffix = format!(".weft-{session:08x}");
     let mut bytes = vec![b'.'];
@@ -17,7 +18,7 @@ pub(crate) fn name_of(name: &Name, session: u32) -> Name {
     if name.as_bytes().len() <= room {
         bytes.extend_from_slice(name.as_bytes());
     } else {
-        // Names that differ only in their ends must not get one temporary name.
+        // A hash distinguishes long names that differ only in the part that is cut off.
         let hash = blake3::hash(name.as_bytes()).to_hex();
         let tag = format!("~{}", &hash[..16]);
         bytes.extend_from_slice(&name.as_bytes()[..room - tag.len()]);
@@ -27,18 +28,18 @@ pub(crate) fn name_of(name: &Name, session: u32) -> Name {
     Name::new(&bytes).expect("no slash, no zero byte, and short enough")
 }
 
-/// The name of a session's own file.
+/// Returns the name of a session's file.
 pub(crate) fn name_of_session(session: u32) -> Name {
     Name::new(format!(".weft-{session:08x}").as_bytes()).expect("a plain name")
 }
 
-/// The session whose temporary file has this name.
+/// Returns the session of a temporary file's name.
 pub(crate) fn session_of(name: &Name) -> Option<u32> {
     let (head, session) = split(name.as_bytes())?;
     (head.len() > 1 && head[0] == b'.').then_some(session)
 }
 
-/// The session whose own file has this name.
+/// Returns the session of a session's file.
 pub(crate) fn session_itself(name: &Name) -> Option<u32> {
     split(name.as_bytes()).filter(|(head, _)| head.is_empty()).map(|(_, session)| session)
 }
@@ -60,7 +61,7 @@ mod tests {
     use crate::wire::record_name::Name;
 
     #[test]
-    fn temporary_names_name_their_session_and_differ() {
+    fn temporary_names_contain_their_session_and_differ() {
         let names = [&b"a"[..], b".", b"..", b"\xff\n", &[b'x'; 254], &[b'x'; 255]];
         let names: Vec<Name> = names.iter().filter_map(|name| Name::new(name).ok()).collect();
         let temporary: Vec<Name> = names.iter().map(|name| name_of(name, 0xab)).collect();

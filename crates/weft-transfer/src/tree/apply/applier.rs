@@ -1,4 +1,4 @@
-//! The sink: it takes blocks in their order, and gives tasks that write what is in them.
+//! The sink's applier: it parses blocks in order, and returns tasks that write their contents.
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
@@ -38,56 +38,56 @@ use super::session::{Session, remove_beside};
 #[error("the destination: {0}")]
 pub struct BeginError(pub Errno);
 
-/// A block is none. The session cannot go on.
+/// A block is invalid. The session cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// Its table is none.
+    /// The block's table is invalid.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A record names a directory that has not begun, or has ended.
+    /// A record names a directory that was not begun or has ended.
     #[error("directory {0} is not there")]
     NoDirectory(u64),
-    /// A record names a file that has not begun, or has ended.
+    /// A record names a file that was not begun or has ended.
     #[error("file {0} is not there")]
     NoFile(u64),
-    /// Two entries have one number.
+    /// Two entries have the same number.
     #[error("entry {0} comes twice")]
     Twice(u64),
-    /// Parts overlap, are beyond the file's size, or are too many.
+    /// Parts overlap, exceed the file's size, or are too many.
     #[error("file {file} has a part of {len} bytes at {offset}")]
     Part {
         /// The file.
         file: u64,
-        /// Where the part begins.
+        /// The offset of the part.
         offset: u64,
-        /// How long it is.
+        /// The length of the part.
         len: u64,
     },
-    /// Directories are too deep.
+    /// Directories are nested too deeply.
     #[error("entry {0} is too deep")]
     Deep(u64),
-    /// There is too much of something.
+    /// A limit is exceeded.
     #[error("too many {0}")]
     TooMany(&'static str),
-    /// The sink has asked for something else.
+    /// The source sends a file that the sink did not ask for.
     #[error("entry {0} was not asked for")]
     NotAsked(u64),
-    /// Something follows the end of the tree.
+    /// Records follow the end of the tree.
     #[error("a record follows the end of the tree")]
     AfterFinish,
-    /// The end of the tree has not come.
+    /// The records end before the end of the tree.
     #[error("the end of the tree has not come")]
     NoFinish,
-    /// What was written cannot be made durable.
+    /// The written data could not be synced.
     #[error("syncing the file system: {0}")]
     Sync(Errno),
 }
 
-/// Applies records beneath a directory. One thread gives it the blocks, in the order of their
-/// numbers; the tasks that it returns run on any threads.
+/// Applies records to a directory. One thread passes it the blocks in the order of their numbers;
+/// any threads run the tasks that it returns.
 ///
-/// Dropped without [`Applier::finish`], it leaves the session's own file in the root, by which a
-/// later session goes on, or removes what is left.
+/// If it is dropped without [`Applier::finish`], the session's file stays in the root. A later
+/// session then resumes from it, or removes the rest.
 #[derive(Debug)]
 pub struct Applier {
     shared: Arc<Shared>,
@@ -95,9 +95,9 @@ pub struct Applier {
     directories: HashMap<u64, Arc<Directory>>,
     files: HashMap<u64, InWork>,
     owners: usize,
-    /// The only names that may come into the root; any may if there is no list.
+    /// The only names that the source may create in the root; `None` allows all.
     asked: Option<HashSet<Name>>,
-    /// The root stands for a directory of the source: its names are all listed.
+    /// The root corresponds to one directory of the source, so the source lists all names in it.
     is_root_listed: bool,
     is_finished: bool,
     is_ended: bool,
@@ -113,12 +113,12 @@ struct Shared {
 #[derive(Debug)]
 struct InWork {
     begun: Arc<Begun>,
-    /// What has come of it.
+    /// The ranges that have come.
     ranges: Ranges,
     tail: Option<Tail>,
 }
 
-/// Something to be done with a block, by any thread.
+/// A piece of work for any thread, which needs the payload of its block.
 #[derive(Debug)]
 pub struct Task {
     shared: Arc<Shared>,
@@ -134,27 +134,27 @@ enum Work {
         data: Range<usize>,
         digest: Option<[u8; 32]>,
     },
-    /// All parts of a file have come.
+    /// All parts of a file have been written.
     Complete(Arc<Begun>),
     Look(Vec<Offer>),
 }
 
-/// An entry that is done at once. Its directory has it as pending.
+/// An entry that one task creates completely. Its directory counts it as pending.
 #[derive(Debug)]
 struct Small {
     directory: Arc<Directory>,
     name: Name,
     entry: Box<Entry>,
-    /// Of a file, its data and its end.
+    /// The data and the end of a file.
     data: Option<(Range<usize>, Tail)>,
 }
 
 impl Task {
-    /// Does it. `payload` is that of the block which the task came from. What is returned goes to
-    /// the source.
+    /// Runs the task. `payload` is the payload of its block. A returned answer must be sent to the
+    /// source.
     ///
     /// # Panics
-    /// If the payload is shorter than the block's.
+    /// If the payload is shorter than that of the block.
     #[must_use = "the source waits for the answer"]
     pub fn run(self, payload: &[u8]) -> Option<Wants> {
         let Shared { context, links, resumable } = &*self.shared;
@@ -212,7 +212,7 @@ fn end_part(context: &Context, links: &Links, begun: &Begun) {
     directory.end_pending(context);
 }
 
-/// The tasks of a block while they are put together.
+/// The tasks of a block that is being parsed.
 #[derive(Debug, Default)]
 struct Batch {
     work: Vec<Work>,
@@ -238,7 +238,7 @@ impl Batch {
     }
 
     fn push_offer(&mut self, offer: Offer) {
-        // One answer is for numbers that ascend, and not too many of them.
+        // One answer covers ascending numbers within a limited span.
         let number = offer.entry.number;
         let is_next = |last: &Offer| last.entry.number < number;
         let is_near =
@@ -260,10 +260,10 @@ impl Batch {
 }
 
 impl Applier {
-    /// Begins a session beneath an open directory.
+    /// Begins a session in an open directory.
     ///
     /// # Errors
-    /// If the directory cannot be looked at, or the session's own file cannot be created in it.
+    /// If the directory cannot be read, or the session's file cannot be created in it.
     pub fn begin(
         root: OwnedFd,
         options: ApplyOptions,
@@ -287,18 +287,18 @@ impl Applier {
         })
     }
 
-    /// Takes nothing but these names into the root, and leaves the root's own attributes: a source
-    /// that was asked for single names must not choose others.
+    /// Allows only these names in the root, and keeps the root's own attributes: a source that was
+    /// asked for single names must not choose others.
     #[must_use]
     pub fn only(mut self, names: HashSet<Name>) -> Self {
         self.asked = Some(names);
         self
     }
 
-    /// Deletes nothing that these rules leave out.
+    /// Protects entries that these rules exclude from deletion.
     ///
     /// # Panics
-    /// After the first block.
+    /// If a block has been applied already.
     #[must_use]
     pub fn protecting(mut self, rules: Rules) -> Self {
         let shared = Arc::get_mut(&mut self.shared).expect("no task has begun");
@@ -306,22 +306,23 @@ impl Applier {
         self
     }
 
-    /// What has happened so far.
+    /// The counters so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.shared.context.counters.summary()
     }
 
-    /// Whether the end of the tree has come, so that [`Applier::finish`] may follow the tasks.
+    /// Whether the end of the tree has come, so that [`Applier::finish`] may be called after the
+    /// tasks.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.is_finished
     }
 
-    /// Takes the next block. The block is free when all tasks have run.
+    /// Applies the next block. The block is free when all returned tasks have run.
     ///
     /// # Errors
-    /// If the block is none. Nothing of it has been written then but directories.
+    /// If the block is invalid. At most directories have been created from it then.
     pub fn apply(&mut self, payload: &[u8], table_len: usize) -> Result<Vec<Task>, ApplyError> {
         let mut batch = Batch::default();
         for Placed { record, data } in record_table::parse(payload, table_len)? {
@@ -492,7 +493,7 @@ impl Applier {
         self.directories.get(&number).cloned().ok_or(ApplyError::NoDirectory(number))
     }
 
-    /// Notes a name. The result is why nothing may have it, if nothing may.
+    /// Records a name in its directory. Returns why the name is refused, if it is.
     fn refusal(&self, directory: &Directory, name: &Name) -> Option<Failure> {
         let is_distinct = directory.keep(&self.shared.context, name);
         if directory.dir.is_root() && temporary::session_itself(name).is_some() {
@@ -517,7 +518,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Notes a part of a file as come.
+    /// Records that a part of a file has come.
     fn part(&mut self, file: u64, offset: u64, len: u64) -> Result<Arc<Begun>, ApplyError> {
         let in_work = self.files.get_mut(&file).ok_or(ApplyError::NoFile(file))?;
         let is_within = offset.checked_add(len).is_some_and(|end| end <= in_work.begun.entry.size);
@@ -540,11 +541,11 @@ impl Applier {
         }
     }
 
-    /// Ends the session, after all tasks have run: deletes what is to be deleted from the root,
-    /// removes what earlier sessions left, makes all durable if the options say so.
+    /// Ends the session after all tasks have run: deletes extra entries of the root, removes
+    /// leftovers of earlier sessions, and syncs if the options require it.
     ///
     /// # Errors
-    /// If the tree is not complete, or cannot be made durable.
+    /// If the tree is not complete, or cannot be synced.
     pub fn finish(mut self) -> Result<Summary, ApplyError> {
         if !self.is_finished {
             return Err(ApplyError::NoFinish);

@@ -1,4 +1,4 @@
-//! Owner, mode, extended attributes and times of what the sink creates.
+//! Owners, modes, extended attributes and times of the entries that the sink creates.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,24 +14,24 @@ use crate::wire::record_name::Name;
 
 use super::context::Context;
 
-/// What the kernel gives to a file that is created in a directory.
+/// The attributes that the kernel gives a new file in a directory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Created {
     pub(super) gid: u32,
-    /// Modes are as asked for, less the umask: no list of access rights changes them.
+    /// New files get the requested mode minus the umask; no default ACL changes it.
     pub(super) has_plain_modes: bool,
 }
 
-/// What is to be set on a file, given what creating it sets.
+/// The attributes to set on a file after its creation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// The mode to create it with.
+    /// The mode for its creation.
     pub(super) create_mode: u16,
     owner: Option<(Option<u32>, Option<u32>)>,
     mode: Option<u16>,
 }
 
-/// What to set on a regular file, or, without `created`, on something that is there.
+/// Plans the attributes of a new regular file, or, if `created` is `None`, of an existing entry.
 pub(super) fn plan(context: &Context, entry: &Entry, created: Option<Created>) -> Plan {
     let who = context.who;
     let (uid, gid) = (context.owner(false, entry.uid), context.owner(true, entry.gid));
@@ -50,7 +50,7 @@ pub(super) fn plan(context: &Context, entry: &Entry, created: Option<Created>) -
         return Plan { create_mode: entry.mode & 0o777, owner, mode: None };
     }
     let has_plain_modes = created.is_some_and(|created| created.has_plain_modes);
-    // Until the file has its owner, the group's bits would go to another group.
+    // Until the file has its owner, the group's permission bits would apply to another group.
     let is_safe = owner.is_none() || (wanted >> 3) & !wanted & 0o7 == 0;
     if has_plain_modes && is_safe && wanted & (who.umask | 0o7000) == 0 {
         return Plan { create_mode: wanted, owner, mode: None };
@@ -59,8 +59,8 @@ pub(super) fn plan(context: &Context, entry: &Entry, created: Option<Created>) -
 }
 
 impl Plan {
-    /// Sets all on an open file or directory. The result is the first error; the rest is set in
-    /// spite of it.
+    /// Sets all attributes of an open file or directory. Returns the first error; later attributes
+    /// are set nevertheless.
     pub(super) fn set(self, context: &Context, fd: BorrowedFd<'_>, entry: &Entry) -> Result<()> {
         let mut result = Ok(());
         let mut note = |done: Result<()>| {
@@ -72,7 +72,8 @@ impl Plan {
         if let Some((uid, gid)) = self.owner {
             match fchown(fd, uid.map(Uid::from_raw), gid.map(Gid::from_raw)) {
                 Ok(()) => {}
-                // Not for this process to set; then no bit may act for the wrong owner.
+                // This process may not change the owner. Special bits must not apply to the wrong
+                // owner.
                 Err(Errno::PERM | Errno::INVAL) if context.who.uid != 0 => {
                     mode = mode.map(|mode| mode & 0o1777);
                 }
@@ -99,7 +100,7 @@ impl Plan {
     }
 }
 
-/// Sets owner and times of what cannot be opened: links, pipes and devices.
+/// Sets owner and times of entries that cannot be opened: links, pipes and devices.
 pub(super) fn set_by_name(
     context: &Context,
     dir: impl AsFd,
@@ -123,17 +124,18 @@ pub(super) fn set_by_name(
     result
 }
 
-/// Whether owner and mode are what they would be set to.
+/// Whether owner and mode already have the values that would be set.
 pub(super) fn is_same(context: &Context, entry: &Entry, stat: &rustix::fs::Stat) -> bool {
     let Plan { owner, mode, .. } = plan(context, entry, None);
     let has_owner = owner.is_none_or(|(uid, gid)| {
-        // Another process than root's sets a group where it can, and asks each time.
+        // A process without root privileges sets the group if the kernel allows it, so each group
+        // is tried.
         uid.is_none_or(|uid| uid == stat.st_uid) && gid.is_none_or(|gid| gid == stat.st_gid)
     });
     has_owner && mode.is_none_or(|mode| u32::from(mode) == stat.st_mode & 0o7777)
 }
 
-/// The same for what is not opened: owner and time.
+/// Whether owner and time of an entry that is not opened have the values that would be set.
 pub(super) fn is_same_by_name(
     context: &Context,
     entry: &Entry,
@@ -146,8 +148,8 @@ pub(super) fn is_same_by_name(
     has_owner && (!context.options.keeps_times || metadata::mtime(stat) == entry.mtime)
 }
 
-/// Whether an attribute can give rights to who runs a file (`security.capability`), or is for the
-/// system alone.
+/// Whether an attribute can give privileges to a program (`security.capability`), or is reserved
+/// for the system.
 fn is_privileged(name: &[u8]) -> bool {
     name.starts_with(b"security.") || name.starts_with(b"trusted.")
 }

@@ -1,4 +1,4 @@
-//! Files that come in parts.
+//! Files that arrive in parts.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
@@ -23,19 +23,19 @@ use super::directory::Directory;
 use super::install::{self, Failure};
 use super::report::Step;
 
-/// A file that has been begun and not ended.
+/// A file that was begun and has not ended.
 #[derive(Debug)]
 pub(super) struct Begun {
     pub(super) entry: Box<Entry>,
     pub(super) directory: Arc<Directory>,
     name: Name,
-    /// Its data, unless it could not be created.
+    /// The open file; `None` if it could not be created.
     open: Option<Open>,
-    /// Parts that are being written, and one until all have come.
+    /// Parts that are being written, plus one until all parts have come.
     writing: AtomicUsize,
     failure: Mutex<Option<Failure>>,
-    /// Held while a part is written: the kernel lets one thread write to a file at a time, and has
-    /// the others spin.
+    /// Held while a part is written. The kernel allows one writer of a file at a time and lets the
+    /// others spin, so waiting here costs less.
     write: Mutex<()>,
     subtrees: Mutex<Subtrees>,
     tail: OnceLock<Tail>,
@@ -47,13 +47,13 @@ struct Open {
     temporary: Name,
     plan: Plan,
     journal_id: Option<u32>,
-    /// It has parts of an earlier session.
+    /// The file has parts of an earlier session.
     is_resumed: bool,
 }
 
 impl Begun {
-    /// Begins a file, with parts of an earlier session if there are any. The directory has it as
-    /// pending.
+    /// Begins a file, with the parts of an earlier session if there are any. The directory counts
+    /// it as pending.
     pub(super) fn begin(
         context: &Context,
         directory: &Arc<Directory>,
@@ -85,7 +85,7 @@ impl Begun {
         }
     }
 
-    /// A part will be written.
+    /// Counts a part that will be written.
     pub(super) fn begin_part(&self) {
         self.writing.fetch_add(1, AcqRel);
     }
@@ -124,11 +124,11 @@ impl Begun {
         context.has_written(len);
     }
 
-    /// Leaves a part out that is zeros.
+    /// Handles a part that is a hole.
     pub(super) fn hole(&self, context: &Context, offset: u64, len: u64) {
         let Some(open) = &self.open else { return };
         if open.is_resumed {
-            // Something may have been written there that the journal does not tell of.
+            // An unrecorded write of an earlier session may have left data there.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match fallocate(&open.fd, flags, offset, len) {
                 Ok(()) | Err(Errno::NOTSUP) => {}
@@ -140,15 +140,15 @@ impl Begun {
         }
     }
 
-    /// All parts have come, and this is how the source ended it. The caller then ends the part
-    /// that stands for them.
+    /// Records that all parts have come, and how the source's reading ended. The caller then ends
+    /// the part that stands for them.
     pub(super) fn set_tail(&self, tail: Tail) {
-        // Only the first counts; the caller gives one.
+        // The caller sets it once.
         let _ = self.tail.set(tail);
     }
 
-    /// A part has been written. With the last one, the file gets its name; the result says
-    /// whether it has it then.
+    /// Counts a part as written. After the last one, renames the file to its final name, and
+    /// returns whether that succeeded.
     pub(super) fn end_part(&self, context: &Context) -> Option<bool> {
         if self.writing.fetch_sub(1, AcqRel) != 1 {
             return None;
@@ -198,11 +198,11 @@ impl Begun {
         Ok(attributes)
     }
 
-    /// Removes the temporary file, which is of no use any more.
+    /// Removes the temporary file after a failure.
     fn remove(&self, context: &Context) {
         let Some(open) = &self.open else { return };
         if let Ok(dir) = context.dirs.open(&self.directory.dir) {
-            // It is gone, or a later session removes it.
+            // If this fails, the file is gone, or a later session removes it.
             let _ = unlinkat(&*dir, open.temporary.as_path(), AtFlags::empty());
         }
         if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
@@ -210,13 +210,13 @@ impl Begun {
         }
     }
 
-    /// Ends a file whose parts have not all come.
+    /// Ends a file of which parts are missing.
     pub(super) fn give_up(&self, context: &Context) {
         self.remove(context);
         self.directory.failed(context, Some(&self.name), Step::Incomplete, Errno::NODATA);
     }
 
-    /// Removes the temporary file unless a later session can go on with it.
+    /// Removes the temporary file unless a later session can resume it.
     pub(super) fn leave(&self, context: &Context) {
         if self.open.as_ref().is_some_and(|open| open.journal_id.is_none()) {
             self.remove(context);
@@ -237,12 +237,12 @@ fn create(
     let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
     let (fd, temporary, plan) = install::create(context, directory, dir.as_fd(), entry, name)?;
     let prepare = || {
-        // Another session that sees the file can tell that this one lives.
+        // The lock shows other sessions that this one is alive.
         flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
         ftruncate(&fd, entry.size)
     };
     if let Err(error) = prepare() {
-        // The error that is reported is the first.
+        // Only the first error is reported.
         let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
         return Err((Step::Write, error));
     }
@@ -253,7 +253,7 @@ fn create(
     Ok(Open { fd, temporary, plan, journal_id, is_resumed: false })
 }
 
-/// Opens what an earlier session has left.
+/// Opens the file of an earlier session.
 fn go_on(
     context: &Context,
     directory: &Directory,
@@ -281,7 +281,7 @@ fn go_on(
             journal.parts(id, ranges, subtrees);
             Some(id)
         });
-        // Nothing is known of how it was created.
+        // The attributes with which it was created are unknown.
         let plan = attributes::plan(context, entry, None);
         Ok(Open { fd, temporary, plan, journal_id: id, is_resumed: true })
     };

@@ -1,4 +1,4 @@
-//! Removing what does not belong into a directory.
+//! Deletes entries that the source does not have, and leftovers of dead sessions.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -15,12 +15,10 @@ use super::context::Context;
 use super::report::{Change, Event, Step};
 use super::session::now;
 
-/// Temporary files of sessions that are not known are removed after so many seconds without a
-/// change.
+/// Seconds without a change after which temporary files of unknown sessions are removed.
 const STALE_SECONDS: i64 = 3_600;
 
-/// Removes temporary files of sessions that ended, and all but the names to keep if these are
-/// given.
+/// Removes temporary files of dead sessions. If `keep` is given, also deletes all other names.
 pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Name>>) -> Result<()> {
     let fd = context.dirs.open(dir)?;
     let mut names = Vec::new();
@@ -33,14 +31,14 @@ pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Nam
             continue;
         }
         match temporary::session_of(&name) {
-            // What earlier sessions left is no longer needed: all that is in here has been copied.
+            // This session has copied everything in here, so it needs no leftovers of earlier ones.
             Some(session) if session == context.session.id => {}
             Some(session) if context.session.live.contains(&session) => {}
             Some(session) if is_stale(context, &*fd, &name, session) => {
                 if context.is_dry_run() {
                     continue;
                 }
-                // It is gone, or it stays for a later session.
+                // If this fails, the file is gone, or a later session removes it.
                 let _ = unlinkat(&*fd, name.as_path(), AtFlags::empty());
             }
             _ if keep.is_some() => {
@@ -53,37 +51,37 @@ pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Nam
     Ok(())
 }
 
-/// Whether a temporary file is of no session that lives.
+/// Whether a temporary file belongs to no live session.
 fn is_stale(context: &Context, dir: impl AsFd, name: &Name, session: u32) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let Ok(stat) = statat(&dir, name.as_path(), flags) else { return false };
     let is_free = match FileType::from_raw_mode(stat.st_mode) {
-        // A session with another root locks what it is long about.
+        // A session with another root locks the files that it takes long to write.
         FileType::RegularFile => {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
             let lock = |fd| flock(&fd, FlockOperation::NonBlockingLockExclusive);
             beneath::open(dir, name.as_path(), flags, 0).and_then(lock).is_ok()
         }
-        FileType::Directory => false, // No session makes one by such a name.
-        _ => true,                    // A link or a device has its own name at once.
+        FileType::Directory => false, // No session creates a directory with such a name.
+        _ => true,                    // Links and devices are renamed at once.
     };
     let is_old = stat.st_ctime.saturating_add(STALE_SECONDS) < now();
     is_free && (is_old || context.session.dead.contains_key(&session))
 }
 
-/// Whether the rules leave a name of the destination alone.
+/// Whether the rules protect a name of the destination.
 fn is_protected(context: &Context, dir: &Dir, name: &Name, kind: FileType) -> bool {
     let is_included =
         || context.rules.include(&dir.path_of(Some(name)), kind == FileType::Directory);
     !context.rules.is_empty() && !is_included()
 }
 
-/// Deletes a name with all that is in it, from below, but for what the rules protect. What cannot
-/// be deleted is reported.
+/// Deletes a name with all of its contents, bottom up, except for protected entries. Failures are
+/// reported.
 fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
-    // Each with the directory that it is itself, if that has been entered.
+    // Each element has its own directory once that has been entered.
     let mut stack = vec![(Arc::clone(dir), name, kind, None::<Arc<Dir>>)];
-    // Directories that stay, for something in them does.
+    // Directories that stay because an entry in them stays.
     let mut kept: HashSet<*const Dir> = HashSet::new();
     while let Some((dir, name, kind, entered)) = stack.pop() {
         if entered.as_ref().is_some_and(|it| kept.contains(&Arc::as_ptr(it))) {
@@ -135,7 +133,7 @@ fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
     }
 }
 
-/// What a name is. Not every file system says it in a listing.
+/// Returns the type of a name. Some file systems do not list types.
 fn kind_of(dir: impl AsFd, name: &Name, listed: FileType) -> FileType {
     if listed != FileType::Unknown {
         return listed;

@@ -1,4 +1,4 @@
-//! What all threads of an applier share.
+//! The state that all threads of an applier share.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,10 +18,10 @@ use super::options::ApplyOptions;
 use super::report::{Change, Counters, EntryKind, Event, Problem, Report, Step, Subject};
 use super::session::{Session, now};
 
-/// The file systems of which names that differ in case are one: FAT, exFAT, NTFS, CIFS, SMB.
+/// File systems that do not distinguish case: FAT, exFAT, NTFS, CIFS, SMB.
 const FOLDING: [i64; 6] = [0x4d44, 0x2011_bab0, 0x5346_544e, 0x7366_746e, 0xff53_4d42, 0xfe53_4d42];
 
-/// What all threads share.
+/// The state that all threads share.
 pub(super) struct Context {
     pub(super) options: ApplyOptions,
     pub(super) dirs: Dirs,
@@ -29,30 +29,31 @@ pub(super) struct Context {
     pub(super) who: Who,
     pub(super) folds_case: bool,
     pub(super) counters: Counters,
-    /// What they leave out is not deleted.
+    /// The entries that these rules exclude are not deleted.
     pub(super) rules: Rules,
     owners: RwLock<Owners>,
     report: Arc<dyn Report>,
-    /// Bytes since the file system was last synced.
+    /// Bytes written since the last sync of the file system.
     unsynced: AtomicU64,
-    /// Names that are remembered.
+    /// The number of remembered names.
     names: AtomicUsize,
 }
 
-/// This process, as the kernel looks at it when it creates files.
+/// The credentials with which this process creates files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Who {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) umask: u16,
-    /// Files get another group than this process's: where, is not known.
+    /// New files get another group than this process's, and it is unknown which directories cause
+    /// that.
     pub(super) gets_odd_groups: bool,
 }
 
 #[derive(Default)]
 struct Owners {
     here: Names,
-    /// The number here of a number at the source.
+    /// The local numbers of the source's users and groups.
     known: HashMap<(bool, u32), u32>,
 }
 
@@ -111,7 +112,7 @@ impl Context {
         self.event(dir, name, Event::Problem(Problem { step, errno: Some(errno) }));
     }
 
-    /// Says what would happen.
+    /// Reports a predicted change.
     pub(super) fn planned(
         &self,
         dir: &Dir,
@@ -127,7 +128,7 @@ impl Context {
         self.options.dry_run.is_some()
     }
 
-    /// Notes the name of an owner. False if there are too many.
+    /// Records the name of an owner. Returns false if there are too many.
     pub(super) fn name_owner(&self, is_group: bool, id: u32, name: &[u8], max: usize) -> bool {
         let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(here) = owners.here.id_of(is_group, name) {
@@ -136,43 +137,46 @@ impl Context {
         owners.known.len() <= max
     }
 
-    /// The number here of an owner at the source.
+    /// Returns the local number of an owner at the source.
     pub(super) fn owner(&self, is_group: bool, id: u32) -> u32 {
         let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
         owners.known.get(&(is_group, id)).copied().unwrap_or(id)
     }
 
-    /// Counts a name that is remembered. False if there are too many: it is not remembered.
+    /// Counts a remembered name. Returns false if there are too many, and the name is not
+    /// remembered.
     pub(super) fn remember(&self) -> bool {
         let max = self.options.names_max;
         let add = |names: usize| (names < max).then(|| names + 1);
         self.names.fetch_update(AcqRel, Acquire, add).is_ok()
     }
 
-    /// So many names are not remembered any more.
+    /// Releases the count of `names` names.
     pub(super) fn forget(&self, names: usize) {
         self.names.fetch_sub(names, AcqRel);
     }
 
-    /// Counts bytes that have been written. Now and then they are made durable.
+    /// Counts written bytes, and syncs after each `DURABLE_EACH`.
     pub(super) fn has_written(&self, len: u64) {
         let Some(journal) = &self.session.journal else { return };
         let before = self.unsynced.fetch_add(len, AcqRel);
-        // One thread of all crosses the line.
+        // Exactly one thread crosses the threshold.
         if before < DURABLE_EACH && before.saturating_add(len) >= DURABLE_EACH {
             self.unsynced.fetch_sub(before.saturating_add(len), AcqRel);
-            // Without it the journal says less, and the files' own ends find what is wrong.
+            // Without the sync a later session trusts less of the journal. Errors of writing show
+            // at the end of each file.
             let _ = journal.sync(now());
         }
     }
 }
 
-/// Whether what is created in a directory gets the directory's group.
+/// Whether new entries of a directory inherit its group.
 pub(super) fn is_setgid(stat: &Stat) -> bool {
     stat.st_mode & 0o2000 != 0
 }
 
-/// The process's umask. Where it is not known, all bits are: modes are set then.
+/// Returns the process's umask. If it is unknown, returns all bits, so that modes are set
+/// explicitly.
 fn umask() -> u16 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = text.lines();

@@ -1,4 +1,4 @@
-//! Directories that have been begun and not ended.
+//! Directories that were begun and have not ended.
 
 use std::collections::HashSet;
 use std::sync::atomic::{
@@ -20,32 +20,32 @@ use super::context::{Context, is_setgid};
 use super::dry::{self, Place};
 use super::report::{Change, EntryKind, Step};
 
-/// A directory at the sink. What is done in it counts as pending, so that its end comes last.
+/// A directory at the sink. Each entry in work counts as pending, so that the directory ends last.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) dir: Arc<Dir>,
     parent: Option<Arc<Self>>,
-    /// The attributes that it gets in the end; the root may get none.
+    /// The attributes that it gets at its end; `None` if the root keeps its own.
     entry: Mutex<Option<Box<Entry>>>,
-    /// It was there before.
+    /// The directory existed before.
     existed: bool,
-    /// It could not be created: what is in it fails, too.
+    /// The directory could not be created, so its entries fail, too.
     pub(super) is_lost: bool,
     pub(super) created: Created,
-    /// What is not done yet, and one until the source has ended it.
+    /// The number of entries in work, plus one until the source has ended the directory.
     pending: AtomicUsize,
-    /// Something in it went wrong: nothing is deleted.
+    /// An entry failed, so nothing is deleted.
     has_error: AtomicBool,
     names: Mutex<Names>,
 }
 
 #[derive(Debug, Default)]
 struct Names {
-    /// Those that are not to be deleted.
+    /// The names that must not be deleted.
     kept: HashSet<Name>,
-    /// Where case is folded: the folded names, with the names that they came from.
+    /// On a file system that folds case: the folded names with their original names.
     folded: std::collections::HashMap<String, Name>,
-    /// There were too many to remember.
+    /// There were too many names to remember.
     is_full: bool,
     is_complete: bool,
 }
@@ -82,7 +82,7 @@ impl Directory {
         }
     }
 
-    /// Creates a directory, or finds it there. What is wrong is reported.
+    /// Creates a directory, or opens the existing one. Errors are reported.
     pub(super) fn begin(
         context: &Context,
         parent: &Arc<Self>,
@@ -124,22 +124,22 @@ impl Directory {
         !self.existed
     }
 
-    /// A name in it, for a dry run.
+    /// Returns the place of a name in it, for a dry run.
     pub(super) fn place<'a>(&'a self, name: &'a Name) -> Place<'a> {
         Place { dir: &self.dir, is_new: self.is_new(), name }
     }
 
-    /// Gives the root its attributes.
+    /// Sets the attributes that the root gets at its end.
     pub(super) fn set_entry(&self, entry: Box<Entry>) {
         *lock(&self.entry) = Some(entry);
     }
 
-    /// Something in the directory begins.
+    /// Counts an entry whose work begins.
     pub(super) fn begin_pending(&self) {
         self.pending.fetch_add(1, AcqRel);
     }
 
-    /// Something in the directory has been done. If it was the last, the directory ends.
+    /// Counts an entry as done. After the last one, ends the directory.
     pub(super) fn end_pending(&self, context: &Context) {
         let mut at = self;
         while at.pending.fetch_sub(1, AcqRel) == 1 {
@@ -151,20 +151,20 @@ impl Directory {
         }
     }
 
-    /// All that the source has in it has been sent.
+    /// Records that the source has sent all entries of the directory.
     pub(super) fn ended(&self, context: &Context, is_complete: bool) {
         lock(&self.names).is_complete = is_complete;
         self.end_pending(context);
     }
 
-    /// Notes a name that is not to be deleted. False if it takes the place of another name.
+    /// Records a name that must not be deleted. Returns false if it clashes with another name.
     pub(super) fn keep(&self, context: &Context, name: &Name) -> bool {
         let mut names = lock(&self.names);
         if context.options.deletes && self.existed && !names.is_full && !names.kept.contains(name) {
             if context.remember() {
                 names.kept.insert(name.clone());
             } else {
-                // What is to be deleted is not known any more.
+                // The set of names is incomplete, so nothing may be deleted.
                 names.is_full = true;
                 self.failed(context, None, Step::Delete, Errno::NOMEM);
             }
@@ -190,12 +190,12 @@ impl Directory {
         names
     }
 
-    /// From now on nothing is deleted in it.
+    /// Prevents deletions in the directory after an error.
     pub(super) fn note_error(&self) {
         self.has_error.store(true, Release);
     }
 
-    /// Reports what is wrong with something in it.
+    /// Reports a problem with an entry of the directory.
     pub(super) fn failed(&self, context: &Context, name: Option<&Name>, step: Step, errno: Errno) {
         self.note_error();
         context.problem(&self.dir, name, step, errno);
@@ -213,7 +213,7 @@ impl Directory {
         self.set_attributes(context);
     }
 
-    /// Removes what does not belong here.
+    /// Deletes entries that the source does not have.
     pub(super) fn clean(&self, context: &Context) {
         let names = self.forget_names(context);
         if !self.existed {
@@ -226,7 +226,7 @@ impl Directory {
         }
     }
 
-    /// Sets owner, mode and times. Nothing may be done in the directory after this.
+    /// Sets owner, mode and times. The directory must not change after this.
     pub(super) fn set_attributes(&self, context: &Context) {
         let Some(entry) = lock(&self.entry).take() else { return };
         if context.is_dry_run() {
@@ -245,7 +245,7 @@ impl Directory {
     }
 }
 
-/// Creates a directory unless it is there. It is ours alone until it gets its mode.
+/// Creates a directory unless it exists. Only the owner can access it until it gets its mode.
 fn create(
     context: &Context,
     parent: &Directory,
@@ -262,7 +262,7 @@ fn create(
     let above = context.dirs.open(&parent.dir).map_err(create_error)?;
     let mode = if context.options.keeps_modes { 0o700 } else { 0o777 };
     match mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)) {
-        // What is created in it is as in its parent: lists and groups are inherited.
+        // New entries inherit ACLs and the group as in the parent.
         Ok(()) if parent.created.has_plain_modes => return Ok((false, parent.created)),
         Ok(()) => return Ok((false, look(context, dir).map_err(create_error)?)),
         Err(Errno::EXIST) => {}
@@ -275,13 +275,13 @@ fn create(
     Ok((true, created))
 }
 
-/// Looks at a directory that is there.
+/// Inspects an existing directory.
 fn look(context: &Context, dir: &Arc<Dir>) -> Result<Created> {
     let fd = context.dirs.open(dir)?;
     let stat = fstat(&*fd)?;
     let is_ours = stat.st_uid == context.who.uid && context.who.uid != 0;
     if is_ours && stat.st_mode & 0o300 != 0o300 && !context.is_dry_run() {
-        // It gets its mode in the end.
+        // It gets its final mode at its end.
         fchmod(&*fd, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
     }
     let mut list = [0_u8; 0];

@@ -1,4 +1,4 @@
-//! What a dry run says in place of writing.
+//! Predicts changes in a dry run.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use super::report::{Change, EntryKind, Step};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) dir: &'a Arc<Dir>,
-    /// The directory is not there.
+    /// The directory does not exist.
     pub(super) is_new: bool,
     pub(super) name: &'a Name,
 }
 
 impl Place<'_> {
-    /// What has the name, if anything has.
+    /// Returns the status of the entry with this name, if there is one.
     fn stat(self, context: &Context) -> Option<Stat> {
         if self.is_new {
             return None;
@@ -34,12 +34,12 @@ impl Place<'_> {
         statat(&*dir, self.name.as_path(), AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
-    /// Whether an entry that is no directory would be new, or take the place of another one.
+    /// Whether an entry that is not a directory would be new or replace another.
     pub(super) fn change(self, context: &Context) -> Result<Change, (Step, Errno)> {
         change(self.stat(context).as_ref())
     }
 
-    /// Whether a directory has the name; an error if something else has.
+    /// Whether the name is a directory; an error if it is something else.
     pub(super) fn is_directory(self, context: &Context) -> Result<bool, (Step, Errno)> {
         match self.stat(context).as_ref().map(metadata::kind) {
             None => Ok(false),
@@ -57,19 +57,19 @@ fn change(there: Option<&Stat>) -> Result<Change, (Step, Errno)> {
     }
 }
 
-/// Another process than root's sets nothing on what is another user's.
+/// Whether this process may change attributes: it is root or owns the entry.
 fn may_set(context: &Context, stat: &Stat) -> bool {
     context.who.uid == 0 || stat.st_uid == context.who.uid
 }
 
-/// A file that is there as it is at the source, but for its owner or mode.
+/// Predicts the changes to a file whose contents are equal but whose owner or mode may differ.
 pub(super) fn attributes(context: &Context, dir: &Dir, name: &Name, stat: &Stat) {
     if may_set(context, stat) {
         context.planned(dir, Some(name), Change::Attributes, EntryKind::File, metadata::size(stat));
     }
 }
 
-/// A symbolic link, a pipe, a socket or a device.
+/// Predicts the changes for a symbolic link, a pipe, a socket or a device.
 pub(super) fn other(
     context: &Context,
     place: Place<'_>,
@@ -106,7 +106,7 @@ fn is_same_link(context: &Context, place: Place<'_>, entry: &Entry) -> bool {
     there.is_ok_and(|there| there.as_bytes() == &**target)
 }
 
-/// The attributes that a directory which is there would get.
+/// Predicts the changes to the attributes of an existing directory.
 pub(super) fn directory_attributes(context: &Context, dir: &Arc<Dir>, entry: &Entry) {
     let stat = context.dirs.open(dir).and_then(|fd| fstat(fd.as_fd()));
     let Ok(stat) = stat else { return };
@@ -116,7 +116,7 @@ pub(super) fn directory_attributes(context: &Context, dir: &Arc<Dir>, entry: &En
     }
 }
 
-/// Another name of a file. `target`: where that file is, if it stays.
+/// Predicts the changes for a hard link. `target` is the linked file, if it stays.
 pub(super) fn link(
     context: &Context,
     target: Option<(&Arc<Dir>, &Name)>,

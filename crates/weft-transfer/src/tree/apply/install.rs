@@ -1,4 +1,5 @@
-//! Files that come whole, links, pipes and devices: each gets its name when it is complete.
+//! Creates whole files, links, pipes and devices under temporary names, and renames them when they
+//! are complete.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -17,10 +18,10 @@ use super::context::Context;
 use super::directory::Directory;
 use super::report::{Event, Step};
 
-/// What has gone wrong, and where.
+/// The step that failed, and its error.
 pub(super) type Failure = (Step, Errno);
 
-/// Writes a file that is here with all of its data, and gives it its name. True if it has it.
+/// Writes a file whose data is complete, and renames it. Returns whether it has its final name.
 pub(super) fn whole(
     context: &Context,
     directory: &Directory,
@@ -33,7 +34,7 @@ pub(super) fn whole(
     settle(context, directory, name, result, tail, tail.hash)
 }
 
-/// Reports how a file came out. True if it has its name.
+/// Reports the result of a file. Returns whether it has its final name.
 pub(super) fn settle(
     context: &Context,
     directory: &Directory,
@@ -62,7 +63,8 @@ pub(super) fn settle(
     }
 }
 
-/// The inner result is of the attributes: the file is there without them.
+/// Writes the file. The inner result is that of setting attributes, after which the file exists in
+/// any case.
 fn try_whole(
     context: &Context,
     directory: &Directory,
@@ -90,7 +92,7 @@ fn try_whole(
         Ok(attributes)
     });
     if result.is_err() {
-        // The temporary file is of no use; the error that is reported is the first.
+        // Only the first error is reported.
         let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
     }
     context.has_written(tail.size);
@@ -113,7 +115,7 @@ pub(super) fn create(
     Ok((fd, temporary, plan))
 }
 
-/// Gives a temporary file its name.
+/// Renames a temporary file to its final name.
 pub(super) fn rename(dir: impl AsFd, temporary: &Name, name: &Name) -> Result<(), Failure> {
     let result = renameat(&dir, temporary.as_path(), &dir, name.as_path());
     result.map_err(|error| match error {
@@ -138,7 +140,7 @@ pub(super) fn write_all(fd: impl AsFd, data: &[u8], offset: u64) -> Result<(), E
     Ok(())
 }
 
-/// Makes a symbolic link, a pipe, a socket or a device.
+/// Creates a symbolic link, a pipe, a socket or a device.
 pub(super) fn other(context: &Context, directory: &Directory, entry: &Entry, name: &Name) {
     match try_other(context, directory, entry, name) {
         Ok(Ok(())) => {}
@@ -168,7 +170,7 @@ fn try_other(
     make(context, &*dir, entry, &temporary).map_err(create_error)?;
     let attributes = set(&temporary);
     if let Err(failure) = rename(&*dir, &temporary, name) {
-        // It is of no use; the error that is reported is the first.
+        // Only the first error is reported.
         let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
         return Err(failure);
     }
@@ -194,8 +196,8 @@ fn make(context: &Context, dir: impl AsFd, entry: &Entry, name: &Name) -> Result
     let mode = Mode::from_raw_mode((entry.mode & 0o777).into());
     mknodat(&dir, name.as_path(), kind, mode, device)?;
     if context.options.keeps_modes && context.who.umask & entry.mode != 0 {
-        // Opening a pipe or a device does something; a descriptor of the name alone does not, and
-        // its mode can only be set by the link to it.
+        // Opening a pipe or a device can block or have effects; `O_PATH` avoids that. The mode can
+        // then only be set through the descriptor's link in `/proc`.
         let fd = beneath::open(&dir, name.as_path(), OFlags::PATH, 0)?;
         rustix::fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)?;
     }

@@ -1,4 +1,4 @@
-//! Files with several names.
+//! Hard links between files of the tree.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::dry;
 use super::install::{Failure, rename};
 use super::report::Step;
 
-/// The files that later entries may be other names of.
+/// The files to which later entries may be hard links.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     files: Mutex<HashMap<u64, Linked>>,
@@ -26,7 +26,7 @@ pub(super) struct Links {
 
 #[derive(Debug)]
 enum Linked {
-    /// It is not there yet. These wait for it.
+    /// The file does not exist yet. These links wait for it.
     Awaited(Vec<(Arc<Directory>, Name)>),
     Settled(Outcome),
 }
@@ -35,19 +35,20 @@ enum Linked {
 enum Outcome {
     There(Arc<Dir>, Name),
     Failed,
-    /// In a dry run: it would be there.
+    /// In a dry run, the file would exist.
     Planned,
 }
 
 impl Links {
-    /// Notes a file that has other names. False if there are too many.
+    /// Records a file that has hard links. Returns false if there are too many.
     pub(super) fn expect(&self, file: u64) -> bool {
         let mut files = lock(&self.files);
         files.entry(file).or_insert_with(|| Linked::Awaited(Vec::new()));
         files.len() <= LINKED_FILES_MAX
     }
 
-    /// A file has its name, or will not get it. What waits for it is done.
+    /// Records that a file has its name, or has failed, and creates or fails the links that wait
+    /// for it.
     pub(super) fn settle(&self, context: &Context, file: u64, place: Option<(&Arc<Dir>, &Name)>) {
         let outcome = match place {
             Some((dir, name)) => Outcome::There(Arc::clone(dir), name.clone()),
@@ -56,7 +57,7 @@ impl Links {
         self.end(context, file, &outcome);
     }
 
-    /// In a dry run, a file would get its name.
+    /// Records that a file would get its name in a dry run.
     pub(super) fn settle_planned(&self, context: &Context, file: u64) {
         self.end(context, file, &Outcome::Planned);
     }
@@ -75,7 +76,7 @@ impl Links {
         }
     }
 
-    /// Makes another name of a file, now or when it is there. The directory has it as pending.
+    /// Creates a hard link, now or when its target exists. The directory counts it as pending.
     pub(super) fn link(
         &self,
         context: &Context,
@@ -100,7 +101,7 @@ impl Links {
         directory.end_pending(context);
     }
 
-    /// Gives up what waits for files that will not come.
+    /// Fails the links that wait for files which do not come.
     pub(super) fn give_up(&self, context: &Context) {
         let files = std::mem::take(&mut *lock(&self.files));
         for linked in files.into_values() {
@@ -154,7 +155,7 @@ fn make(
     let temporary = temporary::name_of(name, context.session.id);
     link(&temporary).map_err(link_error)?;
     rename(&*to, &temporary, name).inspect_err(|_| {
-        // It is of no use; the error that is reported is the first.
+        // Only the first error is reported.
         let _ = unlinkat(&*to, temporary.as_path(), AtFlags::empty());
     })
 }

@@ -1,4 +1,4 @@
-//! What the sink wants of what the source offers.
+//! Compares offered files with the destination, to decide which files the sink wants.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,27 +24,27 @@ use super::install::Failure;
 use super::links::Links;
 use super::report::{EntryKind, Event, Step};
 
-/// How long each read is in which a file is hashed.
+/// Length of a read while a file is hashed.
 const READ_LEN: usize = 256 << 10;
 
-/// A file that the source offers. The directory has it as pending.
+/// A file that the source offers. The directory counts it as pending.
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) directory: Arc<Directory>,
     pub(super) name: Name,
     pub(super) entry: Box<Entry>,
-    /// Why nothing may have the name, if nothing may.
+    /// Why the name is refused, if it is.
     pub(super) refusal: Option<Failure>,
 }
 
-/// What the source knows that the sink has, by the numbers of the files.
+/// The resumable parts that the sink has reported to the source, by the numbers of the files.
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
     files: Mutex<HashMap<u64, Ranges>>,
 }
 
 impl Resumable {
-    /// The parts that are there of a file that comes now, if it is still the same file.
+    /// Returns the existing parts of a file that the source sends, if the file has not changed.
     pub(super) fn take<'context>(
         &self,
         context: &'context Context,
@@ -57,7 +57,7 @@ impl Resumable {
     }
 }
 
-/// Looks at what is there in place of the offers, which are in the order of their numbers.
+/// Compares the offered files with the destination. The offers are in the order of their numbers.
 pub(super) fn look(
     context: &Context,
     links: &Links,
@@ -96,7 +96,7 @@ pub(super) fn look(
     Some(wants)
 }
 
-/// Says what would happen to a file in a dry run.
+/// Reports the predicted change of a file in a dry run.
 fn plan(context: &Context, links: &Links, directory: &Directory, name: &Name, entry: &Entry) {
     match directory.place(name).change(context) {
         Ok(change) => {
@@ -110,7 +110,7 @@ fn plan(context: &Context, links: &Links, directory: &Directory, name: &Name, en
     }
 }
 
-/// Whether a file is there as it is at the source. Its owner and mode are set if they differ.
+/// Whether an equal file exists. Owner and mode are corrected if they differ.
 fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry) -> bool {
     let is_taken_anew = context.options.dry_run.is_some_and(|dry_run| !dry_run.skips);
     if directory.is_new() || is_taken_anew {
@@ -154,7 +154,7 @@ fn set(
 ) {
     let plan = attributes::plan(context, entry, None);
     match plan.set(context, fd.as_fd(), entry) {
-        // Of another owner: what it has is what it keeps.
+        // Another user owns the file, so its attributes stay.
         Err(Errno::PERM) if context.who.uid != 0 && stat.st_uid != context.who.uid => {}
         Err(error) => context.problem(&directory.dir, Some(name), Step::Attributes, error),
         Ok(()) => {}
@@ -189,7 +189,7 @@ fn unfinished<'context>(
     (found.size == entry.size && found.mtime == entry.mtime).then_some(found)
 }
 
-/// What is there of a file from an earlier session.
+/// Returns the parts of a file that an earlier session has left.
 fn have(
     context: &Context,
     directory: &Directory,

@@ -1,47 +1,48 @@
-//! How the sink works.
+//! Options of the applier.
 
 use crate::limits::NAMES_KEPT_MAX;
 
-/// A dry run: nothing is written, and the events say what would be.
+/// A dry run: nothing is written, and events report the predicted changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DryRun {
-    /// Whether the root is there. Otherwise the open directory is the one that it would be made in.
+    /// Whether the root exists. Otherwise the open directory is the one in which it would be
+    /// created.
     pub has_root: bool,
-    /// Whether files that are the same are left out.
+    /// Whether equal files are skipped.
     pub skips: bool,
 }
 
-/// How an applier works.
+/// The options of an applier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApplyOptions {
-    /// Whether files get the owners that they have at the source. Another process than root's can
-    /// set no owner, and only some groups: what it cannot set stays as it is, without a report.
+    /// Whether files keep the owners that they have at the source. Without root privileges a
+    /// process cannot set users and only some groups; it leaves those unchanged without a report.
     pub keeps_owners: bool,
-    /// Whether owners go by their numbers even where this host has their names.
+    /// Whether owners are mapped by number even if this host knows their names.
     pub numeric_owners: bool,
-    /// Whether entries get the modes that they have at the source; otherwise the umask applies.
+    /// Whether entries keep their modes; otherwise the umask applies.
     pub keeps_modes: bool,
-    /// Whether setuid and setgid are among these, and the extended attributes that are as good
-    /// (`security.*` and `trusted.*`). The bits are left out on files whose owner differs.
+    /// Whether setuid and setgid bits are kept, and extended attributes that give privileges
+    /// (`security.*` and `trusted.*`). The bits are never set on files with another owner.
     pub keeps_special_bits: bool,
-    /// Whether entries get the times that they have at the source.
+    /// Whether entries keep their times.
     pub keeps_times: bool,
-    /// Whether devices are made; otherwise they are reported.
+    /// Whether devices are created; otherwise they are reported.
     pub makes_devices: bool,
-    /// Whether what is in a directory here and not at the source is deleted.
+    /// Whether entries that the source does not have are deleted.
     pub deletes: bool,
-    /// Whether a journal is written, so that a later session can go on.
+    /// Whether a journal is written, so that a later session can resume.
     pub keeps_journal: bool,
-    /// Whether what journals of earlier sessions name is used. Then the source has to ask.
+    /// Whether files of earlier sessions' journals are resumed. The source must offer files then.
     pub resumes: bool,
-    /// Whether each file is on the disk before it gets its name, and the file system is synced at
-    /// the end. Without it, a loss of power can leave files of the last seconds without their data.
+    /// Whether each file is synced before it gets its name, and the file system at the end.
+    /// Otherwise a loss of power can leave recent files without their data.
     pub syncs: bool,
-    /// Whether names that differ in case are one name; nothing asks the file system.
+    /// Whether names that differ in case are the same; `None` asks the file system.
     pub folds_case: Option<bool>,
-    /// Whether nothing is done. The source has to ask then.
+    /// Whether this is a dry run. The source must offer files then.
     pub dry_run: Option<DryRun>,
-    /// Names that are remembered at a time.
+    /// The most names that are remembered at a time.
     pub names_max: usize,
 }
 

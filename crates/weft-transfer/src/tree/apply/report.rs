@@ -1,4 +1,4 @@
-//! What happens at the sink, entry by entry.
+//! Events at the sink, entry by entry.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,13 +9,13 @@ use rustix::io::Errno;
 use crate::tree::dirs::Dir;
 use crate::wire::record_name::Name;
 
-/// Hears what happens to entries. Any thread calls it.
+/// Receives the events of entries. Any thread calls it.
 pub trait Report: Send + Sync {
-    /// Something has happened to an entry.
+    /// Reports an event of an entry.
     fn event(&self, subject: Subject<'_>, event: Event);
 }
 
-/// What an event is about.
+/// The entry of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'event> {
     pub(crate) dir: &'event Dir,
@@ -23,55 +23,55 @@ pub struct Subject<'event> {
 }
 
 impl Subject<'_> {
-    /// Bytes of the path from the root on; the root itself has none.
+    /// Returns the path relative to the root; empty for the root itself.
     #[must_use]
     pub fn path(&self) -> Vec<u8> {
         self.dir.path_of(self.name)
     }
 }
 
-/// What has happened.
+/// An event of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A file has been copied and has its name.
+    /// A file was copied and has its final name.
     Copied {
         /// Its size.
         size: u64,
-        /// BLAKE3 of it, where it was computed.
+        /// BLAKE3 of its contents, if computed.
         hash: Option<[u8; 32]>,
     },
-    /// The file was there and the same.
+    /// An equal file existed already.
     Unchanged,
-    /// It was deleted, as the source has not got it.
+    /// An entry was deleted, because the source does not have it.
     Deleted,
-    /// In a dry run: this would happen.
+    /// A dry run predicts this change.
     Planned {
-        /// What would happen.
+        /// The change.
         change: Change,
-        /// To what.
+        /// The type of the entry.
         kind: EntryKind,
-        /// Bytes of a file.
+        /// The size of a file in bytes.
         size: u64,
     },
-    /// Something went wrong.
+    /// A problem occurred.
     Problem(Problem),
 }
 
-/// What would happen to an entry.
+/// A change of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is not at the destination, and would be made.
+    /// The entry does not exist and would be created.
     Copy = 1,
-    /// Something else has its name, and would be replaced.
+    /// Another entry has its name and would be replaced.
     Update = 2,
-    /// Only its owner, mode or time would be set.
+    /// Only owner, mode or time would be set.
     Attributes = 3,
-    /// It would be deleted, as the source has not got it.
+    /// The entry would be deleted, because the source does not have it.
     Delete = 4,
 }
 
 impl Change {
-    /// The one with this number.
+    /// The change with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         let all = [Self::Copy, Self::Update, Self::Attributes, Self::Delete];
@@ -79,7 +79,7 @@ impl Change {
     }
 }
 
-/// What an entry is, or would be.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -88,14 +88,14 @@ pub enum EntryKind {
     Directory = 2,
     /// A symbolic link.
     Symlink = 3,
-    /// Another name of a file.
+    /// A hard link to a file.
     HardLink = 4,
     /// A pipe, a socket or a device.
     Special = 5,
 }
 
 impl EntryKind {
-    /// The one with this number.
+    /// The type with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         let all = [Self::File, Self::Directory, Self::Symlink, Self::HardLink, Self::Special];
@@ -114,44 +114,44 @@ impl From<FileType> for EntryKind {
     }
 }
 
-/// Something that went wrong with one entry.
+/// A problem with one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What was being done.
+    /// The step that failed.
     pub step: Step,
     /// The error.
     pub errno: Option<Errno>,
 }
 
-/// What was being done.
+/// A step of copying an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The source could not read it, or not to its end.
+    /// The source could not read it completely.
     Source,
-    /// It changed while the source read it. It is there as it was read.
+    /// It changed while the source read it. The sink has what was read.
     Changed,
-    /// Data has another digest than at the source. The file is not there.
+    /// Its data has another digest than at the source, so the file was not installed.
     Verify,
-    /// Creating it, or its directory.
+    /// Creating it or its directory.
     Create,
     /// Writing data.
     Write,
-    /// Giving it its name.
+    /// Renaming it to its final name.
     Rename,
-    /// A directory, or a name that differs in case, is in its place.
+    /// A directory, or a name that differs only in case, has its place.
     Clash,
-    /// Linking it to a file.
+    /// Creating the hard link.
     Link,
-    /// Setting owner, mode, times or extended attributes. It is there without.
+    /// Setting owner, mode, times or extended attributes. The entry exists without them.
     Attributes,
     /// Deleting it.
     Delete,
-    /// Parts of it have not come.
+    /// Parts of it are missing.
     Incomplete,
 }
 
 impl Step {
-    /// Whether the entry is there in spite of the problem.
+    /// Whether the entry exists in spite of the problem.
     #[must_use]
     pub fn is_warning(self) -> bool {
         matches!(self, Self::Changed | Self::Attributes)
@@ -178,24 +178,24 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Numbers of what has happened.
+/// The counters of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Files that were copied.
+    /// Copied files.
     pub copied: u64,
-    /// Their bytes, holes included.
+    /// Bytes of the copied files, holes included.
     pub bytes: u64,
-    /// Files that were there and the same.
+    /// Files that existed and were equal.
     pub unchanged: u64,
-    /// Entries that were deleted.
+    /// Deleted entries.
     pub deleted: u64,
-    /// Entries that are not there as they should be.
+    /// Entries that could not be copied.
     pub failed: u64,
-    /// Entries that are there with something amiss.
+    /// Entries that exist with a problem.
     pub warnings: u64,
 }
 
-/// The numbers while they change.
+/// The counters as atomics.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) copied: AtomicU64,

@@ -1,4 +1,4 @@
-//! The session's own file in the root, and those of earlier sessions.
+//! The session's file in the root, and those of earlier sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -16,26 +16,26 @@ use crate::wire::record_name::Name;
 
 use super::options::ApplyOptions;
 
-/// Seconds by which the clock of files may be behind.
+/// Seconds by which file timestamps may lag behind the clock.
 const CLOCK_SLACK: i64 = 1;
 
-/// The session: its number, and what earlier ones left.
+/// The session: its number, and the leftovers of earlier ones.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u32,
     pub(super) journal: Option<Journal>,
-    /// Sessions that live.
+    /// Sessions that are alive.
     pub(super) live: HashSet<u32>,
-    /// Sessions that ended without cleaning up, with their own files.
+    /// Dead sessions that left their files.
     pub(super) dead: HashMap<u32, Name>,
-    /// Files to go on with, by their paths.
+    /// Files to resume, by their paths.
     pub(super) unfinished: HashMap<Box<[u8]>, Unfinished>,
-    /// Files that were changed since then may have lost their data.
+    /// Files that changed since this time may have lost their data in a crash.
     pub(super) suspect_since: Option<i64>,
-    /// The group that the session's own file got; a dry run has no such file.
+    /// The group of the session's file; a dry run has no such file.
     pub(super) gid: Option<u32>,
-    /// Hold the locks of this session and of those that ended, whose files stay until this one
-    /// ends: they tell which temporary files are nobody's.
+    /// The locks of this session and of dead ones. The files of dead sessions stay until this one
+    /// ends, because they identify abandoned temporary files.
     _locks: Vec<OwnedFd>,
 }
 
@@ -113,7 +113,7 @@ impl Session {
         Ok(Self { id, journal, live, dead, unfinished, suspect_since, gid, _locks: locks })
     }
 
-    /// Removes what the session kept in the root.
+    /// Removes the session's files from the root.
     pub(super) fn end(&self, root: BorrowedFd<'_>) -> Result<()> {
         for name in self.dead.values() {
             match unlinkat(root, name.as_path(), AtFlags::empty()) {
@@ -126,7 +126,7 @@ impl Session {
     }
 }
 
-/// The kernel's start and the mount of a directory.
+/// Returns the kernel's boot identifier and the mount of a directory.
 fn origin(root: BorrowedFd<'_>) -> Result<Origin> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -135,10 +135,11 @@ fn origin(root: BorrowedFd<'_>) -> Result<Origin> {
         *byte = str::from_utf8(pair).ok().and_then(|d| u8::from_str_radix(d, 16).ok()).unwrap_or(0);
     }
     if digits.len() != 32 {
-        // Nothing says whether the kernel is the same: it never is.
+        // The boot identifier is unknown, so a random one makes every boot differ.
         boot = blake3::hash(&fastrand_bytes()).as_bytes()[..16].try_into().unwrap_or(boot);
     }
-    // Numbers of mounts that are not used twice, since Linux 6.8; older kernels give the others.
+    // `STATX_MNT_ID_UNIQUE` (Linux 6.8): mount identifiers that are never reused. Older kernels
+    // return the ordinary ones.
     let unique = StatxFlags::from_bits_retain(0x4000);
     let flags = AtFlags::EMPTY_PATH;
     let stat = statx(root, "", flags, unique | StatxFlags::MNT_ID)?;
@@ -147,12 +148,12 @@ fn origin(root: BorrowedFd<'_>) -> Result<Origin> {
 
 fn fastrand_bytes() -> [u8; 16] {
     let mut bytes = [0; 16];
-    // Without random bytes the time alone has to differ.
+    // Without random bytes, only the time makes identifiers differ.
     let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
     bytes
 }
 
-/// Locks the file of a session that ended, and reads it. Nothing if the session lives.
+/// Locks and reads the file of a dead session. Returns `None` if the session is alive.
 fn take(root: BorrowedFd<'_>, name: &Name, here: Origin) -> Option<(OwnedFd, Contents)> {
     let file = beneath::open(root, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -160,7 +161,7 @@ fn take(root: BorrowedFd<'_>, name: &Name, here: Origin) -> Option<(OwnedFd, Con
     if metadata::kind(&stat) != rustix::fs::FileType::RegularFile {
         return None;
     }
-    // Another user's file is no journal of ours: it could name anything here.
+    // Another user's journal is not trusted: it could name any file.
     let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
     let file = File::from(file);
     let contents = if is_ours { journal::read(&file, here) } else { Contents::default() };
@@ -185,7 +186,7 @@ fn create(root: BorrowedFd<'_>) -> Result<(u32, OwnedFd)> {
     }
 }
 
-/// The directory of a path.
+/// Opens the parent directory of a path.
 fn parent_of(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     let mut fd = beneath::open_dir(root, std::path::Path::new("."))?;
     let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else { return Ok(fd) };
@@ -196,18 +197,18 @@ fn parent_of(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Removes a temporary file that stands beside a path.
+/// Removes a temporary file in the same directory as a path.
 pub(super) fn remove_beside(root: BorrowedFd<'_>, path: &[u8], name: &Name) {
     if temporary::session_of(name).is_none() {
         return;
     }
     if let Ok(dir) = parent_of(root, path) {
-        // It is gone, or it stays for a later session.
+        // If this fails, the file is gone, or a later session removes it.
         let _ = unlinkat(&dir, name.as_path(), AtFlags::empty());
     }
 }
 
-/// Whether the data of an unfinished file is there. It is on the disk then.
+/// Whether the data of an unfinished file exists. If so, it has been synced.
 fn is_there(root: BorrowedFd<'_>, file: &Unfinished) -> bool {
     if temporary::session_of(&file.temporary).is_none() {
         return false;
@@ -221,7 +222,7 @@ fn is_there(root: BorrowedFd<'_>, file: &Unfinished) -> bool {
         Ok::<_, Errno>(stat)
     };
     let Ok(stat) = open() else { return false };
-    // With a second name, or of another user, it may be anything.
+    // A file with another name or another user may have any contents.
     metadata::kind(&stat) == rustix::fs::FileType::RegularFile
         && metadata::size(&stat) == file.size
         && stat.st_nlink == 1
