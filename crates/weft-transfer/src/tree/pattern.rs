@@ -1,7 +1,7 @@
 //! Path patterns with the syntax and meaning of rsync's.
 //!
 //! - `*` matches any bytes but `/`, `?` matches one of them, `**` matches any bytes, `[…]` matches
-//! one of several (`[a-z]`, `[!x]` or `[^x]`, `[[:digit:]]`), never `/`.
+//!   one of several (`[a-z]`, `[!x]` or `[^x]`, `[[:digit:]]`), never `/`.
 //! - A pattern that begins with `/` fits from the top of the tree on. Another one fits the last
 //!   names of a path: the very last, or as many as it has itself if there is a `/` in it. With `**`
 //!   in it, it may begin at any name, and has to reach the end of the path.

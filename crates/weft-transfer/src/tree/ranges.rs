@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_agree_with_a_set_of_bytes(adds in prop::collection::vec((0_u64..64, 0_u64..16), 0..40)) {
+        fn ranges_are_a_set_of_bytes(adds in prop::collection::vec((0_u64..64, 0_u64..16), 0..40)) {
             let (mut ranges, mut model) = (Ranges::default(), [false; 80]);
             for (offset, len) in adds {
                 let bytes = &mut model[offset as usize..(offset + len) as usize];
