@@ -1,4 +1,4 @@
-//! What programs put on the wire, judged by tshark's dissectors of iWARP.
+//! Captures the packets that programs send, and checks them with tshark's iWARP dissectors.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::program::{Program, Running};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// tcpdump on the interface of a namespace.
+/// A running tcpdump on the interface of a namespace.
 #[derive(Debug)]
 pub struct Capture {
     tcpdump: Running,
@@ -22,13 +22,13 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures what `filter` lets through (pcap-filter(7)).
+    /// Starts to capture the packets that match `filter` (pcap-filter(7)).
     ///
     /// # Errors
     ///
     /// If tcpdump cannot start.
     pub fn start(place: &Namespace, name: &str, filter: &str) -> Result<Self> {
-        // tcpdump gives up root before it writes, so the file must be where anyone may write.
+        // `-Z root`: tcpdump otherwise changes to a user who may not write to this directory.
         let file = scratch("captures")?.join(format!("{name}-{}.pcap", process::id()));
         let tcpdump = Program::plain("tcpdump")
             .args(["-Z", "root", "-U", "--immediate-mode", "-s", "0", "-B", "65536"])
@@ -40,11 +40,11 @@ impl Capture {
         Ok(Self { tcpdump, file })
     }
 
-    /// Ends the capture, which must not have lost a packet, and returns its file.
+    /// Ends the capture and returns its file.
     ///
     /// # Errors
     ///
-    /// If it has lost one.
+    /// If tcpdump has dropped a packet.
     pub fn stop(mut self) -> Result<PathBuf> {
         self.tcpdump.signal(Signal::INT)?;
         let ended = self.tcpdump.wait(TIMEOUT)?.success()?;
@@ -53,7 +53,8 @@ impl Capture {
     }
 }
 
-/// One field of every packet that `filter` lets through; packets may have several values.
+/// Returns one field of every packet that matches `filter`. If a packet has several values, they
+/// are separated by commas.
 ///
 /// # Errors
 ///
@@ -62,7 +63,7 @@ pub fn tshark(file: &Path, filter: &str, field: &str) -> Result<Vec<String>> {
     let ended = Program::plain("tshark")
         .arg("-r")
         .arg(file)
-        // These two guess at what the payload of a Send might mean, and guess wrong.
+        // These heuristic dissectors misinterpret the payload of Sends.
         .args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"])
         .args(["-o", "tcp.reassemble_out_of_order:TRUE"])
         .args(["-Y", filter, "-T", "fields", "-e", field])
@@ -71,11 +72,11 @@ pub fn tshark(file: &Path, filter: &str, field: &str) -> Result<Vec<String>> {
     Ok(ended.stdout.lines().map(str::to_owned).collect())
 }
 
-/// Checks that every byte decodes as iWARP with a right CRC, and lists the opcodes seen.
+/// Checks that all TCP payload decodes as iWARP with valid CRCs, and returns the opcodes.
 ///
 /// # Errors
 ///
-/// If there is anything else, or no iWARP.
+/// If the capture contains other payload, a malformed frame or no MPA negotiation.
 pub fn opcodes(file: &Path) -> Result<BTreeSet<String>> {
     for frame in ["iwarp_mpa.req", "iwarp_mpa.rep"] {
         ensure!(!tshark(file, frame, "frame.number")?.is_empty(), "no {frame} in the capture");
@@ -83,9 +84,9 @@ pub fn opcodes(file: &Path) -> Result<BTreeSet<String>> {
     let malformed = "_ws.malformed or _ws.expert.severity == error or _ws.expert.group == checksum";
     let complaints = tshark(file, malformed, "_ws.expert.message")?;
     ensure!(complaints.is_empty(), "malformed frames: {complaints:?}");
-    // A frame may be cut by TCP; tshark decodes it in the packet that completes it. What TCP sends
-    // again (on a busy machine it takes late for lost) it does not decode again, and what comes out
-    // of order with the packet that fills the gap.
+    // tshark decodes an FPDU that TCP has split in the packet that completes it. It does not decode
+    // retransmissions (on a busy machine TCP retransmits segments that are only late), and it
+    // decodes out-of-order segments with the packet that fills the gap.
     let opaque = "tcp.len > 0 and not iwarp_mpa and not tcp.analysis.retransmission \
                   and not tcp.analysis.out_of_order";
     let mut opaque = tshark(file, opaque, "_ws.col.Info")?;

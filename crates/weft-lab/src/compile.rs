@@ -1,4 +1,4 @@
-//! Compiles the small programs that the lab brings along.
+//! Compiles the lab's own programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::packages::{locate, require};
 use crate::paths::{kept, scratch, source};
 
-/// Compiles `programs/<name>.c` against the system's verbs headers and libraries, exactly as any
-/// other verbs program is, and returns the executable.
+/// Compiles `programs/<name>.c` against the system's verbs headers and libraries, and returns the
+/// executable.
 ///
 /// # Errors
 ///
@@ -75,8 +75,8 @@ fn build(name: &str, files: &[PathBuf], libraries: &[&str]) -> Result<PathBuf> {
     Ok(executable)
 }
 
-/// Tests may compile the same program at the same time, in this process and in others: each has a
-/// name of its own for it until it is finished.
+/// Returns a unique name for an executable that is being compiled. Tests of this process and of
+/// others may compile the same program at the same time; each renames its own result.
 fn unfinished(executable: &Path) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +92,7 @@ pub fn compile_go(name: &str) -> Result<PathBuf> {
     build_go(name, name, "0")
 }
 
-/// The same of a Go program with parts in C.
+/// Compiles `programs/<name>.go`, a Go program with parts in C, and returns the executable.
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ fn build_go(name: &str, executable: &str, cgo: &str) -> Result<PathBuf> {
     let output = Command::new(locate("go")?)
         .args(["build", "-o"])
         .args([&unfinished, &source(&format!("programs/{name}.go"))])
-        // A single file without modules needs nothing from elsewhere.
+        // The program is a single file that uses only the standard library.
         .envs([("CGO_ENABLED", cgo), ("GO111MODULE", "off"), ("GOFLAGS", ""), ("GOPROXY", "off")])
         .env("GOCACHE", kept("go")?)
         .output()
@@ -128,7 +128,7 @@ pub fn compile_cpp(name: &str) -> Result<PathBuf> {
     require("/usr/include/boost/asio.hpp")?;
     let executable = scratch("programs")?.join(format!("{name}-cpp"));
     let file = source(&format!("programs/{name}.cc"));
-    // Boost's headers take their time.
+    // Compiling Boost's headers takes many seconds.
     if is_newer(&executable, &file) {
         return Ok(executable);
     }
@@ -176,7 +176,7 @@ pub fn compile_cargo(name: &str) -> Result<PathBuf> {
     let target = kept(name)?;
     let manifest = source(&format!("programs/{name}/Cargo.toml"));
     let mut cargo = Command::new(locate("cargo")?);
-    // `scripts/timed` sets it, and build scripts would take this for a nightly compiler.
+    // `scripts/timed` sets this variable. With it, build scripts assume a nightly compiler.
     cargo.env_remove("RUSTC_BOOTSTRAP");
     cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
     cargo.arg("--target-dir").arg(&target);
@@ -184,7 +184,7 @@ pub fn compile_cargo(name: &str) -> Result<PathBuf> {
     Ok(target.join("release").join(name))
 }
 
-/// Whether `executable` is there and was made after the last change of its source.
+/// Whether `executable` exists and is newer than its source.
 fn is_newer(executable: &Path, source: &Path) -> bool {
     let time = |file: &Path| fs::metadata(file).and_then(|file| file.modified()).ok();
     time(executable) > time(source)

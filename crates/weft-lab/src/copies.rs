@@ -1,4 +1,4 @@
-//! Copies of `weft cp` and of other programs, timed: from files in memory to files in memory.
+//! Times copies by `weft cp` and by other programs. All files are in memory.
 
 use std::fmt;
 use std::fs;
@@ -18,28 +18,29 @@ use crate::{Finished, Folder, Program, Running, locate, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const GIB: usize = 1 << 30;
-/// The many files: folders, files in each, and bytes in each of these.
+/// The load of many files: the number of folders, the files in each folder, the bytes of a file.
 const FOLDERS: usize = 20;
 const FILES: usize = 1_000;
 const SMALL_LEN: usize = 4 << 10;
-/// Where sshd locks up the process that parses a stranger's bytes. Debian's service makes it.
+/// The empty directory to which sshd changes the root of its unprivileged process. Debian's service
+/// creates it.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// What is copied.
+/// The files that a measurement copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// One file of so many bytes.
+    /// One file of this many bytes.
     Large(usize),
     /// 20,000 files of 4 KiB.
     Small,
 }
 
 impl Load {
-    /// One file of 1 GiB, or of 256 MiB where memory has no room for three of that size.
+    /// Returns a load of one file: of 1 GiB, or of 256 MiB if `/dev/shm` has no room for 3 GiB.
     ///
     /// # Errors
     ///
-    /// If the file system in memory does not say what room it has.
+    /// If `statvfs` of `/dev/shm` fails.
     pub fn large() -> Result<Self> {
         let memory = statvfs("/dev/shm").context("/dev/shm")?;
         let has_room = memory.f_bavail.saturating_mul(memory.f_frsize) > 3 * GIB as u64;
@@ -53,7 +54,7 @@ impl Load {
         }
     }
 
-    /// A rate of this load, as people read it.
+    /// Formats the rate of a copy that took `seconds`.
     pub fn show(self, seconds: f64) -> String {
         match self {
             Self::Large(len) => format!("{:.2} GB/s", len as f64 / seconds / 1e9),
@@ -61,7 +62,7 @@ impl Load {
         }
     }
 
-    /// Processor time, for each GiB or each file.
+    /// Formats the processor time for each GiB or each file.
     pub fn show_cpu(self, seconds: f64) -> String {
         match self {
             Self::Large(len) => format!("{:.2} s/GiB", seconds * GIB as f64 / len as f64),
@@ -80,7 +81,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// What copies.
+/// The program that copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// `weft cp` from folder to folder.
@@ -93,7 +94,7 @@ pub enum Tool {
     RsyncToDaemon,
     /// `scp` to an OpenSSH server on loopback.
     Scp,
-    /// It copies no files: it says how fast one TCP connection is.
+    /// `iperf3`: copies no files, but measures the rate of one TCP connection.
     Iperf3,
 }
 
@@ -110,26 +111,27 @@ impl fmt::Display for Tool {
     }
 }
 
-/// One copy.
+/// The result of one copy.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Sample {
-    /// From the start of the copying program to its end.
+    /// Time from the start of the copying program to its end.
     pub seconds: f64,
-    /// Processor time of both ends, start and end included.
+    /// Processor time of both ends, including startup and exit.
     pub cpu_seconds: f64,
 }
 
-/// Waits until a process has no children any more: their processor time is its own then.
+/// Waits until a process has reaped all its children. The kernel then counts their processor time
+/// with that of the process.
 fn end_of_children(pid: u32) -> Result<()> {
     let start = Instant::now();
     while !fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?.trim().is_empty() {
-        ensure!(start.elapsed() < TIMEOUT, "a server has children for {TIMEOUT:?}");
+        ensure!(start.elapsed() < TIMEOUT, "process {pid} still has children after {TIMEOUT:?}");
         thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
-/// Folders in memory, with what is copied, and keys of a user.
+/// A folder in memory with the files to copy and with a user's keys.
 #[derive(Debug)]
 pub struct Place {
     folder: Folder,
@@ -138,11 +140,11 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes what is to be copied.
+    /// Creates the keys and the files of `loads`.
     ///
     /// # Errors
     ///
-    /// If memory has no room for it, or `weft` does not run.
+    /// If the files do not fit into memory, or `weft` does not run.
     pub fn new(loads: &[Load]) -> Result<Self> {
         let folder = Folder::in_memory(0o700)?;
         let key = String::new();
@@ -186,12 +188,12 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// The command, with this user's keys.
+    /// Returns the `weft` command with this user's keys.
     fn weft(&self) -> Result<Program> {
         Ok(Program::plain(weft()?).env("XDG_CONFIG_HOME", self.path("config")))
     }
 
-    /// Copies once, into a folder that is new.
+    /// Copies `load` once, into a new folder.
     ///
     /// # Errors
     ///
@@ -227,9 +229,9 @@ impl Place {
                 .arg(format!("share={}", self.folder.path().display())),
             Tool::RsyncToDaemon => {
                 let config = self.path("rsyncd.conf");
-                // Without a change of the root directory and of the user: anybody can run it.
+                // Without chroot, so that a user other than root can run the daemon.
                 let share = self.folder.path().display();
-                // Root's daemon would be somebody else.
+                // Started by root, the daemon would otherwise change to `nobody`.
                 let user = if geteuid().is_root() { "uid = 0\ngid = 0\n" } else { "" };
                 let options = "use chroot = no\nread only = no\n";
                 fs::write(&config, format!("{options}{user}[share]\npath = {share}\n"))?;
@@ -273,7 +275,8 @@ impl Place {
         })
     }
 
-    /// A server of this user's own with new keys, and the client's configuration.
+    /// Creates the keys and configurations of an OpenSSH server and client, and returns the
+    /// server's command.
     fn sshd(&self, port: u16) -> Result<Program> {
         for key in ["host", "client"] {
             if !self.path(key).exists() {
@@ -302,7 +305,7 @@ impl Place {
             text("known_hosts"),
         );
         fs::write(self.path("ssh_config"), client)?;
-        // It must know its own path to start itself anew.
+        // sshd executes itself again for each connection, and refuses a relative path.
         Ok(Program::plain(locate("sshd")?).args(["-D", "-e", "-f"]).arg(self.path("sshd_config")))
     }
 }

@@ -1,4 +1,4 @@
-//! Others that want to run: one on each core, always busy.
+//! Competing load: one busy thread on each core.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// One busy thread on each core.
+    /// Starts one busy thread on each core.
     pub(crate) fn gather() -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let cores = available_parallelism().map_or(1, usize::from);
@@ -24,7 +24,7 @@ impl Crowd {
             thread::spawn(move || {
                 let mut cores = CpuSet::new();
                 cores.set(core);
-                // Where it may not choose, the scheduler spreads them.
+                // If setting the affinity fails, the scheduler distributes the threads.
                 let _ = sched_setaffinity(None, &cores);
                 while !over.load(Ordering::Relaxed) {
                     spin_loop();
@@ -40,7 +40,7 @@ impl Drop for Crowd {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            let _ = thread.join(); // It cannot panic.
+            let _ = thread.join(); // The thread cannot panic.
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Is a process listening? Read from `/proc`, without a connection that the process would notice.
+//! Finds out from `/proc` whether a process listens, without a connection that it would notice.
 
 use std::fs;
 
-/// A port and what it is a port of.
+/// A port of a protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
     /// A TCP port, in state LISTEN.
@@ -11,7 +11,7 @@ pub enum Port {
     Udp(u16),
 }
 
-/// Whether anyone listens on `port` in the network namespace of process `pid`.
+/// Whether a socket listens on `port` in the network namespace of process `pid`.
 pub fn is_listening(pid: u32, port: Port) -> bool {
     let (tables, number, state) = match port {
         Port::Tcp(number) => (["tcp", "tcp6"], number, Some("0A")),
@@ -23,7 +23,8 @@ pub fn is_listening(pid: u32, port: Port) -> bool {
     })
 }
 
-/// One line of proc_net_tcp(5): slot, local address:port, remote address:port, state, in hex.
+/// Whether a line of proc_net_tcp(5) has this port and state. Its columns are the slot, local
+/// address:port, remote address:port and state, in hex.
 fn matches(line: &str, number: u16, state: Option<&str>) -> bool {
     let mut columns = line.split_whitespace().skip(1);
     let local = columns.next().and_then(|local| local.rsplit_once(':'));
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sees_a_listener() {
+    fn socket_is_seen_as_listening_until_it_is_closed() {
         let pid = process::id();
         let tcp = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
         let tcp_port = Port::Tcp(tcp.local_addr().unwrap().port());

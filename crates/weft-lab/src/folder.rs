@@ -1,4 +1,4 @@
-//! Folders that last no longer than what is tested in them.
+//! Temporary folders.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 
-/// Names of folders: this, the pid of the lab and a serial number.
+/// Prefix of a folder's name. The pid of the lab and a serial number follow.
 const NAME_PREFIX: &str = "weft-lab-";
-/// Where files are memory.
+/// A file system in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// A folder of this process' own. It is removed, with all that is in it, when this is dropped.
+/// A temporary folder. Dropping it removes the folder and its content.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -32,7 +32,7 @@ impl Folder {
         Self::make(&env::temp_dir(), mode)
     }
 
-    /// Makes a folder for files that are mapped.
+    /// Makes a folder in memory, for files that processes map.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Folder {
         Self::make(Path::new(MEMORY), mode)
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -60,7 +60,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed does no harm; the next lab tries again.
+        // If this fails, a later lab removes the folder.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -78,12 +78,12 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Removes what processes of a network namespace, by number, have left for others to find, and did
-/// not take away because they were killed. The namespace is gone, and nobody else ever uses it.
+/// Removes the registries that killed processes of a deleted network namespace have left.
+/// `namespace` is the inode number of the namespace.
 pub(crate) fn remove_registries(namespace: u64) {
     let entries = fs::read_dir(MEMORY).into_iter().flatten().flatten();
     for entry in entries {
-        // `weft-`, what it is, its version, the user, the network namespace, the PID namespace.
+        // The name has: `weft-` and the kind, version, user, network namespace, PID namespace.
         let name = entry.file_name();
         let name = name.to_str().filter(|name| name.starts_with("weft-"));
         let found = name.and_then(|name| name.split('.').nth(2)?.parse().ok());
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_goes_with_all_that_is_in_it() {
+    fn dropped_folder_is_removed_with_its_content() {
         let folder = Folder::in_memory(0o700).unwrap();
         let inner = folder.path().join("inner");
         fs::create_dir(&inner).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_the_dead_are_swept() {
+    fn sweep_removes_only_folders_of_dead_processes() {
         let parent = Folder::new(0o700).unwrap();
         let of = |owner: &str| parent.path().join(format!("{NAME_PREFIX}{owner}-0"));
         // Beyond the largest process number that Linux has.
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn registries_of_a_namespace_are_removed() {
+    fn only_the_registries_of_the_given_namespace_are_removed() {
         let of = |namespace: u64| {
             let name = format!("weft-sockets-0.0.{namespace}.{}", process::id());
             Path::new(MEMORY).join(name)

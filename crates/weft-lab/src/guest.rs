@@ -1,7 +1,7 @@
 //! A virtual machine with the kernel's soft iWARP (siw): a peer that shares no code with Weft.
 //!
-//! `siw/build.py` makes it of Debian's packages; QEMU runs it, without KVM. It is the other side of
-//! a namespace's one interface, and takes commands through a virtual serial port.
+//! `siw/build.py` builds it from Debian's packages, and QEMU runs it without KVM. Its network
+//! device is a TAP interface in a namespace. It takes commands through a virtual serial port.
 
 use std::fmt;
 use std::fs;
@@ -26,38 +26,38 @@ use crate::program::{Program, Running};
 
 /// How long the machine may take to start.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long a command may take that waits for nothing.
+/// Time limit for a command that waits for nothing.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a waiting loop looks again. Each look takes the guest some milliseconds.
+/// Interval of polling loops. Each poll takes the guest some milliseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The status with which `build.py` says that Debian's packages cannot be fetched.
 const CANNOT_FETCH: i32 = 3;
 const TUN: &str = "/dev/net/tun";
 
-/// A running machine. Dropping it ends it.
+/// A running virtual machine. Dropping it ends the machine.
 #[derive(Debug)]
 pub struct Guest {
-    // Killed when dropped, before the namespace that it lives in.
+    // Fields are dropped in order: the machine is killed before its namespace is deleted.
     _machine: Running,
     serial: Mutex<BufReader<UnixStream>>,
     console: PathBuf,
-    /// This side of the link, where programs on Weft run.
+    /// The namespace on the host's side of the link, where programs on Weft run.
     pub host: Namespace,
     /// The guest's address.
     pub address: Ipv4Addr,
 }
 
-/// How a guest's network device works.
+/// Whether a guest's network device offloads segmentation and checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
-    /// Packets of up to 64 KiB come in one piece, and without checksums.
+    /// Packets of up to 64 KiB pass unsegmented and without checksums.
     On,
-    /// Each packet has the size that it would have on Ethernet.
+    /// Packets are segmented to the link's MTU.
     Off,
 }
 
-/// Why no guest can run here, if none can: for want of a right, of QEMU, or of Debian's packages.
-/// Builds it if that has not been done.
+/// Returns why no guest can run here, or `None` if one can. A guest needs rights, QEMU and Debian's
+/// packages. Builds the guest's image if necessary.
 ///
 /// # Errors
 ///
@@ -138,7 +138,7 @@ impl Guest {
         Ok((status.parse()?, String::from_utf8_lossy(&output).into_owned()))
     }
 
-    /// Sets one of siw's parameters, which holds for later connections.
+    /// Sets one of siw's parameters for later connections.
     ///
     /// # Errors
     ///
@@ -147,12 +147,12 @@ impl Guest {
         self.run(&format!("echo {value} >/sys/module/siw/parameters/{parameter}")).map(drop)
     }
 
-    /// The kernel's messages and what was said when the machine started.
+    /// The messages on the guest's console since it started.
     pub fn console(&self) -> String {
         fs::read_to_string(&self.console).unwrap_or_default()
     }
 
-    /// What siw has logged since this was last asked, or since the machine started.
+    /// Returns the messages that siw has logged since the last call, or since the machine started.
     ///
     /// # Errors
     ///
@@ -179,14 +179,14 @@ impl Guest {
         Ok(Job { guest: self, stem, command: command.to_owned() })
     }
 
-    /// Starts a program in the background, and waits until a program listens on an RDMA port.
+    /// Starts a program in the background, and waits until the guest listens on an RDMA port.
     ///
     /// # Errors
     ///
     /// If that takes too long.
     pub fn serve(&self, command: &str, port: u16) -> Result<Job<'_>> {
         let job = self.start(command)?;
-        // siw's socket listens a little later than the kernel's rdma_cm says.
+        // rdma_cm reports success a little before siw's socket listens.
         let listening = format!("netstat -ltn | grep -q ':{port} '");
         let deadline = Instant::now() + COMMAND_TIMEOUT;
         while self.exchange(&listening, COMMAND_TIMEOUT)?.0 != 0 {
@@ -199,7 +199,7 @@ impl Guest {
     }
 }
 
-/// A program in the background of a guest.
+/// A background program in a guest.
 #[derive(Debug)]
 pub struct Job<'a> {
     guest: &'a Guest,
@@ -241,7 +241,7 @@ impl Job<'_> {
         }
     }
 
-    /// Waits for the program's end, which must be a good one; returns what it printed.
+    /// Waits until the program ends with status 0, and returns what it printed.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! The lab: real RDMA programs, unmodified, on Weft.
+//! The lab runs unmodified programs on Weft.
 //!
-//! The tests, the demonstration (`make demo`) and the benchmark (`make bench`) are all made of
-//! the same parts: a [`Stage`] says where the two ends of a connection run, a [`Program`] is
-//! started there as a user would start it, and [`parse`] reads what it printed.
+//! The tests, the demonstration (`make demo`) and the benchmark (`make bench`) share these parts: a
+//! [`Stage`] determines where the two ends of a connection run, a [`Program`] is started there as a
+//! user would start it, and [`parse`] reads its output.
 //!
 //! # Layers
 //!

@@ -1,8 +1,8 @@
-//! The bounds of random programs.
+//! Limits of random programs.
 
-/// Steps that a program may have, before what comes at the end.
+/// Maximum number of steps, without those that end a program.
 pub(crate) const STEPS_MAX: usize = 70;
-/// Variables of a program: the executor's bound, less some for what templates add.
+/// Maximum number of variables. The executor's limit is higher, because templates add some.
 pub(crate) const VARS_MAX: usize = 60;
-/// Actors of a program, likewise.
+/// Maximum number of actors. The executor's limit is higher, because templates add some.
 pub(crate) const ACTORS_MAX: usize = 14;

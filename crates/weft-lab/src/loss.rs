@@ -1,19 +1,19 @@
-//! A link that loses datagrams, by means of traffic control that every kernel has.
+//! A link that loses datagrams, made with traffic control that every kernel has.
 //!
-//! A classifier sends UDP packets that a random number picks into a class whose queue is too short
-//! for any packet. `netem`, which is made for this, is missing in many kernels.
+//! A BPF classifier puts a random share of the UDP packets into a class whose queue is too short
+//! for any packet. Many kernels lack `netem`, which is made for this purpose.
 
 use anyhow::{Context as _, Result};
 
 use crate::namespace::{Namespace, NamespacePair};
 use crate::program::Program;
 
-/// Class 1:2, as a classifier returns it.
+/// Class 1:2, in the form that a classifier returns.
 const LOST: u32 = 0x1_0002;
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl NamespacePair {
-    /// From now on both ends lose this share of the IPv4 UDP packets that they send.
+    /// Makes both ends drop this percentage of the IPv4 UDP packets that they send.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ impl NamespacePair {
         [&self.left, &self.right].into_iter().try_for_each(|side| side.lose_datagrams(percent))
     }
 
-    /// How many packets have been lost since, in both directions.
+    /// Returns how many packets have been dropped since, in both directions.
     ///
     /// # Errors
     ///
@@ -35,7 +35,8 @@ impl NamespacePair {
 impl Namespace {
     fn lose_datagrams(&self, percent: u32) -> Result<()> {
         let pick = u32::MAX / 100 * percent;
-        // Classic BPF: IPv4 at offset 12 of the frame, UDP at 23, a random number up to `pick`.
+        // Classic BPF: drop if the frame is IPv4 (offset 12), the protocol UDP (offset 23), and a
+        // random number at most `pick`.
         let program = format!(
             "8,40 0 0 12,21 0 5 2048,48 0 0 23,21 0 3 17,32 0 0 4294963256,37 1 0 {pick},\
              6 0 0 {LOST},6 0 0 0"

@@ -1,9 +1,9 @@
-//! What figures were measured on.
+//! Describes the machine on which figures were measured.
 
 use std::fs;
 use std::thread::available_parallelism;
 
-/// Processor, cores and kernel, in one line.
+/// Returns the number of cores, the processor and the kernel's release in one line.
 pub fn describe() -> String {
     let cores = available_parallelism().map_or(0, std::num::NonZero::get);
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

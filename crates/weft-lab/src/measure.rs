@@ -1,4 +1,4 @@
-//! One measurement: a client and a server of some tool, on a stage, and what they report.
+//! Measurements: runs a tool's client and server on a stage, and reads their results.
 
 use std::fmt;
 use std::fs;
@@ -19,19 +19,19 @@ use crate::program::{Program, Running};
 use crate::stage::Stage;
 use crate::usage::children_cpu;
 
-/// No measurement here takes nearly as long.
+/// Time limit of a measurement, far above what it takes.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Which core each end runs on. The same for Weft and for what it is compared with.
+/// The cores on which the ends run, both on Weft and in the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Placement {
     /// Server on the first core, client on the last.
     Pinned,
-    /// As the scheduler likes.
+    /// On any core, as the scheduler decides.
     Free,
     /// Both on the first core.
     Together,
-    /// As `Pinned`, and each core has another busy thread besides.
+    /// As `Pinned`, with another busy thread on each core.
     Crowded,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Placement {
     }
 }
 
-/// What a figure is.
+/// The unit of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -74,7 +74,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// `value` as people read it.
+    /// Formats `value` with a readable unit.
     pub fn show(self, value: f64) -> String {
         match self {
             Self::BytesPerSecond => format!("{:.2} GB/s", value / 1e9),
@@ -84,7 +84,7 @@ impl Unit {
     }
 }
 
-/// A tool, with all that matters for its result.
+/// A tool with the parameters of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// A bandwidth test of perftest on Weft, read in the given unit.
@@ -108,7 +108,7 @@ pub enum Tool {
         /// Bytes per write.
         bytes: u32,
     },
-    /// A TCP stream of messages that each leave at once (`TCP_NODELAY`), one to a write.
+    /// A TCP stream with `TCP_NODELAY`, so that each write sends one message at once.
     Iperf3NoDelay {
         /// Bytes per message.
         bytes: u32,
@@ -120,8 +120,8 @@ pub enum Tool {
         /// Bytes per message.
         bytes: u32,
     },
-    /// TCP with one message per send call, which the kernel may put together (Nagle's algorithm),
-    /// read in the given unit.
+    /// A TCP stream with one message per send call, which the kernel may combine (Nagle's
+    /// algorithm), read in the given unit.
     QperfTcpBandwidth {
         /// Bytes per message.
         bytes: u32,
@@ -134,7 +134,7 @@ pub enum Tool {
         test: &'static str,
         /// Size and number of messages.
         options: &'static str,
-        /// Of any kind.
+        /// Any unit.
         unit: Unit,
     },
     /// Ping-pong over libfabric's provider for shared memory.
@@ -142,11 +142,11 @@ pub enum Tool {
         /// Bytes per message.
         bytes: u32,
     },
-    /// Requests of `redis-benchmark` to a `redis-server`, which wait for each other's answers.
+    /// Requests of `redis-benchmark` to a `redis-server`.
     Redis {
         /// Connections.
         clients: u32,
-        /// Requests that each has open at a time.
+        /// Requests that each connection has in flight.
         pipeline: u32,
         /// Whether both run on Weft.
         weft: bool,
@@ -158,7 +158,7 @@ pub enum Tool {
         /// Whether both run on Weft.
         weft: bool,
     },
-    /// The same: what one message in a thousand exceeds.
+    /// Ping-pong of `sockperf` over TCP: the 99.9th percentile.
     SockperfTail {
         /// Bytes per message.
         bytes: u32,
@@ -211,13 +211,13 @@ pub enum Tool {
         /// Whether both run on Weft.
         weft: bool,
     },
-    /// Messages of 64 bytes there and back between two programs with a selector of Java's NIO each,
-    /// over 16 connections.
+    /// Ping-pong of 64-byte messages over 16 connections between two Java programs, each with an
+    /// NIO selector.
     JavaNio {
         /// Whether both run on Weft.
         weft: bool,
     },
-    /// Requests of a `redis-benchmark` without Weft to a `redis-server` on it, over TCP therefore.
+    /// Requests of a `redis-benchmark` without Weft to a `redis-server` on Weft, and so over TCP.
     RedisOneEnd {
         /// Connections.
         clients: u32,
@@ -227,7 +227,7 @@ pub enum Tool {
         /// Whether `weft run` starts it.
         weft: bool,
     },
-    /// One core that copies memory, always the same.
+    /// Repeated copies of the same memory on one core.
     Memcpy {
         /// Bytes per copy.
         bytes: u32,
@@ -322,7 +322,7 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The same with the ends elsewhere.
+    /// Returns this bench with another placement.
     #[must_use]
     pub fn at(&self, placement: Placement) -> Bench<'_> {
         Bench { stage: self.stage, placement }
@@ -428,7 +428,7 @@ impl Bench<'_> {
         let server = self.server(program.clone()).start()?.listening(Port::Tcp(control))?;
         let client = program.arg(self.address()).args(qperf::OPTIONS).line("-t 2 -ip");
         let client = client.arg(data.to_string()).arg("-m").arg(bytes.to_string());
-        // The second test makes the server end, so that its children's time is accounted for.
+        // `quit` makes the server end, so that the time of its children is counted.
         let (output, cpu) = self.client_then_server(client.args([test, "quit"]), server)?;
         Ok((qperf::Report::parse(&output)?, cpu))
     }
@@ -491,7 +491,7 @@ impl Bench<'_> {
             program.arg("-p").arg(port.to_string())
         };
         let server = self.server(end("server")).start()?.listening(Port::Tcp(port))?;
-        // It has no room for more messages than 600,000 a second, and fails when they come.
+        // sockperf fails at more than 600,000 messages a second, for which it has no memory.
         let client = end("ping-pong").line("-t 2 --mps 500000 -m").arg(bytes.to_string());
         let (output, cpu) = self.client_of(server, client)?;
         let result = sockperf::Report::parse(&output)?;
@@ -502,7 +502,7 @@ impl Bench<'_> {
         let program = if weft { Program::weft } else { Program::plain };
         let (port, address) = (ports::next(), self.address());
         let server = program("memcached").line("-U 0 -t 1 -m 256 -l").arg(&address);
-        // It refuses to be root's without this option.
+        // memcached refuses to run as root without this option.
         let root = rustix::process::geteuid().is_root();
         let server = if root { server.line("-u root") } else { server };
         let server = self.server(server.arg("-p").arg(port.to_string())).start()?;
@@ -533,7 +533,8 @@ impl Bench<'_> {
         let files = scratch("bench-nginx")?;
         fs::write(files.join("file"), vec![b'x'; bytes as usize])?;
         let at = files.display();
-        // Root's workers stay root's: memory is shared between processes of one user.
+        // Started by root, nginx must not change its workers' user: only processes of one user
+        // share memory.
         let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
         let configuration = format!(
             "{user} daemon off; worker_processes 1; pid {at}/pid; error_log {at}/errors;\n\

@@ -1,4 +1,4 @@
-//! Measurements of servers that have several programs, threads or users.
+//! Measurements of servers with several programs, threads or users.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -20,11 +20,11 @@ use crate::venv::Venv;
 
 /// Debian's user `nobody`.
 const NOBODY: u32 = 65_534;
-/// No preparation here takes nearly as long.
+/// Time limit of preparations and clients, far above what they take.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Tool {
-    /// Why this tool cannot be run here, if so.
+    /// Returns why this tool cannot run here, or `None` if it can.
     pub fn denied(self) -> Option<String> {
         match self {
             Self::Apache { .. } if is_root() => {
@@ -46,7 +46,7 @@ fn start_of(weft: bool) -> fn(&str) -> Program {
     if weft { |name| Program::weft(name) } else { |name| Program::plain(name) }
 }
 
-/// The number that follows `label` in what a program printed, perhaps with `s` for seconds.
+/// Returns the number after `label` in a program's output. The number may end with `s` for seconds.
 fn number_after(output: &str, label: &str) -> Result<f64> {
     let rest = output.split_once(label).map(|(_, rest)| rest.split_whitespace().next());
     let word = rest.flatten().with_context(|| format!("no {label:?} in {output}"))?;
@@ -57,7 +57,7 @@ impl Bench<'_> {
     pub(crate) fn apache(&self, is_proxied: bool, weft: bool) -> Result<Sample> {
         let files = scratch("bench-apache")?;
         fs::write(files.join("file"), [b'x'; 1024])?;
-        // It does not serve as root, and memory is shared between processes of one user.
+        // Apache does not serve as root, and only processes of one user share memory.
         let program = |name: &str| {
             let program = start_of(weft)(name);
             if is_root() { program.as_user(&NOBODY.to_string()) } else { program }
@@ -163,7 +163,8 @@ impl Bench<'_> {
         Ok(Sample::new(number_after(&output, "per second ")?, cpu, trips))
     }
 
-    /// Many in a row: the lab itself looks only now and then whether a program has ended.
+    /// Measures the time of one start from many in a row. The lab polls for a program's end too
+    /// rarely to time a single one.
     pub(crate) fn start(&self, through_weft: bool) -> Result<Sample> {
         const STARTS: u32 = 200;
         let weft =

@@ -1,4 +1,4 @@
-//! `mpi4py`: Python programs for whichever MPI library there is, and tests of that library.
+//! `mpi4py`: runs Python programs and `mpi4py`'s own tests on an MPI library.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use crate::program::{Finished, Program};
 use crate::skip::note_skip;
 use crate::venv::{self, INSTALL_TIMEOUT};
 
-/// What the package index is asked for.
+/// Packages from the package index.
 const PACKAGES: [&str; 2] = ["mpich==5.0.2", "mpi4py==4.1.2"];
 const TESTS_RELEASE: &str = "mpi4py-4.1.2";
 /// Debian's MPICH, under Debian's name for it.
@@ -68,7 +68,7 @@ impl Mpi4py {
         self.bin.join(name)
     }
 
-    /// Runs a message around all ranks; `launcher` is complete but for the program.
+    /// Sends a message around all ranks; `launcher` is complete except for the program.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ impl Mpi4py {
         program.run(timeout)?.success()?.said(&format!("ring: {ranks} ranks"))
     }
 
-    /// Has all ranks exchange large messages in buffers that come and go; `launcher` is complete
-    /// but for the program.
+    /// Exchanges large messages between all ranks in buffers that are allocated and freed;
+    /// `launcher` is complete except for the program.
     ///
     /// # Errors
     ///
@@ -89,8 +89,8 @@ impl Mpi4py {
         program.run(timeout)?.success()?.said(&format!("buffers: {ranks} ranks"))
     }
 
-    /// Runs `mpi4py`'s own tests; `launcher` is complete but for the program. `modules` is a
-    /// regular expression of module names, `left_out` are names of tests, as patterns.
+    /// Runs `mpi4py`'s own tests; `launcher` is complete except for the program. `modules` is a
+    /// regular expression for module names, `left_out` are patterns for names of tests to skip.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Mpi4py {
 }
 
 impl Library {
-    /// Has `mpi4py` in `program` load this library.
+    /// Makes `mpi4py` in `program` load this library.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl Library {
         };
         Ok(match self {
             Self::OpenMpi => abi(program, "openmpi", "libmpi.so.40"),
-            // The first place where it looks is the environment.
+            // `mpi4py` searches the environment first.
             Self::MpichWheel => program,
             Self::Mpich => {
                 let directory = debians_mpich()?;
@@ -136,7 +136,7 @@ impl Library {
     }
 }
 
-/// A directory where Debian's MPICH has the name under which `mpi4py` was linked with it.
+/// Returns a directory in which Debian's MPICH has the name that `mpi4py` expects.
 fn debians_mpich() -> Result<PathBuf> {
     require(DEBIANS_MPICH)?;
     let directory = scratch("mpich")?;
@@ -146,7 +146,7 @@ fn debians_mpich() -> Result<PathBuf> {
     }
 }
 
-/// Returns why the package index does not give what is wanted, if it does not.
+/// Installs the packages. Returns the reason if the package index is out of reach.
 fn install(directory: &Path, sources: &Path) -> Result<Option<String>> {
     let complete = directory.join(format!("complete {}", PACKAGES.join(" ")));
     if complete.exists() {

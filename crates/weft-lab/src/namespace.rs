@@ -1,4 +1,4 @@
-//! Two network namespaces joined by a veth pair: two hosts as far as TCP/IP can tell.
+//! Network namespaces. Two of them, joined by a veth pair, act as two hosts.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,20 +17,21 @@ use crate::packages::locate;
 
 /// Where iproute2 keeps named namespaces.
 const DIRECTORY: &str = "/run/netns";
-/// Our names: this, the pid of the lab, a serial number and the side.
+/// Prefix of a namespace's name. The pid of the lab, a serial number and the side follow.
 const NAME_PREFIX: &str = "weft-lab-";
-/// The one interface of each side, beside loopback.
+/// The interface of each side besides loopback.
 const INTERFACE: &str = "weft0";
-/// How long the kernel may take to notice that a link is up, and how often to look.
+/// Time limit and polling interval while the kernel brings a link up.
 const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Preferred first. Not BBR: its pacing throttles a path with no propagation delay.
+/// Congestion controls in order of preference. BBR is not among them: its pacing throttles a path
+/// without propagation delay.
 const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 
-/// One side of a pair.
+/// A network namespace: one side of a link.
 #[derive(Debug)]
 pub struct Namespace {
-    /// Name, as `ip netns exec` takes it.
+    /// Name for `ip netns exec`.
     pub name: String,
     /// Address on the pair's link.
     pub ipv4: Ipv4Addr,
@@ -39,8 +40,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace whose interface is a TAP device, for a virtual machine to be the other
-    /// side.
+    /// Makes a namespace whose interface is a TAP device, for a virtual machine on the other side.
     ///
     /// # Errors
     ///
@@ -69,7 +69,8 @@ impl Namespace {
         ip(&["-n", &self.name, "link", "set", INTERFACE, state]).map(drop)
     }
 
-    /// Adds the addresses, which go away when the link goes down (the IPv6 one) or with it.
+    /// Adds the addresses and brings the link up. `keep_addr_on_down` keeps the IPv6 address while
+    /// the link is down.
     fn configure(&self) -> Result<()> {
         let (ipv4, ipv6) = (format!("{}/24", self.ipv4), format!("{}/64", self.ipv6));
         ip(&["-n", &self.name, "link", "set", "lo", "up"])?;
@@ -79,8 +80,8 @@ impl Namespace {
         self.set_link(true)
     }
 
-    /// Waits until the kernel has noticed that both ends of the link are up. It may take a second
-    /// over it, in which Weft has no device there but loopback.
+    /// Waits until the kernel reports the link as up. That may take a second, in which Weft has no
+    /// device but loopback there.
     fn await_link(&self) -> Result<()> {
         let deadline = Instant::now() + LINK_TIMEOUT;
         while !ip(&["-n", &self.name, "link", "show", INTERFACE])?.contains("state UP") {
@@ -101,7 +102,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let number = fs::metadata(Path::new(DIRECTORY).join(&self.name)).map(|file| file.ino());
-        // Nothing to do about a failure: the next lab sweeps up what is left.
+        // If this fails, a later lab deletes the namespace.
         let _ = ip(&["netns", "delete", &self.name]);
         if let Ok(number) = number {
             remove_registries(number);
@@ -125,7 +126,8 @@ impl NamespacePair {
     ///
     /// # Errors
     ///
-    /// If a namespace or the link cannot be made; see [`namespaces_denied`] for want of rights.
+    /// If a namespace or the link cannot be made, for example without rights; see
+    /// [`namespaces_denied`].
     pub fn new() -> Result<Self> {
         Self::with_mtu(1500)
     }
@@ -152,7 +154,7 @@ impl NamespacePair {
         Ok(pair)
     }
 
-    /// Takes the link down, by the left side's end.
+    /// Takes the link down at the left side.
     ///
     /// # Errors
     ///
@@ -177,7 +179,7 @@ impl NamespacePair {
     }
 }
 
-/// Why this process may not make network namespaces, if it may not. Tried once.
+/// Returns why this process may not make network namespaces, or `None` if it may. Tries it once.
 pub fn namespaces_denied() -> Option<&'static str> {
     static DENIED: OnceLock<Option<String>> = OnceLock::new();
     let denied = DENIED.get_or_init(|| match add(u32::MAX, "probe", 1) {
@@ -199,7 +201,7 @@ fn add(serial: u32, side: &str, host: u8) -> Result<Namespace> {
     Ok(Namespace { name, ipv4: Ipv4Addr::new(10, 77, 0, host), ipv6 })
 }
 
-/// Sets the same congestion control on all sides, the best that the kernel offers.
+/// Sets the same congestion control on all sides: the most preferred one that the kernel offers.
 fn set_congestion_control(sides: &[&Namespace]) -> Result<&'static str> {
     let key = "net/ipv4/tcp_congestion_control";
     let offered = |name: &&&str| sides.iter().all(|side| side.sysctl(key, name).is_ok());

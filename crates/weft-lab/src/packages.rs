@@ -1,4 +1,4 @@
-//! Which Debian package a missing program comes from.
+//! Finds installed programs, and the Debian packages of missing ones.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// The list that `scripts/setup` installs: a package, then what it is wanted for.
+/// The list that `scripts/setup` installs: in each line a package, then its programs and files in
+/// use.
 const PACKAGES: &str = include_str!("../../../scripts/packages.txt");
 
-/// The path of a program of Debian's.
+/// Returns the path of an installed program.
 ///
 /// # Errors
 ///
@@ -29,7 +30,7 @@ pub fn locate(program: impl AsRef<OsStr>) -> Result<PathBuf> {
     }
 }
 
-/// Checks that `file`, of one of the packages, exists.
+/// Checks that `file`, which belongs to one of the packages, exists.
 ///
 /// # Errors
 ///
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_programs_in_path() {
+    fn program_is_located_in_path_or_is_an_error() {
         assert!(locate("sh").unwrap().is_file());
         assert!(locate("no-such-program").is_err());
         assert!(locate("/no/such/program").is_err());

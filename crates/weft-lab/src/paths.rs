@@ -1,4 +1,4 @@
-//! Where the lab finds what was built, and where it leaves what it makes.
+//! Paths of the build's results, of the lab's sources and of the files that the lab writes.
 
 use std::env;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-/// The directory for files of one run of the lab, which are left for inspection.
+/// Returns a directory for files of one run of the lab. They stay there for inspection.
 ///
 /// # Errors
 ///
@@ -15,7 +15,7 @@ pub fn scratch(name: &str) -> Result<PathBuf> {
     kept(&format!("lab/{name}"))
 }
 
-/// A directory beside the build's own that lasts from run to run.
+/// Returns a directory in the build's target directory, whose files later runs use again.
 ///
 /// # Errors
 ///
@@ -29,7 +29,7 @@ pub fn kept(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cannot make {}", directory.display()))
 }
 
-/// The `weft` command that was laid out together with its libraries.
+/// Returns the path of the `weft` command in `dist/`.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn weft() -> Result<PathBuf> {
     Ok(weft)
 }
 
-/// A file that belongs to this crate's sources.
+/// Returns the path of a file of this crate's sources.
 pub fn source(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
 }

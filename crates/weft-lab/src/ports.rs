@@ -1,4 +1,4 @@
-//! Port numbers for servers, so that tests never meet each other.
+//! Port numbers for servers: no two tests get the same one.
 
 use std::net::{Ipv6Addr, SocketAddrV6};
 use std::ops::Range;
@@ -10,13 +10,13 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket, socket_with,
 };
 
-/// Below the range that the kernel gives to outgoing connections (32768 and up).
+/// The first port. All ports are below the kernel's ephemeral range (32768 and up).
 const FIRST: u16 = 20_000;
-/// Ports are claimed in blocks, each by a name that only one process of the host can have.
+/// Ports in a block. A process claims a block by binding an abstract Unix socket to its name.
 const BLOCK: u16 = 100;
 const BLOCKS: u16 = 120;
 
-/// What this process has claimed, for as long as it lives.
+/// The blocks that this process has claimed until it ends.
 struct Claimed {
     names: Vec<OwnedFd>,
     ports: Range<u16>,
@@ -24,8 +24,8 @@ struct Claimed {
 
 static CLAIMED: Mutex<Claimed> = Mutex::new(Claimed { names: Vec::new(), ports: 0..0 });
 
-/// A port that no one listens on, TCP or UDP, and that neither this process nor a lab beside it has
-/// had before.
+/// Returns a port that no TCP or UDP socket has, and that this function has not returned before,
+/// here or in another running lab.
 ///
 /// # Panics
 ///
@@ -42,8 +42,8 @@ pub fn next() -> u16 {
     }
 }
 
-/// A block that no process has claimed. Where the search begins differs from process to process:
-/// connections of a lab that has just ended may still be closing.
+/// Claims a block that no process has claimed. The search begins at a block that depends on the
+/// pid, because connections of a lab that has just ended may still be closing.
 fn claim() -> (OwnedFd, Range<u16>) {
     let begin = (process::id() % u32::from(BLOCKS)) as u16;
     let attempt = |step| {
@@ -59,7 +59,8 @@ fn claim() -> (OwnedFd, Range<u16>) {
     claimed.unwrap_or_else(|| panic!("no port is free from {FIRST} on, {BLOCKS} x {BLOCK}"))
 }
 
-/// By binding, not by listening: a test beside this one may wait for a server at the port.
+/// Whether no socket has the port. Binds but does not listen, because another test may wait until
+/// its server listens on the port.
 fn is_free(port: u16) -> bool {
     let any = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
     let can_bind = |kind| {

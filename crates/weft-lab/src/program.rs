@@ -1,4 +1,4 @@
-//! Starting, watching and ending programs.
+//! Starts, watches and ends programs.
 
 use std::collections::VecDeque;
 use std::env;
@@ -20,14 +20,13 @@ use crate::namespace::Namespace;
 use crate::packages::locate;
 use crate::paths::{scratch, weft};
 
-/// How often a waiting loop looks again.
+/// Interval of polling loops.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// How long a server may take to come up.
+/// Time limit for a server's start.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// How many times as long as asked for a program is waited for: what a quiet machine does in that
-/// time many times over, a busy one may not do once.
+/// Factor by which time limits are extended, because a busy machine may be many times slower.
 const TIMEOUT_FACTOR: u32 = 4;
-/// How much of a failed program's output an error quotes.
+/// Lines of each output of a failed program that an error quotes.
 const LINES_QUOTED: usize = 12;
 
 /// A program to start: what, where and how.
@@ -45,7 +44,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program with no help from Weft.
+    /// A program that is started without Weft.
     pub fn plain(name: impl AsRef<OsStr>) -> Self {
         Self {
             name: name.as_ref().to_owned(),
@@ -60,8 +59,8 @@ impl Program {
         }
     }
 
-    /// A program started by `weft run`. On this host its connections use the transport that the
-    /// whole run of the lab is to use, if there is one.
+    /// A program that `weft run` starts. Its connections on this host use the transport that
+    /// `WEFT_LAB_TRANSPORT` forces, if that is set.
     pub fn weft(name: impl AsRef<OsStr>) -> Self {
         let (weft_options, transport) = (Some(Vec::new()), forced_transport());
         Self { weft_options, transport, ..Self::plain(name) }
@@ -109,8 +108,8 @@ impl Program {
         self
     }
 
-    /// Puts the program into a network namespace; `None` is the lab's own. Between namespaces there
-    /// is no choice of transports.
+    /// Puts the program into a network namespace; `None` is the lab's own. No transport is forced
+    /// between namespaces, because only TCP is possible there.
     #[must_use]
     pub fn within(mut self, namespace: Option<&Namespace>) -> Self {
         if namespace.is_some() {
@@ -127,7 +126,7 @@ impl Program {
         self
     }
 
-    /// Has another user run the program, by number. Needs root, and no namespace.
+    /// Runs the program as another user, given by number. Needs root, and no namespace.
     #[must_use]
     pub fn as_user(mut self, user: &str) -> Self {
         self.user = Some(user.to_owned());
@@ -152,7 +151,8 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(File::create(&output.stdout)?)
             .stderr(File::create(&output.stderr)?)
-            // Its own group: all that it forks can be ended with it.
+            // The program has its own process group, so that it can be killed with all that it
+            // forks.
             .process_group(0);
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
@@ -170,7 +170,7 @@ impl Program {
         self.start()?.wait(timeout)
     }
 
-    /// The chain of commands, each of which replaces itself by the next: the pid stays the same.
+    /// Returns the chain of commands. Each executes the next, so the pid stays the same.
     fn command_line(&self) -> Result<Vec<OsString>> {
         let program = locate(&self.name)?;
         let mut words: Vec<OsString> = vec![locate("setpriv")?.into()];
@@ -223,13 +223,13 @@ impl fmt::Display for Program {
     }
 }
 
-/// The transport that a run of the lab is to use for connections on this host: `WEFT_LAB_TRANSPORT`
-/// is `tcp` or `shm`. With `shm` a connection that falls back to TCP fails, and the test with it.
+/// Returns the transport that `WEFT_LAB_TRANSPORT` forces for connections on this host: `tcp` or
+/// `shm`. With `shm` a connection that falls back to TCP fails, and the test with it.
 pub fn forced_transport() -> Option<OsString> {
     env::var_os("WEFT_LAB_TRANSPORT").filter(|transport| !transport.is_empty())
 }
 
-/// Where one program's output goes: files, so that a full pipe never stops a program.
+/// The files for one program's output. A program never blocks on them, as it would on a full pipe.
 #[derive(Debug, Clone)]
 struct OutputFiles {
     stdout: PathBuf,
@@ -269,12 +269,12 @@ impl Running {
         self.child.id()
     }
 
-    /// What it has written so far, to standard output and to standard error.
+    /// Returns what it has written so far to standard output and to standard error.
     pub fn output(&self) -> (String, String) {
         self.output.read()
     }
 
-    /// How the program does, in words: whether it runs, and the end of its output.
+    /// Describes the program: whether it runs or how it ended, and the end of its output.
     pub fn account(&mut self) -> String {
         let state = match self.poll() {
             Ok(Some(status)) => status.to_string(),
@@ -288,7 +288,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// If the kernel cannot tell.
+    /// If `waitpid` fails.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.poll()?.is_none())
     }
@@ -348,7 +348,7 @@ impl Running {
         Ok(())
     }
 
-    /// Kills the program, as a crash would: it gets no chance to say goodbye.
+    /// Kills the program with SIGKILL, so that it cannot close its connections in an orderly way.
     ///
     /// # Errors
     ///
@@ -367,12 +367,12 @@ impl Running {
         let timeout = TIMEOUT_FACTOR * timeout;
         let deadline = Instant::now() + timeout;
         while !condition(self) {
-            // It may have met the condition just before it ended.
+            // The program may have met the condition just before it ended.
             if self.poll()?.is_some() && !condition(self) {
                 bail!("{} ended before it {what}{}", self.description, self.quote());
             }
             if Instant::now() >= deadline {
-                bail!("{}: {timeout:?} gone before it {what}{}", self.description, self.quote());
+                bail!("{}: {timeout:?} passed before it {what}{}", self.description, self.quote());
             }
             thread::sleep(POLL_INTERVAL);
         }
@@ -403,14 +403,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Also after its own end: what it forked may live on. The group's id stays taken for as
-        // long as it has members; without members the call fails, as it should.
+        // Processes that the program has forked may outlive it. The group's ID is not reused while
+        // the group has members; without members the call fails harmlessly.
         let _ = kill_process_group(self.process(), Signal::KILL);
         let _ = self.child.wait();
     }
 }
 
-/// A program that has ended, and all it said.
+/// A program that has ended, with its output.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// How it ended.
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_ends_the_program_and_its_children() {
+    fn wait_past_the_deadline_kills_the_program_and_its_children() {
         let mut running =
             Program::plain("sh").args(["-c", "sleep 1000 & echo $!; wait"]).start().unwrap();
         running.printed("\n", LONG).unwrap();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_before_the_awaited_line() {
+    fn end_before_the_awaited_line_is_an_error() {
         let mut running = Program::plain("sh").args(["-c", "echo no"]).start().unwrap();
         assert!(running.printed("yes", LONG).is_err());
     }

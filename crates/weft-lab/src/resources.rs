@@ -1,4 +1,4 @@
-//! What connections cost: the program `connections.c`, started and read.
+//! Measures what connections cost, with the program `connections.c`.
 
 use std::fs;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::stage::Stage;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a process has in use at one moment.
+/// The resources that a process uses at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resources {
     /// Private memory in RAM.
@@ -26,7 +26,7 @@ pub struct Resources {
     pub threads: i64,
 }
 
-/// The outputs of a server and a client that have both ended well.
+/// The outputs of a server and a client that both ended with status 0.
 #[derive(Debug)]
 pub struct Ends {
     /// The side that accepted.
@@ -76,7 +76,7 @@ fn connections(stage: &Stage, mode: &str, count: u32, rest: &[String]) -> Result
     Ok(Ends { server, client, server_idle_cpu })
 }
 
-/// What `end` had in use when it printed the line that starts with `when`.
+/// Returns what `end` used when it printed the line that starts with `when`.
 ///
 /// # Errors
 ///
@@ -92,11 +92,11 @@ pub fn resources(end: &Finished, when: &str) -> Result<Resources> {
     })
 }
 
-/// Processor time that the client used while its connections were idle.
+/// Returns the processor time that the client used while its connections were idle.
 ///
 /// # Errors
 ///
-/// If it did not say.
+/// If its output does not contain it.
 pub fn idle_cpu(client: &Finished) -> Result<Duration> {
     let line = client.stdout.lines().find(|line| line.starts_with("idle:"));
     let microseconds = line.and_then(|line| number_after(line, "cpu"));
@@ -108,7 +108,7 @@ fn number_after(line: &str, name: &str) -> Option<i64> {
     line.split_whitespace().skip_while(|&word| word != name).nth(1)?.parse().ok()
 }
 
-/// Processor time of a running process, user and system, in the kernel's coarse ticks.
+/// Returns the user and system time of a running process, with the resolution of clock ticks.
 fn process_cpu(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // proc_pid_stat(5): the command may contain spaces; after it, utime and stime are 14 and 15.
@@ -118,7 +118,8 @@ fn process_cpu(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / clock_ticks_per_second()))
 }
 
-/// A thousand connections need more than the usual 1,024 descriptors; the programs inherit this.
+/// Raises the limit of descriptors to the maximum. The programs inherit it; a thousand connections
+/// need more than the usual 1,024 descriptors.
 fn raise_descriptor_limit() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_programs_lines() {
+    fn resources_and_idle_time_are_read_from_the_output() {
         let finished = Program::plain("printf")
             .arg("before: memory 10 descriptors 4 threads 1\nidle: cpu 250 us in 2 s\n")
             .run(TIMEOUT)
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_its_own_processor_time() {
+    fn processor_time_is_read_for_running_processes_only() {
         assert!(process_cpu(std::process::id()).is_ok());
         assert!(process_cpu(u32::MAX).is_err());
     }

@@ -1,4 +1,4 @@
-//! Servers that the tests and the benchmark start alike: their settings, and in which files.
+//! Starts servers for the tests and the benchmark, with their configuration files.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +14,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Where Debian has Apache's modules.
 const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
-/// Starts `program`, which is Apache, with its event MPM: it serves the files of `directory`, and
-/// keeps its own beside them. `settings` are added. It refuses to serve as root, so that as root
-/// they must name another user.
+/// Starts `program`, which is Apache, with its event MPM. It serves the files of `directory`, and
+/// also keeps its own files there. `settings` are added to its configuration. Apache does not serve
+/// as root, so for root the settings must name another user.
 ///
 /// # Errors
 ///
@@ -59,8 +59,8 @@ pub fn haproxy(
     program.line("-db -f").arg(file).start()?.listening(Port::Tcp(front))
 }
 
-/// Makes a database in `directory/data`, and starts `server`, which is MariaDB, for it; `tool` runs
-/// the programs that make it. The only user is `root`, without a password.
+/// Creates a database in `directory/data` with programs that `tool` returns, and starts `server`,
+/// which is MariaDB. The only user is `root`, without a password.
 ///
 /// # Errors
 ///
@@ -73,7 +73,7 @@ pub fn mariadb(
     options: &str,
 ) -> Result<Running> {
     let data = directory.join("data");
-    // It refuses to be root's without this option.
+    // MariaDB refuses to run as root without this option.
     let user = if rustix::process::geteuid().is_root() { "--user=root" } else { "" };
     let data = format!("--datadir={}", data.display());
     let install = tool("mariadb-install-db").line("--no-defaults --skip-test-db").line(user);
@@ -86,7 +86,8 @@ pub fn mariadb(
     server.arg(format!("--port={port}")).start()?.listening(Port::Tcp(port))
 }
 
-/// `program`, which is sysbench, for that database, complete but for the test and its command.
+/// Adds to `program`, which is sysbench, the options for that database. The test and its command
+/// are still missing.
 #[must_use]
 pub fn sysbench(program: Program, port: u16) -> Program {
     let program = program.line("--db-driver=mysql --mysql-host=127.0.0.1 --mysql-user=root");
@@ -94,13 +95,13 @@ pub fn sysbench(program: Program, port: u16) -> Program {
     program.arg(format!("--mysql-port={port}"))
 }
 
-/// Starts `program`, which is mosquitto. What it notes on standard error is what `log_type` names.
+/// Starts `program`, which is mosquitto. It logs messages of `log_type` to standard error.
 ///
 /// # Errors
 ///
 /// If it does not come up.
 pub fn mosquitto(program: Program, directory: &Path, port: u16, log_type: &str) -> Result<Running> {
-    // Root's stays root's: memory is shared between processes of one user.
+    // Started by root, mosquitto must not change its user: only processes of one user share memory.
     let user = if rustix::process::geteuid().is_root() { "user root\n" } else { "" };
     let configuration = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{user}\

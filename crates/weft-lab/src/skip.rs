@@ -1,15 +1,15 @@
-//! Tests that cannot run for want of a right say so where `make test` counts them.
+//! Notes skipped tests in a file that `make test` summarizes.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
 use crate::paths::scratch;
 
-/// Notes that the test `name` did not run, and why, for the summary of `make test`.
+/// Notes for the summary of `make test` that the test `name` was skipped, and why.
 ///
 /// # Panics
 ///
-/// If the note cannot be written: a skip must never go unseen.
+/// If the note cannot be written, because a skipped test must not go unnoticed.
 pub fn note_skip(name: &str, why: &str) {
     println!("SKIP: {name}: {why}");
     let file = scratch("").map(|directory| directory.join("skipped"));
@@ -20,7 +20,7 @@ pub fn note_skip(name: &str, why: &str) {
     written.expect("a skipped test must be noted");
 }
 
-/// Returns `Ok(())` from the test that uses it, after a note, if namespaces cannot be made.
+/// Skips the calling test, with a note, if namespaces cannot be made.
 #[macro_export]
 macro_rules! skip_without_namespaces {
     () => {

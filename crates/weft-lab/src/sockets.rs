@@ -1,5 +1,5 @@
-//! Unmodified TCP programs of one host: their connections share memory if both ends run on Weft,
-//! and stay what they were if one end does not.
+//! Unmodified TCP programs on one host. Their connections use shared memory if both ends run on
+//! Weft, and TCP otherwise.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,18 +20,18 @@ use crate::paths::{scratch, weft};
 use crate::program::Program;
 use crate::skip::note_skip;
 
-/// Debian's user of this name.
+/// Debian's user `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// How long the counters may lag behind what the programs have done.
+/// How long the counters may lag behind the programs.
 const COUNTED_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const STAT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which ends of the connections are programs under `weft run`.
+/// Which ends of the connections run under `weft run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ends {
-    /// Server and client: their bytes go through shared memory.
+    /// Server and client, so that their bytes go through shared memory.
     Both,
     /// The server alone.
     Server,
@@ -44,40 +44,40 @@ impl Ends {
     pub const ALL: [Self; 3] = [Self::Both, Self::Server, Self::Client];
 }
 
-/// Programs that find each other in a registry of connections that no other test uses, and a
-/// directory for their files. Both go when this is dropped.
+/// A registry of connections for programs that no other test uses, and a directory for their files.
+/// Dropping it removes both.
 #[derive(Debug)]
 pub struct Sockets {
     ends: Ends,
-    /// Who runs the programs, by number, if it is not the user of this process.
+    /// The number of the user who runs the programs, if it is not the user of this process.
     user: Option<u32>,
-    /// Kept open: its counters would go with the last program.
+    /// The registry, open so that its counters outlive the last program.
     registry: Registry,
-    /// Likewise, for UDP.
+    /// The registry of UDP sockets, open for the same reason.
     datagrams: Datagrams,
     shared: Folder,
     files: PathBuf,
 }
 
-/// What `weft stat` counts over all connections that a registry has seen.
+/// The totals of `weft stat` over all connections of a registry.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Totals {
-    /// Connections whose connector has offered shared memory.
+    /// Connections for which the connector has offered shared memory.
     pub offered: u64,
-    /// Those whose peer has accepted it.
+    /// Connections for which the peer has accepted shared memory.
     pub joined: u64,
     /// Payload bytes that went through shared memory, in both directions.
     pub bytes: u64,
-    /// Those of them that were copied only once.
+    /// Payload bytes that were copied only once.
     #[serde(default)]
     pub zero_copy_bytes: u64,
-    /// How many offers came to nothing, or connections went back to TCP, by the reason.
+    /// Numbers of offers that failed and of connections that fell back to TCP, by the reason.
     #[serde(default)]
     pub fallbacks: BTreeMap<String, u64>,
 }
 
 impl Sockets {
-    /// A registry and a directory of their own.
+    /// Creates a registry and a directory.
     ///
     /// # Errors
     ///
@@ -92,9 +92,10 @@ impl Sockets {
         Ok(Self { ends, user: None, registry, datagrams, shared, files })
     }
 
-    /// The same for programs that refuse to be run by root: `nobody` runs both ends then, whose
-    /// counters last as long as the server. `None`, with a note, if this process is root and
-    /// nobody else can read what has been built.
+    /// Creates a registry and a directory for programs that refuse to run as root. If this process
+    /// is root, the user `nobody` runs both ends, and the counters last as long as the server.
+    /// Returns `None`, with a note, if this process is root and other users cannot read the build's
+    /// results.
     ///
     /// # Errors
     ///
@@ -115,7 +116,7 @@ impl Sockets {
         Ok(Some(sockets))
     }
 
-    /// Whether every user can get to the files, and to Weft.
+    /// Whether every user can reach the files and Weft.
     pub fn are_reachable(&self) -> bool {
         is_reachable(&self.files) && weft().is_ok_and(|weft| is_reachable(&weft))
     }
@@ -130,7 +131,7 @@ impl Sockets {
         self.program(name.as_ref(), self.ends != Ends::Server)
     }
 
-    /// A program that is no end: the `weft` command, or one that runs it. It sees this registry.
+    /// A program that runs without Weft but with this registry, for example the `weft` command.
     pub fn plain(&self, name: impl AsRef<Path>) -> Program {
         self.program(name.as_ref(), false)
     }
@@ -144,12 +145,12 @@ impl Sockets {
         }
     }
 
-    /// The path of a file of these programs, all of which run in that file's directory.
+    /// The path of a file in the programs' working directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.files.join(name)
     }
 
-    /// Makes a file of `length` bytes without a pattern, which depend on its name, too.
+    /// Makes a file of `length` pseudorandom bytes, which depend on its name and length.
     ///
     /// # Errors
     ///
@@ -172,7 +173,7 @@ impl Sockets {
         same(&found, content).with_context(|| name.to_owned())
     }
 
-    /// What `weft stat` tells about this registry.
+    /// Returns the totals that `weft stat` reports for this registry.
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ impl Sockets {
         }
     }
 
-    /// Checks that connections are TCP's for this reason, where both ends are on Weft.
+    /// Checks that a connection fell back to TCP for this reason, if both ends run on Weft.
     ///
     /// # Errors
     ///
@@ -218,12 +219,12 @@ impl Sockets {
     pub fn check_left(&self, reason: &str) -> Result<()> {
         let totals = self.totals()?;
         let has_left = self.ends != Ends::Both || totals.fallbacks.contains_key(reason);
-        ensure!(has_left, "nothing left for {reason:?}: {totals:?}");
+        ensure!(has_left, "no connection fell back to TCP for {reason:?}: {totals:?}");
         Ok(())
     }
 
-    /// Checks that no byte went through shared memory: one end is a program that Weft does not
-    /// reach, though `weft run` has started it.
+    /// Checks that no byte went through shared memory, because Weft cannot preload one of the
+    /// programs that `weft run` has started.
     ///
     /// # Errors
     ///
@@ -239,12 +240,12 @@ impl Drop for Sockets {
     fn drop(&mut self) {
         self.registry.leave();
         self.datagrams.leave();
-        // What cannot be removed does no harm.
+        // Files that cannot be removed do no harm.
         let _ = fs::remove_dir_all(&self.files);
     }
 }
 
-/// Whether every user can get to a file.
+/// Whether every user may search all directories that lead to a file.
 pub fn is_reachable(file: &Path) -> bool {
     const SEARCH_BY_OTHERS: u32 = 0o001;
     let open = |directory: &Path| {
@@ -269,8 +270,8 @@ pub fn same(found: &[u8], expected: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Bytes without a pattern, by Marsaglia's xorshift64, which come again only after a prime number
-/// of them: no buffer's size is a multiple of it.
+/// Returns pseudorandom bytes of Marsaglia's xorshift64. They repeat after a prime number of bytes,
+/// of which no buffer's size is a multiple.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     const PERIOD: usize = 65_521;
     let mut state = seed << 1 | 1;
@@ -292,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_differ_by_name_and_tell_where() {
+    fn content_depends_on_the_name_and_a_difference_is_located() {
         let sockets = Sockets::new(Ends::Both).unwrap();
         let mut content = sockets.make_file("a", 1001).unwrap();
         assert!(content != sockets.make_file("b", 1001).unwrap());

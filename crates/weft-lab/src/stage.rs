@@ -1,4 +1,4 @@
-//! Where the two ends of a connection run.
+//! The places where the two ends of a connection run.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use crate::endpoint::Port;
 use crate::namespace::{Namespace, NamespacePair, namespaces_denied};
 use crate::program::{Finished, Program};
 
-/// Two places for programs, and the address at which the client's place finds the server's.
+/// The places of a server and a client, and the server's address.
 #[derive(Debug)]
 pub struct Stage {
-    /// The namespaces, or nothing for the host itself.
+    /// The namespaces, or `None` for the host itself.
     pub pair: Option<NamespacePair>,
 }
 
@@ -32,7 +32,7 @@ impl Stage {
         Ok(Self { pair: Some(NamespacePair::new()?) })
     }
 
-    /// In namespaces if this process may make them, else on loopback.
+    /// Both ends in namespaces if this process may make them, else on loopback.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Stage {
         if namespaces_denied().is_some() { Ok(Self::loopback()) } else { Self::namespaces() }
     }
 
-    /// The path between the ends and what shapes its traffic, in one line.
+    /// Describes the path between the ends and its congestion control in one line.
     pub fn describe(&self) -> String {
         match &self.pair {
             Some(pair) => format!(
@@ -83,8 +83,8 @@ impl Stage {
         program.within(self.client_side())
     }
 
-    /// Starts `server`, waits until it listens on `port`, runs `client`, and returns the outcome
-    /// of both, which must be good.
+    /// Starts `server`, waits until it listens on `port`, runs `client`, and returns the results of
+    /// both, which must end with status 0.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Stage {
     ) -> Result<(Finished, Finished)> {
         let mut server = self.server(server.clone()).start()?.listening(port)?;
         let client = self.client(client.clone()).run(timeout).and_then(Finished::success);
-        // What the server has to say about it may explain more.
+        // The server's state and output may explain the client's failure.
         let client = client.map_err(|error| error.context(server.account()))?;
         Ok((server.wait(timeout)?.success()?, client))
     }

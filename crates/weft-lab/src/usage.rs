@@ -6,7 +6,7 @@ use anyhow::Result;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
-/// Processor time, user and system, of all children that this process has waited for.
+/// Returns the user and system time of all children that this process has waited for.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Python environments with packages from the package index, made once and kept.
+//! Python environments with packages from the package index, which later runs use again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::paths::kept;
 use crate::program::Program;
 use crate::skip::note_skip;
 
-/// Installing from a package index, by way of the network.
+/// Time limit for an installation from the package index.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// Programs and libraries that bring event loops of their own.
+/// Libraries with their own event loops.
 const PACKAGES: [&str; 3] = ["uvloop==0.23.0", "grpcio==1.85.1", "pyzmq==27.3.0"];
 
 /// A Python environment with uvloop, gRPC and ZeroMQ.
@@ -39,7 +39,7 @@ impl Venv {
         }
     }
 
-    /// The same environment for something else than a test.
+    /// Returns the environment for a use other than a test.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Venv {
         Self::make()?.map_err(anyhow::Error::msg)
     }
 
-    /// The inner error says why the package index does not give what is wanted.
+    /// Makes the environment. The inner error says why the package index is out of reach.
     fn make() -> Result<std::result::Result<Self, String>> {
         static OUTCOME: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
         let directory = kept("python-sockets")?;
@@ -66,7 +66,7 @@ impl Venv {
     }
 }
 
-/// Returns why the package index does not give what is wanted, if it does not.
+/// Installs the packages. Returns the reason if the package index is out of reach.
 fn install(directory: &Path) -> Result<Option<String>> {
     let complete = directory.join(format!("complete {}", PACKAGES.join(" ")));
     if complete.exists() {
@@ -80,9 +80,9 @@ fn install(directory: &Path) -> Result<Option<String>> {
     Ok(refused)
 }
 
-/// Makes an empty environment and returns its pip, complete but for the command.
+/// Makes an empty environment, and returns its pip without a command.
 pub(crate) fn create(directory: &Path) -> Result<Program> {
-    // Debian's own, whatever else PATH offers: python3-venv belongs to it.
+    // Debian's Python, regardless of PATH, because python3-venv belongs to it.
     let venv = Program::plain("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(directory);
     let made = venv.run(INSTALL_TIMEOUT)?.success();
     made.context("sudo apt-get install -y python3-venv")?;
@@ -90,7 +90,7 @@ pub(crate) fn create(directory: &Path) -> Result<Program> {
     Ok(python.line("-m pip --disable-pip-version-check"))
 }
 
-/// Runs a command of pip's; returns its complaint if it fails.
+/// Runs a pip command. Returns its last error if it fails.
 pub(crate) fn ask_index(command: &Program) -> Result<Option<String>> {
     let ended = command.run(INSTALL_TIMEOUT)?;
     if ended.status.success() {

@@ -1,5 +1,5 @@
-//! `make demo`: RDMA programs, unmodified, between two hosts that have no RDMA hardware, TCP
-//! programs, unmodified, on one host, and copies of files.
+//! `make demo`: runs unmodified RDMA programs between two hosts without RDMA hardware, runs
+//! unmodified TCP programs on one host, and copies files.
 
 use std::time::Duration;
 
@@ -23,10 +23,12 @@ const TCP_BANDWIDTH: [Tool; 2] = [
 ];
 const TCP_LATENCY: [Tool; 1] = [Tool::QperfLatency { test: "tcp_lat", bytes: 8 }];
 
-/// Connections of `redis-benchmark`: one waits for each answer, many keep the server busy.
+/// Numbers of connections for `redis-benchmark`. One connection waits for each answer; 16 keep the
+/// server busy.
 const CLIENTS: [u32; 2] = [1, 16];
 
-/// Pings of `rping`, each a Read and a Write of the server's whose data both ends compare.
+/// Pings of `rping`. For each, the server makes an RDMA Read and an RDMA Write, and both ends
+/// compare the data.
 const PINGS: u32 = 1000;
 
 fn main() -> Result<()> {
@@ -58,7 +60,7 @@ fn main() -> Result<()> {
     copying()
 }
 
-/// TCP programs as they are, and by `weft run`.
+/// Compares TCP programs under `weft run` with the same programs on the kernel's TCP.
 fn one_host() -> Result<()> {
     let stage = Stage::loopback();
     let bench = Bench { stage: &stage, placement: Placement::Pinned };
@@ -81,7 +83,7 @@ fn one_host() -> Result<()> {
     Ok(())
 }
 
-/// Copies of `weft cp` beside those of other programs.
+/// Compares copies by `weft cp` with copies by other programs.
 fn copying() -> Result<()> {
     use copies::Tool::{Cp, Scp, Weft, WeftToServer};
     let load = Load::large()?;
@@ -91,7 +93,7 @@ fn copying() -> Result<()> {
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["on Weft", "result", "other program", "result", "Weft / other"]);
     for (weft, other) in [(Weft, Cp), (WeftToServer, Scp)] {
-        // The first copy finds memory, and does not count.
+        // The first copy allocates memory. Its time is discarded.
         let mut last = None;
         for _ in 0..2 {
             last = Some((place.measure(load, weft)?.seconds, place.measure(load, other)?.seconds));
@@ -124,7 +126,7 @@ fn compare(bench: &Bench<'_>, table: &mut Table, tool: Tool, baselines: &[Tool])
     Ok(())
 }
 
-/// Runs rping with verification, and says what it verified.
+/// Runs rping with verification, and returns a text with the number of verified pings.
 fn ping(stage: &Stage) -> Result<String> {
     let timeout = Duration::from_secs(60);
     let (port, address) = (ports::next(), stage.server_address().to_string());

@@ -1,9 +1,10 @@
 //! Runs programs of consecutive seeds, many at a time.
 //!
-//! A campaign goes in rounds of two parts. In the first part many programs run once both ways,
-//! beside each other, because most of what they do is to wait. Those that differ are put aside. In
-//! the second part these run again, with no more than one for each processor, and only then is it
-//! decided whether they fail. So a machine that many programs keep busy makes no differences.
+//! A campaign consists of rounds of two parts. In the first part many programs run at a time, once
+//! on the kernel and once on Weft; programs mostly wait, so the processors can run many at a time.
+//! The programs whose results differ are suspects. In the second part the suspects run again, at
+//! most one for each processor, and these runs decide whether a program fails. So a difference that
+//! only the load of the machine causes is not reported.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,12 +24,12 @@ use super::judge::{Class, Failure, Judge, Screened, Suspicion, Verdict};
 use super::known::without_known;
 use super::shrink::shrink;
 
-/// How long one failing program is made shorter for.
+/// Time limit for shrinking one failing program.
 const SHRINK_LIMIT: Duration = Duration::from_secs(60);
-/// Programs that are put aside before they are judged: as many as make a round long, so that the
-/// wait for its last program is short beside it.
+/// Suspects that end the first part of a round. With this many a round lasts long, and the wait for
+/// its last program is short in comparison.
 const SUSPECTS: usize = 24;
-/// How a failing file is named, at most.
+/// Maximum length of a failing program's file name, without the seed.
 const NAME_LENGTH: usize = 60;
 
 /// What to run, and for how long.
@@ -36,44 +37,44 @@ const NAME_LENGTH: usize = 60;
 pub struct Campaign {
     /// The first seed.
     pub first: u64,
-    /// Programs to run, without a limit by default.
+    /// Maximum number of programs to run; `None` for no limit.
     pub count: Option<u64>,
-    /// When to stop.
+    /// How long to run.
     pub limit: Duration,
-    /// Programs at a time, while they run for the first time.
+    /// Programs that run at a time in the first part of a round.
     pub jobs: usize,
-    /// Those that differed, at a time, when they run again.
+    /// Suspects that run at a time in the second part of a round.
     pub judges: usize,
     /// Different failures after which to stop.
     pub failures_max: usize,
-    /// Whether failing programs are made short.
+    /// Whether to shrink failing programs.
     pub shrinks: bool,
-    /// Where those are written to.
+    /// The directory to which failing programs are written.
     pub save: Option<PathBuf>,
-    /// Words that are taken out of all steps, so that what is known does not hide the rest.
+    /// Words to remove from all steps, so that a known difference does not hide others.
     pub without: Vec<String>,
-    /// Whether that is done with all in [`KNOWN`](super::KNOWN).
+    /// Whether to replace all words in [`KNOWN`](super::KNOWN).
     pub without_known: bool,
-    /// When a step on Weft is a hang.
+    /// Time after which a step on Weft is a hang, if it ended on the kernel.
     pub late: Duration,
 }
 
-/// What came of it.
+/// The result of a campaign.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Programs that ran.
     pub programs: u64,
-    /// Those of them that were discarded, because they are not deterministic.
+    /// Programs that were discarded because they are not deterministic.
     pub discarded: u64,
-    /// Those that differ by the order of events alone, if that is left out.
+    /// Programs that differ only in the order of events, if such differences are not reported.
     pub orders: u64,
-    /// Failures that looked like one that had been reported.
+    /// Failures with the signature of one that was reported before.
     pub repeated: u64,
-    /// The seeds of all that failed.
+    /// The seeds of all failures.
     pub seeds: BTreeSet<u64>,
-    /// Reports of the others.
+    /// The reports of the failures with distinct signatures.
     pub failures: Vec<String>,
-    /// How long it took.
+    /// The campaign's duration.
     pub elapsed: Duration,
 }
 
@@ -100,14 +101,14 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A program that differed, to be judged.
+/// A program whose results differed in the first part of a round.
 struct Suspect {
     seed: u64,
     steps: Vec<String>,
     suspicion: Suspicion,
 }
 
-/// What the jobs share.
+/// The state that the threads of a campaign share.
 struct Progress {
     begin: Instant,
     next: AtomicU64,
@@ -127,7 +128,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
-/// Does the same in several threads, until all have ended.
+/// Runs `work` in `count` threads and waits until all have ended.
 fn in_threads(count: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> {
     thread::scope(|scope| {
         let threads: Vec<_> = (0..count.max(1)).map(|_| scope.spawn(&work)).collect();
@@ -138,7 +139,7 @@ fn in_threads(count: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> 
 }
 
 impl Campaign {
-    /// Runs it, and prints each failure when it is found.
+    /// Runs the campaign, and prints each failure when it is found.
     ///
     /// # Errors
     ///
@@ -167,7 +168,7 @@ impl Campaign {
         Ok(summary)
     }
 
-    /// Runs programs once, until enough of them have differed or the campaign is at its end.
+    /// Runs programs once on each side, until there are enough suspects or the campaign ends.
     fn screen(&self, judge: &Judge<'_>, progress: &Progress) -> Result<()> {
         while progress.begin.elapsed() < self.limit && lock(&progress.suspects).len() < SUSPECTS {
             let number = progress.next.fetch_add(1, Ordering::Relaxed);
@@ -180,7 +181,7 @@ impl Campaign {
             progress.summary().programs += 1;
             match screened {
                 Screened::Same => {}
-                Screened::Senseless => progress.summary().discarded += 1,
+                Screened::ForeignOnKernel => progress.summary().discarded += 1,
                 Screened::Suspect(suspicion) => {
                     lock(&progress.suspects).push(Suspect { seed, steps, suspicion: *suspicion });
                 }
@@ -189,7 +190,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// The program of a seed, without what is left out.
+    /// Generates the program of a seed and removes the words that the campaign excludes.
     fn steps(&self, seed: u64) -> Vec<String> {
         let mut steps = generate(seed);
         for step in &mut steps {
@@ -202,7 +203,7 @@ impl Campaign {
         steps
     }
 
-    /// Judges the programs that differed.
+    /// Runs the suspects again, and reports those that fail.
     fn decide(&self, executor: &Executor, judge: &Judge<'_>, progress: &Progress) -> Result<()> {
         while !progress.stopped.load(Ordering::Relaxed) {
             let Some(suspect) = lock(&progress.suspects).pop() else { break };
@@ -245,7 +246,8 @@ impl Campaign {
         let (mut steps, mut failure) = (steps, failure);
         if self.shrinks {
             let short = shrink(executor, &steps, &failure, SHRINK_LIMIT)?;
-            // What it looks like now; a rare failure may hide.
+            // Judge the shrunk program for its report. A rare failure may not occur this time; the
+            // shrunk program then goes with the report of the original one.
             let judge = Judge::new(executor, self.late);
             if let Verdict::Different(again) = judge.judge(&short)? {
                 failure = *again;

@@ -1,4 +1,5 @@
-//! Every call of WAYS.md is made by the random programs, or stands here with the reason why not.
+//! Checks that the random programs make every call of WAYS.md, except for those that this file
+//! lists with a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,11 +7,11 @@ use std::fs;
 use super::generate::generate;
 use crate::paths::source;
 
-/// Programs that are looked at.
+/// Number of random programs to examine.
 const PROGRAMS: u64 = 4_000;
 
-/// Functions of the C library, and system calls by their numbers, that the same steps make:
-/// [`FUNCTIONS`] and [`NUMBERS`] say how.
+/// Calls that exist both as a function of the C library and as a system call, with the step that
+/// makes either; see [`FUNCTIONS`] and [`NUMBERS`] for the form of a step.
 const BOTH: &[(&str, &str)] = &[
     ("read", "recv call=read"),
     ("readv", "recv call=readv"),
@@ -61,8 +62,9 @@ const BOTH: &[(&str, &str)] = &[
     ("nanosleep", "sleep how=nanosleep"),
 ];
 
-/// Functions of the C library: an operation, and words that it has, without another `way=`. Those
-/// of `call NAME` need no line here.
+/// Functions of the C library, each with the operation and the words of a step that calls it. The
+/// step has no `way=` unless the words contain one. Functions that `call NAME` calls are not
+/// listed.
 const FUNCTIONS: &[(&str, &str)] = &[
     ("pidfd_open", "getfd"),
     ("recv", "recv call=recv"),
@@ -146,8 +148,9 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("sigtimedwait", "sleep how=sigtimedwait"),
 ];
 
-/// System calls by their numbers, likewise: by `syscall()` or by an instruction, and by both where
-/// a line stands here, unless its words say which.
+/// System calls, each with the operation and the words of a step that makes it. The random programs
+/// must make a listed call both with `syscall()` and with the instruction, unless the words say how
+/// the call is made. A call that is not listed needs only one of the two, by `call NAME`.
 const NUMBERS: &[(&str, &str)] = &[
     ("pidfd_open", "getfd open=syscall"),
     ("pselect6", "poll call=pselect"),
@@ -172,7 +175,7 @@ const NUMBERS: &[(&str, &str)] = &[
     ("rt_sigsuspend", "sleep how=sigsuspend"),
 ];
 
-/// What the random programs do not call, and why.
+/// Calls that the random programs do not make, by the reason.
 const LEFT_OUT: &[(&str, &[&str])] = &[
     (
         "the same code as the function beside it with another name",
@@ -230,13 +233,13 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "about masks alone, which `mask` sets by other functions: tests/sockets_handlers.rs",
+        "changes signal masks, which `mask` does by other functions: tests/sockets_handlers.rs",
         &["sigset", "sigblock", "sigsetmask", "pthread_attr_setsigmask_np"],
     ),
     ("waits for another thread, and for no descriptor", &["sem_timedwait", "sem_clockwait"]),
     ("sleeps for whole seconds, or for ever", &["sleep", "sigwaitinfo"]),
     (
-        "does by the same ways as those streams that are made",
+        "uses the code of the stream functions that the programs call",
         &[
             "printf", "vfprintf", "puts", "putchar", "getchar", "getline", "scanf", "perror",
             "psignal", "err", "warn", "error",
@@ -257,8 +260,8 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "initgroups",
         ],
     ),
-    ("needs a request that is under way, of which nobody knows how much is done", &["aio_cancel"]),
-    ("is about files alone", &["aio_fsync", "isfdtype"]),
+    ("needs a request in progress, whose result is not deterministic", &["aio_cancel"]),
+    ("applies only to files", &["aio_fsync", "isfdtype"]),
     ("is `pipe2` without flags", &["pipe"]),
     (
         "waits for what other requests have begun, as `io_getevents`",
@@ -266,7 +269,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Rows of system calls that take no descriptor of a socket: nothing of a connection could differ.
+/// Rows of WAYS.md with system calls that take no socket, so that no connection could differ.
 const ROWS_LEFT_OUT: &[&str] = &[
     "makes descriptors of other files",
     "another process, by its right to this one",
@@ -278,10 +281,10 @@ const ROWS_LEFT_OUT: &[&str] = &[
     "changes memory that a deferred send may still need: the hook of the same name does it",
 ];
 
-/// The words of a step, its actor left out.
+/// The words of a step after its operation.
 type Words = BTreeSet<String>;
 
-/// Steps that differ by more than the numbers in them.
+/// Returns the distinct steps of the random programs by operation, ignoring variables and numbers.
 fn steps() -> BTreeMap<String, BTreeSet<Words>> {
     let mut steps: BTreeMap<String, BTreeSet<Words>> = BTreeMap::new();
     for step in (0..PROGRAMS).flat_map(generate) {
@@ -300,7 +303,7 @@ fn steps() -> BTreeMap<String, BTreeSet<Words>> {
     steps
 }
 
-/// Whether there is such a step, made in this way.
+/// Whether a step matches `pattern` and has `way`, or no `way=` if that is `None`.
 fn is_made(steps: &BTreeMap<String, BTreeSet<Words>>, pattern: &str, way: Option<&str>) -> bool {
     let mut wanted = pattern.split(' ');
     let made = wanted.next().and_then(|operation| steps.get(operation));
@@ -319,12 +322,12 @@ fn is_made(steps: &BTreeMap<String, BTreeSet<Words>>, pattern: &str, way: Option
     })
 }
 
-/// Whether a word says what a step does without it.
+/// Whether a word is the default of its operation, so that a step may omit it.
 fn is_usual(word: &str) -> bool {
     matches!(word, "call=execve" | "how=dup")
 }
 
-/// The names of each row of a section of WAYS.md, with what the row says of them.
+/// Returns the names in each row of a section of WAYS.md, with the row's description.
 fn rows(section: &str) -> Vec<(Vec<String>, String)> {
     let text = fs::read_to_string(source("../../WAYS.md")).expect("WAYS.md");
     let text = text.split("\n## ").find(|part| part.starts_with(section)).expect("the section");
@@ -341,7 +344,7 @@ fn is_left_out(name: &str) -> bool {
     LEFT_OUT.iter().any(|(_, names)| names.contains(&name))
 }
 
-/// The sources of the executor.
+/// Returns the concatenated sources of the executor.
 fn executor() -> String {
     let folder = fs::read_dir(source("programs/differ")).expect("the executor");
     let paths = folder.flatten().map(|entry| entry.path());
@@ -393,7 +396,7 @@ fn random_programs_make_every_call_of_the_table() {
 }
 
 #[test]
-fn what_is_left_out_is_in_the_table() {
+fn listed_calls_are_in_the_table() {
     let known: BTreeSet<String> = ["Functions", "System"]
         .iter()
         .flat_map(|it| rows(it))

@@ -1,10 +1,10 @@
-//! Datagrams: sockets that are connected and not, and each call that sends or receives.
+//! Datagrams: connected and unconnected sockets, and each call that sends or receives.
 
 use super::scene::{Kind, Scene};
 
 const WAYS: &[&str] = &["", "", "", " way=syscall", " way=asm"];
 
-/// Two sockets that have sent each other some.
+/// Opens two sockets that exchange some datagrams.
 pub(super) fn datagram_pair(scene: &mut Scene, actor: usize) -> (usize, usize) {
     let a = scene.new_var(Kind::Udp, usize::MAX, 0, actor);
     let b = scene.new_var(Kind::Udp, usize::MAX, 0, actor);
@@ -21,7 +21,7 @@ pub(super) fn datagram_pair(scene: &mut Scene, actor: usize) -> (usize, usize) {
     (a, b)
 }
 
-/// One more of a pair's end, by another process, another thread or the same one.
+/// Returns an actor that has the sockets of `actor`: a child, another thread, or `actor` itself.
 fn beside(scene: &mut Scene, actor: usize) -> Option<usize> {
     match scene.rng.u32(0..3) {
         0 => scene.fork(actor, "fork"),
@@ -30,7 +30,7 @@ fn beside(scene: &mut Scene, actor: usize) -> Option<usize> {
     }
 }
 
-/// Datagrams, of several senders.
+/// Datagrams that are sent and received with each call, possibly by two actors.
 pub(super) fn datagrams(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -65,7 +65,7 @@ pub(super) fn datagrams(scene: &mut Scene) -> Option<()> {
                     let text = format!("recv v{b} n={count} call={call} flags={flags}{way}");
                     scene.step(other, text);
                 } else {
-                    // It would wait where there is none.
+                    // Without `DONTWAIT`, the call would wait if the queue were empty.
                     scene.step(actor, format!("sendto v{a} v{b} n={count}"));
                     scene.step(other, format!("recv v{b} n=1500 call={call}{way}"));
                 }
@@ -76,7 +76,8 @@ pub(super) fn datagrams(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Sockets that are connected, with each other and others, until one of them is closed.
+/// Two sockets, one or both connected to the other, and a third that sends to them, until one of
+/// the connected sockets is closed.
 pub(super) fn connected(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -100,7 +101,7 @@ pub(super) fn connected(scene: &mut Scene) -> Option<()> {
             0..3 => scene.step(actor, format!("send v{a} n={count} call={call}{way}")),
             3 => scene.step(actor, format!("sendmany v{a} n=30 count=3{way}")),
             4 if both => scene.step(other, format!("send v{b} n={count} call={call}{way}")),
-            // A connected socket takes nothing of others.
+            // A connected socket discards datagrams of other senders.
             5 if both => scene.step(actor, format!("sendto v{third} v{b} n=9 lost=1{way}")),
             5 => scene.step(actor, format!("sendto v{third} v{b} n=9{way}")),
             6 => scene.step(actor, format!("call getpeername v{b} buf size{way}")),
@@ -128,7 +129,7 @@ pub(super) fn connected(scene: &mut Scene) -> Option<()> {
         }
         _ => {}
     }
-    // Who sends to a port that nobody has hears of it by the next call.
+    // A send to a closed port is reported by the sender's next call (`ECONNREFUSED`).
     for &process in &scene.vars[b].holders.clone() {
         let closer = if process == scene.actors[other].process { other } else { actor };
         scene.step(closer, format!("close v{b}"));

@@ -1,4 +1,4 @@
-//! Descriptors: copies and ends of several at a time, and those of other processes and tables.
+//! Descriptors: copies, `close_range`, and descriptors of other processes and descriptor tables.
 
 use super::scene::{Kind, Scene};
 use super::templates::exchange;
@@ -6,7 +6,7 @@ use super::traffic::{receive_all, send_some};
 
 const WAYS: &[&str] = &["", "", "", " way=syscall", " way=asm"];
 
-/// Numbers in a row are closed, now or on exec, all of them or as far as one of them.
+/// A range of descriptors is closed, at once or on exec.
 pub(super) fn close_range(scene: &mut Scene) -> Option<()> {
     let parent = scene.any_actor()?;
     if !scene.has_room() {
@@ -65,10 +65,11 @@ pub(super) fn of_another_process(scene: &mut Scene) -> Option<()> {
     if !scene.has_room() {
         return None;
     }
-    // Without Weft or address space, or as another user, a program finds nothing in memory.
+    // A program without Weft, without address space or of another user cannot map the shared
+    // memory.
     let apart = ["env=plain", "env=none", " user ", "what=as"];
     let are_apart = scene.steps.iter().any(|step| apart.iter().any(|it| step.contains(it)));
-    // The child has numbers of its own then, and may take what it has already.
+    // A child has a descriptor table of its own, and may take a descriptor that it already has.
     let taker = match scene.rng.u32(0..3) {
         0 if !are_apart => scene.any_actor()?,
         1 => scene.spawn(owner, "posix_spawn", "keep")?,
@@ -91,7 +92,8 @@ pub(super) fn of_another_process(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, taken)
 }
 
-/// A thread gets a table of its own, and what it closes there stays open in the other.
+/// A thread gets its own descriptor table. A descriptor that it closes there stays open in the
+/// process's table.
 pub(super) fn own_table(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let parent = scene.holder(b)?;
@@ -118,7 +120,7 @@ pub(super) fn own_table(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// Copies at and above a number, and the rest of what `fcntl` and `ioctl` do.
+/// Copies with a minimum number, and flags set with `fcntl` and `ioctl`.
 pub(super) fn copies(scene: &mut Scene) -> Option<()> {
     let kinds = [Kind::Tcp, Kind::Tcp, Kind::Udp, Kind::Epoll, Kind::Stranger];
     let (var, actor) = scene.any_var(&kinds)?;

@@ -19,18 +19,18 @@ use crate::compile_folder;
 use crate::folder::Folder;
 use crate::paths::weft;
 
-/// Longer than any program runs, waits for late steps included.
+/// Time limit for one program. No program takes this long, even if it waits for late steps.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// Bytes of output that are read at a time.
+/// Bytes of output to read at a time.
 const CHUNK: usize = 4096;
-/// What the executor prints last.
+/// The last line of the executor's output.
 const LAST_LINE: &str = "end";
 
-/// Reads a program from a file, which may have comments.
+/// Reads a program from a file, without empty lines and comments.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If the file cannot be read.
 pub fn read_program(path: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let steps = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -45,7 +45,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Whether a line says so.
+    /// Whether any line contains `what`.
     pub fn contains(&self, what: &str) -> bool {
         self.lines.iter().any(|line| line.contains(what))
     }
@@ -59,8 +59,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Compiles the executor. Its programs run on the sockets library at `library`, or on what
-    /// `weft run` of `dist/` preloads.
+    /// Compiles the executor. Programs on Weft run with the sockets library at `library`, or with
+    /// the one that `weft run` of `dist/` preloads.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl Executor {
         expected: Option<&Observed>,
         late: Duration,
     ) -> Result<Observed> {
-        // Programs change their user.
+        // Programs that change their user must still reach the folder.
         let folder = Folder::in_memory(0o755)?;
         let program = folder.path().join("program");
         fs::write(&program, steps.join("\n") + "\n")?;
@@ -123,7 +123,7 @@ impl Executor {
                 .env("WEFT_SHM_DIR", folder.path().join("weft"))
                 .env("DIFFER_LATE_MS", late.as_millis().to_string());
         }
-        // Its children have its process group, so that nothing is left of it.
+        // All descendants are in its process group, so that they can be killed together.
         let child = command
             .env("DIFFER_DIR", folder.path())
             .process_group(0)
@@ -145,13 +145,13 @@ impl Executor {
     }
 }
 
-/// A name of its own for the compiled executor, which executes itself: another test may compile it
-/// anew meanwhile.
+/// Links the compiled executor to a unique name. The executor executes itself, and another test may
+/// replace the original meanwhile.
 fn link_to(program: &Path) -> Result<PathBuf> {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     let link = program.with_extension(format!("{}-{serial}", process::id()));
-    // An earlier process may have had this one's ID.
+    // An earlier process with this process's ID may have left such a link.
     let _ = fs::remove_file(&link);
     fs::hard_link(program, &link).with_context(|| link.display().to_string())?;
     Ok(link)
@@ -163,7 +163,7 @@ impl Drop for Executor {
     }
 }
 
-/// The variables that `weft run` sets, so that it need not run for each program.
+/// Returns the variables that `weft run` sets, so that `weft run` need not start each program.
 fn environment_of_weft_run() -> Result<Vec<(OsString, OsString)>> {
     let output = Command::new(weft()?)
         .args(["run", "--no-verbs", "--", "env", "--null"])
@@ -181,13 +181,13 @@ fn environment_of_weft_run() -> Result<Vec<(OsString, OsString)>> {
     Ok(variables)
 }
 
-/// A program under way, which ends when this is dropped.
+/// A running program. Dropping it kills the program and all its descendants.
 struct Running {
     child: Child,
 }
 
 impl Running {
-    /// Reads what it prints, up to the last line, the end or the time limit.
+    /// Reads the output until the last line, EOF or the time limit.
     fn read_output(&mut self) -> Result<String> {
         let mut output = self.child.stdout.take().context("no output")?;
         let deadline = Instant::now() + TIME_LIMIT;
@@ -213,7 +213,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let pid = Pid::from_child(&self.child);
-        // Nobody may be left in the group.
+        // Fails if the group has no members any more.
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.wait();
     }

@@ -1,14 +1,15 @@
-//! Makes a program from a seed: templates that lead to rare states, with random steps between.
+//! Generates a program from a seed: random steps, and templates that lead to rare states.
 
 use super::scene::{Kind, Scene, Var};
 use super::traffic::{length, receive_all, send_some, way};
 use super::{datagrams, descriptors, odd, openings, programs, signalled, streams, templates};
 use crate::limits::STEPS_MAX;
 
-/// Adds steps to a program, or none if it does not fit.
+/// A function that adds steps to a program. It returns `None` if the program is not in a state in
+/// which the move is possible.
 pub(super) type Move = fn(&mut Scene) -> Option<()>;
 
-/// All moves, with how often they are made.
+/// All moves with their weights.
 const MOVES: &[(u32, Move)] = &[
     (6, pair),
     (3, connection),
@@ -79,10 +80,11 @@ const MOVES: &[(u32, Move)] = &[
     (3, signalled::beside),
 ];
 
-/// The program of a seed.
+/// Generates the program of a seed.
 pub fn generate(seed: u64) -> Vec<String> {
     let mut scene = Scene::new(seed);
-    // Some moves at a time: all of them together would seldom let any come to something.
+    // Each program uses about half of the moves. With all of them, sequences of related steps would
+    // be rare.
     let weights: Vec<u32> = MOVES
         .iter()
         .map(|&(weight, _)| match scene.rng.u32(0..4) {
@@ -118,7 +120,7 @@ pub fn generate(seed: u64) -> Vec<String> {
     scene.steps
 }
 
-/// What has not been received yet is, and files are compared.
+/// Adds the last steps: receive all unread bytes, and print the contents of files.
 fn finish(scene: &mut Scene) {
     for var in 0..scene.vars.len() {
         let kind = scene.vars[var].kind;
@@ -140,7 +142,7 @@ fn pair(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Between two actors, of which one listens.
+/// A connection between a listening actor and another one.
 fn connection(scene: &mut Scene) -> Option<()> {
     if !scene.has_room() {
         return None;
@@ -173,7 +175,7 @@ fn connection(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// A message there and a message back.
+/// A message in each direction.
 fn exchange(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     templates::exchange(scene, a, b)
@@ -273,7 +275,7 @@ fn exec(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     let environment = scene.pick(&["keep", "keep", "plain", "none"]);
     let way = scene.pick(&["", "", " way=syscall", " way=asm"]);
-    // Those that sleep in this process would end, which others wait for.
+    // `exec` would end threads of this process that sleep in a step that other steps wait for.
     let process = scene.actors[actor].process;
     if scene.actors.iter().any(|other| other.process == process && other.busy) {
         return None;

@@ -1,4 +1,5 @@
-//! Decides whether a program differs on Weft, or is not deterministic on the kernel either.
+//! Decides whether a program's results on Weft differ from those on the kernel, or the program is
+//! not deterministic.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,31 +8,32 @@ use anyhow::Result;
 
 use super::executor::{Executor, Observed};
 
-/// How often a difference is looked at again, on Weft and, twice as often, on the kernel.
+/// Further runs of a program that differed: this many on Weft, and `KERNEL_RUNS_PER_REPEAT` times
+/// as many on the kernel.
 const REPEATS: usize = 3;
 const KERNEL_RUNS_PER_REPEAT: usize = 2;
-/// A hang, a crash or foreign bytes need not show each time, but more than once.
+/// A hang, a crash or foreign bytes are a failure if they occur in this many runs.
 const SEVERE_MIN: usize = 2;
-/// Longer than the list of any `wait` becomes full.
+/// A list of events with room for more than any `wait` reports.
 const LONG_LIST: &str = "max=32";
-/// Lines that are shown before the first that differs, and from there on.
+/// Lines that a report shows before the first difference, and from the first difference on.
 const LINES_BEFORE: usize = 3;
 const LINES_AFTER: usize = 6;
 
-/// What kind of difference it is, the worst last.
+/// The kind of a difference, the most severe last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// The same events of an epoll instance in each wait, in another order, or other ones of them
-    /// where the list is too short for all. `epoll_wait(2)` promises no order, but that waits go
-    /// round, and the kernel does not tell when bytes came by TCP.
+    /// Each wait reports the same events in another order, or other events if its list is too short
+    /// for all. `epoll_wait(2)` promises no order, only that successive waits go round all
+    /// descriptors, and the kernel does not report when bytes arrived by TCP.
     Order,
     /// Another result.
     Result,
-    /// A step that ends on the kernel does not on Weft.
+    /// A step that ends on the kernel does not end on Weft.
     Hang,
     /// A process ended.
     Crash,
-    /// Bytes that belong elsewhere, or come twice, or out of order.
+    /// Bytes of another connection, repeated bytes or bytes out of order were received.
     Foreign,
 }
 
@@ -52,46 +54,46 @@ impl fmt::Display for Class {
 pub struct Failure {
     /// What kind of difference it is.
     pub class: Class,
-    /// In how many of the runs on Weft.
+    /// In how many of the runs on Weft the difference occurred.
     pub times: usize,
-    /// How many these were.
+    /// The number of runs on Weft.
     pub runs: usize,
-    /// What was observed on the kernel.
+    /// The observations on the kernel.
     pub kernel: Observed,
-    /// What was observed on Weft.
+    /// The observations on Weft.
     pub weft: Observed,
 }
 
-/// What became of a program.
+/// The result of judging a program.
 #[derive(Debug, Clone)]
 pub enum Verdict {
     /// The same on both.
     Same,
-    /// Different, but it is on the kernel, too, from run to run, or only now and then on Weft.
+    /// The kernel's runs differ from one another, or only some of Weft's runs differ from them.
     Nondeterministic,
-    /// A defect.
+    /// Weft's results differ: a defect.
     Different(Box<Failure>),
 }
 
-/// What one run both ways has shown.
+/// The result of one run on the kernel and one on Weft.
 #[derive(Debug)]
 pub(super) enum Screened {
     /// The same on both.
     Same,
-    /// A program that mixes up its own bytes says nothing.
-    Senseless,
-    /// A difference, which may be chance.
+    /// The program receives foreign bytes on the kernel, so its results mean nothing.
+    ForeignOnKernel,
+    /// The results differ, perhaps by chance.
     Suspect(Box<Suspicion>),
 }
 
-/// Two runs that differ.
+/// The observations of two runs that differ.
 #[derive(Debug)]
 pub(super) struct Suspicion {
     kernel: Observed,
     weft: Observed,
 }
 
-/// Runs programs both ways and compares.
+/// Runs programs on the kernel and on Weft, and compares their observations.
 #[derive(Debug)]
 pub struct Judge<'executor> {
     executor: &'executor Executor,
@@ -99,7 +101,7 @@ pub struct Judge<'executor> {
 }
 
 impl<'executor> Judge<'executor> {
-    /// A judge to whom a step is a hang that takes longer than `late`.
+    /// Creates a judge that considers a step on Weft that takes longer than `late` a hang.
     pub fn new(executor: &'executor Executor, late: Duration) -> Self {
         Self { executor, late }
     }
@@ -113,7 +115,7 @@ impl<'executor> Judge<'executor> {
         self.judge_repeatedly(steps, REPEATS)
     }
 
-    /// The same with another number of further runs.
+    /// Runs a program, and if it differs, runs it `repeats` more times on Weft.
     ///
     /// # Errors
     ///
@@ -121,12 +123,12 @@ impl<'executor> Judge<'executor> {
     pub fn judge_repeatedly(&self, steps: &[String], repeats: usize) -> Result<Verdict> {
         match self.screen(steps)? {
             Screened::Same => Ok(Verdict::Same),
-            Screened::Senseless => Ok(Verdict::Nondeterministic),
+            Screened::ForeignOnKernel => Ok(Verdict::Nondeterministic),
             Screened::Suspect(suspicion) => self.run_again(steps, *suspicion, repeats),
         }
     }
 
-    /// Runs a program once both ways.
+    /// Runs a program once on the kernel and once on Weft.
     ///
     /// # Errors
     ///
@@ -134,7 +136,7 @@ impl<'executor> Judge<'executor> {
     pub(super) fn screen(&self, steps: &[String]) -> Result<Screened> {
         let kernel = self.executor.run_on_kernel(steps)?;
         if kernel.contains("FOREIGN") {
-            return Ok(Screened::Senseless);
+            return Ok(Screened::ForeignOnKernel);
         }
         let weft = self.executor.run_on_weft(steps, &kernel, self.late)?;
         Ok(if weft == kernel {
@@ -145,7 +147,7 @@ impl<'executor> Judge<'executor> {
     }
 
     /// Decides about a program that differed once while many others ran. That run counts as the
-    /// first one, unless the kernel has other results now: it is forgotten then.
+    /// first one, unless the kernel's results differ now; then the program is judged anew.
     ///
     /// # Errors
     ///
@@ -157,7 +159,7 @@ impl<'executor> Judge<'executor> {
         self.run_again(steps, suspicion, REPEATS)
     }
 
-    /// Decides about a program that differed once.
+    /// Runs a program that differed once again, and decides whether it fails.
     fn run_again(&self, steps: &[String], first: Suspicion, repeats: usize) -> Result<Verdict> {
         let Suspicion { kernel, weft: first } = first;
         let mut worst = (classify(&kernel, &first), first);
@@ -190,9 +192,9 @@ impl<'executor> Judge<'executor> {
         Ok(Verdict::Different(Box::new(failure)))
     }
 
-    /// Whether a program differs only by which events a wait has reported whose list was too short
-    /// for all: the first difference beside the order is of a full list, and with longer lists
-    /// there is none.
+    /// Whether a program differs only in which events a wait with a too short list has reported:
+    /// the first difference besides the order is in a full list, and with longer lists there is no
+    /// difference.
     fn is_of_short_lists(&self, steps: &[String], failure: &Failure) -> Result<bool> {
         let pairs = failure.kernel.lines.iter().zip(&failure.weft.lines);
         let first =
@@ -211,19 +213,19 @@ impl<'executor> Judge<'executor> {
     }
 }
 
-/// The step that a line of what was observed is about.
+/// Returns the number of the step that an observed line belongs to.
 fn step_of(line: &str) -> Option<usize> {
     let mut numbers = line.trim_start_matches('@').split_whitespace();
     let end = numbers.next()?.parse().ok();
     numbers.next().and_then(|step| step.parse().ok()).or(end)
 }
 
-/// How many events a wait has reported.
+/// Returns how many events a wait has reported.
 fn events_reported(line: &str) -> Option<usize> {
     line.rsplit_once("= ")?.1.parse().ok()
 }
 
-/// How many events a step has room for.
+/// Returns the `max=` of a step: how many events its list has room for.
 fn max_of(step: &str) -> Option<usize> {
     step.split(' ').find_map(|word| word.strip_prefix("max="))?.parse().ok()
 }
@@ -248,8 +250,8 @@ fn classify(kernel: &Observed, weft: &Observed) -> Class {
     }
 }
 
-/// What was observed, with the events of each wait sorted. Those of an epoll instance begin with a
-/// number.
+/// Returns the observations with the events of each wait sorted. Events of an epoll instance begin
+/// with a number.
 fn in_any_order(observed: &Observed) -> Vec<(Vec<&str>, String)> {
     observed.lines.iter().map(|line| sort_events(line)).collect()
 }
@@ -277,20 +279,21 @@ impl Failure {
         pairs.take_while(|(kernel, weft)| kernel == weft).count()
     }
 
-    /// The step at which the first difference was seen.
+    /// The step with the first difference.
     pub fn step(&self) -> Option<usize> {
         let at = self.first_difference();
         let line = self.kernel.lines.get(at).or_else(|| self.weft.lines.get(at))?;
         step_of(line)
     }
 
-    /// The operation that differed first.
+    /// The operation of the step with the first difference.
     pub fn operation<'steps>(&self, steps: &'steps [String]) -> &'steps str {
         let line = self.step().and_then(|step| steps.get(step)).map_or("", String::as_str);
         line.split_whitespace().nth(1).unwrap_or_default()
     }
 
-    /// What tells this failure from others: its class, and the operation that differed.
+    /// A text that distinguishes this failure from others: its class, and the step that differed
+    /// without its variables and lengths.
     pub fn signature(&self, steps: &[String]) -> String {
         let line = self.step().and_then(|step| steps.get(step)).map_or("", String::as_str);
         let words = line.split_whitespace().skip(1);
@@ -331,12 +334,12 @@ mod tests {
         assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] [4 in] = 2"), Class::Order);
         assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] = 1"), Class::Result);
         assert_eq!(class("@9 9 -> [4 in] = 1", "@9 9 -> [4 out] = 1"), Class::Result);
-        // Of `poll` the place says which descriptor it is.
+        // In the output of `poll`, the position identifies the descriptor.
         assert_eq!(class("@9 9 -> [] [out] = 1", "@9 9 -> [out] [] = 1"), Class::Result);
     }
 
     #[test]
-    fn lists_are_made_long() {
+    fn words_and_numbers_of_waits_are_parsed() {
         assert_eq!(with_long_list("0 wait v2 max=2 timeout=5"), "0 wait v2 max=32 timeout=5");
         assert_eq!(with_long_list("0 wait v2"), "0 wait v2");
         assert_eq!(max_of("0 wait v2 max=2 timeout=5"), Some(2));

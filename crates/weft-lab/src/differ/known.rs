@@ -1,19 +1,19 @@
-//! What is known to differ, and is left out of the random programs of `make test`.
+//! Known differences, which the random programs of `make test` avoid.
 
-/// A word of a step that has another in its place.
+/// A word of a step that causes a known difference, and its replacement.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
-    /// The steps that are meant, all of them if this is empty.
+    /// The operation of the steps concerned; empty for all steps.
     pub operation: &'static str,
-    /// The word.
+    /// The word to replace.
     pub word: &'static str,
-    /// What is in its place, if anything.
+    /// The replacement; empty to remove the word.
     pub instead: &'static str,
-    /// What differs with it, and why that is left.
+    /// What differs, and why that is accepted.
     pub reason: &'static str,
 }
 
-/// All of them. `make differ` leaves out nothing by itself: `--without-known` does.
+/// All known differences. `make differ` avoids them only with `--without-known`.
 pub const KNOWN: &[Known] = &[
     Known {
         operation: "option",
@@ -29,7 +29,7 @@ pub const KNOWN: &[Known] = &[
     },
 ];
 
-/// The step without what is known to differ.
+/// Returns the step with the words of known differences replaced.
 pub(super) fn without_known(step: &str) -> String {
     let operation = step.split(' ').nth(1).unwrap_or_default();
     let words = step.split(' ').map(|word| {

@@ -1,8 +1,8 @@
-//! Differential fuzzing of sockets: random programs run on the kernel and on Weft, and everything
-//! that they observe must be the same.
+//! Differential fuzzing of sockets: random programs run on the kernel and on Weft, and must observe
+//! the same.
 //!
-//! [`generate`] makes a program from a seed, `programs/differ/` executes it, [`Judge`] runs it
-//! both ways and compares, and [`shrink`] makes a failing one short.
+//! [`generate`] makes a program from a seed, `programs/differ/` executes it, [`Judge`] runs it on
+//! both and compares the observations, and [`shrink`] removes steps of a failing program.
 
 mod campaign;
 #[cfg(test)]

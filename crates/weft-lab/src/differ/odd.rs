@@ -1,11 +1,11 @@
-//! Calls that only ask, that fail, or that have arguments which are wrong.
+//! Calls that only query, calls that fail, and calls with invalid arguments.
 
 use super::scene::{Kind, Scene};
 
-/// Ways of making a call that has a function and a number.
+/// Ways to make a call that is both a function of the C library and a system call.
 const WAYS: &[&str] = &["", "", " way=syscall", " way=asm"];
 
-/// Calls on any descriptor, whose place is `{}`. None of them moves bytes or waits.
+/// Calls on any descriptor, which replaces `{}`. None of them moves bytes or waits.
 const ON_ANY: &[&str] = &[
     "fstat {} buf",
     "fstat {} low",
@@ -54,7 +54,7 @@ const ON_ANY: &[&str] = &[
     "close_range 999 1000 99",
 ];
 
-/// Calls on sockets, connected or not.
+/// Calls on connected or unconnected sockets.
 const ON_SOCKETS: &[&str] = &[
     "getsockname {} buf size",
     "getpeername {} buf size",
@@ -149,7 +149,8 @@ const ON_SOCKETS: &[&str] = &[
     "preadv2 {} iov -1 -1 0",
 ];
 
-/// The same where bytes wait unread: the kernel looks at the address when it has some.
+/// Calls with invalid addresses on sockets with unread bytes: the kernel accesses the address only
+/// if it has bytes to store.
 const WITH_BYTES: &[&str] = &[
     "recvfrom {} low 10 0x40 null null",
     "recvmsg {} lowmsg 0x40",
@@ -159,7 +160,7 @@ const WITH_BYTES: &[&str] = &[
     "recvfrom {} buf 0 0x42 low low",
 ];
 
-/// Calls without a descriptor of the program's.
+/// Calls that use no open descriptor of the program.
 const ON_NONE: &[&str] = &[
     "socket 999 1 0",
     "socket 2 99 0",
@@ -190,7 +191,7 @@ const ON_NONE: &[&str] = &[
     "dup 77777",
 ];
 
-/// Those that the C library has no function for.
+/// System calls without a function in the C library.
 const BY_NUMBER: &[&str] = &[
     "getdents {} buf 100",
     "cachestat {} buf buf 0",
@@ -200,7 +201,7 @@ const BY_NUMBER: &[&str] = &[
     "io_uring_register {} 0 null 0",
 ];
 
-/// One such call.
+/// Adds one such call.
 pub(super) fn call(scene: &mut Scene) -> Option<()> {
     let sockets = [Kind::Tcp, Kind::Tcp, Kind::Tcp, Kind::Listener, Kind::Udp, Kind::Stranger];
     let any = [Kind::Tcp, Kind::Tcp, Kind::Udp, Kind::Epoll, Kind::Pipe, Kind::Listener];
@@ -228,7 +229,7 @@ pub(super) fn call(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Several of them, on a connection that is in use.
+/// Adds several such calls.
 pub(super) fn calls(scene: &mut Scene) -> Option<()> {
     for _ in 0..scene.rng.u32(1..6) {
         call(scene);

@@ -1,4 +1,4 @@
-//! Sockets from their beginning: each call that makes, binds, connects and accepts one.
+//! How sockets are opened: each call that creates, binds, connects or accepts one.
 
 use super::scene::{Kind, Scene};
 use super::templates::exchange;
@@ -6,7 +6,7 @@ use super::traffic::{receive_all, send_some};
 
 const WAYS: &[&str] = &["", "", "", " way=syscall", " way=asm"];
 
-/// A connection by single calls, which are made in each way.
+/// A connection that is opened call by call, each made in any way.
 pub(super) fn by_calls(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -56,7 +56,7 @@ pub(super) fn by_calls(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// A connected socket is dissolved from its peer, and connected to another.
+/// A connected socket is disconnected from its peer and connected to another.
 pub(super) fn connected_again(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -107,7 +107,7 @@ pub(super) fn connected_again(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Connections to where nobody listens, and from where nobody accepts.
+/// Connections to a listener that was closed, before or after the connection was made.
 pub(super) fn refused(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -120,7 +120,7 @@ pub(super) fn refused(scene: &mut Scene) -> Option<()> {
     let open = scene.pick(&["", " open=NONBLOCK"]);
     let early = scene.chance(2);
     if early {
-        // It is connected, and nobody has accepted it.
+        // The connection exists, but no process has accepted it.
         scene.step(actor, format!("connect v{listener} v{a}{open}"));
         send_some(scene, a, actor, 100);
     }
@@ -145,7 +145,7 @@ pub(super) fn refused(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Options are set and asked for, on connections that are in use.
+/// Options are set and queried on sockets in use.
 pub(super) fn options(scene: &mut Scene) -> Option<()> {
     const NAMES: &[&str] = &[
         "nodelay",
@@ -201,7 +201,7 @@ pub(super) fn options(scene: &mut Scene) -> Option<()> {
         let name = scene.pick(NAMES);
         let way = scene.pick(WAYS);
         let size = scene.pick(&["", "", "", "", " size=1", " size=0", " size=2", " size=8"]);
-        // Those that the kernel changes by itself are asked for after they have been set alone.
+        // The kernel changes these by itself, so their values are not compared.
         let its_own = ["rcvbuf", "sndbuf", "congestion", "cork", "lowat"].contains(&name);
         if scene.chance(2) {
             let value = match name {

@@ -1,10 +1,11 @@
-//! Processes: each way of becoming another program, of having a child, and of giving something up.
+//! Processes: each call that executes a program, creates a child, or gives up descriptors, rights
+//! or system calls.
 
 use super::scene::{Kind, Scene};
 use super::templates::exchange;
 use super::traffic::send_some;
 
-/// Another program by each call that starts one, with and without what `weft run` has set.
+/// A program is executed by each call that does so, with or without the variables of `weft run`.
 pub(super) fn executed(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let parent = scene.holder(b)?;
@@ -39,7 +40,7 @@ pub(super) fn executed(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// Children of every kind that do one thing and end.
+/// A child that was created by a rare call does one thing and ends.
 pub(super) fn short_lived(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(a)?;
@@ -56,7 +57,7 @@ pub(super) fn short_lived(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// A child in a session of its own goes on with the connection.
+/// A child in its own session uses the connection.
 pub(super) fn session(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(b)?;
@@ -74,7 +75,7 @@ pub(super) fn session(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// The process gives up descriptors, rights or calls.
+/// A child gives up descriptors, rights or system calls.
 pub(super) fn given_up(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let parent = scene.holder(b)?;
@@ -121,7 +122,7 @@ pub(super) fn given_up(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// A thread by C11's function, and one that ends.
+/// A thread is created with C11's function, receives and ends.
 pub(super) fn thread(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(b)?;

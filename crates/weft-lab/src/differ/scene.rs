@@ -1,11 +1,11 @@
-//! What a program that is being made has so far: its processes, threads and descriptors. This is
-//! a guess that keeps most steps sensible; steps that make no sense are compared as well.
+//! The expected state of a program while it is generated: its processes, threads and descriptors.
+//! This is an approximation, so that most steps can succeed. Steps that fail are compared as well.
 
 use fastrand::Rng;
 
 use crate::limits::{ACTORS_MAX, VARS_MAX};
 
-/// What a variable's descriptor is.
+/// The kind of a variable's descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Tcp,
@@ -22,10 +22,10 @@ pub(super) enum Kind {
 #[derive(Debug, Clone)]
 pub(super) struct Var {
     pub(super) kind: Kind,
-    /// Which stream it is an end of, and which end.
+    /// The stream of which this is an end, and which end: 0 or 1.
     pub(super) stream: usize,
     pub(super) end: usize,
-    /// The processes that have it.
+    /// The processes that have the descriptor open.
     pub(super) holders: Vec<usize>,
     pub(super) closes_on_exec: bool,
 }
@@ -35,11 +35,11 @@ pub(super) struct Var {
 pub(super) struct Actor {
     pub(super) process: usize,
     pub(super) alive: bool,
-    /// It is in a step that another is to end.
+    /// Whether the thread sleeps in a step that another thread must end.
     pub(super) busy: bool,
 }
 
-/// A program in the making.
+/// A program that is being generated.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) rng: Rng,
@@ -79,7 +79,7 @@ impl Scene {
         self.vars.len() < VARS_MAX - 10
     }
 
-    /// A thread that is free, any of them.
+    /// Returns a random free thread.
     pub(super) fn any_actor(&mut self) -> Option<usize> {
         let free: Vec<usize> =
             (0..self.actors.len()).filter(|&actor| self.is_free(actor)).collect();
@@ -90,7 +90,7 @@ impl Scene {
         self.actors[actor].alive && !self.actors[actor].busy
     }
 
-    /// A thread that is free and has a descriptor.
+    /// Returns a random free thread whose process has a descriptor.
     pub(super) fn holder(&mut self, var: usize) -> Option<usize> {
         let free: Vec<usize> = (0..self.actors.len())
             .filter(|&actor| {
@@ -100,7 +100,7 @@ impl Scene {
         self.rng.choice(free)
     }
 
-    /// A descriptor of a kind, and a free thread that has it.
+    /// Returns a random descriptor of one of `kinds`, and a free thread that has it.
     pub(super) fn any_var(&mut self, kinds: &[Kind]) -> Option<(usize, usize)> {
         let vars: Vec<usize> =
             (0..self.vars.len()).filter(|&var| kinds.contains(&self.vars[var].kind)).collect();
@@ -113,7 +113,8 @@ impl Scene {
         None
     }
 
-    /// An open descriptor of the other end of the same stream, and a free thread that has it.
+    /// Returns an open descriptor of the other end of `var`'s stream, and a free thread that has
+    /// it.
     pub(super) fn peer(&mut self, var: usize) -> Option<(usize, usize)> {
         let Var { stream, end, .. } = self.vars[var];
         let peers: Vec<usize> = (0..self.vars.len())
@@ -142,7 +143,7 @@ impl Scene {
         self.new_var(kind, stream, end, actor)
     }
 
-    /// A new thread's number, or none if there are enough.
+    /// Adds a thread and returns its number, or `None` if the program has the maximum.
     pub(super) fn new_actor(&mut self, process: usize) -> Option<usize> {
         if self.actors.len() >= ACTORS_MAX {
             return None;
@@ -151,7 +152,7 @@ impl Scene {
         Some(self.actors.len() - 1)
     }
 
-    /// A thread beside `actor`, an old one or a new one.
+    /// Returns another free thread of `actor`'s process, and creates one if there is none.
     pub(super) fn thread_beside(&mut self, actor: usize) -> Option<usize> {
         let process = self.actors[actor].process;
         let beside: Vec<usize> = (0..self.actors.len())
@@ -169,12 +170,12 @@ impl Scene {
         }
     }
 
-    /// A child that has what its parent has.
+    /// Adds a child that has all descriptors of its parent.
     pub(super) fn fork(&mut self, actor: usize, how: &str) -> Option<usize> {
         self.child(actor, &format!("fork {{}} how={how}"), false)
     }
 
-    /// A new program that has what is not closed on exec.
+    /// Adds a child that executes a program, and has the descriptors that are not closed on exec.
     pub(super) fn spawn(&mut self, actor: usize, how: &str, environment: &str) -> Option<usize> {
         self.child(actor, &format!("spawn {{}} how={how} env={environment}"), true)
     }
@@ -193,7 +194,7 @@ impl Scene {
         Some(child)
     }
 
-    /// A process has ended.
+    /// Records that a process has ended.
     pub(super) fn end_process(&mut self, process: usize) {
         for actor in &mut self.actors {
             if actor.process == process {
@@ -205,7 +206,8 @@ impl Scene {
         }
     }
 
-    /// A process goes on as another program, in one thread.
+    /// Records that a process has executed a program: its other threads end, and its descriptors
+    /// with close-on-exec are closed.
     pub(super) fn execute(&mut self, actor: usize) {
         let process = self.actors[actor].process;
         for (number, other) in self.actors.iter_mut().enumerate() {
@@ -225,7 +227,8 @@ impl Scene {
         self.vars[var].holders.retain(|&holder| holder != process);
     }
 
-    /// A connection, warm as a rule, of which one process has both ends.
+    /// Adds a connection whose ends are both in `actor`'s process. Mostly it has exchanged enough
+    /// messages to have moved to memory.
     pub(super) fn pair(&mut self, actor: usize) -> (usize, usize) {
         let stream = self.new_stream();
         let a = self.new_var(Kind::Tcp, stream, 0, actor);
@@ -251,7 +254,7 @@ impl Scene {
         (a, b)
     }
 
-    /// A connection that some process has, an old one or a new one: both ends.
+    /// Returns both ends of a connection: of an existing one, or of a new one.
     pub(super) fn some_pair(&mut self) -> Option<(usize, usize)> {
         if !self.chance(4)
             && let Some((var, _)) = self.any_var(&[Kind::Tcp])
@@ -266,7 +269,7 @@ impl Scene {
         Some(self.pair(actor))
     }
 
-    /// Bytes on their way from this end.
+    /// Records that `count` bytes were sent from this end.
     pub(super) fn sent(&mut self, var: usize, count: usize) {
         let Var { stream, end, .. } = self.vars[var];
         if let Some(unread) = self.unread.get_mut(stream) {

@@ -1,4 +1,4 @@
-//! Makes a failing program short.
+//! Shrinks a failing program.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use anyhow::Result;
 use super::executor::Executor;
 use super::judge::{Class, Failure, Judge, Verdict};
 
-/// A step that is late while programs shrink; many of them wait for one.
+/// Time after which a step is a hang while a program shrinks. Many candidates hang, so it is short.
 const LATE: Duration = Duration::from_millis(300);
-/// Attempts at a failure that does not show in each run.
+/// Attempts to reproduce a failure that does not occur in each run.
 const ATTEMPTS_RARE: usize = 8;
 
-/// Removes steps, and then words of steps, as long as the program fails in the same way, for at
-/// most `limit`. Returns what is left.
+/// Removes steps and words of steps while the program still fails in the same way, for at most
+/// `limit`. Returns the remaining steps.
 ///
 /// # Errors
 ///
@@ -38,7 +38,8 @@ pub fn shrink(
     Ok(shrinker.steps)
 }
 
-/// Words without which another program is left; not those that hide what may differ.
+/// Whether the shrinker may remove a word. `loose=1` stays: it excludes from the comparison what
+/// may differ between runs.
 fn is_needless(word: &str) -> bool {
     word.contains('=') && word != "loose=1"
 }
@@ -71,12 +72,12 @@ impl Shrinker<'_> {
         Ok(false)
     }
 
-    /// Halves first, single steps last.
+    /// Removes steps: first halves, last single ones.
     fn remove_steps(&mut self) -> Result<()> {
         let mut size = self.steps.len().div_ceil(2);
         loop {
             let mut removed = false;
-            // From the end: what comes later depends on what comes before.
+            // From the end, because later steps depend on earlier ones.
             let mut end = self.steps.len();
             while end > 0 {
                 let start = end.saturating_sub(size);

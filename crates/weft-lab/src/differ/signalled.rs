@@ -1,4 +1,4 @@
-//! Signals, and other descriptors than sockets that programs wait for beside them.
+//! Signals, and descriptors other than sockets that programs wait for together with sockets.
 
 use super::scene::{Kind, Scene};
 use super::templates::{exchange, other_holder};
@@ -6,7 +6,7 @@ use super::traffic::{receive_all, send_some};
 
 const WAYS: &[&str] = &["", "", "", " way=syscall", " way=asm"];
 
-/// Signals that are held off, and let through.
+/// Signals that are blocked and unblocked.
 pub(super) fn masked(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let receiver = scene.holder(b)?;
@@ -24,7 +24,7 @@ pub(super) fn masked(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// Handlers that are set in every way, and what they interrupt.
+/// Handlers that are installed by each function, and the calls that they interrupt.
 pub(super) fn handled(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let receiver = scene.holder(b)?;
@@ -68,7 +68,7 @@ pub(super) fn handled(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Sleeping beside a connection, for a time or until a signal.
+/// A process with a connection sleeps for a time or until a signal.
 pub(super) fn sleeping(scene: &mut Scene) -> Option<()> {
     let (_, b) = scene.some_pair()?;
     let sleeper = scene.holder(b)?;
@@ -91,7 +91,7 @@ pub(super) fn sleeping(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Events, timers, signals and processes in one instance with connections.
+/// Event, timer, signal, inotify and process descriptors in one epoll instance with a connection.
 pub(super) fn beside(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(b)?;
@@ -107,7 +107,8 @@ pub(super) fn beside(scene: &mut Scene) -> Option<()> {
         let how = scene.pick(&["event", "timer", "signal", "inotify", "process"]);
         let other = scene.new_var(Kind::Other, usize::MAX, 0, actor);
         scene.step(actor, format!("other v{other} how={how} from={actor}"));
-        // Any signal is an edge of a descriptor for signals, and reports of calls by hand are some.
+        // Each signal is an edge of a signalfd, also those by which Weft reports system calls that
+        // bypass the C library.
         let events = if how == "signal" { "in" } else { scene.pick(&["in", "in,et", "in,once"]) };
         scene.step(actor, format!("ctl v{epoll} v{other} events={events} data={other}"));
         others.push((other, how));
@@ -125,7 +126,8 @@ pub(super) fn beside(scene: &mut Scene) -> Option<()> {
         }
         let way = scene.pick(WAYS);
         let call = scene.pick(&["wait", "pwait", "pwait2"]);
-        // Reports of calls by hand change the order of descriptors for signals.
+        // The signals by which Weft reports system calls that bypass the C library change the order
+        // in which a signalfd is reported.
         let max = if others.iter().any(|&(_, how)| how == "signal") { 16 } else { 1 };
         scene.step(actor, format!("wait v{epoll} call={call} max={max}{way}"));
         scene.step(actor, format!("poll v{b} v{other} v{epoll} events=in"));

@@ -1,9 +1,9 @@
-//! The C library's streams over a connection.
+//! The C library's `FILE` streams on a connection.
 
 use super::scene::{Kind, Scene};
 use super::traffic::{receive_all, send_some};
 
-/// Messages that are written and read by streams.
+/// Messages that streams write and read.
 pub(super) fn standard_streams(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     for _ in 0..scene.rng.u32(1..4) {
@@ -26,7 +26,7 @@ pub(super) fn standard_streams(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// A stream takes a connection's number, or has it, and ends.
+/// A stream that has or gets a connection's descriptor number is closed or reopened.
 pub(super) fn numbers_of_streams(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -55,13 +55,13 @@ pub(super) fn numbers_of_streams(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Bytes up to a letter, as lines are read.
+/// Bytes up to a delimiter, read with `getdelim`.
 pub(super) fn lines(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (writer, reader) = (scene.holder(a)?, scene.holder(b)?);
     scene.step(reader, format!("drain v{b}"));
     scene.received(b, usize::MAX);
-    // Each letter comes about once in 64.
+    // The delimiter occurs about once in 64 bytes.
     scene.step(writer, format!("send v{a} n=2000"));
     scene.sent(a, 2000);
     for _ in 0..3 {

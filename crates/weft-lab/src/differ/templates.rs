@@ -1,13 +1,13 @@
-//! Short sequences that lead to states that random steps seldom reach.
+//! Short sequences of steps that lead to states which random steps rarely reach.
 
 use super::datagrams::datagram_pair;
 use super::scene::{Kind, Scene};
 use super::traffic::{length, receive_all, send_some};
 
-/// Enough to be more than the first ring, and less than any.
+/// Maximum length of a message in these sequences.
 const MESSAGE: usize = 300;
 
-/// A message there and a message back, by the actors that have the ends.
+/// A message in each direction, between actors that have the ends.
 pub(super) fn exchange(scene: &mut Scene, a: usize, b: usize) -> Option<()> {
     for (from, to) in [(a, b), (b, a)] {
         let sender = scene.holder(from)?;
@@ -18,7 +18,7 @@ pub(super) fn exchange(scene: &mut Scene, a: usize, b: usize) -> Option<()> {
     Some(())
 }
 
-/// Another process or thread that has an end of `var`'s stream, to act on it while `actor` sleeps.
+/// Returns another process or thread that has `var`, to use it while `actor` sleeps.
 pub(super) fn other_holder(scene: &mut Scene, var: usize, actor: usize) -> Option<usize> {
     for _ in 0..4 {
         let other = scene.holder(var)?;
@@ -30,7 +30,7 @@ pub(super) fn other_holder(scene: &mut Scene, var: usize, actor: usize) -> Optio
     if scene.chance(2) { scene.thread_beside(beside) } else { scene.fork(beside, "fork") }
 }
 
-/// Steps of others while one sleeps.
+/// Adds steps of other actors while one sleeps.
 fn something_else(scene: &mut Scene) {
     match scene.rng.u32(0..5) {
         0 => {
@@ -86,7 +86,7 @@ pub(super) fn blocked_receive(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// A child that inherits a connection comes and goes, and the connection goes on.
+/// A child inherits a connection and ends, and the connection is used again.
 pub(super) fn child_beside(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(a)?;
@@ -126,7 +126,7 @@ fn child(scene: &mut Scene, actor: usize, a: usize, b: usize) {
     }
 }
 
-/// After a child has come and gone, other connections are opened, and all are used.
+/// A child inherits a connection and ends; then another connection is opened, and both are used.
 pub(super) fn child_then_slot_again(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -158,7 +158,7 @@ fn events(scene: &mut Scene) -> String {
     text
 }
 
-/// An instance that the process of a connection's end has, with that end in it or not.
+/// Creates an epoll instance in a process that has `var`. Returns it and the creating actor.
 fn instance(scene: &mut Scene, var: usize) -> Option<(usize, usize)> {
     let actor = scene.holder(var)?;
     if !scene.has_room() {
@@ -173,7 +173,7 @@ fn data(scene: &mut Scene) -> u64 {
     scene.rng.u64(1..1 << 60)
 }
 
-/// Changes and waits, one after the other.
+/// Changes of an epoll instance, traffic and waits in turn.
 pub(super) fn epoll(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, actor) = instance(scene, b)?;
@@ -211,7 +211,7 @@ pub(super) fn epoll(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// An instance is changed by one descriptor and waited for by another.
+/// An epoll instance is changed through one descriptor and waited for through its copy.
 pub(super) fn epoll_by_a_copy(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, actor) = instance(scene, b)?;
@@ -242,7 +242,7 @@ pub(super) fn epoll_by_a_copy(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// One thread waits, another changes what the instance watches, or sends.
+/// One thread waits while another changes the instance's interest list and then sends.
 pub(super) fn epoll_change_while_waiting(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, changer) = instance(scene, b)?;
@@ -255,7 +255,7 @@ pub(super) fn epoll_change_while_waiting(scene: &mut Scene) -> Option<()> {
     if sender == waiter {
         return None;
     }
-    // What is there already is reported when the change is made.
+    // Bytes that are already unread are reported once the descriptor is watched.
     if scene.chance(2) {
         send_some(scene, a, sender, MESSAGE);
     }
@@ -293,7 +293,7 @@ pub(super) fn epoll_change_while_waiting(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Two threads wait in one instance, for several connections, and each gets what it should.
+/// Two threads wait for two connections in one instance, and each event wakes one of them.
 pub(super) fn epoll_two_waiters(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, actor) = instance(scene, b)?;
@@ -336,7 +336,7 @@ pub(super) fn epoll_two_waiters(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// What came first is reported first.
+/// Several connections become readable in random order, and waits report them.
 pub(super) fn epoll_order(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, actor) = instance(scene, b)?;
@@ -373,7 +373,7 @@ pub(super) fn epoll_order(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// A socket comes into an instance through io_uring.
+/// A socket is added to an epoll instance through io_uring.
 pub(super) fn epoll_by_ring(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, actor) = instance(scene, b)?;
@@ -390,7 +390,7 @@ pub(super) fn epoll_by_ring(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// An instance is watched by another, or by poll.
+/// An epoll instance is watched by another instance or with `poll`.
 pub(super) fn epoll_nested(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (inner, actor) = instance(scene, b)?;
@@ -414,7 +414,7 @@ pub(super) fn epoll_nested(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// A connection's number is used again by a file or another connection.
+/// A connection's descriptor number is reused by a file or another connection.
 pub(super) fn number_again(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -434,7 +434,7 @@ pub(super) fn number_again(scene: &mut Scene) -> Option<()> {
         scene.step(actor, format!("close v{a}{way}"));
         scene.close(a, actor);
         if scene.chance(2) {
-            // The first one takes the number of the listener, which is lower.
+            // The first file gets the lower number that `pair` used for its listener.
             let spare = scene.new_var(Kind::File, usize::MAX, 0, actor);
             scene.vars[spare].holders.clear();
             scene.step(actor, format!("file v{spare}"));
@@ -460,7 +460,7 @@ pub(super) fn number_again(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// The process gives up its user, and goes on, or executes itself.
+/// The process changes its user, and then uses the connection or executes itself.
 pub(super) fn other_user(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(b)?;
@@ -496,7 +496,7 @@ pub(super) fn other_user(scene: &mut Scene) -> Option<()> {
 pub(super) fn other_namespace(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(b)?;
-    // A process can do this once.
+    // A process can create a PID namespace for its children once.
     let parent = scene.fork(actor, "fork")?;
     let child = scene.fork(parent, "namespace")?;
     let sender = scene.holder(a)?;
@@ -516,10 +516,11 @@ pub(super) fn other_namespace(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Two actors write records over one end, while a third reads them.
+/// Two actors write records to one end at once, while a third reads them.
 fn write_at_once(scene: &mut Scene, writers: [usize; 2], from: usize, to: usize, reader: usize) {
     let size = scene.rng.u32(16..8_000);
-    // Less than what fits: a sender that waits for room may be overtaken in the middle.
+    // Less than the buffers hold: while a sender waits for room, another may write between the
+    // parts of its record.
     let count = (400_000 / size).min(600);
     scene.step(reader, format!("drain v{to}"));
     scene.received(to, usize::MAX);
@@ -533,7 +534,7 @@ fn write_at_once(scene: &mut Scene, writers: [usize; 2], from: usize, to: usize,
     scene.step(reader, format!("collect v{to} count={} size={size}", 2 * count));
 }
 
-/// Threads or processes write over one end at once.
+/// Two threads or processes write to one end at once.
 pub(super) fn writers(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let first = scene.holder(a)?;
@@ -553,7 +554,8 @@ pub(super) fn writers(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// One thread makes and closes copies of a connection, another uses their number.
+/// One thread duplicates a connection and closes the copies, while another makes calls on the
+/// copies' number.
 pub(super) fn recycled(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(a)?;
@@ -564,7 +566,7 @@ pub(super) fn recycled(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// Splices into a connection that has no room, without waiting.
+/// Nonblocking splices into a connection without room.
 pub(super) fn splice_to_full(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -589,7 +591,7 @@ pub(super) fn splice_to_full(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// The kernel copies from a pipe or a file to a connection, and back to a pipe.
+/// `splice` and `sendfile` from a pipe or a file to a connection, and `splice` from it to a pipe.
 pub(super) fn splice(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let sender = scene.holder(a)?;
@@ -630,7 +632,8 @@ pub(super) fn splice(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// A call is interrupted by a handler that closes the descriptor it waits for, or another.
+/// A signal handler interrupts a call, and closes the descriptor that the call waits for or the
+/// peer's.
 pub(super) fn close_in_handler(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let receiver = scene.holder(b)?;
@@ -658,7 +661,7 @@ pub(super) fn close_in_handler(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Signals tell of what arrives.
+/// Arriving bytes raise signals (`O_ASYNC`).
 pub(super) fn asynchronous(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -683,7 +686,7 @@ pub(super) fn asynchronous(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// After everybody has closed one end, the other sees it, whichever actors had the first.
+/// All holders of one end close it or end, and the other end is then used.
 pub(super) fn write_after_all_closed(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -724,7 +727,7 @@ pub(super) fn write_after_all_closed(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Calls with arguments that are wrong or empty.
+/// Calls with invalid or empty arguments.
 pub(super) fn oddities(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let actor = scene.holder(b)?;
@@ -764,7 +767,7 @@ pub(super) fn oddities(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// A connection goes to another process over a Unix socket.
+/// A connection is passed to another process through a Unix socket.
 pub(super) fn pass(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -797,7 +800,7 @@ pub(super) fn pass(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, taken)
 }
 
-/// Two processes open, use and close connections in the same instant.
+/// Two processes or threads open, use and close connections at the same time.
 pub(super) fn race(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     let other =
@@ -808,20 +811,21 @@ pub(super) fn race(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// Killed processes leave a full table, and two others sweep it at once.
+/// Killed processes leave the registry full, and two other processes sweep it at the same time.
 pub(super) fn crowd(scene: &mut Scene) {
     let Some(other) = scene.fork(0, "fork") else { return };
     scene.step(0, "listeners n=3000");
     for _ in 0..2 {
         scene.step(0, "crowd n=4096");
-        // A table is swept once a second: one begins just before the next, one behind.
+        // A process sweeps the registry at most once a second. One actor begins just before the
+        // second, the other just after it.
         let before = scene.rng.u32(1..20);
         scene.steps.push(format!("+0 churn n=60 rounds=8 offset=-{before}"));
         scene.step(other, "churn n=60 rounds=8 offset=1");
     }
 }
 
-/// More than fits, by one who does not wait, and all of it arrives.
+/// A nonblocking sender fills the connection, and the receiver reads all bytes.
 pub(super) fn full(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let sender = scene.holder(a)?;
@@ -846,7 +850,7 @@ pub(super) fn urgent(scene: &mut Scene) -> Option<()> {
     exchange(scene, a, b)
 }
 
-/// A call that sleeps is interrupted, or starts again.
+/// A signal interrupts a sleeping call, which fails with `EINTR` or is restarted.
 pub(super) fn interrupted(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let receiver = scene.holder(b)?;

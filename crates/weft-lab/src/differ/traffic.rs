@@ -1,4 +1,4 @@
-//! Steps that move bytes over a connection, which many sequences are made of.
+//! Steps that move bytes over a connection.
 
 use super::scene::Scene;
 
@@ -21,7 +21,7 @@ pub(super) fn way(scene: &mut Scene) -> &'static str {
     }
 }
 
-/// A message, by `send` as a rule.
+/// Adds a message of up to `most` bytes, mostly sent with `send`.
 pub(super) fn send_some(scene: &mut Scene, var: usize, actor: usize, most: usize) {
     let count = scene.rng.usize(1..=most);
     let mut text = format!("send v{var} n={count}");
@@ -36,7 +36,7 @@ pub(super) fn send_some(scene: &mut Scene, var: usize, actor: usize, most: usize
     scene.sent(var, count);
 }
 
-/// All that has been sent, by `recv` as a rule.
+/// Adds a step that receives all unread bytes, mostly with `recv`.
 pub(super) fn receive_all(scene: &mut Scene, var: usize, actor: usize) {
     let count = scene.unread(var);
     if count == 0 {
@@ -49,7 +49,7 @@ pub(super) fn receive_all(scene: &mut Scene, var: usize, actor: usize) {
             let way = scene.pick(&["", " way=syscall", " way=asm", " way=uring"]);
             text += &format!(" flags=WAITALL call={call}{way}");
         }
-        // Some of what comes behind what was sent last may not be there yet.
+        // Without `WAITALL`, the call may return before the bytes of the last send have arrived.
         3 => {
             let call = scene.pick(&["read", "readv", "preadv2", "__read"]);
             let way = if call.starts_with("__") { "" } else { way(scene) };

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// What one run measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// Bytes per second that arrived.
+    /// Bytes per second that the receiver counted.
     pub received: f64,
     /// TCP congestion control of the sender.
     pub congestion_control: String,
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn json_with_an_error_is_refused() {
+    fn output_without_a_result_is_an_error() {
         assert!(Report::parse("").is_err());
         assert!(Report::parse(r#"{"error": "unable to connect"}"#).is_err());
         assert!(Report::parse(r#"{"end": {}}"#).is_err());

@@ -1,4 +1,4 @@
-//! What `memcaslap` prints.
+//! Parses the output of `memcaslap`.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 pub struct Report {
     /// Operations per second.
     pub rate: f64,
-    /// Operations in all.
+    /// Total number of operations.
     pub operations: f64,
 }
 
@@ -16,7 +16,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// If it has no result, or keys were missing that had been set.
+    /// If it has no result, or a `get` missed a key that had been set.
     pub fn parse(output: &str) -> Result<Self> {
         let after = |name: &str| {
             let rest = output.rsplit_once(name).map(|(_, rest)| rest);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_and_number() {
+    fn rate_and_operations_are_read_and_misses_are_an_error() {
         let output = "cmd_set: 4809\nget_misses: 0\n\n\
             Run time: 1.0s Ops: 48011 TPS: 48007 Net_rate: 53.7M/s\n";
         let expected = Report { rate: 48_007.0, operations: 48_011.0 };

@@ -1,4 +1,4 @@
-//! Readers of what the measuring programs print.
+//! Parsers for the output of the measuring programs.
 
 pub mod iperf3;
 pub mod memcaslap;

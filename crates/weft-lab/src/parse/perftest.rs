@@ -18,7 +18,7 @@ pub struct Bandwidth {
     pub message_rate: f64,
 }
 
-/// One row of a latency test. perftest halves the round trip where there is one.
+/// One row of a latency test. For ping-pong tests perftest prints half of the round trip.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latency {
     /// Message size.
@@ -37,7 +37,7 @@ pub struct Latency {
 ///
 /// # Errors
 ///
-/// If there is no table, or a row is not what the header promises.
+/// If there is no table, or a row does not match the header.
 pub fn bandwidth(output: &str) -> Result<Vec<Bandwidth>> {
     rows(output, "BW average[MB/sec]")?
         .into_iter()
@@ -77,7 +77,7 @@ struct Row<'a> {
     text: &'a str,
 }
 
-/// The rows below the header that has a column named `column`.
+/// Returns the rows below the header that has a column named `column`.
 fn rows<'a>(output: &'a str, column: &str) -> Result<Vec<Row<'a>>> {
     let mut lines = output.lines();
     lines
@@ -144,7 +144,7 @@ t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
     }
 
     #[test]
-    fn refuses_what_is_no_table() {
+    fn output_without_a_valid_table_is_an_error() {
         assert!(bandwidth("").is_err());
         assert!(bandwidth(SEND_LAT).is_err());
         assert!(latency(SEND_BW).is_err());

@@ -18,7 +18,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// If it holds no test.
+    /// If it contains no test.
     pub fn parse(output: &str) -> Result<Self> {
         let mut tests = BTreeMap::new();
         let mut current: Option<&mut BTreeMap<String, f64>> = None;
@@ -26,7 +26,7 @@ impl Report {
             if let Some(name) = line.strip_suffix(':') {
                 current = Some(tests.entry(name.trim().to_owned()).or_default());
             } else if let (Some(test), Some((name, value))) = (&mut current, line.split_once('=')) {
-                // Settings that are words, such as the congestion control, are of no interest.
+                // Skip values that are not numbers, such as the congestion control.
                 let number = value.split_whitespace().next().and_then(|word| word.parse().ok());
                 if let Some(number) = number {
                     test.insert(name.trim().to_owned(), number);
@@ -38,7 +38,8 @@ impl Report {
             .with_context(|| format!("no test in {output:?}"))
     }
 
-    /// Quantity `name` of `test`: seconds come in nanoseconds, rates per second, sizes in bytes.
+    /// Returns the quantity `name` of `test`: times in nanoseconds, rates per second, sizes in
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ rc_bw:
     }
 
     #[test]
-    fn refuses_what_is_no_report() {
+    fn output_without_a_test_is_an_error() {
         assert!(Report::parse("").is_err());
         assert!(Report::parse("failed to connect\n").is_err());
     }

@@ -1,8 +1,8 @@
-//! What `redis-benchmark --csv` prints.
+//! Parses the output of `redis-benchmark --csv`.
 
 use anyhow::{Context as _, Result};
 
-/// Requests per second of the only test that was run.
+/// Returns the requests per second of the single test.
 ///
 /// # Errors
 ///
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_of_the_test() {
+    fn rate_of_the_test_is_read() {
         let output = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"34188.04\",\"0.024\"\n";
         assert_eq!(requests_per_second(output).expect("a rate"), 34_188.04);
         requests_per_second("nothing").expect_err("no rate");

@@ -1,15 +1,15 @@
-//! What a client of `sockperf` prints.
+//! Parses the output of a `sockperf` client.
 
 use anyhow::{Context as _, Result};
 
 /// What one run measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report {
-    /// Microseconds one way: the median.
+    /// Median latency one way, in microseconds.
     pub median: f64,
-    /// Likewise: what one message in a thousand exceeds.
+    /// 99.9th percentile of the latency one way, in microseconds.
     pub tail: f64,
-    /// Messages both ways.
+    /// Number of messages in both directions.
     pub messages: f64,
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_and_the_number_of_messages() {
+    fn percentiles_and_number_of_messages_are_read() {
         let output = "sockperf: [Valid Duration] RunTime=1.450 sec; SentMessages=99; \
             ReceivedMessages=100\nsockperf: ---> percentile 99.900 =   11.030\n\
             sockperf: ---> percentile 50.000 =    0.746\n";

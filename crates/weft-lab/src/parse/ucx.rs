@@ -1,11 +1,11 @@
-//! The last line of `ucx_perftest`.
+//! Parses the last line of `ucx_perftest`'s output.
 
 use anyhow::{Context as _, Result};
 
-/// What a test measured over all of its iterations.
+/// The results of a test over all iterations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Final {
-    /// One way, in nanoseconds.
+    /// Latency one way, in nanoseconds.
     pub latency: f64,
     /// Bytes per second.
     pub bandwidth: f64,
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line() {
+    fn overall_results_of_the_last_line_are_read() {
         let output = "[thread 0]  100  0.2\n\
                       Final:  300000  0.170  0.183  0.190  41.70  42.00  5465722  5465000\n";
         let expected = Final {

@@ -1,4 +1,4 @@
-//! What `wrk` prints.
+//! Parses the output of `wrk`.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 pub struct Report {
     /// Requests per second.
     pub rate: f64,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: f64,
 }
 
@@ -16,7 +16,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// If it has no result, or tells of errors.
+    /// If it has no result, or reports errors.
     pub fn parse(output: &str) -> Result<Self> {
         for error in ["Socket errors", "Non-2xx"] {
             ensure!(!output.contains(error), "wrk: {output}");
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_and_number() {
+    fn rate_and_requests_are_read_and_reported_errors_are_an_error() {
         let output = "  1 threads\n  300 requests in 2.00s, 1MB read\nRequests/sec:    150.5\n";
         let expected = Report { rate: 150.5, requests: 300.0 };
         assert_eq!(Report::parse(output).expect("a result"), expected);

@@ -1,28 +1,29 @@
-//! What is measured beside what.
+//! The comparisons of the benchmark: each baseline, the tools on Weft beside it, and the targets.
 
 use weft_lab::measure::{Placement, Tool, Unit};
 
-/// What is aimed at for the ratio of Weft to TCP.
+/// The target for the ratio of Weft's result to the baseline's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     AtLeast(f64),
     AtMost(f64),
-    /// At most so many milliseconds longer.
+    /// Weft's result exceeds the baseline's by at most this many milliseconds.
     LongerBy(f64),
 }
 
-/// A measurement of a rival and those of Weft that it is the measure of.
+/// A baseline and the tools on Weft that are compared with it.
 pub(crate) struct Group {
     pub(crate) baseline: Tool,
-    /// Where the baseline runs, if not where the subjects do.
+    /// The baseline's placement if it differs from that of the subjects.
     pub(crate) baseline_placement: Option<Placement>,
-    /// Where the subjects run, if not where the user says.
+    /// The subjects' placement if it differs from the one on the command line.
     pub(crate) placement: Option<Placement>,
     pub(crate) subjects: &'static [(Tool, Target)],
 }
 
 impl Group {
-    /// Where Weft's ends and the rival's run, if not where the user says.
+    /// Returns the placements of Weft's ends and of the rival's. A placement that equals `usual`
+    /// is an empty string.
     pub(crate) fn placements(&self, usual: Placement) -> [String; 2] {
         let weft = self.placement.unwrap_or(usual);
         let rival = self.baseline_placement.unwrap_or(weft);
@@ -38,7 +39,7 @@ const fn crowded(baseline: Tool, subjects: &'static [(Tool, Target)]) -> Group {
     Group { placement: Some(Placement::Crowded), ..Group::of(baseline, subjects) }
 }
 
-/// Wherever the scheduler puts the threads, of which there are more than cores.
+/// A group without pinned cores. Its programs have more threads than the machine has cores.
 const fn on_all_cores(baseline: Tool, subjects: &'static [(Tool, Target)]) -> Group {
     Group { placement: Some(Placement::Free), ..Group::of(baseline, subjects) }
 }
@@ -126,7 +127,7 @@ const READ_1M: Tool = bandwidth("ib_read_bw", "-s 1048576 -n 10000");
 const WRITE_16M: Tool = bandwidth("ib_write_bw", "-s 16777216 -n 300");
 const READ_16M: Tool = bandwidth("ib_read_bw", "-s 16777216 -n 300");
 
-/// On one host, where memory is shared.
+/// Comparisons on one host, where Weft uses shared memory.
 pub(crate) const GROUPS_OF_ONE_HOST: [Group; 13] = [
     Group::of(
         Tool::Ucx { test: "tag_lat", options: "-s 8 -n 300000", unit: Unit::Nanoseconds },
@@ -227,7 +228,7 @@ const fn mariadb(threads: u32, weft: bool) -> Tool {
     Tool::Mariadb { threads, weft }
 }
 
-/// Programs that know nothing of RDMA, on one host.
+/// Comparisons of sockets programs on one host.
 pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
     // TCP is at its best where no core has to be woken.
     Group {
@@ -252,7 +253,7 @@ pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
     Group::of(memcached(16, false), &[(memcached(16, true), Target::AtLeast(1.4))]),
     Group::of(nginx(1_024, false), &[(nginx(1_024, true), Target::AtLeast(1.4))]),
     Group::of(nginx(1 << 20, false), &[(nginx(1 << 20, true), Target::AtLeast(1.5))]),
-    // More that wants to run than there are cores.
+    // More runnable threads than cores.
     Group {
         placement: Some(Placement::Together),
         ..Group::of(redis(50, 1, false), &[(redis(50, 1, true), Target::AtLeast(1.0))])
@@ -263,7 +264,7 @@ pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
     crowded(nginx(1_024, false), &[(nginx(1_024, true), Target::AtLeast(1.0))]),
     Group::of(apache(false, false), &[(apache(false, true), Target::AtLeast(1.3))]),
     Group::of(apache(true, false), &[(apache(true, true), Target::AtLeast(1.0))]),
-    // Their threads sleep, and keep all cores busy together.
+    // These programs have many threads that sleep often and together keep all cores busy.
     on_all_cores(mariadb(4, false), &[(mariadb(4, true), Target::AtLeast(1.3))]),
     on_all_cores(mariadb(16, false), &[(mariadb(16, true), Target::AtLeast(1.3))]),
     on_all_cores(
@@ -278,13 +279,14 @@ pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
         Tool::JavaNio { weft: false },
         &[(Tool::JavaNio { weft: true }, Target::AtLeast(1.3))],
     ),
-    // What Weft leaves alone.
+    // The overhead for connections that stay on TCP, and for starting a program.
     Group::of(redis(50, 1, false), &[(Tool::RedisOneEnd { clients: 50 }, Target::AtLeast(0.97))]),
     Group::of(Tool::Start { weft: false }, &[(Tool::Start { weft: true }, Target::LongerBy(2.0))]),
 ];
 
 impl Target {
-    /// For a ratio of Weft to its rival, and a difference in nanoseconds.
+    /// Whether the target is met by `ratio`, Weft's result divided by the baseline's, and by
+    /// `more`, the difference in nanoseconds.
     pub(crate) fn is_met(self, ratio: f64, more: f64) -> bool {
         match self {
             Self::LongerBy(most) => more <= most * 1e6,

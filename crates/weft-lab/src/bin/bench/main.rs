@@ -1,4 +1,4 @@
-//! `make bench`: Weft beside TCP over the same path, run in turns, medians of several runs.
+//! `make bench`: measures Weft and TCP over the same path in alternating runs, and prints medians.
 
 mod groups;
 mod transfer;
@@ -49,7 +49,7 @@ struct Args {
     json: bool,
 }
 
-/// Connections that share a process, for what each one costs.
+/// Connections that one process opens to measure the memory of each.
 const CONNECTIONS: u32 = 1000;
 const MEMORY_KIB_TARGET: f64 = 20.0;
 const IDLE_SECONDS: u32 = 3;
@@ -116,26 +116,27 @@ struct Comparison {
     unit: Unit,
     weft: Series,
     rival: Series,
-    /// Where Weft's ends and where the rival's ran.
+    /// The placements of Weft's ends and of the rival's.
     placements: [String; 2],
-    /// Median over the runs of the ratio within each run, which drifts of the machine spare.
+    /// Median of the ratios within each run. Slow changes of the machine's speed cancel out in
+    /// them.
     ratio: f64,
     target: String,
     met: bool,
 }
 
-/// All runs of one tool.
+/// The results of all runs of one tool.
 #[derive(Debug, Serialize)]
 struct Series {
     tool: String,
     median: f64,
     values: Vec<f64>,
-    /// Medians, in nanoseconds of processor time.
+    /// Median processor time, in nanoseconds.
     client_cpu_ns_per_message: f64,
     server_cpu_ns_per_message: f64,
 }
 
-/// Processor time of one connected pair that has nothing to do.
+/// Processor time that one idle connection uses at both ends.
 #[derive(Debug, Serialize)]
 struct Idle {
     seconds: u32,
@@ -143,7 +144,7 @@ struct Idle {
     server_cpu_ms: f64,
 }
 
-/// Memory of a process per connected queue pair, the program's own buffers left out.
+/// Memory of a process per connected queue pair, without the program's own buffers.
 #[derive(Debug, Serialize)]
 struct Memory {
     connections: u32,
@@ -152,7 +153,8 @@ struct Memory {
     target_kib_each: f64,
 }
 
-/// Measures the rival and then each subject, again and again, so that all see the same machine.
+/// Measures the baseline and then each subject in every run, so that slow changes of the machine's
+/// speed affect all of them alike.
 fn compare(bench: &Bench<'_>, group: &Group, runs: u32) -> Result<Vec<Comparison>> {
     let mut baseline = Vec::new();
     let mut subjects = vec![Vec::new(); group.subjects.len()];
@@ -276,12 +278,12 @@ impl Report {
     }
 }
 
-/// A tool, and where it ran if that is not where the others did.
+/// Returns the tool's name, followed by its placement if that differs from the usual one.
 fn at(tool: &str, placement: &str) -> String {
     if placement.is_empty() { tool.to_owned() } else { format!("{tool}, {placement}") }
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the median: the middle value, or the mean of the two middle values.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -298,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_of_odd_and_even() {
+    fn median_of_an_even_number_is_the_mean_of_the_middle_two() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
     }

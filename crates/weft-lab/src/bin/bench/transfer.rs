@@ -1,5 +1,5 @@
-//! `make bench BENCH=--transfer`: copies of `weft cp` beside those of other programs, from files in
-//! memory to files in memory.
+//! `make bench BENCH=--transfer`: times copies by `weft cp` and by other programs. All files are in
+//! memory.
 
 use anyhow::Result;
 use comfy_table::{Table, presets};
@@ -9,7 +9,7 @@ use weft_lab::machine;
 
 use crate::median;
 
-/// What is compared with what.
+/// Returns the comparisons: the load, Weft's tool, and the tools that it is compared with.
 fn groups(large: Load) -> [(Load, Tool, &'static [Tool]); 4] {
     use Tool::{Cp, Iperf3, RsyncToDaemon, Scp, Weft, WeftToServer};
     [
@@ -26,7 +26,7 @@ struct Comparison {
     load: Load,
     weft: Series,
     rival: Series,
-    /// How many times as fast as the rival, as the median over the runs of that within each run.
+    /// Median over the runs of the rival's time divided by Weft's: above 1, Weft is faster.
     ratio: f64,
 }
 
@@ -47,7 +47,7 @@ struct Report {
     comparisons: Vec<Comparison>,
 }
 
-/// Measures all, and prints it.
+/// Measures all comparisons and prints the report.
 pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
     let large = Load::large()?;
     let place = Place::new(&[large, Load::Small])?;
@@ -55,7 +55,7 @@ pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
     for (load, weft, rivals) in groups(large) {
         let tools = [&[weft], rivals].concat();
         let mut samples = vec![Vec::new(); tools.len()];
-        // The first round fills caches and finds memory: it does not count.
+        // Run 0 fills caches and allocates memory. Its samples are discarded.
         for run in 0..=runs {
             for (tool, samples) in tools.iter().zip(&mut samples) {
                 eprintln!("run {run} of {runs}: {load}: {tool}");

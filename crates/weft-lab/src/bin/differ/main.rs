@@ -54,9 +54,9 @@ struct Arguments {
     print: bool,
 }
 
-/// A step that takes longer on Weft, and none on the kernel, is a hang.
+/// A step that ends on the kernel and takes longer than this on Weft is a hang.
 const LATE: Duration = Duration::from_millis(1500);
-/// Most of what programs do is to wait.
+/// Programs spend most of their time waiting, so a processor can run several at a time.
 const JOBS_PER_PROCESSOR: usize = 4;
 
 fn main() -> Result<ExitCode> {
@@ -68,7 +68,7 @@ fn main() -> Result<ExitCode> {
     let executor = Executor::new(arguments.library.as_deref())?;
     if let Some(path) = &arguments.program {
         let steps = read_program(path)?;
-        return one(&executor, &steps);
+        return run_one(&executor, &steps);
     }
     let processors = thread::available_parallelism().map_or(2, usize::from);
     let jobs = arguments.jobs.unwrap_or(processors * JOBS_PER_PROCESSOR);
@@ -90,7 +90,7 @@ fn main() -> Result<ExitCode> {
     Ok(if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn one(executor: &Executor, steps: &[String]) -> Result<ExitCode> {
+fn run_one(executor: &Executor, steps: &[String]) -> Result<ExitCode> {
     let verdict = Judge::new(executor, LATE).judge(steps)?;
     Ok(match verdict {
         Verdict::Same => {
