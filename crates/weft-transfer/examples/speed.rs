@@ -1,4 +1,4 @@
-//! Measures what the parts of a transfer cost, without the session above them.
+//! Measures the cost of the parts of a transfer, without sessions.
 //!
 //! ```text
 //! speed seal                                  seals and opens blocks in one thread
@@ -36,11 +36,11 @@ use weft_transfer::wire::ControlHeader;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Long enough for any measurement.
+/// Longer than any measurement.
 const TIME: Duration = Duration::from_secs(100);
 const HEAD_LEN: usize = 40;
 
-/// What was asked for.
+/// The values of the command line.
 struct Values(BTreeMap<String, String>);
 
 impl Values {
@@ -162,7 +162,7 @@ fn copy(values: &Values) -> Outcome {
     Ok(())
 }
 
-/// Grants whichever block is free.
+/// Grants any free block.
 struct Any(Pool);
 
 impl Grants for Any {
@@ -258,7 +258,7 @@ fn tcp_source(address: SocketAddr, values: &Values) -> Outcome {
     Ok(())
 }
 
-/// Credits and notices of this measurement: the offset of a block's header.
+/// Parses a credit or notice of this measurement: the offset of a block's header.
 fn offset(message: &[u8]) -> u64 {
     u64::from_be_bytes(message[ControlHeader::LEN..].try_into().expect("eight"))
 }

@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets for keys and counters, on their corpora and on random changes.
+//! Runs the fuzz targets for keys and counters on their corpora and on random mutations.
 
 #[path = "../../../fuzz/src/transfer_keys.rs"]
 #[allow(unreachable_pub)] // A module of a library there.

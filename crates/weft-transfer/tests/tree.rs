@@ -1,4 +1,4 @@
-//! Trees that are copied over blocks in memory are the same at the sink.
+//! Copies trees through blocks in memory, and checks that the sink's tree is equal.
 
 #![allow(clippy::unwrap_used)] // In the tests' helpers too.
 
@@ -190,12 +190,12 @@ fn links_are_kept_and_never_followed() {
     symlink("..", from.join("up")).unwrap();
     symlink("x".repeat(4000), from.join("long")).unwrap();
     each_way(from, to);
-    // A link in place of what is written is replaced, not followed.
+    // A link with the name of a written file is replaced, not followed.
     symlink(outside.join("secret"), to.join("file")).unwrap();
     fs::write(from.join("file"), b"new").unwrap();
     copy_all(from, to, options());
     assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
-    // A link in place of a directory is not entered.
+    // A link with the name of a directory is not entered.
     fs::create_dir(from.join("dir")).unwrap();
     fs::write(from.join("dir/secret"), b"overwritten").unwrap();
     symlink(&outside, to.join("dir")).unwrap();
@@ -217,7 +217,7 @@ fn hard_links_are_kept() {
     }
     each_way(from, to);
     copy_all(from, to, options());
-    // Again over what is there, and over another file in place of a link.
+    // A second copy onto the existing tree, in which another file has replaced a link.
     fs::remove_file(to.join("a-small")).unwrap();
     fs::write(to.join("a-small"), b"other").unwrap();
     copy_all(from, to, asking());
@@ -280,7 +280,7 @@ fn a_sparse_file_of_twenty_gibibytes_goes_as_what_is_in_it() {
 #[test]
 fn deep_trees_and_empty_directories_are_kept() {
     let Folders { from, to, folder: _folder } = &Folders::new();
-    // Deeper than descriptors and paths allow.
+    // The tree is deeper than the limits of descriptors and paths.
     let mut dir: std::os::fd::OwnedFd = open(from);
     use rustix::fs::{Mode, OFlags, mkdirat, openat};
     for depth in 0..700 {
@@ -321,10 +321,10 @@ fn ten_thousand_small_files_are_kept() {
         }
     }
     copy_all(from, to, options());
-    // A second time, nothing is wanted.
+    // A second copy wants no files.
     let (summary, _, bytes) = copy(from, to, asking(), ApplyOptions::default());
     assert_eq!((summary.copied, summary.unchanged, bytes), (0, 10_000, 0));
-    // But what has changed is.
+    // A changed file is wanted.
     fs::write(from.join("3/7"), b"changed").unwrap();
     let (summary, _, bytes) = copy(from, to, asking(), ApplyOptions::default());
     assert_eq!((summary.copied, summary.unchanged, bytes), (1, 9_999, 7));
@@ -391,7 +391,7 @@ fn names_beyond_the_limit_delete_nothing_and_are_reported() {
             }
         }
     }
-    // All come in one block, and so before any of them is done with.
+    // All files come in one block, so all names are remembered at once.
     for (names_max, deleted, full) in [(14, 6, &[][..]), (13, 3, &["b"]), (0, 0, &["", "a", "b"])] {
         let apply = ApplyOptions { deletes: true, names_max, ..ApplyOptions::default() };
         let (summary, events, _) = copy(from, to, options(), apply);
@@ -413,7 +413,7 @@ fn other_names_that_wait_are_limited() {
     for name in 1..9 {
         fs::hard_link(from.join("0"), from.join(name.to_string())).unwrap();
     }
-    // The file has been asked about, and its other names come before the answer.
+    // The file has been offered, and its hard links come before the answer.
     let apply = ApplyOptions { names_max: 5, ..ApplyOptions::default() };
     let (summary, events, _) = copy(from, to, asking(), apply);
     let problems = events.problems();
@@ -425,7 +425,7 @@ fn other_names_that_wait_are_limited() {
 #[test]
 fn nothing_is_deleted_where_the_source_could_not_read() {
     if is_root() {
-        // Root reads everything: a name that is too deep for the source stands for it.
+        // Root can read everything, so a name that is too deep for the source takes its place.
         return a_vanished_file_is_reported_and_nothing_deleted();
     }
     let Folders { from, to, folder: _folder } = &Folders::new();
@@ -449,7 +449,7 @@ fn a_vanished_file_is_reported_and_nothing_deleted() {
     let deleting = ApplyOptions { deletes: true, ..ApplyOptions::default() };
     let mut session = Session::new(from, to, asking(), deleting);
     assert!(session.step());
-    // It has been offered, and is wanted.
+    // The file has been offered and is wanted.
     fs::remove_file(from.join("gone")).unwrap();
     let (summary, events, _) = session.finish();
     let summary = summary.unwrap();
@@ -475,7 +475,7 @@ fn files_that_change_while_they_are_read_are_reported() {
     while let Next::Job(job) = source.next_job() {
         jobs.push(job);
     }
-    // All has been planned, nothing has been read.
+    // Everything has been planned, and nothing has been read.
     let resize = |name: &str, len| {
         File::options().write(true).open(from.join(name)).unwrap().set_len(len).unwrap();
     };
@@ -520,7 +520,7 @@ fn a_file_of_the_kernel_without_a_size_is_reported() {
         assert!(task.run(&payload[..filled.len]).is_none());
     }
     applier.finish().unwrap();
-    // What it has is not known: it is not taken for empty without a word.
+    // The file's contents are unknown, so it must not silently count as empty.
     assert_eq!(events.problems(), [("version".to_owned(), Step::Changed)]);
 }
 
@@ -619,7 +619,7 @@ fn a_source_sends_nothing_that_it_was_not_asked_for() {
         vec![Start { directory: open(from), name: Some(name), new_name: Some(new_name) }]
     };
     for options in [options(), asking()] {
-        // Another name, all names, or the attributes of the root with the name that was asked for.
+        // Another name, all names, and the attributes of the root together with the requested name.
         let [all, only] = [from, &from.join("only")].map(|folder| common::contents_of(folder));
         for starts in [named(b"other", b"other"), all, only] {
             let refused = apply(starts, options.clone());

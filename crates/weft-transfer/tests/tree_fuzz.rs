@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets of trees, on their corpus and on random changes of it.
+//! Runs the fuzz targets of trees on their corpus and on random mutations of it.
 
 #![allow(clippy::unwrap_used)] // In the tests' helpers too.
 

@@ -1,5 +1,5 @@
-//! Whatever a peer sends, and whatever links appear meanwhile, nothing outside of the directory
-//! that is applied to changes, and nothing outside of the one that is shared is read.
+//! A hostile peer, or links that appear during a copy, can neither change anything outside of the
+//! sink's directory nor read anything outside of the source's.
 
 #![allow(clippy::unwrap_used)] // In the tests' helpers too.
 
@@ -22,7 +22,7 @@ use weft_transfer::tree::source::SourceOptions;
 use weft_transfer::wire::record::{Entry, Kind, Record, Status, Tail, Time, Xattr};
 use weft_transfer::wire::record_name::Name;
 
-/// Blocks of records that each make sense, of names and numbers that often meet.
+/// Returns blocks of valid records whose names and numbers often collide.
 fn random_input(rng: &mut Rng) -> Vec<u8> {
     let mut input = vec![rng.u8(..), 0, 0];
     let mut next = 1;
@@ -137,7 +137,7 @@ fn nothing_outside_changes_whatever_the_peer_sends() {
     }
 }
 
-/// Ends the other thread, also if a check has failed.
+/// Stops the other thread, even if a check fails.
 struct Over<'flag>(&'flag AtomicBool);
 
 impl Drop for Over<'_> {
@@ -146,7 +146,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Runs `act` while the directories are replaced by links to `outside`, and put back.
+/// Runs `act` while another thread replaces the directories by links to `outside` and restores
+/// them.
 fn while_links_appear(places: &[&Path], outside: &Path, act: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -154,7 +155,7 @@ fn while_links_appear(places: &[&Path], outside: &Path, act: impl FnOnce()) {
             while !is_over.load(Relaxed) {
                 for place in places {
                     let aside = place.with_extension("aside");
-                    // The copy may have put something into the way, or taken it away.
+                    // The copy may have created or removed an entry at this path.
                     let _ = fs::rename(place, &aside);
                     let _ = symlink(outside, place);
                     thread::yield_now();
@@ -189,7 +190,7 @@ fn no_race_of_links_leads_out_of_the_sink() {
             let asks = round % 2 == 0;
             let options = SourceOptions { asks, ..SourceOptions::new(64 << 10) };
             let session = Session::new(source.path(), &root, options, deleting);
-            // The root changes all the time: problems are expected, in any number.
+            // The root changes all the time, so any number of problems may occur.
             let _ = session.finish();
         }
     });
@@ -235,7 +236,7 @@ fn a_full_disk_is_reported_for_each_file_that_it_stops() {
     struct Unmount<'path>(&'path Path);
     impl Drop for Unmount<'_> {
         fn drop(&mut self) {
-            // Nothing else can be done about it.
+            // A failure to unmount cannot be handled here.
             let _ = std::process::Command::new("umount").arg(self.0).status();
         }
     }

@@ -1,6 +1,6 @@
-//! A copy whose process is killed at any time goes on.
+//! A copy whose process is killed at any time can be resumed.
 //!
-//! Alone in its program: while a process starts another one, both hold the locks of sessions.
+//! This test has its own program, because a forked child shares the locks of sessions.
 
 #![allow(clippy::unwrap_used)] // In the tests' helpers too.
 
@@ -26,7 +26,7 @@ fn journaling() -> ApplyOptions {
 
 #[test]
 fn a_copy_that_is_killed_goes_on() {
-    // This test's own program is the one that is killed.
+    // The test starts its own program and kills that.
     if let Some(paths) = env::var_os("WEFT_TEST_COPY") {
         let (from, to) = (Path::new(&paths).join("from"), Path::new(&paths).join("to"));
         copy(&from, &to, asking(), journaling());
@@ -51,7 +51,7 @@ fn a_copy_that_is_killed_goes_on() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // It is killed when some more of its journal stands, or it has ended.
+        // The child is killed when its journal has grown further, or it has ended.
         let goal = 1 << (round + 6);
         let start = Instant::now();
         loop {
@@ -67,7 +67,7 @@ fn a_copy_that_is_killed_goes_on() {
             thread::yield_now();
         }
         kills += usize::from(child.try_wait().unwrap().is_none());
-        // It may have ended just now.
+        // The child may have ended just now.
         let _ = child.kill();
         child.wait().unwrap();
     }

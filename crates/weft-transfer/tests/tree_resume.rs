@@ -1,4 +1,5 @@
-//! A copy that is broken off at any point goes on, and ends as if it had not been.
+//! A copy that is interrupted at any point can be resumed, with the same result as an uninterrupted
+//! one.
 
 #![allow(clippy::unwrap_used)] // In the tests' helpers too.
 
@@ -13,7 +14,7 @@ use fastrand::Rng;
 use weft_transfer::tree::apply::{ApplyOptions, Event};
 use weft_transfer::tree::source::SourceOptions;
 
-/// Small, so that a file of little has many blocks.
+/// A small payload, so that a small file needs many blocks.
 const SMALL_PAYLOAD: usize = 64 << 10;
 
 fn asking() -> SourceOptions {
@@ -52,7 +53,7 @@ fn a_copy_that_is_broken_off_anywhere_goes_on() {
             let session = Session::new(from, to, asking(), journaling());
             let steps = rng.usize(..12);
             session.break_off(steps, &mut rng);
-            // The journal may end anywhere.
+            // The journal may end at any byte.
             for journal in session_files(to) {
                 let len = fs::metadata(&journal).unwrap().len();
                 let cut = if rng.bool() { len } else { rng.u64(..=len) };
@@ -79,7 +80,7 @@ fn what_the_journal_has_is_not_sent_again() {
     drop(session);
     let (summary, events, bytes) = copy(from, to, asking(), journaling());
     assert_eq!((sent + bytes, summary.bytes), (len as u64, len as u64));
-    // The hash of the whole is known, although a part was hashed by the session before.
+    // The hash of the whole file is known, although an earlier session hashed a part.
     let hash = blake3::hash(&fs::read(from.join("file")).unwrap());
     let event = Event::Copied { size: len as u64, hash: Some(hash.into()) };
     assert_eq!(events.0.lock().unwrap()[..], [(b"file".to_vec(), event)]);
@@ -149,7 +150,7 @@ fn a_session_that_lives_keeps_its_files() {
     assert_same(from, to);
 }
 
-/// A session was killed between the creation of a file and its rename.
+/// A session was killed after it created a file and before it renamed it.
 #[test]
 fn what_a_dead_session_has_begun_is_removed_of_whatever_kind() {
     let Folders { from, to, folder: _folder } = &Folders::new();
@@ -160,7 +161,7 @@ fn what_a_dead_session_has_begun_is_removed_of_whatever_kind() {
     fs::write(to.join("below/.file.weft-00000000"), b"begun").unwrap();
     symlink("nowhere", to.join("below/.link.weft-00000000")).unwrap();
     symlink("nowhere", to.join(".link.weft-00000000")).unwrap();
-    // Nobody says that this one is dead.
+    // The session of this link is not known to be dead.
     symlink("nowhere", to.join("below/.link.weft-00000001")).unwrap();
     let (_, events, _) = copy(from, to, asking(), journaling());
     assert_eq!(events.problems(), []);

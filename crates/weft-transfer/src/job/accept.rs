@@ -1,4 +1,4 @@
-//! The acceptor: it lets the initiator say what it wants, and runs the other end.
+//! The acceptor: it receives the initiator's request, and runs the other end.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -24,46 +24,46 @@ use crate::wire::{Open, OpenReply, Refusal, Role, Terms, Token};
 /// A directory that a server shares.
 #[derive(Debug)]
 pub struct Share {
-    /// The name that it has for clients.
+    /// Its name for clients.
     pub name: Vec<u8>,
     /// The directory.
     pub root: OwnedFd,
 }
 
-/// What a server shares.
+/// The directories that a server shares.
 #[derive(Debug)]
 pub struct Shares {
     /// The directories.
     pub shares: Vec<Share>,
-    /// Whether clients can only read.
+    /// Whether clients may only read.
     pub is_read_only: bool,
 }
 
-/// What an acceptor does for a request.
+/// The acceptor's answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// It sends these.
+    /// The acceptor sends files.
     Send {
-        /// What.
+        /// The files and directories to send.
         starts: Vec<Start>,
-        /// Whether a directory is among it, so that the destination is one.
+        /// Whether one of them is a directory, so that the destination is one.
         is_folder: bool,
     },
-    /// It writes here.
+    /// The acceptor writes to this destination.
     Write(Destination),
 }
 
-/// Decides on a request.
+/// Decides on requests.
 pub(super) trait Resolve {
-    /// What to do.
+    /// Decides on a request.
     ///
     /// # Errors
-    /// Why not, for the initiator.
+    /// The reason for a refusal, which is sent to the initiator.
     fn resolve(&self, role: Role, request: &Request) -> Result<Answer, (Refusal, String)>;
 }
 
 impl Shares {
-    /// The share that a path begins with, and the rest of the path.
+    /// Returns the share that a path begins with, and the rest of the path.
     fn find<'a>(&self, path: &'a [u8]) -> Result<(&Share, &'a [u8]), PlaceError> {
         let path = path.strip_prefix(b"/").unwrap_or(path);
         let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
@@ -105,40 +105,40 @@ impl Resolve for Shares {
     }
 }
 
-/// Data channels for an acceptor, whichever end of them it is going to be.
+/// A data channel that can become either end.
 pub(super) trait Lines: Send {
-    /// The channel as the source's end.
+    /// Makes it the source's end.
     fn into_source(self: Box<Self>, is_sealed: bool) -> Option<SourceChannel>;
-    /// The channel as the sink's end.
+    /// Makes it the sink's end.
     fn into_sink(self: Box<Self>) -> Option<SinkChannel>;
 }
 
-/// An acceptor.
+/// The parameters of an acceptor.
 pub(super) struct Accepting<'a> {
     /// The control channel.
     pub control: Arc<dyn Control>,
     /// The keys of blocks.
     pub keys: Keys<'a>,
-    /// What data channels have to show.
+    /// The token of the session's data channels.
     pub token: Token,
-    /// Data channels with that token, as they come.
+    /// The data channels with that token, as they connect.
     pub lines: Receiver<(u16, Box<dyn Lines>)>,
-    /// Who decides.
+    /// Decides on the request.
     pub resolve: &'a dyn Resolve,
-    /// Where to show how far it is.
+    /// The counters for progress displays.
     pub progress: Arc<Progress>,
-    /// Whether files that are written may be setuid or setgid.
+    /// Whether written files may be setuid or setgid.
     pub keeps_special_bits: bool,
 }
 
-/// A source's acceptor tells nobody of problems: the sink does.
+/// Ignores problems, because an acceptor's source has no user. The sink reports them.
 struct Silent;
 
 impl Observer for Silent {
     fn problem(&self, _path: &[u8], _text: &str, _is_warning: bool) {}
 }
 
-/// Turns channels into those of an end, as they come.
+/// Converts channels to one end, as they connect.
 fn forward<C: Send + 'static>(
     lines: Receiver<(u16, Box<dyn Lines>)>,
     terms: &Terms,
@@ -148,7 +148,7 @@ fn forward<C: Send + 'static>(
     let channels = terms.channels;
     thread::spawn(move || {
         while let Ok((number, line)) = lines.recv() {
-            // A number is used once: the end of the session knows which have been.
+            // Each number is used once: the session remembers the numbers of closed channels.
             if number < channels
                 && let Some(line) = turn(line)
                 && to.send((number, line)).is_err()
@@ -160,10 +160,10 @@ fn forward<C: Send + 'static>(
     turned
 }
 
-/// Does what one initiator asks for.
+/// Serves one request of an initiator.
 ///
 /// # Errors
-/// If the copy is not complete.
+/// If the copy fails.
 pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
     let Accepting { control, keys, token, lines, resolve, progress, .. } = plan;
     let epoch = Instant::now();
@@ -213,7 +213,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
     let (answer, options, request) = match decided {
         Ok(decided) => decided,
         Err((refusal, text)) => {
-            // The initiator ends the connection when it has read that.
+            // The initiator closes the connection after it has read the answer.
             let _ = next_event(&*control, &mut connection, epoch);
             return Err(EndError::Here(format!("refused: {refusal}: {text}")));
         }

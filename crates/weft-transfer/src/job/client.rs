@@ -1,4 +1,4 @@
-//! A copy with a server on another host.
+//! Copies to and from a server on another host.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use crate::transport::tcp::{self, TcpSettings, TcpSink, TcpSource};
 use crate::transport::{StreamControl, TransportError};
 use crate::tree::source::Start;
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Debug)]
 pub enum Way {
-    /// These go to the server.
+    /// Copies these files and directories to the server.
     To(Vec<Start>),
-    /// What the request names comes from the server, and goes to this path.
+    /// Copies what the request names from the server to this path.
     From(PathBuf),
 }
 
-/// Connects to the first of a server's addresses that answers.
+/// Connects to the first address of a server that answers.
 fn connect(
     addresses: &[SocketAddr],
     tls: &TlsClient,
@@ -34,7 +34,7 @@ fn connect(
     for &address in addresses {
         match tcp::connect_control(address, Some(tls), settings) {
             Ok(control) => return Ok((address, control)),
-            // Nothing listens there, or there is no way to it.
+            // The address does not answer or is unreachable, so the next one is tried.
             Err(TransportError::System(error)) => failure = Some(error),
             Err(error) => return Err(error),
         }
@@ -42,11 +42,11 @@ fn connect(
     Err(failure.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()).into())
 }
 
-/// Copies to or from a server, which has one or more addresses.
-/// `limit`: bytes of blocks a second, at most.
+/// Copies to or from a server that has one or more addresses.
+/// `limit` is the most bytes of blocks per second.
 ///
 /// # Errors
-/// If the copy is not complete.
+/// If the copy fails.
 pub fn copy_with(
     addresses: &[SocketAddr],
     tls: &TlsClient,

@@ -1,4 +1,4 @@
-//! The initiator: it connects, says what it wants, and runs its end.
+//! The initiator: it connects, sends its request, and runs its end.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -20,23 +20,23 @@ use crate::tree::source::Start;
 use crate::wire::record_name::Name;
 use crate::wire::{Message, Open, OpenReply, Role, Terms, Token};
 
-/// The feature of ends that have instructions for AES.
+/// Feature bit: the end has instructions for AES.
 pub(super) const FEATURE_AES: u64 = 1;
 
-/// The features of this end.
+/// Returns the features of this end.
 pub(super) fn features() -> u64 {
     if Cipher::preferred() == Cipher::Aes128Gcm { FEATURE_AES } else { 0 }
 }
 
-/// The cipher of blocks between these ends.
+/// Returns the cipher for blocks between these ends.
 pub(super) fn cipher(terms: &Terms) -> Cipher {
     if terms.features & FEATURE_AES != 0 { Cipher::Aes128Gcm } else { Cipher::ChaCha20Poly1305 }
 }
 
-/// What an end calls itself, for people.
+/// The name of this program in hellos.
 pub(super) const AGENT: &str = concat!("weft ", env!("CARGO_PKG_VERSION"));
 
-/// Sends what a connection wants to say before there are sessions.
+/// Sends the queued messages of a connection that has no sessions yet.
 pub(super) fn flush(
     control: &dyn Control,
     connection: &mut Connection,
@@ -48,7 +48,7 @@ pub(super) fn flush(
     Ok(())
 }
 
-/// The next event of a connection before there are sessions.
+/// Returns the next event of a connection that has no sessions yet.
 pub(super) fn next_event(
     control: &dyn Control,
     connection: &mut Connection,
@@ -76,7 +76,8 @@ pub(super) fn next_event(
     }
 }
 
-/// The keys of a session's blocks, outgoing and incoming; none where nothing is encrypted.
+/// Exports the keys of a session's blocks, outgoing and incoming; `None` if blocks are not
+/// encrypted.
 pub(super) type Keys<'a> =
     &'a (dyn Fn(u32, Cipher) -> Result<Option<(Secret, Secret)>, SecureError> + 'a);
 
@@ -86,46 +87,46 @@ pub(super) type Connect<C> = Box<dyn FnMut(Token, u16) -> Result<C, TransportErr
 /// Opens the directory of a destination.
 pub(super) type OpenRoot = Box<dyn FnOnce(bool) -> Result<Destination, PlaceError> + Send>;
 
-/// What the initiator wants to be.
+/// The role of the initiator.
 pub(super) enum Wish {
-    /// The source of these, which go to the destination that the request names.
+    /// The initiator sends these to the destination that the request names.
     Send {
-        /// What is sent.
+        /// The files and directories to send.
         starts: Vec<Start>,
-        /// Connects its ends of data channels.
+        /// Connects the source's ends of data channels.
         connect: Connect<SourceChannel>,
     },
-    /// The sink of what the request names.
+    /// The initiator receives what the request names.
     Fetch {
-        /// Opens the directory to write beneath. If its argument says so, that is the destination
-        /// itself, which is made if it is not there.
+        /// Opens the directory to write to. If its argument is true, the path itself is that
+        /// directory, and is created if it does not exist.
         root: OpenRoot,
-        /// Connects its ends of data channels.
+        /// Connects the sink's ends of data channels.
         connect: Connect<SinkChannel>,
     },
 }
 
-/// An initiator.
+/// The parameters of an initiator.
 pub(super) struct Initiating<'a> {
     /// The control channel.
     pub control: Arc<dyn Control>,
     /// The keys of blocks.
     pub keys: Keys<'a>,
-    /// What is asked for.
+    /// The request to send.
     pub request: Request,
-    /// What this end is.
+    /// The role of this end.
     pub wish: Wish,
-    /// Data channels to open.
+    /// The number of data channels to open.
     pub channels: u16,
-    /// Bytes of a block.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// Bytes of blocks a second, at most.
+    /// The most bytes of blocks per second.
     pub limit: Option<u64>,
-    /// What both ends call the things that the request names.
+    /// How the paths of the request are interpreted.
     pub naming: Naming,
-    /// Who hears of problems.
+    /// Receives problems.
     pub observer: Arc<dyn Observer>,
-    /// Where to show how far it is.
+    /// The counters for progress displays.
     pub progress: Arc<Progress>,
 }
 
@@ -142,18 +143,18 @@ fn connect_all<C>(
     Ok(lines)
 }
 
-/// The size of blocks under a limit of the rate: about eight go in a second, so that they do not go
-/// in bursts.
+/// Returns the block size under a rate limit. About eight blocks are sent per second, so that
+/// traffic is not bursty.
 fn block_size(most: u32, limit: Option<u64>) -> u32 {
     let Some(limit) = limit else { return most };
     let eighth = u32::try_from(limit / 8).unwrap_or(u32::MAX).max(1);
     most.min(1 << eighth.ilog2()).max(BLOCK_SIZE_LEAST)
 }
 
-/// Does a copy.
+/// Performs a copy.
 ///
 /// # Errors
-/// If the copy is not complete. Files that could not be copied are no error: the outcome counts
+/// If the copy fails. Single files that could not be copied are not an error; the outcome counts
 /// them.
 pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     let Initiating { control, keys, request, wish, channels, block_size, naming, .. } = plan;
@@ -245,7 +246,7 @@ mod tests {
     use crate::limits::BLOCK_SIZE;
 
     #[test]
-    fn blocks_of_a_slow_copy_are_small() {
+    fn blocks_under_a_low_limit_are_small() {
         assert_eq!(block_size(BLOCK_SIZE, None), BLOCK_SIZE);
         assert_eq!(block_size(BLOCK_SIZE, Some(u64::MAX)), BLOCK_SIZE);
         assert_eq!(block_size(BLOCK_SIZE, Some(1)), BLOCK_SIZE_LEAST);

@@ -1,4 +1,4 @@
-//! Data channels of the transports, for an acceptor.
+//! The data channels of each transport, for an acceptor.
 
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A copy within this host: both ends are in one process.
+//! Copies within one host, with both ends in one process.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::transport::memory;
 use crate::tree::source::Start;
 use crate::wire::{Refusal, Role, Token};
 
-/// The destination of the one copy.
+/// The destination of the only copy.
 struct Here(Mutex<Option<Destination>>);
 
 impl Resolve for Here {
@@ -27,10 +27,10 @@ impl Resolve for Here {
 }
 
 /// Copies within this host.
-/// `limit`: bytes of blocks a second, at most.
+/// `limit` is the most bytes of blocks per second.
 ///
 /// # Errors
-/// If the copy is not complete.
+/// If the copy fails.
 pub fn copy_local(
     starts: Vec<Start>,
     destination: Destination,
@@ -72,7 +72,7 @@ pub fn copy_local(
             observer,
             progress,
         });
-        // Its result is that of the other end, in other words.
+        // The acceptor's error would only repeat the initiator's.
         let _ = accepting.join();
         finished
     })

@@ -1,4 +1,4 @@
-//! One copy from end to end: how the ends meet, which of them is what, and where it goes.
+//! Complete copies: connects the ends, assigns their roles, and finds the files.
 
 mod accept;
 mod client;

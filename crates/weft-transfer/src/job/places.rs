@@ -1,4 +1,4 @@
-//! Where a copy comes from and goes to.
+//! The sources and destinations of copies.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -16,16 +16,16 @@ use crate::tree::beneath;
 use crate::tree::source::Start;
 use crate::wire::record_name::Name;
 
-/// Why a path is no place.
+/// Why a path cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The kernel says so.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// It has `..` in it, or a name that cannot be.
+    /// The path contains `..` or an invalid name.
     #[error("no path: a name that is `..`, or too long")]
     Path,
-    /// The destination is the source, or within it.
+    /// The destination is the source or is within it.
     #[error("{0}")]
     Same(&'static str),
     /// No share has this name.
@@ -39,15 +39,15 @@ impl From<Errno> for PlaceError {
     }
 }
 
-/// The directory that a sink writes beneath, and the name that the one source gets there.
+/// The directory that a sink writes to, and the new name of a single source there.
 #[derive(Debug)]
 pub struct Destination {
     /// The directory.
     pub root: OwnedFd,
-    /// The name; without one, sources keep theirs.
+    /// The new name; if `None`, sources keep their names.
     pub new_name: Option<Name>,
-    /// Whether the directory is there. In a dry run it may not be: `root` is then the one that it
-    /// would be made in.
+    /// Whether the directory exists. In a dry run it may not; `root` is then the directory in which
+    /// it would be created.
     pub is_there: bool,
 }
 
@@ -57,16 +57,15 @@ impl Destination {
     }
 }
 
-/// Which file something is.
+/// Returns the device and inode of a file.
 fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Whether what is copied and where it goes are apart: a directory does not go into itself, and
-/// nothing replaces itself.
+/// Checks that no directory is copied into itself and that nothing replaces itself.
 ///
 /// # Errors
-/// `Same`; what the kernel says.
+/// `Same`, or an error of the kernel.
 pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), PlaceError> {
     let mut sources = Vec::new();
     for Start { directory, name, .. } in starts {
@@ -83,7 +82,7 @@ pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), Plac
         }
         sources.push(source);
     }
-    // From the destination up: one of the sources may be above it.
+    // Check the destination and all directories above it, which one of the sources may be.
     let mut above = rustix::io::dup(&to.root)?;
     loop {
         let at = identity(&fstat(&above)?);
@@ -98,10 +97,10 @@ pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), Plac
     }
 }
 
-/// The components of a path that a peer names.
+/// Splits a path of a peer into its components.
 ///
 /// # Errors
-/// `Path`.
+/// `Path` if a component is `..` or invalid.
 pub(super) fn parts(path: &[u8]) -> Result<Vec<Name>, PlaceError> {
     let parts = path.split(|&byte| byte == b'/');
     let parts = parts.filter(|part| !part.is_empty() && *part != b".");
@@ -110,7 +109,7 @@ pub(super) fn parts(path: &[u8]) -> Result<Vec<Name>, PlaceError> {
     if parts.len() < DEPTH_MAX { Ok(parts) } else { Err(PlaceError::Path) }
 }
 
-/// Opens a directory beneath another one, one name at a time, without following links.
+/// Opens a directory beneath another one, one component at a time, without following links.
 fn walk(base: BorrowedFd<'_>, parts: &[Name]) -> Result<OwnedFd, Errno> {
     let mut fd = beneath::open_dir(base, Path::new("."))?;
     for part in parts {
@@ -119,11 +118,11 @@ fn walk(base: BorrowedFd<'_>, parts: &[Name]) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Finds the destination at these names beneath a directory. If the flags say that it is one, it is
-/// made if it is not there, unless in a dry run.
+/// Finds the destination at a path beneath a directory. If the flags require a directory, it is
+/// created if it does not exist, except in a dry run.
 ///
 /// # Errors
-/// What the kernel says: the directory that the last name is in has to be there.
+/// An error of the kernel: the parent of the last component must exist.
 pub(super) fn destination(
     base: BorrowedFd<'_>,
     parts: &[Name],
@@ -155,7 +154,7 @@ fn open_local(path: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, path, flags, Mode::empty())
 }
 
-/// The directory that a local path's last component is in, and that component.
+/// Opens the parent directory of a local path's last component, and returns that component.
 fn split(path: &Path) -> Result<Option<(OwnedFd, Name)>, PlaceError> {
     let Some(name) = path.file_name() else { return Ok(None) };
     let name = Name::new(name.as_bytes()).map_err(|_| PlaceError::Path)?;
@@ -163,10 +162,10 @@ fn split(path: &Path) -> Result<Option<(OwnedFd, Name)>, PlaceError> {
     Ok(Some((open_local(parent.unwrap_or_else(|| Path::new(".")))?, name)))
 }
 
-/// Finds the destination of this user's own path, which may lead over links.
+/// Finds the destination of a local path of this user, which may contain links.
 ///
 /// # Errors
-/// What the kernel says: the directory that the last name is in has to be there.
+/// An error of the kernel: the parent of the last component must exist.
 pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, PlaceError> {
     if let Ok(root) = open_local(path) {
         return Ok(Destination::within(root));
@@ -175,11 +174,11 @@ pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, Place
     destination(parent.as_fd(), &[name], flags)
 }
 
-/// What to copy for this user's own path, and whether it is a directory. One that ends in a slash,
-/// or has no last name, stands for what is in the directory.
+/// Returns the source of a local path, and whether it is a directory. A path that ends in a slash,
+/// or has no last component, means the contents of the directory.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
     match split(path)? {
         Some((directory, name)) if !is_content(path) => {
@@ -190,16 +189,16 @@ pub fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
     }
 }
 
-/// Whether a path stands for what is in the directory.
+/// Whether a path means the contents of a directory.
 fn is_content(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes.ends_with(b"/") || bytes.ends_with(b"/.")
 }
 
-/// A path of the user's own as a remote shell has it: `~` is the user's home.
+/// Resolves a path as a remote shell does: `~` is the user's home, and relative paths begin there.
 ///
 /// # Errors
-/// If there is no home.
+/// If the home is unknown.
 pub(super) fn from_home(path: &[u8]) -> Result<PathBuf, PlaceError> {
     let rest = match path {
         b"~" => &b""[..],
@@ -212,26 +211,28 @@ pub(super) fn from_home(path: &[u8]) -> Result<PathBuf, PlaceError> {
     Ok(home.join(OsStr::from_bytes(rest)))
 }
 
-/// Whether a name is a directory. What is not there is better said at once, by its whole path.
+/// Whether a name is a directory. An error here names the whole path, so a missing entry is
+/// reported now.
 fn is_folder(directory: BorrowedFd<'_>, name: &Name) -> Result<bool, Errno> {
     let stat = statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// What the paths of a request are.
+/// How the paths of a request are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
-    /// They begin with the name of a share, and do not lead out of it.
+    /// They begin with the name of a share, and cannot leave it.
     Shares,
-    /// They are the user's own.
+    /// They are ordinary paths of the user.
     Paths,
 }
 
-/// The only names that a server may send for a request; all may come if it is for what is in a
-/// directory. `is_folder`: the server says that there is a directory among them.
+/// Returns the only names that a server may send for a request, or `None` if it may send any,
+/// because the request names a directory's contents. `is_folder` means that the server reports a
+/// directory among the sources.
 ///
 /// # Errors
-/// `Path`.
+/// `Path` if a path of the request is invalid.
 pub(super) fn names(
     request: &Request,
     is_folder: bool,
@@ -250,7 +251,7 @@ pub(super) fn names(
             continue;
         }
         let whole = parts(path)?;
-        // The first one is the share's.
+        // The first component is the name of the share.
         match whole.split_last() {
             Some((last, [_, ..])) if !path.ends_with(b"/") => names.insert(last.clone()),
             _ => return Ok(None),
@@ -262,10 +263,10 @@ pub(super) fn names(
     Ok(Some(names))
 }
 
-/// What to copy for a path beneath a directory, and whether it is a directory.
+/// Returns the source of a path beneath a directory, and whether it is a directory.
 ///
 /// # Errors
-/// What the kernel says.
+/// An error of the kernel.
 pub(super) fn start(base: BorrowedFd<'_>, path: &[u8]) -> Result<(Start, bool), PlaceError> {
     let names = parts(path)?;
     match names.split_last() {
@@ -285,7 +286,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn no_path_of_a_peer_leads_out_of_a_directory() {
+    fn paths_of_a_peer_cannot_leave_the_directory() {
         let folder = tempfile::tempdir().expect("a folder");
         let share = folder.path().join("share");
         fs::create_dir_all(share.join("sub")).expect("room");
@@ -299,7 +300,7 @@ mod tests {
                 .and_then(|it| destination(base.as_fd(), &it, Flags::default()));
             assert!(to.is_err(), "{path}");
         }
-        // A link itself is copied as a link, and is no directory to write in.
+        // A link is copied as a link, and cannot be a destination directory.
         assert!(start(base.as_fd(), b"up").is_ok());
         assert!(start(base.as_fd(), b"up/").is_err());
         let to = destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default());
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn server_may_send_what_is_asked_for() {
+    fn server_may_send_only_requested_names() {
         let asked = |paths: &[&str], new_name: Option<&str>, is_folder| {
             let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
             let new_name = new_name.map(|name| name.as_bytes().to_vec());
@@ -324,14 +325,14 @@ mod tests {
         assert_eq!(asked(&["share/b"], Some("c"), false), Some(shown("c")));
         let both = format!("{} {}", shown("a"), shown("b"));
         assert_eq!(asked(&["share/a", "share/b"], None, true), Some(both));
-        // What is in a directory has any names.
+        // The contents of a directory may have any names.
         for paths in [&["share"][..], &["share/"], &["share/a/"], &["share/a", "share/b/"]] {
             assert_eq!(asked(paths, None, true), None, "{paths:?}");
         }
     }
 
     #[test]
-    fn remote_user_may_send_what_is_asked_for() {
+    fn remote_user_may_send_only_requested_names() {
         let asked = |path: &str, new_name: Option<&str>| {
             let new_name = new_name.map(|name| name.as_bytes().to_vec());
             let paths = vec![path.as_bytes().to_vec()];

@@ -1,6 +1,6 @@
-//! What the initiator of a session asks for: the job of an opening.
+//! The request that an initiator sends when it opens a session.
 //!
-//! Bytes: version u8, flags u32, new name (u16 and bytes; none is empty), number of patterns u16,
+//! Format: version u8, flags u32, new name (u16 and bytes; empty for none), number of patterns u16,
 //! for each: 1 to include or 0 to exclude u8, u16 and bytes; number of paths u16, for each: u16 and
 //! bytes.
 
@@ -9,68 +9,69 @@ use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
 
 const VERSION: u8 = 1;
 
-/// How to copy.
+/// Flags of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// Files that are the same by size and time are left out.
+    /// Skip files with equal size and time.
     pub const SKIPS: Self = Self(1);
-    /// What an earlier copy has left is used.
+    /// Resume from the leftovers of an earlier copy.
     pub const RESUMES: Self = Self(1 << 1);
-    /// What is at the destination and not at the source is deleted.
+    /// Delete entries that the source does not have.
     pub const DELETES: Self = Self(1 << 2);
-    /// Data goes with BLAKE3 digests, which the sink compares.
+    /// Send BLAKE3 digests with the data, which the sink verifies.
     pub const VERIFIES: Self = Self(1 << 3);
-    /// Owners are kept, where the sink may do that.
+    /// Keep owners, if the sink has the privileges.
     pub const OWNERS: Self = Self(1 << 4);
-    /// Extended attributes are kept.
+    /// Keep extended attributes.
     pub const XATTRS: Self = Self(1 << 5);
-    /// The destination is a directory, and made if it is not there.
+    /// The destination is a directory, and is created if it does not exist.
     pub const FOLDER: Self = Self(1 << 6);
-    /// Nothing is done: the sink says what would be.
+    /// Write nothing; the sink reports the predicted changes.
     pub const DRY_RUN: Self = Self(1 << 7);
     const ALL: u32 = (1 << 8) - 1;
 
-    /// Whether these are among them.
+    /// Whether all flags of `other` are set.
     #[must_use]
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// With these, if `is`.
+    /// Returns the flags with `other` added if `is` is true.
     #[must_use]
     pub fn with(self, other: Self, is: bool) -> Self {
         if is { Self(self.0 | other.0) } else { self }
     }
 }
 
-/// What is to be done.
+/// A request for a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// How.
+    /// The flags.
     pub flags: Flags,
-    /// The name that the one source gets at the sink, if not its own.
+    /// The new name of a single source at the sink.
     pub new_name: Option<Vec<u8>>,
-    /// Patterns of names to include (true) or to leave out; the first that fits decides.
+    /// Patterns that include (true) or exclude names. The first match decides.
     pub patterns: Vec<(bool, String)>,
-    /// Paths at the acceptor: the destination, or all sources. They begin with the share's name.
+    /// Paths at the acceptor: the destination or all sources. At a server they begin with a share's
+    /// name.
     pub paths: Vec<Vec<u8>>,
 }
 
-/// Why bytes are no request.
+/// Why bytes are no valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// They end early.
+    /// The bytes end within a field.
     #[error("the job ends early")]
     Short,
-    /// Bytes follow.
+    /// Bytes follow the last field.
     #[error("bytes behind the job")]
     Long,
-    /// This program does not know it.
+    /// The version or a flag is unknown.
     #[error("a job that this version does not know")]
     Unknown,
-    /// There is too much of it.
+    /// A limit is exceeded.
     #[error("too many paths or patterns, or too long ones")]
     TooMuch,
 }
@@ -82,10 +83,10 @@ impl From<Short> for RequestError {
 }
 
 impl Request {
-    /// The bytes.
+    /// Returns the request's bytes.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If a limit is exceeded.
     pub fn emit(&self) -> Result<Vec<u8>, RequestError> {
         let mut out = vec![VERSION];
         out.extend_from_slice(&self.flags.0.to_be_bytes());
@@ -111,10 +112,10 @@ impl Request {
         Ok(out)
     }
 
-    /// Reads a request, which is a stranger's.
+    /// Parses an untrusted request.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the bytes are no valid request.
     pub fn parse(bytes: &[u8]) -> Result<Self, RequestError> {
         let mut from = Reader::new(bytes);
         if from.u8()? != VERSION {
@@ -150,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn requests_survive_their_bytes() {
+    fn requests_round_trip() {
         let request = Request {
             flags: Flags::SKIPS.with(Flags::FOLDER, true),
             new_name: Some(b"new\xff".to_vec()),
@@ -165,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_request_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(request) = Request::parse(&bytes) {
                 prop_assert!(request.emit().is_ok());
             }

@@ -1,4 +1,4 @@
-//! A server: connections come in, each is a copy or a data channel of one.
+//! The server: each connection is the control channel of a copy or one of its data channels.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -19,32 +19,32 @@ use crate::secure::TlsServer;
 use crate::transport::tcp::{self, Accepted, TcpSettings};
 use crate::transport::{StreamControl, Token};
 
-/// Hears what a server does.
+/// Receives the events of a server.
 pub trait Log: Send + Sync {
-    /// A copy has come to its end. `peer` is the client's address and key.
+    /// A copy has ended. `peer` is the client's address and key.
     fn copied(&self, peer: &str, finished: &Finished);
-    /// A connection or a copy has failed.
+    /// A connection or copy failed.
     fn failed(&self, peer: &str, why: &str);
 }
 
-/// Copies that take data channels, by their tokens.
+/// The copies that wait for data channels, by token.
 type Copies = HashMap<Token, Copy>;
 
-/// A copy that takes data channels.
+/// A copy that waits for data channels.
 struct Copy {
     to: Sender<(u16, Box<dyn Lines>)>,
-    /// Numbers that have not come yet: each comes once, so that a client has no more connections
-    /// than that.
+    /// The channel numbers that have not connected. Each is accepted once, which bounds a client's
+    /// connections.
     numbers: BTreeSet<u16>,
 }
 
-/// A server.
+/// The server of `weft serve`.
 pub struct Server {
     tls: TlsServer,
     shares: Shares,
     settings: TcpSettings,
     log: Box<dyn Log>,
-    /// Copies that take data channels.
+    /// The copies that wait for data channels.
     copies: Mutex<Copies>,
     live: AtomicUsize,
 }
@@ -55,7 +55,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// One connection of those that may be at a time.
+/// A counted connection, which decrements the count when it is dropped.
 struct Live(Arc<Server>);
 
 impl Drop for Live {
@@ -65,7 +65,7 @@ impl Drop for Live {
 }
 
 impl Server {
-    /// A server of these directories.
+    /// Creates a server of these directories.
     #[must_use]
     pub fn new(tls: TlsServer, shares: Shares, log: Box<dyn Log>) -> Arc<Self> {
         let (copies, live) = (Mutex::default(), AtomicUsize::new(0));
@@ -76,11 +76,11 @@ impl Server {
         lock(&self.copies)
     }
 
-    /// Serves the clients of a listener, for ever.
+    /// Serves the clients of a listener forever.
     pub fn run(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let Ok((stream, peer)) = listener.accept() else {
-                // No descriptor or no memory: some will be free again.
+                // The process is out of descriptors or memory, which other connections will free.
                 thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
@@ -100,7 +100,7 @@ impl Server {
             Ok(Accepted::Control(control)) => self.copy(*control, peer),
             Ok(Accepted::Data { token, channel, stream }) => {
                 let line = Box::new(TcpLine(stream, self.settings.clone()));
-                // An unknown token, or a number that has come before, closes the connection.
+                // A connection with an unknown token or a used number is closed.
                 if let Some(copy) = self.copies().get_mut(&token)
                     && copy.numbers.remove(&channel)
                 {

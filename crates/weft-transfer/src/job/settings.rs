@@ -1,4 +1,4 @@
-//! From the flags of a request to the options of both ends.
+//! Converts the flags of a request to the options of both ends.
 
 use std::thread;
 
@@ -8,10 +8,10 @@ use crate::tree::apply::{ApplyOptions, DryRun};
 use crate::tree::rules::{PatternError, Rules};
 use crate::tree::source::{PAYLOAD_LEN_MIN, SourceOptions};
 
-/// How the source works for a request.
+/// Returns the source's options for a request.
 ///
 /// # Errors
-/// If a pattern cannot be understood.
+/// If a pattern is invalid.
 pub(super) fn source_options(request: &Request) -> Result<SourceOptions, PatternError> {
     let flags = request.flags;
     let mut rules = Rules::default();
@@ -29,14 +29,14 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
     })
 }
 
-/// Whether files that are the same are left out.
+/// Whether equal files are skipped.
 fn skips(flags: Flags) -> bool {
     flags.has(Flags::SKIPS) || flags.has(Flags::RESUMES)
 }
 
-/// How the sink works for a request. Only a user's own process keeps setuid and setgid: a server
-/// does not make such files for its clients. `has_root`: the destination's directory is there, as
-/// it is unless nothing is to be done.
+/// Returns the sink's options for a request. Only a user's own process keeps setuid and setgid; a
+/// server does not create such files for clients. `has_root` tells whether the destination's
+/// directory exists, which can be false only in a dry run.
 #[must_use]
 pub(super) fn apply_options(
     flags: Flags,
@@ -55,7 +55,7 @@ pub(super) fn apply_options(
     }
 }
 
-/// Threads that read or write files.
+/// The number of threads that read or write files.
 #[must_use]
 pub(super) fn threads() -> usize {
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_become_options_of_both_ends() {
+    fn flags_set_the_options_of_both_ends() {
         let flags = Flags::RESUMES.with(Flags::VERIFIES, true);
         let request = Request { flags, ..Request::default() };
         let options = source_options(&request).expect("no patterns");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_of_a_stranger_are_checked() {
+    fn invalid_patterns_of_a_peer_are_refused() {
         let patterns = vec![(false, "[".to_owned())];
         assert!(source_options(&Request { patterns, ..Request::default() }).is_err());
     }

@@ -1,4 +1,4 @@
-//! A copy with another host by a remote shell, and the end that the shell starts there.
+//! Copies to another host through a remote shell, and the end that the shell starts there.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -16,12 +16,13 @@ use crate::limits::PIPE_BLOCK_SIZE;
 use crate::transport::pipe::PipeControl;
 use crate::wire::{Refusal, Role, Token};
 
-/// Copies with the end that a remote shell has started. It is this user's own there, and the shell
-/// has said who is who and encrypts: nothing else does. The paths of the request are that user's.
-/// `limit`: bytes of blocks a second, at most.
+/// Copies with the end that a remote shell has started. The shell authenticates and encrypts, so
+/// the transport does not. The other end runs as the user of the shell, and the paths of the
+/// request are that user's.
+/// `limit` is the most bytes of blocks per second.
 ///
 /// # Errors
-/// If the copy is not complete.
+/// If the copy fails.
 pub fn copy_by_shell(
     control: PipeControl,
     request: Request,
@@ -58,7 +59,7 @@ pub fn copy_by_shell(
     })
 }
 
-/// All files of this process's user.
+/// Resolves requests to any file that this process's user can access.
 struct Own;
 
 fn refused(path: &[u8], error: &PlaceError) -> (Refusal, String) {
@@ -89,11 +90,11 @@ impl Resolve for Own {
     }
 }
 
-/// Does one copy with the end that has started this process by a remote shell. Without shares, its
-/// paths are those of this process's user, who may do there whatever that user may.
+/// Serves one copy of the process that has started this one through a remote shell. Without shares,
+/// paths are those of this process's user, with all of that user's permissions.
 ///
 /// # Errors
-/// If the copy is not complete.
+/// If the copy fails.
 pub fn serve_shell(
     input: OwnedFd,
     output: OwnedFd,

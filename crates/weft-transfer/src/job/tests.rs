@@ -1,4 +1,4 @@
-//! Peers that break the rules, and servers with several addresses.
+//! Peers that break the protocol, and servers with several addresses.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -45,7 +45,7 @@ impl Log for Nobody {
     fn failed(&self, _peer: &str, _why: &str) {}
 }
 
-/// A server of a folder, which everybody may use, and a client of it.
+/// Returns a server of a folder that accepts every client, and a client of it.
 fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
     let identity = || Identity::generate().expect("a key");
     let tls = TlsServer::new(&identity(), Arc::new(|_| true)).expect("a server");
@@ -63,7 +63,7 @@ fn offer() -> Offer {
 }
 
 #[test]
-fn data_channel_whose_number_has_come_before_is_closed() {
+fn data_channel_with_a_used_number_is_closed() {
     let folder = tempfile::tempdir().expect("a folder");
     let (server, tls) = serve(folder.path());
     let settings = TcpSettings::default();
@@ -74,7 +74,7 @@ fn data_channel_whose_number_has_come_before_is_closed() {
     let Ok(Event::Established(terms)) = event else { panic!("{event:?}") };
     let [one, other] =
         [(); 2].map(|()| tcp::connect_data(server, terms.token, 0, &settings).expect("a server"));
-    // The server sends nothing on them: it ends the one that it has seen later.
+    // The server sends nothing on a data channel, so the one that becomes readable is closed.
     let mut both = [&one, &other].map(|stream| PollFd::new(stream, PollFlags::IN));
     let most = Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(poll(&mut both, Some(&most)), Ok(1));
@@ -85,7 +85,7 @@ fn server_is_reached_at_the_first_address_that_answers() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("file"), "x").expect("room");
     let (server, tls) = serve(folder.path());
-    // Nothing listens there any more.
+    // This port has no listener any more.
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
     let fetch = |addresses: &[SocketAddr]| {
         let request = Request { paths: vec![b"share/file".to_vec()], ..Request::default() };
@@ -99,7 +99,7 @@ fn server_is_reached_at_the_first_address_that_answers() {
 }
 
 #[test]
-fn blocks_without_room_for_an_entry_are_refused() {
+fn block_size_too_small_for_an_entry_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let (near, remote) = control_pair();
     let acceptor = thread::spawn(move || {
@@ -146,7 +146,7 @@ fn blocks_without_room_for_an_entry_are_refused() {
     acceptor.join().expect("no panic");
 }
 
-/// Writes into one folder whatever is asked for.
+/// Accepts every request, and writes to one folder.
 struct Anywhere(tempfile::TempDir);
 
 impl Resolve for Anywhere {
@@ -155,8 +155,8 @@ impl Resolve for Anywhere {
     }
 }
 
-/// The table of a block of offers, each two of which ask for a long answer: together they are more
-/// than may be on the way and wait.
+/// Returns the table of a block of offers. The answers to any two of them fill the queue of answers
+/// and the records' window.
 fn offers() -> Vec<u8> {
     let mut table = Vec::new();
     for number in 1..=800 {
@@ -182,7 +182,7 @@ fn offers() -> Vec<u8> {
 }
 
 #[test]
-fn answers_that_the_source_does_not_take_stop_its_blocks() {
+fn unread_answers_stop_the_blocks_of_the_source() {
     const BLOCKS: u32 = 3;
     let resolve = Anywhere(tempfile::tempdir().expect("a folder"));
     let (near, remote) = control_pair();
@@ -251,8 +251,8 @@ fn answers_that_the_source_does_not_take_stop_its_blocks() {
                 drop(line.completion(Duration::ZERO));
                 source.handle_written(write.block, WriteResult::Sent).expect("under way");
             }
-            // Nothing comes any more when the sink waits for this end to take its answers. Where it
-            // does not wait for that, what it says of blocks that are free comes sooner.
+            // A sink that waits for its answers to be read sends nothing more. One that does not
+            // wait would grant its free blocks sooner.
             match near.receive(&mut bytes, Some(Duration::from_secs(2))) {
                 Ok(ControlEvent::Message) => {}
                 other => break assert!(matches!(other, Ok(ControlEvent::TimedOut)), "{other:?}"),

@@ -1,4 +1,4 @@
-//! A block: a piece of memory of a pool, and what is being done with it.
+//! Blocks: pieces of a pool's memory, with their states.
 
 use std::fmt;
 use std::io;
@@ -11,62 +11,62 @@ use weft_sys::SharedMemory;
 use super::memory::{Home, Memory, SharedRange};
 use crate::limits::HEAD_LEN_MAX;
 
-/// What is being done with a block.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockState {
     /// It is in its pool.
     Free,
-    /// A source's stage fills it.
+    /// A stage of the source fills it.
     Loading,
-    /// It is full, and waits for the next stage.
+    /// It is full and waits for the next stage.
     Loaded,
-    /// A stage computes with its bytes.
+    /// A stage processes its bytes.
     Working,
-    /// It is ready to be sent, and waits for a credit.
+    /// It is ready and waits for a credit.
     Ready,
-    /// It is being sent, or sent and not acknowledged.
+    /// It is being sent, or is sent and not acknowledged.
     InFlight,
     /// The sink has granted it to the source.
     Granted,
-    /// It has arrived at the sink, and waits for its turn or for the next stage.
+    /// It has arrived at the sink and waits for earlier blocks or the next stage.
     Arrived,
-    /// The sink writes it to its files.
+    /// The sink writes it to files.
     Storing,
 }
 
-/// What happens to a block.
+/// An event of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockEvent {
-    /// A source's stage has taken it from the pool.
+    /// A stage of the source has taken it from the pool.
     Load,
     /// It has been filled.
     Loaded,
-    /// A stage begins to compute.
+    /// A stage begins to process it.
     Work,
-    /// A stage of the source has computed.
+    /// A stage of the source has processed it.
     Worked,
-    /// Nothing is left to do before it is sent.
+    /// It needs no processing before it is sent.
     Prepared,
-    /// It is being written into a granted buffer.
+    /// The source begins to write it to a granted buffer.
     Sent,
-    /// Its data channel was lost, and it has to be sent again.
+    /// Its data channel was lost, so it must be sent again.
     Lost,
     /// The sink has granted it.
     Grant,
-    /// A source has written it, wholly.
+    /// The source has written it completely.
     Arrived,
-    /// A stage of the sink has computed.
+    /// A stage of the sink has processed it.
     Opened,
-    /// It is being written to files.
+    /// The sink begins to write it to files.
     Store,
-    /// It is of no more use, and returns to its pool.
+    /// It is not needed any more and returns to its pool.
     Release,
 }
 
 use BlockEvent as Event;
 use BlockState as State;
 
-/// Every transition of a block. All others are defects of a stage.
+/// All allowed transitions of a block. Any other is a bug of a stage.
 pub const TRANSITIONS: &[(State, Event, State)] = &[
     (State::Free, Event::Load, State::Loading),
     (State::Free, Event::Grant, State::Granted),
@@ -91,14 +91,14 @@ pub const TRANSITIONS: &[(State, Event, State)] = &[
 ];
 
 impl BlockState {
-    /// The state after an event; none if the event cannot happen in this state.
+    /// Returns the state after an event; `None` if the event is not allowed in this state.
     #[must_use]
     pub fn after(self, event: BlockEvent) -> Option<Self> {
         TRANSITIONS.iter().find(|(from, on, _)| (*from, *on) == (self, event)).map(|(.., to)| *to)
     }
 }
 
-/// The transitions as a graph in the language of Graphviz.
+/// Returns the transitions as a Graphviz graph.
 #[must_use]
 pub fn diagram() -> String {
     let mut text = String::from("digraph block {\n");
@@ -109,10 +109,10 @@ pub fn diagram() -> String {
     text
 }
 
-/// A block of memory in the hands of one holder. Dropped, it returns to its pool.
+/// A block of memory with one owner. It returns to its pool when it is dropped.
 ///
-/// The bytes of a block of shared memory are never a Rust reference, since a peer may change them
-/// at any time: they are copied, or are the kernel's to read and write.
+/// A peer may change the bytes of a block of shared memory at any time, so no Rust reference to
+/// them exists: they are copied, or passed to the kernel.
 pub struct Block {
     memory: Memory,
     home: Option<Arc<Home>>,
@@ -142,16 +142,16 @@ impl Block {
         }
     }
 
-    /// What is being done with it.
+    /// The state of the block.
     #[must_use]
     pub fn state(&self) -> BlockState {
         self.state
     }
 
-    /// Notes what happens to it.
+    /// Changes the state by an event.
     ///
     /// # Panics
-    /// In debug builds, if that cannot happen in the block's state: a defect of the stage.
+    /// In debug builds, if the event is not allowed in the block's state: a bug of the stage.
     pub fn advance(&mut self, event: BlockEvent) {
         match self.state.after(event) {
             Some(next) => self.state = next,
@@ -159,20 +159,20 @@ impl Block {
         }
     }
 
-    /// The bytes, if nobody else reaches them.
+    /// Returns the bytes; `None` if a peer can access them.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
         if let Memory::Private(bytes) = &self.memory { Some(bytes) } else { None }
     }
 
-    /// The bytes, to change, if nobody else reaches them.
+    /// Returns the bytes mutably; `None` if a peer can access them.
     #[must_use]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if let Memory::Private(bytes) = &mut self.memory { Some(bytes) } else { None }
     }
 
-    /// Where the header in front of a block of a shared pool is, as an offset in the segment. None
-    /// if nobody else reaches the block.
+    /// Returns the offset in the segment of the header before a block of a shared pool; `None` for
+    /// a block of private memory.
     #[must_use]
     pub fn head_offset(&self, head_len: usize) -> Option<u64> {
         match &self.memory {
@@ -181,7 +181,7 @@ impl Block {
         }
     }
 
-    /// Puts a header in front of a block of a shared pool.
+    /// Writes the header before a block of a shared pool.
     ///
     /// # Panics
     /// If the header is longer than `HEAD_LEN_MAX`.
@@ -191,7 +191,7 @@ impl Block {
         }
     }
 
-    /// Fills `head` with the header in front of a block of a shared pool.
+    /// Reads the header before a block of a shared pool into `head`.
     ///
     /// # Panics
     /// If the header is longer than `HEAD_LEN_MAX`.
@@ -201,8 +201,8 @@ impl Block {
         }
     }
 
-    /// A block of a pool that a peer has passed: `len` bytes behind a header. It returns to no
-    /// pool. None if they do not lie within the segment.
+    /// Creates a block of a pool that a peer has passed: `len` bytes after a header. It belongs to
+    /// no pool here. Returns `None` if it does not lie within the segment.
     pub(crate) fn of_peer(
         memory: &Arc<SharedMemory>,
         head_offset: u64,
@@ -233,8 +233,8 @@ impl Block {
         }
     }
 
-    /// Exchanges the bytes with those of another block, without copying them. False if a peer
-    /// reaches one of them, or their lengths differ: then nothing has changed.
+    /// Swaps the memory of two blocks without copying. Returns false and changes nothing if a peer
+    /// can access one of them, or if their lengths differ.
     pub(crate) fn exchange(&mut self, other: &mut Self) -> bool {
         match (&mut self.memory, &mut other.memory) {
             (Memory::Private(own), Memory::Private(theirs)) if own.len() == theirs.len() => {
@@ -245,7 +245,7 @@ impl Block {
         }
     }
 
-    /// Whether both are the same bytes.
+    /// Whether both blocks are the same memory.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.memory, &other.memory) {
@@ -256,7 +256,7 @@ impl Block {
         }
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Copies `bytes` into the block at `offset`.
     ///
     /// # Panics
     /// If they do not fit.
@@ -270,10 +270,10 @@ impl Block {
         }
     }
 
-    /// Fills `bytes` from `offset`.
+    /// Fills `bytes` from the block at `offset`.
     ///
     /// # Panics
-    /// If the block has fewer.
+    /// If the block ends before that.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         match &self.memory {
             Memory::Private(own) => bytes.copy_from_slice(&own[offset..offset + bytes.len()]),
@@ -284,11 +284,11 @@ impl Block {
         }
     }
 
-    /// Reads from a file at `from` to `offset` of the block until `len` bytes are there or the file
-    /// ends. Returns how many came.
+    /// Reads a file from `from` on into the block at `offset`, until it has read `len` bytes or the
+    /// file ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     ///
     /// # Panics
     /// If they do not fit.
@@ -311,13 +311,13 @@ impl Block {
         })
     }
 
-    /// Writes `len` bytes from `offset` of the block to a file at `to`.
+    /// Writes `len` bytes of the block at `offset` to a file at `to`.
     ///
     /// # Errors
-    /// What the kernel says; `WriteZero` if it takes no more.
+    /// An error of the kernel; `WriteZero` if it writes nothing.
     ///
     /// # Panics
-    /// If the block has fewer.
+    /// If the block ends before that.
     pub fn write_file(
         &self,
         offset: usize,
@@ -338,14 +338,14 @@ impl Block {
         if written == len { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Receives up to `len` bytes of a stream to `offset`, in one call. Returns how many, 0 at the
-    /// stream's end.
+    /// Receives up to `len` bytes of a stream at `offset`, in one call. Returns the number of
+    /// bytes, 0 at the end of the stream.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     ///
     /// # Panics
-    /// If the block has fewer bytes.
+    /// If the block ends before that.
     pub fn recv(
         &mut self,
         offset: usize,
@@ -365,14 +365,14 @@ impl Block {
         }
     }
 
-    /// Sends `head`, and after it `len` bytes from `offset`, in one call. Returns how many of both
-    /// together.
+    /// Sends `head` and then `len` bytes at `offset`, in one call. Returns the total number of
+    /// bytes sent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An error of the kernel.
     ///
     /// # Panics
-    /// If the block has fewer bytes.
+    /// If the block ends before that.
     pub fn send(
         &self,
         head: &[u8],
@@ -395,7 +395,8 @@ impl Block {
     }
 }
 
-/// Repeats `step`, which gets how many bytes are done, until `len` are or a step does none.
+/// Repeats `step`, which gets the number of bytes done, until that is `len` or a step makes no
+/// progress.
 fn whole(len: usize, mut step: impl FnMut(usize) -> Result<usize, Errno>) -> io::Result<usize> {
     let mut done = 0;
     while done < len {
@@ -431,12 +432,12 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn transitions_are_as_reviewed() {
+    fn transitions_match_the_snapshot() {
         assert_eq!(diagram(), include_str!("block.dot"));
     }
 
     #[test]
-    fn each_event_has_one_result_and_each_state_leads_home() {
+    fn each_event_has_one_result_and_each_state_leads_to_free() {
         for (index, (from, event, _)) in TRANSITIONS.iter().enumerate() {
             let same = |other: &&(State, Event, State)| (other.0, other.1) == (*from, *event);
             assert_eq!(TRANSITIONS.iter().filter(same).count(), 1, "row {index}");
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_memory_take_and_give_bytes() {
+    fn bytes_are_copied_in_and_out_of_both_kinds_of_memory() {
         let file = tempfile::tempfile().expect("a file");
         for pool in [Pool::private(1, 4_096), Pool::shared(1, 4_096)] {
             let pool = pool.expect("memory");
@@ -473,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn header_stands_right_in_front_of_a_shared_block() {
+    fn header_directly_precedes_a_shared_block() {
         let pool = Pool::shared(2, 4_096).expect("memory");
         let (mut one, mut two) = (pool.take().expect("free"), pool.take().expect("free"));
         one.copy_in(4_095, &[7]);
@@ -497,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_copied_from_and_to_both_kinds() {
+    fn blocks_are_copied_between_both_kinds_of_memory() {
         let pools = [Pool::private(2, 4_096), Pool::shared(2, 4_096)].map(|it| it.expect("memory"));
         for (from, to) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let (mut one, mut two) = (pools[from].take().expect("free"), pools[to].take());
@@ -512,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_bytes_are_no_slice() {
+    fn shared_block_gives_no_slice() {
         let pool = Pool::shared(2, 4_096).expect("memory");
         let mut block = pool.try_take().expect("a free block");
         assert!(block.bytes().is_none() && block.bytes_mut().is_none());
@@ -520,7 +521,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "past the end of a block")]
-    fn shared_block_does_not_reach_into_the_next() {
+    fn shared_block_ends_before_the_next_header() {
         let pool = Pool::shared(2, 4_096).expect("memory");
         let mut block = pool.try_take().expect("a free block");
         block.copy_in(4_090, &[0; 7]);

@@ -1,4 +1,4 @@
-//! Puts a pipeline together.
+//! The builder of pipelines.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::stage::{Halt, Next, StageSettings, Worker};
 use super::stop::Stop;
 use crate::limits::{ENGINE_WAIT_MAX, ORDER_WINDOW_MAX};
 
-/// A pipeline that is being put together. `E` is the error of its stages.
+/// A pipeline under construction. `E` is the error of its stages.
 pub struct Pipeline<E: Send + 'static> {
     stop: Stop<E>,
     clock: Clock,
@@ -35,13 +35,13 @@ impl<E: Send + 'static> Default for Pipeline<E> {
 }
 
 impl<E: Send + 'static> Pipeline<E> {
-    /// One without stages.
+    /// Creates a pipeline without stages.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { stop: Stop::default(), clock, stages: Vec::new() }
     }
 
-    /// The switch that stops it.
+    /// The switch that stops the pipeline.
     #[must_use]
     pub fn stop(&self) -> &Stop<E> {
         &self.stop
@@ -53,8 +53,8 @@ impl<E: Send + 'static> Pipeline<E> {
         &self.clock
     }
 
-    /// A queue of at most `capacity` tasks. Where tasks hold blocks, the number of blocks bounds
-    /// them, too.
+    /// Creates a queue of at most `capacity` tasks. If tasks hold blocks, the number of blocks
+    /// bounds the queue, too.
     #[must_use]
     pub fn queue<T: Send + 'static>(&self, name: &'static str, capacity: usize) -> Queue<T> {
         let queue = Queue::new(name, capacity, self.clock.clone());
@@ -63,15 +63,15 @@ impl<E: Send + 'static> Pipeline<E> {
         queue
     }
 
-    /// Closes a pool when the pipeline stops, so that no thread waits for a block any more.
+    /// Closes a pool when the pipeline stops, so that no thread waits for a block.
     pub fn watch_pool(&self, pool: &Pool) {
         let pool = pool.clone();
         self.stop.on_stop(move || pool.close());
     }
 
-    /// A stage of identical workers on one queue. Each worker has a function of its own, which
-    /// `make` makes, and which turns a task into a result for the next stage, or into none. The
-    /// monitor changes the number of workers between the bounds of the settings.
+    /// Adds a stage of identical workers on one queue. `make` creates a function for each worker,
+    /// which turns a task into a result for the next stage or into `None`. The monitor changes the
+    /// number of workers within the bounds of the settings.
     pub fn parallel<I, O, W>(
         &mut self,
         settings: StageSettings,
@@ -112,7 +112,7 @@ impl<E: Send + 'static> Pipeline<E> {
         self.stages.push((Arc::new(stage), bodies));
     }
 
-    /// A stage of one thread that keeps many operations in flight.
+    /// Adds a stage of one thread that keeps many operations in flight.
     pub fn asynchronous<I, O>(
         &mut self,
         settings: StageSettings,
@@ -135,8 +135,8 @@ impl<E: Send + 'static> Pipeline<E> {
         );
     }
 
-    /// A stage of threads with roles of their own, one for each of `roles`. A thread takes tasks
-    /// from its [`Worker`] and gives results to it until it returns.
+    /// Adds a stage with one thread for each of `roles`. Until it returns, a thread takes tasks
+    /// from its [`Worker`] and passes it results.
     pub fn threads<I, O, R>(
         &mut self,
         settings: StageSettings,
@@ -197,14 +197,14 @@ impl<E: Send + 'static> Pipeline<E> {
         (stage, meter, crew)
     }
 
-    /// Starts its threads.
+    /// Starts the threads.
     #[must_use]
     pub fn start(self) -> Running<E> {
         Running::start(self.stop, self.clock, self.stages)
     }
 }
 
-/// The body of a worker of a parallel stage.
+/// The thread function of a worker of a parallel stage.
 fn work<I, O, E>(
     mut worker: Worker<I, O, E>,
     mut act: impl FnMut(I) -> Result<Option<O>, E>,
@@ -232,7 +232,7 @@ fn work<I, O, E>(
     }
 }
 
-/// The body of an asynchronous stage.
+/// The thread function of an asynchronous stage.
 fn run_engine<I, O, E>(
     worker: &mut Worker<I, O, E>,
     mut engine: impl Engine<I, O, E>,
@@ -241,7 +241,7 @@ fn run_engine<I, O, E>(
     let mut done = Vec::new();
     loop {
         while !has_ended && in_flight < engine.depth() {
-            // Only with nothing in flight it is the queue that is waited for.
+            // The thread waits for the queue only if no operation is in flight.
             let next = match in_flight {
                 0 => worker.next_task().map_or(Next::Ended, Next::Task),
                 _ => worker.try_next(),
@@ -258,7 +258,7 @@ fn run_engine<I, O, E>(
         if in_flight == 0 {
             return Ok(());
         }
-        // Operations are the work of this stage: while some are in flight, it is busy.
+        // The stage counts as busy while operations are in flight.
         let wait = Some(ENGINE_WAIT_MAX);
         in_flight -= engine.complete(wait, &mut done).map_err(Halt::Failed)?.min(in_flight);
         for result in done.drain(..) {

@@ -1,4 +1,4 @@
-//! What time it is for a pipeline: nanoseconds since some instant.
+//! The clock of a pipeline, in nanoseconds since its start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 pub enum Clock {
     /// The system's monotonic clock, from the instant on.
     System(Instant),
-    /// One that a test sets.
+    /// A clock that a test sets.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// The system's monotonic clock, which shows zero now.
+    /// Creates a clock of the system's monotonic time that starts at zero now.
     #[must_use]
     pub fn system() -> Self {
         Self::System(Instant::now())
@@ -30,18 +30,18 @@ impl Clock {
     }
 }
 
-/// A clock that stands still until it is set forward.
+/// A clock that advances only on request.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// Sets it forward.
+    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(nanoseconds(by), Ordering::Relaxed);
     }
 }
 
-/// A duration as a number; times of more than 584 years are cut.
+/// Converts a duration to nanoseconds. More than 584 years saturate.
 #[must_use]
 pub fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

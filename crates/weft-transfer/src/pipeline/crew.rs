@@ -1,8 +1,8 @@
-//! How many workers a stage has, and should have.
+//! The actual and the desired number of workers of a stage.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The workers of one stage. Those that are started are counted before they run.
+/// The workers of a stage. A worker is counted before its thread runs.
 #[derive(Debug)]
 pub(crate) struct Crew {
     target: AtomicUsize,
@@ -11,30 +11,30 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// A crew whose first workers are about to start.
+    /// Creates a crew whose first workers are about to start.
     pub(crate) fn new(workers: usize) -> Self {
         let [target, live, peak] = [(); 3].map(|()| AtomicUsize::new(workers));
         Self { target, live, peak }
     }
 
-    /// Changes how many there should be. Returns how many are to be started, which are counted.
+    /// Sets the desired number of workers. Returns how many to start, and counts those.
     pub(crate) fn aim_at(&self, workers: usize) -> usize {
         self.target.store(workers.max(1), Ordering::SeqCst);
         let add = |live: usize| (live > 0 && live < workers).then_some(workers);
         let before = self.live.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add);
         self.peak.fetch_max(self.live(), Ordering::SeqCst);
-        // Where the last one has ended, the stage has.
+        // A stage whose last worker has ended does not start again.
         before.map_or(0, |before| workers - before)
     }
 
-    /// Whether the calling worker is one too many; it is no longer counted then.
+    /// Removes the calling worker if there are more than desired. Returns whether it must end.
     pub(crate) fn leave_if_superfluous(&self) -> bool {
         let target = self.target.load(Ordering::SeqCst);
         let leave = |live: usize| (live > target).then(|| live - 1);
         self.live.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).is_ok()
     }
 
-    /// The calling worker ends. Returns whether it was the last one.
+    /// Removes the calling worker, which ends. Returns whether it was the last.
     pub(crate) fn leave(&self) -> bool {
         self.live.fetch_sub(1, Ordering::SeqCst) == 1
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crew_grows_and_shrinks_but_does_not_come_back() {
+    fn crew_grows_and_shrinks_but_does_not_restart() {
         let crew = Crew::new(1);
         assert!(!crew.leave_if_superfluous());
         assert_eq!(crew.aim_at(3), 2);

@@ -1,27 +1,29 @@
-//! Asynchronous operations: many in flight, completed in any order.
+//! Asynchronous operations, which complete in any order.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Does the operations of an asynchronous stage: a disk's queue, for instance.
+/// Runs the operations of an asynchronous stage, for instance on a disk's queue.
 pub trait Engine<I, O, E>: Send {
-    /// How many operations may be in flight.
+    /// The most operations in flight.
     fn depth(&self) -> usize;
 
-    /// Begins one. It is called only while fewer than [`Engine::depth`] are in flight.
+    /// Begins an operation. It is called only while fewer than [`Engine::depth`] are in flight.
     ///
     /// # Errors
-    /// What stops the pipeline.
+    /// An error stops the pipeline.
     fn submit(&mut self, task: I) -> Result<(), E>;
 
-    /// Appends what has been completed. With a time, it sleeps until something is, until
-    /// [`Engine::waker`]'s function is called, or for that long; with none it does not sleep.
-    /// Returns how many operations have ended, which may be more than there are results.
+    /// Appends the results of completed operations. If `wait` is given, it sleeps until one
+    /// completes, until the function of [`Engine::waker`] is called, or for that long; otherwise it
+    /// does not sleep. Returns how many operations have ended, which may exceed the number of
+    /// results.
     ///
     /// # Errors
-    /// What stops the pipeline.
+    /// An error stops the pipeline.
     fn complete(&mut self, wait: Option<Duration>, done: &mut Vec<O>) -> Result<usize, E>;
 
-    /// Ends the sleep of [`Engine::complete`], from any thread; the next sleep, if none goes on.
+    /// Returns a function that ends the current sleep of [`Engine::complete`], or else the next
+    /// one, from any thread.
     fn waker(&self) -> Arc<dyn Fn() + Send + Sync>;
 }

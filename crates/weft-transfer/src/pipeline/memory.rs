@@ -1,22 +1,22 @@
-//! The memory of blocks, and where it is while they are free.
+//! The memory of blocks, and the list of free ones.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use crate::limits::HEAD_LEN_MAX;
 use weft_sys::{PrivateBlock, SharedMemory};
 
-/// Where a block's bytes are.
+/// The memory of a block.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// In memory that only the block's holder reaches.
+    /// Memory that only the block's owner can access.
     Private(PrivateBlock),
-    /// In memory that a peer reaches, too.
+    /// Memory that a peer can access, too.
     Shared(SharedRange),
     /// The block is being dropped.
     Gone,
 }
 
-/// A range of shared memory. In front of it is room for a block's header.
+/// A range of shared memory, with room for a block's header before it.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedRange {
     pub(crate) memory: Arc<SharedMemory>,
@@ -25,7 +25,7 @@ pub(crate) struct SharedRange {
 }
 
 impl SharedRange {
-    /// Where `len` bytes from `offset` on begin.
+    /// Returns the position of `len` bytes at `offset`.
     pub(super) fn at(&self, offset: usize, len: usize) -> usize {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.len),
@@ -34,7 +34,7 @@ impl SharedRange {
         self.start + offset
     }
 
-    /// Where a header of `len` bytes begins.
+    /// Returns the position of a header of `len` bytes.
     pub(super) fn head(&self, len: usize) -> usize {
         assert!(len <= HEAD_LEN_MAX && len <= self.start, "a header without room");
         self.start - len
@@ -43,7 +43,7 @@ impl SharedRange {
 
 type OnFree = Box<dyn Fn() + Send + Sync>;
 
-/// Where blocks return to.
+/// The free list to which blocks return.
 pub(crate) struct Home {
     state: Mutex<Free>,
     pub(super) freed: Condvar,
@@ -57,7 +57,7 @@ pub(super) struct Free {
 }
 
 impl Home {
-    /// With all blocks in it.
+    /// Creates the list with all blocks free.
     pub(super) fn new(blocks: Vec<(Memory, u32)>) -> Self {
         let fewest = blocks.len();
         let state = Mutex::new(Free { blocks, closed: false, fewest });
@@ -73,7 +73,7 @@ impl Home {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Free> {
-        // Each change is one step: a panic leaves the list whole.
+        // Each change is a single operation, so the list is consistent even after a panic.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -1,51 +1,51 @@
-//! What the workers of a stage spend their time on.
+//! Measures what the workers of a stage spend their time on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::clock::Clock;
 
-/// What a stage is to the pipeline: what a report says about the rate.
+/// The role of a stage, which reports name as the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// It reads the source's files.
+    /// It reads files at the source.
     SourceDisk,
     /// It computes.
     Cpu,
     /// It sends or receives.
     Network,
-    /// It writes the sink's files.
+    /// It writes files at the sink.
     SinkDisk,
 }
 
-/// What a worker does at the moment.
+/// The activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// It waits for a task.
     Idle = 0,
     /// It works.
     Busy = 1,
-    /// It waits until the next stage, or the peer, takes what it has.
+    /// It waits for the next stage or the peer to take its output.
     Blocked = 2,
 }
 
 const KINDS: usize = 3;
 
-/// The time that all workers of a stage together have spent on each kind of thing.
+/// The total time of all workers of a stage by activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Nanoseconds of waiting for tasks.
     pub idle: u64,
     /// Nanoseconds of work.
     pub busy: u64,
-    /// Nanoseconds of waiting for the next stage.
+    /// Nanoseconds of waiting for the next stage or the peer.
     pub blocked: u64,
-    /// Tasks that are done.
+    /// Completed tasks.
     pub done: u64,
 }
 
 impl Times {
-    /// What was added since `earlier`.
+    /// Returns the difference to an `earlier` value.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Times {
         }
     }
 
-    /// The share of the time in which its workers worked, from 0 to 1.
+    /// The share of the workers' time that was work, from 0 to 1.
     #[must_use]
     pub fn busy_share(&self) -> f64 {
         let all = self.idle + self.busy + self.blocked;
@@ -64,8 +64,9 @@ impl Times {
     }
 }
 
-/// Sums over workers. For a kind, the time up to `now` is `spent + count * now`, where workers that
-/// began at `t` have taken `t` from `spent`: so what still goes on is counted, too.
+/// Sums over workers. The time of an activity up to `now` is `spent + count * now`, where each
+/// worker that began it at `t` has subtracted `t` from `spent`. So activities in progress are
+/// counted, too.
 #[derive(Debug, Default)]
 struct Sums {
     spent: [u64; KINDS],
@@ -73,7 +74,7 @@ struct Sums {
     done: u64,
 }
 
-/// The meter of one stage.
+/// The meter of a stage.
 #[derive(Debug)]
 pub struct Meter {
     clock: Clock,
@@ -86,11 +87,11 @@ impl Meter {
         Self { clock, sums: Mutex::default(), workers: AtomicUsize::new(0) }
     }
 
-    /// The times up to now.
+    /// Returns the times up to now.
     #[must_use]
     pub fn times(&self) -> Times {
         let sums = self.lock();
-        // Read under the lock: it is not before the begin of what goes on.
+        // The clock is read under the lock, so `now` is not before the start of any activity.
         let now = self.clock.now();
         let time = |doing: Doing| {
             let kind = doing as usize;
@@ -104,7 +105,7 @@ impl Meter {
         }
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers.load(Ordering::Relaxed)
@@ -115,7 +116,7 @@ impl Meter {
     }
 }
 
-/// One worker's part of a meter.
+/// The meter of one worker.
 #[derive(Debug)]
 pub(crate) struct Watch {
     meter: Arc<Meter>,
@@ -123,7 +124,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// A new worker, which works.
+    /// Starts measuring a new worker, which counts as busy.
     pub(crate) fn start(meter: Arc<Meter>) -> Self {
         meter.workers.fetch_add(1, Ordering::Relaxed);
         let mut sums = meter.lock();
@@ -133,7 +134,7 @@ impl Watch {
         Self { meter, doing: Doing::Busy }
     }
 
-    /// The worker does something else from now on. Returns the time.
+    /// Records that the worker's activity changes. Returns the time.
     pub(crate) fn switch(&mut self, to: Doing) -> u64 {
         let mut sums = self.meter.lock();
         let now = self.meter.clock.now();
@@ -143,7 +144,7 @@ impl Watch {
         now
     }
 
-    /// Counts tasks that are done.
+    /// Counts completed tasks.
     pub(crate) fn done(&mut self, tasks: u64) {
         self.meter.lock().done += tasks;
     }
@@ -184,7 +185,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn times_include_what_still_goes_on() {
+    fn times_include_activities_in_progress() {
         let time = ManualClock::default();
         let pass = |n| time.advance(Duration::from_nanos(n));
         let meter = Arc::new(Meter::new(Clock::Manual(time.clone())));

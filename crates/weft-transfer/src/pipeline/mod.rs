@@ -1,21 +1,22 @@
-//! Staged pipelines: stages joined by bounded queues that pass handles of blocks.
+//! Staged pipelines: stages connected by bounded queues of tasks, which own blocks.
 //!
-//! A pipeline is put together with [`Pipeline`]: its queues, then its stages, each of which takes
-//! tasks from a queue and gives them to the next. There are three kinds of stages:
+//! [`Pipeline`] builds a pipeline: first its queues, then its stages. Each stage takes tasks from a
+//! queue and passes them to the next. There are three kinds of stages:
 //!
-//! - [`Pipeline::parallel`]: any number of identical workers on one queue, for what computes. The
-//!   monitor changes their number at run time, and the stage may keep the order of its tasks.
+//! - [`Pipeline::parallel`]: any number of identical workers on one queue, for computations. The
+//!   monitor changes their number at run time, and the stage can keep the order of its tasks.
 //! - [`Pipeline::asynchronous`]: one thread that keeps many operations of an [`Engine`] in flight,
 //!   for disks.
-//! - [`Pipeline::threads`]: threads with roles of their own, for networks, and for the ends.
+//! - [`Pipeline::threads`]: threads with different roles, for networks and for the first and last
+//!   stage.
 //!
-//! Memory is allocated once, as a [`Pool`] of blocks. A task begins when it has a free block, and
-//! a [`Block`] returns to its pool when it is dropped. So the blocks are the flow control: a slow
-//! stage has all of them in front of it, and the first stage waits.
+//! Memory is allocated once, as a [`Pool`] of blocks. A task begins when it has a free block, and a
+//! [`Block`] returns to its pool when it is dropped. So the blocks provide the flow control: all of
+//! them queue before a slow stage, and the first stage waits.
 //!
-//! The first error of any stage, or [`Stop::cancel`], stops the pipeline: queues drop what is in
-//! them, waiting threads wake, and all of them end. [`Running::wait`] joins them and returns the
-//! first error.
+//! The first error of a stage, or [`Stop::cancel`], stops the pipeline: queues drop their tasks,
+//! waiting threads wake, and all threads end. [`Running::wait`] joins them and returns the first
+//! error.
 
 pub mod block;
 mod build;

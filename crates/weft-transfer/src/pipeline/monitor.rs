@@ -1,40 +1,41 @@
-//! Which stage gets one more thread, and which one gives one back: a decision from loads alone. It
-//! starts nothing and reads no clock.
+//! Decides which stage gets another thread and which one loses one, from their loads alone. It
+//! starts no threads and reads no clock.
 //!
-//! A stage is *short* of workers if they work nearly all the time and tasks wait in front of them
-//! longer than they are worked on. It gets one more. If that does not raise its rate, because the
-//! processors are all in use or another stage holds it up, the worker is taken back, and the stage
-//! is left alone for some time. A stage has *slack* if one worker fewer would still not be busy.
+//! A stage is *short* of workers if they are busy nearly all the time and tasks queue longer than
+//! they are processed. It gets another worker. If that does not raise its rate, because all
+//! processors are busy or another stage is the bottleneck, the monitor removes the worker again and
+//! does not change the stage for some time. A stage has *slack* if it would not be busy with one
+//! worker fewer.
 
 use crate::limits::{
     MONITOR_HOLD, MONITOR_SHORT_MAX, MONITOR_SLACK_MAX, MONITOR_TRIAL, PIPELINE_THREADS_MAX,
 };
 
-/// Workers are busy from this share of their time on.
+/// Busy share above which a stage may be short of workers.
 const BUSY_SHARE: f64 = 0.9;
-/// What the workers that are left may be busy when one is taken away.
+/// The highest busy share that the remaining workers may have after one is removed.
 const SLACK_SHARE: f64 = 0.7;
-/// By what a worker must raise the rate of a stage to stay.
+/// The factor by which another worker must raise the rate to stay.
 const GAIN: f64 = 1.05;
 
-/// What one stage did in the last interval.
+/// The load of a stage in the last interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// Its workers.
+    /// The number of workers.
     pub workers: usize,
-    /// The least number that it may have.
+    /// The smallest allowed number of workers.
     pub least: usize,
-    /// The greatest.
+    /// The largest allowed number.
     pub most: usize,
     /// The share of the workers' time in which they worked, from 0 to 1.
     pub busy: f64,
-    /// Tasks that it did.
+    /// The tasks completed.
     pub done: u64,
-    /// The mean time that a task waited in front of it, in nanoseconds.
+    /// The mean time that a task waited in the queue, in nanoseconds.
     pub queueing: u64,
-    /// The mean time of work for a task, in nanoseconds.
+    /// The mean time to process a task, in nanoseconds.
     pub service: u64,
-    /// Tasks that wait in front of it now.
+    /// The tasks in the queue now.
     pub queued: usize,
 }
 
@@ -50,36 +51,36 @@ impl Load {
     }
 }
 
-/// One stage gets another number of workers.
+/// A change of a stage's number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which stage, by its place among the loads.
+    /// The index of the stage among the loads.
     pub stage: usize,
-    /// How many workers it has from now on.
+    /// The new number of workers.
     pub workers: usize,
 }
 
-/// What the monitor remembers of a stage.
+/// The monitor's record of a stage.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     short_for: u32,
     slack_for: u32,
-    /// Intervals in which the stage is left alone.
+    /// The remaining intervals in which the stage is not changed.
     held_for: u32,
     trial: Option<Trial>,
 }
 
-/// A worker that has to prove its worth.
+/// The trial of an added worker.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// What the stage did in an interval without it.
+    /// The tasks that the stage completed in an interval before it.
     before: u64,
-    /// What it has done with it.
+    /// The tasks completed with it.
     done: u64,
     intervals: u32,
 }
 
-/// Decides over the numbers of workers.
+/// Decides on the numbers of workers.
 #[derive(Debug)]
 pub struct Monitor {
     threads_max: usize,
@@ -93,14 +94,14 @@ impl Default for Monitor {
 }
 
 impl Monitor {
-    /// One for a pipeline whose stages have at most so many workers together.
+    /// Creates a monitor of a pipeline whose stages may have `threads_max` workers together.
     #[must_use]
     pub fn new(threads_max: usize) -> Self {
         Self { threads_max, stages: Vec::new() }
     }
 
-    /// Decides after an interval, from what each stage did in it. At most one stage gets a worker,
-    /// which may be one that another stage gives.
+    /// Decides after an interval, from the loads of all stages. At most one stage gets a worker,
+    /// possibly one that another stage loses.
     pub fn decide(&mut self, loads: &[Load]) -> Vec<Change> {
         self.stages.resize(loads.len(), History::default());
         let mut changes = Vec::new();
@@ -122,7 +123,7 @@ impl Monitor {
         changes
     }
 
-    /// The stage that has been short for long enough, and in front of which tasks wait longest.
+    /// Returns the stage that has been short for long enough and whose tasks wait longest.
     fn shortest(&self, loads: &[Load]) -> Option<usize> {
         let short = |stage: &usize| {
             let history = &self.stages[*stage];
@@ -132,7 +133,7 @@ impl Monitor {
     }
 }
 
-/// The stage that misses a worker least, if one can give one at all.
+/// Returns the stage that needs a worker least, if one can lose one.
 fn giver(loads: &[Load], taker: usize, changes: &[Change]) -> Option<usize> {
     let can_give = |stage: &usize| {
         let load = &loads[*stage];
@@ -144,11 +145,11 @@ fn giver(loads: &[Load], taker: usize, changes: &[Change]) -> Option<usize> {
 }
 
 impl History {
-    /// Takes an interval in. Returns whether the stage gives a worker back.
+    /// Records the load of an interval. Returns whether the stage loses a worker.
     fn observe(&mut self, load: &Load) -> bool {
         if let Some(trial) = &mut self.trial {
             trial.intervals += 1;
-            // The first interval has the start of the thread in it.
+            // The first interval includes the start of the thread, so it does not count.
             if trial.intervals > 1 {
                 trial.done += load.done;
             }
@@ -178,7 +179,7 @@ impl History {
 mod tests {
     use super::*;
 
-    /// A stage that could use more workers: tasks of 1 ms that wait for 10.
+    /// Returns the load of a stage that is short of workers: tasks of 1 ms that wait for 10 ms.
     fn short(workers: usize, done: u64) -> Load {
         let (service, queueing) = (1_000_000, 10_000_000);
         Load { workers, least: 1, most: 4, busy: 0.99, done, queueing, service, queued: 5 }
@@ -188,7 +189,7 @@ mod tests {
         Load { busy: 0.05, queueing: 1_000, queued: 0, ..short(workers, 10) }
     }
 
-    /// What happens to one stage whose rate is `rate` of its workers, over many intervals.
+    /// Runs the monitor on one stage for many intervals. Returns its numbers of workers.
     fn settle(monitor: &mut Monitor, intervals: usize, load: impl Fn(usize) -> Load) -> Vec<usize> {
         let mut workers = 1;
         let mut seen = vec![workers];
@@ -202,15 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn slow_stage_grows_to_its_most_while_each_worker_helps() {
+    fn short_stage_grows_to_its_limit_while_workers_help() {
         let seen =
             settle(&mut Monitor::default(), 100, |workers| short(workers, 100 * workers as u64));
         assert_eq!(seen, [1, 2, 3, 4]);
     }
 
     #[test]
-    fn growth_ends_where_the_rate_no_longer_rises() {
-        // Two processors: a third worker adds nothing.
+    fn growth_ends_when_the_rate_does_not_rise() {
+        // With two processors, a third worker adds nothing.
         let load = |workers: usize| short(workers, 100 * workers.min(2) as u64);
         let seen = settle(&mut Monitor::default(), 20, load);
         assert_eq!(seen, [1, 2, 3, 2]);
@@ -220,8 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn growth_ends_where_tasks_no_longer_wait() {
-        // Three workers do what comes.
+    fn growth_ends_when_tasks_do_not_wait() {
+        // Three workers suffice for the arriving tasks.
         let load = |workers: usize| {
             if workers < 3 { short(workers, 100 * workers as u64) } else { idle_enough(workers) }
         };
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_stage_gives_its_workers_back_one_by_one() {
+    fn idle_stage_loses_its_workers_one_by_one() {
         let mut monitor = Monitor::default();
         let mut workers = 4;
         for _ in 0..100 {
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_threads_holds_where_nobody_can_give() {
+    fn thread_limit_holds_if_no_stage_can_lose_a_worker() {
         let mut monitor = Monitor::new(2);
         for _ in 0..50 {
             assert_eq!(monitor.decide(&[short(1, 100), short(1, 100)]), []);
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stage_grows_at_a_time_where_tasks_wait_longest_first() {
+    fn stages_grow_one_at_a_time_by_longest_wait() {
         let mut monitor = Monitor::default();
         let longer = Load { queueing: 90_000_000, ..short(1, 100) };
         let changes: Vec<_> =

@@ -1,26 +1,26 @@
-//! Puts things that come in any order back into the order of their numbers.
+//! Restores the order of numbered items.
 
 use std::collections::BTreeMap;
 
 /// Why a number was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// It was there before.
+    /// The number has been inserted before.
     #[error("number {0} comes twice")]
     Repeated(u64),
-    /// It lies further ahead than there is room.
+    /// The number exceeds the window.
     #[error("number {number} is {window} or more ahead of {next}")]
     Ahead {
         /// The number.
         number: u64,
-        /// The next one in order.
+        /// The next number in order.
         next: u64,
-        /// How many numbers there is room for.
+        /// The size of the window.
         window: u64,
     },
 }
 
-/// Holds back what comes early. It never holds more than its window.
+/// Holds back items that are early, within a bounded window.
 #[derive(Debug)]
 pub struct Reorder<T> {
     next: u64,
@@ -29,16 +29,16 @@ pub struct Reorder<T> {
 }
 
 impl<T> Reorder<T> {
-    /// Begins with number `next`, and holds back what is less than `window` ahead of it.
+    /// Creates a buffer that begins with number `next` and holds back fewer than `window` numbers.
     #[must_use]
     pub fn new(next: u64, window: u64) -> Self {
         Self { next, window, early: BTreeMap::new() }
     }
 
-    /// Takes one in.
+    /// Inserts an item.
     ///
     /// # Errors
-    /// If the number was there before, or is too far ahead.
+    /// If the number was inserted before, or exceeds the window.
     pub fn insert(&mut self, number: u64, item: T) -> Result<(), OrderError> {
         if number < self.next || self.early.contains_key(&number) {
             return Err(OrderError::Repeated(number));
@@ -50,20 +50,20 @@ impl<T> Reorder<T> {
         Ok(())
     }
 
-    /// Gives out the next one, if it is there.
+    /// Returns the next item in order, if it has been inserted.
     pub fn pop(&mut self) -> Option<T> {
         let item = self.early.remove(&self.next)?;
         self.next += 1;
         Some(item)
     }
 
-    /// The number that is given out next.
+    /// The next number in order.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// How many are held back.
+    /// The number of items held back.
     #[must_use]
     pub fn held(&self) -> usize {
         self.early.len()
@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_permutation_comes_out_in_order(
+        fn every_permutation_is_put_in_order(
             numbers in Just((0..50_u64).collect::<Vec<_>>()).prop_shuffle(),
         ) {
             let mut order = Reorder::new(0, 50);

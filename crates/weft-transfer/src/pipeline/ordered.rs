@@ -7,11 +7,12 @@ use super::stop::{Stop, Stopped};
 
 struct State<O> {
     order: Reorder<Option<O>>,
-    /// A worker gives on what is in order, without the lock.
+    /// A worker is passing on results that are in order, without holding the lock.
     is_flushing: bool,
 }
 
-/// Gives on results in the order of the numbers of their tasks. It holds back a bounded number.
+/// Passes on results in the order of their tasks' numbers. It holds back a bounded number of
+/// results.
 pub(crate) struct Ordered<O> {
     state: Mutex<State<O>>,
     advanced: Condvar,
@@ -29,7 +30,7 @@ impl<O> Ordered<O> {
         }
     }
 
-    /// Takes the result of task `number`, if it has one, and gives on what is next by `push`. A
+    /// Takes the result of task `number`, if it has one, and passes on the next ones by `push`. A
     /// worker that is too far ahead of the others sleeps.
     pub(crate) fn give<E>(
         &self,
@@ -45,7 +46,7 @@ impl<O> Ordered<O> {
             }
             state = self.advanced.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
-        // A number comes once, and lies within the window.
+        // Each number occurs once and is within the window, so only a stop can fail here.
         state.order.insert(number, result).map_err(|_| Stopped)?;
         if state.is_flushing {
             return Ok(());
@@ -65,7 +66,7 @@ impl<O> Ordered<O> {
         Ok(())
     }
 
-    /// Wakes all who sleep, to look whether the pipeline has stopped.
+    /// Wakes all sleeping workers, which then check whether the pipeline has stopped.
     pub(crate) fn wake(&self) {
         drop(self.lock());
         self.advanced.notify_all();

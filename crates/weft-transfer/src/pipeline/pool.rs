@@ -1,4 +1,4 @@
-//! A pool of blocks, allocated once. Its free blocks are the flow control of a pipeline.
+//! Pools of blocks, which are allocated once. The free blocks are the flow control of a pipeline.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,10 +11,10 @@ use weft_sys::{SharedMemory, private_blocks};
 use super::block::Block;
 use super::memory::{Free, Home, Memory, SharedRange};
 
-/// Bytes in front of each block of a shared pool: a page, so that blocks begin at pages.
+/// Bytes before each block of a shared pool: one page, so that blocks are aligned to pages.
 const HEAD_ROOM: usize = 4_096;
 
-/// A pool of blocks of one length. Clones are the same pool.
+/// A pool of blocks of one length. Clones share the pool.
 #[derive(Clone)]
 pub struct Pool {
     home: Arc<Home>,
@@ -24,21 +24,21 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Allocates `count` blocks of `block_len` bytes that only this process reaches. They begin at
-    /// pages if their length is of whole pages, as direct I/O wants it.
+    /// Allocates `count` blocks of `block_len` bytes of private memory. They are aligned to pages
+    /// if their length is a multiple of a page, as direct I/O requires.
     ///
     /// # Errors
-    /// `EINVAL` if there would be none; `ENOMEM`.
+    /// `EINVAL` if the pool would be empty; `ENOMEM`.
     pub fn private(count: usize, block_len: usize) -> Result<Self, Errno> {
         let blocks = private_blocks(count, block_len)?.into_iter().map(Memory::Private);
         Ok(Self::of(blocks.collect(), block_len, None))
     }
 
-    /// Allocates the blocks as one sealed memfd, which another process can map. Each has room for a
-    /// header in front of it.
+    /// Allocates the blocks in one sealed memfd, which another process can map. Each has room for a
+    /// header before it.
     ///
     /// # Errors
-    /// As [`Pool::private`]; `EMFILE` and the like.
+    /// Like [`Pool::private`], or an error of creating the memfd, such as `EMFILE`.
     pub fn shared(count: usize, block_len: usize) -> Result<Self, Errno> {
         let stride = block_len.checked_add(HEAD_ROOM).filter(|_| block_len > 0);
         let stride = stride.ok_or(Errno::INVAL)?;
@@ -56,12 +56,13 @@ impl Pool {
     fn of(blocks: Vec<Memory>, block_len: usize, segment: Option<Arc<OwnedFd>>) -> Self {
         let count = blocks.len();
         let mut blocks: Vec<_> = blocks.into_iter().zip(0..).collect();
-        // The last of the list is taken first.
+        // Blocks are taken from the end of the list, so this makes the first block the first to be
+        // taken.
         blocks.reverse();
         Self { home: Arc::new(Home::new(blocks)), count, block_len, segment }
     }
 
-    /// Takes a free block; sleeps until there is one. None if the pool has been closed.
+    /// Takes a free block, and sleeps until there is one. Returns `None` if the pool is closed.
     #[must_use]
     pub fn take(&self) -> Option<Block> {
         let mut state = self.home.lock();
@@ -72,7 +73,7 @@ impl Pool {
         self.pop(state)
     }
 
-    /// Takes a free block; sleeps for at most `time` until there is one.
+    /// Takes a free block, and sleeps for at most `time` until there is one.
     #[must_use]
     pub fn take_within(&self, time: Duration) -> Option<Block> {
         let end = Instant::now() + time;
@@ -106,20 +107,20 @@ impl Pool {
         Some(Block::new(memory, Some(Arc::clone(&self.home)), index))
     }
 
-    /// Gives out no more blocks, and wakes all threads that wait for one.
+    /// Closes the pool: it hands out no more blocks, and all waiting threads wake.
     pub fn close(&self) {
         self.home.lock().closed = true;
         self.home.freed.notify_all();
     }
 
-    /// Has `on_free` be called, once set, each time a block returns, by the thread that drops it.
-    /// It must not wait, nor take locks that are held where blocks are dropped. Only the first call
-    /// counts.
+    /// Registers a function that the thread which drops a block calls after the block has returned.
+    /// It must not wait, and must not take locks under which blocks are dropped. Only the first
+    /// registration counts.
     pub fn on_free(&self, on_free: impl Fn() + Send + Sync + 'static) {
         let _ = self.home.on_free.set(Box::new(on_free));
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
@@ -131,19 +132,19 @@ impl Pool {
         self.block_len
     }
 
-    /// How many blocks are free.
+    /// The number of free blocks.
     #[must_use]
     pub fn free(&self) -> usize {
         self.home.lock().blocks.len()
     }
 
-    /// The least number of blocks that were free at any time.
+    /// The smallest number of free blocks so far.
     #[must_use]
     pub fn fewest_free(&self) -> usize {
         self.home.lock().fewest
     }
 
-    /// The segment of a shared pool, for another process to map.
+    /// Returns the memfd of a shared pool, for another process to map.
     #[must_use]
     pub fn segment(&self) -> Option<BorrowedFd<'_>> {
         self.segment.as_ref().map(|fd| fd.as_fd())
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_thread_gets_the_block_that_returns_or_the_end() {
+    fn waiting_thread_gets_a_returned_block_or_wakes_at_the_close() {
         let pool = Pool::private(1, 4_096).expect("memory");
         let block = pool.take().expect("free");
         let waiting = thread::spawn({

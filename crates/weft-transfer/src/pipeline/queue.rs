@@ -1,4 +1,4 @@
-//! A queue between two stages: bounded, with the time that tasks spend in it.
+//! Bounded queues between stages, which measure how long tasks wait.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,8 +27,8 @@ struct Shared<T> {
     on_push: OnceLock<OnPush>,
 }
 
-/// A bounded queue of tasks. Clones are the same queue. It ends when all stages that put tasks into
-/// it have ended, and it is empty.
+/// A bounded queue of tasks. Clones share the queue. It ends when all stages that push tasks have
+/// ended and it is empty.
 pub struct Queue<T>(Arc<Shared<T>>);
 
 impl<T> Clone for Queue<T> {
@@ -43,16 +43,16 @@ impl<T> fmt::Debug for Queue<T> {
     }
 }
 
-/// How full a queue is, and what its tasks have waited.
+/// The fill level of a queue and the waiting times of its tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passage {
-    /// Tasks that are in the queue.
+    /// The tasks in the queue.
     pub len: usize,
-    /// Tasks that it holds at most.
+    /// The most tasks that it holds.
     pub capacity: usize,
-    /// Tasks that have been taken out.
+    /// The tasks that have been taken.
     pub passed: u64,
-    /// Nanoseconds that those have waited, together.
+    /// The total waiting time of these, in nanoseconds.
     pub waited: u64,
 }
 
@@ -69,13 +69,13 @@ impl<T> Queue<T> {
         }))
     }
 
-    /// Its name in reports.
+    /// The queue's name in reports.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.0.name
     }
 
-    /// How full it is.
+    /// Returns the fill level and the waiting times.
     #[must_use]
     pub fn passage(&self) -> Passage {
         Passage {
@@ -86,11 +86,11 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Puts a task in from outside of a stage; sleeps while the queue is full. The queue does not
-    /// wait for such tasks before it ends.
+    /// Pushes a task from outside of any stage, and sleeps while the queue is full. The queue may
+    /// end although more such tasks could come.
     ///
     /// # Errors
-    /// The task, if the queue has ended.
+    /// Returns the task if the queue has ended.
     pub fn push(&self, task: T) -> Result<(), T> {
         let stamped = Stamped { task, entered: self.0.clock.now() };
         self.0.items.push(stamped).map_err(|stamped| stamped.task)?;
@@ -98,10 +98,10 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Puts a task in if there is room.
+    /// Pushes a task if there is room.
     ///
     /// # Errors
-    /// The task, if there is none or the queue has ended.
+    /// Returns the task if there is no room or the queue has ended.
     pub fn try_push(&self, task: T) -> Result<(), T> {
         let stamped = Stamped { task, entered: self.0.clock.now() };
         self.0.items.try_push(stamped).map_err(|stamped| stamped.task)?;
@@ -140,7 +140,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Has `on_push` be called after each task that comes, and at the end. Only the first counts.
+    /// Registers a function that is called after each push and at the end. Only the first
+    /// registration counts.
     pub(crate) fn on_push(&self, on_push: impl Fn() + Send + Sync + 'static) {
         let _ = self.0.on_push.set(Box::new(on_push));
     }
@@ -156,7 +157,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Drops what is in the queue, and ends it.
+    /// Drops all tasks and ends the queue.
     pub(crate) fn abort(&self) {
         drop(self.0.items.abort());
         self.pushed();

@@ -1,62 +1,63 @@
-//! What a pipeline did, and what bounded its rate.
+//! Reports on pipelines, and their bottleneck.
 
 use super::meter::{Role, Times};
 use super::queue::Passage;
 
-/// What one stage did.
+/// The report on one stage.
 #[derive(Clone, Debug)]
 pub struct StageReport {
-    /// Its name.
+    /// The stage's name.
     pub name: &'static str,
-    /// What it is to the pipeline.
+    /// The stage's role.
     pub role: Role,
-    /// Its workers now, or at the end.
+    /// The number of workers now, or at the end.
     pub workers: usize,
-    /// The most that it had at one time.
+    /// The largest number of workers at a time.
     pub workers_peak: usize,
-    /// What its workers spent their time on.
+    /// The workers' time by activity.
     pub times: Times,
-    /// The queue in front of it, if it has one.
+    /// The stage's input queue, if it has one.
     pub input: Option<Passage>,
 }
 
 impl StageReport {
-    /// The mean time of work for a task, in nanoseconds.
+    /// The mean time to process a task, in nanoseconds.
     #[must_use]
     pub fn service(&self) -> u64 {
         mean(self.times.busy, self.times.done)
     }
 
-    /// The mean time that a task waited in front of the stage, in nanoseconds.
+    /// The mean time that a task waited in the input queue, in nanoseconds.
     #[must_use]
     pub fn queueing(&self) -> u64 {
         self.input.map_or(0, |input| mean(input.waited, input.passed))
     }
 }
 
-/// What a pipeline did.
+/// The report on a pipeline.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Its stages, in the order in which they were put together.
+    /// The stages in the order in which they were added.
     pub stages: Vec<StageReport>,
-    /// Nanoseconds from the start on.
+    /// Nanoseconds since the start.
     pub elapsed: u64,
 }
 
-/// The stage that bounded the rate.
+/// The bottleneck: the stage that limited the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// Its name.
+    /// The stage's name.
     pub stage: &'static str,
-    /// What it is to the pipeline.
+    /// The stage's role.
     pub role: Role,
-    /// The share of its time in which it worked, from 0 to 1. Far below 1, nothing here bounded the
-    /// rate: the other end did.
+    /// The share of time in which it was busy, from 0 to 1. If it is far below 1, the other end
+    /// limited the rate.
     pub share: f64,
 }
 
 impl Report {
-    /// The stage whose workers worked for the greatest share of their time. None before any did.
+    /// Returns the stage whose workers were busy for the greatest share of time; `None` if none
+    /// was.
     #[must_use]
     pub fn bound(&self) -> Option<Bound> {
         let worked = self.stages.iter().filter(|stage| stage.times.busy > 0);
@@ -69,7 +70,7 @@ impl Report {
     }
 }
 
-/// The mean of `count` parts of a sum, 0 of none.
+/// Returns `sum / count`, or 0 if `count` is 0.
 pub(crate) fn mean(sum: u64, count: u64) -> u64 {
     sum.checked_div(count).unwrap_or(0)
 }
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busiest_stage_bounds_the_rate() {
+    fn busiest_stage_is_the_bottleneck() {
         let stage = |name, role, idle, busy, blocked| StageReport {
             name,
             role,

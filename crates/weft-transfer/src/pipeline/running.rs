@@ -1,4 +1,4 @@
-//! A pipeline that runs: its threads, its monitor, its end.
+//! Running pipelines: threads, monitor and end.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -14,21 +14,21 @@ use super::stage::{Halt, StageSettings};
 use super::stop::{Cause, Stop};
 use crate::limits::MONITOR_INTERVAL;
 
-/// How the body of a worker ended well.
+/// How a worker ended without an error.
 pub(crate) enum Exit {
     /// There is no more work.
     Finished,
-    /// The monitor has taken the worker away; it is no longer counted in its crew.
+    /// The monitor has removed the worker, which its crew no longer counts.
     Retired,
 }
 
-/// What a worker's thread runs.
+/// The function of a worker's thread.
 pub(crate) type Body<E> = Box<dyn FnOnce() -> Result<Exit, Halt<E>> + Send>;
 
-/// A stage with the bodies of its first workers.
+/// A stage with the functions of its first workers.
 pub(crate) type Crewed<E> = (Arc<Stage<E>>, Vec<Body<E>>);
 
-/// A stage as the pipeline knows it, whatever its tasks are.
+/// A stage, independent of the type of its tasks.
 pub(crate) struct Stage<E> {
     pub(crate) settings: StageSettings,
     pub(crate) meter: Arc<Meter>,
@@ -36,13 +36,13 @@ pub(crate) struct Stage<E> {
     pub(crate) input: Option<Box<dyn Fn() -> Passage + Send + Sync>>,
     /// Called when the last worker has ended.
     pub(crate) ended: Box<dyn Fn() + Send + Sync>,
-    /// Makes the body of one more worker, where there may be more.
+    /// Creates the function of another worker, if the stage may grow.
     pub(crate) more: Option<Box<dyn Fn(usize) -> Body<E> + Send + Sync>>,
 }
 
 struct Progress {
     handles: Vec<JoinHandle<()>>,
-    /// Stages whose last worker has not ended.
+    /// The number of stages whose last worker has not ended.
     live: usize,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Shared<E> {
     all_ended: Condvar,
 }
 
-/// A pipeline that runs. Dropped, it is cancelled and joined.
+/// A running pipeline. Dropping it cancels the pipeline and joins its threads.
 pub struct Running<E: Send + 'static> {
     shared: Arc<Shared<E>>,
     monitor: Option<JoinHandle<()>>,
@@ -90,17 +90,17 @@ impl<E: Send + 'static> Running<E> {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name("monitor".into()).spawn(move || shared.watch_over())
         });
-        // Without a monitor the numbers of workers stay as they are.
+        // If the monitor's thread cannot be created, the numbers of workers stay constant.
         Self { shared, monitor: monitor.and_then(Result::ok) }
     }
 
-    /// The switch that stops it.
+    /// The switch that stops the pipeline.
     #[must_use]
     pub fn stop(&self) -> &Stop<E> {
         &self.shared.stop
     }
 
-    /// What it has done up to now.
+    /// Returns a report up to now.
     #[must_use]
     pub fn report(&self) -> Report {
         self.shared.report()
@@ -112,10 +112,10 @@ impl<E: Send + 'static> Running<E> {
         self.shared.lock().live == 0
     }
 
-    /// Waits until all threads have ended, and returns what the pipeline did.
+    /// Waits until all threads have ended, and returns the report.
     ///
     /// # Errors
-    /// The first cause, if it has been stopped before its end.
+    /// The first cause, if the pipeline was stopped.
     pub fn wait(mut self) -> Result<Report, Cause<E>> {
         self.join();
         match self.shared.stop.take_cause() {
@@ -124,7 +124,7 @@ impl<E: Send + 'static> Running<E> {
         }
     }
 
-    /// As [`Running::wait`], with the report also where it failed.
+    /// Like [`Running::wait`], but returns the report even after a failure.
     pub fn finish(mut self) -> (Report, Option<Cause<E>>) {
         self.join();
         (self.shared.report(), self.shared.stop.take_cause())
@@ -137,13 +137,13 @@ impl<E: Send + 'static> Running<E> {
             progress = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         drop(progress);
-        // Once the monitor has ended, no thread starts.
+        // After the monitor has ended, no new thread starts.
         if let Some(monitor) = self.monitor.take() {
             let _ = monitor.join();
         }
         let handles = std::mem::take(&mut self.shared.lock().handles);
         for handle in handles {
-            // A panic has been noted by the thread itself.
+            // The thread has recorded its own panic.
             let _ = handle.join();
         }
     }
@@ -151,7 +151,7 @@ impl<E: Send + 'static> Running<E> {
 
 impl<E: Send + 'static> Drop for Running<E> {
     fn drop(&mut self) {
-        // After `wait` there is nothing to stop.
+        // After `wait` the pipeline has ended.
         if !self.has_ended() {
             self.shared.stop.cancel();
         }
@@ -164,8 +164,8 @@ impl<E: Send + 'static> Shared<E> {
         self.progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Starts a thread for a worker that its crew has counted. Without a thread the worker leaves
-    /// its crew; if the pipeline `needs` it, that stops the pipeline.
+    /// Starts a thread for a worker that its crew has counted. If the thread cannot be created, the
+    /// worker leaves its crew, and the pipeline stops if it `needs` the worker.
     fn spawn(self: &Arc<Self>, stage: &Arc<Stage<E>>, body: Body<E>, needs: bool) {
         let without = needs.then_some(Cause::NoThread { stage: stage.settings.name });
         let (shared, stage) = (Arc::clone(self), Arc::clone(stage));
@@ -188,7 +188,7 @@ impl<E: Send + 'static> Shared<E> {
         Report { stages: stages.collect(), elapsed: self.clock.now().saturating_sub(self.start) }
     }
 
-    /// The monitor's thread.
+    /// The function of the monitor's thread.
     fn watch_over(self: &Arc<Self>) {
         let mut monitor = Monitor::default();
         let mut before = self.samples();
@@ -225,13 +225,13 @@ impl<E: Send + 'static> Shared<E> {
         let Some(more) = &stage.more else { return };
         let first = stage.crew.live();
         for number in 0..stage.crew.aim_at(change.workers) {
-            // Where the system gives no thread, those that there are do the work.
+            // If the thread cannot be created, the existing workers do the work.
             self.spawn(stage, more(first + number), false);
         }
     }
 }
 
-/// What a stage has done up to some time.
+/// The totals of a stage at some time.
 struct Sample {
     times: Times,
     input: Passage,
@@ -265,11 +265,11 @@ impl<E> Stage<E> {
     }
 }
 
-/// A worker's end, however it comes.
+/// Handles the end of a worker, also by a panic.
 struct Leaving<E: Send + 'static> {
     shared: Arc<Shared<E>>,
     stage: Arc<Stage<E>>,
-    /// What it means if the worker does not run at all.
+    /// The cause to record if the worker's function does not run.
     without: Option<Cause<E>>,
     is_retired: bool,
 }
@@ -287,7 +287,8 @@ impl<E: Send + 'static> Leaving<E> {
 
 impl<E: Send + 'static> Drop for Leaving<E> {
     fn drop(&mut self) {
-        // Before its stage ends: the next one must not take that for the end of all tasks.
+        // The cause must be recorded before the stage ends. Otherwise the next stage would see an
+        // ordinary end of its tasks.
         if let Some(cause) = self.without.take() {
             self.shared.stop.stop(cause);
         }
@@ -311,7 +312,7 @@ mod tests {
     use crate::pipeline::Role;
 
     #[test]
-    fn stage_without_a_thread_stops_the_pipeline_before_its_output_ends() {
+    fn failed_thread_creation_stops_the_pipeline_before_its_output_ends() {
         let (stop, clock) = (Stop::<String>::default(), Clock::system());
         let was_stopped = Arc::new(AtomicBool::new(false));
         let (noted, switch) = (Arc::clone(&was_stopped), stop.clone());
@@ -327,7 +328,7 @@ mod tests {
         let stages = vec![Arc::clone(&stage)];
         let all_ended = Condvar::new();
         let shared = Arc::new(Shared { stop, clock, stages, start: 0, progress, all_ended });
-        // What is left of a thread that the system did not give.
+        // The state that is left if the thread could not be created.
         let without = Some(Cause::NoThread { stage: "read" });
         drop(Leaving { shared: Arc::clone(&shared), stage, without, is_retired: false });
         assert!(was_stopped.load(Ordering::SeqCst), "the next stage takes it for the end");

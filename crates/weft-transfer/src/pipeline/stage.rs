@@ -1,4 +1,4 @@
-//! What a worker of a stage has: its tasks, the next queue, its meter.
+//! The worker's view of a stage: its tasks, its output queue and its meter.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,33 +11,33 @@ use super::meter::{Doing, Meter, Role, Watch};
 use super::queue::Queue;
 use super::stop::{Stop, Stopped};
 
-/// A stage's name and kind.
+/// The settings of a stage.
 #[derive(Clone, Debug)]
 pub struct StageSettings {
-    /// Its name in reports, and its threads'.
+    /// The name of the stage in reports, and of its threads.
     pub name: &'static str,
-    /// What it is to the pipeline.
+    /// The stage's role.
     pub role: Role,
-    /// How many workers it has at least and at most. It begins with the least.
+    /// The smallest and the largest number of workers. It begins with the smallest.
     pub workers: RangeInclusive<usize>,
-    /// Whether tasks leave it in the order in which they came. Only a parallel stage needs that.
+    /// Whether the stage keeps the order of its tasks. Only a parallel stage needs it.
     pub keeps_order: bool,
 }
 
 impl StageSettings {
-    /// One worker, in no order.
+    /// Creates settings for one worker, without order.
     #[must_use]
     pub fn new(name: &'static str, role: Role) -> Self {
         Self { name, role, workers: 1..=1, keeps_order: false }
     }
 
-    /// With so many workers.
+    /// Sets the bounds of the number of workers.
     #[must_use]
     pub fn workers(self, workers: RangeInclusive<usize>) -> Self {
         Self { workers, ..self }
     }
 
-    /// With the tasks in order.
+    /// Makes the stage keep the order of its tasks.
     #[must_use]
     pub fn in_order(self) -> Self {
         Self { keeps_order: true, ..self }
@@ -47,9 +47,9 @@ impl StageSettings {
 /// Why a thread of a stage ended early.
 #[derive(Debug)]
 pub enum Halt<E> {
-    /// The pipeline has stopped.
+    /// The pipeline was stopped.
     Stopped,
-    /// This stage failed, which stops the pipeline.
+    /// The stage failed, which stops the pipeline.
     Failed(E),
 }
 
@@ -59,18 +59,18 @@ impl<E> From<Stopped> for Halt<E> {
     }
 }
 
-/// What waiting for a task for some time gave.
+/// The result of a wait for a task.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<I> {
     /// A task.
     Task(I),
-    /// None came in the time.
+    /// No task came in time.
     TimedOut,
-    /// None will come.
+    /// No more tasks will come.
     Ended,
 }
 
-/// A thread's access to its pipeline. `I` are the tasks that it takes, `O` those that it gives on.
+/// A thread's access to its pipeline. `I` is the type of its input tasks, `O` that of its output.
 pub struct Worker<I, O, E> {
     input: Option<Queue<I>>,
     output: Option<Queue<O>>,
@@ -90,14 +90,14 @@ impl<I, O, E> Worker<I, O, E> {
         Self { input, output, stop, watch: Watch::start(meter), number }
     }
 
-    /// Which thread of its stage this is, from 0 on.
+    /// The number of this thread in its stage, from 0 on.
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// The next task; sleeps until there is one. None if the input has ended or the pipeline has
-    /// stopped. What the worker does from here to the next wait counts as work.
+    /// Returns the next task, and sleeps until there is one. Returns `None` if the input has ended
+    /// or the pipeline was stopped. The time until the worker's next wait counts as work.
     pub fn next_task(&mut self) -> Option<I> {
         self.next_numbered().map(|(_, task)| task)
     }
@@ -109,7 +109,7 @@ impl<I, O, E> Worker<I, O, E> {
         }
     }
 
-    /// The next task; sleeps for at most `time` until there is one.
+    /// Returns the next task, and sleeps for at most `time` until there is one.
     pub fn next_within(&mut self, time: Duration) -> Next<I> {
         match self.popped(|input| input.pop_within(time)) {
             Popped::Item(_, task) => Next::Task(task),
@@ -118,7 +118,7 @@ impl<I, O, E> Worker<I, O, E> {
         }
     }
 
-    /// The next task if there is one.
+    /// Returns the next task if there is one.
     pub fn try_next(&mut self) -> Next<I> {
         self.next_within(Duration::ZERO)
     }
@@ -138,10 +138,11 @@ impl<I, O, E> Worker<I, O, E> {
         popped
     }
 
-    /// Gives a task on; sleeps while the next queue is full. Counts it as done.
+    /// Passes a task to the next stage, and sleeps while its queue is full. The task counts as
+    /// done.
     ///
     /// # Errors
-    /// If the pipeline has stopped. The task is dropped then.
+    /// If the pipeline was stopped. The task is dropped then.
     pub fn push(&mut self, task: O) -> Result<(), Stopped> {
         let Some(output) = &self.output else { return Ok(()) };
         self.watch.done(1);
@@ -152,13 +153,13 @@ impl<I, O, E> Worker<I, O, E> {
         pushed.map_err(|_| Stopped)
     }
 
-    /// Counts tasks as done that this stage does not give on.
+    /// Counts completed tasks that are not passed on.
     pub fn count_done(&mut self, tasks: u64) {
         self.watch.done(tasks);
     }
 
-    /// Does something that waits, not for a queue: for a credit, a free block, a peer. It counts as
-    /// `doing`, and not as work.
+    /// Runs a function that waits for something other than a queue: a credit, a free block or a
+    /// peer. Its time counts as `doing`.
     pub fn wait<R>(&mut self, doing: Doing, act: impl FnOnce() -> R) -> R {
         let before = self.watch.doing();
         self.watch.switch(doing);
@@ -167,13 +168,13 @@ impl<I, O, E> Worker<I, O, E> {
         result
     }
 
-    /// Whether the pipeline has stopped.
+    /// Whether the pipeline was stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stop.is_stopped()
     }
 
-    /// The pipeline's switch.
+    /// The switch that stops the pipeline.
     #[must_use]
     pub fn stop(&self) -> &Stop<E> {
         &self.stop

@@ -1,10 +1,10 @@
-//! How a pipeline stops before its end: the first cause is kept, and every waiting thread wakes.
+//! Stops a pipeline early: keeps the first cause, and wakes every waiting thread.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Why a pipeline stopped before its end.
+/// Why a pipeline was stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause<E> {
     /// [`Stop::cancel`] was called.
@@ -24,7 +24,7 @@ pub enum Cause<E> {
         /// The stage's name.
         stage: &'static str,
     },
-    /// The system gives no thread for a stage.
+    /// A thread of a stage could not be created.
     #[error("no thread for stage {stage}")]
     NoThread {
         /// The stage's name.
@@ -32,7 +32,7 @@ pub enum Cause<E> {
     },
 }
 
-/// The pipeline has stopped: the thread that gets this ends.
+/// The error of a thread that must end because the pipeline was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the pipeline has stopped")]
 pub struct Stopped;
@@ -49,7 +49,7 @@ struct Shared<E> {
     state: Mutex<State<E>>,
 }
 
-/// The switch that stops a pipeline. Clones are the same switch.
+/// The switch that stops a pipeline. Clones share the switch.
 pub struct Stop<E>(Arc<Shared<E>>);
 
 impl<E> Clone for Stop<E> {
@@ -77,7 +77,7 @@ impl<E> Stop<E> {
         self.stop(Cause::Cancelled);
     }
 
-    /// Stops the pipeline because a stage failed. Only the first cause counts.
+    /// Stops the pipeline because a stage failed. Only the first cause is kept.
     pub fn fail(&self, stage: &'static str, error: E) {
         self.stop(Cause::Failed { stage, error });
     }
@@ -92,7 +92,7 @@ impl<E> Stop<E> {
             self.0.is_stopped.store(true, Ordering::SeqCst);
             state.hooks.clone()
         };
-        // Without the lock: a hook may look at the switch.
+        // Hooks run without the lock, because they may use the switch.
         for hook in hooks {
             hook();
         }
@@ -104,8 +104,9 @@ impl<E> Stop<E> {
         self.0.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Has `hook` be called when the pipeline stops, once: at once if it has. It wakes a thread
-    /// that waits for something else than a queue or a pool, and must not wait itself.
+    /// Registers a function that is called once when the pipeline stops, or immediately if it has
+    /// stopped. It wakes a thread that waits for something other than a queue or a pool, and must
+    /// not wait itself.
     pub fn on_stop(&self, hook: impl Fn() + Send + Sync + 'static) {
         let hook: Arc<Hook> = Arc::new(Box::new(hook));
         let mut state = self.lock();
@@ -117,7 +118,8 @@ impl<E> Stop<E> {
         }
     }
 
-    /// The first cause; later calls return none. Hooks are dropped, and with them what they hold.
+    /// Takes the first cause; later calls return `None`. The hooks are dropped with everything that
+    /// they own.
     pub(crate) fn take_cause(&self) -> Option<Cause<E>> {
         let mut state = self.lock();
         state.hooks.clear();
@@ -125,7 +127,7 @@ impl<E> Stop<E> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
-        // Each change of the state is one step: a panic leaves it whole.
+        // Each change is a single operation, so the state is consistent even after a panic.
         self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

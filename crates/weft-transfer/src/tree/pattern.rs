@@ -2,12 +2,12 @@
 //!
 //! - `*` matches any bytes but `/`, `?` matches one of them, `**` matches any bytes, `[…]` matches
 //!   one of several (`[a-z]`, `[!x]` or `[^x]`, `[[:digit:]]`), never `/`.
-//! - A pattern that begins with `/` fits from the top of the tree on. Another one fits the last
-//!   names of a path: the very last, or as many as it has itself if there is a `/` in it. With `**`
-//!   in it, it may begin at any name, and has to reach the end of the path.
-//! - A pattern that ends in `/` fits directories only; one that ends in `/***` fits a directory and
-//!   all that is in it.
-//! - `\` makes the byte behind it an ordinary one, in a pattern that has `*`, `?` or `[`.
+//! - A pattern that begins with `/` matches from the top of the tree. Any other pattern matches the
+//!   last components of a path: the last one, or as many as the pattern has if it contains a `/`.
+//!   A pattern with `**` may begin to match at any component. Every match reaches the path's end.
+//! - A pattern that ends in `/` matches only directories; one that ends in `/***` matches a
+//!   directory and all of its contents.
+//! - In a pattern that contains `*`, `?` or `[`, `\` makes the next byte literal.
 
 use std::fmt;
 

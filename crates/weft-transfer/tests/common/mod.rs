@@ -1,4 +1,4 @@
-//! Copies trees between two folders over blocks in memory, and compares trees.
+//! Copies trees between two folders through blocks in memory, and compares them.
 
 #![allow(dead_code, clippy::unwrap_used)] // Each test program uses a part of it.
 
@@ -23,7 +23,7 @@ use weft_transfer::wire::record_wants::Wants;
 
 pub(crate) const PAYLOAD: usize = 1 << 20;
 
-/// Two folders on a file system that has holes, times to the nanosecond and attributes.
+/// Two folders on a file system that supports holes, nanosecond times and extended attributes.
 pub(crate) struct Folders {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) from: PathBuf,
@@ -40,7 +40,7 @@ impl Folders {
     }
 }
 
-/// Notes what happens.
+/// Records the events.
 #[derive(Default)]
 pub(crate) struct Events(pub(crate) Mutex<Vec<(Vec<u8>, Event)>>);
 
@@ -93,7 +93,7 @@ pub(crate) struct Session {
     pub(crate) source: Source,
     pub(crate) applier: Applier,
     pub(crate) events: Arc<Events>,
-    /// Bytes of data that went.
+    /// The bytes of data that were sent.
     pub(crate) bytes: u64,
     payload_len: usize,
     rng: Rng,
@@ -110,15 +110,15 @@ impl Session {
         Self { source, applier, events, bytes: 0, payload_len, rng, wants }
     }
 
-    /// Plans some blocks, fills them in any order, applies them in their order, and runs the tasks
-    /// in any order on several threads. False at the end.
+    /// Plans some blocks, fills them in any order, applies them in order, and runs the tasks in any
+    /// order on several threads. Returns false at the end.
     pub(crate) fn step(&mut self) -> bool {
         let (tasks, is_done) = self.tasks();
         self.run(tasks);
         !is_done
     }
 
-    /// Takes some steps, runs a part of the tasks of the last one, and breaks off.
+    /// Runs some steps, then a part of the next step's tasks, and aborts.
     pub(crate) fn break_off(mut self, steps: usize, rng: &mut Rng) -> Arc<Events> {
         for _ in 0..steps {
             if !self.step() {
@@ -191,7 +191,7 @@ impl Session {
     }
 }
 
-/// Copies what is in one folder into another one.
+/// Copies the contents of one folder to another.
 pub(crate) fn copy(
     from: &Path,
     to: &Path,
@@ -202,7 +202,7 @@ pub(crate) fn copy(
     (summary.unwrap(), events, bytes)
 }
 
-/// Copies, and holds the result against the source.
+/// Copies, and compares the result with the source.
 pub(crate) fn copy_all(from: &Path, to: &Path, options: SourceOptions) {
     let (summary, events, _) = copy(from, to, options, ApplyOptions::default());
     assert_eq!(events.problems(), []);
@@ -210,7 +210,7 @@ pub(crate) fn copy_all(from: &Path, to: &Path, options: SourceOptions) {
     assert_same(from, to);
 }
 
-/// All about an entry that is to be the same.
+/// All properties of an entry that a copy must keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     kind: String,
@@ -224,13 +224,13 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether it is a file whose content has this hash.
+    /// Whether it is a file with this hash.
     pub(crate) fn is_file_with(&self, hash: &[u8]) -> bool {
         self.kind.starts_with("file") && self.content == hash
     }
 }
 
-/// Everything below a folder by its path, the folder itself included.
+/// Returns everything below a folder by path, including the folder itself.
 pub(crate) fn seen(folder: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut all = BTreeMap::new();
     let mut queue = vec![folder.to_owned()];
@@ -239,7 +239,7 @@ pub(crate) fn seen(folder: &Path) -> BTreeMap<PathBuf, Seen> {
         let kind = meta.file_type();
         let mut content = Vec::new();
         let name = if kind.is_file() {
-            // Large files are mostly holes here: their sizes and hashes are enough.
+            // Large files here are mostly holes, so their sizes and hashes suffice.
             let file = File::open(&path).unwrap();
             let mut hasher = blake3::Hasher::new();
             if meta.len() < 1 << 30 {
@@ -301,7 +301,7 @@ pub(crate) fn assert_same(from: &Path, to: &Path) {
     assert!(more.is_empty(), "{more:?} should not be there");
 }
 
-/// Sets a time of a file, or of a link itself.
+/// Sets the mtime of a file, or of a link itself.
 pub(crate) fn set_mtime(path: &Path, seconds: i64, nanoseconds: i64) {
     let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
     let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
@@ -319,7 +319,7 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     data
 }
 
-/// Makes a tree of all kinds of entries.
+/// Creates a tree with all kinds of entries.
 pub(crate) fn random_tree(folder: &Path, rng: &mut Rng) {
     let mut dirs = vec![folder.to_owned()];
     let mut files: Vec<PathBuf> = Vec::new();

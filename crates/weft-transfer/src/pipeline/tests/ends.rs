@@ -1,4 +1,4 @@
-//! How pipelines end.
+//! Ends and failures of pipelines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ struct Load {
     block: crate::pipeline::Block,
 }
 
-/// Where a pipeline fails.
+/// The place of a pipeline's failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -24,7 +24,7 @@ enum Fault {
 
 const STAGES: [&str; 4] = ["read", "change", "check", "write"];
 
-/// Runs a pipeline of four stages over `tasks`. Returns what came out, and how it ended.
+/// Runs a pipeline of four stages over `tasks`. Returns its output and its end.
 fn run(
     tasks: u32,
     workers: usize,
@@ -119,7 +119,7 @@ fn fault() -> impl Strategy<Value = Fault> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn nothing_is_lost_or_repeated_and_the_first_error_is_kept(
+    fn no_task_is_lost_or_repeated_and_the_first_error_is_kept(
         tasks in 0..80_u32,
         workers in 1..4_usize,
         in_order in any::<bool>(),
@@ -132,7 +132,7 @@ proptest! {
         out.sort_unstable();
         let distinct = out.windows(2).all(|pair| pair[0] != pair[1]);
         prop_assert!(distinct, "{:?}", out);
-        // All threads have ended, and what they had has gone home.
+        // All threads have ended, and all blocks have returned.
         prop_assert_eq!(pool.free(), pool.count());
         match (fault, ended) {
             (Fault::Error { stage, at }, Err(Cause::Failed { stage: name, error })) => {
@@ -156,7 +156,7 @@ proptest! {
 }
 
 #[test]
-fn panic_of_a_stage_stops_the_others() {
+fn panic_of_a_stage_stops_the_pipeline() {
     for (stage, name) in STAGES.into_iter().enumerate() {
         let (_, ended, pool) = run(50, 2, true, Fault::Panic { stage, at: 20 });
         assert_eq!(ended.map(drop), Err(Cause::Panicked { stage: name }));

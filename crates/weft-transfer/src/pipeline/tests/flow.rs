@@ -1,4 +1,4 @@
-//! Flow control, engines, and the monitor at work.
+//! Flow control, engines and the monitor in whole pipelines.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::pipeline::{Engine, Halt, Pipeline, Pool, Role, StageSettings, Worker}
 
 type Nothing = std::convert::Infallible;
 
-/// Something that a test opens when it likes.
+/// A gate that a test opens.
 #[derive(Default)]
 struct Gate(Mutex<usize>, Condvar);
 
@@ -31,7 +31,7 @@ fn stalled_sink_stops_the_source_when_all_blocks_are_in_front_of_it() {
     const TASKS: usize = 200;
     let pool = Pool::private(BLOCKS, 4_096).expect("memory");
     let mut pipeline = Pipeline::<Nothing>::default();
-    // Longer than there are blocks: the blocks are what bounds it.
+    // The queues are longer than the pool, so only the blocks limit the tasks.
     let [first, second] = ["first", "second"].map(|name| pipeline.queue(name, 100));
     let taken = Arc::new(AtomicUsize::new(0));
     let (from, count) = (pool.clone(), Arc::clone(&taken));
@@ -78,7 +78,7 @@ fn stalled_sink_stops_the_source_when_all_blocks_are_in_front_of_it() {
     assert_eq!(pool.fewest_free(), 0);
 }
 
-/// A device that completes the last operation first, and only when it has enough of them.
+/// A device that completes operations in reverse order, and only in batches.
 struct Backwards {
     in_flight: VecDeque<u32>,
     most: Arc<AtomicUsize>,
@@ -105,7 +105,7 @@ impl Engine<u32, u32, &'static str> for Backwards {
         done: &mut Vec<u32>,
     ) -> Result<usize, &'static str> {
         if self.in_flight.len() < self.depth() {
-            // More may come. The device is slow.
+            // Completions are delayed while more operations may come, as on a slow device.
             let (count, wakeup) = &*self.wakeups;
             let guard = count.lock().expect("no panic");
             let waited = wakeup.wait_timeout_while(guard, wait.unwrap_or_default(), |it| *it == 0);
@@ -160,7 +160,7 @@ fn through_an_engine(tasks: u32) -> (Result<Vec<u32>, String>, usize) {
 }
 
 #[test]
-fn engine_has_many_operations_in_flight_and_completes_each_once() {
+fn engine_keeps_many_operations_in_flight_and_completes_each_once() {
     let (out, most) = through_an_engine(50);
     let mut out = out.expect("no error");
     assert!(!out.is_sorted(), "they complete in another order");
@@ -175,7 +175,7 @@ fn error_of_an_engine_stops_the_pipeline() {
 }
 
 #[test]
-fn monitor_gives_a_slow_stage_more_workers_and_takes_them_back() {
+fn monitor_adds_workers_to_a_slow_stage_and_removes_them() {
     let mut pipeline = Pipeline::<Nothing>::default();
     let (input, output) = (pipeline.queue("input", 16), pipeline.queue("output", 16));
     let (is_slow, is_over) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
@@ -200,7 +200,7 @@ fn monitor_gives_a_slow_stage_more_workers_and_takes_them_back() {
         let slow = Arc::clone(&slow);
         move |()| {
             if slow.load(Ordering::SeqCst) {
-                // A wait, so that workers help on a machine of one processor, too.
+                // A sleep makes workers help even on a machine with one processor.
                 std::thread::sleep(Duration::from_millis(2));
             }
             Ok(None::<()>)
@@ -254,7 +254,7 @@ fn pipeline_is_as_fast_as_its_slowest_stage() {
     };
     pipeline.threads(settings, Some(&queues[3]), None, vec![end]);
     let report = pipeline.start().wait().expect("no error");
-    // What a pipeline that does one step at a time would take, by this machine's own sleeps.
+    // The time of a pipeline that runs one step at a time, by this machine's actual sleeps.
     let worked: u64 = report.stages[1..4].iter().map(|stage| stage.times.busy).sum();
     assert!(report.elapsed < worked * 3 / 4, "{report:?}");
 }
