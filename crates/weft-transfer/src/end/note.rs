@@ -48,15 +48,15 @@ pub(super) enum Note {
 /// Why bytes are no valid note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoteError {
-    #[error("a note that ends early")]
+    #[error("the note ends within a field")]
     Short,
-    #[error("a note of kind {0}")]
+    #[error("unknown note kind {0}")]
     Kind(u8),
-    #[error("bytes behind a note")]
+    #[error("bytes follow the note")]
     Long,
-    #[error("a text that is none")]
+    #[error("a text of the note is not UTF-8")]
     Text,
-    #[error("a change or kind of number {0}")]
+    #[error("unknown change or entry type {0}")]
     Number(u8),
     #[error(transparent)]
     Wants(#[from] WantsError),

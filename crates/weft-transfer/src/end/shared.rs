@@ -27,7 +27,7 @@ pub enum EndError {
     #[error("the peer ended the copy: {0}")]
     Peer(String),
     /// The peer violated the protocol.
-    #[error("the peer breaks the protocol: {0}")]
+    #[error("the peer violates the protocol: {0}")]
     Protocol(String),
     /// This end failed.
     #[error("{0}")]

@@ -23,7 +23,7 @@ pub enum PlaceError {
     #[error("{0}")]
     System(#[from] io::Error),
     /// The path contains `..` or an invalid name.
-    #[error("no path: a name that is `..`, or too long")]
+    #[error("invalid path: a component is `..` or too long")]
     Path,
     /// The destination is the source or is within it.
     #[error("{0}")]

@@ -63,13 +63,13 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The bytes end within a field.
-    #[error("the job ends early")]
+    #[error("the request ends within a field")]
     Short,
     /// Bytes follow the last field.
-    #[error("bytes behind the job")]
+    #[error("bytes follow the request")]
     Long,
     /// The version or a flag is unknown.
-    #[error("a job that this version does not know")]
+    #[error("this version does not know the request")]
     Unknown,
     /// A limit is exceeded.
     #[error("too many paths or patterns, or too long ones")]

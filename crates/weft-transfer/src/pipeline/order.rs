@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
     /// The number has been inserted before.
-    #[error("number {0} comes twice")]
+    #[error("number {0} was inserted twice")]
     Repeated(u64),
     /// The number exceeds the window.
     #[error("number {number} is {window} or more ahead of {next}")]

@@ -25,7 +25,7 @@ pub enum Cause<E> {
         stage: &'static str,
     },
     /// A thread of a stage could not be created.
-    #[error("no thread for stage {stage}")]
+    #[error("cannot create a thread for stage {stage}")]
     NoThread {
         /// The stage's name.
         stage: &'static str,

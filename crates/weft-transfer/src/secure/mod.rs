@@ -46,22 +46,22 @@ pub enum SecureError {
         problem: &'static str,
     },
     /// Users other than the owner can read or change a key file.
-    #[error("{0} must be its owner's alone (mode 0600)")]
+    #[error("other users can access {0}: set its mode to 0600")]
     Exposed(String),
     /// A text is not a valid key.
-    #[error("not a key")]
+    #[error("invalid key")]
     BadKey,
     /// The connection ended without a TLS `close_notify`.
-    #[error("the connection was cut")]
+    #[error("the connection ended without a TLS close_notify")]
     Cut,
     /// The handshake took too long.
     #[error("the TLS handshake timed out")]
     TimedOut,
     /// A block is shorter than a seal's tag.
-    #[error("a sealed block of {0} bytes")]
+    #[error("a sealed block of {0} bytes is too short")]
     TooShort(usize),
     /// The buffer has no room for a seal after the payload.
-    #[error("no room for the seal")]
+    #[error("the block has no room for the seal")]
     NoRoom,
     /// A block was changed, or belongs to another session or direction.
     #[error("a block is not authentic")]
@@ -71,10 +71,10 @@ pub enum SecureError {
     Replayed,
     /// The keys of this session or of a later one have been exported: a second sealer would repeat
     /// nonces.
-    #[error("the keys of session {0} have been given out")]
+    #[error("the keys of session {0} have been exported already")]
     ExportedBefore(u32),
     /// All nonces of these keys are used.
-    #[error("all nonces are used")]
+    #[error("all nonces of the key are used")]
     Exhausted,
     /// The cryptographic library failed.
     #[error("the cryptographic library failed: {0}")]

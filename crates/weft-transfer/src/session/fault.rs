@@ -7,10 +7,10 @@ use crate::wire::{Cancel, Code};
 #[non_exhaustive]
 pub enum Fault {
     /// The peer's role may not send this message, or not in this phase.
-    #[error("message type {0} has no place here")]
+    #[error("message type {0} is not allowed here")]
     Message(u16),
     /// A block or notice names a buffer that does not exist.
-    #[error("there is no buffer {0}")]
+    #[error("buffer {0} does not exist")]
     Buffer(u32),
     /// A block or notice uses a credit that the source does not hold.
     #[error("buffer {buffer} is not granted in generation {generation}")]
@@ -21,19 +21,19 @@ pub enum Fault {
         generation: u32,
     },
     /// A block arrived a second time.
-    #[error("block {0} came again")]
+    #[error("block {0} arrived twice")]
     Repeated(u64),
     /// A sequence number exceeds the oldest missing one by more than the pool allows.
-    #[error("block {0} is beyond the pool")]
+    #[error("block {0} exceeds the oldest missing one by more than the pool")]
     Ahead(u64),
     /// A block is longer than the agreed block size.
     #[error("a block of {0} bytes")]
     Length(u32),
     /// The block belongs to another session.
-    #[error("a block of session {0}")]
+    #[error("a block belongs to session {0}")]
     Session(u32),
     /// The sink acknowledges a block that was not written.
-    #[error("an acknowledgement of block {0}, which is not under way")]
+    #[error("block {0} was acknowledged but not written")]
     Acknowledged(u64),
     /// A credit came for a buffer that is already granted.
     #[error("buffer {0} was granted twice")]
@@ -42,25 +42,25 @@ pub enum Fault {
     #[error("too many credits")]
     Credits,
     /// The peer sends more records than the window allows.
-    #[error("{0} bytes of records beyond the window")]
+    #[error("records of {0} bytes exceed the window")]
     Records(u64),
     /// The peer's count of taken records decreases, or exceeds what was sent.
-    #[error("{0} bytes of records cannot have been taken")]
+    #[error("invalid count of taken record bytes: {0}")]
     Taken(u64),
     /// The totals of the two ends differ, or one end has sent them twice.
-    #[error("the session cannot have {0} blocks")]
+    #[error("the total of {0} blocks is wrong or repeated")]
     Totals(u64),
     /// An end reports that it is closed although the session is not cancelled.
-    #[error("an end of a session that goes on")]
+    #[error("the peer closed a session that is not cancelled")]
     Closed,
     /// The message belongs to a session that was never opened.
-    #[error("there is no session {0}")]
+    #[error("session {0} does not exist")]
     NoSession(u32),
     /// The peer has opened too many sessions.
     #[error("too many sessions")]
     Sessions,
     /// The answer has no request, or does not match it.
-    #[error("an answer that does not fit: {0}")]
+    #[error("unexpected answer: {0}")]
     Answer(&'static str),
 }
 
@@ -77,7 +77,7 @@ impl Fault {
 #[non_exhaustive]
 pub enum Misuse {
     /// The call is not allowed in the state of the block or buffer.
-    #[error("{0} is not in the state for this")]
+    #[error("the state of {0} does not allow this call")]
     State(u32),
     /// There is no such block, buffer or channel.
     #[error("{0} does not exist")]
@@ -86,7 +86,7 @@ pub enum Misuse {
     #[error("a block of {0} bytes")]
     Length(u32),
     /// The sequence number was submitted before, or is below one that has been written.
-    #[error("block {0} is not next")]
+    #[error("sequence number {0} is used or too low")]
     Sequence(u64),
     /// The session is over or ending.
     #[error("the session is over")]

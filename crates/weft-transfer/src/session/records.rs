@@ -8,7 +8,7 @@ use crate::wire::{Body, ControlHeader};
 
 /// The window for records is full. Records fit again once the peer has taken some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer has not taken enough records yet")]
+#[error("the window for records is full")]
 pub struct RecordsFull;
 
 /// The share of the window that a message uses. The header counts, too, because many short messages

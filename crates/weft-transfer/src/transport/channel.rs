@@ -18,13 +18,13 @@ pub enum TransportError {
     #[error("{0}")]
     System(#[from] io::Error),
     /// The peer ended the connection within a message or block.
-    #[error("the connection ended within a message")]
+    #[error("the connection ended within a message or block")]
     Truncated,
     /// The channel made no progress for this time.
     #[error("no progress for {} s", .0.as_secs_f64())]
     Stalled(Duration),
     /// A control message exceeds its limit.
-    #[error("a control message of {0} bytes")]
+    #[error("a control message of {0} bytes is too long")]
     MessageTooLong(usize),
     /// The session refused the header of a block.
     #[error("{0}")]
@@ -33,7 +33,7 @@ pub enum TransportError {
     #[error(transparent)]
     Wire(#[from] WireError),
     /// The peer violates the protocol, or does not speak it.
-    #[error("not the protocol: {0}")]
+    #[error("the peer violates the protocol: {0}")]
     Protocol(&'static str),
     /// The security of the control channel failed.
     #[error("{0}")]
@@ -248,7 +248,7 @@ pub enum Claim {
 
 /// The session refuses a header because it violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("refused a block: {0}")]
+#[error("the session refused a block: {0}")]
 pub struct Refused(pub &'static str);
 
 /// The sink's table of granted buffers, which all of its data channels share.

@@ -106,7 +106,7 @@ pub fn accept(stream: UnixStream, time: Duration) -> Result<LocalAccepted, Trans
     let stream = checked(stream)?;
     match greeting(&stream, time)? {
         Preface { mode: Mode::Tls, .. } => {
-            Err(TransportError::Protocol("TLS between processes of one user"))
+            Err(TransportError::Protocol("TLS is not used between processes of one user"))
         }
         Preface { kind: Kind::Control, .. } => {
             let control = StreamControl::new(stream.into(), STALL_TIME);
@@ -123,7 +123,7 @@ fn checked(stream: UnixStream) -> Result<UnixStream, TransportError> {
     if user == rustix::process::geteuid().as_raw() {
         Ok(stream)
     } else {
-        Err(TransportError::Protocol("a process of another user"))
+        Err(TransportError::Protocol("the peer is a process of another user"))
     }
 }
 
@@ -132,7 +132,8 @@ fn checked(stream: UnixStream) -> Result<UnixStream, TransportError> {
 /// # Errors
 /// If a system call fails; `Protocol` if the pool is not shared.
 pub fn pass_pool(stream: &UnixStream, pool: &Pool, key: u32) -> Result<(), TransportError> {
-    let segment = pool.segment().ok_or(TransportError::Protocol("a pool that is not shared"))?;
+    let segment =
+        pool.segment().ok_or(TransportError::Protocol("the pool is not in shared memory"))?;
     let len = rustix::fs::fstat(segment).map_err(io::Error::from)?.st_size.cast_unsigned();
     let block_len = u32::try_from(pool.block_len()).unwrap_or(u32::MAX);
     let mut bytes = [0; POOL_LEN];
@@ -200,7 +201,7 @@ impl GrantedPool {
     pub fn block(&self, place: &Place, head_len: usize) -> Result<Block, TransportError> {
         let block = Block::of_peer(&self.memory, place.address, head_len, self.block_len);
         let is_ours = place.key == u64::from(self.key);
-        block.filter(|_| is_ours).ok_or(TransportError::Protocol("a credit for no block"))
+        block.filter(|_| is_ours).ok_or(TransportError::Protocol("the credit names no block"))
     }
 }
 
@@ -230,7 +231,7 @@ impl LocalSource {
         let head = write.head.bytes();
         let mut granted = self.pool.block(&write.place, head.len())?;
         if write.payload.len() > granted.len() {
-            return Err(TransportError::Protocol("a credit for a shorter block"));
+            return Err(TransportError::Protocol("the block of the credit is too short"));
         }
         granted.put_head(head);
         match &write.payload {

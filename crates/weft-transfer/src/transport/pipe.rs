@@ -395,7 +395,7 @@ impl PipeControl {
         }
         let Preface { kind: Kind::Control, mode: Mode::Clear, .. } = Preface::parse(&theirs)?
         else {
-            return Err(TransportError::Protocol("a preface that no pipe has"));
+            return Err(TransportError::Protocol("the preface does not fit a pipe"));
         };
         let reader = Arc::clone(&shared);
         thread::Builder::new().name("pipe".into()).spawn(move || reader.read_frames())?;
@@ -478,7 +478,7 @@ pub struct PipeSource {
 impl PipeSource {
     fn send(&self, write: &Write) -> Result<(), TransportError> {
         let Payload::Block { block, len } = &write.payload else {
-            return Err(TransportError::Protocol("an extent, which a pipe does not take"));
+            return Err(TransportError::Protocol("a pipe cannot send extents"));
         };
         let bytes = block.bytes().ok_or(TransportError::Protocol("a block of a peer"))?;
         let mut head = write.head.bytes();

@@ -100,7 +100,7 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// The answer covers an entry that was not offered.
-    #[error("an answer from {first} on, where nothing has been offered")]
+    #[error("the answer from entry {first} on covers entries that were not offered")]
     NoOffer {
         /// The first number of the answer.
         first: u64,

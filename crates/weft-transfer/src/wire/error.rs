@@ -8,16 +8,16 @@ pub enum WireError {
     #[error("the message ends within {0}")]
     Truncated(&'static str),
     /// Bytes follow the last field.
-    #[error("{0} bytes behind the end of the message")]
+    #[error("{0} bytes follow the end of the message")]
     TrailingBytes(usize),
     /// The connection does not begin with this protocol's magic number.
     #[error("the connection does not begin like a Weft transfer")]
     Magic,
     /// The lowest version is above the highest, or zero.
-    #[error("versions {0} to {1} are no range")]
+    #[error("invalid range of versions: {0} to {1}")]
     Versions(u16, u16),
     /// A field has an undefined value.
-    #[error("{field} has no meaning: {value}")]
+    #[error("{field} has the undefined value {value}")]
     Value {
         /// The field.
         field: &'static str,
@@ -41,7 +41,7 @@ pub enum WireError {
         limit: u64,
     },
     /// A length or count is below its minimum.
-    #[error("{field} is {value}, below the least of {least}")]
+    #[error("{field} is {value}, below the minimum of {least}")]
     TooSmall {
         /// The field.
         field: &'static str,
@@ -54,7 +54,7 @@ pub enum WireError {
     #[error("range {0} to {1} is empty or out of order")]
     Range(u64, u64),
     /// The table of a block is longer than its payload.
-    #[error("a table of {table} bytes in a payload of {payload}")]
+    #[error("invalid table of {table} bytes in a payload of {payload}")]
     Table {
         /// Length of the table.
         table: u32,
@@ -65,7 +65,7 @@ pub enum WireError {
     #[error("{0} is not UTF-8")]
     Text(&'static str),
     /// A message of the connection names a session, or one of a session does not.
-    #[error("message type {kind} with session {session}")]
+    #[error("message type {kind} does not allow session {session}")]
     Session {
         /// The message's type.
         kind: u16,

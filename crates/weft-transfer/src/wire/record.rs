@@ -65,31 +65,31 @@ pub enum RecordError {
     #[error("the table ends within a record")]
     Short,
     /// The kind is unknown.
-    #[error("kind {0}")]
+    #[error("unknown record kind {0}")]
     Kind(u8),
     /// The type of the entry is unknown, or not allowed in this record.
-    #[error("type {0} of an entry")]
+    #[error("invalid entry type {0}")]
     Type(u8),
     /// An undefined flag is set.
-    #[error("flags {0:#x}")]
+    #[error("undefined flags {0:#x}")]
     Flags(u8),
     /// The mode has bits above the lowest twelve.
-    #[error("mode {0:o}")]
+    #[error("invalid mode {0:o}")]
     Mode(u16),
     /// A time has more than 999,999,999 nanoseconds.
-    #[error("{0} ns")]
+    #[error("invalid time: {0} ns")]
     Nanoseconds(u32),
     /// A name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The target of a symbolic link is empty, too long, or contains a zero byte.
-    #[error("a symbolic link of {0} bytes")]
+    #[error("invalid target of a symbolic link: {0} bytes")]
     Target(usize),
     /// Extended attributes are too many, too long, or have invalid names.
-    #[error("extended attributes")]
+    #[error("invalid extended attributes")]
     Xattrs,
     /// An offset or length is out of range.
-    #[error("{len} bytes at {offset}")]
+    #[error("invalid range: {len} bytes at offset {offset}")]
     Extent {
         /// The offset.
         offset: u64,
@@ -97,16 +97,16 @@ pub enum RecordError {
         len: u64,
     },
     /// The status of a file's end is unknown.
-    #[error("status {0}")]
+    #[error("unknown file status {0}")]
     Status(u8),
     /// The error number is not one of Linux, or should be zero.
-    #[error("error number {0}")]
+    #[error("invalid error number {0}")]
     Errno(u32),
     /// The name of a user or group is empty or has invalid bytes.
-    #[error("the name of an owner")]
+    #[error("invalid name of a user or group")]
     Owner,
     /// A directory's number is not above its parent's, or the root has a parent.
-    #[error("entry {0} in directory {1}")]
+    #[error("entry {0} cannot be in directory {1}")]
     Parent(u64, u64),
 }
 

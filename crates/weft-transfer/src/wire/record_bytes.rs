@@ -2,7 +2,7 @@
 
 /// The bytes end within a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bytes end early")]
+#[error("the bytes end within a field")]
 pub struct Short;
 
 /// Reads fields from the front of a slice.

@@ -11,16 +11,16 @@ use crate::limits::NAME_LEN_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The name is empty.
-    #[error("an empty name")]
+    #[error("the name is empty")]
     Empty,
     /// The name is longer than file systems allow.
-    #[error("a name of {0} bytes")]
+    #[error("the name is too long: {0} bytes")]
     Long(usize),
     /// The name is `.` or `..`.
-    #[error("a name that is `.` or `..`")]
+    #[error("the name is `.` or `..`")]
     Dots,
     /// The name contains a slash or a zero byte.
-    #[error("a name with a slash or a zero byte")]
+    #[error("the name contains a slash or a zero byte")]
     Byte,
 }
 

@@ -10,7 +10,7 @@ use crate::wire::record_bytes::Reader;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The table exceeds the payload or its limit.
-    #[error("a table of {table_len} bytes in a payload of {payload_len}")]
+    #[error("invalid table of {table_len} bytes in a payload of {payload_len}")]
     Length {
         /// Bytes of the table.
         table_len: usize,
@@ -26,7 +26,7 @@ pub enum TableError {
         error: RecordError,
     },
     /// The records' data has another length than the bytes after the table.
-    #[error("{found} bytes of data, {wanted} according to the records")]
+    #[error("the block has {found} bytes of data, its records {wanted}")]
     Data {
         /// Bytes after the table.
         found: usize,

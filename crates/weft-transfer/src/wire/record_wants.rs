@@ -11,19 +11,19 @@ use crate::wire::record_bytes::{Reader, Short};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WantsError {
     /// The bytes end within a field.
-    #[error("bytes end early")]
+    #[error("the answer ends within a field")]
     Short,
     /// Bytes follow the last field.
-    #[error("{0} bytes follow")]
+    #[error("{0} bytes follow the answer")]
     Long(usize),
     /// The answer spans no entries or too many.
-    #[error("an answer for {1} entries from {0} on")]
+    #[error("invalid answer for {1} entries from {0} on")]
     Span(u64, u32),
     /// The sink reports parts of a file that it does not want.
-    #[error("parts of file {0}")]
+    #[error("parts of file {0}, which is not wanted")]
     File(u64),
     /// Ranges are too many, not ascending, touching, or beyond the largest file offset.
-    #[error("the parts of file {0}")]
+    #[error("invalid parts of file {0}")]
     Ranges(u64),
 }
 

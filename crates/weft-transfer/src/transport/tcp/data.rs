@@ -107,7 +107,7 @@ impl TcpSource {
                 Ok(None)
             }
             Payload::Extent { .. } if self.is_sealed => {
-                Err(TransportError::Protocol("an extent of a sealed session"))
+                Err(TransportError::Protocol("a sealed session cannot send extents"))
             }
             Payload::Extent { block, prefix, file, offset, len } => {
                 self.send_block(head, block, *prefix)?;

@@ -97,14 +97,14 @@ pub fn accept(
             Ok(Accepted::Control(Box::new(control(stream, None, settings)?)))
         }
         (Kind::Control, Mode::Clear, Some(_)) => {
-            Err(TransportError::Protocol("a control channel in clear"))
+            Err(TransportError::Protocol("the control channel must use TLS"))
         }
         (Kind::Control, Mode::Tls, None) => {
-            Err(TransportError::Protocol("a control channel in TLS, which this end has not"))
+            Err(TransportError::Protocol("the client asks for TLS, which this end does not use"))
         }
-        (Kind::Data { .. }, Mode::Tls, _) => {
-            Err(TransportError::Protocol("a data channel in TLS: blocks are sealed one by one"))
-        }
+        (Kind::Data { .. }, Mode::Tls, _) => Err(TransportError::Protocol(
+            "a data channel must not use TLS: each block is sealed by itself",
+        )),
     }
 }
 

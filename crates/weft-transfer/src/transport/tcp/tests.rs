@@ -328,7 +328,7 @@ fn refused_header_ends_the_channel_and_keeps_the_grants() {
         stranger.write_all(head(index, len, 0).bytes()).expect("a sink");
         let failed = TcpSink::new(remote, &settings()).receive(&table, None);
         let failed = failed.expect_err("refused").to_string();
-        assert_eq!(failed, format!("refused a block: {expected}"));
+        assert_eq!(failed, format!("the session refused a block: {expected}"));
         assert_eq!(table.granted(), 2);
         assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)), "the channel has ended");
     }

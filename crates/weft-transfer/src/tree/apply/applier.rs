@@ -45,16 +45,16 @@ pub enum ApplyError {
     #[error(transparent)]
     Table(#[from] TableError),
     /// A record names a directory that was not begun or has ended.
-    #[error("directory {0} is not there")]
+    #[error("directory {0} has not begun or has ended")]
     NoDirectory(u64),
     /// A record names a file that was not begun or has ended.
-    #[error("file {0} is not there")]
+    #[error("file {0} has not begun or has ended")]
     NoFile(u64),
     /// Two entries have the same number.
-    #[error("entry {0} comes twice")]
+    #[error("entry number {0} is used twice")]
     Twice(u64),
     /// Parts overlap, exceed the file's size, or are too many.
-    #[error("file {file} has a part of {len} bytes at {offset}")]
+    #[error("file {file}: invalid part of {len} bytes at offset {offset}")]
     Part {
         /// The file.
         file: u64,
@@ -64,22 +64,22 @@ pub enum ApplyError {
         len: u64,
     },
     /// Directories are nested too deeply.
-    #[error("entry {0} is too deep")]
+    #[error("entry {0} is nested too deeply")]
     Deep(u64),
     /// A limit is exceeded.
     #[error("too many {0}")]
     TooMany(&'static str),
     /// The source sends a file that the sink did not ask for.
-    #[error("entry {0} was not asked for")]
+    #[error("the source sent entry {0}, which was not requested")]
     NotAsked(u64),
     /// Records follow the end of the tree.
     #[error("a record follows the end of the tree")]
     AfterFinish,
     /// The records end before the end of the tree.
-    #[error("the end of the tree has not come")]
+    #[error("the records end before the end of the tree")]
     NoFinish,
     /// The written data could not be synced.
-    #[error("syncing the file system: {0}")]
+    #[error("cannot sync the file system: {0}")]
     Sync(Errno),
 }
 
