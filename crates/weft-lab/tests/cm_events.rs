@@ -1,5 +1,5 @@
-//! Events of the connection manager come in the order that the kernel's has, whatever else happens
-//! on their channel.
+//! The connection manager reports events in the kernel's order, even with other events on the same
+//! channel.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use weft_lab::{Finished, Folder, NamespacePair, Program, ports, skip_without_nam
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A folder with a user's keys in it.
+/// A folder with the keys of a user.
 struct Place {
     folder: Folder,
 }
@@ -26,13 +26,13 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A command of a host, which has keys of its own.
+    /// Returns the `weft` command of a host. Each host has its own keys.
     fn weft(&self, host: &str) -> Result<Program> {
         Ok(Program::plain(weft()?).env("XDG_CONFIG_HOME", self.path(host)))
     }
 }
 
-/// Makes folders of this many files each, of up to 4 KiB.
+/// Creates folders with this many files each, of up to 4 KiB.
 fn make_files(root: &Path, folders: usize, files: usize) -> Result<()> {
     let content = vec![b'x'; 4096];
     for folder in 0..folders {
@@ -114,21 +114,21 @@ fn a_full_disk_costs_the_files_that_do_not_fit_and_the_copy_goes_on() -> Result<
     let lines: Vec<&str> = said.lines().collect();
     let (errors, rest): (Vec<&str>, Vec<&str>) =
         lines.iter().partition(|line| line.starts_with("weft: "));
-    // Small files fit or not, as they come before or behind what the large one takes.
+    // Whether small files fit depends on whether they are copied before or after the large one.
     ensure!(errors.iter().any(|error| error.contains("large")), "{said}");
     ensure!(errors.iter().all(|error| error.contains("No space left")), "{said}");
     ensure!(rest == ["status 3", "folder-0", "folder-0", "large"], "{said}");
     Ok(())
 }
 
-/// Runs a command, and prints the most memory that it had at a time, in KiB.
+/// Runs a command, and prints its peak memory in KiB.
 const PEAK: &str = "
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 ";
 
-/// Two pools of 32 blocks of 1 MiB, and a fixed amount beside them.
+/// Two pools of 32 blocks of 1 MiB, and a fixed amount for everything else.
 const PEAK_MAX_KIB: u64 = 112 << 10;
 
 #[test]

@@ -1,5 +1,5 @@
-//! `weft cp` beside rsync, where what it means is rsync's: which names patterns leave out, what
-//! `--delete` leaves alone, and what a dry run says.
+//! `weft cp` gives rsync's results where it has rsync's semantics: which names patterns exclude,
+//! what `--delete` keeps, and what a dry run prints.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -37,8 +37,8 @@ impl Place {
 const FOLDERS: [&str; 4] = ["a", "ab", "foo", "b.o"];
 const FILES: [&str; 6] = ["b", "a.o", "bo", "a b", "a*", "x"];
 
-/// Makes a tree of few names, which patterns of few letters fit. A name is a directory in each tree
-/// or in none.
+/// Makes a tree with few distinct names, so that short patterns match often. A name is a directory
+/// in every tree or in none.
 fn make_tree(folder: &Path, rng: &mut Rng, depth: usize) -> Result<()> {
     fs::create_dir_all(folder)?;
     for name in FOLDERS.iter().filter(|_| depth > 0) {
@@ -114,7 +114,7 @@ fn rules_leave_out_and_protect_what_those_of_rsync_do() -> Result<()> {
         let [from, by_weft, by_rsync] =
             ["from", "weft", "rsync"].map(|name| place.path(&format!("{seed}-{name}")));
         make_tree(&from, &mut rng, 2)?;
-        // Both destinations have another tree, which is the same one.
+        // Both destinations start with the same tree, which differs from the source.
         let other = rng.fork();
         for to in [&by_weft, &by_rsync] {
             make_tree(to, &mut other.clone(), 2)?;
@@ -125,7 +125,7 @@ fn rules_leave_out_and_protect_what_those_of_rsync_do() -> Result<()> {
             rules.extend([option.to_owned(), pattern(&mut rng)]);
         }
         let [in_from, before] = [names(&from)?, names(&by_weft)?];
-        // What is copied by its name has that name in front of its paths.
+        // A source without a trailing slash puts its name in front of its paths.
         let from = if seed % 3 == 0 { from } else { from.join("") };
         let copy = |program: Program, to: &Path| {
             let program = program.args(["--delete"]).args(&rules).arg(&from).arg(to);
@@ -145,8 +145,8 @@ fn rules_leave_out_and_protect_what_those_of_rsync_do() -> Result<()> {
     Ok(())
 }
 
-/// What a dry run of rsync says, in Weft's words: `rsync --itemize-changes` begins each line with
-/// eleven letters.
+/// Converts the output of rsync's dry run to Weft's form. `rsync --itemize-changes` begins each
+/// line with eleven letters.
 fn itemized(said: &str) -> BTreeMap<String, &'static str> {
     let mut all = BTreeMap::new();
     for line in said.lines() {

@@ -1,4 +1,4 @@
-//! `weft cp --rsh ssh` with OpenSSH's own server on loopback, beside `rsync -e ssh` and scp.
+//! `weft cp --rsh ssh` with OpenSSH's server on loopback, compared with `rsync -e ssh` and scp.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -10,17 +10,18 @@ use weft_lab::endpoint::Port;
 use weft_lab::{Finished, Folder, Program, Running, locate, note_skip, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Where sshd locks up what parses a stranger's bytes. Debian's service makes it.
+/// The empty directory to which sshd changes the root of its unprivileged process. Debian's service
+/// creates it.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// A server of ssh with keys of its own, and the configuration of a client that it lets in.
+/// An OpenSSH server with its own keys, and the configuration of a client that it accepts.
 struct Host {
     folder: Folder,
     running: Running,
 }
 
 impl Host {
-    /// `forced`: what a client that shows the second key gets to run.
+    /// `forced`: the command that the server runs for a client with the second key.
     fn start(forced: &str) -> Result<Self> {
         let folder = Folder::new(0o700)?;
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -53,7 +54,7 @@ impl Host {
             )
         };
         fs::write(path("ssh_config"), client("server", "client") + &client("bound", "bound"))?;
-        // It must know its own path to start itself anew.
+        // sshd executes itself again for each connection, and refuses a relative path.
         let sshd = Program::plain(locate("sshd")?).args(["-D", "-e", "-f"]);
         let running = sshd.arg(path("sshd_config")).start()?.listening(Port::Tcp(port))?;
         Ok(Self { folder, running })
@@ -94,7 +95,7 @@ fn make_tree(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// rsync finds nothing to do between the two: names, contents, modes, times and links are the same.
+/// Checks with rsync that the two trees have the same names, contents, modes, times and links.
 fn assert_same(one: &Path, other: &Path) -> Result<()> {
     let rsync = Program::plain(locate("rsync")?).args(["-aHnic", "--delete", "--modify-window=-1"]);
     let said = rsync.arg(one.join("")).arg(other.join("")).run(TIMEOUT)?.success()?.stdout;
@@ -119,12 +120,12 @@ fn trees_go_both_ways_by_ssh_and_are_as_rsync_makes_them() -> Result<()> {
     let copy = host.cp()?.arg(format!("{place}/")).arg(host.path("back"));
     host.run(&copy)?;
     assert_same(&from, &host.path("back"))?;
-    // rsync by the same ssh makes the same.
+    // rsync over the same ssh produces the same tree.
     let rsync = Program::plain(locate("rsync")?).args(["-aH", "-e", &host.shell()]);
     let rsync = rsync.arg(from.join("")).arg(format!("server:{}", host.path("rsync").display()));
     host.run(&rsync)?;
     assert_same(&host.path("rsync"), &there)?;
-    // A single file, as by scp.
+    // A single file, as scp copies it.
     let [one, other] = ["one", "other"].map(|name| host.path(name));
     let config = host.path("ssh_config");
     let scp = Program::plain("scp").args(["-q", "-p", "-F"]).arg(config);

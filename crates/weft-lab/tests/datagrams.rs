@@ -8,9 +8,9 @@ use weft_lab::endpoint::Port;
 use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a server or a group takes to be ready.
+/// Time limit until a server or a group is ready.
 const SOON: Duration = Duration::from_secs(60);
-/// The port of udaddy, which has no option for it.
+/// The fixed port of udaddy.
 const UDADDY: u16 = 7174;
 
 fn finished(end: &Finished) -> Result<()> {
@@ -18,7 +18,7 @@ fn finished(end: &Finished) -> Result<()> {
     Ok(())
 }
 
-/// Every message there and back, to each of several queue pairs that `rdma_cm` finds.
+/// Every message is echoed, for each of several queue pairs that `rdma_cm` connects.
 fn udaddy(stage: &Stage, address: IpAddr, options: &str) -> Result<()> {
     let address = address.to_string();
     let server = Program::weft("udaddy").args(["-b", &address]).line(options);
@@ -54,18 +54,18 @@ fn udpong() -> Result<()> {
     let server = server.start()?.listening(Port::Udp(port))?;
     let client = program.args(["-s", "127.0.0.1", "-C", "200", "-S", "1000"]);
     client.run(TIMEOUT)?.success()?.said("custom    1000    200")?;
-    // It serves for ever.
+    // The server never ends by itself.
     server.kill()?;
     Ok(())
 }
 
-/// One sends to a group that several have joined.
+/// One process sends to a multicast group that several have joined.
 fn mckey(stage: &Stage, group: &str, addresses: [&str; 2], options: &str) -> Result<()> {
     let program = |bind: &str| {
-        // Its output goes through a buffer, but must be seen in time.
+        // Unbuffered output, because the test waits for its lines.
         let program = Program::weft("stdbuf").args(["-oL", "mckey", "-m", group, "-b", bind]);
         let program = program.line(options);
-        // With a loopback address rdma_cm takes the first device.
+        // For a loopback address, rdma_cm takes the first device.
         if stage.pair.is_some() { program } else { program.env("WEFT_DEVICES", "lo") }
     };
     let mut receivers = Vec::new();

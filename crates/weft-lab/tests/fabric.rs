@@ -8,10 +8,10 @@ use weft_lab::{Program, Stage, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ITERATIONS: &str = "50";
-/// The sizes that it goes through by itself, as it prints them.
+/// The default sizes of fi_pingpong, as it prints them.
 const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
 
-/// Of those, what fits the port's MTU.
+/// The default sizes that fit the port's MTU.
 const OF_DATAGRAMS: &[&str] = &["64", "256", "1k"];
 
 /// Runs fi_pingpong over its sizes, with its check of the data, and expects the results of `sizes`.
@@ -55,8 +55,8 @@ fn verbs_datagrams_made_reliable() -> Result<()> {
     pingpong(&Stage::loopback(), "verbs;ofi_rxd", "-e rdm", &SIZES)
 }
 
-/// `ofi_rxd` itself gets stuck over such a link now and then: in 4 of 22 runs over its own UDP
-/// provider. Three times in a row are no accident.
+/// `ofi_rxd` itself sometimes hangs on such a link: in 4 of 22 runs over its own UDP provider. So
+/// only three failures in a row count.
 #[test]
 fn datagrams_made_reliable_over_a_link_that_loses() -> Result<()> {
     const ATTEMPTS: u32 = 3;

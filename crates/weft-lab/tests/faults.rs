@@ -1,4 +1,4 @@
-//! What goes wrong between two hosts, and what verbs promise a program about it.
+//! Failures between two hosts, and what verbs report about them to a program.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const KINDS: [&str; 7] =
     ["send", "send_imm", "write", "write_imm", "read", "fetch_add", "cmp_swap"];
 
-/// A server and a client with operations of one kind on their way between them.
+/// A server and a client with operations of one kind in flight.
 struct Flow {
     server: Running,
     client: Running,
@@ -69,7 +69,7 @@ fn client_killed_in_the_middle() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is read from the peer meanwhile: the end of its stream is behind what waits.
+/// The survivor has not read all bytes of the peer, so EOF is behind unread data.
 #[test]
 fn peer_killed_behind_messages_that_nobody_receives() -> Result<()> {
     let (program, port) = (Program::weft(compile("unreceived")?), ports::next());
@@ -97,7 +97,7 @@ fn peer_killed_across_namespaces() -> Result<()> {
     Ok(())
 }
 
-/// A link that comes back soon costs time, not the connection.
+/// A short outage of the link delays operations, but does not break the connection.
 #[test]
 fn link_down_and_up() -> Result<()> {
     skip_without_namespaces!();
@@ -125,7 +125,8 @@ fn link_down_and_up() -> Result<()> {
     Ok(())
 }
 
-/// The peer dies while the link is down, so nothing tells us: the next transmission must.
+/// The peer dies while the link is down, so its FIN or RST is lost. The next transmission must
+/// detect its death.
 #[test]
 fn half_open_connection() -> Result<()> {
     skip_without_namespaces!();
@@ -135,7 +136,7 @@ fn half_open_connection() -> Result<()> {
         let flow = Flow::start(&stage, kind)?;
         pair.link_down()?;
         flow.server.kill()?;
-        // Whatever the dead peer's kernel had to say is lost by now.
+        // The packets of the dead peer's kernel are lost by now.
         thread::sleep(Duration::from_millis(500));
         pair.link_up()?;
         got_reports(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
@@ -143,7 +144,7 @@ fn half_open_connection() -> Result<()> {
     Ok(())
 }
 
-/// A peer that stops for a while is not a dead one.
+/// A peer that is stopped for a while is not taken for dead.
 #[test]
 fn peer_stopped_and_continued() -> Result<()> {
     let mut flow = Flow::start(&Stage::loopback(), "send")?;
@@ -159,9 +160,9 @@ fn peer_stopped_and_continued() -> Result<()> {
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
-    /// What allocators and kernels may keep for later, over 900 connections.
+    /// Memory that allocators and the kernel may retain after 900 connections.
     const SLACK_KIB: i64 = 512;
-    /// Descriptors of the last connections, which are being closed.
+    /// Descriptors of the last connections, which may still be closing.
     const CLOSING: i64 = 4;
     let ends = churn(&Stage::loopback(), 1000)?;
     for end in [&ends.server, &ends.client] {

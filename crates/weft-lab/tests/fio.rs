@@ -10,7 +10,7 @@ use weft_lab::{Finished, Program, Stage, ports, scratch, skip_without_namespaces
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SIZE_BYTES: u64 = 32 << 20;
 
-/// What the client does.
+/// The client's operation.
 const VERBS: [&str; 3] = ["write", "read", "send"];
 
 /// The counters of the only job of a report.
@@ -29,8 +29,7 @@ fn transfer(stage: &Stage, verb: &str, options: &str) -> Result<()> {
         .args([format!("--port={port}"), format!("--size={SIZE_BYTES}")])
         .directory(scratch("fio")?)
         .line(options);
-    // To the engine, a job that reads is the server and one that writes the client, whatever the
-    // verb.
+    // In this engine the reading job is the server and the writing job the client, for every verb.
     let server = program.clone().line("--name=target --rw=read");
     let client = program
         .args(["--name=initiator", "--rw=write", &format!("--verb={verb}")])

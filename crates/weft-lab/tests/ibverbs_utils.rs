@@ -152,14 +152,14 @@ fn srq_pingpong_with_events() -> Result<()> {
     pingpong(&Stage::loopback(), "ibv_srq_pingpong", 4096, 1000, "-c -e -g 0 -q 8")
 }
 
-/// Runs the ping-pong of extended reliable connections. It verifies nothing but the number of
-/// messages; each side ends with this word.
+/// Runs the ping-pong of extended reliable connections. It verifies only the number of messages;
+/// each side prints this word at its end.
 fn xsrq_pingpong(stage: &Stage, options: &str) -> Result<()> {
     let port = ports::next();
     let server = Program::weft("ibv_xsrq_pingpong").args(["-p", &port.to_string()]).line(options);
     let client = server.clone().arg(stage.server_address().to_string());
     let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
-    // They leave it behind. Who has it open does not need its name.
+    // The programs leave the file behind. A process that has it open does not need its name.
     let _ = fs::remove_file("/tmp/xrc_domain");
     let (server, client) = ends?;
     server.said("success")?;
@@ -204,7 +204,7 @@ fn uc_pingpong_across_namespaces() -> Result<()> {
 fn ud_pingpong_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
-    // The largest goes in IP fragments; the second GID is an IPv6 address.
+    // The largest message is sent in IP fragments; the second GID is an IPv6 address.
     for (size, options) in
         [(1024, ""), (1024, "-g 0"), (4096, "-e"), (4096, "-e -g 0"), (1024, "-g 1")]
     {

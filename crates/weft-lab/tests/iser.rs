@@ -58,11 +58,11 @@ impl Target {
     }
 }
 
-/// Looks at the disk, moves data both ways with comparison, and reads it as fast as it can.
+/// Reads the disk's properties, writes and compares data, and measures the rate of reads.
 fn use_disk(stage: &Stage) -> Result<()> {
     let target = Target::start(stage)?;
-    // libiscsi 1.19 takes the memory of a connection from malloc and reads of it what it has not
-    // written. With this value glibc hands out zeros, as libiscsi expects.
+    // libiscsi 1.19 reads uninitialized memory of a connection that it got from malloc. With this
+    // value glibc returns zeroed memory, as libiscsi expects.
     let initiator =
         |program: &str| stage.client(Program::weft(program)).env("MALLOC_PERTURB_", "255");
 
@@ -78,8 +78,8 @@ fn use_disk(stage: &Stage) -> Result<()> {
             initiator("iscsi-test-cu").args(["--dataloss", "--test", test, "-i", INITIATOR]);
         let tests = tests.arg(&target.url);
         let mut ended = tests.run(TIMEOUT)?;
-        // libiscsi 1.19 frees a connection while its own thread may still ask for the connection's
-        // events. It seldom gets that far, and then at the very end.
+        // libiscsi 1.19 frees a connection while its own thread may still poll the connection's
+        // events. A crash from that is rare, and happens only at the very end.
         for _ in 0..2 {
             if ended.status.signal() == Some(Signal::SEGV.as_raw()) {
                 ended = tests.run(TIMEOUT)?;

@@ -1,4 +1,4 @@
-//! MPI: Debian's Open MPI and the `mpich` wheel, both by way of libfabric's verbs provider.
+//! MPI: Debian's Open MPI and the `mpich` wheel, both over libfabric's verbs provider.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const MPI4PY_TESTS: [&str; 2] = ["test_p2p_(buf|obj)", "test_cco_(buf|vec|obj|nb
 const OPEN_MPI_FAILS: [&str; 6] =
     ["testCancel", "SSend", "*P2PObj*.testProbe", "SomeSend", "ManyISend", "Bottom"];
 
-/// An MPI, with all that makes it use the verbs provider and nothing else between ranks.
+/// An MPI library, with the settings that make it use only the verbs provider between ranks.
 #[derive(Clone, Copy, PartialEq)]
 enum Mpi {
     Open,
@@ -28,18 +28,18 @@ enum Mpi {
 
 /// Where ranks run.
 enum Hosts<'a> {
-    /// All here.
+    /// All ranks in the lab's own namespace.
     Local,
-    /// Half of them in each namespace.
+    /// Half of the ranks in each of two namespaces.
     Split(&'a NamespacePair),
 }
 
 impl Mpi {
-    /// The launcher for `ranks` ranks. The program and its arguments follow.
+    /// Returns the launcher for `ranks` ranks. The program and its arguments follow.
     fn launcher(self, python: &Mpi4py, hosts: &Hosts<'_>, ranks: u32) -> Result<Program> {
         let on_host = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/on-host");
         let launcher = match self {
-            // By name: given a path, it would have other hosts look below that path, too.
+            // By name: with a path, the launcher uses the same path on the other hosts.
             Self::Open => locate("mpirun.openmpi").map(|_| "mpirun.openmpi".into())?,
             Self::Mpich => python.program("mpiexec"),
         };
@@ -47,7 +47,7 @@ impl Mpi {
             Hosts::Local => Program::weft(launcher),
             Hosts::Split(pair) => {
                 let prefix = pair.left.name.strip_suffix("left").context("not a left side")?;
-                // Launchers tell hosts apart by their names, so each namespace gets its own.
+                // Launchers distinguish hosts by name, so each namespace gets its own host name.
                 Program::weft("unshare")
                     .within(Some(&pair.left))
                     .env("WEFT_LAB_HOSTS", prefix)
@@ -77,7 +77,7 @@ impl Mpi {
         Ok(match self {
             Self::Open => Library::OpenMpi
                 .choose(program)?
-                // Its shared-memory store wants a directory that containers may lack.
+                // PMIx's shared-memory store needs a directory that containers may lack.
                 .env("PMIX_MCA_gds", "hash")
                 .line("--allow-run-as-root --mca pml cm --mca mtl ofi")
                 .args(["--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm"])
@@ -86,13 +86,13 @@ impl Mpi {
                 .choose(program)?
                 .env("FI_PROVIDER", "verbs")
                 .env("MPIR_CVAR_CH4_NETMOD", "ofi")
-                // Ranks on one host would use shared memory.
+                // Without this, ranks on one host would use shared memory.
                 .env("MPIR_CVAR_NOLOCAL", "1")
                 .env("MPIR_CVAR_DEBUG_SUMMARY", "1"),
         })
     }
 
-    /// Checks that the library says it uses the verbs provider.
+    /// Checks that the library reports that it uses the verbs provider.
     fn used_verbs(self, end: &Finished) -> Result<()> {
         let text = format!("{}{}", end.stdout, end.stderr);
         let said = match self {
@@ -109,8 +109,8 @@ fn ring(name: &str, mpi: Mpi, hosts: &Hosts<'_>, ranks: u32) -> Result<()> {
     mpi.used_verbs(&python.ring(mpi.launcher(&python, hosts, ranks)?, ranks, TIMEOUT)?)
 }
 
-/// Every rank as if on a host of its own, and libfabric's cache of registrations at work: it learns
-/// from its own hooks when memory goes.
+/// Each rank acts as a host of its own, and libfabric caches registrations. Its own hooks notify
+/// the cache when memory is unmapped.
 fn buffers_that_come_and_go(name: &str, mpi: Mpi) -> Result<()> {
     const RANKS: u32 = 3;
     let Some(python) = Mpi4py::for_test(name)? else { return Ok(()) };

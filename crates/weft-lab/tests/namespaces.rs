@@ -1,5 +1,5 @@
-//! Programs that exchange queue pair numbers themselves, in two network namespaces: each kind of
-//! address that they exchange must lead to the right process on the other side.
+//! Programs in two network namespaces that exchange queue pair numbers and addresses themselves.
+//! Each kind of address must lead to the right process on the other side.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use weft_lab::{Program, Stage, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Program, options of both sides, by GID and by LID.
+/// Programs with the options of both sides, connected by GID and by LID.
 const PROGRAMS: [(&str, &str, Option<&str>); 6] = [
     ("ibv_rc_pingpong", "-c -g 0", Some("-c")),
     ("ibv_srq_pingpong", "-c -g 0", Some("-c")),

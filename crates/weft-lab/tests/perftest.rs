@@ -13,20 +13,20 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// The sizes of `-a`: 2 bytes to 8 MiB, in powers of two.
 const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
 
-/// Runs a test on both sides and returns the client's outcome.
+/// Runs a test on both sides and returns the client's result.
 fn run(stage: &Stage, program: &str, options: &str) -> Result<Finished> {
     let port = ports::next();
     let server = Program::weft(program).line("-F -p").arg(port.to_string()).line(options);
     let client = server.clone().arg(stage.server_address().to_string());
     let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
-    // perftest leaves them behind. Who has them open does not need their names.
+    // perftest leaves the files behind. A process that has them open does not need their names.
     for end in ["server", "client"] {
         let _ = fs::remove_file(format!("/tmp/xrc_domain_{end}"));
     }
     Ok(ends.with_context(|| format!("{program} {options}"))?.1)
 }
 
-/// Size and iterations of every row of the result.
+/// Returns the size and the iterations of each row of the result.
 fn rows(program: &str, end: &Finished) -> Result<Vec<(u64, u64)>> {
     let rows = if program.ends_with("_bw") {
         bandwidth(&end.stdout).map(|rows| rows.iter().map(|r| (r.bytes, r.iterations)).collect())
@@ -38,7 +38,7 @@ fn rows(program: &str, end: &Finished) -> Result<Vec<(u64, u64)>> {
 
 /// Runs a test of one size and checks the row of its result.
 fn one_size(stage: &Stage, program: &str, size: u64, iterations: u64, options: &str) -> Result<()> {
-    // The atomic tests know no other size than 8 and no option for it.
+    // The atomic tests have a fixed size of 8 and no option for it.
     let size_option = if program.contains("atomic") { String::new() } else { format!("-s {size}") };
     let end = run(stage, program, &format!("{size_option} -n {iterations} {options}"))?;
     let rows = rows(program, &end)?;
@@ -218,8 +218,8 @@ mod unreliable_connection {
 mod extended_reliable_connection {
     use super::*;
 
-    // Not `ib_send_lat -e`: it asks for a send's completion once, and takes what lies on its stack
-    // for one if there is none yet, as on a busy machine.
+    // Not `ib_send_lat -e`: it polls for a send's completion once, and if there is none yet, as on
+    // a busy machine, it reads an uninitialized work completion on its stack.
     tests_of_type! { "XRC",
         ib_send_bw: "" "--use-srq" "-q 4" "-b" "-l 8" "-e";
         ib_send_lat: "";
@@ -232,8 +232,8 @@ mod extended_reliable_connection {
     }
 }
 
-/// Datagrams, of which none may be lost on one host: perftest waits for each. No more than the
-/// port's MTU.
+/// Datagrams of at most the port's MTU. None may be lost on one host, because perftest waits for
+/// each.
 mod datagrams {
     use super::*;
 

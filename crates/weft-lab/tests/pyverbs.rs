@@ -1,5 +1,5 @@
-//! The tests of Debian's `python3-pyverbs`, which are rdma-core's own conformance suite, but for
-//! those that are for one vendor's cards.
+//! The tests of Debian's `python3-pyverbs`, which are rdma-core's conformance suite, without those
+//! for the cards of one vendor.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,9 +17,9 @@ const BINDINGS: &str = "/usr/lib/python3/dist-packages/pyverbs/pyverbs_error.py"
 /// How a test that does not pass ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
-    /// It does not run, because something is not offered.
+    /// It is skipped, because Weft lacks a feature.
     Skipped,
-    /// It does not run unless the machine has what it needs; then it passes.
+    /// It is skipped unless the machine has what it needs; then it passes.
     AsTheMachine,
 }
 
@@ -52,7 +52,7 @@ const EXCEPTIONS: &[(&str, Ends, &str)] = &[
     ),
 ];
 
-/// The suite is compressed where the package puts it.
+/// Unpacks the suite, which the package installs compressed.
 fn unpack() -> Result<PathBuf> {
     require(Path::new(TESTS).join("run_tests.py"))?;
     require(BINDINGS)?;
@@ -65,7 +65,7 @@ fn unpack() -> Result<PathBuf> {
     Ok(tests)
 }
 
-/// Compares one outcome with what is expected of the test. Returns which exception it is, if any.
+/// Compares a test's outcome with the expected one. Returns which exception it is, if any.
 fn judge(line: &str) -> Result<Option<usize>> {
     let mut fields = line.split('\t');
     let (name, outcome) = fields.next().zip(fields.next()).context("two fields")?;
@@ -81,8 +81,8 @@ fn judge(line: &str) -> Result<Option<usize>> {
     Ok(index)
 }
 
-/// The tests of the connection manager need a device that is not loopback: rdma_cm gives loopback
-/// addresses none, and pyverbs does not look.
+/// The tests of the connection manager need a device other than loopback: rdma_cm assigns no device
+/// to loopback addresses, and pyverbs does not check for that.
 #[test]
 fn each_test_ends_as_expected() -> Result<()> {
     skip_without_namespaces!();
@@ -91,7 +91,7 @@ fn each_test_ends_as_expected() -> Result<()> {
     let interface = stage.server_side().context("a namespace")?.interface();
     let outcomes = tests.with_file_name("outcomes");
     let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/conformance.py");
-    // Debian's own interpreter, for which the bindings are built.
+    // Debian's interpreter, for which the bindings are built.
     let suite = Program::weft("/usr/bin/python3")
         .args([&driver, &tests, &outcomes])
         .line("--port 1 --gid 0 --dev")

@@ -1,4 +1,4 @@
-//! QEMU moves the memory of a paused machine to another over RDMA.
+//! QEMU migrates a paused machine to another QEMU over RDMA.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -14,7 +14,7 @@ use weft_lab::{Folder, Program, Running, Stage, ports, scratch, skip_without_nam
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MEMORY_MIB: u64 = 64;
-/// Where the pattern lies in the guest's memory: above all that firmware would use.
+/// Address of the pattern in the guest's memory, above all that firmware would use.
 const PATTERN_ADDRESS: u64 = 16 << 20;
 const PATTERN_BYTES: usize = 32 << 20;
 
@@ -49,7 +49,7 @@ impl Monitor {
             if let Some(error) = answer.get("error") {
                 bail!("{command}: {error}");
             }
-            // Events may come in between.
+            // QEMU may send events before the answer.
             if let Some(result) = answer.get("return") {
                 return Ok(result.clone());
             }
@@ -62,7 +62,7 @@ impl Monitor {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Waits for the end of a migration, seen from this side.
+    /// Waits until this side reports that the migration has ended.
     fn migrated(&mut self) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -76,7 +76,7 @@ impl Monitor {
         }
     }
 
-    /// What the guest has where the pattern is.
+    /// Returns the guest's memory at the address of the pattern.
     fn pattern(&mut self, file: PathBuf) -> Result<Vec<u8>> {
         let what = json!({"val": PATTERN_ADDRESS, "size": PATTERN_BYTES, "filename": &file});
         self.execute("pmemsave", what)?;
@@ -84,7 +84,7 @@ impl Monitor {
     }
 }
 
-/// A machine that never runs: it starts paused and stays so.
+/// A machine that starts paused and never runs.
 fn machine(name: &str, folder: &Folder, options: &[String]) -> (Program, PathBuf) {
     let socket = folder.path().join(name);
     let program = Program::weft("qemu-system-x86_64")

@@ -53,7 +53,7 @@ fn qperf(stage: &Stage, tests: &[(&str, &str)], options: &str) -> Result<()> {
         let value = report.value(test, quantity)?;
         ensure!(value > 0.0, ended.complaint(format!("{quantity} of {test} is {value}")));
     }
-    // It serves for ever.
+    // The server never ends by itself.
     server.kill()?;
     Ok(())
 }
@@ -86,9 +86,9 @@ fn datagrams() -> Result<()> {
     qperf(&Stage::loopback(), &DATAGRAMS, "")
 }
 
-/// Who sends datagrams without pause still takes what comes. On one host a datagram is lost only
-/// when nobody looks, which on a busy machine is for most of the time; a sender that does not look
-/// gets no more than the queues hold.
+/// A process that sends datagrams without pause still receives. On one host a datagram is lost only
+/// if the receive queue is full because the receiver does not poll, which on a busy machine is
+/// common. A sender that never polled would receive no more than the queues hold.
 #[test]
 fn datagrams_both_ways_arrive() -> Result<()> {
     let stage = Stage::loopback();

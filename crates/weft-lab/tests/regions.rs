@@ -1,4 +1,4 @@
-//! Registered memory of random programs against a model of what hardware does.
+//! Random programs that register memory, compared with a model of hardware.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use weft_lab::{Finished, Program, compile, note_skip, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const STEPS: &str = "2000";
-/// Programs of one run; `WEFT_LAB_REGIONS` asks for another number.
+/// Number of programs in a run, unless `WEFT_LAB_REGIONS` sets another one.
 const PROGRAMS: u64 = 16;
 
 fn run(seed: u64, change: impl Fn(Program) -> Program) -> Result<Finished> {
@@ -17,7 +17,7 @@ fn run(seed: u64, change: impl Fn(Program) -> Program) -> Result<Finished> {
     ended.with_context(|| format!("program {seed}"))
 }
 
-/// How many pages were registered, and how many of these a peer could map.
+/// Returns how many pages were registered, and how many of these a peer could map.
 fn pages(ended: &Finished) -> Result<[u64; 2]> {
     let line = ended.stdout.lines().find_map(|line| line.strip_prefix("pages registered: "));
     let words = line.and_then(|line| line.split_once(" shared: "));
@@ -43,7 +43,7 @@ fn random_programs_and_their_regions() -> Result<()> {
     Ok(())
 }
 
-/// The same programs where no memory is shared.
+/// The random programs, without shared memory.
 #[test]
 fn random_programs_without_shared_memory() -> Result<()> {
     for seed in 1..=2 {

@@ -36,7 +36,7 @@ fn rping_many_iterations() -> Result<()> {
 #[test]
 fn rping_of_many_sizes() -> Result<()> {
     let stage = Stage::loopback();
-    // The smallest and the largest are the limits of the program.
+    // The smallest and the largest size are rping's limits.
     for size in [23, 100, 1460, 4096, 65_535] {
         rping(&stage, stage.server_address(), 300, &format!("-S {size}"))?;
     }
@@ -69,11 +69,11 @@ fn rping_persistent_server() -> Result<()> {
     let port = ports::next().to_string();
     let program = Program::weft("rping").args(["-V", "-a", "127.0.0.1", "-p", &port]);
     let server = program.clone().line("-s -P").start()?.listening(Port::Tcp(port.parse()?))?;
-    // One after the other: rping's server has room for one connection request at a time.
+    // Sequentially, because rping's server accepts one connection request at a time.
     for _ in 0..4 {
         program.clone().line("-c -C 200").run(TIMEOUT)?.success()?;
     }
-    // It serves for ever: to be killed is its only end.
+    // The server never ends by itself, so the test kills it.
     server.kill()?;
     Ok(())
 }

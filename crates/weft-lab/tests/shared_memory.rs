@@ -1,5 +1,5 @@
-//! Connections that share memory: who may, who may not, and what is left when a peer goes without a
-//! word.
+//! Connections through shared memory: which processes may use it, and what remains when a peer is
+//! killed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -72,10 +72,10 @@ fn another_user_is_refused_unless_admitted() -> Result<()> {
         for end in flow(&stage, |program, serves| {
             other(program, serves).env("WEFT_SHM_USERS", format!("7,{OTHER_USER},0"))
         })? {
-            // Not with one's own rights in another user's memory.
+            // Without rights to another user's memory, the processes use the ring.
             end.said(&format!("{SHARES}ring"))?;
         }
-        // One side alone cannot decide it.
+        // Both sides must allow it.
         for end in flow(&stage, |program, serves| match serves {
             true => other(program, serves).env("WEFT_SHM_USERS", "any"),
             false => other(program, serves),
@@ -86,14 +86,14 @@ fn another_user_is_refused_unless_admitted() -> Result<()> {
     Ok(())
 }
 
-/// A process whose memory nobody may look into is reached through the ring, and says so.
+/// A peer reaches a process that is not dumpable through the ring, and the process reports that.
 #[test]
 fn memory_that_cannot_be_reached() -> Result<()> {
     if skip_without_users("memory_that_cannot_be_reached")? {
         return Ok(());
     }
     let stage = Stage::loopback();
-    // Root may look into all memory, so both sides are somebody else.
+    // Root may access all memory, so both sides run as another user.
     for end in flow(&stage, |program, _| program.as_user(OTHER_USER))? {
         end.said(&format!("{SHARES}direct"))?;
     }
@@ -106,7 +106,7 @@ fn memory_that_cannot_be_reached() -> Result<()> {
     Ok(())
 }
 
-/// An empty directory that other users can use, too.
+/// An empty directory that other users can also use.
 fn directory(name: &str) -> Result<PathBuf> {
     let directory = scratch(&format!("{name}-{}", std::process::id()))?;
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
@@ -131,7 +131,7 @@ fn namespaces_with_a_common_directory() -> Result<()> {
     }
     ensure!(entries(&directory)? == 0, "a socket is left after an orderly end");
 
-    // One that is killed cannot remove its own; the survivor does.
+    // A killed process cannot remove its files; the survivor does.
     let (flow, port) = (compile("flow")?, ports::next());
     let words = ["serve".to_owned(), port.to_string(), "1".to_owned()];
     let server = stage.server(with_directory(program(&flow, words), true));
@@ -151,7 +151,7 @@ fn namespaces_with_a_common_directory() -> Result<()> {
     Ok(())
 }
 
-/// What `abrupt.c` says: descriptors and mappings, early and in the end.
+/// Reads the numbers of descriptors and mappings that `abrupt.c` prints early and at the end.
 fn left(ended: &Finished, when: &str) -> Result<[i64; 2]> {
     let line = ended.stdout.lines().find(|line| line.starts_with(&format!("{when}: ")));
     let line = line.with_context(|| ended.complaint(format!("no line {when:?}")))?;
@@ -190,17 +190,17 @@ fn peers_killed_at_any_instant_over_tcp() -> Result<()> {
     survive("kill", "tcp", 50, Duration::from_secs(3))
 }
 
-/// A peer that is stopped in the middle of an access to memory is waited for, but not for long.
+/// A process waits only a limited time for a peer that was stopped during a memory access.
 #[test]
 fn peers_stopped_at_any_instant() -> Result<()> {
     survive("stop", "shm", 30, Duration::from_secs(6))
 }
 
-/// What a peer's process number stands for is another program then, at whose memory nobody is.
+/// After `exec`, a peer's pid denotes another program, whose memory no process accesses.
 #[test]
 fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
     let (execing, files) = (compile("execing")?, scratch("execing")?);
-    // Each time the partner may be at another point of its work.
+    // The partner is at another point of its work in each round.
     for round in 0..4 {
         let port = ports::next().to_string();
         let files = ["ready", "done"].map(|name| files.join(format!("{port}-{round}-{name}")));

@@ -1,4 +1,4 @@
-//! Weft and the kernel's soft iWARP (siw), which shares no code with it, in both directions.
+//! Weft and the kernel's soft iWARP (siw), an independent implementation, in both directions.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use weft_lab::guest::{self, Guest, Job, Offload};
 use weft_lab::{Finished, Program, Running, note_skip, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// For many programs at once.
+/// Time limit for many programs at once.
 const LONG_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the mixed load goes on, at the least, unless `WEFT_SIW_SECONDS` says otherwise.
+/// Minimum duration of the mixed load, unless `WEFT_SIW_SECONDS` sets another one.
 const LOAD_SECONDS: u64 = 5;
-/// perftest's client connects a second time at the moment when its server begins to listen a second
-/// time. Who comes first is chance, between two hosts with siw, too.
+/// perftest's client connects a second time just when its server begins to listen a second time.
+/// This race also exists between two hosts with siw.
 const PERFTEST_TRIES: usize = 4;
 /// What siw can send beside the four bytes of RFC 6581 before its count of them, a byte, is full.
 const SIW_PRIVATE_DATA_MAX: usize = 251;
 
-/// A machine, or `None` and a note where there can be none.
+/// Boots a machine, or returns `None` with a note if no machine can run here.
 fn boot(test: &str) -> Result<Option<Guest>> {
     if let Some(why) = guest::unavailable(&["iwarp_peer"])? {
         note_skip(&format!("siw::{test}"), &why);
@@ -89,14 +89,14 @@ fn ucmatose(guest: &Guest, options: &str) -> Result<()> {
     both_ways(guest, &server, |address| format!("{server} -s {address}"), port)
 }
 
-/// siw has found nothing wrong with what it got.
+/// Checks that siw has logged no complaint.
 fn ensure_silent(guest: &Guest) -> Result<()> {
     let complaints = guest.complaints()?;
     ensure!(complaints.is_empty(), "siw complains: {complaints:#?}");
     Ok(())
 }
 
-/// Boots a machine for each group of cases, because it keeps the state of siw.
+/// Boots a machine for each group of cases, because siw keeps state between them.
 #[test]
 fn programs() -> Result<()> {
     let Some(guest) = boot("programs")? else { return Ok(()) };
@@ -146,12 +146,12 @@ fn perftest_both_ways(guest: &Guest) -> Result<()> {
     ensure_silent(guest)
 }
 
-/// Who asks for checksums, and whether there are any.
+/// Which side requests CRCs, and whether the connection uses them.
 fn checksums_are_used_if_either_side_asks(guest: &Guest) -> Result<()> {
     for (ours, theirs) in [("0", "0"), ("0", "1"), ("1", "0")] {
         guest.set("mpa_crc_required", theirs)?;
         for passive in [true, false] {
-            // A listener of siw's does what it is asked for.
+            // A listener of siw uses CRCs if the peer requests them.
             let is_on = ours == "1" || passive && theirs == "1";
             let expected = if is_on { "on" } else { "off" };
             let port = ports::next();
@@ -209,7 +209,7 @@ fn iwarp_peer(guest: &Guest, length: usize, mode: &str) -> Result<()> {
     let client = |address| format!("iwarp_peer {address} {port} {length} hello");
     let (weft, siw) = from_siw(guest, &server, &client(guest.host.ipv4), port)?;
     weft.said(&expected)?;
-    // siw does not look at a reply behind which the connection has been closed already.
+    // siw ignores a reply if the connection was closed right after it.
     let is_cut = mode == "reject" && siw.contains(&private_data(0));
     ensure!(is_cut || siw.contains(&expected), "the client on siw got: {siw}");
     ensure!(siw.contains("REJECTED") == (mode == "reject"), "{siw}");
@@ -261,7 +261,7 @@ fn the_link_goes_down_and_comes_up(guest: &Guest) -> Result<()> {
         let before = pings(&server);
         until(|| Ok(pings(&server) > before + 20)).context("no pings")?;
         guest.host.set_link(false)?;
-        // What was on its way has come by then.
+        // All packets in flight have arrived by then.
         std::thread::sleep(Duration::from_millis(300));
         let down = pings(&server);
         std::thread::sleep(Duration::from_millis(300));
@@ -276,8 +276,8 @@ fn the_link_goes_down_and_comes_up(guest: &Guest) -> Result<()> {
     ensure_silent(guest)
 }
 
-/// siw tells its `rping` that the peer has died. Afterwards that sometimes waits for a completion
-/// for ever, in its thread for completions, so it is not waited for.
+/// siw reports to its `rping` that the peer has died. Afterwards `rping`'s completion thread
+/// sometimes waits for a completion for ever, so the test does not wait for the program's end.
 fn notices_the_end(guest: &Guest, rping: &Job<'_>) -> Result<()> {
     until(|| Ok(rping.output()?.contains("DISCONNECT EVENT")))?;
     guest.run("killall -9 rping; true")?;
@@ -308,8 +308,8 @@ fn siw_understands_our_terminate(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// Several programs at once, in both directions, for as long as `WEFT_SIW_SECONDS` says. Every
-/// frame of them is captured and looked at.
+/// Several programs at once, in both directions, for as long as `WEFT_SIW_SECONDS` sets. All their
+/// frames are captured and checked.
 fn a_mixed_load_is_sound_to_the_last_checksum(guest: &Guest) -> Result<()> {
     let seconds = std::env::var("WEFT_SIW_SECONDS").ok().and_then(|text| text.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(LOAD_SECONDS));
@@ -328,9 +328,9 @@ fn a_mixed_load_is_sound_to_the_last_checksum(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// One round of it: a pair of each kind in each direction, all at once.
+/// One round of the mixed load: a pair of each kind in each direction, all at once.
 fn round_of_load(guest: &Guest, round: usize) -> Result<()> {
-    // Of odd lengths, so that frames end anywhere in a segment.
+    // Odd lengths, so that frames end anywhere in a segment.
     let size = 1001 + 1237 * (round % 17);
     let mut ours = Vec::new();
     let mut theirs = Vec::new();

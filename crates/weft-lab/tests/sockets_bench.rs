@@ -1,4 +1,4 @@
-//! `weft bench sockets` measures what it says: one program in the kernel and in shared memory.
+//! `weft bench sockets` measures one program over the kernel and over shared memory.
 
 use std::time::Duration;
 

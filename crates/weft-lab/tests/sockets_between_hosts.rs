@@ -1,5 +1,5 @@
-//! Connections between two network namespaces, which to programs are two hosts: over verbs if both
-//! ends want it, else over TCP, and the same to see either way.
+//! Connections between two network namespaces, which act as two hosts: over verbs if both ends want
+//! it, else over TCP, with the same results for programs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, Stage, compile, namespaces_denied, note_skip, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes that the program moves when it is to be looked at.
+/// Bytes that the program has moved when the test inspects the connection.
 const LENGTH: u64 = 5_000_003;
 
-/// A server that echoes, and a client that asks on demand, from a port of its own choice.
+/// An echo server, and a client that sends on demand, from a chosen port.
 const ECHO: &str = "
 import signal, socket, sys
 role, address, port, own, own_port = sys.argv[1:]
@@ -37,7 +37,7 @@ else:
             signal.sigwait({signal.SIGUSR1})
 ";
 
-/// Two namespaces and a directory of their own, or nothing, with a note.
+/// Two namespaces and a directory, or `None` with a note if namespaces cannot be made.
 struct Hosts {
     stage: Stage,
     sockets: Sockets,
@@ -94,13 +94,14 @@ impl Hosts {
         Ok((program.weft_option(format!("--between-hosts={option}")), addresses))
     }
 
-    /// Another user of the client's or server's host, who speaks in the name of a stream.
+    /// Another user on the client's or server's host, who claims to be an end of a stream.
     fn stranger(&self, arguments: &[&str]) -> Result<Program> {
         let program = Program::weft(compile("stranger")?).args(arguments);
         Ok(program.env("WEFT_TRANSPORT", "tcp"))
     }
 
-    /// What carries a connection that has moved all, and how many bytes have moved that way.
+    /// Returns the transport of a connection that has moved all bytes, and the bytes that it
+    /// carried.
     fn look(&self, options: [&str; 2]) -> Result<(String, u64)> {
         let port = ports::next();
         let [server, client] =
@@ -219,7 +220,7 @@ fn peer_of_a_process_killed_over_verbs_reads_a_prefix_and_then_eof() -> Result<(
     Ok(())
 }
 
-/// The connector's host has a user who is quicker to listen where the acceptor dials.
+/// A user on the connector's host listens first at the address to which the acceptor connects.
 #[test]
 fn another_user_cannot_answer_for_a_stream() -> Result<()> {
     let Some(hosts) = Hosts::new("another_user_cannot_answer_for_a_stream")? else { return Ok(()) };
@@ -244,7 +245,7 @@ fn another_user_cannot_answer_for_a_stream() -> Result<()> {
     Ok(())
 }
 
-/// The acceptor's host has a user who dials the connector.
+/// A user on the acceptor's host connects to the connector.
 #[test]
 fn another_user_cannot_dial_for_a_stream() -> Result<()> {
     let Some(hosts) = Hosts::new("another_user_cannot_dial_for_a_stream")? else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! System calls that a program makes by instructions of its own, beside the C library's on the same
-//! sockets.
+//! System calls that a program makes with its own instructions, beside calls of the C library on
+//! the same sockets.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use weft_lab::{Finished, compile_cargo, compile_cgo, compile_plain, locate, port
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a program that connects to itself on Weft and beside it, and expects the same output.
+/// Runs a program that connects to itself, on Weft and on the kernel, and expects the same output.
 fn as_on_the_kernel(program: &Path, bytes_min: u64) -> Result<Finished> {
     let sockets = Sockets::new(Ends::Both)?;
     let plain = sockets.plain(program).run(TIMEOUT)?.success()?;
@@ -42,7 +42,7 @@ fn python_calls_by_an_instruction_in_memory_of_its_own() -> Result<()> {
     sockets.check(1_000)
 }
 
-/// smol's reactor, and rustix, make their calls by hand; std makes them by the C library.
+/// smol's reactor and rustix make system calls directly; std makes them through the C library.
 #[test]
 fn smol_echoes() -> Result<()> {
     const BYTES: u64 = 3_000_000;
@@ -66,7 +66,8 @@ fn smol_echoes() -> Result<()> {
     Ok(())
 }
 
-/// Where calls are not reported, nothing is in memory, unless the user vouches for the program.
+/// If Weft cannot see system calls that bypass the C library, connections stay on TCP, unless the
+/// user declares that the program makes none.
 #[test]
 fn without_reports_connections_stay_on_tcp() -> Result<()> {
     let program = compile_plain("without_reports")?;

@@ -1,6 +1,5 @@
-//! Streams of random data whose ends are killed at random instants: the survivor sees a prefix of
-//! what was sent, and then what TCP shows. And thousands of connections, which leave nothing
-//! behind.
+//! Streams of random data whose ends are killed at random times: the survivor reads a prefix of the
+//! sent bytes, and then what TCP reports. And thousands of connections, which leak nothing.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, compile};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Connections of which one end, or neither, is killed.
+/// Number of connections of which one end, or neither, is killed.
 const ROUNDS: u64 = 200;
 
 fn run(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
@@ -21,7 +20,7 @@ fn finish(chaos: Program, arguments: &[&str]) -> Result<String> {
     Ok(chaos.args(arguments).run(TIMEOUT)?.success()?.stdout)
 }
 
-/// The same where brief connections leave TCP, too.
+/// Runs the program with a rule by which even short connections move to shared memory.
 fn run_in_memory(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
     fs::write(sockets.path("rules"), "use shm * * *:*\n")?;
     let chaos = sockets.server(compile("chaos")?);
@@ -58,7 +57,8 @@ fn two_thousand_connections_at_once() -> Result<()> {
     Ok(())
 }
 
-/// While a connection moves to shared memory, too. A fault shows in one of some thousand.
+/// Also while a connection moves to shared memory. A defect shows in one of some thousand
+/// connections.
 #[test]
 fn what_is_written_at_once_is_read_at_once() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
@@ -68,7 +68,7 @@ fn what_is_written_at_once_is_read_at_once() -> Result<()> {
     Ok(())
 }
 
-/// An edge-triggered waiter gets each change, at whichever moment of a wait it comes.
+/// An edge-triggered waiter gets each change, regardless of when during a wait it happens.
 #[test]
 fn no_edge_is_lost() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
@@ -78,8 +78,8 @@ fn no_edge_is_lost() -> Result<()> {
     Ok(())
 }
 
-/// A thread that waits for many connections is woken for each that has something, and so
-/// is a second thread that waits beside it.
+/// A thread that waits for many connections is woken for each that becomes readable, and so is a
+/// second thread that waits for them.
 #[test]
 fn no_wakeup_is_missed_among_many_connections() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;

@@ -1,5 +1,5 @@
-//! Programs that start children beside their connections, and servers that hand a connection to a
-//! child: every way of starting one, by the C library, a shell, Python, Node and super-servers.
+//! Programs with connections that start children, and servers that pass a connection to a child.
+//! The C library, shells, Python, Node and super-servers start the children in all their ways.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ const LINES: u32 = 100;
 /// A shell's program that answers each line with the same line.
 const ECHO_LINES: &str = "while read -r line; do echo \"$line\"; done";
 
-/// Two programs of many connections; both start children that inherit them and leave them alone.
+/// Two programs with many connections; both start children that inherit but do not use them.
 fn beside(way: &str) -> Result<()> {
     beside_on(&Sockets::new(Ends::Both)?, way)
 }
@@ -36,7 +36,7 @@ fn beside_on(sockets: &Sockets, way: &str) -> Result<()> {
     Ok(())
 }
 
-/// Their threads have numbers that say nothing to their parent's.
+/// In another PID namespace, the thread IDs of the child mean nothing to its parent.
 #[test]
 fn children_in_another_pid_namespace() -> Result<()> {
     const SKIPPED: i32 = 77;
@@ -55,7 +55,7 @@ fn system_beside_connections() -> Result<()> {
     beside("system")
 }
 
-/// The C library starts one to see.
+/// `system(NULL)`: the C library starts a shell to find out whether there is one.
 #[test]
 fn question_for_a_shell_beside_connections() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
@@ -90,7 +90,7 @@ fn fork_and_exit_beside_connections() -> Result<()> {
     beside("fork-exit")
 }
 
-/// A process that has children while other threads of it open, use and end connections.
+/// A process starts children while other threads of it open, use and close connections.
 fn born_beside(way: &str) -> Result<()> {
     let program = compile_plain("beside_births")?;
     let plain = Program::plain(&program).args([way]).run(TIMEOUT)?;
@@ -121,13 +121,13 @@ fn popen_beside_connections_that_begin_and_end() -> Result<()> {
     born_beside("popen")
 }
 
-/// A client that sends lines to a server and wants each back.
+/// A client that sends lines to a server and expects each back.
 fn lines(program: Program, port: u16, connections: u32) -> Program {
     let program = program.arg(source("programs/lines.py")).arg(port.to_string());
     program.args([connections.to_string(), LINES.to_string()])
 }
 
-/// Runs that client against a server that is there.
+/// Runs the client of lines against a running server.
 fn expect_lines(
     sockets: &Sockets,
     server: &mut Running,
@@ -176,7 +176,7 @@ fn python_hands_connections_to_python() -> Result<()> {
     handed("popen-python")
 }
 
-/// A script of `shell`, and its path.
+/// Writes a script for `shell` and returns its path.
 fn script(sockets: &Sockets, shell: &str, text: &str) -> Result<PathBuf> {
     let path = sockets.path("script");
     fs::write(&path, format!("#!{}\n{text}\n", locate(shell)?.display()))?;
@@ -215,7 +215,7 @@ fn xinetd_runs_bash() -> Result<()> {
     xinetd("bash")
 }
 
-/// `socat` becomes, or starts, a script that has the connection as input and output.
+/// `socat` executes or starts a script that has the connection as input and output.
 #[test]
 fn socat_runs_dash() -> Result<()> {
     for (listening, running) in [
@@ -239,7 +239,7 @@ fn socat_runs_dash() -> Result<()> {
     Ok(())
 }
 
-/// The traditional netcat makes the connection its input and output, and becomes a program.
+/// The traditional netcat makes the connection its input and output, and executes a program.
 #[test]
 fn netcat_becomes_a_program() -> Result<()> {
     for ends in Ends::ALL {
@@ -312,7 +312,7 @@ fn cgi_answers_are_whole() -> Result<()> {
     const LENGTH: usize = 200_000;
     for ends in [Ends::Both, Ends::Server] {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
-        // A directory that another user can read, too.
+        // Another user must be able to read the directory.
         let folder = Folder::new(0o755)?;
         let public = folder.path();
         fs::create_dir(public.join("cgi-bin"))?;
@@ -336,7 +336,7 @@ fn cgi_answers_are_whole() -> Result<()> {
     Ok(())
 }
 
-/// Children beside sockets, and files that are written when the sockets are closed.
+/// Node starts children while it has sockets, and writes files after it has closed them.
 #[test]
 fn node_starts_children_and_writes_files() -> Result<()> {
     for ends in Ends::ALL {

@@ -1,4 +1,5 @@
-//! Random programs observe the same on the kernel and on Weft, and so do those that once did not.
+//! Random programs, and programs that once found a defect, observe the same on the kernel and on
+//! Weft.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,14 +13,14 @@ use weft_lab::source;
 /// The seeds of the random part, the same each time. `make differ` tries others.
 const FIRST_SEED: u64 = 1_000_000;
 const PROGRAMS: u64 = 600;
-/// A slow machine runs the first of them.
+/// Time limit. A slow machine runs only the first of the programs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A step that takes longer on Weft, and none on the kernel, is a hang. A busy machine's threads
-/// wait less long than that for a core.
+/// A step that ends on the kernel and takes longer than this on Weft is a hang. On a busy machine,
+/// a thread waits less than this for a core.
 const LATE: Duration = Duration::from_secs(5);
-/// Programs at a time, when they run first: most of what they do is to wait for each other.
+/// Programs that run at a time for the first time. Their processes mostly wait for each other.
 const JOBS: usize = 8;
-/// Those that differed, at a time, when they run again.
+/// Programs that run at a time again because their results differed.
 const JUDGES: usize = 2;
 
 /// A program for each defect that was found, named after the behaviour.

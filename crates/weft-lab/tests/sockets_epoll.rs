@@ -1,5 +1,5 @@
-//! Several threads and processes that wait in one epoll instance, or poll one socket: what they are
-//! reported is the same with Weft as without, line by line.
+//! Several threads and processes wait in one epoll instance or poll one socket. They get the same
+//! events with Weft as without.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, compile};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// A case that differs has as many further attempts: on a busy machine a thread may not sleep yet.
+/// Further attempts for a case that differs. On a busy machine a thread may not sleep yet.
 const ATTEMPTS: u32 = 3;
 
 /// Runs a case of `programs/watching.c` with and without Weft.

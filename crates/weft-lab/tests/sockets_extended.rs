@@ -43,7 +43,7 @@ impl Scenario {
     }
 }
 
-/// Runs a scenario with its one client to the good end of both.
+/// Runs a scenario with one client until both ends exit with status 0.
 fn run(name: &'static str) -> Result<String> {
     let scenario = Scenario::start(Ends::Both, name, 1)?;
     let client = scenario.client()?.run(TIMEOUT)?.success()?;

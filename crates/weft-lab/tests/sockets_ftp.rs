@@ -1,6 +1,6 @@
-//! vsftpd with curl and lftp: a connection for the commands, and one for each file, which either
-//! side opens. Its sessions give up most system calls and address space: it stays on TCP, and
-//! works.
+//! vsftpd with curl and lftp: one connection for the commands, and one for each file, which either
+//! side opens. vsftpd's sessions give up most system calls and address space, so they must work
+//! over TCP.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,7 +28,7 @@ impl Server {
         let [root, empty, configuration] =
             ["root", "empty", "vsftpd.conf"].map(|name| sockets.path(name));
         [&root, &empty, &root.join("up")].into_iter().try_for_each(fs::create_dir)?;
-        // Not by whom the session is: vsftpd refuses that.
+        // vsftpd refuses a root directory to which the session's user may write.
         fs::set_permissions(&root, fs::Permissions::from_mode(0o555))?;
         fs::set_permissions(root.join("up"), fs::Permissions::from_mode(0o777))?;
         let lines = format!(
@@ -53,7 +53,7 @@ impl Server {
         ended.map(drop).map_err(|error| error.context(self.running.account()))
     }
 
-    /// By curl, with an option for where the data connection comes from.
+    /// Transfers files with curl, with an option for the side that opens the data connection.
     fn curl(&mut self, mode: &[&str]) -> Result<()> {
         let sent = self.sockets.make_file("sent", BYTES)?;
         fs::copy(self.sockets.path("sent"), self.sockets.path("root/up/there"))?;
@@ -66,7 +66,7 @@ impl Server {
         self.sockets.expect_file(&format!("root/{name}"), &sent)
     }
 
-    /// By lftp, both ways and two files at once.
+    /// Transfers files with lftp in both directions, two at a time.
     fn lftp(&mut self) -> Result<()> {
         let files = ["one", "two"].map(|name| (name, self.sockets.make_file(name, BYTES)));
         let commands = format!(
@@ -92,7 +92,7 @@ impl Server {
     }
 }
 
-/// One user runs all of it.
+/// One user runs the server and its sessions.
 #[test]
 fn files_of_one_user() -> Result<()> {
     let mut server = Server::start("run_as_launching_user=YES")?;

@@ -1,4 +1,4 @@
-//! Handlers of signals that interrupt a thread in a hook, and use sockets themselves.
+//! Signal handlers that interrupt a thread in a hook and use sockets themselves.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use weft_lab::compile_plain;
 use weft_lab::sockets::{Ends, Sockets};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// What the program is given, in seconds.
+/// Duration of the program, in seconds.
 const TIME: &str = "2";
-/// Connections that the program makes at least.
+/// Minimum number of connections that the program makes.
 const CONNECTIONS: u64 = 10;
 
-/// Runs `programs/handlers.c`, which would sleep for ever if a handler found a lock taken by the
-/// thread that it has interrupted.
+/// Runs `programs/handlers.c`, which would hang if a handler waited for a lock of the thread that
+/// it has interrupted.
 fn run(arguments: &[&str]) -> Result<()> {
     let program = compile_plain("handlers")?;
     let sockets = Sockets::new(Ends::Both)?;

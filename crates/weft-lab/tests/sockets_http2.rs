@@ -1,4 +1,4 @@
-//! HTTP/2: many streams on one connection, directly and by way of a proxy.
+//! HTTP/2: many streams on one connection, directly and through a proxy.
 
 use std::time::Duration;
 

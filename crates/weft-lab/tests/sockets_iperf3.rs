@@ -10,10 +10,10 @@ use weft_lab::{Finished, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SIZE_BYTES: u64 = 256 << 20;
-/// The test ends when one direction has sent it all; so much comes in the other at least.
+/// Minimum number of bytes in the other direction: the test ends when one direction has sent all.
 const SIZE_MIN_BYTES: u64 = 1 << 20;
-/// What may be on its way when the client ends the test: the buffers of the kernel and of the ring,
-/// for each of four streams.
+/// Maximum number of bytes in flight when the client ends the test: the buffers of the kernel and
+/// the ring for each of four streams.
 const IN_FLIGHT_MAX_BYTES: u64 = 64 << 20;
 
 fn report(end: &Finished) -> Result<Value> {
@@ -23,8 +23,7 @@ fn report(end: &Finished) -> Result<Value> {
     Ok(report)
 }
 
-/// Checks that what one side has sent is what the other has received, and returns how many bytes
-/// have been received.
+/// Checks that each side has received the bytes that the other has sent, and returns their number.
 fn received(end: &Finished, report: &Value, reverse: &str) -> Result<u64> {
     let count = |name| report.pointer(&format!("/end/{name}{reverse}/bytes"))?.as_u64();
     let (sent, received) =
@@ -62,7 +61,7 @@ fn everywhere(options: &str) -> Result<()> {
 #[test]
 fn one_stream() -> Result<()> {
     everywhere("")?;
-    // Sizes that no buffer is a multiple of.
+    // No buffer's size is a multiple of these.
     transfer(Ends::Both, "--length 65521")
 }
 

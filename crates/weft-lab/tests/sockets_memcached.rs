@@ -1,4 +1,4 @@
-//! memcached, whose threads share connections by epoll, and the clients of libmemcached.
+//! memcached, whose threads serve connections with epoll, and the clients of libmemcached.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn values_arrive() -> Result<()> {
     for ends in Ends::ALL {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
         let _server = server(&sockets, port)?;
-        // Up to the largest that the server takes, but for the key.
+        // Up to the server's maximum, less the key.
         let lengths = [1, 100, 4_096, 16_384, 70_000, 300_000, 1_000_000];
         for mode in ["", "--binary", "--non-blocking", "--buffer"] {
             for length in lengths {
@@ -36,7 +36,8 @@ fn values_arrive() -> Result<()> {
                 sockets.expect_file("copy", &value)?;
             }
         }
-        // A connection for each value: much of it has gone before both ends can have agreed.
+        // Each value has its own connection, and much of it is sent over TCP before both ends have
+        // agreed on shared memory.
         sockets.check(100_000)?;
     }
     Ok(())
@@ -58,10 +59,10 @@ fn many_threads() -> Result<()> {
     Ok(())
 }
 
-/// The protocol itself, with all that a client may send in the wrong place.
+/// memcached's protocol tests, which also send requests in the wrong place.
 #[test]
 fn conformance() -> Result<()> {
-    // It pauses a lot: seconds for each way to place Weft.
+    // The tests pause for seconds for each placement of Weft.
     let (sockets, port) = (Sockets::new(Ends::Both)?, ports::next());
     let _server = server(&sockets, port)?;
     let test = sockets.client("memccapable").args(["-h", "127.0.0.1", "-p", &port.to_string()]);

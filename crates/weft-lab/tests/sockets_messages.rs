@@ -1,4 +1,5 @@
-//! Brokers and queues: mosquitto, ZeroMQ, beanstalkd and gearman. Each message arrives, once.
+//! Brokers and queues: mosquitto, ZeroMQ, beanstalkd and gearman. Each message arrives exactly
+//! once.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -86,7 +87,7 @@ fn zeromq() -> Result<()> {
             ended.said(&format!("echoed {MESSAGES}"))?;
         }
         server.wait(TIMEOUT)?.success()?;
-        // Both ways, about 4,500 bytes each.
+        // About 4,500 bytes in each direction.
         sockets.check(CLIENTS as u64 * MESSAGES * 2 * 4000)?;
     }
     Ok(())
@@ -109,7 +110,7 @@ fn beanstalkd() -> Result<()> {
     Ok(())
 }
 
-/// The worker starts a program for each job, beside its connection.
+/// The worker starts a program for each job while it has its connection.
 #[test]
 fn gearman() -> Result<()> {
     const JOBS: usize = 30;

@@ -1,5 +1,5 @@
-//! netcat and socat: files by standard input and output, each direction closed on its own, and
-//! connections that a process passes on to the program that it becomes.
+//! netcat and socat: files through standard input and output, directions that are closed
+//! separately, and connections that a process passes to the program that it executes.
 
 use std::time::Duration;
 
@@ -18,13 +18,14 @@ fn shell(program: Program, command: String) -> Program {
     program.args(["-c".to_owned(), command])
 }
 
-/// Both ends send `lengths` bytes, the server's first, and take what comes. The server closes what
-/// it sends when it is at the end of its file, and so does the client if the server has no file.
+/// Both ends send and receive: `lengths` has the bytes of the server's file and of the client's.
+/// The server shuts its direction down at the end of its file, and so does the client if the server
+/// has no file.
 fn exchange(ends: Ends, lengths: [usize; 2]) -> Result<()> {
     let (sockets, port) = (Sockets::new(ends)?, ports::next());
     let of_server = sockets.make_file("of-server", lengths[0])?;
     let of_client = sockets.make_file("of-client", lengths[1])?;
-    // A netcat that listens ends when the client has closed, whatever it still has to send.
+    // A listening netcat ends when the client has closed, even if it has more to send.
     let half_close = if lengths[0] == 0 { "-N" } else { "" };
     let server = format!("exec nc.openbsd -N -l 127.0.0.1 {port} <of-server >at-server");
     let client = format!("exec nc.openbsd {half_close} 127.0.0.1 {port} <of-client >at-client");
@@ -91,13 +92,13 @@ fn what_carries_a_connection_is_logged() -> Result<()> {
     Ok(())
 }
 
-/// A server that has a child for each connection.
+/// A server that forks a child for each connection.
 fn forking(program: Program, port: u16, other_address: &str) -> Result<Running> {
     let program = program.line(LASTING).arg(format!("TCP-LISTEN:{port},bind=127.0.0.1,fork"));
     program.arg(other_address).start()?.listening(Port::Tcp(port))
 }
 
-/// Clients that send files to `port` at the same time, and get the same back.
+/// Runs clients that send files to `port` at the same time and receive the same bytes.
 fn expect_echo(sockets: &Sockets, program: &Program, port: u16) -> Result<()> {
     const CLIENTS: usize = 4;
     let mut clients = Vec::new();
@@ -124,8 +125,8 @@ fn socat_forks_and_runs_a_program_beside() -> Result<()> {
     Ok(())
 }
 
-/// `cat` has the connection itself as its standard input and output, where the C library may read
-/// and write it: it is TCP's.
+/// `cat` has the connection itself as standard input and output. The C library's streams may read
+/// and write it there, so the connection stays on TCP.
 #[test]
 fn socat_forks_and_becomes_a_program() -> Result<()> {
     for ends in Ends::ALL {

@@ -11,7 +11,7 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, Program, Running, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The lengths of the files that are served.
+/// The lengths of the files that the server has.
 const LENGTHS: [usize; 3] = [1_000, 1_000_000, 20_000_000];
 const LENGTH_SUM: u64 = (LENGTHS[0] + LENGTHS[1] + LENGTHS[2]) as u64;
 
@@ -42,7 +42,7 @@ fn server(
     nginx(sockets, program, port).start()?.listening(Port::Tcp(port))
 }
 
-/// nginx with the configuration that [`server`] has made.
+/// Starts nginx with the configuration that [`server`] has made.
 fn nginx(sockets: &Sockets, program: Program, port: u16) -> Program {
     let program = program.args(["-e", "stderr", "-c"]).arg(format!("nginx-{port}/conf"));
     program.arg("-p").arg(sockets.path(""))
@@ -53,7 +53,7 @@ fn files_at(port: u16) -> String {
     format!("server {{ listen 127.0.0.1:{port} backlog=512; root .; }}")
 }
 
-/// Makes the files, and fetches them by one connection.
+/// Makes the files, and fetches them over one connection.
 fn fetch(sockets: &Sockets, program: Program, port: u16) -> Result<()> {
     let mut curl = program.line("--silent --show-error --fail --write-out %{num_connects}");
     let mut contents = Vec::new();
@@ -78,7 +78,7 @@ fn wrk(program: Program, port: u16, options: &str) -> Program {
         .arg(format!("http://127.0.0.1:{port}/1000"))
 }
 
-/// Checks that no request of wrk's failed, and returns how many there were.
+/// Checks that no request of wrk failed, and returns the number of requests.
 fn all_answered(wrk: &Finished) -> Result<u64> {
     for complaint in ["Socket errors", "Non-2xx"] {
         ensure!(!wrk.stdout.contains(complaint), wrk.complaint("requests failed"));
@@ -115,7 +115,7 @@ fn many_clients() -> Result<()> {
     Ok(())
 }
 
-/// Children of a process.
+/// Returns the children of a process.
 fn children(pid: u32) -> Result<Vec<u32>> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     Ok(children.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
@@ -127,8 +127,8 @@ fn workers_change_under_load() -> Result<()> {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
         let server = server(&sockets, sockets.server("nginx"), port, true, &files_at(port))?;
         sockets.make_file("1000", 1000)?;
-        // A connection for each request: an idle one may be closed by a worker that leaves just
-        // when a request comes, by TCP, too.
+        // A connection for each request: on the kernel's TCP, too, an exiting worker may close an
+        // idle connection just when a request arrives.
         let load = wrk(sockets.client("wrk"), port, "--connections 16 --duration 1s");
         let load = load.args(["--header", "Connection: close"]).start()?;
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! epoll reports connections in the order in which something came for them, as the kernel's does.
+//! epoll reports connections in the order in which bytes arrived for them, as the kernel's does.
 
 use std::time::Duration;
 

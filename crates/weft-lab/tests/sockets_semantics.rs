@@ -1,5 +1,5 @@
-//! What a program sees of its stream sockets is the same with Weft as without: the calls of
-//! `programs/sockets/`, case by case, and their results line by line.
+//! Stream sockets behave the same with Weft as without: the test compares the results of the calls
+//! of `programs/sockets/` line by line for each case.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,11 +12,11 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, compile_folder};
 
 const TIMEOUT: Duration = Duration::from_secs(100);
-/// A case whose lines differ has as many further attempts, unless many do: on a busy machine what
-/// should have happened by now may happen later, in either run.
+/// Further attempts for a case whose lines differ, unless more than `REPEATED_MAX` cases do. On a
+/// busy machine an event may happen too late in either run.
 const REPEATS: u32 = 3;
 const REPEATED_MAX: usize = 12;
-/// How many lines of a difference are shown.
+/// Lines of a difference that the failure shows.
 const LINES_SHOWN: usize = 12;
 
 /// The lines of each case, by its name and how its ends are placed.
@@ -45,13 +45,13 @@ impl Cases {
         Ok(cases)
     }
 
-    /// The cases that are not as in `other`.
+    /// Returns the cases whose lines differ from those in `other`.
     fn different(&self, other: &Self) -> Vec<String> {
         let differs = |name: &&String| self.lines.get(*name) != other.lines.get(*name);
         self.lines.keys().filter(differs).cloned().collect()
     }
 
-    /// From the first line of `case` that is not as in `other`.
+    /// Shows the lines of `case` from the first one that differs from `other`.
     fn describe(&self, case: &str, other: &Self) -> String {
         let lines = |cases: &Self| cases.lines.get(case).cloned().unwrap_or_default();
         let (here, there) = (lines(self), lines(other));
@@ -76,9 +76,9 @@ enum Over {
     Verbs,
 }
 
-/// What differs over verbs: names of cases, or how they begin.
+/// Cases that differ over verbs, by the beginnings of their names.
 const OVER_VERBS: [&str; 16] = [
-    // They look at once for what was sent a moment ago, or for the end: it is on its way.
+    // They check at once for bytes or an EOF that were sent just before and are still in flight.
     "end_close",
     "epoll_registered_before_connect",
     "flags_peek",
@@ -89,11 +89,12 @@ const OVER_VERBS: [&str; 16] = [
     "poll_two_connections",
     "signal_behind_the_first_part",
     "transfer_",
-    // A connection between hosts takes memory, which the handler has interrupted the giving of.
+    // A connection between hosts allocates memory, and the handler may have interrupted the
+    // allocator.
     "signal_handler_opens_and_closes",
-    // They use a number again that a thread of ours may have taken.
+    // They reuse a descriptor number that a thread of Weft may have taken.
     "descriptor_closed_twice",
-    // Bytes that wait in a window do not go to another program: see docs/limitations.md.
+    // Unread bytes in a window do not reach another program: see docs/limitations.md.
     "numbers_exec",
     "share_exec ",
     "share_exec_without_environment",
@@ -106,14 +107,14 @@ impl Over {
     }
 }
 
-/// Runs the cases whose names begin so, plain and with Weft.
+/// Runs the cases whose names begin with `prefix`, without and with Weft.
 fn run(program: &Path, sockets: &Sockets, over: Over, prefix: &str) -> Result<[Cases; 2]> {
     let plain = Program::plain(program).arg(prefix).start()?;
     let mut weft = sockets.server(program).arg(prefix);
     if over == Over::Verbs {
         let rules = sockets.path("rules");
         fs::write(&rules, "use verbs * * *:*\n")?;
-        // Microseconds, in which the ends find each other.
+        // Microseconds that the program gives the ends to connect over verbs.
         weft = weft.env("SOCKETS_WARM_PAUSE", "8000").weft_option("--rules").weft_option(rules);
     }
     let weft = weft.start()?;
