@@ -116,7 +116,7 @@ impl DataSink for Limited<Box<dyn DataSink>> {
     ) -> Result<Received, TransportError> {
         let received = self.channel.receive(grants, wait)?;
         if let Received::Block(arrival) = &received {
-            // While this thread sleeps, the receive window fills and stops the source.
+            // While this thread sleeps it reads nothing, so the source has to wait for room.
             self.limit.pass(arrival.head.bytes().len() + arrival.len, &self.is_closed);
         }
         Ok(received)

@@ -61,8 +61,8 @@ impl Subtrees {
         loop {
             let len = subtree.len;
             let is_whole = len.is_power_of_two() && len >= CHUNK_LEN as u64;
-            // Subtrees at offset 0 are not merged: the last merge at the left edge must produce the
-            // root.
+            // Subtrees whose parent begins at offset 0 are not merged here, because the last merge
+            // must compute the root.
             let parent = offset & !len;
             if !is_whole || parent == 0 {
                 break;

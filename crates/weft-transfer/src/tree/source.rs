@@ -577,8 +577,8 @@ impl Source {
 
     fn unit_of_file(&self, offered: Offered, fd: OwnedFd, have: Ranges) -> Unit {
         let size = offered.entry.size;
-        // A file must fit into a block together with others: at worst a quarter of a block stays
-        // empty.
+        // A whole file that does not fit leaves the rest of a block empty. This limit makes that at
+        // most a quarter.
         let whole_max = WHOLE_FILE_LEN_MAX.min(self.options.payload_len / 4) as u64;
         let may_have_holes = offered.may_have_holes && size > PART_LEN as u64;
         if size <= whole_max && !may_have_holes && have.is_empty() {

@@ -38,7 +38,7 @@ impl TcpSettings {
     pub(super) fn apply_to_data(&self, stream: &TcpStream) -> io::Result<()> {
         // Send the last, partly filled segment of a block at once.
         stream.set_nodelay(true)?;
-        // A thread that is blocked in the middle of a block wakes at this interval.
+        // A call that makes no progress for this time fails, and its thread reports a stall.
         stream.set_write_timeout(Some(self.stall))?;
         stream.set_read_timeout(Some(self.stall))?;
         if let Some(name) = &self.congestion {
