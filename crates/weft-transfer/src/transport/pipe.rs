@@ -388,15 +388,19 @@ impl PipeControl {
             kind: Kind::Control,
             mode: Mode::Clear,
         };
-        shared.write_all(&[&preface.emit()])?;
+        let sent = shared.write_all(&[&preface.emit()]);
+        // A shell that prints something and ends may be gone before the preface is written. What it
+        // has printed explains more than the failed write.
+        let time = sent.is_err().then_some(STALL_TIME);
         let mut theirs = [0; Preface::LEN];
-        if !shared.read_all(&mut theirs, None)? {
-            return Err(TransportError::Truncated);
+        if !shared.read_all(&mut theirs, time)? {
+            return Err(sent.err().unwrap_or(TransportError::Truncated));
         }
         let Preface { kind: Kind::Control, mode: Mode::Clear, .. } = Preface::parse(&theirs)?
         else {
             return Err(TransportError::Protocol("the preface does not fit a pipe"));
         };
+        sent?;
         let reader = Arc::clone(&shared);
         thread::Builder::new().name("pipe".into()).spawn(move || reader.read_frames())?;
         Ok(Self { shared })
@@ -648,6 +652,19 @@ mod tests {
         let event = control.receive(&mut bytes, Some(Duration::from_secs(20)));
         assert!(matches!(event, Ok(ControlEvent::Message)), "{event:?}");
         bytes
+    }
+
+    #[test]
+    fn shell_that_has_printed_and_ended_is_judged_by_what_it_printed() {
+        let (near, mut remote) = UnixStream::pair().expect("a pair");
+        remote.write_all(b"Welcome! This host has been up for a year.\n").expect("room");
+        drop(remote);
+        let failed = meet(&near).expect_err("no peer");
+        assert!(matches!(failed, TransportError::Wire(_)), "{failed:?}");
+        let (near, remote) = UnixStream::pair().expect("a pair");
+        drop(remote);
+        let failed = meet(&near).expect_err("no peer");
+        assert!(matches!(failed, TransportError::System(_)), "{failed:?}");
     }
 
     #[test]
