@@ -1,5 +1,5 @@
-//! MPI by way of UCX, as Debian builds it: Open MPI and MPICH, four ranks on one host, with the
-//! tests of `mpi4py`.
+//! MPI over UCX, as Debian builds it: Open MPI and MPICH with four ranks on one host run the tests
+//! of `mpi4py`.
 
 use std::time::Duration;
 
@@ -10,56 +10,57 @@ use weft_lab::{Finished, Program};
 const TIMEOUT: Duration = Duration::from_secs(180);
 const RANKS: u32 = 4;
 
-/// As UCX names it. Of several devices it would use more than one for a large message.
+/// UCX's name of the device. Without this choice UCX uses several devices for a large message.
 const DEVICE: &str = "weft_lo:1";
 
-/// How UCX, and Weft below it, are to get from rank to rank.
+/// The transports that connect ranks.
 #[derive(Clone, Copy)]
 struct Way {
-    /// UCX's transports. Each rank reaches itself by `self`.
+    /// UCX's transports, for `UCX_TLS`. Each rank reaches itself by `self`.
     tls: &'static str,
-    /// The one of Weft's device, as UCX reports it.
+    /// The transport of Weft's device, as UCX reports it.
     reported: &'static str,
-    /// Weft's.
+    /// Weft's transport, for `WEFT_TRANSPORT`.
     transport: &'static str,
 }
 
 const BY_SHARED_MEMORY: Way = Way { tls: "rc_v,self", reported: "rc_verbs", transport: "shm" };
 const BY_TCP: Way = Way { transport: "tcp", ..BY_SHARED_MEMORY };
-/// UCX's own shared memory beside Weft's device: it divides the work between them.
+/// UCX's own shared memory and Weft's device: UCX divides the work between both.
 const BESIDE_UCX_MEMORY: Way = Way { tls: "rc_v,sm,self", ..BY_SHARED_MEMORY };
 const BY_DATAGRAMS: Way = Way { tls: "ud_v,self", reported: "ud_verbs", transport: "auto" };
 
-/// Point-to-point messages, blocking, non-blocking and persistent, of buffers and objects.
+/// Point-to-point messages: blocking, non-blocking and persistent, of buffers and objects.
 const MESSAGES: &str = "test_p2p_(buf|obj)";
-/// Collective operations, also with a length for each rank.
+/// Collective operations, also with different lengths for the ranks.
 const COLLECTIVES: &str = "test_cco_(buf|vec)";
-/// Windows, and one-sided operations, each under every kind of synchronisation.
+/// Windows, and one-sided operations with each kind of synchronisation.
 const WINDOWS: &str = "test_win";
 const ONE_SIDED: &str = "test_rma";
 
-/// Modules, and how many ranks are to run them: polling ranks take turns with the cores, so that
-/// what says little with more than two has two.
+/// Modules, and the number of ranks that run them. Polling ranks compete for the cores, so a module
+/// to which more ranks add little runs with two.
 const EVERYTHING: [(&str, u32); 4] =
     [(MESSAGES, 2), (COLLECTIVES, RANKS), (WINDOWS, RANKS), (ONE_SIDED, 2)];
 const SOME: [(&str, u32); 1] = [(MESSAGES, 2)];
 
-/// Names, as patterns, of tests that crash Open MPI's use of UCX with any transport, plain TCP
-/// without Weft included: it frees a window that was made without memory.
+/// Patterns of tests that crash Open MPI with UCX on any transport, also on TCP without Weft: Open
+/// MPI frees a window that was made without memory.
 const OPEN_MPI_CRASHES: [&str; 1] = ["WinCreateDynamic"];
 
-/// The launcher of Debian's `library` for all ranks. The program and its arguments follow.
+/// Returns the launcher of Debian's `library` for all ranks. The caller adds the program and its
+/// arguments.
 fn launcher(library: Library, way: Way, ranks: u32) -> Result<Program> {
     let program = match library {
         Library::OpenMpi => Program::weft("mpirun.openmpi")
-            // Its shared-memory store wants a directory that containers may lack.
+            // The default store uses shared memory in a directory that containers may lack.
             .env("PMIX_MCA_gds", "hash")
             .line("--oversubscribe --allow-run-as-root --mca pml ucx --mca osc ucx")
-            // Without this it leaves UCX alone on devices that it does not know.
+            // Without this Open MPI does not use UCX on devices that it does not know.
             .line("--mca pml_ucx_tls any --mca pml_ucx_devices any")
-            // Nothing else between ranks, for one-sided operations either.
+            // No other transport between ranks, also for one-sided operations.
             .line("--mca btl ^vader,tcp,openib"),
-        // Ranks on one host would use MPICH's own shared memory.
+        // Without this, ranks on one host use MPICH's own shared memory.
         _ => Program::weft("mpiexec.mpich").env("MPIR_CVAR_NOLOCAL", "1"),
     };
     let program = program
@@ -70,7 +71,7 @@ fn launcher(library: Library, way: Way, ranks: u32) -> Result<Program> {
     Ok(library.choose(program)?.args(["-n", &ranks.to_string()]))
 }
 
-/// Checks that UCX says it reaches other ranks by the device.
+/// Checks that UCX reports that it reaches other ranks through the device.
 fn used(way: Way, end: &Finished) -> Result<()> {
     let lane = format!("{}/{DEVICE}", way.reported);
     let text = format!("{}{}", end.stdout, end.stderr);

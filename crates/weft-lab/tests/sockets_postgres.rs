@@ -11,14 +11,14 @@ use weft_lab::sockets::{Sockets, same};
 use weft_lab::{Finished, Program, Running, ports, require};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Where Debian has the programs of a cluster.
+/// Debian's directory of PostgreSQL's programs.
 const BIN: &str = "/usr/lib/postgresql/15/bin";
 const ROWS: u32 = 60_000;
-/// The server forks as soon as it has accepted. On a busy machine the client may not have offered
-/// memory by then, and that connection stays TCP's.
+/// Attempts to copy through memory. The server forks right after it has accepted. If a busy machine
+/// delays the client's offer of memory until then, the connection stays on TCP.
 const ATTEMPTS: usize = 10;
 
-/// A cluster of its own for one test.
+/// A PostgreSQL cluster for one test.
 struct Cluster {
     sockets: Sockets,
     server: Running,
@@ -26,7 +26,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `None`, with a note, if no user is there who may run it.
+    /// Starts a cluster. Returns `None`, with a note, if no unprivileged user can run it.
     fn new(test: &str) -> Result<Option<Self>> {
         require(program("postgres"))?;
         let Some(sockets) = Sockets::unprivileged(test)? else { return Ok(None) };
@@ -56,12 +56,12 @@ impl Cluster {
         self.client("psql").args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", command])
     }
 
-    /// What a command answers.
+    /// Runs an SQL command and returns its output.
     fn ask(&self, command: &str) -> Result<String> {
         Ok(self.psql(command).run(TIMEOUT)?.success()?.stdout.trim().to_owned())
     }
 
-    /// Ends the server as its administrator would, after a look at what was accelerated.
+    /// Checks how many bytes went through memory, and ends the server as an administrator would.
     fn finish(mut self, bytes_min: u64) -> Result<()> {
         self.sockets.check(bytes_min)?;
         self.server.signal(Signal::INT)?;
@@ -73,7 +73,7 @@ fn program(name: &str) -> PathBuf {
     PathBuf::from(BIN).join(name)
 }
 
-/// How many transactions a run of pgbench has done, none of which failed.
+/// Returns the number of transactions that a run of pgbench has done, and checks that none failed.
 fn transactions(bench: &Finished) -> Result<u64> {
     let number = |label: &str| {
         let rest = bench.stdout.lines().find_map(|line| line.strip_prefix(label))?;
@@ -106,7 +106,7 @@ fn balances_agree_after_a_benchmark() -> Result<()> {
     let sums: Vec<&str> = sums.split('|').collect();
     ensure!(sums[..4].iter().all(|sum| *sum == sums[0]), "balances differ: {sums:?}");
     ensure!(sums[4] == updates.to_string(), "{updates} updates, {} are kept", sums[4]);
-    // A request and its answer are longer than this.
+    // A request and its answer together are longer than 50 bytes.
     cluster.finish((selects + updates) * 50)
 }
 
@@ -137,7 +137,8 @@ fn copies_arrive_whole() -> Result<()> {
     cluster.finish(2 * most)
 }
 
-/// The request to cancel is a connection of its own, which the server closes without an answer.
+/// The client sends the request to cancel on a separate connection, which the server closes without
+/// an answer.
 #[test]
 fn a_query_is_cancelled() -> Result<()> {
     let Some(cluster) = Cluster::new("a_query_is_cancelled")? else { return Ok(()) };
@@ -154,7 +155,7 @@ fn a_query_is_cancelled() -> Result<()> {
     cluster.finish(1)
 }
 
-/// The backend starts a shell beside its connection, and goes on with it.
+/// The backend starts a shell while it has a connection, and goes on to use the connection.
 #[test]
 fn a_program_is_copied_from() -> Result<()> {
     const COPIES: usize = 20;

@@ -1,4 +1,4 @@
-//! Python's own tests of its network modules: the same ones pass with and without Weft.
+//! Python's own tests of its network modules: the same tests pass with Weft as without.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,23 +10,23 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, Running, require, source};
 
 const TIMEOUT: Duration = Duration::from_secs(150);
-/// Debian's, whose tests are packaged.
+/// Debian's Python, whose tests are packaged.
 const PYTHON: &str = "/usr/bin/python3.11";
 const TESTS: &str = "/usr/lib/python3.11/test/test_socket.py";
 
-/// Tests that are left out, as a regular expression.
+/// A regular expression of the tests that do not run.
 const LEFT_OUT: &str = concat!(
-    // They say nothing of TCP and wait for long, or use what a kernel may lack.
+    // These tests do not use TCP and wait for long, or need features that a kernel may lack.
     "VSOCK|UDP|Bluetooth|CAN|NetworkConnectionBehaviour|",
     "(Unicode.*|LineBuffered|SmallBuffered)FileObjectClass.*testReadAfterTimeout|",
-    // It wants two edges from one call of epoll_wait(2), which may tell them one by one.
+    // It expects two edges from one call of epoll_wait(2), which may report them one by one.
     "TestEPoll.test_control_and_wait|",
-    // It binds to a port that it has found free before. If another program has taken the port
+    // It binds to a port that was free when it looked. If another program has taken the port
     // meanwhile, the test's client fails and its server waits for ever.
     "NetworkConnectionAttributesTest.testSourceAddress",
 );
 
-/// Modules, those of one line in one process, and the fewest tests of them that must pass.
+/// The modules that each process runs, and the minimum of their tests that must pass.
 const MODULES: [(&[&str], usize); 3] = [
     (&["test_socket"], 300),
     (
@@ -57,7 +57,7 @@ const MODULES: [(&[&str], usize); 3] = [
     ),
 ];
 
-/// What became of each test, by its name.
+/// The outcome of each test, by its name.
 type Outcomes = BTreeMap<String, String>;
 
 fn start(python: Program, modules: &[&str], result: &Path) -> Result<Running> {
@@ -65,14 +65,15 @@ fn start(python: Program, modules: &[&str], result: &Path) -> Result<Running> {
     python.arg(result).arg(LEFT_OUT).args(modules).start()
 }
 
-/// Some tests fail, and then the process with them; a test that hangs leaves no result.
+/// Reads the outcomes after the process has ended. Its exit status does not matter, because some
+/// tests fail without Weft, too. If a test hangs there is no result.
 fn outcomes(run: Running, result: &Path) -> Result<Outcomes> {
     let ended = run.wait(TIMEOUT)?;
     let text = fs::read(result).with_context(|| ended.complaint("no result"))?;
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// One line for each test that does not end alike.
+/// Returns a line for each test with different outcomes.
 fn differences(plain: &Outcomes, accelerated: &Outcomes) -> Vec<String> {
     let names: std::collections::BTreeSet<_> = plain.keys().chain(accelerated.keys()).collect();
     let of = |outcomes: &Outcomes, name: &str| {
@@ -85,7 +86,7 @@ fn differences(plain: &Outcomes, accelerated: &Outcomes) -> Vec<String> {
     differing.map(line).collect()
 }
 
-/// All processes at once: they sleep most of the time.
+/// All processes run at once, because they sleep most of the time.
 #[test]
 fn the_same_tests_pass() -> Result<()> {
     require(TESTS)?;
@@ -112,6 +113,6 @@ fn the_same_tests_pass() -> Result<()> {
         differing.extend(differences(&plain, &accelerated));
     }
     ensure!(differing.is_empty(), "tests differ:\n{}", differing.join("\n"));
-    // Most of these tests are both ends themselves.
+    // Both ends of most of these tests run in one process.
     sockets.check(1 << 20)
 }

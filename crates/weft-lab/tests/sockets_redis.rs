@@ -13,45 +13,45 @@ use weft_lab::{Program, Running, ports};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A server, and those who talk to it.
+/// A server, and the programs that connect to it.
 struct Server<'a> {
     sockets: &'a Sockets,
     port: u16,
-    /// It is the replica of another one.
+    /// Whether it is the replica of another server.
     is_replica: bool,
     _running: Running,
 }
 
 impl<'a> Server<'a> {
-    /// A server that keeps nothing on disk by default.
+    /// Starts a server that stores nothing on disk by default.
     fn start(sockets: &'a Sockets) -> Result<Self> {
         let (program, port) = (sockets.server("redis-server"), ports::next());
         Ok(Self { sockets, port, is_replica: false, _running: run(program, port)? })
     }
 
-    /// A replica of `of`: a client of it.
+    /// Starts a replica of `of`, on the side of its clients.
     fn replica(of: &Self) -> Result<Self> {
         let (program, port) = (of.sockets.client("redis-server"), ports::next());
         let program = program.line("--replicaof 127.0.0.1").arg(of.port.to_string());
         Ok(Self { sockets: of.sockets, port, is_replica: true, _running: run(program, port)? })
     }
 
-    /// A program that talks to it.
+    /// Returns a program that connects to the server, on the other side.
     fn peer(&self, name: &str) -> Program {
         if self.is_replica { self.sockets.server(name) } else { self.sockets.client(name) }
     }
 
-    /// `redis-cli` with a command.
+    /// Returns `redis-cli` with a command.
     fn command(&self, command: &str) -> Program {
         self.peer("redis-cli").args(["-p", &self.port.to_string()]).line(command)
     }
 
-    /// What `redis-cli` prints as the answer to one command.
+    /// Runs one command with `redis-cli` and returns the answer.
     fn ask(&self, command: &str) -> Result<String> {
         Ok(self.command(command).run(TIMEOUT)?.success()?.stdout.trim().to_owned())
     }
 
-    /// What `redis-cli` prints if `file` is its standard input.
+    /// Runs `redis-cli` with `file` as standard input and returns its output.
     fn feed(&self, options: &str, file: &str) -> Result<String> {
         let script = format!("exec redis-cli -p {} {options} <{file}", self.port);
         Ok(self.peer("sh").args(["-c", &script]).run(TIMEOUT)?.success()?.stdout)
@@ -82,7 +82,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Checks that it has what [`Server::store`] has stored, one request after the other.
+    /// Checks the values that [`Server::store`] has stored, one request after the other.
     fn expect_stored(&self, count: usize) -> Result<()> {
         let (mut requests, mut expected) = (String::new(), String::new());
         for key in 0..count {
@@ -94,7 +94,7 @@ impl<'a> Server<'a> {
         same(values.as_bytes(), expected.as_bytes()).context("values of the keys")
     }
 
-    /// Traffic of 50 clients for keys of its own.
+    /// Returns a benchmark with 50 clients, which does not touch the stored keys.
     fn benchmark(&self, options: &str) -> Program {
         let program = self.peer("redis-benchmark").args(["-p", &self.port.to_string()]);
         program.line("-c 50 -t set,get -d 100 -r 1000 --csv").line(options)
@@ -119,14 +119,14 @@ fn values(ends: Ends) -> Result<()> {
     }
     server.store(COUNT)?;
     server.expect_stored(COUNT)?;
-    // Much longer than a ring.
+    // A value much longer than a ring.
     let large = sockets.make_file("large", 5_000_001)?;
     ensure!(server.feed("-x SET large", "large")?.trim() == "OK", "cannot SET large");
     let script = format!("exec redis-cli -p {} GET large >copy", server.port);
     sockets.client("sh").args(["-c", &script]).run(TIMEOUT)?.success()?;
-    // redis-cli ends what it prints with a new line.
+    // redis-cli ends its output with a new line.
     sockets.expect_file("copy", &[large, b"\n".to_vec()].concat())?;
-    // The values of the benchmark alone.
+    // The values of the benchmark alone have this many bytes.
     sockets.check(100 * 110_000)
 }
 
@@ -179,7 +179,7 @@ fn a_replica_catches_up_and_follows() -> Result<()> {
         let server = Server::start(&sockets)?;
         server.store(COUNT)?;
         let replica = Server::replica(&server)?;
-        // The snapshot comes from a child of the server, beside what changes meanwhile.
+        // A child of the server writes the snapshot while the values change.
         server.benchmark("-n 20000 -P 16").run(TIMEOUT)?.success()?;
         replica.until_info("replication", "master_link_status:up")?;
         server.benchmark("-n 20000 -P 16").run(TIMEOUT)?.success()?;
@@ -210,7 +210,7 @@ fn a_server_that_forks_serves_meanwhile() -> Result<()> {
         }
         traffic.wait(TIMEOUT)?.success()?.said("\"GET\"")?;
         server.expect_stored(COUNT)?;
-        // What the child wrote is whole, too: another server finds it.
+        // The snapshot that the child has written is complete, too: another server loads it.
         Server::start(&sockets)?.expect_stored(COUNT)?;
         sockets.check(100 * 45_000)?;
     }

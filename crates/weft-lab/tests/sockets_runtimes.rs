@@ -1,6 +1,6 @@
-//! Language runtimes that use sockets in ways of their own: Go makes its system calls itself and
-//! stays on TCP; Node waits in epoll; tokio, Boost.Asio, gRPC and Erlang have several threads for
-//! one epoll instance; uvloop changes its epoll instance through io_uring where it may.
+//! Language runtimes with special uses of sockets: Go makes its system calls itself and stays on
+//! TCP; Node waits in epoll; tokio, Boost.Asio, gRPC and Erlang have several threads for one epoll
+//! instance; uvloop changes its epoll instance through io_uring if that is allowed.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: u64 = 3_000_000;
 const CLIENTS: u64 = 2;
 
-/// What has the roles `serve` and `connect` of an echo, in each language.
+/// A language runtime with an echo program, whose roles are `serve` and `connect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runtime {
     Go,
@@ -32,7 +32,8 @@ enum Runtime {
 }
 
 impl Runtime {
-    /// The command line's beginning. `None`, with a note, if the package index does not give it.
+    /// Returns the beginning of the command line, or `None`, with a note, if the package index
+    /// does not have the program's packages.
     fn words(self) -> Result<Option<Vec<OsString>>> {
         let python = |program: &str| -> Result<Option<Vec<OsString>>> {
             let venv = Venv::for_test(program)?;
@@ -60,18 +61,18 @@ impl Runtime {
         }))
     }
 
-    /// Whether its connections are to be in shared memory; `None`: both are right.
+    /// Returns whether connections must be in shared memory, or `None` if both are right.
     fn shares(self) -> Option<bool> {
         match self {
             Self::Go => Some(false),
-            // Their epoll instances are changed or watched in ways that may mean TCP.
+            // They change or watch epoll instances in ways for which Weft may fall back to TCP.
             Self::Uvloop | Self::Erlang => None,
             _ => Some(true),
         }
     }
 }
 
-/// Has clients get all that they send back from a server.
+/// Runs clients that check that a server returns all bytes that they send.
 fn echo(ends: Ends, server: Runtime, client: Runtime) -> Result<()> {
     let sockets = Sockets::new(ends)?;
     let port = ports::next().to_string();
@@ -84,13 +85,13 @@ fn echo(ends: Ends, server: Runtime, client: Runtime) -> Result<()> {
     let clients: Vec<_> = (0..CLIENTS).map(|_| connect.start()).collect::<Result<_>>()?;
     for client in clients {
         let ended = client.wait(TIMEOUT).and_then(Finished::success);
-        // What became of the server may explain more.
+        // The server's output may explain the failure.
         ended.map_err(|error| error.context(serve.account()))?.said(&format!("echoed {BYTES}"))?;
     }
     serve.wait(TIMEOUT)?.success()?;
     match [server.shares(), client.shares()] {
         [Some(false), _] | [_, Some(false)] => sockets.check_none(),
-        // Both ways, but for what went over TCP before both ends had agreed.
+        // Bytes of both directions, except those that went over TCP before both ends had agreed.
         [Some(true), Some(true)] => sockets.check(CLIENTS * BYTES / 2),
         _ => sockets.check(0),
     }
@@ -108,7 +109,8 @@ fn each_talks_to_each() -> Result<()> {
     Ok(())
 }
 
-/// With itself, however Weft is placed, and with another that waits in its calls.
+/// Connects a runtime to itself, with Weft on either end or both, and to Python, which waits in
+/// blocking calls.
 fn echoes(runtime: Runtime) -> Result<()> {
     for ends in Ends::ALL {
         echo(ends, runtime, runtime).with_context(|| format!("weft: {ends:?}"))?;

@@ -1,5 +1,5 @@
-//! Small services: git's daemon, which starts a program for each connection, and name servers that
-//! are asked over TCP, with a connection for each question and with one for many.
+//! Small services: git's daemon, which starts a program for each connection, and name servers over
+//! TCP, with one connection for each question and with one for many.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use weft_lab::{Finished, Program, Running, ports};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const NAMES: usize = 200;
 
-/// git without the settings of the user who runs the test.
+/// Returns git without the settings of the user who runs the test.
 fn git(program: Program, sockets: &Sockets) -> Program {
     let program = program.env("HOME", sockets.path("")).env("GIT_CONFIG_NOSYSTEM", "1");
     program.line("-c user.name=lab -c user.email=lab@localhost -c init.defaultBranch=main")
@@ -43,7 +43,8 @@ fn git_clones_from_its_daemon() -> Result<()> {
         }
         let push = git(sockets.client("git"), &sockets).args(["-C", "first", "ls-remote", &url]);
         push.run(TIMEOUT)?.success()?.said("refs/heads/main")?;
-        // Its program has the connection as standard input and output, which may mean TCP.
+        // The daemon's program has the connection as standard input and output: Weft may fall back
+        // to TCP.
         sockets.check(0)?;
     }
     Ok(())
@@ -53,7 +54,7 @@ fn address(number: usize) -> String {
     format!("10.7.{}.{}", number / 250, number % 250)
 }
 
-/// Asks for all names, and for what is long; each answer must come, over TCP.
+/// Asks for all names and for a long record set over TCP, and checks all answers.
 fn ask(sockets: &Sockets, server: &mut Running, port: u16) -> Result<()> {
     let questions: String = (0..NAMES).map(|number| format!("n{number}.lab.test A\n")).collect();
     fs::write(sockets.path("questions"), questions)?;
@@ -71,7 +72,7 @@ fn ask(sockets: &Sockets, server: &mut Running, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Strings of one record set that fills much of a message.
+/// Returns the strings of a record set that fills much of a DNS message.
 fn long_strings() -> impl Iterator<Item = String> {
     (0..100).map(|number| format!("{number:03} {}", "x".repeat(200)))
 }

@@ -1,6 +1,6 @@
-//! OpenSSH over loopback. Its server starts itself anew for each connection and gives up its
-//! privileges and most system calls. It hands the connection on as standard input, where the C
-//! library may read it: connections go to TCP for that, and work.
+//! OpenSSH over loopback. Its server executes itself again for each connection and gives up its
+//! privileges and most system calls. It passes the connection on as standard input, which the C
+//! library may read without a hook, so connections fall back to TCP, and must work.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ use weft_lab::{Finished, Program, Running, locate, note_skip, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: usize = 4_000_000;
-/// Where sshd locks up what parses a stranger's bytes. Debian's service makes it.
+/// The root directory of sshd's unprivileged process, which parses the bytes of a client that is
+/// not authenticated yet. Debian's service makes the directory.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// A server with keys of its own, and what a client needs to be let in.
+/// A server with its own keys, and the configuration of a client that it accepts.
 struct Server {
     sockets: Sockets,
     running: Running,
@@ -52,7 +53,7 @@ impl Server {
         );
         let configuration = sockets.path("ssh_config");
         fs::write(&configuration, client)?;
-        // It must know its own path to start itself anew.
+        // sshd executes itself again, so it needs its absolute path.
         let sshd = sockets.server(locate("sshd")?).args(["-D", "-e", "-f"]);
         let running = sshd.arg(sockets.path("sshd_config")).start()?.listening(Port::Tcp(port))?;
         Ok(Self { sockets, running, configuration })

@@ -1,5 +1,5 @@
-//! Blocks and files: network block devices with several connections of one client, and rsync's
-//! daemon, which answers each connection in a child.
+//! Network block devices, with several connections of one client, and rsync's daemon, which answers
+//! each connection in a child.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use weft_lab::{Finished, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// nbdkit answers a connection with 16 threads; nbdcopy and QEMU have many requests under way.
+/// nbdkit serves a connection with 16 threads; nbdcopy and QEMU have many requests in flight.
 #[test]
 fn nbdkit_serves_nbdcopy_and_qemu() -> Result<()> {
     const LENGTH: usize = 8_000_000;
@@ -37,13 +37,14 @@ fn nbdkit_serves_nbdcopy_and_qemu() -> Result<()> {
         client("nbdcopy", "--connections=4 replacement", &[&device])?;
         sockets.expect_file("disk", &replacement)?;
         client("qemu-img", "compare -f raw -F raw replacement", &[&device])?.said("identical")?;
-        // Twice there and once back, by nbdcopy alone.
+        // nbdcopy alone reads the device twice and writes it once.
         sockets.check(3 * LENGTH as u64)?;
     }
     Ok(())
 }
 
-/// The daemon accepts, forks, and goes on; a file that has changed is sent in parts.
+/// The daemon accepts, forks, and accepts the next connection. rsync sends only the changed parts
+/// of a file.
 #[test]
 fn rsync_copies_from_and_to_its_daemon() -> Result<()> {
     const LENGTH: usize = 5_000_000;
@@ -64,7 +65,7 @@ fn rsync_copies_from_and_to_its_daemon() -> Result<()> {
             format!("[{name}]\npath = {}\nread only = no\n", path.display())
         };
         let settings = "use chroot = no\nlog file = /dev/stderr\n";
-        // By root the daemon would become nobody, who could not write.
+        // A daemon that root starts would run as nobody, and could not write.
         let user =
             if rustix::process::geteuid().is_root() { "uid = root\ngid = root\n" } else { "" };
         let settings = [settings, user, &module("source"), &module("target")].concat();
@@ -95,8 +96,8 @@ fn rsync_copies_from_and_to_its_daemon() -> Result<()> {
             content[LENGTH / 2 + round] ^= 1;
             fs::write(sockets.path("source/big"), &content)?;
         }
-        // The daemon forks for each connection: on a busy machine it may do so before the client
-        // has offered shared memory, and the connection rightly stays on TCP. Later ones join.
+        // The daemon forks for each connection. If a busy machine delays the client's offer of
+        // shared memory until then, the connection stays on TCP, as it should. Later ones join.
         let enough = 2 * LENGTH as u64;
         for round in CHANGES..CHANGES + 20 {
             if ends != Ends::Both || sockets.totals()?.bytes >= enough {
@@ -108,7 +109,7 @@ fn rsync_copies_from_and_to_its_daemon() -> Result<()> {
             fs::create_dir(sockets.path("target"))?;
             copy_both(round, &content)?;
         }
-        // The daemon's children hand the connection to nobody.
+        // The daemon's children pass the connection to no other program.
         sockets.check(enough)?;
     }
     Ok(())

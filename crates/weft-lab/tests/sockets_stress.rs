@@ -1,4 +1,4 @@
-//! stress-ng's socket classes, which verify what they receive: each does all of its operations.
+//! stress-ng's socket classes, which verify received bytes: each class does all of its operations.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// A class, with its options, and how many operations its workers do together.
+/// Classes, their options, and the operations that a class's workers do together.
 const CLASSES: [(&str, &str, u64); 20] = [
     ("sock", "--sock-opts send", 200),
     ("sock", "--sock-opts sendmsg", 200),
@@ -30,12 +30,12 @@ const CLASSES: [(&str, &str, u64); 20] = [
     ("udp-flood", "", 1000),
     ("sendfile", "", 500),
 ];
-/// Classes with an option for the first of their ports.
+/// Classes that have an option for their first port.
 const WITH_PORTS: [&str; 6] = ["sock", "sockabuse", "sockfd", "sockmany", "epoll", "udp"];
-/// How many ports a class may take.
+/// Ports that a class may use.
 const PORTS: usize = 8;
 
-/// The first of some free ports in a row.
+/// Returns the first of `PORTS` consecutive free ports.
 fn free_ports() -> u16 {
     let mut row = vec![ports::next()];
     while row.len() < PORTS {
@@ -52,7 +52,7 @@ fn free_ports() -> u16 {
 fn all_operations_are_done() -> Result<()> {
     for (class, options, operations) in CLASSES {
         let sockets = Sockets::new(Ends::Both)?;
-        // Should an operation hang, the class ends in time, short of its operations.
+        // If an operation hangs, the class still ends in time, with too few operations.
         let program = sockets.server("stress-ng").line("--verify --metrics-brief --timeout 30");
         let program = program.arg("--temp-path").arg(sockets.path(""));
         let program = program.arg(format!("--{class}")).arg("2").line(options);

@@ -1,5 +1,5 @@
-//! What a user does with shared connections: `weft stat` and `weft top` show them, rules and
-//! options of `weft run` say which there are.
+//! A user's tools for shared connections: `weft stat` and `weft top` show them, rules and options
+//! of `weft run` select them.
 
 use std::fs;
 use std::thread;
@@ -15,7 +15,7 @@ use weft_lab::{Finished, Program, Running, compile_library, ports, weft};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A server and a client that asks it something twenty times a second, until they are dropped.
+/// A server, and a client that sends it twenty requests a second, until the pair is dropped.
 struct Pair {
     port: u16,
     server: Running,
@@ -40,7 +40,7 @@ fn redis_client(program: Program, port: u16) -> Program {
     program.args(["-p", &port.to_string()])
 }
 
-/// Asks again until `check` finds what it wants, which `what` names.
+/// Calls `check` until it returns a value. `what` names that value in the error message.
 fn until<T>(what: &str, mut check: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -52,7 +52,7 @@ fn until<T>(what: &str, mut check: impl FnMut() -> Result<Option<T>>) -> Result<
     }
 }
 
-/// The connection whose client is process `client`, once bytes go through memory.
+/// Waits until bytes of process `client` go through memory, and returns its connection.
 fn shared(sockets: &Sockets, client: u32) -> Result<Value> {
     until("a shared connection", || {
         let report = sockets.plain(weft()?).args(["stat", "--json"]).run(TIMEOUT)?.success()?;
@@ -65,7 +65,7 @@ fn shared(sockets: &Sockets, client: u32) -> Result<Value> {
     })
 }
 
-/// The hook of `free` looks for the allocator by `dlsym`, which itself may free something.
+/// The hook of `free` looks up the allocator by `dlsym`, and `dlsym` itself may call `free`.
 #[test]
 fn a_preloaded_library_may_look_for_what_is_missing() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
@@ -95,8 +95,8 @@ fn stat_shows_who_talks_to_whom() -> Result<()> {
     Ok(())
 }
 
-/// A connection to itself that goes by memory until its program sends urgent data, of which it
-/// says so, and then stays.
+/// A program with a connection to itself in shared memory. It sends urgent data, prints "urgent",
+/// and keeps the connection open.
 const LEAVING: &str = r#"
 import socket, time
 listening = socket.create_server(("127.0.0.1", 0))
@@ -135,7 +135,7 @@ fn stat_watches() -> Result<()> {
     let pair = Pair::start(&sockets)?;
     shared(&sockets, pair.client.pid())?;
     let watching = sockets.plain(weft()?).args(["stat", "--json", "--watch", "0.3"]).start()?;
-    // On a busy machine the client may not have run since the document before.
+    // On a busy machine the client may not have run since the previous document.
     until("a document with the client's rate", || {
         let (stdout, _) = watching.output();
         for line in stdout.split_inclusive('\n').skip(1).filter(|line| line.ends_with('\n')) {
@@ -149,8 +149,8 @@ fn stat_watches() -> Result<()> {
     })
 }
 
-/// A terminal of tmux's in which a shell runs `weft top`, and then shows how it ended and how the
-/// terminal is.
+/// A terminal of tmux in which a shell runs `weft top`, and then shows its exit status if the
+/// terminal's settings are as before.
 struct Screen {
     tmux: Program,
 }
@@ -173,7 +173,7 @@ impl Screen {
         Ok(self.tmux.clone().args(words).run(TIMEOUT)?.success()?.stdout)
     }
 
-    /// The process that the shell waits for.
+    /// Returns the process of `weft top`, the only child of the shell.
     fn top(&self) -> Result<Pid> {
         let shell = self.tell(&["display-message", "-p", "#{pane_pid}"])?;
         let shell = shell.trim();
@@ -243,12 +243,12 @@ fn top_ends_with_its_terminal() -> Result<()> {
     screen.shows("weft top: connections")?;
     let top = screen.top()?;
     drop(screen);
-    // The process that inherits it may let it lie, dead, with no command line any more.
+    // The process that inherits `weft top` may not reap it. A zombie has no command line.
     let line = format!("/proc/{top}/cmdline");
     until("its end", || Ok(fs::read(&line).unwrap_or_default().is_empty().then_some(())))
 }
 
-/// Has a client ask once, with the rules on its side, and returns how it ended.
+/// Runs a client under these rules for one request, and returns how it ended.
 fn ask_under(sockets: &Sockets, rules: &str) -> Result<Finished> {
     fs::write(sockets.path("rules"), rules)?;
     let port = ports::next();
@@ -292,8 +292,8 @@ fn connections_are_left_alone_on_demand() -> Result<()> {
     Ok(())
 }
 
-/// Many connections with a request each gain nothing by memory, and many requests do, also behind
-/// them.
+/// Connections with one request each gain nothing from memory, and stay on TCP. A connection with
+/// many requests uses memory, also after such brief ones.
 #[test]
 fn brief_connections_are_left_to_tcp_while_they_come() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
@@ -319,7 +319,7 @@ fn a_program_that_may_not_make_large_files_stays_on_tcp() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let port = ports::next();
     let _server = redis_server(sockets.server("redis-server"), port)?;
-    // A directory in which nobody has made a registry yet.
+    // A directory without a registry, so that the client has to make one.
     let directory = sockets.path("nothing");
     fs::create_dir(&directory)?;
     let client = sockets.client("sh").env("WEFT_SHM_DIR", directory).arg("-c");

@@ -1,5 +1,5 @@
-//! UDP sockets of unmodified programs on one host: what a program sees is what it sees on the
-//! kernel, and datagrams go through memory if both ends run on Weft.
+//! UDP sockets of unmodified programs on one host: calls have the same results as on the kernel,
+//! and datagrams go through memory if both ends run on Weft.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use weft_lab::{compile, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What `weft stat` counts of datagrams.
+/// Returns one of the counters of datagrams that `weft stat` reports.
 fn counted(sockets: &Sockets, what: &str) -> Result<u64> {
     let stat = sockets.plain(weft()?).args(["stat", "--json"]).run(TIMEOUT)?.success()?;
     let report: Value = serde_json::from_str(&stat.stdout)?;
     Ok(report["totals"]["datagrams"][what].as_u64().unwrap_or(0))
 }
 
-/// Runs a program on the kernel and, in these ways, on Weft, where it must print the same. Returns
-/// how many datagrams have gone through memory in each way.
+/// Runs a program on the kernel, and on Weft with each of `ways` as `WEFT_WAIT`. Each run must
+/// print the same. Returns how many datagrams have gone through memory in each way.
 fn same_on_weft(name: &str, ways: &[&str]) -> Result<Vec<u64>> {
     let program = compile(name)?;
     let kernel = Sockets::new(Ends::Both)?.plain(&program).run(TIMEOUT)?.success()?;
@@ -40,23 +40,23 @@ fn same_on_weft(name: &str, ways: &[&str]) -> Result<Vec<u64>> {
 
 #[test]
 fn every_call_does_what_it_does_on_the_kernel() -> Result<()> {
-    // Of all that the program sends, some finds its receiver asleep.
+    // Datagrams to a receiver that is asleep go through the kernel, so not all are counted.
     let through_memory = same_on_weft("udp", &["balanced"])?[0];
     ensure!(through_memory > 50, "{through_memory} datagrams through memory");
     Ok(())
 }
 
-/// Who waits in a blocking call is woken, interrupted, limited, cancelled and succeeded as on the
-/// kernel, by strangers' datagrams, too.
+/// A wait in a blocking call ends as on the kernel: by datagrams, also of programs without Weft, by
+/// signals, timeouts and cancellation. If the receiver is killed, another one takes over.
 #[test]
 fn waits_end_as_on_the_kernel() -> Result<()> {
-    // At first nobody looks: only dozers receive through memory, and they are woken.
+    // With `cpu` no receiver polls: only receivers in a futex wait get datagrams through memory.
     let by_dozers = same_on_weft("udp_waits", &["cpu", "latency"])?[0];
     ensure!(by_dozers > 500, "{by_dozers} datagrams through memory");
     Ok(())
 }
 
-/// Messages of `sockperf` come back, whichever end runs on Weft, and none twice.
+/// `sockperf` gets each of its messages back once, whichever end runs on Weft.
 #[test]
 fn sockperf_ping_pong() -> Result<()> {
     for ends in Ends::ALL {
@@ -66,7 +66,7 @@ fn sockperf_ping_pong() -> Result<()> {
         let server = sockets.server("sockperf").args(["server"]).args(&arguments);
         let server = server.start()?.listening(Port::Udp(port))?;
         let client = sockets.client("sockperf").args(["ping-pong", "-t", "1", "-m", "64"]);
-        // It has no room for more messages than 600,000 a second, and fails when they come.
+        // sockperf has room for 600,000 messages a second, and fails if there are more.
         let client = client.args(["--mps", "100000"]);
         let report = client.args(&arguments).run(TIMEOUT)?.success()?.stdout;
         let none = "# dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0";
@@ -104,7 +104,7 @@ fn names_by_dnsmasq() -> Result<()> {
             "--no-daemon --conf-file=/dev/null --no-resolv --no-hosts --user= --pid-file= \
              --listen-address=127.0.0.1 --bind-interfaces --address=/weft.test/10.1.2.3",
         );
-        // Its waits are long: only who looks for long receives through memory.
+        // dnsmasq waits long for each query: it receives through memory only if it polls for long.
         let server = server.env("WEFT_WAIT", "latency").start()?.listening(Port::Udp(port))?;
         let dig = sockets.client("dig").line("@127.0.0.1 +short +tries=1 query.weft.test");
         let answer = dig.args(["-p", &port.to_string()]).run(TIMEOUT)?.success()?;
@@ -120,7 +120,7 @@ fn names_by_dnsmasq() -> Result<()> {
     Ok(())
 }
 
-/// Answers, or asks, some hundred times.
+/// A program that asks or answers 300 times.
 const ECHO: &str = "
 import socket, sys
 own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,5 +1,5 @@
-//! Connections that are handed on with bytes unread, to programs that are not on Weft or are
-//! another user's: the bytes go back to the kernel first.
+//! A program passes a connection with unread bytes to a program without Weft, or of another user:
+//! Weft first moves the bytes to the kernel's socket.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{ports, source};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// More than the small ring of a direction.
+/// More bytes than a direction's small ring holds.
 const BYTES_MIN: u64 = 60_000;
 
-/// Hands on a connection in one way, by programs of Python; the one that gets it has no Weft.
+/// Runs a Python program that passes its connection on in the given way. The receiving program has
+/// no Weft.
 fn handed(way: &str, reason: &str) -> Result<()> {
     for end in ["whole", "half"] {
         for ends in Ends::ALL {
@@ -41,7 +42,7 @@ fn handed(way: &str, reason: &str) -> Result<()> {
 
 #[test]
 fn a_program_that_a_server_becomes_reads_what_is_unread() -> Result<()> {
-    // It gets the number of standard input before.
+    // The server makes the connection its standard input before it executes the other program.
     handed("exec", "stdio")
 }
 

@@ -1,5 +1,5 @@
-//! Ways of reaching a connection that Weft refuses, or that it does not see: io_uring, and the C
-//! library's streams on a connection's number.
+//! Accesses to a connection that Weft refuses, or that no hook sees: io_uring, and the C library's
+//! streams on a connection's descriptor.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn io_uring_is_refused_unless_the_process_stays_on_tcp() -> Result<()> {
     Ok(())
 }
 
-/// bash prints by the C library's streams, and has the connection's number for them.
+/// bash writes through the C library's streams, with the connection as their descriptor.
 #[test]
 fn bash_talks_by_dev_tcp() -> Result<()> {
     let (sockets, port) = (Sockets::new(Ends::Both)?, ports::next());

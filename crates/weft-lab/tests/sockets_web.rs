@@ -1,5 +1,5 @@
-//! Web servers with threads that share an epoll instance, proxies in front of them, and clients
-//! with many connections: Apache, HAProxy, gunicorn, stunnel, ab and siege.
+//! Web servers whose threads share an epoll instance, proxies in front of them, and clients with
+//! many connections: Apache, HAProxy, gunicorn, stunnel, ab and siege.
 
 use std::fs;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use weft_lab::{Finished, Program, Running, ports, source};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const REQUESTS: u64 = 3000;
-/// The lengths of the files that are served.
+/// Lengths of the served files.
 const LENGTHS: [usize; 2] = [1_000, 300_000];
 
-/// Makes the files, and fetches them by one connection.
+/// Fetches the files over one connection, and compares them.
 fn fetch(sockets: &Sockets, port: u16) -> Result<()> {
     let mut curl = sockets.client("curl").line("--silent --show-error --fail");
     for length in LENGTHS {
@@ -36,8 +36,8 @@ fn make_files(sockets: &Sockets) -> Result<()> {
     LENGTHS.iter().try_for_each(|&length| sockets.make_file(&length.to_string(), length).map(drop))
 }
 
-/// Has 20 connections ask for one thing; all requests must be answered, with `kept` of them on
-/// connections that are kept.
+/// Requests `url` with 20 concurrent connections. The server must answer all requests, and keep
+/// all connections alive if `is_kept`, else none.
 fn ab(
     client: Program,
     server: &mut Running,
@@ -61,7 +61,7 @@ fn ab(
     Ok(())
 }
 
-/// Everything that Apache is asked for, directly or by way of a proxy at `port`.
+/// Sends all requests to `port`, where Apache or a proxy listens.
 fn ask_all(sockets: &Sockets, server: &mut Running, port: u16) -> Result<()> {
     fetch(sockets, port)?;
     for (length, requests, is_kept) in
@@ -74,7 +74,7 @@ fn ask_all(sockets: &Sockets, server: &mut Running, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// All of one user, so that they share memory.
+/// All programs run as one user, so that they share memory.
 #[test]
 fn apache_and_ab() -> Result<()> {
     let Some(sockets) = Sockets::unprivileged("apache_and_ab")? else { return Ok(()) };
@@ -85,7 +85,7 @@ fn apache_and_ab() -> Result<()> {
     sockets.check(REQUESTS * LENGTHS[0] as u64 / 2)
 }
 
-/// A root's server whose children become another user, as Debian runs it.
+/// Root starts the server, and its children switch to another user, as in Debian's service.
 #[test]
 fn apache_of_another_user_and_ab() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
@@ -146,8 +146,8 @@ fn siege_of_apache() -> Result<()> {
     sockets.check(500 * LENGTHS[0] as u64)
 }
 
-/// Each worker's main thread waits in epoll; the threads of its pool answer, and add connections to
-/// that epoll instance.
+/// Each worker's main thread waits in epoll. The threads of its pool answer, and add connections to
+/// the same epoll instance.
 #[test]
 fn gunicorn_with_threads() -> Result<()> {
     for ends in Ends::ALL {
@@ -168,7 +168,7 @@ fn gunicorn_with_threads() -> Result<()> {
     Ok(())
 }
 
-/// One end of a tunnel of TLS: from `port` to `to`.
+/// Starts one end of a TLS tunnel, from `port` to `to`.
 fn stunnel(program: Program, sockets: &Sockets, port: u16, to: u16, role: &str) -> Result<Running> {
     let configuration = format!(
         "foreground = yes\npid =\nsyslog = no\n[tunnel]\naccept = 127.0.0.1:{port}\n\
@@ -179,8 +179,9 @@ fn stunnel(program: Program, sockets: &Sockets, port: u16, to: u16, role: &str) 
     program.arg(file).start()?.listening(Port::Tcp(port))
 }
 
-/// An echo by way of two tunnels, which have a thread for each connection. The client does not end
-/// its side early: stunnel then loses bytes now and then, also on the kernel's TCP (5 of 450 runs).
+/// An echo through two tunnel ends, which have a thread for each connection. The client does not
+/// shut down its side early, because stunnel then sometimes loses bytes, also on the kernel's TCP
+/// (5 of 450 runs).
 #[test]
 fn stunnel_both_ways() -> Result<()> {
     const BYTES: u64 = 3_000_000;

@@ -1,4 +1,4 @@
-//! Long messages of unmodified programs, which the receiver pulls out of the sender's memory.
+//! Long messages of unmodified programs: the receiver pulls them from the sender's memory.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use weft_lab::{compile, note_skip};
 
 const TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Runs the program with long messages; returns how many of its bytes were copied only once.
+/// Runs the program with long messages, and returns how many of its bytes were copied only once.
 fn run(zero_copy: &str, flow: &str) -> Result<u64> {
     let sockets = Sockets::new(Ends::Both)?;
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/long_messages.py");
@@ -47,8 +47,8 @@ fn nothing_is_pulled_with_zero_copy_off() -> Result<()> {
     Ok(())
 }
 
-/// Runs the program whose buffers do not stay as they were, and returns what it says of each of
-/// its connections, and what Weft does.
+/// Runs the program that changes its buffers after each send. Returns its report on the
+/// connections, and Weft's log.
 fn keep_promises(sockets: &Sockets, zero_copy: &str) -> Result<(String, String)> {
     let program = sockets.server(compile("promises")?).arg("1").arg("0");
     let program = program.env("WEFT_SOCKETS_ZCOPY", zero_copy).env("WEFT_LOG", "info");
@@ -56,7 +56,7 @@ fn keep_promises(sockets: &Sockets, zero_copy: &str) -> Result<(String, String)>
     Ok((done.stdout, done.stderr))
 }
 
-/// What Weft says where it cannot protect memory.
+/// Weft's log message if it cannot protect memory.
 const UNPROTECTED: &str = "zero copy is not async but auto, without userfaultfd: ";
 
 #[test]
@@ -65,7 +65,8 @@ fn deferred_sends_deliver_what_the_buffer_held() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let (said, logged) = keep_promises(&sockets, "async")?;
     sockets.check(16 << 20)?;
-    // Who is killed takes with it what nobody has pulled, and that is no end of the stream.
+    // The bytes that the receiver has not pulled are lost with a killed sender. The receiver must
+    // get an error (ECONNRESET), and no EOF.
     if said.contains("no userfaultfd") {
         note_skip(
             "deferred_sends_deliver_what_the_buffer_held",

@@ -1,5 +1,5 @@
-//! Strangers at a process's ports: whatever they send or leave unsaid, the process is afterwards as
-//! it was, and peers get in meanwhile.
+//! Foreign peers connect to the ports of a process. Whatever they send, or if they send nothing,
+//! the process has the same descriptors and memory afterwards, and peers can connect meanwhile.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs;
@@ -23,21 +23,21 @@ use weft_lab::endpoint::Port;
 use weft_lab::{Program, Running, compile, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Descriptors that the victim may open.
+/// Limit of the victim's open descriptors.
 const DESCRIPTORS: u64 = 256;
-/// What allocators and the kernel may keep for later.
+/// Growth of the victim's memory that allocators and the kernel may cause.
 const SLACK_KIB: i64 = 1_024;
-/// Strangers, unless `WEFT_STRANGERS` says how many.
+/// Number of strangers, unless `WEFT_STRANGERS` sets another.
 const STRANGERS: usize = 6_000;
-/// Descriptors of a victim without connections, or some more.
+/// Upper bound of the descriptors that a victim without connections has open.
 const IDLE: u64 = 20;
-/// Silent ones at a time: more than the victim has places for.
+/// Late connections that each besieging thread keeps open: more than the victim accepts at a time.
 const SILENT_MAX: usize = 100;
 
 struct Victim {
     running: Running,
     port: u16,
-    /// A queue pair that waits for a peer.
+    /// Number of a queue pair that waits for a peer.
     number: u32,
 }
 
@@ -48,7 +48,7 @@ impl Victim {
         let running = program.start()?.listening(Port::Tcp(port))?;
         let mut victim = Self { running, port, number: 0 };
         victim.limit(DESCRIPTORS)?;
-        // What is made once is made before anything is counted.
+        // The victim creates shared objects with its first connection, before the test counts.
         victim.client(20)?.success()?;
         let (said, _) = victim.running.output();
         let number = said.lines().find_map(|line| line.strip_prefix("queue pair: "));
@@ -71,7 +71,8 @@ impl Victim {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid()))?.count() as u64)
     }
 
-    /// The lowest number that no descriptor has: with this as the limit there will be no more.
+    /// Returns the lowest unused descriptor number. With this as the limit, the victim cannot open
+    /// another descriptor.
     fn first_free(&self) -> Result<u64> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.pid()))?;
         let used: HashSet<u64> =
@@ -86,7 +87,7 @@ impl Victim {
         Ok(value.parse()?)
     }
 
-    /// A peer that connects and leaves `count` times.
+    /// Runs a peer that connects and disconnects `count` times.
     fn client(&self, count: u32) -> Result<weft_lab::Finished> {
         self.start_client(count)?.wait(TIMEOUT)
     }
@@ -111,7 +112,7 @@ impl Victim {
         Ok(())
     }
 
-    /// The doors of the victim: its TCP ports and Unix sockets on which it listens.
+    /// Returns the TCP ports and Unix sockets on which the victim listens.
     fn doors(&self) -> Result<Vec<Door>> {
         let pid = self.pid();
         let links = fs::read_dir(format!("/proc/{pid}/fd"))?;
@@ -147,32 +148,32 @@ impl Victim {
     }
 }
 
-/// Where the victim accepts connections.
+/// A TCP port or Unix socket on which the victim accepts connections.
 #[derive(Clone, Debug)]
 enum Door {
     Tcp(u16),
-    /// In the abstract name space.
+    /// A name in the abstract namespace.
     Unix(String, SocketType),
 }
 
-/// What a stranger does before it leaves.
+/// What a stranger sends before it leaves.
 #[derive(Clone, Copy, Debug)]
 enum Words {
     Nothing,
     HalfARequest,
     Garbage,
-    /// A request that could be a peer's.
+    /// A valid request of a peer.
     Request,
-    /// A byte at a time.
+    /// The beginning of a request, byte by byte.
     Drip,
 }
 
-/// How it leaves.
+/// How a stranger leaves.
 #[derive(Clone, Copy, Debug)]
 enum Leaving {
     AtOnce,
     ByReset,
-    /// Not before many others have come.
+    /// After many other strangers have connected.
     Late,
 }
 
@@ -191,11 +192,11 @@ const SHAPES: [(Words, Leaving); 12] = [
     (Words::Drip, Leaving::Late),
 ];
 
-/// The MPA request of a Weft peer for the queue pair of this number (`weft-engine`, `hello.rs`).
+/// Builds a Weft peer's MPA request for the queue pair `number` (`weft-engine`, `hello.rs`).
 fn request(number: u32) -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame\x10\x02\0\x3c\x80\x04\xc0\x04".to_vec();
     bytes.extend_from_slice(b"\xf7WeftQP\x1a\x02\0\0\0");
-    // From a number that no peer has, for the one wanted, and a key.
+    // The sender's queue pair, which no peer has, the wanted queue pair, and a key.
     for word in [1, number, 0x0acc_0001_u32] {
         bytes.extend_from_slice(&word.to_be_bytes());
     }
@@ -204,7 +205,7 @@ fn request(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// A connection of a stranger's, still open.
+/// An open connection of a stranger.
 #[derive(Debug)]
 enum Open {
     Tcp(TcpStream),
@@ -212,7 +213,7 @@ enum Open {
 }
 
 impl Open {
-    /// Sends what may already be refused.
+    /// Sends `bytes`. The victim may have closed the connection already, so errors are ignored.
     fn say(&mut self, bytes: &[u8]) {
         let _ = match self {
             Self::Tcp(stream) => stream.write(bytes),
@@ -222,7 +223,7 @@ impl Open {
         };
     }
 
-    /// Whether the other side closes the connection.
+    /// Waits until the victim closes the connection, and returns whether it did so in time.
     fn is_turned_away(&self) -> Result<bool> {
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         loop {
@@ -248,12 +249,12 @@ impl AsFd for Open {
     }
 }
 
-/// One stranger's visit; what stays is returned.
+/// Connects as one stranger. Returns the connection if the stranger is to leave late.
 fn visit(door: &Door, (words, leaving): (Words, Leaving), number: u32) -> Option<Open> {
     let mut open = match door {
         Door::Tcp(port) => {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
-            // A full queue in the kernel drops those who come; they are tried again.
+            // If the listener's queue is full the kernel drops the SYN, and TCP sends it again.
             let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
             if matches!(leaving, Leaving::ByReset | Leaving::Late) {
                 sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).ok()?;
@@ -281,7 +282,7 @@ fn visit(door: &Door, (words, leaving): (Words, Leaving), number: u32) -> Option
     matches!(leaving, Leaving::Late).then_some(open)
 }
 
-/// Sends `count` strangers of all shapes to all doors.
+/// Has `count` strangers of all shapes connect to all doors, and returns how many did.
 fn besiege(victim: &Victim, doors: &[Door], count: usize, stop: &AtomicBool) -> usize {
     let (came, next) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -316,7 +317,7 @@ fn strangers_of_every_shape_leave_a_process_as_it_was() -> Result<()> {
     let mut victim = Victim::start()?;
     let doors = victim.doors()?;
     ensure!(doors.iter().filter(|door| matches!(door, Door::Tcp(_))).count() >= 2, "{doors:?}");
-    // The first ones fill what grows once.
+    // The first strangers make caches and pools grow to their final size.
     besiege(&victim, &doors, 500.min(count), &AtomicBool::new(false));
     victim.settles(IDLE)?;
     let before = victim.descriptors()?;
@@ -347,7 +348,8 @@ fn strangers_of_every_shape_leave_a_process_as_it_was() -> Result<()> {
     Ok(())
 }
 
-/// Without a descriptor left nobody is accepted, and all who came meanwhile are when there is one.
+/// At the limit of descriptors a listener accepts nobody. It accepts the peers that have connected
+/// meanwhile as soon as a descriptor is free.
 #[test]
 fn listeners_survive_the_limit_of_descriptors() -> Result<()> {
     let mut victim = Victim::start()?;
@@ -360,14 +362,14 @@ fn listeners_survive_the_limit_of_descriptors() -> Result<()> {
         doors.iter().filter_map(|door| Some((door, come(door)?))).collect();
     ensure!(strangers.len() == doors.len(), "{} of {doors:?}", strangers.len());
     let mut client = victim.start_client(5)?;
-    // Long enough for listeners that do not try again to be lost, and for others to fail.
+    // In this time accepting fails at the limit. A listener that does not retry stays lost.
     thread::sleep(Duration::from_millis(500));
     ensure!(victim.descriptors()? == before, "the limit does not hold");
     ensure!(client.is_running()?, client.account());
     victim.limit(DESCRIPTORS)?;
     client.wait(TIMEOUT)?.success()?;
     for (door, stranger) in strangers {
-        // Who says nothing is turned away in the end, and so has been accepted.
+        // The victim closes a silent connection after a timeout, so it has accepted it.
         ensure!(stranger.is_turned_away()?, "{door:?}\n{}", victim.running.account());
     }
     victim.settles(before)?;

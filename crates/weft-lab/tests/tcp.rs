@@ -1,4 +1,4 @@
-//! The harness itself, on programs that need no RDMA.
+//! The measurements of the lab itself, on programs that need no RDMA.
 
 use anyhow::{Result, ensure};
 use weft_lab::measure::{Bench, Placement, Tool, Unit};

@@ -1,5 +1,5 @@
 //! UCX: `ucx_perftest` on reliable connections, over shared memory and over TCP, and on unreliable
-//! datagrams, which UCX makes reliable itself.
+//! datagrams, on which UCX implements its own reliability.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,12 +12,12 @@ use weft_lab::{Program, Stage, ports, scratch, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Reliable connections; UCX finds its peers by way of datagrams then.
+/// Reliable connections. UCX connects them by an exchange of datagrams.
 const CONNECTIONS: &str = "rc_v";
 const DATAGRAMS: &str = "ud_v";
 
-/// Tests of UCP, the layer that MPI programs use: messages, remote memory, streams, and active
-/// messages.
+/// Tests of UCP, the layer that MPI programs use: tagged messages, remote memory, streams and
+/// active messages.
 const TRANSFERS: [&str; 11] = [
     "tag_lat",
     "tag_bw",
@@ -31,16 +31,16 @@ const TRANSFERS: [&str; 11] = [
     "ucp_am_lat",
     "ucp_am_bw",
 ];
-/// Sizes of a transfer, in bytes, and how many there are: within one datagram or inline, cut into
-/// several, and by rendezvous.
+/// Bytes of a transfer, and its iterations. UCX sends them inline or in one datagram, in several
+/// fragments, and by rendezvous.
 const SIZES: [(u32, u32); 5] = [(8, 500), (3_000, 500), (100_000, 50), (1 << 20, 20), (5 << 20, 5)];
 
-/// UCP's atomics. It has active messages carry them where a device lacks any of add, and, or, xor,
-/// swap and compare-and-swap, as all verbs devices do.
+/// Atomics of UCP. It carries them in active messages unless the device has all of add, and, or,
+/// xor, swap and compare-and-swap, which no verbs device has.
 const ATOMICS: [&str; 4] = ["ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"];
 const ATOMIC_SIZES: [(u32, u32); 2] = [(4, 500), (8, 500)];
 
-/// Tests of UCT, the layer below, which uses the device's own atomics, and lets choose how data
+/// Tests of UCT, the layer below, which uses the device's own atomics. An option selects how data
 /// gets to the device: inline, through UCX's buffers, or from the program's memory.
 const DEVICE_TESTS: [(&str, &str, u32); 12] = [
     ("add_lat", "short", 8),
@@ -57,16 +57,16 @@ const DEVICE_TESTS: [(&str, &str, u32); 12] = [
     ("get", "zcopy", 1 << 20),
 ];
 
-/// Tests that one pair of processes runs, one after the other.
+/// Tests that one pair of processes runs in sequence.
 #[derive(Default)]
 struct Batch {
     lines: String,
-    /// What the client has to report: the name of each test, and its number of iterations.
+    /// The results that the client must report: the name of each test, and its iterations.
     expected: Vec<(String, u32)>,
 }
 
 impl Batch {
-    /// Every one of `tests` with each of the sizes and numbers of iterations.
+    /// Combines each of `tests` with each of the sizes and their iterations.
     fn of(tests: &[&str], sizes: &[(u32, u32)]) -> Self {
         let all = tests.iter().flat_map(|test| sizes.iter().map(move |size| (test, size)));
         all.fold(Self::default(), |batch, (test, &(size, count))| {
@@ -106,22 +106,22 @@ impl Batch {
     }
 }
 
-/// How UCX, and Weft below it, are to get from one end to the other.
+/// The transports that connect both ends.
 #[derive(Clone, Copy)]
 struct Way {
-    /// UCX's transport.
+    /// UCX's transport, for `UCX_TLS`.
     tls: &'static str,
-    /// Weft's.
+    /// Weft's transport, for `WEFT_TRANSPORT`.
     transport: &'static str,
 }
 
-/// The device that leads from one end to the other. UCX uses all that it finds for one large
-/// message, and takes a loopback device for one that leads to other hosts.
+/// Returns the device that connects both ends. Without this choice UCX uses several devices for one
+/// large message, and takes a loopback device for one that reaches other hosts.
 fn device(stage: &Stage) -> &'static str {
     if stage.pair.is_some() { "weft_weft0:1" } else { "weft_lo:1" }
 }
 
-/// Runs a batch and checks that each test was run to its end, by `way`.
+/// Runs a batch by `way`, and checks that each test has done all of its iterations.
 fn perftest(stage: &Stage, way: Way, batch: &Batch) -> Result<()> {
     let port = ports::next();
     let program = Program::weft("ucx_perftest")
@@ -183,14 +183,14 @@ fn datagrams_across_namespaces() -> Result<()> {
     perftest(&Stage::namespaces()?, BY_DATAGRAMS, &Batch::everything())
 }
 
-/// What is lost UCX sends again.
+/// UCX retransmits lost datagrams.
 #[test]
 fn datagrams_over_a_link_that_loses() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
     let pair = stage.pair.as_ref().context("no namespaces")?;
     pair.lose_datagrams(1)?;
-    // Not the largest: almost every message would lose a fragment and wait for UCX's timer.
+    // Small sizes: almost every large message would lose a fragment and wait for UCX's timer.
     let batch = Batch::of(&["tag_lat", "tag_bw"], &[(8, 500), (3_000, 500)]);
     perftest(&stage, BY_DATAGRAMS, &batch)?;
     ensure!(pair.datagrams_lost()? > 0, "nothing was lost");

@@ -1,4 +1,4 @@
-//! What we put on the wire, judged by tshark's dissectors of iWARP.
+//! Frames that Weft puts on the wire, checked by tshark's iWARP dissectors.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weft_lab::{Namespace, Program, Stage, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// RFC 5040 section 4.1 and RFC 7306 section 4.1: opcodes, as tshark prints them.
+/// Opcodes of RFC 5040 section 4.1 and RFC 7306 section 4.1, as tshark prints them.
 const WRITE: &str = "0x00";
 const READ_REQUEST: &str = "0x01";
 const READ_RESPONSE: &str = "0x02";
@@ -45,7 +45,7 @@ fn rping_connected_by_rdma_cm() -> Result<()> {
 fn perftest_connected_by_itself() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
-    // Sizes around a frame, and with padding of every length.
+    // Sizes near the frame size, and with padding of every length.
     let tests = [
         ("ib_send_bw", "-s 1447 -n 20", &[SEND][..]),
         ("ib_write_bw", "-s 65537 -n 20", &[WRITE]),
@@ -54,7 +54,7 @@ fn perftest_connected_by_itself() -> Result<()> {
     for (program, options, expected) in tests {
         let port = ports::next();
         let capture = {
-            // Not the port on which the programs talk to each other about the test.
+            // Excludes the connection on which the programs exchange the parameters of the test.
             let filter = format!("tcp and not port {port}");
             Capture::start(server_side(&stage)?, program, &filter)?
         };
