@@ -1,16 +1,17 @@
 /*
- * Peers that go without a word: killed, or stopped, at any instant of a connection's life.
+ * Peers that are killed or stopped at a random time of a connection's life.
  *
  *   abrupt survive ROLE END PORT ROUNDS
  *
  * ROLE: `serve` answers peers that dial, `dial` connects to peers that listen. END: `kill` or
- * `stop`. In each round a peer is started (this program again); both sides send, write, read and
- * count, all at once, until the peer's end comes after a random time, perhaps before there is a
- * connection. The survivor must be told of a peer that was killed, and may leave one that was
- * stopped, in a bounded time either way. In the end nothing may be left of the connections. Prints
+ * `stop`. Each round starts a peer (this program again). Both sides send, write, read and do
+ * atomics at once, until the peer ends after a random time, perhaps before there is a connection.
+ * In a bounded time the survivor must learn that its peer was killed, or must be able to close its
+ * side if the peer was stopped. In the end no descriptors or mappings of the connections may be
+ * left. The survivor prints
  *
  *   rounds: N connected: N
- *   left: N ms                 the longest time that leaving took
+ *   left: N ms                 the longest time that closing took
  *   early: descriptors N mappings N
  *   end: descriptors N mappings N
  *
@@ -35,13 +36,13 @@ enum {
 	MEMORY = 4 * DEPTH * LARGE,
 	LIFE_US_MAX = 60000,
 	EARLY = 10,
-	/* A request of a dead peer may come late, beside the next one's. */
+	/* A dead peer's request may arrive late, at the same time as the next peer's. */
 	PEERS_MAX = 4,
-	/* Longer than closed connections linger. */
+	/* Longer than Weft keeps closed connections. */
 	SETTLE_US = 2500000,
 };
 
-/* How long a survivor may wait for what it is promised. */
+/* Seconds that a survivor may wait for the event of its peer's end. */
 static const double PATIENCE = 20;
 
 extern char **environ;
@@ -104,7 +105,7 @@ static void tell_resources(const char *when)
 	fflush(stdout);
 }
 
-/* What goes wrong with a connection that is ending is no error of the program's. */
+/* On a connection that is ending this may fail, which is not an error of the program. */
 static void post_receive(struct connection *connection)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, LARGE, mr->lkey };
@@ -219,7 +220,7 @@ static void answer(struct rdma_cm_event *event)
 	connection->over = !!rdma_accept(event->id, &parameters);
 }
 
-/* Deals with what has happened, without waiting. */
+/* Handles all pending events and completions, without waiting. */
 static void look(void)
 {
 	struct pollfd events = { .fd = channel->fd, .events = POLLIN };
@@ -241,7 +242,7 @@ static void look(void)
 			break;
 		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 			break;
-		default: /* of an end */
+		default: /* the connection has ended */
 			connection->over = true;
 		}
 		check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
@@ -261,7 +262,7 @@ static void dial(const char *port)
 	check(rdma_connect(connection->id, &parameters), "rdma_connect");
 }
 
-/* Returns how long it took, in seconds. */
+/* Closes the connection's objects, and returns the seconds that this took. */
 static double leave(struct connection *connection)
 {
 	double start = now();
@@ -325,7 +326,7 @@ static void reap(pid_t peer)
 		die("the peer ended by itself, with status %#x", status);
 }
 
-/* Waits until every connection has ended. */
+/* Waits until all connections have ended. */
 static void await_ends(void)
 {
 	double deadline = now() + PATIENCE;
@@ -340,7 +341,7 @@ static void await_ends(void)
 	}
 }
 
-/* One life of a peer. Returns how long leaving it took. */
+/* Runs one peer until its end. Returns the seconds that closing the connections took. */
 static double survive(bool serves, bool kills, const char *port, int *connected)
 {
 	pid_t peer = start_peer(serves ? "dial" : "listen", port);
@@ -371,7 +372,7 @@ static double survive(bool serves, bool kills, const char *port, int *connected)
 	return longest;
 }
 
-/* Deregistration takes what peers know of the memory back, one by one. */
+/* Deregisters the memory, for which Weft revokes the access of each peer. */
 static void forget_memory(void)
 {
 	check(ibv_dereg_mr(mr), "ibv_dereg_mr");

@@ -1,12 +1,13 @@
 /*
- * Connections that begin and end beside the births of children.
+ * Connections that begin and end while the process starts children.
  *
  *   beside_births WAY      fork-exit, posix_spawn, system or popen
  *
- * Of one process, three threads connect to its own listener, where each connection has a thread of
- * its own, and two threads have one child after the other, which leaves the connections alone. Each
- * connection answers some messages; then the one end is shut, and the other, which has read
- * everything, closes: so the stream ends, and is not reset. It prints "ended N".
+ * Three threads of one process connect to its own listener, which has a thread for each connection.
+ * Two more threads start one child after the other; the children do not use the connections. Each
+ * connection exchanges some messages. Then the client shuts down its side, and the server, which
+ * has read everything, closes: the client must get an EOF and no reset. The program prints
+ * "ended N".
  */
 #include <arpa/inet.h>
 #include <errno.h>

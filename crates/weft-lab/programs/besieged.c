@@ -1,11 +1,10 @@
 /*
- * A server that strangers besiege.
+ * A server to whose ports foreign peers connect.
  *
  *   besieged PORT
  *
- * It accepts every request and lets go of what ends, for ever, as a sound server does: a peer that
- * leaves is no reason to stop. With the first it says which queue pair it has besides, which waits
- * for a peer by number.
+ * It accepts every request, and destroys connections that end, for ever. With the first connection
+ * it also creates a queue pair that waits for a peer that knows its number, and prints that number.
  */
 #include "lab.h"
 
@@ -13,7 +12,7 @@ enum { QUEUE_DEPTH = 4 };
 
 static struct lab_objects objects;
 
-/* Makes the objects that all connections share with the first; and a queue pair besides. */
+/* With the first connection, makes the objects that all share, and one more queue pair. */
 static void share(struct ibv_context *device)
 {
 	struct ibv_qp_init_attr wanted;
@@ -28,7 +27,7 @@ static void share(struct ibv_context *device)
 	fflush(stdout);
 }
 
-/* Returns whether the peer is still there to be accepted. */
+/* Returns whether accepting succeeded: it fails if the peer has left already. */
 static bool accept_request(struct rdma_cm_id *id)
 {
 	struct rdma_conn_param parameters = connection_parameters();

@@ -1,6 +1,6 @@
 /*
- * System calls by instructions of this program, mixed with the C library's on the same sockets. Each
- * part prints one line, the same on the kernel as on Weft.
+ * System calls by instructions of this program, mixed with calls of the C library on the same
+ * sockets. Each part prints one line, which must be the same on the kernel and on Weft.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ static long hand_(long number, const long a[6])
 static int listener;
 static struct sockaddr_in address = { .sin_family = AF_INET };
 
-/* A connection that has been used, so that it is in memory where it may be. */
+/* Makes a connection and uses it, so that it moves to memory if it can. */
 static void connect_pair(int pair[2])
 {
 	char byte = 'w';
@@ -98,7 +98,7 @@ static void moves_bytes(void)
 unsigned long before_call[4] = { 1, 2, 3, 4 };
 volatile unsigned long after_call[4], kept[7];
 
-/* Calls leave the registers alone, the vectors', the flags and the red zone. */
+/* System calls preserve general and vector registers, flags and the red zone. */
 static void leaves_registers(void)
 {
 	int pair[2];
@@ -199,7 +199,7 @@ static void waits(void)
 static volatile sig_atomic_t handled;
 static int signal_pair[2];
 
-/* Uses the connection from within a handler, on whatever stack that has. */
+/* Uses the connection from a signal handler, which may run on an alternate stack. */
 static void handle(int number)
 {
 	char byte;
@@ -224,7 +224,7 @@ static void set_handler(int number, void (*handler)(int), int flags)
 
 static volatile int has_ended;
 
-/* Until the call that they interrupt has ended: one that comes before it sleeps does not end it. */
+/* Sends signals until the call has ended: a signal that comes before it sleeps does not end it. */
 static void *send_signals(void *thread)
 {
 	while (!has_ended) {
@@ -368,7 +368,7 @@ static void actions_by_hand(void)
 	REQUIRE(handled == 3);
 	REQUIRE(HAND(SYS_rt_sigaction, SIGUSR2, 0, P(&old), 8) == 0);
 	REQUIRE(old.handler == count_signal && old.mask >> (SIGSYS - 1) & 1);
-	/* SIGSYS itself is the program's, too. */
+	/* The program may also use SIGSYS itself. */
 	REQUIRE(signal(SIGSYS, count_signal) == SIG_DFL);
 	raise(SIGSYS);
 	REQUIRE(handled == 4 && signal(SIGSYS, SIG_IGN) == count_signal);
@@ -408,7 +408,7 @@ static void has_children(void)
 	}
 	close_pair(pair);
 	connect_pair(pair);
-	/* The child borrows the memory, and the stack. */
+	/* The child uses its parent's memory and stack. */
 	child = HAND(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD);
 	if (!child)
 		HAND(SYS_exit, 5);
@@ -468,7 +468,7 @@ static void has_threads(void)
 static int sleepers[2];
 static volatile int armed_early;
 
-/* Begins before there is any socket, and sleeps until there is one. */
+/* A thread that falls asleep before the process has a socket, and sleeps until it has one. */
 static void *sleep_early(void *kind)
 {
 	struct pollfd set = { .fd = sleepers[0], .events = POLLIN };
@@ -491,7 +491,7 @@ static void *sleep_early(void *kind)
 		until.tv_sec++;
 		REQUIRE(sem_timedwait(&never, &until) < 0 && errno == ETIMEDOUT);
 		break;
-	case 3: /* The signal would end this, so that it is not asked before it has ended. */
+	case 3: /* A signal would end this call: Weft must not send one before it has ended. */
 		REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 		REQUIRE(!setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
 		REQUIRE(recv(pair[0], &byte, 1, 0) < 0 && errno == EAGAIN);
@@ -502,7 +502,7 @@ static void *sleep_early(void *kind)
 	return talk(NULL);
 }
 
-/* Clocks of processor time are read by a system call, which the kernel's vdso makes by hand. */
+/* The kernel's vdso reads clocks of processor time by a system call of its own. */
 static void reads_clocks(void)
 {
 	struct timespec first, second, all;

@@ -1,14 +1,14 @@
 /*
- * Connections that end in every way, and many of them.
+ * Many connections, and connections that end in every way.
  *
  *   chaos kill ROUNDS SEED    two processes stream to each other; one is killed, or both end in order
- *   chaos many COUNT          one connection after the other; descriptors and memory stay as they were
- *   chaos wide COUNT          so many at once, each of which carries data of its own
+ *   chaos many COUNT          one connection after the other; descriptors and memory do not grow
+ *   chaos wide COUNT          COUNT connections at once, each with different data
  *   chaos short COUNT         a message to another process and back; one read gets all of it
- *   chaos edges COUNT         a message back and forth, of which epoll tells each time it changes
- *   chaos herd ROUNDS SEED    one epoll instance, and threads in it, for what many connections bring
+ *   chaos edges COUNT         a message back and forth, with edge-triggered epoll
+ *   chaos herd ROUNDS SEED    threads wait in one epoll instance for answers of many connections
  *
- * It complains and ends with status 1 if anything is not as TCP would have it.
+ * It prints an error and ends with status 1 if anything differs from TCP.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -79,18 +79,18 @@ static int connect_to(const struct sockaddr_in *address)
 	return fd;
 }
 
-/* The byte at a position of the stream that the side of this number sends. */
+/* Returns the byte at a position of the stream that `side` sends. */
 static char content(uint64_t position, int side)
 {
 	return (char)(((position + 1) * (side ? 0x9e3779b97f4a7c15 : 0xd1342543de82ef95)) >> 56);
 }
 
-/* One end of a stream in both directions, in pieces of random sizes. */
+/* One end of a connection that sends and receives in pieces of random sizes. */
 struct talk {
 	int fd, side;
 	uint64_t sent, received;
-	uint64_t to_send; /* then it shuts down its half */
-	bool ended;	  /* the peer's stream */
+	uint64_t to_send; /* then this end shuts down its side */
+	bool ended;	  /* whether the peer's stream has ended */
 	int result;	  /* 0: both streams have ended; else the errno that ended them */
 };
 
@@ -127,7 +127,7 @@ static void give(struct talk *talk, char *piece)
 		check(shutdown(talk->fd, SHUT_WR), "shutdown");
 }
 
-/* Until both streams have ended, or an error. */
+/* Sends and receives until both streams have ended, or until an error. */
 static void run_talk(struct talk *talk)
 {
 	static char piece[PIECE_MAX];
@@ -165,7 +165,7 @@ static void warm_up(int fd, int side)
 	}
 }
 
-/* The child is killed in the middle, or does it all. The parent is the survivor. */
+/* The child is killed in the middle of its stream, or ends in order. The parent survives. */
 static void kill_round(int round)
 {
 	struct sockaddr_in address;
@@ -207,7 +207,7 @@ static void kill_round(int round)
 	if (killed) {
 		if (talk.result && talk.result != ECONNRESET && talk.result != EPIPE)
 			fail("after a kill", talk.result);
-		/* Whatever it was, sending fails in the end. */
+		/* After a reset or an EOF, sending fails in the end. */
 		for (int i = 0; i < 100 && send(talk.fd, "x", 1, MSG_NOSIGNAL) == 1; i++)
 			usleep(1000);
 		if (send(talk.fd, "x", 1, MSG_NOSIGNAL) != -1 || errno != EPIPE)
@@ -250,7 +250,7 @@ static long descriptors(void)
 	return count;
 }
 
-/* Resident pages that are nobody else's: the heap, not the registry. */
+/* Returns the resident private pages: those of the heap, not those of the registry. */
 static long private_pages(void)
 {
 	long all = 0, resident = 0, shared = 0;
@@ -312,7 +312,7 @@ static void wide(int count)
 	}
 }
 
-/* Sometimes one of both ends is late. */
+/* Delays one of both ends, sometimes. */
 static void dawdle(void)
 {
 	if (next_random() % 3 == 0)
@@ -353,8 +353,8 @@ static void ask_short(const struct sockaddr_in *address, int count)
 	}
 }
 
-/* TCP promises no message boundaries, but on loopback one write is one read, and programs that
- * send little rely on it: perftest, and Python's own tests. */
+/* TCP guarantees no message boundaries, but on loopback one read gets what one write sent. Programs
+ * with small messages rely on this: perftest, and Python's own tests. */
 static void short_lived(int count)
 {
 	struct sockaddr_in address;
@@ -373,11 +373,12 @@ static void short_lived(int count)
 		fail("the server's status", status);
 }
 
-/* A thread that gets nothing looks again after a while: that the other waits for less long. */
+/* A thread that was not woken checks again after HERD_ROUND_MS. The other thread reports the
+ * missing wakeup before that: HERD_WAITS_MAX waits take less time. */
 enum { HERD = 24, HERD_ROUND_MS = 10000, HERD_WAITS_MAX = 20000 };
 
-/* Sends back what comes, until so many messages have: waits for edges, as nginx does, of room as well
- * as of bytes. */
+/* Sends back `count` messages. It waits edge-triggered, for room as well as for bytes, as nginx
+ * does. */
 static void bounce(int fd, int count, bool begins)
 {
 	int epoll = check(epoll_create1(0), "epoll_create1");
@@ -397,7 +398,7 @@ static void bounce(int fd, int count, bool begins)
 		}
 		check(got, "read");
 		check(write(fd, message, got), "write");
-		/* So that the answer comes at any moment of the next wait. */
+		/* A random delay: the answer may come at any moment of the peer's next wait. */
 		for (volatile int idle = next_random() % 3000; idle > 0; idle--)
 			;
 	}
@@ -425,7 +426,7 @@ static void edges(int count)
 }
 
 
-/* Answers whatever comes, sometimes late, until all connections have ended. */
+/* Answers all messages, sometimes late, until all connections have ended. */
 static void answer_herd(int listener)
 {
 	struct pollfd set[HERD];
@@ -461,8 +462,8 @@ struct herd {
 	atomic_int answers, herders, waiting;
 };
 
-/* Takes one answer, and gives it up only when another thread has one, too, if there is more than
- * one to come: so who sleeps beside this one must be woken for it. */
+/* Takes answers. After each, if enough answers are left for both threads, it waits until the other
+ * thread has taken one: so epoll must have woken that thread. */
 static void *herd(void *context)
 {
 	struct herd *all = context;
@@ -494,13 +495,13 @@ static void *herd(void *context)
 				}
 		}
 	}
-	/* Wakes the other one. */
+	/* Wakes the other thread. */
 	check(eventfd_write(all->waiting, 1), "eventfd_write");
 	return NULL;
 }
 
-/* Rounds in which some of many connections get a message, and answer. One thread waits for the
- * answers in half of the rounds, and two in the others, in which each has to be woken. */
+/* In each round some of many connections get a message and answer. In half of the rounds one thread
+ * waits for the answers. In the others two threads do, and each must be woken. */
 static void herd_rounds(int rounds)
 {
 	struct herd all = { .epoll = check(epoll_create1(0), "epoll_create1") };

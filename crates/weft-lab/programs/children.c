@@ -1,13 +1,13 @@
 /*
- * Two programs that talk over many connections while both start children, which inherit them.
+ * Two programs with many connections between them. Both start children, which inherit these.
  *
  *   children serve PORT WAY
  *   children connect PORT WAY
  *
- * Each message has the number of its connection and of its round: an answer that is another
- * connection's is seen. In each round the client starts a child, and one connection ends and a new
- * one takes its place; the server's threads start children, too. None of them touches a
- * connection. The client prints "answered N", and makes the server end.
+ * Each message has the numbers of its connection and of its round, so that the client detects an
+ * answer of another connection. In each round the client starts a child, closes one connection and
+ * opens a new one. The server's threads also start children. The children do not use the
+ * connections. At the end the client prints "answered N" and makes the server end.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ static void reap(pid_t child)
 		die("the child ended with %d", status);
 }
 
-/* Starts a child in the way that was asked for, and waits for its end. */
+/* Starts a child in the given way, and waits for its end. */
 static void start_child(void)
 {
 	char *words[] = { "true", NULL }, line[8];
@@ -103,7 +103,7 @@ static void start_child(void)
 	}
 }
 
-/* Whether a whole message came, or else the end. */
+/* Receives a whole message and returns true, or returns false at EOF. */
 static int receive(int fd, struct message *message)
 {
 	ssize_t got = recv(fd, message, sizeof *message, MSG_WAITALL);

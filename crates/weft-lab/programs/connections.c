@@ -1,14 +1,14 @@
 /*
- * Many connections, for what they cost.
+ * Many connections, to measure their cost.
  *
- *   connections serve PORT COUNT             accepts COUNT connections in all, until all are gone
- *   connections hold HOST PORT COUNT SECONDS opens COUNT, lets them idle, and closes them
+ *   connections serve PORT COUNT             accepts COUNT connections in all, until all have ended
+ *   connections hold HOST PORT COUNT SECONDS opens COUNT, keeps them idle, and closes them
  *   connections churn HOST PORT COUNT        opens and closes one after the other, COUNT times
  *
- * It prints lines of "WHEN: memory KIB descriptors N threads N" and, having held connections
- * idle, "idle: cpu MICROSECONDS us in SECONDS s". Memory is private memory in RAM: anonymous and
- * shared pages, not files. The program itself has one buffer, one completion queue and, per
- * connection, one posted receive.
+ * It prints lines of "WHEN: memory KIB descriptors N threads N" and, after it has kept connections
+ * idle, "idle: cpu MICROSECONDS us in SECONDS s". Memory is resident memory: anonymous and shared
+ * pages, not files. The program itself has one buffer, one completion queue and, per connection,
+ * one posted receive.
  */
 #include <dirent.h>
 #include <sys/resource.h>
@@ -42,13 +42,13 @@ static void report(const char *when)
 		sscanf(line, "RssShmem: %ld kB", &shared);
 	}
 	fclose(status);
-	/* Not counting the descriptor that reads the list of descriptors. */
+	/* The descriptor that reads the list of descriptors does not count. */
 	printf("%s: memory %ld descriptors %d threads %d\n", when, anonymous + shared,
 	       entries_of("/proc/self/fd") - 1, entries_of("/proc/self/task"));
 	fflush(stdout);
 }
 
-/* Gives an identifier a queue pair, having made what all share with the first. */
+/* Gives an identifier a queue pair. The first call also makes the shared objects. */
 static void prepare(struct rdma_cm_id *id)
 {
 	if (!objects.pd) {
@@ -133,7 +133,7 @@ static void hold(const char *host, const char *port, int count, int seconds)
 	for (int i = 0; i < count; i++)
 		ids[i] = open_one(channel, host, port);
 	report("all");
-	sleep(1); /* whatever follows a connection has settled */
+	sleep(1); /* work that follows a connection's start is done by then */
 	used = cpu_microseconds();
 	sleep(seconds);
 	printf("idle: cpu %ld us in %d s\n", cpu_microseconds() - used, seconds);

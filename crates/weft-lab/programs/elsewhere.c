@@ -3,9 +3,10 @@
  *
  *   elsewhere
  *
- * Numbers of threads there mean others here, so a live holder of a lock must not be taken for dead:
- * messages would mix. What was unread before the children were born is still received first. It
- * prints "received N and N", or exits with 77 where namespaces may not be made.
+ * Thread IDs of the children mean other threads in the parent's namespace. Weft must not take a
+ * live holder of a lock for dead, or messages would mix. Bytes that were unread before the children
+ * started must still be received first. The program prints "received N and N", or exits with 77 if
+ * it may not create namespaces.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -45,7 +46,7 @@ static void receive(int fd, char *bytes, size_t length)
 		err(1, "recv");
 }
 
-/* Both directions move to memory. */
+/* Exchanges messages, so that both directions move to memory. */
 static void exchange(const int ends[2])
 {
 	char bytes[LENGTH] = "";
@@ -86,7 +87,7 @@ int main(void)
 			err(1, "fork");
 		if (!children[which]) {
 			write_messages(ends[0], (char)('A' + which));
-			/* The first one's end would be that of the namespace. */
+			/* The end of the first child would end the whole namespace. */
 			pause();
 			_exit(0);
 		}

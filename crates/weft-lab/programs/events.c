@@ -1,14 +1,15 @@
 /*
  * The order of the connection manager's events, with many endpoints on one channel.
  *
- *   events serve SPACE PORT COUNT                 takes COUNT connections, until all are forgotten
+ *   events serve SPACE PORT COUNT                 accepts COUNT connections, until all have ended
  *   events connect SPACE HOST PORT CLIENTS COUNT  CLIENTS threads open COUNT connections each
  *
  * SPACE is "tcp" or "udp". Each client has one channel for all of its endpoints, and opens the next
- * when it has heard that the last is established. A request says how many of its client's were:
- * the server must have heard of all of them by then. Every event must be the one that is due for
- * its identifier. Connections end in four ways (by the client at once, by the server at once, by
- * the client behind a message, and with the client's process).
+ * one after the event that the last is established. Each request contains the number of its
+ * client's established connections: the server must have had the events of all of them by then.
+ * Each event must be a valid next event of its identifier. Connections end in four ways: the client
+ * disconnects at once, the server disconnects at once, the client disconnects after a message, or
+ * the client's process ends.
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -21,17 +22,17 @@ enum { CLIENTS_MAX = 64, CQ_DEPTH = 4096 };
 /* How a connection ends. */
 enum end { BY_CLIENT, BY_SERVER, BEHIND_MESSAGE, WITH_PROCESS, ENDS };
 
-/* What a client says in its request. */
+/* The private data of a client's request. */
 struct request {
 	uint32_t client;
-	uint32_t established; /* connections of this client's, so far */
+	uint32_t established; /* number of this client's established connections */
 	uint32_t end;
 };
 
-/* An identifier that had no event. */
+/* The last event of an identifier that has had none. */
 #define NOTHING ((enum rdma_cm_event_type)-1)
 
-/* How far an identifier is: the last event that it had. */
+/* The state of an identifier: its last event. */
 struct endpoint {
 	enum rdma_cm_event_type last;
 	struct request request;
@@ -49,7 +50,7 @@ static struct rdma_event_channel *new_channel(void)
 
 static void equip(struct rdma_cm_id *id)
 {
-	/* Protection domains and completion queues are not what this is about: one of each. */
+	/* All share a protection domain and a completion queue: the test is about events. */
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 	static struct ibv_pd *pd;
 	static struct ibv_cq *cq;
@@ -87,7 +88,7 @@ static void send_nothing(struct rdma_cm_id *id)
 	check(ibv_post_send(id->qp, &message, &bad), "ibv_post_send");
 }
 
-/* Whether `next` may follow `last` with an identifier of this side. */
+/* Returns whether `next` may follow `last` for an identifier of this side. */
 static bool may_follow(enum rdma_cm_event_type last, enum rdma_cm_event_type next)
 {
 	switch (next) {
@@ -107,7 +108,7 @@ static bool may_follow(enum rdma_cm_event_type last, enum rdma_cm_event_type nex
 	}
 }
 
-/* Takes the next event. A new identifier gets its endpoint; the others' must be due. */
+/* Takes the next event. A new identifier gets an endpoint; for others the event must be valid. */
 static struct rdma_cm_id *next_event(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event;
@@ -181,7 +182,7 @@ static void serve(int count)
 		case RDMA_CM_EVENT_CONNECT_REQUEST:
 			accept_request(id, established);
 			requested++;
-			/* With datagrams there is nothing more to come. */
+			/* Over UDP no further event follows. */
 			over += space == RDMA_PS_UDP;
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
@@ -202,7 +203,7 @@ static void serve(int count)
 	check(rdma_destroy_id(listener), "rdma_destroy_id");
 }
 
-/* Takes events until `id` has had this one. */
+/* Takes events until `id` has had the wanted one. */
 static void await(struct rdma_event_channel *channel, struct rdma_cm_id *id,
 		  enum rdma_cm_event_type wanted)
 {
@@ -272,7 +273,7 @@ static void connect_all(int clients)
 		pthread_join(threads[i], NULL);
 	puts("all in order");
 	fflush(stdout);
-	_exit(0); /* the connections that are left end with the process */
+	_exit(0); /* the remaining connections end with the process */
 }
 
 int main(int argc, char **argv)

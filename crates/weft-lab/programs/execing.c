@@ -1,12 +1,13 @@
 /*
- * A peer that runs another program while its partner writes to its memory.
+ * A peer that executes another program while its partner writes to its memory.
  *
- *   execing serve PORT READY DONE          registers memory, and when it has been written to, runs
- *   execing after READY DONE               which has memory at the same address, makes the file
- *                                          READY, waits for the file DONE, and looks at its memory
+ *   execing serve PORT READY DONE          registers memory, and after the partner has written to
+ *                                          it, executes
+ *   execing after READY DONE               maps memory at the same address, makes the file READY,
+ *                                          waits for the file DONE, and checks its memory
  *   execing connect HOST PORT READY DONE   writes to the peer's memory, before and after
  *
- * The first program leaves its descriptors open to the second, so nothing tells the partner.
+ * The second program inherits the first one's descriptors, so the partner does not notice it.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -17,7 +18,7 @@
 
 enum { BYTES = 65536, WARM = 200, WRITES = 32, FDS = 1024, MARK = 0x5a };
 
-/* Where the memory is: an address that nothing else gets. */
+/* The address of the memory, at which nothing else is mapped. */
 static char *const memory = (char *)0x200000000000;
 
 struct place {
@@ -141,7 +142,7 @@ static void connect_to(const char *host, const char *port, char **files)
 		die("%s", rdma_event_str(event->event));
 	memcpy(&place, event->param.conn.private_data, sizeof place);
 	check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
-	/* By the end of these the peer's memory is written directly. */
+	/* After these writes Weft writes directly to the peer's memory. */
 	for (int i = 1; i <= WARM; i++) {
 		*(int *)buffer = i;
 		post(id, mr, &place, BYTES);

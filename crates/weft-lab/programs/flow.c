@@ -1,23 +1,23 @@
 /*
- * A flow of operations of one kind, until something breaks or enough is done.
+ * A flow of operations of one kind, until the connection breaks or COUNT operations are done.
  *
- *   flow serve PORT CONNECTIONS            answers that many connections, one after the other
- *   flow connect HOST PORT KIND COUNT      COUNT operations (0: until something breaks)
+ *   flow serve PORT CONNECTIONS            serves that many connections, one after the other
+ *   flow connect HOST PORT KIND COUNT      does COUNT operations (0: until the connection breaks)
  *
  * KIND: send send_imm write write_imm read fetch_add cmp_swap.
  *
  * Each side prints "flowing" once the first thousand operations are done, and "done" after an
- * orderly end. When the connection breaks, a side prints what the verbs promise it:
+ * orderly end. When the connection breaks, a side prints what the verbs must report:
  *
  *   broken: STATUS             the first completion that is not a success
  *   outstanding: N flushed: N  requests posted and not yet completed then, and completed since
- *   event: NAME                what the connection manager says
- *   state: N                   of the queue pair (6 is IBV_QPS_ERR)
+ *   event: NAME                the connection manager's event
+ *   state: N                   the state of the queue pair (6 is IBV_QPS_ERR)
  *
- * and exits with status 0. It hangs, which the lab takes for a failure, if any of them stays out.
+ * and exits with status 0. If one of them is missing it hangs, which the lab reports as a failure.
  *
- * Receives alone do not notice that the peer is gone: verbs leave that to the connection manager,
- * whose event the program answers with rdma_disconnect, which flushes them.
+ * Receives alone do not notice the end of the peer. The connection manager reports it, and the
+ * program then calls rdma_disconnect, which flushes the receives.
  */
 #include <poll.h>
 #include <sys/prctl.h>
@@ -26,7 +26,8 @@
 
 enum { DEPTH = 16, MESSAGE_BYTES = 4096, FLOWING_AFTER = 1000, POLLS_BETWEEN_EVENTS = 1000 };
 
-/* Where a server's peer may write, read and count: sent as private data, in network order. */
+/* Memory in which a server's peer may write, read and do atomics, sent as private data in network
+ * byte order. */
 struct offer {
 	uint64_t address;
 	uint32_t key;
@@ -58,7 +59,7 @@ struct side {
 	struct ibv_mr *mr;
 	char *memory; /* DEPTH messages */
 	int outstanding;
-	bool disconnected; /* The event has come. */
+	bool disconnected; /* The program has had the event. */
 };
 
 static void equip(struct side *side)
@@ -121,7 +122,7 @@ static void await_disconnected(struct side *side)
 	side->disconnected = true;
 }
 
-/* Takes the end of the connection, if it has come, and has the receives flushed. */
+/* Takes the event of the connection's end, if there is one, and disconnects to flush receives. */
 static void look_for_disconnected(struct side *side)
 {
 	struct pollfd channel = { .fd = side->channel->fd, .events = POLLIN };
@@ -156,7 +157,7 @@ static void tell_flowing(long done)
 	}
 }
 
-/* Checks what follows a broken connection, given its first sign. */
+/* Prints what follows the first failed completion of a broken connection. */
 static void break_up(struct side *side, struct ibv_wc first)
 {
 	struct ibv_qp_init_attr initial;
@@ -190,7 +191,7 @@ static void tear_down(struct side *side)
 	free(side->memory);
 }
 
-/* Answers one connection: receives whatever comes, and is a target for the rest. */
+/* Serves one connection: receives messages, and is the target of the other operations. */
 static void answer(struct side *side)
 {
 	struct rdma_conn_param parameters = connection_parameters();
@@ -295,7 +296,7 @@ static const struct kind *kind_named(const char *name)
 
 int main(int argc, char **argv)
 {
-	/* Memory that no other process may look at. */
+	/* No other process may access this process's memory. */
 	if (getenv("LAB_UNDUMPABLE"))
 		check(prctl(PR_SET_DUMPABLE, 0), "prctl");
 	if (argc == 4 && !strcmp(argv[1], "serve"))

@@ -3,9 +3,10 @@
  *
  *   forking HOST PORT     the peer is `flow serve PORT 2`
  *
- * The parent sends over one connection before, while and after a child lives, for a child that
- * exits, one that executes another program, and one that uses the device itself, over a
- * connection of its own. What a child writes to registered memory is its own. It prints "parent: N sends" and "child: N sends" and ends with status 0.
+ * The parent sends over one connection before, while and after it has a child. One child exits, one
+ * executes another program, and one uses the device itself with another connection. If a child
+ * writes to registered memory, the parent must not see it. The program prints "parent: N sends" and
+ * "child: N sends" and ends with status 0.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 
 enum { MESSAGE_BYTES = 512, SENDS = 500 };
 
-/* Peers could access it, so that it is memory which can be shared. */
+/* Peers may access the memory, so Weft can remap it as shared. */
 static const int ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 struct connection {
@@ -118,7 +119,7 @@ int main(int argc, char **argv)
 			die("the child has not inherited the memory");
 		memset(connection.message, 0xee, 4096);
 		usleep(200000);
-		exit(0); /* runs the library's own destructors */
+		exit(0); /* runs the library's destructors */
 	}
 	send_some(&connection);
 	reap(child);

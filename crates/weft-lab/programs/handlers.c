@@ -1,13 +1,13 @@
 /*
- * Handlers of signals that use sockets, epoll instances and datagrams, at random moments of a
- * thread that does so, too: nothing may sleep for ever, and no byte may be lost.
+ * Signal handlers that use sockets, epoll instances and datagrams. They interrupt threads that do
+ * the same at random moments. No call may sleep for ever, and no byte may be lost.
  *
  *     handlers SECONDS [malloc]
  *
- * The main thread and one more send through their own connections, which they watch in an instance
- * that both use. Timers interrupt each of them. The handler closes a connection of its own that is
- * watched in the same instance, makes another, adds, changes and deletes it, moves bytes through it,
- * and waits in the instance.
+ * The main thread and one more each send through their own connections, and watch these in one
+ * epoll instance. Timers interrupt both. The handler has another connection in the same instance.
+ * It closes and replaces this connection, adds, changes and deletes it, moves bytes through it, and
+ * waits in the instance.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -39,7 +39,7 @@ static int instance;
 static volatile sig_atomic_t is_over;
 static bool allocates;
 
-/* What a thread's handler has; the thread itself does not touch it. */
+/* The connections of a thread and of its handler. */
 static struct worker {
 	struct pair own[CONNECTIONS];
 	struct pair handlers;
@@ -73,8 +73,8 @@ static uint32_t next_random(uint32_t *state)
 	return *state;
 }
 
-/* One thread at a time connects, so that accept returns what it has made. A handler that finds the
- * lock taken does something else. */
+/* A lock: one thread at a time connects, so that accept returns its connection. If the lock is
+ * taken a handler does something else. */
 static volatile int connecting;
 
 static bool make_pair(struct pair *pair)
@@ -159,8 +159,8 @@ static void handle(int signal, siginfo_t *info, void *context)
 			;
 		check(close(pair->far), "close");
 		check(close(pair->near), "close");
-		/* Another thread may be at it: then this one waits for it, which is not a handler of
-		 * the same thread, as that would have been seen above. */
+		/* Another thread may hold the lock: wait for it. This thread, which the handler
+		 * interrupts, does not hold it: the check above would have found it taken. */
 		while (!make_pair(pair))
 			;
 		control(EPOLL_CTL_ADD, pair->far, pair, EPOLLIN);

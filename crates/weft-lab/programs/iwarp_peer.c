@@ -1,10 +1,10 @@
-/* A pair of rdma_cm programs that say what the other side's private data was, byte by byte known.
+/* A pair of rdma_cm programs that exchange known private data and check the other side's.
  *
  *   iwarp_peer PORT LENGTH MODE            a server that answers with LENGTH bytes
  *   iwarp_peer ADDRESS PORT LENGTH MODE    a client that asks with LENGTH bytes
  *
- * MODE of a server: accept or reject. MODE of a client: hello, or badkey, to write to memory that
- * the server has not granted.
+ * MODE of a server: accept or reject. MODE of a client: hello, or badkey, which writes with a key
+ * that the server has not given to it.
  */
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
@@ -53,7 +53,7 @@ static struct rdma_cm_event *expect(enum rdma_cm_event_type kind)
 	return event;
 }
 
-/* Says how long the peer's private data is, and whether it is that of this program. */
+/* Prints the length of the peer's private data, and whether the bytes are as expected. */
 static void show(const struct rdma_cm_event *event)
 {
 	int length = event->param.conn.private_data_len;
@@ -94,13 +94,14 @@ static void wait_for(struct ibv_cq *cq)
 	CHECK(wc.status == IBV_WC_SUCCESS);
 }
 
-/* The server speaks first. The client knows then that both sides are connected. */
+/* Sends the server's message, the first of the connection. When the client has received it, both
+ * sides are connected. */
 static void send_message(struct rdma_cm_id *id)
 {
 	struct ibv_sge all = sge();
 	struct ibv_send_wr *bad, wr = { .sg_list = &all, .num_sge = 1, .opcode = IBV_WR_SEND };
 
-	/* Whether it came is the client's to say: it leaves then, perhaps before this completes. */
+	/* The client reports its arrival. It may disconnect before this send completes. */
 	CHECK(ibv_post_send(id->qp, &wr, &bad) == 0);
 }
 

@@ -1,4 +1,4 @@
-/* What the lab's programs share: giving up, connecting by rdma_cm, and waiting for completions. */
+/* Functions that the lab's programs share: errors, connections by rdma_cm, queue pairs. */
 #ifndef LAB_H
 #define LAB_H
 
@@ -23,7 +23,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const cha
 	exit(1);
 }
 
-/* For calls that return 0, or -1 and errno, or an errno. */
+/* Checks the result of a call that returns 0, or -1 with errno, or an errno. */
 static inline void check(int result, const char *what)
 {
 	if (result)
@@ -37,7 +37,7 @@ static inline void *check_pointer(void *result, const char *what)
 	return result;
 }
 
-/* An event of a channel, which has been acknowledged. */
+/* An event of a channel that has been acknowledged. */
 struct lab_event {
 	enum rdma_cm_event_type kind;
 	int status;
@@ -58,7 +58,7 @@ static inline struct lab_event take_event(struct rdma_event_channel *channel)
 
 /*
  * Waits for the next event of the channel, which must be of the wanted kind, and returns its id.
- * The end of a closed connection's time-wait, which only some devices report, does not count.
+ * Ignores the end of a closed connection's time-wait, because only some devices report it.
  */
 static inline struct rdma_cm_id *expect_event(struct rdma_event_channel *channel,
 					      enum rdma_cm_event_type wanted)
@@ -74,7 +74,7 @@ static inline struct rdma_cm_id *expect_event(struct rdma_event_channel *channel
 	return event.id;
 }
 
-/* A listener on every address. */
+/* Listens on all addresses. */
 static inline struct rdma_cm_id *listen_on(struct rdma_event_channel *channel, const char *port)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP };
@@ -89,7 +89,7 @@ static inline struct rdma_cm_id *listen_on(struct rdma_event_channel *channel, c
 	return listener;
 }
 
-/* An id that has a route to the address, and so a device, but no queue pair yet. */
+/* Makes an id with a route to the address, and so with a device, but without a queue pair. */
 static inline struct rdma_cm_id *route_to(struct rdma_event_channel *channel, const char *host,
 					  const char *port)
 {
@@ -107,7 +107,7 @@ static inline struct rdma_cm_id *route_to(struct rdma_event_channel *channel, co
 	return id;
 }
 
-/* What all connections of a program share: room for many completions, and a buffer. */
+/* Objects that all connections of a program share. */
 struct lab_objects {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
@@ -115,7 +115,7 @@ struct lab_objects {
 	char buffer[4096];
 };
 
-/* Makes them on the device of the first connection. */
+/* Makes the shared objects on the device of the first connection. */
 static inline void make_objects(struct lab_objects *objects, struct ibv_context *device)
 {
 	objects->pd = check_pointer(ibv_alloc_pd(device), "ibv_alloc_pd");
@@ -125,7 +125,7 @@ static inline void make_objects(struct lab_objects *objects, struct ibv_context 
 				    "ibv_reg_mr");
 }
 
-/* What a queue pair is made of that has room for so many requests each way. */
+/* The attributes of a queue pair with room for `depth` requests in each direction. */
 static inline struct ibv_qp_init_attr queue_pair_of(const struct lab_objects *objects,
 						    uint32_t depth)
 {
@@ -137,7 +137,7 @@ static inline struct ibv_qp_init_attr queue_pair_of(const struct lab_objects *ob
 	};
 }
 
-/* Gives an identifier a queue pair, and that a receive. */
+/* Gives an identifier a queue pair with one posted receive. */
 static inline void give_queue_pair(const struct lab_objects *objects, struct rdma_cm_id *id, uint32_t depth)
 {
 	struct ibv_qp_init_attr wanted = queue_pair_of(objects, depth);
@@ -149,7 +149,7 @@ static inline void give_queue_pair(const struct lab_objects *objects, struct rdm
 	check(ibv_post_recv(id->qp, &receive, &bad), "ibv_post_recv");
 }
 
-/* Destroys an identifier with its queue pair, and takes what flushed receives left behind. */
+/* Destroys an identifier with its queue pair, and drains the completions of flushed receives. */
 static inline void destroy_with_queue_pair(const struct lab_objects *objects, struct rdma_cm_id *id)
 {
 	struct ibv_wc completions[64];
@@ -160,7 +160,7 @@ static inline void destroy_with_queue_pair(const struct lab_objects *objects, st
 		;
 }
 
-/* Reliable connections with read and atomic depth, and retries that give up. */
+/* Parameters of a connection that allows RDMA reads and atomics, with 7 retries. */
 static inline struct rdma_conn_param connection_parameters(void)
 {
 	return (struct rdma_conn_param){

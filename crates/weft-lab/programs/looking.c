@@ -1,5 +1,5 @@
-/* A library that, before the program begins, looks for a function that there is not, as libfaketime
- * does. What dlsym keeps to say of that is freed by the next call of it. */
+/* A library whose constructor looks up a function that does not exist, as libfaketime's does. dlsym
+ * allocates an error message, which the next call of dlsym frees. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

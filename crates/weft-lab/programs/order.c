@@ -1,13 +1,14 @@
 /*
- * Connections are told in the order in which something came for them.
+ * epoll reports connections in the order in which bytes arrived for them.
  *
  *   order serve PORT
  *   order connect PORT
  *
- * In each round the client sends a byte on each connection, in an order of its own, which it then
- * tells over a further connection. Only then does the server ask epoll, and compares: the kernel
- * reports what became ready first, first. In some rounds the server asks for one event at a time,
- * in some it waits edge-triggered. The client prints "in order N".
+ * In each round the client sends a byte on each connection in a random order, and then sends this
+ * order over a further connection. Only then does the server call epoll_wait, and compares both
+ * orders: the kernel reports connections in the order in which they became ready. In some rounds
+ * the server asks for one event at a time, in some it waits edge-triggered. The client prints
+ * "in order N".
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -82,7 +83,7 @@ static void serve(const char *port)
 	for (int round = 0; round < ROUNDS; round++) {
 		int at_once = round & 1 ? 1 : CONNECTIONS, count;
 
-		// What was ready in the round before has a place in the kernel's list until then.
+		// This removes the connections of the previous round from the kernel's ready list.
 		if (epoll_wait(epoll, events, CONNECTIONS, 0))
 			die("ready without a byte");
 		for (int i = 0; i < CONNECTIONS; i++)

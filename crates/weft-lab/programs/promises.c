@@ -1,12 +1,11 @@
 /*
- * Sends from buffers that do not stay as they were: each call to send has returned, and the program
- * does with its memory what it likes.
+ * Sends from buffers that the program changes after each send has returned.
  *
  *   promises SEED SECONDS
  *
  * A child sends, the parent receives. The bytes of the stream follow from their positions, so the
- * receiver knows what must come. Ends with 0 if no byte was wrong, none was missing, and a sender
- * that was killed was never taken for one that had ended.
+ * receiver can check them. The program ends with status 0 if no byte was wrong or missing, and if
+ * the receiver never got an EOF before all bytes of a killed sender.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,7 +50,7 @@ static void fail(const char *what)
 
 #define CHECK(good) ((good) ? (void)0 : fail(#good))
 
-/* What the stream has at a position. */
+/* Returns the byte of the stream at a position. */
 static unsigned char expected(uint64_t position)
 {
 	return (unsigned char)((position * 0x9e3779b97f4a7c15u) >> 37);
@@ -78,7 +77,7 @@ static void send_all(int fd, const unsigned char *from, size_t length)
 	}
 }
 
-/* Both ends of a new connection have said something: they know of each other. */
+/* Exchanges bytes on a new connection, so that both ends know that the other runs on Weft. */
 static void greet(int fd, int first)
 {
 	char byte = 'x';
@@ -90,7 +89,7 @@ static void greet(int fd, int first)
 	}
 }
 
-/* Ways to treat the memory of a message that has just been sent. */
+/* Ways to change the memory of a message that has just been sent. */
 
 static void overwrite(unsigned char *block, size_t length)
 {
@@ -134,8 +133,8 @@ static void on_signal(int number)
 	handled = 1;
 }
 
-/* The kernel writes by ways that no hook sees: a system call made by hand, the C library's own, the
- * frame of a signal. */
+/* The kernel writes to the memory without a hook's knowledge: for a direct system call, for a call
+ * within the C library, or as the frame of a signal. */
 static void write_unseen(unsigned char *block, size_t length)
 {
 	enum { STACK = 64 << 10 };
@@ -186,7 +185,7 @@ static void (*const TREATMENTS[])(unsigned char *, size_t) = {
 	fork_and_overwrite, leave_alone,   leave_alone,
 };
 
-/* Ways to get memory and to get rid of it. */
+/* Ways to allocate memory and to free it. */
 
 static unsigned char *mapped(size_t length)
 {
@@ -251,8 +250,8 @@ static void *stop_waiting(void *fd)
 	return NULL;
 }
 
-/* A call that waits returns early, because another thread wants it to: what it has taken is the
- * program's again. */
+/* Another thread makes a waiting call return early. The program may then overwrite the bytes that
+ * the call has sent. */
 static uint64_t send_and_stop(int fd, uint64_t position)
 {
 	static unsigned char *block;
@@ -273,7 +272,7 @@ static uint64_t send_and_stop(int fd, uint64_t position)
 	return length;
 }
 
-/* Memory that others can write to by another way is not promised. */
+/* Weft must not defer a send from memory that is also mapped elsewhere. */
 static uint64_t send_from_shared(int fd, uint64_t position)
 {
 	size_t length = between(BLOCK / 4, 2 * BLOCK), room = (length + PAGE - 1) / PAGE * PAGE;
@@ -299,7 +298,7 @@ static uint64_t send_from_stack(int fd, uint64_t position)
 	return sizeof block;
 }
 
-/* Header and body, and small messages behind a long one. */
+/* Sends a header with a body, and small messages after a long one. */
 static uint64_t send_in_parts(int fd, uint64_t position)
 {
 	static unsigned char body[BLOCK + 100];
@@ -342,7 +341,7 @@ static uint64_t (*const SENDERS[])(int, uint64_t) = {
 	send_in_parts,	send_from_mapping, send_from_shared, send_from_stack, send_and_stop,
 };
 
-/* Two threads send the same pages at the same time, each on a connection of its own. */
+/* One of two threads that send the same pages at the same time on different connections. */
 struct twin {
 	int fd;
 	const unsigned char *block;
@@ -406,7 +405,7 @@ static void twins(void)
 			out[index] = (struct twin){ ends[index][0], block };
 			in[index] = (struct twin){ ends[index][1], original };
 			CHECK(!pthread_create(&senders[index], NULL, send_twin, &out[index]));
-			/* Sometimes one has been pulled before the other is sent. */
+			/* Sometimes a receiver has pulled one message before the other is sent. */
 			CHECK(!pthread_create(&receivers[index], NULL, receive_twin, &in[index]));
 		}
 		for (int index = 0; index < 2; index++)
@@ -420,7 +419,7 @@ static void twins(void)
 		close(ends[index / 2][index % 2]);
 }
 
-/* Ways to end. None waits for the receiver. */
+/* Ways in which the sender ends. Except with SHUTDOWN it does not wait for the receiver. */
 enum ending { EXIT, EXIT_AT_ONCE, CLOSE, SHUTDOWN, EXEC, KILLED, KILLED_UNREAD, ENDINGS };
 
 static void end(int fd, enum ending how)
@@ -452,7 +451,7 @@ static void sender(int fd, enum ending how, int report)
 	uint64_t position = 0;
 	for (int round = 0; round < ROUNDS && how != KILLED_UNREAD; round++)
 		position += SENDERS[chance() % (sizeof SENDERS / sizeof *SENDERS)](fd, position);
-	/* Something long is under way when it ends. */
+	/* A long message is in flight when the sender ends. */
 	unsigned char *block = mapped(BLOCK);
 	fill(block, BLOCK, position);
 	send_all(fd, block, BLOCK);

@@ -1,21 +1,21 @@
 /*
- * Registered memory against a model, while a peer reads and writes it.
+ * Compares registered memory with a model while a peer reads and writes it.
  *
  *   regions run SEED STEPS PORT
  *
  * A random program maps, unmaps, moves, grows, empties and registers memory, trims its heap, forks
- * and has threads; it keeps registrations of memory that it has given back, as caches do. A second
- * process (this program again) reads and writes the regions at its bidding. The model is what
- * hardware does: a region means the pages that were registered, whatever its addresses stand for
- * later; memory that is fresh is zero; a child has a copy.
+ * and has threads. It keeps registrations of memory that it has unmapped, as caches do. A second
+ * process (this program again) reads and writes the regions on request. The model is the
+ * behaviour of hardware: a region means the pages that were registered, even if its addresses are
+ * mapped to other pages later; new memory is zero; a child has a copy.
  *
- * A page that was not made a shared segment when it was registered is reached by its address; such
- * a part of a region is used only as long as the same page is still there. Prints
+ * Weft accesses a page that it has not remapped as shared by its address. The program uses such a
+ * part of a region only as long as the same page is at that address. It prints
  *
  *   pages registered: N shared: N
  *   checks: N
  *
- * and exits with status 0, or says what is wrong and how it came to it.
+ * and exits with status 0, or prints what is wrong and the last steps.
  */
 #include <fcntl.h>
 #include <malloc.h>
@@ -32,7 +32,7 @@
 
 enum {
 	PAGE = 4096,
-	/* Pages that are mapped and unmapped, and behind them those of the heap. */
+	/* Pages of the area that is mapped and unmapped. The heap's pages have the next numbers. */
 	MAPPED = 48,
 	HEAP = 16,
 	SLOTS = MAPPED + HEAP,
@@ -41,16 +41,16 @@ enum {
 	SPAN_MAX = 10,
 	BUFFER = SPAN_MAX * PAGE,
 	LOG_LINES = 40,
-	/* Of a region, what the peer writes again and again. */
+	/* Bytes of a region that the peer writes again and again. */
 	BURST = 256,
 };
 
 extern char **environ;
 
-/* What a page holds. */
+/* The expected content of a page. */
 struct object {
 	int users;
-	/* Grown behind a segment's pages: not a part of what can be registered as such. */
+	/* mremap has added the page behind a shared segment: the model takes it for private. */
 	bool odd;
 	unsigned char bytes[PAGE];
 };
@@ -71,14 +71,14 @@ struct region {
 
 enum order { STOP, READ, WRITE, BURST_START, BURST_END };
 
-/* What the peer is told to do. */
+/* A request to the peer. */
 struct order_to_peer {
 	enum order order;
 	uint64_t address;
 	uint32_t key, length;
 };
 
-/* What both sides know of the peer's memory. */
+/* The peer's memory, as both sides know it. */
 struct offer {
 	uint64_t address;
 	uint32_t key;
@@ -86,7 +86,7 @@ struct offer {
 
 static struct object pool[OBJECTS];
 static struct object *slots[SLOTS];
-/* What somebody else has mapped where a slot was. */
+/* Slots at whose addresses another thread, such as one of Weft's, has mapped memory. */
 static int lost[MAPPED];
 static struct region regions[REGIONS];
 static char *arena, *heap;
@@ -105,7 +105,7 @@ static atomic_bool thread_ends;
 static struct region *burst;
 static size_t burst_offset;
 
-/* ---- Telling ---- */
+/* ---- Reports ---- */
 
 __attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
 {
@@ -170,7 +170,7 @@ static char *address_of(int slot)
 	return slot < MAPPED ? arena + (size_t)slot * PAGE : heap + (size_t)(slot - MAPPED) * PAGE;
 }
 
-/* The end of the area that a slot is in. */
+/* Returns the end of the area to which a slot belongs. */
 static int area_end(int slot)
 {
 	return slot < MAPPED ? MAPPED : MAPPED + heap_pages;
@@ -193,7 +193,7 @@ static void check_memory(void)
 	checks++;
 }
 
-/* A random run of pages that are there; 0 if there is none at the place that was drawn. */
+/* Selects a random run of mapped pages. Returns 0 if the random slot is not mapped. */
 static int some_pages(int *slot, int max)
 {
 	int start = below(SLOTS), count = 0, wanted = 1 + below(max);
@@ -204,7 +204,7 @@ static int some_pages(int *slot, int max)
 	return count;
 }
 
-/* Whether these are one mapping or a part of one. */
+/* Returns whether the slots belong to one mapping. */
 static bool is_one_mapping(int slot, int count)
 {
 	uintptr_t start = (uintptr_t)address_of(slot), end = start + (size_t)count * PAGE;
@@ -220,7 +220,7 @@ static bool is_one_mapping(int slot, int count)
 	return found;
 }
 
-/* Whether pages are a shared segment, each. */
+/* Finds out for each page whether it belongs to a shared segment. */
 static void look_for_segments(int slot, int count, bool *are)
 {
 	FILE *maps = check_pointer(fopen("/proc/self/maps", "re"), "/proc/self/maps");
@@ -299,7 +299,7 @@ static struct ibv_sge in_buffer(const struct order_to_peer *order)
 	return (struct ibv_sge){ peer_buffer.address, order->length, peer_buffer.key };
 }
 
-/* Writes the same bytes again and again, and reads them back, until there is another order. */
+/* Writes the same bytes again and again, and reads them back, until the next order comes. */
 static void write_and_read(const struct order_to_peer *order)
 {
 	struct ibv_sge sge = in_buffer(order);
@@ -332,7 +332,7 @@ static int peer(const char *port, const char *socket_number, const char *memory)
 			post(id->qp, IBV_WR_RDMA_WRITE, in_buffer(&order), order.address, order.key);
 		else if (order.order == BURST_START)
 			write_and_read(&order);
-		/* The end of a burst needs nothing but an answer. */
+		/* BURST_END only needs an answer. */
 		if (order.order != BURST_START &&
 		    write(peer_socket, "", 1) != 1)
 			die("write: %s", strerror(errno));
@@ -392,11 +392,11 @@ static void accept_peer(const char *program, const char *port)
 	check(rdma_destroy_id(listener), "rdma_destroy_id");
 }
 
-/* ---- What the program does to its memory ---- */
+/* ---- Changes of the program's memory ---- */
 
 /*
- * Keeps the addresses of what has been unmapped or moved away for this program. Other threads of
- * the process map, too (Weft's, as any library's): what they have got since stays theirs.
+ * Reserves the addresses of unmapped or moved pages for this program. Other threads of the process,
+ * such as Weft's, may already have mapped memory there, which they keep.
  */
 static void reserve(int slot, int count)
 {
@@ -410,7 +410,7 @@ static void reserve(int slot, int count)
 	}
 }
 
-/* Whether all addresses of these slots are still this program's. */
+/* Returns whether no other thread has mapped memory at the addresses of these slots. */
 static int are_ours(int slot, int count)
 {
 	for (int i = slot; i < slot + count; i++)
@@ -470,7 +470,7 @@ static void move_pages(void)
 	}
 }
 
-/* Grows pages that have been mapped and registered as a whole just now, by moving them. */
+/* Maps two pages, registers them, and grows them with mremap, which moves them. */
 static void grow_pages(void)
 {
 	int from = below(MAPPED - 2), to = below(MAPPED - 4), extra = 1 + below(2);
@@ -510,7 +510,7 @@ static void empty_pages(void)
 	note("empty %d+%d", slot, count);
 	if (madvise(address_of(slot), (size_t)count * PAGE, MADV_DONTNEED))
 		wrong("madvise");
-	/* What grew behind a segment is a segment's still, or was emptied like the rest. */
+	/* Emptied pages are zero, also those that mremap has added to a segment. */
 	fresh_pages(slot, count);
 }
 
@@ -557,7 +557,7 @@ static void in_child(int go)
 	if (read(go, &answer, 1) != 1)
 		_exit(1);
 	for (int slot = 0; slot < SLOTS; slot++) {
-		/* What the peer writes meanwhile may be there or not. */
+		/* The peer writes to these pages meanwhile, so their content is not known. */
 		if (!slots[slot] || is_in_burst(slots[slot]))
 			continue;
 		if (memcmp(address_of(slot), slots[slot]->bytes, PAGE)) {
@@ -583,7 +583,7 @@ static void fork_child(void)
 		wrong("fork");
 	if (!child)
 		in_child(go[0]);
-	/* The child must not see this; so its model stays what it was. */
+	/* The child must not see these writes, so they do not change its model. */
 	for (int slot = 0; slot < SLOTS; slot++) {
 		if (!slots[slot] || is_in_burst(slots[slot]))
 			continue;
@@ -691,7 +691,7 @@ static void deregister(struct region *region)
 		region->pages[i].object->users--;
 }
 
-/* Whether a part of a region means the pages that were registered. */
+/* Returns whether an access to a part of a region reaches the pages that were registered. */
 static bool is_sound(const struct region *region, size_t offset, size_t length)
 {
 	size_t at = region->first + offset;
@@ -741,7 +741,7 @@ static void use(struct region *region, bool by_peer)
 		length = region->length - offset;
 	if (!is_sound(region, offset, length))
 		return;
-	/* The buffer belongs to the burst until that ends. */
+	/* A burst uses the buffer until it ends. */
 	end_burst();
 	note("%s %s %d at %zu, %zu bytes", by_peer ? "peer" : "own", writes ? "writes" : "reads",
 	     (int)(region - regions), offset, length);
@@ -767,7 +767,7 @@ static void use(struct region *region, bool by_peer)
 	checks++;
 }
 
-/* Has the peer write and read a part of a region again and again while the program goes on. */
+/* Makes the peer write and read a part of a region again and again while the program goes on. */
 static void start_burst(struct region *region)
 {
 	size_t length;
@@ -812,7 +812,7 @@ static void do_something(void)
 static int run(const char *program, uint64_t seed, long steps, const char *port)
 {
 	random_state = seed * 0x9e3779b97f4a7c15 + 1;
-	/* The C library's own heap has room enough to stay as it is. */
+	/* Makes the C library's heap so large that it does not grow later. */
 	mallopt(M_TOP_PAD, 32 << 20);
 	mallopt(M_MMAP_THRESHOLD, 8 << 20);
 	free(check_pointer(malloc(4 << 20), "malloc"));

@@ -1,6 +1,6 @@
 /*
- * Asks for a ring of io_uring by the system call's number, and prints "ring: made" or why not. Then
- * a connection of its own carries a line.
+ * Creates an io_uring by the system call's number, and prints "ring: made" or the error. Then it
+ * sends a line over a connection to itself.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,11 +1,11 @@
 /*
- * Another user of a host, who speaks in the name of a stream that is not theirs.
+ * A process of another user that impersonates an end of a stream.
  *
- *   stranger listen ADDRESS PORT              answers whoever dials the stream's connector
- *   stranger dial ADDRESS PORT FROM FROMPORT  dials the connector in its acceptor's name
+ *   stranger listen ADDRESS PORT              answers an acceptor that dials the stream's connector
+ *   stranger dial ADDRESS PORT FROM FROMPORT  dials the connector in the name of its acceptor
  *
- * It knows all that one user can find out about another's stream, which are its addresses, and has
- * to guess the proof. It prints what comes of that.
+ * It knows the stream's addresses, which any user of the host can find out, and has to guess the
+ * proof. It prints the events that it gets.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 
 #include "lab.h"
 
-/* The introduction that the ends of a stream give: see weft-sockets/src/remote/hello.rs. */
+/* The hello of a stream's ends: see weft-sockets/src/remote/hello.rs. */
 enum { HELLO_BYTES = 112, PROOF_AT = 80, NOBODY = 65534, WAIT_MS = 8000 };
 
 static struct rdma_event_channel *channel;
@@ -40,7 +40,7 @@ static void make_queue_pair(struct rdma_cm_id *id)
 
 static void put_address(unsigned char *place, const struct sockaddr_in *address)
 {
-	place[10] = place[11] = 0xff; /* IPv4 as IPv6 has it */
+	place[10] = place[11] = 0xff; /* an IPv4-mapped IPv6 address */
 	memcpy(place + 12, &address->sin_addr, 4);
 	memcpy(place + 16, &address->sin_port, 2);
 }
@@ -52,13 +52,13 @@ static void make_hello(const struct sockaddr_in *connector, const struct sockadd
 	memcpy(hello, begin, sizeof begin);
 	put_address(hello + 16, connector);
 	put_address(hello + 34, acceptor);
-	hello[77] = 16; /* bytes of the stream, each way */
+	hello[77] = 16; /* bytes of the stream in each direction */
 	hello[79] = 16;
 	for (int i = PROOF_AT; i < HELLO_BYTES; i++)
 		hello[i] = (unsigned char)rand();
 }
 
-/* The name of the next event, or that there is none. */
+/* Returns the name of the next event, or "nothing" after a timeout. */
 static const char *next_event(struct rdma_cm_event **event)
 {
 	struct pollfd set = { channel->fd, POLLIN, 0 };
@@ -90,7 +90,7 @@ static void answer(const char *own, const char *port)
 	if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST ||
 	    event->param.conn.private_data_len < HELLO_BYTES)
 		die("somebody else has dialled");
-	/* What the acceptor has said, and its own proof: the best guess that there is. */
+	/* Sends the acceptor's hello back, with its own proof, as the best guess. */
 	memcpy(hello, event->param.conn.private_data, HELLO_BYTES);
 	make_queue_pair(event->id);
 	check(rdma_accept(event->id, &param), "rdma_accept");

@@ -1,6 +1,6 @@
 /*
- * What UDP sockets do, a line for each result. Run on the kernel and on Weft, the lines must be the
- * same: ports, which differ from run to run, are told by the name of the socket that has them.
+ * Calls on UDP sockets, with a line for each result. The lines must be the same on the kernel and
+ * on Weft. Ports differ from run to run, so the program prints the names of their sockets instead.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -42,7 +42,7 @@ static struct sockaddr_in own(int fd)
 
 static void name(int fd, const char *text)
 {
-    names[name_count].port = ntohs(own(fd).sin_port); /* At the same place in both families. */
+    names[name_count].port = ntohs(own(fd).sin_port); /* Both families have the port at the same offset. */
     names[name_count].name = text;
     name_count = (name_count + 1) % NAMES_MAX;
 }
@@ -103,7 +103,7 @@ static void receive(int fd, size_t room, int flags)
     printf("\n");
 }
 
-/* Lets the owner of an inbox look: from here on what is sent to it goes through memory. */
+/* Polls the inbox of a socket, which opens it: later datagrams to it go through memory. */
 static void look(int fd)
 {
     char byte;
@@ -151,7 +151,7 @@ static void boundaries(void)
     receive(b, 100, MSG_DONTWAIT);
     send_to(a, a, "self", 4);
     receive(a, 100, 0);
-    /* Short names are cut. */
+    /* An address that is longer than its buffer is truncated. */
     struct sockaddr_in from;
     memset(&from, 0xee, sizeof from);
     socklen_t len = 4;
@@ -198,7 +198,7 @@ static void messages(void)
     say_result("recvmmsg", received);
     for (int i = 0; i < received; i++)
         printf("  %u flags %x\n", in[i].msg_len, in[i].msg_hdr.msg_flags);
-    /* Ancillary users get what they ask for. */
+    /* A program that requests ancillary data gets it. */
     int on = 1;
     setsockopt(b, IPPROTO_IP, IP_PKTINFO, &on, sizeof on);
     send_to(a, b, "info", 4);
@@ -207,7 +207,7 @@ static void messages(void)
     say_result("recvmsg", recvmsg(b, &header, 0));
     struct cmsghdr *first = CMSG_FIRSTHDR(&header);
     printf("  control %d\n", first ? first->cmsg_type : -1);
-    /* Segments. */
+    /* UDP_SEGMENT. */
     uint16_t segment = 4;
     int c = open_socket("c", "127.0.0.1");
     look(c);
@@ -255,7 +255,7 @@ static void connected(void)
     say_result("elsewhere", send_to(b, c, "elsewhere", 9));
     receive(c, 100, 0);
     say_result("disconnect", connect(b, (struct sockaddr *)&nobody, sizeof nobody));
-    /* The kernel had chosen its port, and takes it back. */
+    /* The kernel chose the port of b, and has taken it back. */
     say_result("unbound", send_to(c, b, "nobody", 6));
     say_result("bound again", send_to(b, c, "new port", 8));
     name(b, "b");
@@ -286,14 +286,14 @@ static void refused(void)
     int error = -1;
     getsockopt(a, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){ sizeof error });
     printf("SO_ERROR: %d\n", error);
-    /* Somebody else opens the port. */
+    /* Another socket is bound to the port. */
     b = socket(AF_INET, SOCK_DGRAM, 0);
     say_result("bind", bind(b, (struct sockaddr *)&to, sizeof to));
     name(b, "b");
     look(b);
     say_result("send", send(a, "again", 5, 0));
     receive(b, 10, 0);
-    /* It is killed while it looks. */
+    /* The receiver is killed while it polls. */
     fflush(stdout);
     int pipes[2];
     if (pipe(pipes))
@@ -389,7 +389,7 @@ static void readiness(void)
     close(b);
 }
 
-/* An instance of epoll gets into another one, or is polled, when something waits already. */
+/* An epoll instance is added to another one, or polled, after datagrams have arrived. */
 static void nesting_late(uint32_t mode, int by_poll)
 {
     int a = open_socket("a", "127.0.0.1"), b = open_socket("b", "127.0.0.1");
@@ -487,7 +487,7 @@ static void sharing(void)
     close(c);
     say_result("any", sendto(a, "any", 3, 0, (struct sockaddr *)&one, sizeof one));
     receive(b, 10, MSG_DONTWAIT);
-    /* A copy, and a child. */
+    /* A copy of the descriptor receives, and then a child. */
     int copy = dup(b);
     close(b);
     look(copy);
@@ -513,7 +513,7 @@ static void sharing(void)
     close(a);
 }
 
-/* Many datagrams from several processes: each comes once at most, and whole. */
+/* Many datagrams from several processes: each arrives at most once, and complete. */
 static void many(void)
 {
     enum { SENDERS = 3, COUNT = 2000 };
@@ -532,7 +532,7 @@ static void many(void)
             memcpy(bytes, &sender, 4);
             memcpy(bytes + 4, &i, 4);
             send_to(a, b, bytes, len);
-            /* No more than 16 are on their way. */
+            /* At most 16 datagrams are in flight. */
             if (i >= 16 && read(acks[sender][0], &byte, 1) != 1)
                 _exit(1);
         }
@@ -561,7 +561,7 @@ static void many(void)
     close(b);
 }
 
-/* A datagram wakes who sleeps, whatever it sleeps in. */
+/* A datagram wakes a receiver that sleeps in recvfrom, poll or epoll_wait. */
 static void waking(void)
 {
     printf("waking\n");
@@ -606,7 +606,7 @@ static void waking(void)
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(60); /* Nothing here takes long. */
+    alarm(60); /* Ends the program if it hangs. */
     boundaries();
     messages();
     connected();

@@ -1,8 +1,8 @@
 /*
- * Waiting for datagrams in blocking calls: what wakes, interrupts, ends and outlives a wait, a line
- * for each result. Run on the kernel and on Weft, the lines must be the same.
+ * Blocking calls that wait for datagrams: what wakes and interrupts them, and what happens when a
+ * waiting receiver ends. The lines of results must be the same on the kernel and on Weft.
  *
- * A stranger's datagram is sent by a system call that no hook sees, as a program without Weft does.
+ * A stranger is a program without Weft. Its datagrams are sent by a system call that no hook sees.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -53,7 +53,7 @@ static double now_ms(void)
     return time.tv_sec * 1e3 + time.tv_nsec / 1e6;
 }
 
-/* Sends back what comes; what begins with a dot is the last. */
+/* Sends datagrams back. One that begins with a dot is the last. */
 static void echo(int fd)
 {
     char bytes[16];
@@ -68,8 +68,8 @@ static void echo(int fd)
     } while (bytes[0] != '.');
 }
 
-/* So many questions, of which each hundredth is a stranger's if there are any; then a child of ours
- * waits again, as it has been used to. */
+/* Asks `count` questions and returns the number of right answers. If `strangers`, a stranger sends
+ * each hundredth question. If `last`, the last question ends the echo. */
 static int ask(int fd, struct sockaddr_in to, int count, int strangers, int last)
 {
     int good = 0;
@@ -109,7 +109,7 @@ static void catch_signal(int number)
     caught = 1;
 }
 
-/* A child that has become used to short waits gets signals until it stops waiting, or forty. */
+/* A child whose waits were short waits once more. It gets up to 40 signals until its call ends. */
 static void signals(int flags, int limited)
 {
     int a = open_socket(), b = open_socket(), done[2];
@@ -193,7 +193,7 @@ static void cancellation(void)
     close(b);
 }
 
-/* Of a receiver that is killed while it waits, another one of the same socket gets all. */
+/* A receiver is killed while it waits. Its parent, with the same socket, gets later datagrams. */
 static void succession(void)
 {
     int a = open_socket(), b = open_socket(), got = 0;
@@ -218,7 +218,7 @@ static void succession(void)
         got++;
     printf("after a kill: %d\n", got);
     close(b);
-    /* Nobody is left. */
+    /* No process has the socket any more. */
     connect(a, (struct sockaddr *)&to, sizeof to);
     send(a, "x", 1, 0);
     printf("nobody: %s\n", send(a, "x", 1, 0) < 0 ? strerrorname_np(errno) : "sent");
@@ -233,7 +233,7 @@ static void become_receiver(const char *self, int fd)
     _exit(1);
 }
 
-/* Who polls and has another program receive, as inetd does. */
+/* A program that only polls executes another one that receives, as inetd does. */
 static void handing_on(const char *self, int unloaded)
 {
     int a = open_socket(), b = open_socket();
@@ -255,7 +255,7 @@ static void handing_on(const char *self, int unloaded)
     close(b);
 }
 
-/* Who has received becomes another program while something waits. */
+/* A program that has received executes another one while datagrams are unread. */
 static void another_program(const char *self, int unloaded)
 {
     int a = open_socket(), b = open_socket(), ready[2], sent[2];
@@ -283,7 +283,7 @@ static void another_program(const char *self, int unloaded)
     close(b);
 }
 
-/* An instance of epoll in another one, and in a set of poll's. */
+/* An epoll instance within another one, and in a call of poll. */
 static void nesting(int received_before)
 {
     int a = open_socket(), b = open_socket();
@@ -323,8 +323,8 @@ static void nesting(int received_before)
     close(b);
 }
 
-/* Datagrams come in their order though nobody takes any for a while, upon which a sender no more
- * counts on the receiver. */
+/* Datagrams arrive in order although the receiver takes none for so long that the sender shuts its
+ * inbox. */
 static void stalls(void)
 {
     int fd = open_socket(), sender = open_socket(), answers = open_socket();
@@ -357,7 +357,7 @@ static void stalls(void)
 int main(int count, char **arguments)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(60); /* Nothing here takes long. */
+    alarm(60); /* Ends the program if it hangs. */
     if (count == 3) {
         char bytes[16];
         int fd = atoi(arguments[2]), got = 0;

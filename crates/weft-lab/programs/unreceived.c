@@ -1,10 +1,11 @@
 /*
- * A peer that goes while more than anybody holds waits for receives that are never posted.
+ * A peer that is killed after it has sent more messages than Weft buffers. The server never posts a
+ * receive for them.
  *
  *   unreceived serve PORT           posts no receive, and waits for the end of the connection
- *   unreceived connect HOST PORT    posts messages, tells so, and waits to be killed
+ *   unreceived connect HOST PORT    posts messages, prints "posted", and waits to be killed
  *
- * The server prints "connected" and, after the event, "disconnected"; the client "posted".
+ * The server prints "connected" and, after the event, "disconnected".
  */
 #include <unistd.h>
 

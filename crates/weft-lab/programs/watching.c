@@ -1,10 +1,10 @@
 /*
- * Several threads and processes that wait in one epoll instance, or poll one socket, while others
- * change it. Each case prints what was reported; the lines are the same with Weft as without.
+ * Several threads and processes wait in one epoll instance, or poll one socket, while others change
+ * it. Each case prints the reported events; the lines must be the same with Weft as without.
  *
  *   watching              all cases
  *   watching CASE         one of them
- *   watching wait FD      (what a case executes) prints the data of an event of the instance
+ *   watching wait FD      (a case executes this) prints the events of the inherited instance
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,7 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Long enough for a thread to have gone to sleep; and how long nobody sleeps who is to be woken. */
+/* SETTLE_MS is the time in which a thread falls asleep. A thread that must be woken sleeps for less
+ * than LIMIT_MS. */
 enum { SETTLE_MS = 60, LIMIT_MS = 3000, QUIET_MS = 150, THREADS_MAX = 4, MANY = 8 };
 
 __attribute__((noreturn)) static void die(const char *what)
@@ -60,7 +61,7 @@ static void move_one_byte(int from, int to)
 	check(read(to, &byte, 1), "read");
 }
 
-/* Both ends of a connection that has been used both ways. */
+/* Makes a connection that has been used in both directions. */
 static struct pair connected(void)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -124,7 +125,7 @@ static void wait_and_print(const char *what, int epoll, int limit)
 	print_events(what, events, check(epoll_wait(epoll, events, MANY, limit), "epoll_wait"));
 }
 
-/* A thread that waits once in an instance. */
+/* A thread that waits once in an epoll instance. */
 struct waiter {
 	pthread_t thread;
 	int epoll, limit, count;
@@ -140,14 +141,14 @@ static void *wait_once(void *context)
 	clock_gettime(CLOCK_MONOTONIC, &begun);
 	waiter->count = epoll_wait(waiter->epoll, &waiter->event, 1, waiter->limit);
 	clock_gettime(CLOCK_MONOTONIC, &woken);
-	/* Who finds something when the time is over has not been woken for it. */
+	/* An event that is found after the timeout has not woken the thread. */
 	if ((woken.tv_sec - begun.tv_sec) * 1000 + (woken.tv_nsec - begun.tv_nsec) / 1000000 >=
 	    waiter->limit)
 		waiter->count = 0;
 	return NULL;
 }
 
-/* Begins to wait, and returns when the thread sleeps. */
+/* Starts threads that wait, and returns when they sleep. */
 static void begin_waiting(struct waiter *waiters, int threads, int epoll, int limit)
 {
 	for (int i = 0; i < threads; i++) {
@@ -201,7 +202,7 @@ static void copies(void)
 	close(third);
 }
 
-/* What another thread adds or changes wakes a sleeper if it is ready. */
+/* EPOLL_CTL_ADD and EPOLL_CTL_MOD of a ready socket wake a thread that sleeps in the instance. */
 static void changes(void)
 {
 	struct pair pair = connected(), other = connected();
@@ -253,7 +254,7 @@ static void changes(void)
 	close(epoll);
 }
 
-/* While one thread sleeps in the instance, another one reads and writes until it cannot. */
+/* While one thread sleeps in the instance, another one reads and writes until EAGAIN. */
 static void readers_and_writers(void)
 {
 	struct pair pair = connected();
@@ -274,7 +275,7 @@ static void readers_and_writers(void)
 			while (read(pair.there, bytes, sizeof bytes) > 0)
 				quiet = 0;
 		finish_waiting("room", &waiter, 1);
-		/* A byte that is taken before the sleeper has seen it, and one that is not. */
+		/* The first byte is read, perhaps before the sleeper has seen it. */
 		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
 		put(pair.there, "ab");
 		(void)!read(pair.here, bytes, 1);
@@ -288,7 +289,7 @@ static void readers_and_writers(void)
 	close(epoll);
 }
 
-/* How many of those that sleep are told. */
+/* How many sleeping threads an event wakes. */
 static void sleepers(void)
 {
 	struct waiter waiters[THREADS_MAX];
@@ -322,7 +323,7 @@ static void sleepers(void)
 	}
 }
 
-/* The instance is closed while a thread sleeps in it, which is told all the same. */
+/* The instance is closed while a thread sleeps in it. An event still wakes the thread. */
 static void closed(void)
 {
 	struct pair pair = connected(), other = connected();
@@ -344,7 +345,7 @@ static void closed(void)
 	hang_up(pair);
 }
 
-/* Two sockets with the same data, and one with a descriptor that is no socket. */
+/* Two sockets with the same data, and a socket with the same data as an eventfd. */
 static void same_data(void)
 {
 	struct pair pair = connected(), other = connected(), third = connected();
@@ -404,8 +405,9 @@ static void exclusive(void)
 	close(second);
 }
 
-/* What was sent first is told first, but for what stands in the list since it was told last; and
- * what is still ready goes behind. `modes` are those of half of the sockets. */
+/* epoll reports sockets in the order in which bytes arrived, except sockets that are still in the
+ * ready list since their last report. A level-triggered socket goes to the end of the list when it
+ * is reported. `modes` are flags of every second socket. */
 static void arrive(uint32_t modes)
 {
 	struct pair pairs[MANY];
@@ -417,7 +419,7 @@ static void arrive(uint32_t modes)
 		pairs[i] = connected();
 		control(epoll, EPOLL_CTL_ADD, pairs[i].here, EPOLLIN | (i % 2 ? modes : 0), i);
 	}
-	settle(); /* Nothing waits for an acknowledgement (tcp(7), TCP_NODELAY). */
+	settle(); /* No segment waits for an acknowledgement (tcp(7), TCP_NODELAY). */
 	for (int round = 0; round < 2000; round++) {
 		int order[MANY], count = 1 + rand_r(&seed) % MANY, seen = 0;
 
@@ -465,8 +467,8 @@ static void arrival(void)
 	arrive(EPOLLONESHOT);
 }
 
-/* While a thread looks, another one sends on two connections; edges, for a level keeps its place in
- * the kernel's list. */
+/* While one thread waits, another one sends on two connections. They are edge-triggered, because a
+ * level-triggered socket keeps its place in the kernel's ready list. */
 static struct pair racing[2];
 static atomic_int turn;
 
@@ -504,14 +506,14 @@ static void races(void)
 		atomic_store(&turn, round);
 	}
 	pthread_join(sender, NULL);
-	/* The kernel swaps some, when the sender changes its core in between. */
+	/* The kernel swaps a few events if the sender changes its core between both sends. */
 	printf("in order: %d\n", wrong < rounds / 500);
 	hang_up(racing[0]);
 	hang_up(racing[1]);
 	close(epoll);
 }
 
-/* A child waits in an instance that it has inherited, beside its parent. */
+/* A child waits in an inherited instance at the same time as its parent. */
 static void forked(void)
 {
 	struct pair pair = connected(), later;
@@ -551,7 +553,7 @@ static void forked(void)
 	close(epoll);
 }
 
-/* An instance goes to a process that has never heard of what it watches. */
+/* A process gets an instance, but not the sockets that it watches. */
 static void passed(void)
 {
 	struct pair pair = connected();
@@ -589,7 +591,7 @@ static void passed(void)
 	close(epoll);
 }
 
-/* Another program gets an instance, and not what it watches. */
+/* An executed program inherits an instance, but not the sockets that it watches. */
 static void executed(void)
 {
 	struct pair pair = connected();
@@ -618,7 +620,7 @@ static void executed(void)
 	close(epoll);
 }
 
-/* What was deleted before a wait began is not told in it, whatever becomes of the socket. */
+/* A wait does not report a socket that was deleted before it began, also if the peer closes. */
 static atomic_int deleted, stale, over;
 
 static void *wait_for_the_living(void *context)
@@ -674,7 +676,7 @@ static void deletions(void)
 	close(epoll);
 }
 
-/* By a call that no library sees, the program's data come, too. */
+/* A system call that no hook sees also returns the program's data. */
 static void by_number(void)
 {
 	struct pair pair = connected();
@@ -691,7 +693,7 @@ static void by_number(void)
 	close(epoll);
 }
 
-/* The descriptor that was added is closed, another one of the same socket is not. */
+/* The added descriptor is closed, but a copy of it is still open. */
 static void copied_socket(void)
 {
 	struct pair pair = connected();
@@ -717,7 +719,7 @@ static void copied_socket(void)
 	close(epoll);
 }
 
-/* Threads that poll a socket, by poll or by select. */
+/* A thread that waits for a socket with poll or select. */
 struct poller {
 	pthread_t thread;
 	int fd, result;
@@ -783,7 +785,7 @@ static void pollers(void)
 			finish_polling("bytes", all);
 			take(pair.here);
 		}
-		/* A poll goes on with the socket that its number was when it began. */
+		/* A poll goes on with the socket that the descriptor meant when it began. */
 		begin_polling(all, pair.here, POLLIN, selects);
 		copy = check(dup(pair.here), "dup");
 		close(pair.here);
@@ -804,7 +806,8 @@ static void pollers(void)
 	}
 }
 
-/* How many numbers up to the usual limit are no descriptors of this program's. */
+/* Closes all descriptors from `first` to the usual limit. Returns how many calls failed with
+ * EBADF. */
 static int close_all_from(int first, bool by_number)
 {
 	int refused = 0;
@@ -814,8 +817,8 @@ static int close_all_from(int first, bool by_number)
 	return refused;
 }
 
-/* While a thread sleeps the program closes whatever it has not opened, and a child is born that
- * does so. The thread is told of what comes after that, also when it sleeps again. */
+/* While a thread sleeps, the program closes all descriptors that it has not opened, or a child does
+ * so. Bytes that arrive afterwards must wake the thread, also when it sleeps again. */
 static void closed_wholesale(void)
 {
 	enum { ROUNDS = 3, WAYS = 6 };

@@ -1,8 +1,8 @@
 /*
- * without_reports PROGRAM: becomes a program that may not have its system calls reported, as on a
+ * without_reports PROGRAM: executes a program for which syscall user dispatch is refused, as on a
  * kernel before Linux 5.11.
  *
- * without_reports: a connection of its own carries a line there and back, some times.
+ * without_reports: sends a line there and back over a connection to itself, several times.
  */
 #include <arpa/inet.h>
 #include <errno.h>
