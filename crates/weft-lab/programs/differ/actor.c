@@ -1,7 +1,7 @@
-/* An actor: a thread that waits for its turn, does one step, and says what came of it. */
+/* An actor: a thread that waits for its turn, does one step, and notes the result. */
 #include "world.h"
 
-/* What a handler of SIGUSR1 closes. */
+/* The descriptor that the handler of SIGUSR1 closes. */
 int closed_in_handler = -1;
 
 static const struct named *const tables[] = { transfers, descriptors, waits,	processes,
@@ -55,11 +55,11 @@ void register_actor(int number)
 	char path[64] = "";
 
 	own = number;
-	/* In another PID namespace getpid() says something else than what the conductor knows. */
+	/* In another PID namespace getpid() returns a number that the conductor cannot use. */
 	raw(SYS_readlink, (long)"/proc/thread-self", (long)path, sizeof path - 1, 0, 0, 0);
 	sscanf(path, "%d/task/%d", &actor->pid, &actor->tid);
 	if (atomic_load(&actor->turn) == GIVEN) {
-		/* It has executed a new program, which is the step's result. */
+		/* The process has executed a new program, which completes the step. */
 		actor->notes = 0;
 		note(" = ok");
 		tell_conductor(actor, DONE);
@@ -88,7 +88,7 @@ void act(int number)
 			run(&step);
 		else
 			note(" = no such operation");
-		/* A ring sends without SIGPIPE, the call in its place does not. */
+		/* A ring sends without SIGPIPE, but the call that replaces it raises the signal. */
 		if (atomic_load(&actor->signals[SIGPIPE]) != pipes && way_of(&step) != URING)
 			note(" SIGPIPE");
 		tell_conductor(actor, DONE);

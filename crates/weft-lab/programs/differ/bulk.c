@@ -1,4 +1,4 @@
-/* Steps that do many things: what needs a full table, or two processes in the same instant. */
+/* Steps with many operations, which fill a table or use two processes at the same time. */
 #include "world.h"
 
 #include <netinet/tcp.h>
@@ -36,7 +36,7 @@ static int open_listener(struct sockaddr_in *address)
 	return fd;
 }
 
-/* A message that says which connection and process it belongs to, there and back. */
+/* Sends a message there and back that names its connection and process. */
 static bool exchange(struct two *two, int index, int round, uint32_t length)
 {
 	char sent[600], got[600];
@@ -65,7 +65,7 @@ static bool exchange(struct two *two, int index, int round, uint32_t length)
 	return true;
 }
 
-/* Sleeps until so many milliseconds behind the start of a second. */
+/* Sleeps until `offset` milliseconds after the start of a second. */
 static void wait_for_second(long offset)
 {
 	struct timespec now, then;
@@ -152,7 +152,7 @@ static long record_size(const struct step *step)
 	return size < RECORD_MIN ? RECORD_MIN : size > RECORD_MAX ? RECORD_MAX : size;
 }
 
-/* A record of one writer: whoever reads it sees whether all of it is there. */
+/* Makes a record of one writer, which a reader can check for completeness. */
 static void make_record(char *record, long size, int writer, long number)
 {
 	record[0] = (char)('A' + writer);
@@ -161,7 +161,7 @@ static void make_record(char *record, long size, int writer, long number)
 		record[i] = pattern(writer, 1, (uint64_t)(number * size + i));
 }
 
-/* pour V count=: records of this actor, while others may send theirs over the same end. */
+/* pour V count=: sends records of this actor. Others may send theirs over the same end. */
 static void do_pour(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
@@ -179,7 +179,7 @@ static void do_pour(const struct step *step)
 	note_result(sent);
 }
 
-/* collect V count=: so many records, of each writer in order. */
+/* collect V count=: receives that many records, and checks the order of each writer's. */
 static void do_collect(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
@@ -213,7 +213,7 @@ static void do_collect(const struct step *step)
 
 enum { RECYCLED = 300 };
 
-/* recycle V n=: makes and closes copies under one number, which another thread pokes at. */
+/* recycle V n=: makes and closes copies under one number, which another thread uses (poke). */
 static void do_recycle(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
@@ -227,7 +227,7 @@ static void do_recycle(const struct step *step)
 	note(" = ok");
 }
 
-/* poke n=: calls on that number, each of which may find it open or not. */
+/* poke n=: calls on that number, which may be open or not. */
 static void do_poke(const struct step *step)
 {
 	long count = number_of(step, "n", 1000);

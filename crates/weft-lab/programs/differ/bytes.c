@@ -1,5 +1,5 @@
-/* Each direction of each connection has bytes of its own, so that what is lost, repeated, out of
- * order or another's is seen where it arrives. */
+/* Each direction of each connection carries distinct bytes, so that the receiver detects bytes that
+ * are lost, repeated, out of order or from another connection. */
 #include "world.h"
 
 static const char LETTERS[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_";
@@ -40,7 +40,7 @@ char pattern(int conn, int way, uint64_t position)
 	return LETTERS[word >> 58];
 }
 
-/* The byte of a connection at this position. */
+/* Returns the byte of a connection at a position. */
 char byte_of(int conn, int way, uint64_t position)
 {
 	const struct direction *direction = &world->conns[conn].way[way];
@@ -53,7 +53,7 @@ char byte_of(int conn, int way, uint64_t position)
 	return pattern(conn, way, position);
 }
 
-/* What has been sent so far has filled the connection. */
+/* Notes that the connection is full at its present position. */
 void note_filled(struct var *var)
 {
 	struct direction *way;
@@ -94,7 +94,7 @@ void end_send(struct var *var, long sent)
 	conn->way[var->out_way].offered = conn->way[var->out_way].sent;
 }
 
-/* The direction and the place that these bytes do belong to, as far as they can be told. */
+/* Finds the direction and the position to which wrong bytes belong, and notes them. */
 static void tell_origin(const char *bytes, long count)
 {
 	int used = world->conns_used < CONNS ? world->conns_used : CONNS;

@@ -1,5 +1,5 @@
-/* Any call of the table with any arguments, right or wrong. What it returns is compared, and what
- * it writes to where an argument points. Those that move bytes of streams are in transfers.c. */
+/* Any call of the table with any arguments, valid or not. The result is compared, and the bytes
+ * that the call writes through pointers. Calls that move bytes of streams are in transfers.c. */
 #include "world.h"
 
 #include <dirent.h>
@@ -20,8 +20,9 @@ enum { PLACE = 4096 };
 
 typedef long function(long, ...);
 
-/* A call by its function and its number. The C library's functions have their arguments where one
- * without a prototype has them, on x86-64, and 32 bits of result where they return an `int`. */
+/* A call by its function and its number. On x86-64 the C library's functions take their arguments
+ * in the same registers as a variadic function. Those that return an `int` set 32 bits of the
+ * result. */
 struct call {
 	const char *name;
 	function *plain;
@@ -32,15 +33,15 @@ struct call {
 #define NARROW(name) { #name, (function *)(uintptr_t)name, SYS_##name, false }
 #define WIDE(name) { #name, (function *)(uintptr_t)name, SYS_##name, true }
 #define NUMBERED(name, number, wide) { #name, (function *)(uintptr_t)name, number, wide }
-/* Without a function in the C library. */
+/* A call without a function in the C library. */
 #define NUMBER(name) { #name, NULL, SYS_##name, true }
 
 static const struct call calls[] = {
-	/* What only asks. */
+	/* Calls that query a descriptor. */
 	NARROW(fstat), NARROW(listen), NARROW(getsockname), NARROW(getpeername), NARROW(flock),
 	NARROW(fchmod), NARROW(fchown), NARROW(fstatfs), NARROW(fsetxattr), WIDE(fgetxattr),
 	WIDE(flistxattr), NARROW(fremovexattr),
-	/* What fails on a socket. */
+	/* Calls that fail on a socket. */
 	WIDE(lseek), NUMBERED(pread, SYS_pread64, true), WIDE(pread64),
 	NUMBERED(pwrite, SYS_pwrite64, true), WIDE(pwrite64), NARROW(fsync), NARROW(fdatasync),
 	NARROW(ftruncate), NUMBER(getdents), WIDE(getdents64), NARROW(fchdir), WIDE(readahead),
@@ -48,27 +49,27 @@ static const struct call calls[] = {
 	NARROW(sync_file_range), WIDE(vmsplice), NARROW(fallocate), WIDE(preadv),
 	NUMBERED(preadv64, SYS_preadv, true), WIDE(pwritev), NUMBERED(pwritev64, SYS_pwritev, true),
 	NARROW(syncfs), WIDE(copy_file_range), NUMBER(cachestat),
-	/* What needs something else than a socket. */
+	/* Calls that need another kind of descriptor. */
 	NUMBER(bpf), NUMBER(io_uring_enter), NUMBER(io_uring_register),
-	/* What moves bytes. */
+	/* Calls that move bytes. */
 	WIDE(read), WIDE(write), WIDE(readv), WIDE(writev), WIDE(recvfrom), WIDE(sendto),
 	WIDE(recvmsg), WIDE(sendmsg), NARROW(recvmmsg), NARROW(sendmmsg), WIDE(sendfile),
 	WIDE(splice), WIDE(preadv2), WIDE(pwritev2),
-	/* What makes, copies or closes descriptors. */
+	/* Calls that make, copy or close descriptors. */
 	NARROW(close), NARROW(dup), NARROW(dup2), NARROW(dup3), NARROW(socket), NARROW(connect),
 	NARROW(bind), NARROW(accept), NARROW(accept4), NARROW(close_range), NARROW(fcntl),
 	NARROW(socketpair),
-	/* What asks or changes a socket. */
+	/* Calls that query or change a socket. */
 	NARROW(ioctl), NARROW(shutdown), NARROW(setsockopt), NARROW(getsockopt),
 	NUMBERED(sockatmark, -1, false),
-	/* What waits. */
+	/* Calls that wait. */
 	NARROW(poll), NARROW(ppoll), NARROW(select),
 	NUMBERED(pselect, SYS_pselect6, false), NARROW(epoll_create),
 	NARROW(epoll_create1), NARROW(epoll_ctl), NARROW(epoll_wait), NARROW(epoll_pwait),
 	NARROW(epoll_pwait2),
 };
 
-/* What arguments point to, new for each call. */
+/* The memory to which arguments point, initialised for each call. */
 struct places {
 	_Alignas(16) char bytes[PLACE];
 	struct iovec vector[2], low_vector[2];
@@ -80,7 +81,7 @@ struct places {
 	bool size_used, word_used;
 };
 
-/* `v3`, a number, or a place: `low` and `high` are addresses that nobody can have. */
+/* An argument is `v3`, a number or a place. `low` and `high` are invalid addresses. */
 static long argument_of(const char *word, struct places *places)
 {
 	if (word[0] == 'v' && word[1] >= '0' && word[1] <= '9')

@@ -1,5 +1,5 @@
-/* The conductor gives each step to its actor, waits until it is done or asleep, and prints what
- * happened. On Weft it knows from the kernel's run which steps end when, and waits for those. */
+/* The conductor gives each step to its actor, waits until the step is done or asleep, and prints
+ * the results. On Weft it knows from the kernel's run which steps end when, and waits for these. */
 #include "world.h"
 
 #include <ctype.h>
@@ -14,18 +14,19 @@ enum {
 	SLOW_MS = 2500,
 	/* Records that fill a connection wait for the kernel's delayed acknowledgements. */
 	RECORDS_MS = 300,
-	/* On Weft, how long a step may spin before it sleeps, on a busy machine. */
+	/* How long a step on Weft may spin before it sleeps, on a busy machine. */
 	SPIN_MAX_MS = 200,
-	/* A child that reads may sleep for good. */
+	/* A child that reads may sleep for ever. */
 	READ_MS = 150,
-	/* How long the thread that executes a program may be gone, which is the process's first then. */
+	/* How long a thread may be missing that executes a program: it becomes the process's first
+	 * thread. */
 	EXEC_MS = 500,
 };
 
-/* Of each step: behind which it ended on the kernel. -1: never. */
+/* For each step, the step after which it ended on the kernel, or -1 if it did not end. */
 static int expected_end[STEPS];
 static bool expecting, stopped;
-/* How long a step may take on Weft that ends at once on the kernel. */
+/* How long a step may take on Weft if it ends at once on the kernel. */
 static int late_ms = 1500;
 static int64_t begun[ACTORS];
 static int patience[ACTORS];
@@ -52,7 +53,7 @@ static bool is_pending(const struct actor *actor)
 	return turn == GIVEN || turn == DONE;
 }
 
-/* The state of a thread as /proc has it: 'S', 'R', 'Z', ..., or 0 if it is gone. */
+/* Returns the state of a thread from /proc: 'S', 'R', 'Z', ..., or 0 if it has ended. */
 static char state_of(int number)
 {
 	static struct {
@@ -75,7 +76,7 @@ static char state_of(int number)
 	return end && end[1] ? end[2] : 0;
 }
 
-/* Until the whole process has ended, its descriptors included. */
+/* Waits until the whole process has ended and its descriptors are closed. */
 static void wait_for_end(int pid)
 {
 	long pidfd = raw(SYS_pidfd_open, pid, 0, 0, 0, 0, 0);
@@ -104,7 +105,8 @@ static bool line_is(int index, const char *op)
 	return step.count > 1 && !strcmp(step.words[1], op);
 }
 
-/* Of steps that any of several threads may do the oldest counts as done, whoever was woken. */
+/* If several threads wait in equal steps that any of them may do (`4|5`), any of them may be woken.
+ * The oldest step then counts as done. */
 static void choose_oldest(struct actor *done)
 {
 	const char *text = world->program + world->lines[done->step];
@@ -199,7 +201,7 @@ static bool any_pending(void)
 	return false;
 }
 
-/* On the kernel: until every call that is under way sleeps. */
+/* On the kernel: waits until every pending call sleeps. */
 static int settle(struct ended *ended)
 {
 	int64_t start = now_us();
@@ -216,7 +218,7 @@ static int settle(struct ended *ended)
 	return collect(ended, count);
 }
 
-/* Whether a step, or one that goes on beside it, takes long on any machine. */
+/* Returns whether a step, or one that runs at the same time, takes long on any machine. */
 static bool does_much(int at)
 {
 	static const char *const names[] = { "crowd", "churn",   "pour", "collect",
@@ -234,8 +236,8 @@ static bool spun_long(int64_t start)
 	return !any_pending() || now_us() - start > SPIN_MAX_MS * 1000LL;
 }
 
-/* On Weft: until all has ended that ended there on the kernel. A step that did not end there must
- * be asleep before the next begins, above all if that is a signal. */
+/* On Weft: waits until all steps have ended that ended at this point on the kernel. A step that did
+ * not end there must be asleep before the next step begins, above all if that is a signal. */
 static int settle_as_expected(struct ended *ended, int at, bool blocks)
 {
 	int64_t start = now_us();
@@ -289,7 +291,7 @@ static void read_expected(const char *path)
 		fclose(file);
 }
 
-/* The actor that is to do a step: of several (`4|5`) the first that is free. */
+/* Returns the actor for a step. If the step names several (`4|5`), this is the first free one. */
 static int choose_actor(const char *word)
 {
 	int first = -1;
@@ -309,7 +311,7 @@ static int choose_actor(const char *word)
 	return first < 0 ? 0 : first;
 }
 
-/* How long a step may sleep, in milliseconds, before it counts as blocked. */
+/* Returns how many milliseconds a step may sleep before it counts as blocked. */
 static int patience_of(const struct step *step)
 {
 	static const char *const blocking[] = { "recv", "send",	  "wait",   "poll", "scan", "print",
@@ -327,7 +329,7 @@ static int patience_of(const struct step *step)
 	return is(step, "what", "read") ? READ_MS : !strcmp(step->words[1], "crowd") ? 15000 : SLOW_MS;
 }
 
-/* Steps of the conductor's own: `- signal N NAME` and `- pause MS`. */
+/* Does steps that the conductor does itself: `- signal N NAME` and `- pause MS`. */
 static void do_itself(const struct step *step, int at)
 {
 	int actor = step->count > 2 ? atoi(step->words[2]) % ACTORS : 0;
@@ -364,7 +366,7 @@ static bool begin_step(int at, bool *blocks)
 	bool joined;
 
 	read_step(&step, at);
-	/* A signal may wake a step that then sleeps on. */
+	/* A signal may wake a step that then sleeps again. */
 	*blocks = expecting && step.count > 1 && step.words[0][0] == '-';
 	if (step.count < 2)
 		return true;

@@ -1,4 +1,4 @@
-/* Closing, copying, options, handing over, and copying between descriptors. */
+/* Steps that close, copy and pass descriptors, change their flags, and copy bytes between them. */
 #include "world.h"
 
 #include <sys/ioctl.h>
@@ -28,8 +28,8 @@ static void do_close(const struct step *step)
 	note_result(BY(way, close(fd), SYS_close, fd));
 }
 
-/* closerange FIRST LAST flags=: all numbers from one to the other; 2 is CLOSE_RANGE_UNSHARE, 4 is
- * CLOSE_RANGE_CLOEXEC. With a single variable, by closefrom: all from there on. */
+/* closerange FIRST LAST flags=: closes all numbers of the range; 2 is CLOSE_RANGE_UNSHARE, 4 is
+ * CLOSE_RANGE_CLOEXEC. With a single variable closefrom closes all numbers from FIRST. */
 static void do_closerange(const struct step *step)
 {
 	unsigned first = (unsigned)var_at(step, 0)->fd, last = (unsigned)var_at(step, 1)->fd;
@@ -50,7 +50,7 @@ static void do_closerange(const struct step *step)
 		       (long)flags));
 }
 
-/* getfd V NEW from=ACTOR open=plain|syscall: a copy of what has V's number in another process. */
+/* getfd V NEW from=ACTOR open=plain|syscall: copies V's descriptor from another process. */
 static void do_getfd(const struct step *step)
 {
 	struct var *var = var_at(step, 0), *new = var_at(step, 1);
@@ -60,7 +60,7 @@ static void do_getfd(const struct step *step)
 	int fd;
 
 	if (gave_up_calls) {
-		note(" refused there"); /* By Weft; the kernel's answer is no other for that. */
+		note(" refused there"); /* Weft refuses this; the kernel's result counts as equal. */
 		close(pidfd);
 		return;
 	}
@@ -79,7 +79,7 @@ static void do_getfd(const struct step *step)
 	}
 }
 
-/* dup OLD NEW how=dup|dupfd|cloexec|dup2|dup3: the last two replace what NEW is. */
+/* dup OLD NEW how=dup|dupfd|cloexec|dup2|dup3: the last two replace NEW's descriptor. */
 static void do_dup(const struct step *step)
 {
 	struct var *old = var_at(step, 0), *new = var_at(step, 1);
@@ -193,7 +193,7 @@ static void do_shutdown(const struct step *step)
 	note_result(BY(way_of(step), shutdown(fd, how), SYS_shutdown, fd, how));
 }
 
-/* pass V VIA: V's descriptor over the Unix socket VIA. */
+/* pass V VIA: sends V's descriptor over the Unix socket VIA. */
 static void do_pass(const struct step *step)
 {
 	struct var *var = var_at(step, 0), *via = var_at(step, 1);
@@ -250,8 +250,8 @@ static void do_take(const struct step *step)
 	note(" descriptor");
 }
 
-/* move FROM TO n= how=sendfile|splice|tee flags=: by the kernel, from a file or a pipe or to one.
- * What arrives has the pattern of where it comes from: `refill` makes it that of where it goes. */
+/* move FROM TO n= how=sendfile|splice|tee flags=: the kernel copies from or to a file or a pipe.
+ * The bytes keep the pattern of their source: `refill` changes it to that of their destination. */
 static void do_move(const struct step *step)
 {
 	struct var *from = var_at(step, 0), *to = var_at(step, 1);
@@ -272,7 +272,7 @@ static void do_move(const struct step *step)
 		result = BY(way, splice(from->fd, NULL, to->fd, NULL, length, flags), SYS_splice,
 			    from->fd, NULL, to->fd, NULL, length, (long)flags);
 	moved = result > 0 ? result : 0;
-	/* How much fits is not the program's to know. */
+	/* How many bytes fit is not determined. */
 	if (number_of(step, "loose", 0))
 		note(" = returned");
 	else
@@ -285,7 +285,7 @@ static void do_move(const struct step *step)
 		world->conns[from->in].way[from->in_way].received += (uint64_t)moved;
 }
 
-/* supply V TO n=: writes into V, a pipe or a file, what the stream TO is to get next. */
+/* supply V TO n=: writes the next bytes of the stream TO into V, a pipe or a file. */
 static void do_supply(const struct step *step)
 {
 	struct var *var = var_at(step, 0), *to = var_at(step, 1);
@@ -307,7 +307,7 @@ static void do_supply(const struct step *step)
 	note_result(result);
 }
 
-/* consume V FROM n=: reads from the pipe V what the stream FROM has got. */
+/* consume V FROM n=: reads bytes from the pipe V that came from the stream FROM. */
 static void do_consume(const struct step *step)
 {
 	struct var *var = var_at(step, 0), *from = var_at(step, 1);

@@ -1,4 +1,4 @@
-/* What a process gives up: descriptors, memory, system calls, and being looked at. */
+/* Steps that limit a process: descriptors, memory, system calls, and access by others. */
 #include "world.h"
 
 #include <linux/filter.h>
@@ -32,8 +32,8 @@ static void do_limit(const struct step *step)
 
 bool gave_up_calls;
 
-/* restrict how=dumpable|privileges|filter|seccomp: gives up, in this order, being looked at, rights
- * that programs have, and system calls (none of them, by a filter that lets all through). */
+/* restrict how=dumpable|privileges|filter|seccomp: forbids other processes' access, sets
+ * PR_SET_NO_NEW_PRIVS, or installs a seccomp filter that allows all system calls. */
 static void do_restrict(const struct step *step)
 {
 	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);

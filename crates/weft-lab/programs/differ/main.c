@@ -1,10 +1,10 @@
 /*
  *   differ PROGRAM [EXPECTED]    runs a program and prints what it observed
- *   differ --actor N WORLD       one of its processes, which another has started
- *   differ --child WORLD ...     a child that does one thing
+ *   differ --actor N WORLD       runs as a process of the program; another process starts it
+ *   differ --child WORLD ...     runs as a child that does one operation
  *
- * EXPECTED is what a run on the kernel printed. It says which calls return at which step, so that
- * a slow machine is waited for. See CONTRIBUTING.md for the language of programs.
+ * EXPECTED is the output of a run on the kernel. From it the conductor knows which calls return at
+ * which step, and waits for them on a slow machine. See CONTRIBUTING.md for the programs' language.
  */
 #include "world.h"
 
@@ -17,7 +17,7 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		return 2;
-	/* A thread that ends needs it, and aborts where the program has no number left to open it by. */
+	/* A thread that ends loads this library, and would abort if no descriptor is free. */
 	dlopen("libgcc_s.so.1", RTLD_NOW);
 	if (!strcmp(argv[1], "--actor") && argc == 4) {
 		open_world(argv[3]);

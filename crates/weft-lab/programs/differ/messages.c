@@ -1,4 +1,4 @@
-/* Several messages by one call, and datagrams by each call that sends them. */
+/* Calls with several messages, and all calls that send datagrams. */
 #include "world.h"
 
 enum { MANY = 8, ROOM = 4096 };
@@ -77,7 +77,7 @@ static void do_sendmany(const struct step *step)
 		world->conns[target.out].way[target.out_way].sent;
 }
 
-/* recvmany V n= count= flags= limit=MS: by recvmmsg, with a time limit or none. */
+/* recvmany V n= count= flags= limit=MS: calls recvmmsg, with or without a time limit. */
 static void do_recvmany(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
@@ -118,8 +118,8 @@ static void do_recvmany(const struct step *step)
 	end_receive(&before);
 }
 
-/* A datagram to another socket: `sendto FROM TO n= call=sendto|sendmsg lost=1`. What a socket does
- * not take, because it is closed or another's, is lost. */
+/* sendto FROM TO n= call=sendto|sendmsg lost=1: sends a datagram to another socket. It is lost if
+ * that socket is closed or connected to another one. */
 static void do_sendto(const struct step *step)
 {
 	struct var *var = var_at(step, 0), *to = var_at(step, 1), target = *var;

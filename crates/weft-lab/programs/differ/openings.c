@@ -1,4 +1,4 @@
-/* What makes descriptors. */
+/* Steps that make descriptors. */
 #include "world.h"
 
 #include <arpa/inet.h>
@@ -25,7 +25,7 @@ static in_port_t port_of(const struct sockaddr_storage *address)
 	return ((const struct sockaddr_in *)address)->sin_port;
 }
 
-/* Small pieces would wait for acknowledgements, some of the time. */
+/* Without TCP_NODELAY small pieces sometimes wait for acknowledgements. */
 static void send_at_once(int fd)
 {
 	int one = 1;
@@ -110,7 +110,7 @@ static int connect_to(const struct var *listener, struct var *var, int fd, bool 
 	return error ? -1 : fd;
 }
 
-/* connect LISTENER V: a new socket, or what `socket` has made and `disconnect` has left. */
+/* connect LISTENER V: connects a new socket, or V's socket with `again`. */
 static void do_connect(const struct step *step)
 {
 	const struct var *listener = var_at(step, 0);
@@ -123,7 +123,7 @@ static void do_connect(const struct step *step)
 	note_result(connect_to(listener, var, fd, !again, way));
 }
 
-/* socket V: one that is not connected yet. */
+/* socket V: makes a socket without a connection. */
 static void do_socket(const struct step *step)
 {
 	int fd = socket_by(way_of(step), number_of(step, "family", 4) == 6 ? AF_INET6 : AF_INET,
@@ -133,7 +133,7 @@ static void do_socket(const struct step *step)
 	note_result(fd);
 }
 
-/* bind V: to a port that the kernel chooses. */
+/* bind V: binds to a port that the kernel chooses. */
 static void do_bind(const struct step *step)
 {
 	struct sockaddr_storage address;
@@ -142,7 +142,7 @@ static void do_bind(const struct step *step)
 	note_result(bind_by(way_of(step), var_at(step, 0)->fd, &address, length));
 }
 
-/* disconnect V: by an address of no family. */
+/* disconnect V: connects to an address of AF_UNSPEC. */
 static void do_disconnect(const struct step *step)
 {
 	struct sockaddr_storage nowhere = { .ss_family = AF_UNSPEC };
@@ -189,7 +189,7 @@ static void do_accept(const struct step *step)
 				is(step, "call", "accept"), way_of(step)));
 }
 
-/* pair CONNECTOR ACCEPTOR: a connection both of whose ends this process has. */
+/* pair CONNECTOR ACCEPTOR: makes a connection with both ends in this process. */
 static void do_pair(const struct step *step)
 {
 	struct var listener, *a = var_at(step, 0), *b = var_at(step, 1);
@@ -222,7 +222,8 @@ static bool trip(struct var *from, struct var *to, char *bytes, long length)
 	return sent == length && got == length && check_received(to, bytes, got, false);
 }
 
-/* warm A B rounds=: messages to and fro by one process, which move the connection to memory. */
+/* warm A B rounds=: one process sends messages there and back, so that the connection moves to
+ * memory. */
 static void do_warm(const struct step *step)
 {
 	struct var *a = var_at(step, 0), *b = var_at(step, 1);
@@ -234,7 +235,7 @@ static void do_warm(const struct step *step)
 	note(" = %ld", done);
 }
 
-/* socketpair A B, as strangers between others. */
+/* socketpair A B: a pair of Unix sockets, which Weft does not carry. */
 static void do_socketpair(const struct step *step)
 {
 	int fds[2], conn;
@@ -308,7 +309,7 @@ static void do_epoll(const struct step *step)
 	note_result(fd);
 }
 
-/* file V: a new file, which has a pattern of its own as connections do. */
+/* file V: makes a new file, which has a distinct pattern as connections have. */
 static void do_file(const struct step *step)
 {
 	char path[240];
@@ -328,7 +329,7 @@ static void do_file(const struct step *step)
 	note_result(0);
 }
 
-/* content V: whether a file has all that was written to it, and nothing else. */
+/* content V: checks that a file has exactly the bytes that were written to it. */
 static void do_content(const struct step *step)
 {
 	struct var *var = var_at(step, 0);

@@ -1,10 +1,10 @@
-/* Options of sockets: setting them, and asking for them. */
+/* Steps that set and get socket options. */
 #include "world.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-/* What an option's value is. */
+/* The type of an option's value. */
 enum shape { NUMBER, LINGER, TIME, TEXT_VALUE, CREDENTIALS, STATE };
 
 static const struct option {
@@ -152,7 +152,7 @@ static void do_getoption(const struct step *step)
 	default:
 		note(" %d", value.number);
 	}
-	/* Newer kernels have longer answers. */
+	/* Newer kernels return a longer structure. */
 	if (option->shape != STATE)
 		note(" size %u", size);
 	note_result(result);

@@ -1,5 +1,5 @@
-/* Descriptors of other files that programs wait for beside sockets: events, timers, signals and
- * processes. */
+/* Descriptors for which programs wait besides sockets: events, timers, signals, processes and
+ * inotify instances. */
 #include "world.h"
 
 #include <sys/eventfd.h>
@@ -34,7 +34,7 @@ static void do_other(const struct step *step)
 	note_result(fd);
 }
 
-/* excite V how=: makes it readable. */
+/* excite V how=: makes V readable. */
 static void do_excite(const struct step *step)
 {
 	int fd = var_at(step, 0)->fd;
@@ -60,7 +60,7 @@ static void do_excite(const struct step *step)
 	note_result(result);
 }
 
-/* calm V: takes what has come. */
+/* calm V: reads from V, so that it is not readable any more. */
 static void do_calm(const struct step *step)
 {
 	char bytes[1024];

@@ -1,4 +1,4 @@
-/* Threads, and processes by every way that makes one. */
+/* Threads, and all ways to make a process. */
 #include "world.h"
 
 #include <linux/sched.h>
@@ -95,7 +95,7 @@ static long fork_by(const char *how)
 	return fork();
 }
 
-/* A child that gives up its terminal, or gets one. Its own child goes on in the first case. */
+/* Makes a child that gives up its terminal or gets one. With daemon() the child's child goes on. */
 static long fork_a_session(const char *how)
 {
 	int master, slave;
@@ -163,8 +163,8 @@ static char **environment_of(const struct step *step)
 	return without;
 }
 
-/* Becomes another program, by any call that does. Those without an environment have the process's
- * own. */
+/* Executes another program by the given call. Calls without an environment argument use the
+ * process's own environment. */
 static void execute(const char *call, enum way way, char **arguments, char **environment)
 {
 	char **before = environ;
@@ -203,8 +203,8 @@ static void execute(const char *call, enum way way, char **arguments, char **env
 	execve(arguments[0], arguments, environment);
 }
 
-/* A child that has borrowed the memory, by an instruction. The kernel looks at no argument: here
- * stands what would be flags of clone. */
+/* Makes a child with its parent's memory, by a direct vfork. The kernel ignores the arguments of
+ * vfork; the first one here has the value of a flag of clone. */
 static long vfork_by_hand(char **arguments, char **environment)
 {
 	long child;
@@ -261,8 +261,8 @@ static void make_line(char *line, size_t size, char **arguments)
 		used += (size_t)snprintf(line + used, size - used, "%s ", *arguments);
 }
 
-/* spawn N how=posix_spawn|vfork|fork|...|system env=keep|plain|none: a new program, which has the
- * descriptors that are open across exec. */
+/* spawn N how=posix_spawn|vfork|fork|...|system env=keep|plain|none: starts a new program, which
+ * inherits the descriptors without close-on-exec. */
 static void do_spawn(const struct step *step)
 {
 	char path[240], word[8], line[700];
@@ -288,7 +288,7 @@ static void do_spawn(const struct step *step)
 	note_result(child > 0 ? 0 : child);
 }
 
-/* exec call=execve|execv|... env=keep|plain|none: the actor goes on as a new program. */
+/* exec call=execve|execv|... env=keep|plain|none: the actor executes a new program. */
 static void do_exec(const struct step *step)
 {
 	char path[240], word[8];
@@ -300,7 +300,7 @@ static void do_exec(const struct step *step)
 	note_result(-1);
 }
 
-/* What a child does that is no actor: `WHAT V N`. */
+/* Does the operation of a child that is not an actor: `WHAT V N`. */
 static int child_does(const char *what, int index, long length)
 {
 	static char bytes[4096];
@@ -362,8 +362,8 @@ static int begin_child(void *does)
 	return child_does(it->what, it->index, it->length);
 }
 
-/* By clone(): a child with a copy of the memory, and with the descriptors themselves or copies of
- * them. */
+/* Makes a child by clone(), with a copy of the memory, which shares or copies the descriptor
+ * table. */
 static long clone_child(const struct step *step, const char *what)
 {
 	static char stack[256 * 1024];
@@ -373,7 +373,7 @@ static long clone_child(const struct step *step, const char *what)
 	return clone(begin_child, stack + sizeof stack, flags | SIGCHLD, &does);
 }
 
-/* A command in what the shell's rules make words of. */
+/* Runs a command by wordexp(), as a command substitution. */
 static int expand(const char *line)
 {
 	char text[720];
@@ -387,8 +387,8 @@ static int expand(const char *line)
 	return error;
 }
 
-/* child V how= what=nothing|close|shutdown|write|read n= env=: a child, and its end. With
- * how=system, popen, posix_spawn, vfork or exec it is another program. */
+/* child V how= what=nothing|close|shutdown|write|read n= env=: starts a child and waits for its
+ * end. With how=system, popen, posix_spawn, vfork or exec the child executes another program. */
 static void do_child(const struct step *step)
 {
 	const char *how = text_of(step, "how", "fork"), *what = text_of(step, "what", "nothing");
@@ -440,7 +440,7 @@ static void do_child(const struct step *step)
 	note_status(child < 0 ? child : status);
 }
 
-/* exit how=_exit|_Exit|exit|quick_exit|kill|syscall|asm: the whole process. */
+/* exit how=_exit|_Exit|exit|quick_exit|kill|syscall|asm: ends the whole process. */
 static void do_exit(const struct step *step)
 {
 	if (is(step, "how", "exit"))
@@ -480,8 +480,8 @@ static void do_user(const struct step *step)
 		note_result(BY(way_of(step), setuid(user), SYS_setuid, user));
 }
 
-/* unshare how=files|filesystem|hostname|setns: by this thread. The last enters the namespace that it
- * is in. */
+/* unshare how=files|filesystem|hostname|setns: for this thread. The last one enters the thread's
+ * present namespace. */
 static void do_unshare(const struct step *step)
 {
 	int flags = is(step, "how", "files")	    ? CLONE_FILES

@@ -1,11 +1,11 @@
-/* Signals: masks, handlers, stacks, and sleeping until one comes. */
+/* Steps with signals: masks, handlers, alternate stacks, and sleeps that a signal ends. */
 #include "world.h"
 
 #include <sched.h>
 #include <sys/mman.h>
 #include <threads.h>
 
-/* alarm after=MS: a signal that interrupts, later. */
+/* alarm after=MS: raises a signal later, which interrupts calls. */
 static void do_alarm(const struct step *step)
 {
 	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM };
@@ -19,7 +19,7 @@ static void do_alarm(const struct step *step)
 		note_result(timer_settime(timer, 0, &time, NULL));
 }
 
-/* signals: which have come to this process since the last time. */
+/* signals: notes which signals this process has got since the last such step. */
 static void do_signals(const struct step *step)
 {
 	static const int numbers[] = { SIGIO, SIGURG, SIGUSR1, SIGUSR2, SIGALRM };
@@ -27,7 +27,7 @@ static void do_signals(const struct step *step)
 	bool any;
 
 	(void)step;
-	/* They come a moment after what causes them. */
+	/* A signal arrives a moment after its cause. */
 	usleep(1000);
 	for (int i = 0; i < 5; i++) {
 		any = false;
@@ -41,10 +41,10 @@ static void do_signals(const struct step *step)
 	note(" = ok");
 }
 
-/* What programs still call. */
+/* Programs still call deprecated functions. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* As the kernel's calls have sets of signals. */
+/* The size of a signal set in the kernel's interface. */
 enum { SET_BYTES = 8 };
 
 static int signal_of(const struct step *step)
@@ -105,7 +105,7 @@ static void do_handler(const struct step *step)
 	note_result(result);
 }
 
-/* sigstack: another stack for this thread's handlers. */
+/* sigstack: sets an alternate stack for this thread's handlers. */
 static void do_sigstack(const struct step *step)
 {
 	size_t size = 64 * 1024;
@@ -117,7 +117,7 @@ static void do_sigstack(const struct step *step)
 }
 
 /* sleep how=nanosleep|usleep|clock_nanosleep|thrd_sleep|pause|sigsuspend|sigtimedwait timeout=MS:
- * until a signal ends it. */
+ * sleeps until the timeout or a signal. */
 static void do_sleep(const struct step *step)
 {
 	long milliseconds = number_of(step, "timeout", 10);

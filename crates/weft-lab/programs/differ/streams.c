@@ -1,5 +1,5 @@
-/* The C library's streams: on standard input or output, which become the descriptor, by fdopen, and
- * without a stream. */
+/* The C library's streams: standard input or output on a copy of the descriptor, fdopen, and
+ * dprintf. */
 #include "world.h"
 
 static _Thread_local char buffer[BYTES_MAX];
@@ -46,7 +46,7 @@ static void do_print(const struct step *step)
 	const char *call = text_of(step, "call", "fprintf");
 	size_t length = length_of(step);
 	bool standard = !is(step, "how", "fdopen");
-	/* Kept from before the descriptor is replaced, as programs do. */
+	/* Programs, too, take the stream before they replace its descriptor. */
 	FILE *file = stdout;
 	long result;
 
@@ -92,7 +92,7 @@ static size_t scan_by(const char *call, FILE *file, size_t length)
 			buffer[got] = (char)letter;
 		return got;
 	} else if (!strcmp(call, "getdelim")) {
-		/* Up to a letter that comes sooner or later. */
+		/* Reads up to the next `k`. */
 		read = getdelim(&line, &room, 'k', file);
 		got = read < 0 ? 0 : (size_t)read;
 		memcpy(buffer, line, got < BYTES_MAX ? got : BYTES_MAX);
@@ -121,7 +121,7 @@ static void scan(const struct step *step)
 		note_result(-1);
 		return;
 	}
-	/* It must not take what later steps are to receive. */
+	/* Without a buffer, so that it does not take bytes of later steps. */
 	setvbuf(file, NULL, _IONBF, 0);
 	got = scan_by(text_of(step, "call", "fread"), file, length);
 	check_received(var, buffer, (long)got, false);
@@ -140,8 +140,8 @@ static void do_scan(const struct step *step)
 	one_at_a_time(step, scan);
 }
 
-/* stream V how=fclose|freopen|freopen64|fopen|tmpfile: a stream that ends V's descriptor, or opens
- * another file under its number, or under another. */
+/* stream V how=fclose|freopen|freopen64|fopen|tmpfile: a stream closes V's descriptor, or opens
+ * another file under the same number or another. */
 static void do_stream(const struct step *step)
 {
 	const char *how = text_of(step, "how", "fclose");

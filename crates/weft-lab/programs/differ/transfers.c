@@ -1,4 +1,4 @@
-/* Sending and receiving, by every call that can. */
+/* Steps that send and receive, by every call that can. */
 #include "world.h"
 
 #include <netinet/ip.h>
@@ -62,7 +62,7 @@ static void add_control(struct msghdr *message, char *control)
 	message->msg_controllen = CMSG_SPACE(sizeof ttl);
 }
 
-/* The type of a socket, 0 for what is none. */
+/* Returns the type of a socket, or 0 if the descriptor is not a socket. */
 static int socket_type(int fd)
 {
 	int type;
@@ -71,8 +71,8 @@ static int socket_type(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) ? 0 : type;
 }
 
-/* A ring waits for a socket though its descriptor does not, and without its time limit. The first
- * signal interrupts the submission alone (see uring_do). False if a second one has come. */
+/* Waits as a ring does: also on a non-blocking socket, and without the socket's time limit. The
+ * first signal interrupts only the submission (see uring_do). Returns false at a second signal. */
 static bool wait_as_a_ring(int fd, short events, int flags, int *signals)
 {
 	struct pollfd place = { .fd = fd, .events = events };
@@ -85,7 +85,7 @@ static bool wait_as_a_ring(int fd, short events, int flags, int *signals)
 	return true;
 }
 
-/* A ring tries without waiting, and waits for readiness in between. */
+/* Returns the flags of a ring's attempt: it does not block, and waits for readiness in between. */
 static int flags_of_a_try(int fd, int flags)
 {
 	return fd >= 0 && socket_type(fd) ? flags | MSG_DONTWAIT : flags;
@@ -104,8 +104,8 @@ static long send_as_a_ring(int fd, const char *bytes, size_t length, int flags)
 	return sent;
 }
 
-/* For the whole length with MSG_WAITALL. A signal ends the wait for the ring, and nobody sees what it
- * has received. */
+/* Receives as a ring does, the whole length with MSG_WAITALL. A signal ends the wait for the ring,
+ * and the bytes that it has received are lost. */
 static long receive_as_a_ring(int fd, char *bytes, size_t length, int flags)
 {
 	bool whole = flags & MSG_WAITALL && !(flags & (MSG_DONTWAIT | MSG_OOB)) &&
@@ -188,7 +188,7 @@ static void do_send(const struct step *step)
 	long length = clamp(number_of(step, "n", 1)), result;
 
 	if (flags & MSG_OOB) {
-		/* Urgent data is beside the stream. */
+		/* Urgent data is not a part of the stream. */
 		note_result(BY(way_of(step), send(var->fd, "!", 1, flags), SYS_sendto, var->fd, "!",
 			       1L, (long)flags, NULL, 0L));
 		return;
@@ -280,7 +280,7 @@ static void receive(const struct step *step)
 	} else if (flags & MSG_ERRQUEUE) {
 		note(" errors");
 	} else if (result > 0 && flags & MSG_TRUNC && var->kind == TCP) {
-		/* The bytes are gone without a trace. */
+		/* MSG_TRUNC has discarded the bytes. */
 		if (!(flags & MSG_PEEK))
 			world->conns[var->in].way[var->in_way].received += (uint64_t)result;
 	} else {
@@ -290,7 +290,7 @@ static void receive(const struct step *step)
 	note_result(result);
 }
 
-/* Receives until there is no more, or `n` bytes. */
+/* Receives until the socket is empty, at most `n` bytes. */
 static void drain(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
@@ -317,7 +317,7 @@ static void drain(const struct step *step)
 		note_result(got);
 }
 
-/* Sends until there is no more room, or `n` bytes. */
+/* Sends until there is no more room, at most `n` bytes. */
 static void do_fill(const struct step *step)
 {
 	struct var *var = var_at(step, 0);

@@ -1,4 +1,4 @@
-/* io_uring without its library, and POSIX asynchronous input and output. */
+/* io_uring without liburing, the kernel's asynchronous input and output, and POSIX's. */
 #include "world.h"
 
 #include <aio.h>
@@ -8,11 +8,12 @@
 
 enum {
 	ENTRIES = 2,
-	/* Beyond the numbers that a program may use or have closed. */
+	/* Larger than the numbers that a program uses or closes. */
 	RING_FROM = 700,
 };
 
-/* A ring, whose number is none that the program may mean: where rings are refused there is none. */
+/* Makes a ring with a number that the program does not use: its descriptors must have the same
+ * numbers on a kernel that refuses rings. */
 static int set_up(struct io_uring_params *parameters)
 {
 	int low = (int)syscall(SYS_io_uring_setup, ENTRIES, parameters), high;
@@ -24,8 +25,8 @@ static int set_up(struct io_uring_params *parameters)
 	return high;
 }
 
-/* One operation in a ring of its own. False where rings are refused: the caller makes the plain
- * call then. */
+/* Does one operation in a new ring. Returns false if rings are refused: the caller then makes the
+ * plain call. */
 bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t offset,
 	      unsigned flags, long *result)
 {
@@ -67,7 +68,7 @@ bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t
 	done = true;
 	if (entered == 1 &&
 	    __atomic_load_n((unsigned *)(queue + parameters.cq_off.tail), __ATOMIC_ACQUIRE) == 0) {
-		/* Submitted, and interrupted before it completed. */
+		/* The operation was submitted, and a signal came before it completed. */
 		syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
 	}
 	if (__atomic_load_n((unsigned *)(queue + parameters.cq_off.tail), __ATOMIC_ACQUIRE)) {
@@ -89,7 +90,7 @@ out:
 	return done;
 }
 
-/* The kernel's own asynchronous input and output, and the C library's with a list of one. */
+/* The kernel's own asynchronous input and output. The next function uses the C library's. */
 long submitted_transfer(bool write, int fd, void *bytes, size_t length)
 {
 	struct iocb block = { .aio_lio_opcode = write ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD,

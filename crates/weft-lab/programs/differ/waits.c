@@ -52,7 +52,7 @@ static void do_ctl(const struct step *step)
 	enum way way = way_of(step);
 	long result;
 
-	/* IORING_OP_EPOLL_CTL: what is watched is in the place of the offset. */
+	/* IORING_OP_EPOLL_CTL: the watched descriptor is in the field of the offset. */
 	if (way == URING && uring_do(29, epoll->fd, &event, (unsigned)op, (uint64_t)var->fd, 0,
 				     &result)) {
 		note_result(result);

@@ -1,4 +1,4 @@
-/* The shared world: making it, reading steps, noting results, and calls by hand. */
+/* Makes the shared world, reads steps, notes results, and makes direct system calls. */
 #include "world.h"
 
 #include <sys/mman.h>

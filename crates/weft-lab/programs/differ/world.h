@@ -1,5 +1,5 @@
-/* What the processes and threads of one program share. Everything here is written by one thread at
- * a time: the conductor hands out turns. */
+/* The state that the processes and threads of one program share. The conductor gives turns, so only
+ * one thread at a time writes it. */
 #pragma once
 
 #include <errno.h>
@@ -35,32 +35,34 @@ enum {
 	FILLS = 8,
 };
 
-/* One direction of a connection, counted in bytes. A send that is under way has `offered` more
- * than `sent`. */
+/* One direction of a connection, counted in bytes. During a send `offered` is more than `sent`. */
 struct direction {
 	uint64_t sent, offered, received;
-	/* Where it had been filled up: what comes behind does not depend on how much that was. */
+	/* Positions at which the connection was full. How many bytes fit is not determined, so the
+	 * bytes behind such a position do not depend on it. */
 	uint64_t filled[FILLS];
 	uint32_t fills;
-	/* A receive is under way: with another beside it, which gets what is not determined. */
+	/* A receive is in progress. Which bytes each of two concurrent receives would get is not
+	 * determined. */
 	bool receiving;
 };
 
 struct conn {
 	struct direction way[2];
 	in_port_t port;
-	/* Lengths of datagrams that have been sent and not yet received. */
+	/* Lengths of datagrams in flight. */
 	bool packets;
 	uint32_t lengths[DATAGRAMS];
 	uint32_t first, last;
-	/* Variables whose descriptors are under way. */
+	/* Variables whose descriptors are in flight. */
 	uint8_t passed[2][16];
 	uint32_t passed_first[2], passed_last[2];
 };
 
 enum kind { NOTHING, TCP, LISTENER, UDP, STRANGER, PIPE, EPOLL, PLAIN_FILE, OTHER };
 
-/* A descriptor's number, and what it is. `out` and `in` are connections, or -1. */
+/* A descriptor's number and kind. `out` and `in` are the connections to which it sends and from
+ * which it receives, or -1. */
 struct var {
 	int fd;
 	enum kind kind;
@@ -75,7 +77,7 @@ enum turn { ABSENT, IDLE, GIVEN, DONE, GONE };
 
 struct actor {
 	_Atomic uint32_t turn;
-	/* As the conductor's PID namespace has them. */
+	/* IDs in the conductor's PID namespace. */
 	int pid, tid;
 	int step;
 	int notes;
@@ -108,12 +110,12 @@ extern struct world *world;
 /* The calling thread's actor. */
 extern _Thread_local int own;
 
-/* Calls by hand: what the executor needs for itself must not depend on what it tests. */
+/* Direct system calls: the executor's own calls must not depend on the library that it tests. */
 long raw(long number, long a, long b, long c, long d, long e, long f);
-/* The same with errno, for the program's own calls. */
+/* Direct system calls that set errno, for the tested program's calls. */
 long by_hand(long number, ...);
 
-/* Older names of the C library's, which no header has any more. */
+/* Older names of the C library's functions, which headers no longer declare. */
 ssize_t __read(int fd, void *bytes, size_t length);
 ssize_t __write(int fd, const void *bytes, size_t length);
 ssize_t __send(int fd, const void *bytes, size_t length, int flags);
@@ -123,7 +125,7 @@ int __dup2(int fd, int copy);
 int __fcntl(int fd, int command, ...);
 int __poll(struct pollfd *polled, nfds_t count, int timeout);
 
-/* OLD is by another name of the C library's, where there is one. */
+/* OLD calls the C library's function by its older name, if it has one. */
 enum way { PLAIN, SYSCALL, BY_HAND, URING, AIO, OLD, LIST, SUBMIT };
 enum way way_of(const struct step *step);
 
@@ -168,10 +170,10 @@ void on_signal(int number);
 int child_mode(char **arguments);
 void wait_for_actor(int number);
 
-/* limits.c: whether this process has given up system calls. */
+/* limits.c: whether this process has installed a seccomp filter. */
 extern bool gave_up_calls;
 
-/* uring.c: false where the kernel or Weft refuses. */
+/* uring.c: false if the kernel or Weft refuses io_uring. */
 bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t offset,
 	      unsigned flags, long *result);
 long aio_transfer(bool write, int fd, void *bytes, size_t length);
@@ -192,5 +194,5 @@ extern const struct named transfers[], descriptors[], waits[], processes[], open
 	any_calls[], of_options[], of_messages[],
 	of_signals[], of_others[], of_limits[], streams[];
 
-/* Runs a step that receives, unless another does already. */
+/* Runs a step that receives, unless another step is receiving from the same direction. */
 void one_at_a_time(const struct step *step, operation *run);
