@@ -39,7 +39,7 @@ CASE(ancillary_offsets)
 	exchange(pair, 2);
 }
 
-/* A message with one piece of ancillary data: `level`, `name`, an int; `size` as its length. */
+/* Sends a message with an int as ancillary data of `level` and `name`. `size` is its length. */
 static void do_sendmsg_with(struct end *end, const struct arguments *told)
 {
 	union {

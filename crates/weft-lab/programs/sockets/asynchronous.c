@@ -1,4 +1,4 @@
-/* POSIX asynchronous I/O: reads and writes by threads of the C library's own. */
+/* POSIX asynchronous I/O: the C library's threads read and write. */
 #include <aio.h>
 #include <signal.h>
 

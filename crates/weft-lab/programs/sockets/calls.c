@@ -34,7 +34,7 @@ void note_events(struct end *end, unsigned events)
 			note(end, " %s", EVENTS[i].name);
 }
 
-/* What to send, and how much; notes the call. */
+/* Prepares the bytes to send, notes the call, and returns their number. */
 static size_t outgoing(struct end *end, const char *call, const struct arguments *told)
 {
 	size_t size = told->text ? strlen(told->text) : (size_t)told->size;
@@ -51,7 +51,7 @@ static size_t outgoing(struct end *end, const char *call, const struct arguments
 	return size;
 }
 
-/* Three parts, the second of which is empty. */
+/* Splits data into three parts, the second of which is empty. */
 static void split(char *data, size_t size, struct iovec *parts)
 {
 	parts[0] = (struct iovec){ data, size / 3 };
@@ -71,7 +71,7 @@ void do_sendto(struct end *end, const struct arguments *told)
 	size_t size = outgoing(end, "sendto", told);
 	struct sockaddr_in other = { .sin_family = AF_INET, .sin_port = htons(9) };
 
-	/* A connected stream socket does not look at the address. */
+	/* A connected stream socket ignores the address. */
 	note_result(end, sendto(told->fd, end->data, size, told->flags,
 				(struct sockaddr *)&other, sizeof other));
 }
@@ -236,8 +236,8 @@ void do_fill(struct end *end, const struct arguments *told)
 
 	note(end, "fill");
 	end->number = 0;
-	/* The kernel would make room by itself, now and then, without a fixed size; and what the
-	 * peer's kernel takes late makes room again. */
+	/* Without a fixed size the kernel sometimes enlarges the buffer. If the peer's kernel
+	 * takes bytes late, there is room again, too: hence the outer loop. */
 	check(setsockopt(told->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room), "SO_SNDBUF");
 	do {
 		before = end->number;

@@ -1,31 +1,32 @@
-/* The calls of which most cases are made, as jobs. Each notes its name, arguments and result. */
+/* The calls of most cases, as jobs. Each notes its name, arguments and result. */
 #ifndef CALLS_H
 #define CALLS_H
 
 #include "harness.h"
 
-/* `text`, or else `size` bytes of the pattern from `value` on; `flags`. */
+/* These send `text`, or `size` bytes of the pattern from `value`, with `flags`. */
 void do_send(struct end *end, const struct arguments *told);
 void do_sendto(struct end *end, const struct arguments *told);
 void do_write(struct end *end, const struct arguments *told);
 void do_writev(struct end *end, const struct arguments *told);
 void do_sendmsg(struct end *end, const struct arguments *told);
 void do_sendmmsg(struct end *end, const struct arguments *told);
-/* At most `size` bytes, `flags`. */
+/* These receive at most `size` bytes with `flags`. */
 void do_recv(struct end *end, const struct arguments *told);
 void do_recvfrom(struct end *end, const struct arguments *told);
 void do_read(struct end *end, const struct arguments *told);
 void do_readv(struct end *end, const struct arguments *told);
 void do_recvmsg(struct end *end, const struct arguments *told);
 void do_recvmmsg(struct end *end, const struct arguments *told);
-/* Receives until `size` bytes or the end are there: how many, and whether they are the pattern. */
+/* Receives until `size` bytes or EOF. Notes the number, and whether the bytes are the pattern. */
 void do_drain(struct end *end, const struct arguments *told);
-/* Sends without blocking until there is no room; the amount is kept in `number`, not noted. */
+/* Sends without blocking until there is no room. Stores the number of bytes in `number`, and does
+ * not note it. */
 void do_fill(struct end *end, const struct arguments *told);
 
-void do_shutdown(struct end *end, const struct arguments *told); /* `flags` says how */
+void do_shutdown(struct end *end, const struct arguments *told); /* `flags` is the direction */
 void do_close(struct end *end, const struct arguments *told);
-/* `size` is the length of the value, an int unless told. */
+/* `size` is the length of the value. The default is that of an int. */
 void do_setsockopt(struct end *end, const struct arguments *told);
 void do_getsockopt(struct end *end, const struct arguments *told);
 void do_so_error(struct end *end, const struct arguments *told);
@@ -33,9 +34,9 @@ void do_linger(struct end *end, const struct arguments *told); /* `value` second
 /* `name` is SO_RCVTIMEO or SO_SNDTIMEO, `value` milliseconds. */
 void do_timeout(struct end *end, const struct arguments *told);
 void do_nonblocking(struct end *end, const struct arguments *told); /* `value` 1 or 0 */
-/* `name` is the request; the number it gives. */
+/* `name` is the request. Notes the resulting number. */
 void do_ioctl(struct end *end, const struct arguments *told);
-/* `flags` are the events, `value` milliseconds. */
+/* `flags` are the events, `value` is the timeout in milliseconds. */
 void do_poll(struct end *end, const struct arguments *told);
 void do_tcp_state(struct end *end, const struct arguments *told);
 

@@ -10,7 +10,7 @@
 
 #include "calls.h"
 
-/* None of these is called by what follows: a library that does so for it has it killed. */
+/* The program makes none of these calls afterwards. If a library makes one, the kernel kills it. */
 static const int FORBIDDEN[] = {
 	SYS_sendto,  SYS_recvfrom,   SYS_sendmsg,     SYS_recvmsg,  SYS_fcntl,	SYS_getsockopt,
 	SYS_ppoll,   SYS_setsockopt, SYS_getsockname, SYS_mprotect, SYS_madvise, SYS_epoll_ctl,
@@ -18,7 +18,7 @@ static const int FORBIDDEN[] = {
 };
 enum { FORBIDDEN_COUNT = sizeof FORBIDDEN / sizeof *FORBIDDEN };
 
-/* By prctl(2), or by the system call's number. */
+/* Installs the filter by prctl(2), or by the system call's number. */
 static void do_confine(struct end *end, const struct arguments *told)
 {
 	struct sock_filter filter[FORBIDDEN_COUNT + 3] = {
@@ -115,7 +115,7 @@ CASE(confined_in_space)
 	exchange(pair, 2);
 	if (pair->mode != THREADS)
 		return;
-	/* Connections beyond those that it had. */
+	/* Connections that the process makes after the filter. */
 	listener = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
 	check(listen(listener, 9), "listen");
 	getsockname(listener, (struct sockaddr *)&address, &length);

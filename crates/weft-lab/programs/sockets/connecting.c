@@ -1,4 +1,4 @@
-/* connect, accept and what can go wrong between them. */
+/* connect, accept and the errors between them. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -64,7 +64,7 @@ static void say_error(const char *what, int fd)
 	say("%s: SO_ERROR %s", what, error ? strerrorname_np(error) : "none");
 }
 
-/* Both directions, several times, so that the connection moves; then the end in both. */
+/* Uses both directions several times, so that the connection moves, and then ends both. */
 static void converse(const char *what, int client, int server)
 {
 	char got[8] = "";
@@ -113,7 +113,7 @@ LONE_CASE(connect_nonblocking)
 	converse("nonblocking", client, check(accept(listener, NULL, NULL), "accept"));
 }
 
-/* Nobody says O_NONBLOCK, but nobody waits for connect either: data is sent at once. */
+/* A client with a blocking socket sends before the server has accepted. */
 LONE_CASE(connect_then_send_at_once)
 {
 	int listener;
@@ -185,7 +185,7 @@ LONE_CASE(connect_full_backlog)
 	}
 	fcntl(clients[0], F_SETFL, 0);
 	converse("first", clients[0], check(accept(listener, NULL, NULL), "accept"));
-	/* The kernel asks again after a second. */
+	/* The kernel sends the SYN again after a second. */
 	say_poll("second", clients[1], POLLOUT, 3000);
 	fcntl(clients[1], F_SETFL, 0);
 	converse("second", clients[1], check(accept(listener, NULL, NULL), "accept"));
@@ -291,7 +291,7 @@ LONE_CASE(connect_many_through_one_listener)
 		clients[i] = connected_to(&address);
 		servers[i] = check(accept(listener, NULL, NULL), "accept");
 	}
-	/* The ports are new each time, the sockets' bytes must not be mixed up. */
+	/* Each connection has another port, and bytes of the sockets must not be mixed up. */
 	for (int round = 0; round < 5; round++)
 		for (int i = 0; i < 20; i++) {
 			char sent = i * 5 + round;
@@ -403,7 +403,7 @@ LONE_CASE(accept_once)
 	converse("once", client, server);
 }
 
-/* What an accepted socket has from the one that listens. */
+/* An accepted socket inherits options from its listener. */
 LONE_CASE(accept_inherits_options)
 {
 	static const int OPTIONS[][2] = {

@@ -1,4 +1,4 @@
-/* Copies of descriptors, their flags, their reuse, and calls on what is no connected socket. */
+/* Copies of descriptors, their flags, their reuse, and calls on descriptors of other kinds. */
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <poll.h>
@@ -93,7 +93,7 @@ CASE(descriptor_flags)
 	exchange(pair, 1);
 }
 
-/* Another file takes the number of a connection, in two ways. */
+/* Another file gets the number of a connection, in two ways. */
 static void do_replace(struct end *end, const struct arguments *told)
 {
 	int file = check(memfd_create("file", 0), "memfd_create"), number = told->fd;
@@ -104,7 +104,7 @@ static void do_replace(struct end *end, const struct arguments *told)
 		check(dup2(file, number), "dup2");
 	} else {
 		close(number);
-		/* The lowest free number, so the same. */
+		/* dup() returns the lowest free number, which is usually the same. */
 		if (dup(file) != number)
 			check(dup2(file, number), "dup2");
 	}
@@ -139,7 +139,7 @@ CASE(descriptor_reused_by_another_connection)
 	struct pair other = open_pair(pair->mode);
 	int number = other.a->fd;
 
-	/* The other's number becomes A's connection. */
+	/* The descriptor of the other connection becomes A's connection. */
 	check(dup2(pair->a->fd, number), "dup2");
 	ON(other.b, do_recv, .size = 100);
 	ON(other.a, do_send, .text = "over the first");
@@ -152,7 +152,8 @@ CASE(descriptor_reused_by_another_connection)
 	ON(other.a, do_close);
 }
 
-/* A call's result and error: as one call's arguments they might be evaluated in either order. */
+/* Prints a call's result and error. Arguments of one call are evaluated in any order, so the call
+ * and errno cannot both be arguments of say(). */
 static void say_failure(const char *call, int result)
 {
 	say("%s %d %s", call, result, strerrorname_np(errno));
@@ -207,7 +208,7 @@ CASE(descriptor_closefrom)
 	ON(pair->b, do_recv, .size = 100);
 }
 
-/* Each call, on something it does not fit. */
+/* Makes each call on a descriptor of the wrong kind. */
 static void do_every_call(struct end *end, const struct arguments *told)
 {
 	int fd = told->other;

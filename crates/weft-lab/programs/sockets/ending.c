@@ -1,4 +1,4 @@
-/* shutdown, close and reset, as both ends see them. */
+/* shutdown, close and reset: the results at both ends. */
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -82,7 +82,7 @@ CASE(end_shutdown_both)
 	ON(pair->a, do_shutdown, .flags = -1);
 }
 
-/* Both say that they are done, neither has closed. */
+/* Both ends shut down writing, and neither has closed. */
 CASE(end_shutdown_write_by_both)
 {
 	ON(pair->a, do_send, .text = "from A");
@@ -100,7 +100,7 @@ CASE(end_shutdown_write_by_both)
 	ON(pair->b, do_so_error);
 }
 
-/* What is sent to somebody who shut down reading and writing: the kernel accepts it, then resets. */
+/* B sends to an end that has shut down both directions: the kernel takes the bytes, then resets. */
 CASE(end_shutdown_both_then_sent_to)
 {
 	ON(pair->a, do_shutdown, .flags = SHUT_RDWR);
@@ -166,7 +166,7 @@ CASE(end_close_with_much_in_flight)
 	finish(pair->b);
 }
 
-/* Less than the buffers hold, so that the closer is long gone when it is read. */
+/* Fewer bytes than the buffers hold, so that A has closed long before B reads. */
 CASE(end_close_before_it_is_read)
 {
 	ON(pair->a, do_send, .size = 30000);
@@ -301,7 +301,7 @@ CASE(end_linger_a_second)
 
 static void leave(struct end *end, const struct arguments *told)
 {
-	/* The pipe stays open long enough for the answer. */
+	/* The end answers before its process ends. */
 	note(end, "leaves by %s", told->text);
 	check(write(end->answer[1], "", 1), "write");
 	if (told->flags)
@@ -309,7 +309,7 @@ static void leave(struct end *end, const struct arguments *told)
 	_exit(0);
 }
 
-/* The peer's process ends without a close, in two ways. */
+/* The peer's process ends without a close. */
 CASE(end_exit)
 {
 	if (pair->mode == THREADS)

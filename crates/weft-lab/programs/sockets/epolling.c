@@ -1,4 +1,4 @@
-/* epoll: what is reported, when, and how often. */
+/* epoll: which events are reported, when, and how often. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -25,7 +25,7 @@ static void note_interest(struct end *end, unsigned events)
 	     events & EPOLLEXCLUSIVE ? " EXCLUSIVE" : "");
 }
 
-/* `name` says what to do, `flags` the events, `value` the data. */
+/* `name` is the operation, `flags` are the events, `value` is the data. */
 static void do_epoll_ctl(struct end *end, const struct arguments *told)
 {
 	static const char *const NAMES[] = { "", "ADD", "DEL", "MOD" };
@@ -39,7 +39,7 @@ static void do_epoll_ctl(struct end *end, const struct arguments *told)
 static void note_reported(struct end *end, const struct epoll_event *events, int count)
 {
 	note_result(end, count);
-	/* The order is not promised. */
+	/* Notes events in the order of their data, because epoll does not guarantee an order. */
 	for (uint64_t data = 0; data < 100; data++)
 		for (int i = 0; i < count; i++)
 			if (events[i].data.u64 == data) {
@@ -48,7 +48,7 @@ static void note_reported(struct end *end, const struct epoll_event *events, int
 			}
 }
 
-/* `value` milliseconds, `size` events at most (8 unless told). */
+/* `value` is the timeout in milliseconds, `size` the maximum of events (8 by default). */
 static void do_epoll_wait(struct end *end, const struct arguments *told)
 {
 	struct epoll_event events[8];
@@ -146,7 +146,7 @@ CASE(epoll_edge)
 	BEGIN(pair->b, do_epoll_wait, .value = 3000);
 	ON(pair->a, do_send, .text = "third");
 	finish(pair->b);
-	/* MOD arms it again, although nothing is new. */
+	/* MOD reports the event again, although no new byte has arrived. */
 	MOD(pair->b, .flags = EPOLLIN | EPOLLET, .value = 2);
 	WAIT(pair->b, .value = 1000);
 	WAIT(pair->b, .value = 20);
@@ -263,7 +263,8 @@ CASE(epoll_half_closed_with_data)
 	WAIT(pair->b, .value = 1000);
 }
 
-/* The kernel answers at once what nobody receives, and what a shut half sends. */
+/* EPOLLOUT is reported at once if the peer has shut down both directions, and if this end has shut
+ * down its own (the next case). */
 CASE(epoll_room_behind_the_end)
 {
 	exchange(pair, 3);
@@ -339,7 +340,7 @@ CASE(epoll_closed_while_registered)
 	ON(pair->a, do_recv, .size = 10);
 }
 
-/* The registration belongs to the open file: it stays until the last copy is closed. */
+/* The registration belongs to the open file description: it stays until its last copy is closed. */
 CASE(epoll_copy_stays)
 {
 	ON(pair->b, do_epoll_create);
@@ -452,7 +453,7 @@ static void nest_late(struct pair *pair, unsigned mode)
 	WAIT(pair->b, .value = 20, .other = 1);
 }
 
-/* Something waits already when the set gets into another. */
+/* An event is pending when the epoll instance is added to another one. */
 CASE(epoll_nested_late)
 {
 	nest_late(pair, 0);
@@ -468,7 +469,7 @@ CASE(epoll_nested_late_one_shot)
 	nest_late(pair, EPOLLONESHOT);
 }
 
-/* Together with what is no socket, each of which becomes ready in its turn. */
+/* Other descriptors in the same instance become ready, one after the other. */
 CASE(epoll_with_others)
 {
 	struct end *b = pair->b;
@@ -500,11 +501,11 @@ CASE(epoll_with_others)
 	finish(b);
 	ON(pair->a, do_send, .text = "data");
 	WAIT(b, .value = 1000);
-	/* One place for two: the other comes next time, or this one again; one at least each time. */
+	/* Room for one event while two are ready: each call reports at least one of them. */
 	ON(b, do_read, .fd = pipes[0], .size = 10);
 	WAIT(b, .value = 1000, .size = 1);
 	ON(pair->a, do_write, .fd = event, .text = "eight by");
-	sleep_ms(1); /* Weft may keep this to itself for 10 us. */
+	sleep_ms(1); /* Weft may report this 10 us late. */
 	WAIT(b, .value = 1000);
 	ON(b, do_recv, .size = 10);
 	ON(b, do_read, .fd = event, .size = 8);
@@ -520,7 +521,7 @@ CASE(epoll_with_others)
 	finish(b);
 }
 
-/* Registered before it is connected, as asynchronous clients do. */
+/* A socket is added before it is connected, as asynchronous clients do. */
 CASE(epoll_registered_before_connect)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
@@ -576,7 +577,7 @@ CASE(epoll_signals)
 	BEGIN(b, do_epoll_wait, .value = 100);
 	check(syscall(SYS_tgkill, b->pid, b->tid, SIGUSR1), "tgkill");
 	finish(b);
-	/* The mask of the call lets it in. */
+	/* The call's mask unblocks the signal. */
 	ON(b, do_epoll_pwait, .value = 1000);
 	BEGIN(b, do_epoll_pwait, .value = 1000);
 	check(syscall(SYS_tgkill, b->pid, b->tid, SIGUSR1), "tgkill");

@@ -141,7 +141,7 @@ CASE(flags_more)
 	ON(pair->a, do_sendmsg, .text = "two ", .flags = MSG_MORE);
 	ON(pair->a, do_send, .text = "three");
 	ON(pair->b, do_recv, .size = 13, .flags = MSG_WAITALL);
-	/* Nothing follows: it comes all the same, in a fifth of a second at most. */
+	/* Although no send follows, TCP sends the bytes within 200 ms. */
 	BEGIN(pair->b, do_recv, .size = 4, .flags = MSG_WAITALL);
 	ON(pair->a, do_send, .text = "last", .flags = MSG_MORE);
 	finish(pair->b);
@@ -179,7 +179,7 @@ static void do_completion(struct end *end, const struct arguments *told)
 	}
 }
 
-/* Who asks for MSG_ZEROCOPY is told when the memory is free again. */
+/* A program that sends with MSG_ZEROCOPY is notified when it may reuse the memory. */
 CASE(flags_zerocopy)
 {
 	ON(pair->a, do_setsockopt, .level = SOL_SOCKET, .name = SO_ZEROCOPY, .value = 1);

@@ -1,4 +1,4 @@
-/* What a distribution's build makes of the calls: __recv_chk, __read_chk, __poll_chk and so on. */
+/* Calls of programs built with _FORTIFY_SOURCE: __recv_chk, __read_chk, __poll_chk and so on. */
 #ifndef _FORTIFY_SOURCE
 #define _FORTIFY_SOURCE 2
 #endif
@@ -8,7 +8,8 @@
 
 #include "calls.h"
 
-/* The compiler knows the buffer's size, but not how much is asked for: hence the checked variants. */
+/* The compiler knows the buffer's size, but not the requested length, so it uses the variants that
+ * check the length. */
 static void do_fortified(struct end *end, const struct arguments *told)
 {
 	char buffer[64];

@@ -1,9 +1,9 @@
 /*
- *   sockets [NAME-PREFIX [NAME...]]    runs the cases whose names begin so, but not the named ones
- *   sockets --echo                     echoes on standard input: what a case executes
+ *   sockets [NAME-PREFIX [NAME...]]    runs the cases with this prefix, except the named ones
+ *   sockets --echo                     echoes on standard input: a case executes this
  *
- * Each case has a process of its own, and several run at a time; output is in the order of names.
- * The last line tells how many connections were made to be moved.
+ * Each case runs in its own process, and several run at a time. Output is in the order of names.
+ * The last line has the number of connections that Weft should have moved.
  */
 #include "harness.h"
 
@@ -32,7 +32,7 @@ struct test_case {
 static struct test_case cases[CASES_MAX];
 static int case_count;
 
-/* Counted by all processes together. */
+/* The number of connections that open_pair() has made in all processes. */
 static int *warmed;
 
 _Thread_local volatile int pipe_signals, user_signals;
@@ -188,7 +188,8 @@ static void *serve_jobs(void *argument)
 	return NULL;
 }
 
-/* The answer to the last request; a remote end that dies closes no pipe of a thread, hence alarm. */
+/* Waits for the answer to the last request. A thread that ends does not close its pipe, so only the
+ * alarm of the case ends the wait then. */
 static void wait_for_answer(struct end *end)
 {
 	char byte;
@@ -273,7 +274,7 @@ void perform(struct end *end, job work, struct arguments told)
 	print_notes(end);
 }
 
-/* Whether the thread of an end sleeps in a call; also if it is there no more. */
+/* Returns whether the thread of an end sleeps in a call or has ended. */
 static bool sleeps(const struct end *end)
 {
 	char path[64], line[256];
@@ -288,7 +289,7 @@ static bool sleeps(const struct end *end)
 	length = read(fd, line, sizeof line - 1);
 	close(fd);
 	line[length < 0 ? 0 : length] = 0;
-	/* Behind its name, which may contain everything. */
+	/* The state follows the program's name, which may contain any character. */
 	state = strrchr(line, ')');
 	return !state || state[2] == 'S';
 }
@@ -298,7 +299,7 @@ void begin(struct end *end, job work, struct arguments told)
 	if (!end->remote)
 		die("%c is here", end->name);
 	request(end, work, told);
-	/* On a busy machine it comes to its call later. */
+	/* On a busy machine the thread makes its call later. */
 	while (__atomic_load_n(&end->progress, __ATOMIC_ACQUIRE) == TOLD)
 		sleep_ms(1);
 	sleep_ms(SETTLE_MS);
@@ -319,7 +320,7 @@ static struct sockaddr_in loopback(in_port_t port)
 				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
-/* Otherwise small pieces wait for acknowledgements, some of the time. */
+/* Without TCP_NODELAY small pieces sometimes wait for acknowledgements. */
 static void send_at_once(int fd)
 {
 	int one = 1;
@@ -380,7 +381,7 @@ void exchange(struct pair *pair, int rounds)
 	}
 }
 
-/* Microseconds between the rounds, for what is agreed upon in the background. */
+/* Returns the microseconds between rounds, in which Weft connects both ends in the background. */
 static useconds_t warm_pause(void)
 {
 	const char *pause = getenv("SOCKETS_WARM_PAUSE");
@@ -433,7 +434,7 @@ static struct running start_case(const struct test_case *test, enum mode mode)
 	fflush(stdout);
 	started.pid = check(fork(), "fork");
 	if (!started.pid) {
-		/* What a case leaves behind ends with it: its children have its group. */
+		/* Children of the case have its process group, and are killed with the group. */
 		setpgid(0, 0);
 		dup2(started.output, STDOUT_FILENO);
 		run_case(test, mode);

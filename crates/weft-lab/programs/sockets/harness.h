@@ -1,6 +1,6 @@
 /*
- * Stream sockets, case by case: each case is a script for the two ends of a connection. Every call
- * is printed with its result, so that runs with and without Weft can be compared line by line.
+ * Cases for stream sockets. Each case is a script for the two ends of a connection. It prints every
+ * call with its result, so that the test can compare runs with and without Weft line by line.
  */
 #ifndef HARNESS_H
 #define HARNESS_H
@@ -20,12 +20,12 @@
 
 enum { DATA_BYTES = 1 << 20, NOTE_BYTES = 4096, EXTRAS = 8 };
 
-/* Long enough for a thread that was told to do something to have gone to sleep in it. */
+/* The time in which a thread that gets a job falls asleep in it. */
 enum { SETTLE_MS = 40 };
-/* How long it may take to do so at most; a few jobs never sleep. */
+/* The time limit for a thread to fall asleep in its job. A few jobs never sleep. */
 enum { SLEEP_TIMEOUT_MS = 5000 };
 
-/* Where the two ends are. In each the script itself runs at end A. */
+/* Where the two ends run. The script itself always runs at end A. */
 enum mode {
 	THREADS,   /* B is another thread and accepts */
 	PROCESSES, /* B is another process and accepts */
@@ -33,7 +33,7 @@ enum mode {
 	MODES
 };
 
-/* What a job is told; each uses what it needs. */
+/* The arguments of a job. Each job uses some of them. */
 struct arguments {
 	int fd; /* 0: the end's own socket */
 	int other;
@@ -46,19 +46,19 @@ struct arguments {
 struct end;
 typedef void (*job)(struct end *end, const struct arguments *told);
 
-/* One end. It lies in memory that both processes share. */
+/* One end, in memory that both processes share. */
 struct end {
 	char name;
 	int fd;
-	int extra[EXTRAS]; /* descriptors that a case keeps there */
-	long number;       /* and a number */
+	int extra[EXTRAS]; /* descriptors of the case at this end */
+	long number;       /* a number of the case */
 	in_port_t port;    /* of its listener, in network order */
 	pid_t pid, tid;
 	bool remote;
 	int request[2], answer[2];
 	job job;
 	struct arguments arguments;
-	enum { TOLD, BEGUN, ENDED } progress; /* of the job, at a remote end */
+	enum { TOLD, BEGUN, ENDED } progress; /* progress of a job at a remote end */
 	int notes;
 	char note[NOTE_BYTES];
 	char data[DATA_BYTES];
@@ -69,46 +69,46 @@ struct pair {
 	enum mode mode;
 };
 
-/* A connection as `mode` has it, used in both directions: Weft has moved it by then. */
+/* Opens a connection in the given mode and uses it in both directions, so that Weft moves it. */
 struct pair open_pair(enum mode mode);
-/* Another end, without a connection, in a process or thread of its own. */
+/* Starts another end without a connection, in a new process or thread. */
 struct end *open_end(char name, bool process);
-/* Requests and answers, `rounds` times; dies if they do not arrive. */
+/* Exchanges requests and answers, `rounds` times. Ends the case if they do not arrive. */
 void exchange(struct pair *pair, int rounds);
 
-/* Does `work` at the end and prints what it noted. */
+/* Does `work` at an end and prints its notes. */
 void perform(struct end *end, job work, struct arguments told);
-/* Begins it at a remote end, and waits until it sleeps there; `finish` prints. */
+/* Starts `work` at a remote end, and waits until it sleeps there. `finish` prints its notes. */
 void begin(struct end *end, job work, struct arguments told);
 void finish(struct end *end);
 #define ON(end, work, ...) perform(end, work, (struct arguments){ __VA_ARGS__ })
 #define BEGIN(end, work, ...) begin(end, work, (struct arguments){ __VA_ARGS__ })
 
-/* Adds to the line of the job that runs. */
+/* Adds text to the line of the running job. */
 __attribute__((format(printf, 2, 3))) void note(struct end *end, const char *format, ...);
-/* Adds " = RESULT", the errno if it is negative, and the signals that came meanwhile. */
+/* Adds " = RESULT", errno if the result is negative, and the signals that came meanwhile. */
 void note_result(struct end *end, long result);
-/* Adds what was read: text as it is, more by length and hash. */
+/* Adds received bytes: a short text itself, longer data as a hash. */
 void note_data(struct end *end, const char *data, long size);
-/* Prints a line that belongs to no end. */
+/* Prints a line that does not belong to an end. */
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
-/* For calls of the script that must succeed: the result, or the end of the case. */
+/* Returns the result of a call that must succeed, or ends the case. */
 long check(long result, const char *what);
 
 void sleep_ms(int milliseconds);
-/* Milliseconds since some point. */
+/* Returns the milliseconds of a monotonic clock. */
 long now_ms(void);
-/* The byte that stands at `position` of a long stream. */
+/* Returns the byte at `position` of a long stream. */
 char pattern(uint64_t position);
-/* SIGPIPE and SIGUSR1 that this thread has seen. */
+/* How many SIGPIPE and SIGUSR1 this thread has got. */
 extern _Thread_local volatile int pipe_signals, user_signals;
-/* Has SIGUSR1 counted, with SA_RESTART or without. */
+/* Installs a handler that counts SIGUSR1, with or without SA_RESTART. */
 void catch_user_signal(bool restart);
 
 void register_case(const char *name, void (*run)(struct pair *pair), bool alone);
 
-/* A case that runs in each mode on a connection of its own. */
+/* A case that runs in each mode on a new connection. */
 #define CASE(name) CASE_(name, false)
 /* A case that runs once and makes its own connections; `pair` is null. */
 #define LONE_CASE(name) CASE_(name, true)

@@ -1,4 +1,4 @@
-/* Signals in calls that sleep, with SA_RESTART and without. */
+/* Signals during calls that sleep, with SA_RESTART and without. */
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -58,14 +58,15 @@ CASE(signal_in_receive)
 		ON(pair->a, do_send, .text = "goes on");
 		finish(pair->b);
 	}
-	/* With a time limit nothing is restarted (signal(7)). */
+	/* A call with a time limit is not restarted (signal(7)). */
 	ON(pair->b, do_timeout, .name = SO_RCVTIMEO, .value = 3000);
 	BEGIN(pair->b, do_recv, .size = 10);
 	send_signal(pair->b);
 	finish(pair->b);
 }
 
-/* The first part is there when the signal comes, or has just been taken: it is the result. */
+/* The signal comes when the first part has arrived or has just been received: the call returns that
+ * part. */
 CASE(signal_behind_the_first_part)
 {
 	for (int restart = 0; restart < 2; restart++) {
@@ -77,7 +78,7 @@ CASE(signal_behind_the_first_part)
 			finish(pair->b);
 		}
 	}
-	/* One that comes before it has the call made again. */
+	/* A signal that comes before the first part restarts the call. */
 	BEGIN(pair->b, do_recv, .size = 10, .flags = MSG_WAITALL);
 	send_signal(pair->b);
 	sleep_ms(SETTLE_MS);
@@ -106,7 +107,7 @@ CASE(signal_in_poll)
 	exchange(pair, 1);
 }
 
-/* Waits for these bytes: those between hosts are on their way for a while. */
+/* Receives `count` bytes. It waits, because bytes between hosts are in flight for a time. */
 static void drop(int fd, long count)
 {
 	char piece[50000];
@@ -136,18 +137,18 @@ CASE(signal_in_send)
 		}
 		finish(pair->b);
 		drop(pair->a->fd, restart ? (long)strlen(MORE) : pair->b->number);
-		/* Then B knows that there is room. */
+		/* After this B knows that there is room. */
 		exchange(pair, 1);
 	}
 }
 
-/* Part is sent when the signal comes: that part is the result. */
+/* The signal comes when a part has been sent: the call returns the length of that part. */
 static void do_send_much(struct end *end, const struct arguments *told)
 {
 	static char much[1 << 26];
 	ssize_t sent = send(told->fd, much, sizeof much, 0);
 
-	/* A reset may come before anything has been taken, or after. */
+	/* A reset may come before the first byte is sent, or after. */
 	note(end, "send much: %s", sent == (ssize_t)sizeof much ? "all" : "not all");
 }
 
@@ -210,7 +211,7 @@ static void *receive_until_cancelled(void *argument)
 	return NULL;
 }
 
-/* A thread that is cancelled in recv holds nothing that others need. */
+/* A thread that is cancelled in recv holds no lock that others need. */
 static void do_cancel(struct end *end, const struct arguments *told __attribute__((unused)))
 {
 	pthread_t reader;
@@ -231,7 +232,7 @@ CASE(signal_cancels_thread)
 	exchange(pair, 2);
 }
 
-/* A handler that itself uses the socket, while the thread sleeps in a call on it. */
+/* A handler uses a socket while the interrupted thread sleeps in a call on the same socket. */
 static struct end *handler_end;
 
 static void answer_in_handler(int number __attribute__((unused)))
@@ -266,7 +267,7 @@ CASE(signal_handler_uses_socket)
 	ON(pair->a, do_recv, .size = 100);
 }
 
-/* A handler that makes connections and closes them, whatever it has interrupted. */
+/* A handler makes and closes connections, and may interrupt any call. */
 static struct sockaddr_in own_listener;
 static int own_listener_fd;
 static volatile long connections_made;
@@ -281,7 +282,7 @@ static void connect_and_close(void)
 	int accepted = accept(own_listener_fd, NULL, NULL);
 
 	if (accepted >= 0) {
-		/* Which connection it is nobody knows; its peer may have closed it. */
+		/* This may be the connection of another call, and its peer may have closed it. */
 		send(accepted, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 		dup2(accepted, fd);
 		close(accepted);
@@ -313,7 +314,7 @@ LONE_CASE(signal_handler_opens_and_closes)
 	check(listen(own_listener_fd, 1000), "listen");
 	check(getsockname(own_listener_fd, (struct sockaddr *)&own_listener, &length), "name");
 	check(sigaction(SIGALRM, &action, NULL), "sigaction");
-	/* SIGALRM does not end a case that hangs any more; its parent does. */
+	/* The case uses SIGALRM, so its alarm cannot end it if it hangs: the parent checks that. */
 	pid_t child = check(fork(), "fork");
 
 	if (child) {
@@ -329,7 +330,7 @@ LONE_CASE(signal_handler_opens_and_closes)
 	}
 	check(setitimer(ITIMER_REAL, &often, NULL), "setitimer");
 	for (int i = 0; i < 1500; i++) {
-		/* The allocator's turn to be interrupted. */
+		/* The handler shall interrupt the allocator, too. */
 		void *memory[50];
 
 		for (int j = 0; j < 50; j++)

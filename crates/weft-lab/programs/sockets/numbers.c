@@ -1,4 +1,4 @@
-/* System calls by their numbers, as libuv, seccomp's users and language runtimes make them. */
+/* System calls by syscall(2) and a number, as libuv and language runtimes make them. */
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ static void do_read_by_number(struct end *end, const struct arguments *told)
 	note_data(end, bytes, got);
 }
 
-/* Each way of sending, one after the other. */
+/* Sends by each system call that can. */
 static void do_send_by_numbers(struct end *end, const struct arguments *told)
 {
 	struct iovec parts[2] = { { "one ", 4 }, { "two ", 4 } };
@@ -103,7 +103,7 @@ static void do_close_by_number(struct end *end, const struct arguments *told)
 	note_result(end, syscall(SYS_close, told->fd));
 }
 
-/* The number is used again by a file. */
+/* A file gets the number of a closed socket. */
 static void do_write_file(struct end *end, const struct arguments *told)
 {
 	char text[100];
@@ -186,7 +186,7 @@ CASE(numbers_waiting)
 	exchange(pair, 2);
 }
 
-/* A connection that is made by numbers alone. */
+/* All calls of a connection are made by their numbers. */
 LONE_CASE(numbers_connection)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
@@ -255,7 +255,7 @@ static int in_clone(void *argument)
 	return write(pair->a->fd, "of a clone", 10) != 10;
 }
 
-/* A child with a stack of its own, which no handler of fork knows. */
+/* A child of clone() with a new stack: handlers of pthread_atfork do not run for it. */
 CASE(numbers_clone_function)
 {
 	static char stack[1 << 16];

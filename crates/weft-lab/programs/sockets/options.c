@@ -1,4 +1,4 @@
-/* Socket options, ioctl, and what a socket says of itself. */
+/* Socket options, ioctl, and other properties of a socket. */
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 
 #include "calls.h"
 
-/* Runs `work` and notes whether it took about `value` milliseconds. */
+/* Runs `work` and notes whether it took about `expected` milliseconds. */
 static void timed(struct end *end, const struct arguments *told, job work, long expected)
 {
 	long began = now_ms(), took;
@@ -136,7 +136,7 @@ CASE(option_values)
 	finish(pair->b);
 }
 
-/* Small buffers bound how much can be on its way. */
+/* Small buffers limit the bytes in flight. */
 CASE(option_small_buffers)
 {
 	ON(pair->a, do_setsockopt, .level = SOL_SOCKET, .name = SO_SNDBUF, .value = 4608);
@@ -206,7 +206,7 @@ static void do_signal_driven(struct end *end, const struct arguments *told)
 {
 	struct sigaction action = { .sa_handler = SIG_IGN };
 
-	/* SIGIO arrives as SIGUSR1, which is counted here. */
+	/* The kernel sends SIGUSR1 instead of SIGIO, and the handler counts it. */
 	check(sigaction(SIGIO, &action, NULL), "sigaction");
 	note(end, "F_SETSIG");
 	note_result(end, fcntl(told->fd, F_SETSIG, SIGUSR1));

@@ -1,4 +1,4 @@
-/* poll, ppoll, select and pselect, also of sockets together with other descriptors. */
+/* poll, ppoll, select and pselect, of sockets alone and together with other descriptors. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 enum call { POLL, PPOLL, SELECT, PSELECT, CALLS };
 static const char *const CALL_NAMES[CALLS] = { "poll", "ppoll", "select", "pselect" };
 
-/* Waits for `count` descriptors by the call `told->name`; `told->value` milliseconds. */
+/* Waits for `count` descriptors by the call `told->name`, for `told->value` milliseconds. */
 static void wait_by(struct end *end, const struct arguments *told, struct pollfd *polled, int count)
 {
 	struct timespec time = { told->value / 1000, told->value % 1000 * 1000000L };
@@ -104,8 +104,8 @@ CASE(poll_states)
 		ON(pair->b, do_wait, .name = call, .flags = POLLIN, .value = 0);
 }
 
-/* B is full, A sleeps for room; it comes by B's reading. */
-/* To fill a connection takes the kernel long: one kind of call in a case. */
+/* A fills the connection, and there is room when B has read. Each case makes one kind of call,
+ * because the kernel takes long to fill a connection. */
 static void see_room(struct pair *pair, int call)
 {
 	ON(pair->a, do_fill);
@@ -200,7 +200,7 @@ static struct others make_others(int connection)
 	return made;
 }
 
-/* Makes one of them ready, or takes what made it so. */
+/* Makes one of the descriptors ready, or makes it not ready any more. */
 static void set_ready(const struct others *others, int which, bool ready)
 {
 	struct itimerspec soon = { .it_value.tv_nsec = ready };
@@ -259,7 +259,7 @@ static void do_wait_for_all(struct end *end, const struct arguments *told)
 	close(others.udp);
 }
 
-/* Ready in a moment, while the call sleeps. */
+/* The timer expires while the call sleeps. */
 static void do_wait_for_timer(struct end *end, const struct arguments *told)
 {
 	struct others others = make_others(told->fd);
@@ -304,7 +304,7 @@ static void do_wait_oddly(struct end *end, const struct arguments *told)
 		note(end, " %d", polled[i].revents);
 	FD_ZERO(&in);
 	FD_SET(told->fd, &in);
-	FD_SET(60, &in); /* higher ones the kernel may not look at */
+	FD_SET(60, &in); /* the kernel may ignore higher numbers */
 	note(end, "; select with a closed one");
 	note_result(end, select(61, &in, NULL, NULL, NULL));
 	note(end, "; select with less than none");
@@ -322,7 +322,7 @@ CASE(poll_oddly)
 	ON(pair->b, do_wait_oddly);
 }
 
-/* Two sockets, of which the second gets something, and then both. */
+/* Of two sockets, first the second one is readable, and then both. */
 CASE(poll_two_connections)
 {
 	struct pair other = open_pair(pair->mode);
@@ -345,7 +345,7 @@ CASE(poll_two_connections)
 	}
 }
 
-/* A pipe whose writer has gone hangs up, and select has no word for that but readable. */
+/* A pipe without a writer reports POLLHUP, and select has only the read set for this event. */
 static void do_select_beside_hang_up(struct end *end, const struct arguments *told)
 {
 	struct timeval time = { .tv_usec = told->value * 1000 };

@@ -1,4 +1,4 @@
-/* Calls that the kernel refuses or does in part: wrong lengths, wrong flags, little room. */
+/* Calls that the kernel refuses or does partly: wrong lengths, wrong flags, little room. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -9,7 +9,7 @@
 
 #include "calls.h"
 
-/* Names of more bytes than there can be, or of fewer than none. */
+/* Lengths of address buffers, some of them negative. */
 static const int LENGTHS[] = { -1, (int)0x80000000, 0, 3, 16, 200 };
 
 static void do_recvfrom_lengths(struct end *end, const struct arguments *told)
@@ -96,7 +96,7 @@ LONE_CASE(refused_name_lengths_of_datagrams)
 	char byte;
 
 	check(connect(from, (struct sockaddr *)&address, sizeof address), "connect");
-	/* The first datagrams find nobody who has received one. */
+	/* Weft carries datagrams in memory only after the socket has received some. */
 	for (int i = 0; i < 20; i++) {
 		check(send(from, "w", 1, 0), "send");
 		check(recv(end.fd, &byte, 1, 0), "recv");
@@ -154,7 +154,7 @@ static void say_failure(const char *what, long result)
 	say("%s: %ld %s", what, result, result < 0 ? strerrorname_np(errno) : "");
 }
 
-/* A copy that the kernel refuses leaves the number what it is. */
+/* A dup3 that the kernel refuses does not change the descriptor. */
 CASE(refused_copies)
 {
 	int other = check(memfd_create("file", 0), "memfd_create"), fd = pair->a->fd;
@@ -213,7 +213,7 @@ CASE(ioctl_signal_driven)
 	}
 }
 
-/* The owner is the thread that receives. Before the signals are asked for the inbox is in use. */
+/* The receiving thread is the owner. The inbox is in use before the program requests signals. */
 static void signals_of_datagrams(bool by_ioctl)
 {
 	struct sockaddr_in address;
@@ -227,7 +227,7 @@ static void signals_of_datagrams(bool by_ioctl)
 		check(send(from, "w", 1, 0), "send");
 		check(recv(fd, &byte, 1, 0), "recv");
 	}
-	/* The inbox is open. */
+	/* This call opens the inbox. */
 	recv(fd, &byte, 1, MSG_DONTWAIT);
 	signal(SIGIO, SIG_IGN);
 	check(fcntl(fd, F_SETSIG, SIGUSR1), "F_SETSIG");
@@ -267,7 +267,7 @@ static int in_pipe(const struct end *end)
 	return left;
 }
 
-/* What the socket does not take stays in the pipe. */
+/* Bytes that the socket does not take stay in the pipe. */
 static void do_splice_until_full(struct end *end, const struct arguments *told)
 {
 	static char bytes[PIPED];
@@ -308,12 +308,12 @@ CASE(transfer_splice_until_full)
 	ON(pair->a, do_make_pipe);
 	ON(pair->a, do_nonblocking, .value = 1);
 	ON(pair->a, do_splice_until_full, .flags = SPLICE_F_NONBLOCK);
-	/* Whether anything is lost or sent twice. */
+	/* B checks that no byte is lost or sent twice. */
 	ON(pair->a, do_shutdown, .flags = SHUT_WR);
 	ON(pair->b, do_count, .size = pair->a->number);
 }
 
-/* The same, and the peer takes little at a time. */
+/* The peer receives a few bytes at a time. */
 static void do_take_slowly(struct end *end, const struct arguments *told)
 {
 	long got = 0;
@@ -394,7 +394,7 @@ CASE(transfer_splice_of_pages)
 	ON(pair->b, do_splice_much, .size = 9000, .flags = SPLICE_F_NONBLOCK);
 }
 
-/* SPLICE_F_NONBLOCK is about the pipe: a blocking socket waits. */
+/* SPLICE_F_NONBLOCK affects only the pipe: a blocking socket waits. */
 CASE(transfer_splice_nonblocking_pipe)
 {
 	ON(pair->b, do_make_pipe);
@@ -471,7 +471,7 @@ static long address_space_gigabytes(void)
 	return (long)((double)pages * sysconf(_SC_PAGESIZE) / 1e9);
 }
 
-/* A server that becomes each of its users in turn, and connects as them. */
+/* A server changes to each of its users in turn, and connects as this user. */
 LONE_CASE(share_change_of_users)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,

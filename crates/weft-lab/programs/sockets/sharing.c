@@ -61,7 +61,7 @@ CASE(share_two_readers)
 	finish(pair->b);
 }
 
-/* Whole pieces stay whole whoever sends them: each was one send. */
+/* Counts the pieces of each sender. A sender makes one send for a piece, so pieces must not mix. */
 static void do_count_pieces(struct end *end, const struct arguments *told)
 {
 	char piece[PIECE_BYTES];
@@ -137,7 +137,7 @@ CASE(share_fork_child_uses)
 		ON(pair->b, do_recv, .size = 100);
 }
 
-/* The child does what a server's child does: the parent's copy is closed at once. */
+/* A child serves the connection, and the parent closes its copy at once, as forking servers do. */
 static void do_serve_in_child(struct end *end, const struct arguments *told)
 {
 	char bytes[100];
@@ -176,7 +176,7 @@ CASE(share_fork_server)
 	ON(pair->b, do_reap);
 }
 
-/* A child that is stopped in its sleep, and so does not see what wakes it until it goes on. */
+/* A child that is stopped while it sleeps, so that it is woken only when it continues. */
 static void do_sleep_in_child(struct end *end, const struct arguments *told)
 {
 	struct pollfd set = { .fd = told->fd, .events = POLLIN };
@@ -276,7 +276,7 @@ CASE(share_fork_in_turns)
 	ON(pair->b, do_recv, .size = 10);
 }
 
-/* A listener of several processes, each of which accepts and echoes. */
+/* Several processes accept from one listener and echo. */
 LONE_CASE(share_prefork)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
@@ -322,7 +322,7 @@ LONE_CASE(share_prefork)
 	say("%d of 300 echoed", echoed);
 }
 
-/* Becomes the helper that echoes on its standard input, with this environment or with none. */
+/* A child executes the program that echoes on standard input, with the environment or without. */
 static void do_exec(struct end *end, const struct arguments *told)
 {
 	char *arguments[] = { "sockets", "--echo", NULL }, *empty[] = { NULL };
@@ -370,7 +370,7 @@ CASE(share_exec_without_environment)
 	echo_through_exec(pair, true);
 }
 
-/* A shell has the end as its standard streams, and nobody else has it any more. */
+/* Starts a shell with the end as its standard streams. No other process keeps the end. */
 static pid_t hand_to_shell(struct end *end, char *command)
 {
 	char *arguments[] = { "sh", "-c", command, NULL };
@@ -387,7 +387,7 @@ static pid_t hand_to_shell(struct end *end, char *command)
 	return child;
 }
 
-/* The program itself is replaced, as inetd-like servers and shells do it. */
+/* A child executes another program on the connection, as inetd-like servers and shells do. */
 CASE(share_exec_by_shell)
 {
 	pid_t child;
@@ -404,7 +404,7 @@ CASE(share_exec_by_shell)
 	reap(child);
 }
 
-/* The next program has the connection as its standard streams, and uses them by the C library. */
+/* Programs of the shell use the connection as standard streams through the C library. */
 CASE(share_exec_stdio)
 {
 	pid_t child;
@@ -455,7 +455,7 @@ static void do_take(struct end *end, const struct arguments *told)
 	memcpy(&end->fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
 }
 
-/* C, a process of its own, gets B's socket: used already, and once more after use by C. */
+/* Process C gets B's socket, which has been used, and passes it on after it has used it. */
 CASE(share_passed)
 {
 	int way[2];
@@ -465,7 +465,7 @@ CASE(share_passed)
 		return;
 	check(socketpair(AF_UNIX, SOCK_STREAM, 0, way), "socketpair");
 	c = open_end('C', true);
-	/* C has inherited what was open here, but knows only what it is given. */
+	/* C closes the inherited copies, so that it has only the passed socket. */
 	ON(c, do_close, .fd = pair->a->fd);
 	ON(c, do_close, .fd = pair->b->fd);
 	ON(pair->a, do_send, .text = "before, ");
@@ -491,7 +491,7 @@ CASE(share_passed)
 	ON(pair->a, do_recv, .size = 100);
 }
 
-/* A worker gets sockets that nobody has used yet. */
+/* A worker gets sockets that have not been used. */
 LONE_CASE(share_passed_fresh)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
@@ -527,7 +527,7 @@ LONE_CASE(share_passed_fresh)
 	}
 }
 
-/* A child that executes a program gives up the sockets that are closed by that. */
+/* A child executes a program, which closes sockets with close-on-exec. */
 static void do_execute_without(struct end *end, const struct arguments *told)
 {
 	int ready[2];
@@ -544,7 +544,7 @@ static void do_execute_without(struct end *end, const struct arguments *told)
 	}
 	end->number = child;
 	close(ready[1]);
-	/* The end of the pipe: the program has begun. */
+	/* The pipe's EOF means that the program has started. */
 	while (read(ready[0], &byte, 1) < 0)
 		;
 	close(ready[0]);
@@ -598,7 +598,7 @@ CASE(share_fork_and_execute_without_environment)
 	closed_beside_a_program(pair, false, true);
 }
 
-/* The writer sleeps, as there is no room, when the reader closes the socket. */
+/* The writer sleeps for room when the reader closes the socket. */
 CASE(share_writer_beside_a_program)
 {
 	ON(pair->a, do_execute_without);

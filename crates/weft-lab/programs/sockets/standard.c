@@ -1,5 +1,5 @@
-/* Connections as standard streams, and as numbers that a FILE has: the C library reads and writes
- * them by ways of its own. Children do it, because the cases themselves print. */
+/* Connections as standard streams, and as descriptors of a FILE: the C library reads and writes
+ * them without hooks. Children do this, because the cases themselves print. */
 #include <fcntl.h>
 #include <pty.h>
 #include <sys/mman.h>
@@ -127,7 +127,7 @@ static void run_shell(struct pair *pair)
 	_exit(1);
 }
 
-/* As inetd does it. */
+/* A shell has the connection as its standard streams, as under inetd. */
 CASE(standard_shell)
 {
 	ON(pair->b, do_send, .text = "one two\nthree\n");

@@ -1,4 +1,4 @@
-/* Sockets below FILE and dprintf: calls that the C library makes inside itself. */
+/* Sockets under FILE and dprintf: the C library makes the calls internally. */
 #include <fcntl.h>
 #include <sys/wait.h>
 
@@ -49,7 +49,7 @@ CASE(stdio_file)
 	exchange(pair, 2);
 }
 
-/* A line protocol, all of it over two FILEs. */
+/* A line protocol over two FILEs. */
 static void do_serve_lines(struct end *end, const struct arguments *told)
 {
 	FILE *in = fdopen(told->fd, "r"), *out = fdopen(dup(told->fd), "w");
@@ -81,7 +81,7 @@ CASE(stdio_server)
 	finish(pair->b);
 }
 
-/* setvbuf, putc and fread of many bytes. */
+/* Writes many bytes by putc. */
 static void do_send_by_file(struct end *end, const struct arguments *told)
 {
 	FILE *file = fdopen(dup(told->fd), "w");
@@ -100,7 +100,7 @@ CASE(stdio_much)
 	exchange(pair, 2);
 }
 
-/* A child that leaves what it has printed to the end of its process. */
+/* A child leaves its output in the buffer, and exit() writes it. */
 CASE(stdio_unflushed)
 {
 	pid_t child;

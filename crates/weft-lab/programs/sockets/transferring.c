@@ -1,4 +1,4 @@
-/* Every call that sends with every call that receives; zero lengths; much data; files and pipes. */
+/* Each sending call with each receiving call; zero lengths; much data; files and pipes. */
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
@@ -157,7 +157,7 @@ CASE(transfer_positioned)
 	ON(pair->a, do_positioned_in);
 }
 
-/* Sizes about those of the rings. */
+/* Sizes near those of the rings. */
 CASE(transfer_sizes)
 {
 	static const long SIZES[] = { 1, 7, 64, 4095, 16383, 16384, 16385, 65536, 262143, 262145,
@@ -182,7 +182,7 @@ CASE(transfer_much_in_small_pieces)
 	finish(pair->b);
 }
 
-/* Sends and receives at the same time, much more than fits. */
+/* Sends and receives much more than the buffers hold at the same time. */
 static void do_both_ways(struct end *end, const struct arguments *told)
 {
 	long sent = 0, received = 0;
@@ -224,7 +224,7 @@ CASE(transfer_until_full)
 	ON(pair->a, do_fill);
 	ON(pair->a, do_poll, .flags = POLLOUT | POLLIN, .value = 0);
 	ON(pair->a, do_send, .text = "x", .flags = MSG_DONTWAIT);
-	/* B cannot know how much, but that everything is there and in order. */
+	/* B does not know the number of bytes, but checks that they are complete and in order. */
 	ON(pair->b, do_drain, .size = 1L << 30, .flags = MSG_DONTWAIT);
 	say("lost: %ld", pair->mode == THREADS ? pair->a->number - pair->b->number : 0);
 	ON(pair->a, do_poll, .flags = POLLOUT, .value = 1000);
@@ -338,7 +338,7 @@ CASE(transfer_splice)
 	ON(pair->b, do_splice_in, .text = "too late");
 }
 
-/* Memory that nobody can have: NULL, the kernel's, and such behind a good piece. */
+/* Invalid addresses: NULL, and one of the kernel's. They are also used after a valid piece. */
 static void *const NOWHERE[] = { NULL, (void *)-4096L };
 
 static void do_send_nowhere(struct end *end, const struct arguments *told)

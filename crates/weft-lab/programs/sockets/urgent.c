@@ -44,7 +44,7 @@ CASE(urgent_in_line)
 	exchange(pair, 2);
 }
 
-/* The reader sleeps when the urgent byte comes, with much before it. */
+/* The reader sleeps when the urgent byte arrives. A second one follows many ordinary bytes. */
 CASE(urgent_wakes_poller)
 {
 	BEGIN(pair->b, do_poll, .flags = POLLPRI, .value = 3000);
@@ -60,7 +60,8 @@ CASE(urgent_wakes_poller)
 	exchange(pair, 2);
 }
 
-/* Urgent data ends a call that waits for all and has a part, and is skipped by one that has none. */
+/* Urgent data ends a receive with MSG_WAITALL that has a part of its bytes. A receive without bytes
+ * skips it. */
 CASE(urgent_ends_a_part)
 {
 	BEGIN(pair->b, do_recv, .size = 100, .flags = MSG_WAITALL);
