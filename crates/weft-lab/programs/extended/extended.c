@@ -1,11 +1,11 @@
 /*
- * One-sided and asynchronous operations beside an ordinary stream:
+ * One-sided and asynchronous operations on a connection that also carries an ordinary stream:
  *
  *	extended server SCENARIO PORT CLIENTS
  *	extended client SCENARIO PORT
  *
- * The server registers its memory for each client and sends the key over the stream. What each
- * scenario checks stands above its two functions. Exits with 0 if all was as it should be.
+ * The server registers its memory for each client and sends the key over the stream. The comment
+ * above a scenario's two functions says what it checks. Exits with status 0 if all checks pass.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -31,13 +31,13 @@ enum {
 
 #define WORD sizeof(uint64_t)
 
-/* What the server lets its clients see. */
+/* The memory that the server registers for its clients. */
 struct shared {
 	_Atomic uint64_t version;
 	_Atomic uint64_t counter;
 	_Atomic uint64_t swapped;
 	_Atomic uint64_t finished;
-	/* When each version had been published. */
+	/* The time after which each version was published. */
 	_Atomic uint64_t published_ns[VERSIONS + 2];
 };
 
@@ -106,8 +106,8 @@ static uint64_t get_word(int fd, const struct weft_key *key, size_t offset)
 }
 
 /*
- * Strong coherency: a version that a client gets while the server computes, and calls no library,
- * is never older than one that had been published before the client asked.
+ * Strong coherency: while the server computes and calls no library, a client never gets a version
+ * that is older than one that was published before the client's request.
  */
 static void coherent_server(void)
 {
@@ -145,7 +145,7 @@ static void coherent_client(int fd, const struct weft_key *key)
 	printf("saw %lu versions\n", seen);
 }
 
-/* Sums are exact, whoever adds: clients, their children, the server by its own instructions. */
+/* Sums are exact although clients, their children and the server's own instructions add. */
 static void count_server(void)
 {
 	for (int addition = 0; addition < ADDITIONS; addition++)
@@ -186,7 +186,7 @@ static void count_client(int fd, const struct weft_key *key)
 	send_word(fd, 1);
 }
 
-/* What is not allowed fails, as the header says, and the stream is none the worse for it. */
+/* Invalid operations fail with the errors that the header documents, and the stream goes on. */
 static void refuse_server(void)
 {
 	const int fd = clients[0];
@@ -253,8 +253,7 @@ static void refuse_client(int fd, const struct weft_key *key)
 	send_word(fd, 3);
 }
 
-/* Lists of buffers, completions, and bytes of the stream that are sent and received behind one's
- * back. */
+/* Lists of buffers, completions, and posted operations that transfer bytes of the stream. */
 static void post_server(void)
 {
 	const int fd = clients[0];
@@ -269,7 +268,7 @@ static void post_server(void)
 	expect(done.result, sizeof(words), "received");
 	for (size_t word = 0; word < sizeof(words) / WORD; word++)
 		expect(words[word], word, "a word");
-	/* The stream goes on where the posted receive has ended. */
+	/* The stream continues after the bytes of the posted receive. */
 	expect(receive_word(fd), 99, "the next word");
 	expect(weft->post_recv(fd, pieces, 1, 78), 0, "post_recv");
 	send_word(fd, 1);
@@ -331,7 +330,7 @@ static void post_client(int fd, const struct weft_key *key)
 	shutdown(fd, SHUT_WR);
 }
 
-/* A peer that is killed in the middle of operations is found out; so is one that exits. */
+/* An end whose peer is killed or exits during operations gets an error. */
 static void killed_server(void)
 {
 	struct weft_completion done;
@@ -341,7 +340,7 @@ static void killed_server(void)
 
 	puts("ready");
 	fflush(stdout);
-	/* Whoever is killed: this ends with an error or the end of the stream. */
+	/* When the client ends, this receive completes with an error or with EOF. */
 	expect(weft->post_recv(fd, &one, 1, 1), 0, "post_recv");
 	expect(weft->wait(fd, &done, 1, 20000), 1, "wait");
 	if (done.result > 0)
@@ -363,7 +362,8 @@ static void killed_client(int fd, const struct weft_key *key)
 	puts("reset");
 }
 
-/* What a program had registered, and the mode, end when it becomes another one; its sockets do not. */
+/* When a program executes another one, its registrations and the extended mode end. Its sockets
+ * stay open. */
 static void exec_server(void)
 {
 	char fd[16];
@@ -393,7 +393,7 @@ static void exec_client(int fd, const struct weft_key *key)
 	send_word(fd, 3);
 }
 
-/* How long an operation takes, beside a word that is sent and answered over the same socket. */
+/* Measures an operation, and a word that is sent and answered over the same socket. */
 static void speed_server(void)
 {
 	for (int round = 0; round < ROUNDS; round++)
@@ -431,7 +431,7 @@ static void speed_client(int fd, const struct weft_key *key)
 	send_word(fd, 0);
 }
 
-/* Without Weft at both ends an ordinary socket remains. */
+/* Without Weft at both ends the socket stays an ordinary one. */
 static void plain_server(void)
 {
 }
@@ -457,7 +457,7 @@ static const struct scenario {
 	{"plain", plain_server, plain_client},
 };
 
-/* Switches; in the plain scenario that must fail, and the stream must go on. */
+/* Switches to the extended mode. In the plain scenario this must fail, and the stream goes on. */
 static void extend(int fd, const struct scenario *scenario)
 {
 	const int error = weft_extend(fd, &weft);
