@@ -82,6 +82,10 @@ impl Descriptors for Own {
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End> {
         let socket = Descriptor::of(fd);
         let ends = (Host::own_address(socket.as_fd())?, Host::peer_address(socket.as_fd()));
+        // A listener has the address of all connections that it has accepted, and is none of them.
+        if ends.1.is_none() && Host::is_listening(socket.as_fd()) {
+            return None;
+        }
         let numbers = (Host::network_of(socket.as_fd()), cookie);
         End::inherited(shared_files::registry()?, ends, numbers, self.pid())
     }
