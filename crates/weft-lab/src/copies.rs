@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::endpoint::Port;
 use crate::usage::children_cpu;
-use crate::{Finished, Folder, Program, Running, locate, ports, weft};
+use crate::{Finished, Folder, Program, Running, ports, ssh, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const GIB: usize = 1 << 30;
@@ -22,9 +22,6 @@ const GIB: usize = 1 << 30;
 const FOLDERS: usize = 20;
 const FILES: usize = 1_000;
 const SMALL_LEN: usize = 4 << 10;
-/// The empty directory to which sshd changes the root of its unprivileged process. Debian's service
-/// creates it.
-const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
 /// The files that a measurement copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -240,7 +237,10 @@ impl Place {
                     .args(["--port", &port_text])
                     .arg(format!("--config={}", config.display()))
             }
-            Tool::Scp => self.sshd(port)?,
+            Tool::Scp => {
+                let sshd = ssh::prepare(self.folder.path(), port, &[("server", "")])?;
+                Program::plain(sshd).args(["-D", "-e", "-f"]).arg(self.path("sshd_config"))
+            }
             Tool::Iperf3 => {
                 Program::plain("iperf3").args(["-s", "-B", "127.0.0.1", "-p", &port_text])
             }
@@ -273,39 +273,5 @@ impl Place {
                     .args(["-n", &len.to_string()])
             }
         })
-    }
-
-    /// Creates the keys and configurations of an OpenSSH server and client, and returns the
-    /// server's command.
-    fn sshd(&self, port: u16) -> Result<Program> {
-        for key in ["host", "client"] {
-            if !self.path(key).exists() {
-                let keygen = Program::plain("ssh-keygen").line("-q -t ed25519 -N").arg("");
-                keygen.arg("-f").arg(self.path(key)).run(TIMEOUT)?.success()?;
-            }
-        }
-        if geteuid().is_root() {
-            fs::create_dir_all(PRIVILEGE_SEPARATION)?;
-        }
-        let text = |name: &str| self.path(name).display().to_string();
-        let daemon = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\n\
-             PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
-             PermitRootLogin yes\nSubsystem sftp internal-sftp\n",
-            text("host"),
-            text("client.pub"),
-        );
-        fs::write(self.path("sshd_config"), daemon)?;
-        let host = fs::read_to_string(self.path("host.pub"))?;
-        fs::write(self.path("known_hosts"), format!("[127.0.0.1]:{port} {host}"))?;
-        let client = format!(
-            "Host server\nHostName 127.0.0.1\nPort {port}\nBatchMode yes\nIdentityFile {}\n\
-             IdentitiesOnly yes\nUserKnownHostsFile {}\nGlobalKnownHostsFile none\n",
-            text("client"),
-            text("known_hosts"),
-        );
-        fs::write(self.path("ssh_config"), client)?;
-        // sshd executes itself again for each connection, and refuses a relative path.
-        Ok(Program::plain(locate("sshd")?).args(["-D", "-e", "-f"]).arg(self.path("sshd_config")))
     }
 }

@@ -13,6 +13,7 @@
 //! measure mpi4py resources
 //! capture guest loss servers sockets stage venv
 //! copies
+//! ssh
 //! differ program skip
 //! compile namespace
 //! crowd endpoint folder limits machine packages parse paths ports usage
@@ -42,6 +43,7 @@ pub mod resources;
 pub mod servers;
 mod skip;
 pub mod sockets;
+pub mod ssh;
 mod stage;
 pub mod usage;
 mod venv;

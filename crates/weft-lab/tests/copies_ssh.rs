@@ -7,12 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Folder, Program, Running, locate, note_skip, ports, weft};
+use weft_lab::{Finished, Folder, Program, Running, locate, note_skip, ports, ssh, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The empty directory to which sshd changes the root of its unprivileged process. Debian's service
-/// creates it.
-const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
 /// An OpenSSH server with its own keys, and the configuration of a client that it accepts.
 struct Host {
@@ -21,42 +18,15 @@ struct Host {
 }
 
 impl Host {
-    /// `forced`: the command that the server runs for a client with the second key.
+    /// `forced`: the command that the server runs for a client of the host `bound`.
     fn start(forced: &str) -> Result<Self> {
         let folder = Folder::new(0o700)?;
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        fs::create_dir_all(PRIVILEGE_SEPARATION)?;
-        for key in ["host", "client", "bound"] {
-            let keygen = Program::plain("ssh-keygen").line("-q -t ed25519 -N").arg("");
-            keygen.arg("-f").arg(path(key)).run(TIMEOUT)?.success()?;
-        }
-        let [client, bound] = ["client.pub", "bound.pub"].map(|key| fs::read_to_string(path(key)));
-        let keys = format!("{}command=\"{forced}\",restrict {}", client?, bound?);
-        fs::write(path("authorized_keys"), keys)?;
+        let bound = format!("command=\"{forced}\",restrict");
         let port = ports::next();
-        let server = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\n\
-             PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
-             PermitRootLogin yes\nSubsystem sftp internal-sftp\n",
-            path("host"),
-            path("authorized_keys"),
-        );
-        fs::write(path("sshd_config"), server)?;
-        let key = fs::read_to_string(path("host.pub"))?;
-        fs::write(path("known_hosts"), format!("[127.0.0.1]:{port} {key}"))?;
-        let client = |name: &str, key: &str| {
-            format!(
-                "Host {name}\nHostName 127.0.0.1\nPort {port}\nUser root\nBatchMode yes\n\
-                 IdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
-                 GlobalKnownHostsFile none\nStrictHostKeyChecking yes\n",
-                path(key),
-                path("known_hosts"),
-            )
-        };
-        fs::write(path("ssh_config"), client("server", "client") + &client("bound", "bound"))?;
-        // sshd executes itself again for each connection, and refuses a relative path.
-        let sshd = Program::plain(locate("sshd")?).args(["-D", "-e", "-f"]);
-        let running = sshd.arg(path("sshd_config")).start()?.listening(Port::Tcp(port))?;
+        let sshd = ssh::prepare(folder.path(), port, &[("server", ""), ("bound", &bound)])?;
+        let sshd = Program::plain(sshd).args(["-D", "-e", "-f"]);
+        let sshd = sshd.arg(folder.path().join("sshd_config"));
+        let running = sshd.start()?.listening(Port::Tcp(port))?;
         Ok(Self { folder, running })
     }
 

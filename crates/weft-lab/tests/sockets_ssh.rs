@@ -9,13 +9,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets, same};
-use weft_lab::{Finished, Program, Running, locate, note_skip, ports};
+use weft_lab::{Finished, Running, note_skip, ports, ssh};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: usize = 4_000_000;
-/// The root directory of sshd's unprivileged process, which parses the bytes of a client that is
-/// not authenticated yet. Debian's service makes the directory.
-const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
 /// A server with its own keys, and the configuration of a client that it accepts.
 struct Server {
@@ -28,34 +25,10 @@ impl Server {
     fn start() -> Result<Self> {
         let sockets = Sockets::new(Ends::Both)?;
         let port = ports::next();
-        fs::create_dir_all(PRIVILEGE_SEPARATION)?;
-        for key in ["host", "client"] {
-            let keygen = Program::plain("ssh-keygen").line("-q -t ed25519 -N").arg("");
-            keygen.arg("-f").arg(sockets.path(key)).run(TIMEOUT)?.success()?;
-        }
-        let text = |name: &str| sockets.path(name).display().to_string();
-        let daemon = format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\n\
-             PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
-             PermitRootLogin yes\nSubsystem sftp internal-sftp\n",
-            text("host"),
-            text("client.pub"),
-        );
-        fs::write(sockets.path("sshd_config"), daemon)?;
-        let host = fs::read_to_string(sockets.path("host.pub"))?;
-        fs::write(sockets.path("known_hosts"), format!("[127.0.0.1]:{port} {host}"))?;
-        let client = format!(
-            "Host server\nHostName 127.0.0.1\nPort {port}\nUser root\nBatchMode yes\n\
-             IdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
-             GlobalKnownHostsFile none\nStrictHostKeyChecking yes\n",
-            text("client"),
-            text("known_hosts"),
-        );
-        let configuration = sockets.path("ssh_config");
-        fs::write(&configuration, client)?;
-        // sshd executes itself again, so it needs its absolute path.
-        let sshd = sockets.server(locate("sshd")?).args(["-D", "-e", "-f"]);
+        let sshd = ssh::prepare(&sockets.path(""), port, &[("server", "")])?;
+        let sshd = sockets.server(sshd).args(["-D", "-e", "-f"]);
         let running = sshd.arg(sockets.path("sshd_config")).start()?.listening(Port::Tcp(port))?;
+        let configuration = sockets.path("ssh_config");
         Ok(Self { sockets, running, configuration })
     }
 

@@ -93,12 +93,12 @@ fn copying() -> Result<()> {
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["on Weft", "result", "other program", "result", "Weft / other"]);
     for (weft, other) in [(Weft, Cp), (WeftToServer, Scp)] {
-        // The first copy allocates memory. Its time is discarded.
-        let mut last = None;
-        for _ in 0..2 {
-            last = Some((place.measure(load, weft)?.seconds, place.measure(load, other)?.seconds));
+        // The first copies allocate memory. Their times are discarded.
+        for tool in [weft, other] {
+            place.measure(load, tool)?;
         }
-        let Some((ours, others)) = last else { continue };
+        let [ours, others] = [weft, other].map(|tool| place.measure(load, tool));
+        let (ours, others) = (ours?.seconds, others?.seconds);
         table.add_row([
             weft.to_string(),
             load.show(ours),
