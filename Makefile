@@ -8,11 +8,12 @@ root := $(DESTDIR)$(PREFIX)
 bash_completions := $(root)/share/bash-completion/completions
 zsh_completions := $(root)/share/zsh/site-functions
 fish_completions := $(root)/share/fish/vendor_completions.d
+units := $(root)/lib/systemd/system
 
 # Debian packages that `make demo` and `make bench` measure with.
 measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
 	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin redis-server redis-tools \
-	openssh-server openssh-client
+	openssh-server openssh-client tgt libiscsi-bin qemu-utils qemu-block-extra
 # Those that `make bench` needs besides.
 benched := sockperf wrk nginx-light memcached libmemcached-tools apache2 apache2-utils haproxy \
 	mariadb-server mariadb-client sysbench mosquitto mosquitto-clients python3-venv \
@@ -26,7 +27,7 @@ help: ## Show this text
 build: ## Build the command and the libraries into dist/
 	$(CARGO) xtask dist
 
-demo: ## Run RDMA programs between two network namespaces, redis on one host and copies, beside others
+demo: ## Run RDMA programs between two network namespaces, redis on one host, copies and disks, beside others
 	scripts/setup $(measured)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin demo
@@ -42,7 +43,7 @@ differ: ## Compare random programs on the kernel and on Weft, for an hour (DIFFE
 	$(MAKE) build
 	$(CARGO) run --quiet --release --package weft-lab --bin differ -- $(DIFFER)
 
-bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory, "--transfer" for copies)
+bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory, "--transfer" for copies, "--target" for block storage, "--pipeline" for streams, "--fair" for a narrow path)
 	scripts/setup $(measured) $(benched)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin bench -- $(BENCH)
@@ -54,10 +55,12 @@ deb: ## Build Debian packages in dist/deb/
 install: ## Install dist/ under PREFIX (default /usr/local), staged in DESTDIR
 	@test -x dist/bin/weft || { echo "run 'make build' first" >&2; exit 1; }
 	install -d $(root)/bin $(root)/include $(root)/lib/weft $(root)/share/man/man1
-	install -d $(bash_completions) $(zsh_completions) $(fish_completions)
+	install -d $(bash_completions) $(zsh_completions) $(fish_completions) $(units)
 	install dist/bin/weft $(root)/bin/
 	install -m 644 dist/include/weft_socket.h $(root)/include/
 	cp --no-dereference --remove-destination dist/lib/weft/* $(root)/lib/weft/
+	sed 's|@BINDIR@|$(PREFIX)/bin|g' scripts/systemd/weft-target.service.in >$(units)/weft-target.service
+	chmod 644 $(units)/weft-target.service
 	dist/bin/weft man $(root)/share/man/man1
 	dist/bin/weft completions bash >$(bash_completions)/weft
 	dist/bin/weft completions zsh >$(zsh_completions)/_weft

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Generates crates/weft-verbs/src/abi/bindings.rs from the system's verbs headers.
+# Generates crates/weft-abi/src/bindings.rs from the system's verbs headers.
 #
 # Needs libibverbs-dev, librdmacm-dev and libclang-dev of Debian 12 (rdma-core 44), and bindgen:
 #   cargo install bindgen-cli --version 0.73.2
@@ -7,7 +7,7 @@
 # structures, and what it adds is guarded by their sizes (verbs_context.sz, port_attr_len).
 set -eu
 cd "$(dirname "$0")/.."
-out=crates/weft-verbs/src/abi/bindings.rs
+out=crates/weft-abi/src/bindings.rs
 header=$(mktemp --suffix=.h)
 trap 'rm -f "$header"' EXIT
 

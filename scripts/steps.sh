@@ -60,21 +60,54 @@ tests() {
 # tests_beside NAME COMMAND...: the same, while the next steps go on. What it prints is shown, and
 # its results are counted, by `join_tests`.
 tests_beside() {
-    local log=$logs/beside-${#beside[@]}
+    local log
+    log=$(mktemp -p "$logs")
     in_background "$log" run_tests "$@"
     beside+=("$! $log $1")
 }
 
+# join_tests [NAME]: waits for the run with this name, or for all.
 join_tests() {
-    local each process log name status
+    local each process log name status others=()
     for each in "${beside[@]}"; do
         read -r process log name <<<"$each"
+        if [ "${1-$name}" != "$name" ]; then
+            others+=("$each")
+            continue
+        fi
         wait "$process"
         status=$?
         cat "$log"
         count "$name" "$status" "$log"
     done
-    beside=()
+    beside=("${others[@]}")
+}
+
+# pool WORKERS FUNCTION ARGUMENT...: calls FUNCTION with each argument in turn, at most WORKERS calls
+# at a time, and prints what each has printed when it has ended. Fails if one of them does.
+pool() {
+    local workers=$1 function=$2 status=0 argument
+    shift 2
+    for argument; do
+        if (($(jobs -pr | wc -l) >= workers)); then
+            wait -n || status=1
+        fi
+        whole "$function" "$argument" &
+    done
+    while (($(jobs -p | wc -l))); do
+        wait -n || status=1
+    done
+    return "$status"
+}
+
+# whole COMMAND...: runs a command, and prints its output in one piece, after its end.
+whole() {
+    local output status
+    output=$(mktemp -p "$logs")
+    "$@" >"$output" 2>&1
+    status=$?
+    flock "$logs" cat "$output"
+    return "$status"
 }
 
 run_tests() {

@@ -44,7 +44,7 @@ const FLAG_WRONG_VERSION: u8 = 0x80;
 /// blocks.
 const STREAM_LEN_MAX: usize = 64 << 10;
 /// A queue pair that has not closed the stream after this time hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const MEMORY_LEN: usize = 1024;
 const GUARD: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 const GUARD_WORDS: usize = 16;
@@ -160,7 +160,7 @@ pub(crate) fn connect(qp: &Qp, qp_type: QpType, process: Option<ProcessId>) -> U
         ah_attr: AddressVector { global, port_num: 1, ..AddressVector::default() },
         ..QpAttr::default()
     };
-    let (near, far) = UnixStream::pair().expect("sockets");
+    let (near, remote) = UnixStream::pair().expect("sockets");
     near.set_nonblocking(true).expect("a socket option");
     let negotiated = Negotiated {
         revision: 2,
@@ -205,7 +205,7 @@ pub(crate) fn connect(qp: &Qp, qp_type: QpType, process: Option<ProcessId>) -> U
     pending::unexpect((gid, PEER));
     to(QpState::Rts, at_rts);
     qp.attach(connection).expect("the first connection");
-    far
+    remote
 }
 
 pub(crate) fn receives(
@@ -327,7 +327,7 @@ pub(crate) fn segment(
 /// Polls until the queue pair closes the stream.
 pub(crate) fn drain(peer: &mut UnixStream, cq: &Arc<Cq>) {
     peer.set_nonblocking(true).expect("a socket option");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut space = [Completion::new(0, Status::Success, Completed::Send, 0); 8];
     let mut bytes = [0; 4096];
     loop {

@@ -9,6 +9,7 @@ pub mod rd;
 pub mod remote;
 pub mod shared;
 pub mod stream;
+pub mod target_connection;
 pub mod transfer_keys;
 pub mod transfer_session;
 pub mod transfer_tree;

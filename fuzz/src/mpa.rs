@@ -99,7 +99,7 @@ impl Dialing {
             1 => self.machine.answered(now, Answer::Port(argument.into())),
             2 => self.machine.answered(now, if bit(0) { Answer::Closed } else { Answer::Silence }),
             3 => self.machine.connected(now),
-            4 => self.machine.greet(now, params(argument), bytes),
+            4 => self.machine.send_request(now, params(argument), bytes),
             5 => self.machine.received(now, bytes),
             6 => self.machine.failed(now, Failure::NobodyListens),
             7 => self.machine.failed(now, Failure::Closed),

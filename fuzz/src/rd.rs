@@ -22,7 +22,7 @@ use weft_engine::pd::Pd;
 use weft_engine::rd::{Endpoint, Event, Options, Request, Status};
 use weft_sys::Region;
 use weft_wire::ddp::Header as Ddp;
-use weft_wire::rd::{Acknowledgement, End, HEADER_LEN, Header, Kind, Reason, parse, seal};
+use weft_wire::rd::{Acknowledgement, HEADER_LEN, Header, Kind, RdEnd, Reason, parse, seal};
 use weft_wire::rdmap::{Opcode, ReadRequest};
 
 const RECORD_LEN: usize = 9;
@@ -41,7 +41,7 @@ const LAST: u8 = 0x10;
 const RECORDS_MAX: usize = 64;
 const PAYLOAD_MAX: usize = 1_000;
 /// An endpoint that has not processed all datagrams after this time hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const MEMORY_LEN: usize = 1_024;
 const BASE: u64 = 0x1000;
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -57,8 +57,8 @@ struct Stage {
 /// number.
 #[derive(Clone, Copy)]
 struct Known {
-    own: End,
-    victim: End,
+    own: RdEnd,
+    victim: RdEnd,
     next_seq: u32,
 }
 
@@ -110,8 +110,8 @@ fn stage() -> &'static Stage {
 /// Sends a first message until the victim accepts it. Returns `None` if it never does.
 fn introduce(socket: &UdpSocket, number: u16) -> Option<Known> {
     static EPOCH: AtomicU32 = AtomicU32::new(1);
-    let own = End { endpoint: number, epoch: EPOCH.fetch_add(1, Ordering::Relaxed), stream: 1 };
-    let mut victim = End { endpoint: 1, epoch: 0, stream: 0 };
+    let own = RdEnd { endpoint: number, epoch: EPOCH.fetch_add(1, Ordering::Relaxed), stream: 1 };
+    let mut victim = RdEnd { endpoint: 1, epoch: 0, stream: 0 };
     let (mut echo, mut buffer) = (0, [0; 2_048]);
     for _ in 0..100 {
         let header = Header {
@@ -169,12 +169,12 @@ fn datagram(record: &[u8; RECORD_LEN], payload: &[u8], known: Known, stage: &Sta
         syn: kind & FLAG_SYN != 0,
         probe: kind & FLAG_PROBE != 0,
         lost: kind & FLAG_LOST != 0,
-        source: End {
+        source: RdEnd {
             epoch: own.epoch + wrong(FIELD_EPOCH),
             stream: own.stream + wrong(FIELD_STREAM),
             ..own
         },
-        destination: End {
+        destination: RdEnd {
             epoch: victim.epoch * (1 - wrong(FIELD_TO_EPOCH)),
             stream: victim.stream + wrong(FIELD_TO_STREAM),
             ..victim
@@ -236,14 +236,14 @@ fn honest_exchange(stage: &Stage) {
     let to = victim.address();
     honest.post(to, 7, Request::Send(b"honest".as_slice().into())).expect("room");
     loop {
-        match victim.wait(Some(PATIENCE)).expect("no signal").expect("an event in time") {
+        match victim.wait(Some(TIMEOUT)).expect("no signal").expect("an event in time") {
             Event::Received { from, bytes } if from == honest.address() => {
                 break assert_eq!(bytes, b"honest");
             }
             _ => {}
         }
     }
-    let end = honest.wait(Some(PATIENCE)).expect("no signal");
+    let end = honest.wait(Some(TIMEOUT)).expect("no signal");
     assert_eq!(end, Some(Event::Completed { id: 7, status: Status::Success }));
 }
 

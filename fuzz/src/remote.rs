@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weft_stream::RecvOptions;
-use weft_stream::remote::window::is_wish;
+use weft_stream::remote::window::is_fallback_request;
 use weft_stream::remote::{Closing, Remote, StateWord, Ticket, Wire};
 use weft_sys::Buffers;
 
@@ -48,9 +48,9 @@ struct Nowhere {
 }
 
 /// Shares the wire between the end and the test.
-struct Shared(Arc<Nowhere>);
+struct SharedWire(Arc<Nowhere>);
 
-impl Wire for Shared {
+impl Wire for SharedWire {
     fn post(&self, _: &[(usize, usize)], _: StateWord, _: u64) -> Option<Ticket> {
         (!self.is_crowded() && !self.is_broken())
             .then(|| self.0.posted.fetch_add(1, Ordering::Relaxed) + 1)
@@ -93,7 +93,7 @@ pub fn remote(data: &[u8]) {
     let mut peer = Some(listener.accept().expect("accepted").0);
     let end = Remote::new().expect("memory");
     let wire = Arc::new(Nowhere { late: u64::from(late % 32), ..Nowhere::default() });
-    end.begin(Shared(Arc::clone(&wire)));
+    end.begin(SharedWire(Arc::clone(&wire)));
     for record in records.chunks_exact(RECORD_LEN).take(RECORDS_MAX) {
         let (bytes, what) = (&record[1..9], usize::from(record[0]) % 16);
         let value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -113,17 +113,17 @@ pub fn remote(data: &[u8]) {
 }
 
 /// Writes a word as the peer, and delivers the notification of the write.
-fn peer_writes(end: &Remote<Shared>, word: StateWord, value: u64) {
+fn peer_writes(end: &Remote<SharedWire>, word: StateWord, value: u64) {
     let place = 8 * word as usize;
     end.window().peer_state(word).store(value, Ordering::Release);
     end.wakeup_fd().written(place, 8);
-    if is_wish(place, 8) {
+    if is_fallback_request(place, 8) {
         end.answer_leave();
     }
 }
 
 /// Calls one of an end's operations, except its close.
-fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
+fn call(end: &Remote<SharedWire>, socket: &TcpStream, which: u8, len: usize) {
     let fd = socket.as_fd();
     let mut bytes = vec![0; len];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
@@ -134,7 +134,7 @@ fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
         0..=2 => drop(end.try_recv(fd, buffers, options)),
         3..=5 => drop(end.try_send(fd, buffers, MSG_NOSIGNAL)),
         6 => drop(end.settle(fd, options.keep, 0)),
-        7 if options.keep => end.leave(fd),
+        7 if options.keep => end.fall_back_to_tcp(fd),
         8 => end.want_room(),
         9 => end.begin_sleep(),
         10 => end.end_sleep(),
@@ -145,5 +145,5 @@ fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
     }
     let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.room(), end.progress());
     let _ = (end.is_writable(), end.is_full(), end.can_be_woken(), end.is_ending());
-    let _ = (end.seen(), end.is_peer_gone(), end.has_peer_shut(), end.has_left());
+    let _ = (end.seen(), end.is_peer_gone(), end.has_peer_shut(), end.has_fallen_back());
 }

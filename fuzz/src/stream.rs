@@ -16,7 +16,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::OnceLock;
 
-use weft_stream::places::{call, peers_words};
+use weft_stream::hostile_access::{call, peers_words};
 use weft_stream::{End, Flow, Process, Registry, Tuple};
 
 const RECORD_LEN: usize = 12;

@@ -9,6 +9,7 @@
 //! bytes 4 to 7: a large number
 //! ```
 
+use weft_transfer::compress::{Decoder, Encoder};
 use weft_transfer::session::{
     Arrivals, RemoteBuffer, Sink, SinkSetup, Source, SourceSetup, WriteResult,
 };
@@ -36,6 +37,25 @@ pub fn wire(input: &[u8]) {
     }
     if let Ok(message) = Message::parse(input) {
         assert_eq!(message.emit(), input);
+    }
+    compressed(input);
+}
+
+/// Expands `input` as a compressed payload, and compresses it. What has been compressed must expand
+/// to itself.
+fn compressed(input: &[u8]) {
+    let mut plain = vec![0; BLOCK_SIZE as usize];
+    let mut decoder = Decoder::default();
+    if let Ok(len) = decoder.decompress(input, &mut plain) {
+        assert!(len <= plain.len());
+    }
+    let mut encoder = Encoder::default();
+    if input.len() <= plain.len()
+        && let Some(smaller) = encoder.compress(input)
+    {
+        assert!(smaller.len() < input.len());
+        assert_eq!(decoder.decompress(smaller, &mut plain), Ok(input.len()));
+        assert_eq!(&plain[..input.len()], input);
     }
 }
 

@@ -83,11 +83,18 @@ pub(crate) fn cc() -> Command {
 
 /// Compiles the crates that go into `dist/`, and returns the directory of the results.
 fn build() -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let packages = ["weft-verbs", "weft-preload", "weft-sockets", "weft-cli"];
-    let packages = packages.into_iter().flat_map(|package| ["-p", package]);
-    let mut command = Command::new(cargo);
-    execute(command.current_dir(workspace()).args(["build", "--release"]).args(packages))?;
+    let cargo = || {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(workspace());
+        cargo
+    };
+    // Cargo optimises no crate at link time that is also built as a Rust library, which the verbs
+    // library is for its tests.
+    let alone = ["--package", "weft-verbs", "--lib", "--crate-type", "staticlib"];
+    execute(cargo().args(["rustc", "--release"]).args(alone))?;
+    let others = ["weft-preload", "weft-sockets", "weft-cli"];
+    let others = others.into_iter().flat_map(|package| ["--package", package]);
+    execute(cargo().args(["build", "--release"]).args(others))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     Ok(workspace().join(target.unwrap_or_else(|| "target".into())).join("release"))
 }

@@ -5,8 +5,8 @@
 //! * `librdmacm.so.1` has the version nodes of `abi/rdmacm.map` and no symbol.
 //! * Our libraries have every public symbol and version of the system's libraries, if these are
 //!   installed.
-//! * The preloads define only names of the C library and of liburing, and one name that the verbs
-//!   library looks up. Any other name could shadow a program's own.
+//! * The preloads define only names of the C library and of liburing, and two names that the
+//!   verbs library looks up. Any other name could shadow a program's own.
 //! * A C program that was built against the system's headers gets the behaviour that the manual
 //!   pages describe.
 
@@ -124,8 +124,8 @@ const RINGS: [&str; 4] = [
     "io_uring_setup",
 ];
 
-/// The function of the preload that the verbs library looks up.
-const OWN: &str = "weft_preload_ask_for_ports";
+/// The functions of the preloads that the verbs library looks up.
+const OWN: [&str; 2] = ["weft_preload_ask_for_ports", "weft_sockets_note_verbs_library"];
 
 /// Checks that a preload defines only names that the C library or liburing defines, too.
 fn hooks_only(preload: &Path) -> Result<(), String> {
@@ -136,7 +136,7 @@ fn hooks_only(preload: &Path) -> Result<(), String> {
     let system = names(&Path::new(SYSTEM).join("libc.so.6"))?;
     let own: Vec<_> = names(preload)?
         .difference(&system)
-        .filter(|name| !RINGS.contains(&name.as_str()) && *name != OWN)
+        .filter(|name| !RINGS.contains(&name.as_str()) && !OWN.contains(&name.as_str()))
         .cloned()
         .collect();
     if own.is_empty() {

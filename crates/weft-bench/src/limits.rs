@@ -24,7 +24,7 @@ pub(crate) const BUFFERS_MAX: usize = 256 << 20;
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(600);
 /// How long one end waits for a message of a peer that does not lose messages.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// After so much silence a message of a lossy peer counts as lost.
+/// After this much silence a message of a lossy peer counts as lost.
 pub(crate) const LOSS_AFTER: Duration = Duration::from_millis(200);
 /// How long a step of the control connection may take, beyond the measurement itself.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(60);

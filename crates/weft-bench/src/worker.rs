@@ -14,7 +14,7 @@ use rustix::process::{
 
 use crate::control::{self, Answer, Order, Report};
 use crate::lane::{self, Lane, Opening};
-use crate::pattern::{self, Door, Sizes, Tally};
+use crate::pattern::{self, Listener, Sizes, Tally};
 use crate::plan::{Address, Job, LaneSpec, Role};
 use crate::process;
 
@@ -118,11 +118,11 @@ fn play(control: &Control, job: &Job) -> Result<(Report, Vec<Box<dyn Lane>>)> {
             measured(|| pattern::dial(job.spec()?, &peers[0], job.duration()))?
         }
         Role::Accept => {
-            let door = Door::open(job.spec()?)?;
-            let address = door.address()?;
+            let listener = Listener::open(job.spec()?)?;
+            let address = listener.address()?;
             control.exchange_and_start(|| vec![address])?;
             // The thread ends with the process.
-            std::thread::spawn(move || door.keep());
+            std::thread::spawn(move || listener.serve());
             measured(|| control.expect_stop().map(|()| Tally::new()))?
         }
         _ => return with_lanes(control, job, job.spec()?),

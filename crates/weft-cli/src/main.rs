@@ -6,10 +6,10 @@
 //!
 //! ```text
 //! run
-//! environment manual transfer
-//! args info sockets
+//! environment manual pipeline target transfer tuples
+//! args info private_socket sockets
 //! debug
-//! layout output sharing
+//! layout output percentile sharing signals
 //! limits
 //! ```
 
@@ -21,10 +21,16 @@ mod layout;
 mod limits;
 mod manual;
 mod output;
+mod percentile;
+mod pipeline;
+mod private_socket;
 mod run;
 mod sharing;
+mod signals;
 mod sockets;
+mod target;
 mod transfer;
+mod tuples;
 
 use std::process::ExitCode;
 
@@ -54,6 +60,9 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Serve(args) => transfer::serve::run(&args),
+        Command::Target(args) => target::run(&args),
+        Command::Tuples(args) => tuples::run(&args),
+        Command::Pipeline(args) => pipeline::run(&args.command),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(&args.directory),
     };

@@ -5,6 +5,28 @@ use std::io::{self, Write as _};
 use anyhow::{Context as _, Result};
 use comfy_table::{ContentArrangement, Table, presets};
 
+/// A standard stream for texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Output,
+    /// For a command whose output is data.
+    Error,
+}
+
+impl Stream {
+    /// Writes `text`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system call.
+    pub(crate) fn write(self, text: &str) -> io::Result<()> {
+        match self {
+            Self::Output => write(text),
+            Self::Error => io::stderr().lock().write_all(text.as_bytes()),
+        }
+    }
+}
+
 /// Prints `text`. A closed pipe (`weft ps | head`) is not an error.
 ///
 /// # Errors

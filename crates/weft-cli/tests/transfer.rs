@@ -6,54 +6,19 @@ mod common;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use common::{Tree, assert_same, fail, make_tree, noise, set_mtime, succeed, tree, weft};
+use common::hosts::{Hosts, wait_until};
+use common::{Tree, assert_same, fail, make_tree, noise, set_mtime, succeed, tree, weft, written};
 use fastrand::Rng;
-
-/// Two hosts with separate folders, and a server on one of them.
-struct Hosts {
-    folder: tempfile::TempDir,
-    options: Vec<String>,
-    server: Child,
-    port: u16,
-}
-
-/// Starts a server that shares a folder. Returns the server and its port.
-fn serve(folder: &Path, options: &[String]) -> (Child, u16) {
-    let mut server = weft(&folder.join("server"))
-        .args(["serve", "--bind", "127.0.0.1", "--port", "0"])
-        .args(options)
-        .arg(folder.join("share"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("weft starts");
-    let mut line = String::new();
-    let out = server.stdout.take().expect("a pipe");
-    BufReader::new(out).read_line(&mut line).expect("a line");
-    let port = line.split([':', ',']).nth(1).and_then(|port| port.parse().ok());
-    (server, port.unwrap_or_else(|| panic!("{line}")))
-}
-
-/// Waits until the condition holds; a hang fails the test.
-#[track_caller]
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited for a minute until {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// Returns the journals in a destination: the files of sessions that are running or were
 /// interrupted.
@@ -75,64 +40,6 @@ fn is_left(sink: &Path) -> bool {
     let locks = fs::read_to_string("/proc/locks").expect("the kernel's list");
     let mut files = locks.lines().filter_map(|line| line.split_whitespace().nth(5));
     !files.any(|file| inodes.iter().any(|inode| file.ends_with(&inode[..])))
-}
-
-/// Returns the bytes on disk below a folder.
-fn written(folder: &Path) -> u64 {
-    let (mut all, mut queue) = (0, vec![folder.to_owned()]);
-    while let Some(path) = queue.pop() {
-        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
-        all += meta.blocks() * 512;
-        if meta.is_dir() {
-            queue.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|it| it.path()));
-        }
-    }
-    all
-}
-
-impl Hosts {
-    fn new(options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let share = folder.path().join("share");
-        fs::create_dir(&share).expect("room");
-        let key = succeed(weft(&folder.path().join("client")).args(["cp", "--show-key"]));
-        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let options = [options, vec!["--allow".into(), key.trim().into()]].concat();
-        let (server, port) = serve(folder.path(), &options);
-        Self { folder, options, server, port }
-    }
-
-    /// Kills the server, so that it cannot clean up, and starts another one in its place.
-    fn restart(&mut self) {
-        self.kill_server();
-        (self.server, self.port) = serve(self.folder.path(), &self.options);
-    }
-
-    fn kill_server(&mut self) {
-        self.server.kill().expect("our own");
-        self.server.wait().expect("our own");
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn client(&self) -> Command {
-        let mut command = weft(&self.path("client"));
-        command.args(["cp", "--accept-new"]);
-        command
-    }
-
-    fn at(&self, path: &str) -> String {
-        format!("127.0.0.1:{}//{path}", self.port)
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
 }
 
 #[test]
@@ -235,6 +142,58 @@ fn skip_delete_and_exclude_options_work_together() {
     fs::remove_file(from.join("skip.o")).expect("it is there");
     set_mtime(&from, 1, 2);
     assert_same(&from, &hosts.path("share/to"));
+}
+
+/// Returns the summary of a copy with `--json`.
+fn summary(said: &str) -> serde_json::Value {
+    serde_json::from_str(said.lines().last().expect("a summary")).expect("JSON")
+}
+
+/// Returns how many bytes of blocks there were, and how many were sent.
+fn counts(summary: &serde_json::Value) -> (u64, u64) {
+    let count = |name: &str| summary[name].as_u64().unwrap_or_else(|| panic!("{summary}"));
+    (count("blocks_plain"), count("blocks_sent"))
+}
+
+#[test]
+fn compressed_copy_is_the_same_in_both_directions_and_sends_less() {
+    let hosts = Hosts::new(&[]);
+    let from = hosts.path("from");
+    make_tree(&from, 5);
+    let text = "a line of a log that is like the one before\n".repeat(100_000);
+    fs::write(from.join("log"), &text).expect("room");
+    fs::write(from.join("noise"), noise(3_000_000, &mut Rng::with_seed(1))).expect("room");
+    let copies = |options: &[&str], name: &str| {
+        let there = hosts.path("share").join(name);
+        let mut copy = hosts.client();
+        copy.arg("--json").args(options).arg(from.join("")).arg(hosts.at(&format!("share/{name}")));
+        let up = summary(&succeed(&mut copy));
+        assert_same(&from, &there);
+        let back = hosts.path(&format!("back-{name}"));
+        let mut copy = hosts.client();
+        copy.arg("--json").args(options).arg(hosts.at(&format!("share/{name}/"))).arg(&back);
+        let down = summary(&succeed(&mut copy));
+        assert_same(&from, &back);
+        [up, down].map(|it| counts(&it))
+    };
+    for (options, name) in
+        [(&["--compress=zstd"][..], "a"), (&["--compress=zstd", "--verify"], "v")]
+    {
+        for (plain, sent) in copies(options, name) {
+            assert!(sent + 4_000_000 < plain && sent > 3_000_000, "{sent} of {plain}");
+        }
+    }
+    for counts in copies(&[], "n") {
+        assert_eq!(counts, (0, 0));
+    }
+    // The first eight blocks are compressed in any case; the limit makes them 256 KiB long.
+    let mut copy = hosts.client();
+    copy.args(["--json", "--compress=auto", "--limit", "2M"])
+        .arg(from.join("log"))
+        .arg(hosts.at("share/log"));
+    let (plain, sent) = counts(&summary(&succeed(&mut copy)));
+    assert!(sent + 2_000_000 < plain, "{sent} of {plain}");
+    assert_eq!(fs::read_to_string(hosts.path("share/log")).expect("a file"), text);
 }
 
 /// Each path with the attributes that the kernel updates on any change: inode, mode, time of the
@@ -430,10 +389,16 @@ fn half_written(folder: &Path, expected: &Tree) -> Option<PathBuf> {
     })
 }
 
+/// How often a copy is killed: `WEFT_COPIES_KILLS`.
+fn kills() -> u64 {
+    let kills = std::env::var("WEFT_COPIES_KILLS").unwrap_or_else(|_| "12".to_owned());
+    kills.parse().expect("WEFT_COPIES_KILLS is a number")
+}
+
 #[test]
 fn killed_copies_leave_no_partial_file_and_resume() {
     let mut rng = Rng::with_seed(4);
-    for round in 0..12 {
+    for round in 0..kills() {
         let hosts = Hosts::new(&[]);
         let from = hosts.path("from");
         make_tree(&from, 100 + round);
@@ -656,6 +621,34 @@ fn paths_outside_the_share_are_refused() {
 }
 
 #[test]
+fn data_goes_in_clear_only_where_both_ends_want_it() {
+    let said = |hosts: &Hosts, options: &[&str]| {
+        let mut copy = hosts.client();
+        let copy = copy.arg("--explain").args(options);
+        succeed(copy.arg(hosts.path("from").join("")).arg(hosts.at("share/to")))
+    };
+    let hosts = Hosts::new(&[]);
+    make_tree(&hosts.path("from"), 1);
+    let mut copy = hosts.client();
+    let copy = copy.arg("--clear").arg(hosts.path("from"));
+    let text = fail(copy.arg(hosts.at("share/to")), 1);
+    assert!(text.contains("--allow-clear"), "{text}");
+    assert!(!hosts.path("share/to").exists());
+    let hosts = Hosts::new(&["--allow-clear"]);
+    make_tree(&hosts.path("from"), 2);
+    let text = said(&hosts, &[]);
+    assert!(!text.contains("encryption: none"), "{text}");
+    fs::remove_dir_all(hosts.path("share/to")).expect("our own");
+    let text = said(&hosts, &["--clear", "--verify"]);
+    assert!(text.contains("encryption: none, as --clear asks"), "{text}");
+    assert_same(&hosts.path("from"), &hosts.path("share/to"));
+    succeed(hosts.client().arg("--clear").arg(hosts.at("share/to/")).arg(hosts.path("back")));
+    assert_same(&hosts.path("from"), &hosts.path("back"));
+    // A remote shell encrypts or does not, whatever weft does.
+    fail(hosts.client().args(["--clear", "-e", "ssh", "a", "b:c"]), 2);
+}
+
+#[test]
 fn unknown_clients_and_writes_to_read_only_shares_are_refused() {
     let hosts = Hosts::new(&["--read-only"]);
     fs::write(hosts.path("share/file"), "x").expect("room");
@@ -683,4 +676,187 @@ fn unknown_clients_and_writes_to_read_only_shares_are_refused() {
     fs::write(&known, text).expect("our own");
     let text = fail(&mut fetch("client", &["--accept-new"]), 1);
     assert!(text.contains("another key"), "{text}");
+}
+
+#[test]
+fn full_quota_refuses_what_does_not_fit_and_copies_the_rest() {
+    let hosts = Hosts::new(&["--quota", "10MB", "--quota-files", "12"]);
+    let from = hosts.path("from");
+    fs::create_dir(&from).expect("room");
+    let data = noise(6_000_000, &mut Rng::with_seed(1));
+    for (name, len) in [("large", 6_000_000), ("other", 5_000_000), ("small", 1_000)] {
+        fs::write(from.join(name), &data[..len]).expect("room");
+    }
+    let copy = |options: &[&str]| {
+        let mut copy = hosts.client();
+        copy.args(options).arg(from.join("")).arg(hosts.at("share/to"));
+        copy
+    };
+    let text = fail(&mut copy(&[]), 3);
+    assert!(text.contains("cannot be written: Disk quota exceeded"), "{text}");
+    let to = hosts.path("share/to");
+    // One of the two large files fits, and the small one in any case.
+    assert!(to.join("large").exists() != to.join("other").exists());
+    assert_eq!(fs::read(to.join("small")).expect("a file"), &data[..1_000]);
+    assert!(journals(&to).is_empty());
+    // Files that are replaced make room for the new ones only afterwards.
+    let text = fail(&mut copy(&[]), 3);
+    assert!(text.contains("quota"), "{text}");
+    // Room that other programs make counts for the next copy.
+    for name in ["large", "other"] {
+        let _ = fs::remove_file(to.join(name));
+    }
+    fs::remove_file(from.join("other")).expect("it is there");
+    succeed(&mut copy(&["-u"]));
+    assert_eq!(fs::read(to.join("large")).expect("a file"), data);
+    // A stream has no size, and is refused when it has become too long.
+    let (large, stream) = (File::open(from.join("large")).expect("a file"), "share/to/stream");
+    let mut stdin = hosts.client();
+    let text = fail(stdin.args(["-", &hosts.at(stream)]).stdin(large), 3);
+    assert!(text.contains("Disk quota exceeded") && !hosts.path(stream).exists(), "{text}");
+    // The number of names, too: the directory, two files, and nine more.
+    let names = hosts.path("names");
+    fs::create_dir(&names).expect("room");
+    for number in 0..10 {
+        match number % 3 {
+            0 => fs::write(names.join(number.to_string()), "x").expect("room"),
+            1 => symlink("x", names.join(number.to_string())).expect("room"),
+            _ => fs::create_dir(names.join(number.to_string())).expect("room"),
+        }
+    }
+    let mut more = hosts.client();
+    let text = fail(more.arg(names.join("")).arg(hosts.at("share/to")), 3);
+    assert_eq!(text.matches("Disk quota exceeded").count(), 1, "{text}");
+    assert_eq!(fs::read_dir(&to).expect("a folder").count(), 11);
+    // What is there can be replaced one by one.
+    succeed(hosts.client().arg("-u").arg(from.join("small")).arg(hosts.at("share/to")));
+    fs::remove_file(to.join("large")).expect("it is there");
+    let small = ["small", "small"].map(|name| from.join(name));
+    fs::write(&small[0], "new").expect("room");
+    succeed(hosts.client().arg(&small[1]).arg(hosts.at("share/to")));
+    assert_eq!(fs::read(to.join("small")).expect("a file"), b"new");
+    // A quota is one of directories.
+    let mut serve = weft(&hosts.path("server"));
+    fail(serve.args(["serve", "--stdio", "--quota", "1G"]), 2);
+}
+
+#[test]
+fn copy_that_was_broken_off_goes_on_within_its_quota() {
+    // Twice the file would not fit.
+    let mut hosts = Hosts::new(&["--quota", "50MB"]);
+    let from = hosts.path("from");
+    fs::create_dir(&from).expect("room");
+    let data = noise(40_000_000, &mut Rng::with_seed(3));
+    fs::write(from.join("large"), &data).expect("room");
+    let copy = |hosts: &Hosts, options: &[&str]| {
+        let mut copy = hosts.client();
+        copy.args(options).arg(from.join("")).arg(hosts.at("share/to"));
+        copy
+    };
+    for options in [&["--resume"][..], &[]] {
+        let mut slow =
+            copy(&hosts, &["--limit", "8M"]).stderr(Stdio::null()).spawn().expect("weft");
+        wait_until("a part is written", || written(&hosts.path("share")) > 4 << 20);
+        hosts.restart();
+        assert!(!slow.wait().expect("our own").success());
+        assert!(!hosts.path("share/to/large").exists());
+        succeed(&mut copy(&hosts, options));
+        assert!(fs::read(hosts.path("share/to/large")).expect("a file") == data);
+        fs::remove_file(hosts.path("share/to/large")).expect("it is there");
+    }
+}
+
+#[test]
+fn direct_copies_are_the_same_and_go_on() {
+    let hosts = Hosts::new(&[]);
+    let from = hosts.path("from");
+    make_tree(&from, 12);
+    for (number, len) in [1 << 20, (1 << 20) + 1, 5_000_001, 20_000_000].into_iter().enumerate() {
+        let data = noise(len, &mut Rng::with_seed(number as u64));
+        fs::write(from.join(format!("large{number}")), data).expect("room");
+    }
+    set_mtime(&from, 1, 2);
+    let there = hosts.at("share/there");
+    succeed(hosts.client().arg("--direct").arg(from.join("")).arg(&there));
+    assert_same(&from, &hosts.path("share/there"));
+    let back = hosts.path("back");
+    let there = format!("{there}/");
+    succeed(hosts.client().args(["--direct", "--verify", "-z"]).arg(&there).arg(&back));
+    assert_same(&from, &back);
+    succeed(hosts.client().arg("--direct").arg(from.join("")).arg(hosts.path("here")));
+    assert_same(&from, &hosts.path("here"));
+    // Killed in the middle, and resumed.
+    let mut slow = hosts.client();
+    slow.args(["--direct", "--limit", "8M"]).arg(from.join("")).arg(hosts.at("share/slow"));
+    let mut slow = slow.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("weft");
+    let share = hosts.path("share/slow");
+    wait_until("a part is written", || written(&share) > 2 << 20);
+    slow.kill().expect("our own");
+    slow.wait().expect("our own");
+    wait_until("the server notices", || is_left(&share));
+    let mut resume = hosts.client();
+    succeed(resume.args(["--direct", "--resume"]).arg(from.join("")).arg(hosts.at("share/slow")));
+    assert_same(&from, &share);
+}
+
+#[test]
+fn direct_copies_of_files_whose_file_system_refuses_say_so() {
+    // Files of proc cannot be read directly, and are larger than they claim to be, so the largest
+    // file of a refusing file system that exists everywhere is one of the kernel's in sysfs.
+    let large = ["/sys/kernel/btf/vmlinux"].into_iter().map(Path::new);
+    let large = large.filter(|path| fs::metadata(path).is_ok_and(|meta| meta.len() >= 1 << 20));
+    let folder = tempfile::tempdir().expect("a folder");
+    for path in large {
+        let mut copy = weft(&folder.path().join("home"));
+        let copy = copy.args(["cp", "--direct"]).arg(path).arg(folder.path().join("to"));
+        let output = copy.output().expect("weft starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("refuses direct I/O").count(), 1, "{text}");
+        let [from, to] = [path, &folder.path().join("to")].map(fs::read);
+        assert!(from.expect("a file") == to.expect("a file"));
+    }
+}
+
+#[test]
+fn explanation_says_how_a_copy_is_made() {
+    let hosts = Hosts::new(&[]);
+    let from = hosts.path("from");
+    fs::write(&from, "x").expect("room");
+    let explain = |options: &[&str], to: &OsStr| {
+        succeed(hosts.client().arg("--explain").args(options).arg(&from).arg(to))
+    };
+    let (there, here) = (hosts.at("share/to"), hosts.path("here"));
+    let said = explain(&["--compress=auto", "--direct"], there.as_ref());
+    for line in [
+        "data: by TCP, 2 connections",
+        "processors: all, as the data goes through no network device of this copy",
+        "blocks: 1.00 MiB, at most 32 at each end",
+        "compression: by Zstandard, while that is faster than the network",
+        "files: large ones past the page cache",
+    ] {
+        assert!(said.lines().any(|said| said == line), "{line}: {said}");
+    }
+    assert!(said.contains("encryption: AES-128-GCM") || said.contains("ChaCha20"), "{said}");
+    // Both ends are on one host.
+    assert!(explain(&[], there.as_ref()).contains("\ncompression: none\n"));
+    // A limit makes blocks small, and needs the bytes.
+    let said = explain(&["--limit", "1M"], here.as_ref());
+    assert!(said.contains("blocks: 128.00 KiB") && said.contains("files: through"), "{said}");
+    let said = explain(&["--json"], here.as_ref());
+    let first: &str = said.lines().next().expect("an event");
+    for part in [r#""data":"process""#, r#""cipher":null"#, r#""copied_by_kernel":true"#] {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    // What `cp` writes to standard output stays the file alone.
+    let output = hosts.client().args(["--explain", &there, "-"]).output().expect("weft starts");
+    assert_eq!(output.stdout, b"x");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("data: by TCP"));
+}
+
+/// Each process that encrypts would measure the processor for 25 ms.
+#[test]
+fn library_of_tls_takes_its_random_numbers_from_the_kernel() {
+    let program = fs::read(common::WEFT).expect("a file");
+    assert!(!String::from_utf8_lossy(&program).contains("jent_entropy_init"));
 }

@@ -22,7 +22,7 @@ use weft_engine::cq::Cq;
 use weft_engine::qp::{QpCap, QpInit};
 use weft_engine::rd::{Endpoint, Event, Options, PeerAddress, Request, Status};
 use weft_engine::wr::Data;
-use weft_wire::rd::{Acknowledgement, End, HEADER_LEN, Header, Kind, parse, seal};
+use weft_wire::rd::{Acknowledgement, HEADER_LEN, Header, Kind, RdEnd, parse, seal};
 
 const MESSAGE_LEN: usize = 64;
 /// Number of requests in progress at a time.
@@ -97,7 +97,7 @@ fn answer(socket: &UdpSocket) {
             syn: header.ack.is_none(),
             probe: false,
             lost: false,
-            source: End { endpoint, epoch: u32::from(endpoint) + 1, stream: 1 },
+            source: RdEnd { endpoint, epoch: u32::from(endpoint) + 1, stream: 1 },
             destination: header.source,
             window: 1024,
             sequence: 1,

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::OFlags;
+use weft_sys::calls::file_flags;
 use weft_sys::{Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
 use crate::Result;
@@ -74,7 +75,7 @@ impl CompChannel {
         if let Some(cq) = self.take(self.queue.lock()) {
             return Ok(cq);
         }
-        let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
+        let blocks = !file_flags(&self.fd)?.contains(OFlags::NONBLOCK);
         self.waits_here.store(blocks, Ordering::Relaxed);
         let reactor = self.context.reactor().get();
         reactor.take(self.fd.as_fd(), blocks, &self.spin, |pass| self.drive(pass))

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::OFlags;
+use weft_sys::calls::file_flags;
 use weft_sys::{Lock, consume, counting_eventfd, notify, wait_readable};
 
 use crate::device::Device;
@@ -62,7 +63,7 @@ impl Context {
             if let Some(event) = self.take_event() {
                 return Ok(event);
             }
-            if fcntl_getfl(&self.events_fd)?.contains(OFlags::NONBLOCK) {
+            if file_flags(&self.events_fd)?.contains(OFlags::NONBLOCK) {
                 return Err(Errno::AGAIN);
             }
             wait_readable([self.events_fd.as_fd()], None)?;

@@ -123,6 +123,14 @@ pub(crate) const IDLE_BUFFERS_MAX: usize = 16;
 
 // Shared memory.
 
+/// Slots of a ring in shared memory, a part of the layout that both sides know.
+pub(crate) const RING_SLOTS: u32 = 128;
+/// Bytes of the bulk area of one direction, a part of that layout.
+pub(crate) const BULK_CAPACITY: usize = 256 << 10;
+/// Keys of one side that the other may use directly at a time, a part of that layout.
+pub(crate) const GRANTS_MAX: usize = 64;
+/// Slots that one step uses.
+pub(crate) const STEP_SLOTS_MAX: u32 = 4;
 /// Payload bytes of a segment in the bulk area of a ring: small enough that sender and receiver
 /// work at the same time, and that the receiver finds the bytes in the cache.
 pub(crate) const RING_CHUNK_MAX: u32 = 32 << 10;
@@ -138,8 +146,6 @@ pub(crate) const KEY_IN_USE_MAX: Duration = Duration::from_secs(2);
 pub(crate) const PEER_KEYS_MAX: usize = 1_024;
 /// Bytes of one packet of a session between processes of this host.
 pub(crate) const PACKET_LEN_MAX: usize = 96;
-/// Descriptors in one packet of a session.
-pub(crate) const PACKET_FDS_MAX: usize = 2;
 /// Length in bytes above which a region is not remapped as shared, because copying it takes long.
 pub(crate) const REMAP_LEN_MAX: usize = 1 << 30;
 /// Registered regions that are searched for one that overlaps a new region.

@@ -2,8 +2,13 @@
 
 use weft_sys::{Forkable, OwnPresence};
 
-/// The page; `None` if it could not be allocated.
-pub(crate) fn own() -> Option<&'static OwnPresence> {
-    static PRESENCE: Forkable<Option<OwnPresence>> = Forkable::new(|| OwnPresence::new().ok());
-    PRESENCE.get().as_ref()
+use crate::Result;
+
+/// The page.
+///
+/// # Errors
+/// Why it could not be allocated, at the first use in this process.
+pub(crate) fn own() -> Result<&'static OwnPresence> {
+    static PRESENCE: Forkable<Result<OwnPresence>> = Forkable::new(OwnPresence::new);
+    PRESENCE.get().as_ref().map_err(|&error| error)
 }

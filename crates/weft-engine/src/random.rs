@@ -1,5 +1,6 @@
 //! Unpredictable random bytes from the system's source.
 
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::Result;
@@ -9,10 +10,8 @@ use crate::Result;
 /// # Errors
 /// The errors of `getrandom(2)`, such as `ENOSYS` where a seccomp filter forbids it.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N]> {
-    // A signal can cut longer requests short (`getrandom(2)`).
-    const { assert!(N <= 256) }
     let mut bytes = [0; N];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    fill(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -26,12 +25,25 @@ pub(crate) fn order<const N: usize>() -> Result<[u8; N]> {
     for (number, place) in (0..=u8::MAX).zip(&mut order) {
         *place = number;
     }
-    for index in (1..N).rev() {
+    // One call for all of them: each call costs a signal where calls by hand are reported.
+    let mut choices = [[0; size_of::<u64>()]; N];
+    fill(choices.as_flattened_mut())?;
+    for (index, choice) in choices.into_iter().enumerate().rev() {
         // The bias of a 64-bit remainder is too small to notice.
-        let choice = u64::from_ne_bytes(bytes()?) % (index as u64 + 1);
+        let choice = u64::from_ne_bytes(choice) % (index as u64 + 1);
         order.swap(index, usize::try_from(choice).unwrap_or(index));
     }
     Ok(order)
+}
+
+/// Fills `bytes`. A signal can cut requests of more than 256 bytes short (`getrandom(2)`).
+fn fill(bytes: &mut [u8]) -> Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let left = &mut bytes[filled..];
+        filled += retry_on_intr(|| getrandom(&mut *left, GetRandomFlags::empty()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

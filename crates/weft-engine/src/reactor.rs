@@ -25,16 +25,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::mem::MaybeUninit;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
-use rustix::thread::futex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use weft_sys::calls::{
+    Sharing, epoll_event, futex_wait, futex_wake, poll, sched_yield, take_events,
+};
 use weft_sys::{
     Forkable, Lock, Spin, TIMED_SLEEP, YieldKind, YieldPolicy, consume, in_forked_child,
     neutralise, notify, spawn_quiet, wait_readable,
@@ -65,10 +66,10 @@ const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// Passes over the rings, which need no system call, for each pass over the sockets.
 const SOCKETS_EVERY: u32 = 16;
-/// Passes over the rings for each pass over the sockets, once [`QUIET_LOOKS`] passes over the
+/// Passes over the rings for each pass over the sockets, once [`IDLE_PASSES`] passes over the
 /// sockets have found nothing. That many take longer than an answer from another host.
-const QUIET_SOCKETS_EVERY: u32 = 256;
-const QUIET_LOOKS: u32 = 256;
+const IDLE_SOCKETS_EVERY: u32 = 256;
+const IDLE_PASSES: u32 = 256;
 /// Polls for each reading of the clock. A program that polls rarely then looks like one that does
 /// not poll, and the service thread does the work, as it should.
 const CLOCK_EVERY: u32 = 16;
@@ -170,7 +171,7 @@ struct Driver {
 
 impl Driver {
     fn sockets_every(&self) -> u32 {
-        if self.quiet_looks < QUIET_LOOKS { SOCKETS_EVERY } else { QUIET_SOCKETS_EVERY }
+        if self.quiet_looks < IDLE_PASSES { SOCKETS_EVERY } else { IDLE_SOCKETS_EVERY }
     }
 }
 
@@ -445,7 +446,7 @@ impl Reactor {
         if self.yields.kind(before) == YieldKind::TimedSleep {
             return self.sleep_briefly();
         }
-        rustix::thread::sched_yield();
+        sched_yield();
         let now = now_ns();
         self.yields.learn(now - before, now);
     }
@@ -612,25 +613,20 @@ impl Reactor {
 
     /// Takes the pending events and appends their sources to `batch`.
     fn take_events(&self, batch: &mut Vec<Ready>) {
-        let mut space = [const { MaybeUninit::uninit() }; EPOLL_EVENTS_MAX];
-        let at_once = timespec(Duration::ZERO);
+        let mut space = [epoll_event { events: 0, u64: 0 }; EPOLL_EVENTS_MAX];
         // An interrupted or failed call counts as no event; the next pass asks again.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&at_once)) else {
-            return;
-        };
-        if events.is_empty() {
+        let count = take_events(&self.epoll, &mut space).unwrap_or(0);
+        if count == 0 {
             return;
         }
         let sources = self.sources.lock();
-        for event in events {
-            let (index, generation) = split(event.data.u64());
+        for event in &space[..count] {
+            let (index, generation) = split(event.u64);
             if let Some(slot) = sources.slots.get(index as usize)
                 && let Some(source) = &slot.source
                 && slot.generation == generation
             {
-                // The kernel's structure is packed, so copy the field instead of borrowing it.
-                let flags = event.flags;
-                let ended = flags.intersects(ENDED);
+                let ended = event.events & ENDED.bits() != 0;
                 batch.push(Ready { source: Arc::clone(source), ended });
             }
         }
@@ -653,7 +649,7 @@ impl Reactor {
 
     fn end_standby(&self) {
         if self.standing_by.swap(0, Ordering::SeqCst) == 1 {
-            let _ = futex::wake(&self.standing_by, futex::Flags::PRIVATE, 1);
+            futex_wake(&self.standing_by, Sharing::Threads, 1);
         }
     }
 
@@ -726,8 +722,8 @@ impl Reactor {
             let before = self.polled_at.load(Ordering::Relaxed);
             let polls_before = self.polls.load(Ordering::Relaxed);
             self.standing_by.store(1, Ordering::SeqCst);
-            let _ =
-                futex::wait(&self.standing_by, futex::Flags::PRIVATE, 1, Some(&timespec(sleep)));
+            let time = timespec(sleep);
+            let _ = futex_wait(&self.standing_by, Sharing::Threads, 1, Some(&time));
             let called = self.standing_by.swap(0, Ordering::SeqCst) == 0;
             self.expire_timers();
             let now = now_ns();

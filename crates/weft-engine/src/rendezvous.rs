@@ -165,7 +165,7 @@ impl Dialling {
 }
 
 impl Caller for Dialling {
-    type Question = Infallible;
+    type PendingQuery = Infallible;
 
     /// Returns no path to ask for: the queue pair's number names the port.
     fn path(&self, _: Instant) -> Option<Path> {

@@ -5,7 +5,9 @@ mod common;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use common::{Endpoint, Host, Memory, init_attr, init_mask, no_event, poll_one, poll_some, send};
+use common::{
+    Endpoint, Host, Memory, bring_up, init_attr, init_mask, no_event, poll_one, poll_some, send,
+};
 use common::{next_event, signalled, to_state};
 use weft_engine::Errno;
 use weft_engine::access::Access;
@@ -72,24 +74,16 @@ fn rtr(peer: &Arc<Qp>) -> QpAttr {
 fn pair(host: &Host, domain: &Arc<Xrcd>) -> (Endpoint, Target) {
     let from = host.endpoint_of(|init| init.qp_type = QpType::XrcSend);
     let to = Target(Qp::new_target(&host.context, domain).expect("a target"));
-    let peer = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    let served = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     for qp in [&from.qp, &to.0] {
         qp.modify(&init_attr(), init_mask()).expect("INIT");
     }
-    to.0.modify(&rtr(&from.qp), AttrMask::STATE | peer | served).expect("RTR");
-    from.qp.modify(&rtr(&to.0), AttrMask::STATE | peer).expect("RTR");
+    bring_up(&to.0, &rtr(&from.qp));
+    bring_up(&from.qp, &rtr(&to.0));
     let (timeout, retry_cnt, rnr_retry, max_rd_atomic) = (14, 7, 7, 16);
     let qp_state = QpState::Rts;
     let rts =
         QpAttr { qp_state, timeout, retry_cnt, rnr_retry, max_rd_atomic, ..QpAttr::default() };
-    let mask = AttrMask::STATE
-        | AttrMask::TIMEOUT
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::SQ_PSN
-        | AttrMask::MAX_QP_RD_ATOMIC;
-    from.qp.modify(&rts, mask).expect("RTS");
+    bring_up(&from.qp, &rts);
     (from, to)
 }
 

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::peer::{self, Peer};
+use common::peer::{self, ScriptedPeer};
 use common::requests::{atomic_request, read_request};
 use common::{Endpoint, Host, Memory, connect, init_attr, init_mask, next_event, poll_one, to_rts};
 use weft_engine::access::Access;
@@ -64,7 +64,7 @@ impl Victim {
     }
 
     /// Posts an RDMA Read from the peer; returns the request, which the test may answer.
-    fn read_from_peer(&self, peer: &mut Peer) -> ReadRequest {
+    fn read_from_peer(&self, peer: &mut ScriptedPeer) -> ReadRequest {
         let operation = Operation::Read { remote_addr: 0x1000, rkey: 0x77 };
         let data = Data::Gather(&[self.private.sge(0, 128)]);
         self.end.post(&SendRequest { wr_id: 3, operation, flags: SendFlags::SIGNALED, data });
@@ -159,7 +159,7 @@ fn bytes_of(header: Header, payload: &[u8]) -> Vec<u8> {
 /// A violation, with the Terminate codes and the event that it must cause.
 struct Case {
     what: &'static str,
-    attack: fn(&Victim, &mut Peer),
+    attack: fn(&Victim, &mut ScriptedPeer),
     codes: (u8, u8, u8),
     event: EventKind,
 }
@@ -168,7 +168,7 @@ const fn case(
     what: &'static str,
     codes: (u8, u8, u8),
     event: EventKind,
-    attack: fn(&Victim, &mut Peer),
+    attack: fn(&Victim, &mut ScriptedPeer),
 ) -> Case {
     Case { what, attack, codes, event }
 }
@@ -176,7 +176,7 @@ const fn case(
 fn run(case: &Case, crc: bool) -> Terminate {
     eprintln!("{}, crc {crc}", case.what);
     let victim = Victim::new();
-    let mut peer = Peer::dial(&victim.end, crc);
+    let mut peer = ScriptedPeer::dial(&victim.end, crc);
     (case.attack)(&victim, &mut peer);
     //= type=test
     //= rfc5040#section-5.4
@@ -449,7 +449,7 @@ fn malformed_requests_and_unexpected_responses_are_terminated() {
 #[test]
 fn more_reads_than_the_depth_are_terminated() {
     let victim = Victim::new();
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     let requests: Vec<Vec<u8>> = (1..=17)
         .map(|msn| {
             let request = read_request(victim.memory.key(), victim.memory.addr(0), 8);
@@ -468,7 +468,7 @@ fn more_reads_than_the_depth_are_terminated() {
 fn a_send_longer_than_its_receive_fails_both_sides() {
     for in_two_segments in [false, true] {
         let victim = Victim::new();
-        let mut peer = Peer::dial(&victim.end, true);
+        let mut peer = ScriptedPeer::dial(&victim.end, true);
         let bytes = vec![0xee; RECEIVE_LEN + 1];
         if in_two_segments {
             peer.segment(untagged(Opcode::Send, 0, 1, 0, false), &bytes[..40]);
@@ -485,7 +485,7 @@ fn a_send_longer_than_its_receive_fails_both_sides() {
 #[test]
 fn a_wrong_offset_inside_a_message_is_terminated() {
     let victim = Victim::new();
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, false), &[1; 8]);
     peer.segment(untagged(Opcode::Send, 0, 1, 16, true), &[2; 8]);
     assert_eq!(codes(&peer.terminate()), (1, 2, 4));
@@ -496,7 +496,7 @@ fn a_wrong_offset_inside_a_message_is_terminated() {
 #[test]
 fn a_crc_error_is_terminated() {
     let victim = Victim::new();
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     let header = untagged(Opcode::Send, 0, 1, 0, true);
     let mut frame = peer.frame(&bytes_of(header, b"never"));
     let at = frame.len() - 6;
@@ -510,7 +510,7 @@ fn a_crc_error_is_terminated() {
 #[test]
 fn a_first_message_other_than_the_negotiated_rtr_is_terminated() {
     let victim = Victim::new();
-    let mut peer = Peer::dial_without_rtr(&victim.end, true);
+    let mut peer = ScriptedPeer::dial_without_rtr(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"too early");
     assert_eq!(codes(&peer.terminate()), (2, 0, 7));
     victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
@@ -530,7 +530,7 @@ fn read_responses_that_do_not_match_are_terminated() {
     for (what, answer) in answers {
         eprintln!("{what}");
         let victim = Victim::new();
-        let mut peer = Peer::dial(&victim.end, true);
+        let mut peer = ScriptedPeer::dial(&victim.end, true);
         let request = victim.read_from_peer(&mut peer);
         let (stag, to, len, last) = answer(&request);
         let ulp = Opcode::ReadResponse.control();
@@ -547,7 +547,7 @@ fn read_responses_that_do_not_match_are_terminated() {
 #[test]
 fn a_terminate_from_the_peer_fails_the_oldest_request() {
     let victim = Victim::new();
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     victim.read_from_peer(&mut peer);
     let terminate = Terminate {
         layer: 0,
@@ -570,7 +570,7 @@ fn a_terminate_from_the_peer_fails_the_oldest_request() {
 #[test]
 fn a_truncated_frame_fails_outstanding_requests() {
     let victim = Victim::new();
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     victim.read_from_peer(&mut peer);
     let frame = peer.frame(&bytes_of(untagged(Opcode::Send, 0, 1, 0, true), &[0xee; 48]));
     peer.raw(&frame[..frame.len() - 5]);
@@ -601,7 +601,7 @@ fn a_truncated_frame_fails_outstanding_requests() {
 #[test]
 fn a_decreasing_acknowledgement_is_terminated() {
     let victim = Victim::new();
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     victim.end.post(&send(1));
     assert!(peer.receive().is_some(), "the victim's Send");
     peer.write(peer.victim.ack_stag, 1, &[]);
@@ -619,7 +619,7 @@ fn a_flood_of_sends_without_receives_is_bounded() {
     const MOST: usize = 64 << 20;
     for len in [0, 60_000] {
         let victim = Victim::new();
-        let mut peer = Peer::dial(&victim.end, true);
+        let mut peer = ScriptedPeer::dial(&victim.end, true);
         // This Send takes the posted receive.
         peer.segment(untagged(Opcode::Send, 0, 1, 0, true), &[]);
         let mut msn = 1;
@@ -651,7 +651,7 @@ fn random_frames() {
         eprintln!("seed {seed} (replay it by WEFT_HOSTILE_SEED)");
         let mut rng = fastrand::Rng::with_seed(seed);
         let victim = Victim::new();
-        let mut peer = Peer::dial(&victim.end, rng.bool());
+        let mut peer = ScriptedPeer::dial(&victim.end, rng.bool());
         for _ in 0..rng.usize(1..200) {
             let noise = noise(&mut rng, &victim, &peer);
             peer.ulpdu(&noise);
@@ -668,7 +668,7 @@ fn random_frames() {
     }
 }
 
-fn noise(rng: &mut fastrand::Rng, victim: &Victim, peer: &Peer) -> Vec<u8> {
+fn noise(rng: &mut fastrand::Rng, victim: &Victim, peer: &ScriptedPeer) -> Vec<u8> {
     let keys = [victim.memory.key(), victim.private.key(), victim.foreign.key()];
     let stag = match rng.u8(0..5) {
         0 => rng.u32(..),
@@ -752,7 +752,7 @@ fn an_invalid_mpa_request_is_refused() {
         assert!(is_refused(&mut stream, Duration::from_secs(10)), "{what}");
     }
     // The victim is unaffected: its real peer can still connect.
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
     assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
 }
@@ -775,7 +775,7 @@ fn a_request_from_an_unexpected_peer_is_held() {
     let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
     stream.write_all(initiator.request()).expect("the socket buffer has room");
     assert!(!is_refused(&mut stream, Duration::from_millis(100)), "held, not answered");
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
     assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
 }
@@ -801,7 +801,7 @@ fn an_incomplete_request_times_out() {
         start.elapsed() > Duration::from_secs(2),
         "the victim waits for the rest of the request"
     );
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
     assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
 }
@@ -820,7 +820,7 @@ fn a_flood_of_connections_keeps_out_no_peer() {
         })
         .collect();
     victim.check_bystanders();
-    let mut peer = Peer::dial(&victim.end, true);
+    let mut peer = ScriptedPeer::dial(&victim.end, true);
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
     assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
     drop(streams);

@@ -17,7 +17,7 @@ use weft_engine::rd::limits::SEND_LEN_MAX;
 use weft_engine::rd::{Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status};
 use weft_engine::{Context, Errno};
 use weft_sys::Region;
-use weft_wire::rd::{End, HEADER_LEN, Header, Kind, Reason};
+use weft_wire::rd::{HEADER_LEN, Header, Kind, RdEnd, Reason};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const LOCALHOST: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -328,7 +328,16 @@ fn a_restarted_peer_is_recognised() {
     assert_eq!(received(&b).1, b"old");
     assert_eq!(completed(&a, 1), Status::Success);
     drop(b);
-    let b = Endpoint::bind(&pd, address.socket, 2, Options::default()).unwrap();
+    let limit = Instant::now() + TIMEOUT;
+    let b = loop {
+        match Endpoint::bind(&pd, address.socket, 2, Options::default()) {
+            // Another test may have been given the port.
+            Err(Errno::ADDRINUSE) if Instant::now() < limit => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            bound => break bound.unwrap(),
+        }
+    };
     a.post(address, 2, Request::Send(b"lost".as_slice().into())).unwrap();
     assert_eq!(completed(&a, 2), Status::PeerRestarted);
     a.post(address, 3, Request::Send(b"new".as_slice().into())).unwrap();
@@ -349,8 +358,8 @@ fn an_unverified_peer_gets_at_most_three_times_what_it_sent() {
         syn: true,
         probe: false,
         lost: false,
-        source: End { endpoint: 9, epoch: 1, stream: 1 },
-        destination: End { endpoint: 1, epoch: 0, stream: 0 },
+        source: RdEnd { endpoint: 9, epoch: 1, stream: 1 },
+        destination: RdEnd { endpoint: 1, epoch: 0, stream: 0 },
         window: 1024,
         sequence: 1,
         ack: None,

@@ -4,10 +4,11 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{
     Endpoint, Host, Memory, check_mapped, connect, connect_sharing, connect_with, init_attr,
-    next_event, perhaps_alone, poll_one, poll_some, run_alone, send, signalled,
+    next_event, perhaps_alone, poll_one, poll_some, run_alone, send, settle_threads, signalled,
 };
 use weft_engine::Errno;
 use weft_engine::access::Access;
@@ -93,6 +94,7 @@ impl Pair {
             Over::Stream => connect_with(&a, &b, &init, 7),
             Over::SharedMemory => connect_sharing(&a, &b, &init),
         }
+        settle_threads();
         let local = Memory::new(&host, LEN, all());
         let remote = Memory::new(&host, LEN, region);
         local.fill(|i| i as u8);
@@ -397,13 +399,15 @@ fn no_write_arrives_after_deregistration(over: Over) {
         let source = Memory::new(&pair.host, 1 << 20, Access::LOCAL_WRITE);
         let (remote_addr, rkey) = (target.addr(0), target.key());
         let a = &pair.a;
-        std::thread::scope(|scope| {
+        let posted = &AtomicU32::new(0);
+        let then = std::thread::scope(|scope| {
             scope.spawn(move || {
                 for wr_id in 0_u8.. {
                     source.fill(|_| wr_id);
                     let operation = Operation::Write { remote_addr, rkey, imm: None };
                     let data = [source.sge(0, 1 << 20)];
                     a.post(&signalled(wr_id.into(), operation, Data::Gather(&data)));
+                    posted.fetch_add(1, Ordering::Relaxed);
                     match poll_one(&a.send_cq).status {
                         Status::Success => {}
                         Status::RemAccessErr => break,
@@ -411,12 +415,15 @@ fn no_write_arrives_after_deregistration(over: Over) {
                     }
                 }
             });
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            // The first write has succeeded, and the second one is under way.
+            while posted.load(Ordering::Relaxed) < 2 {
+                std::thread::yield_now();
+            }
             target.mr.deregister().expect("no window");
-            let then = target.bytes();
-            std::thread::sleep(std::time::Duration::from_millis(3));
-            assert!(then == target.bytes(), "a write after deregistration");
+            target.bytes()
         });
+        // The writer has ended with an error.
+        assert!(then == target.bytes(), "a write after deregistration");
     }
 }
 

@@ -392,7 +392,7 @@ static void bounce(int fd, int count, bool begins)
 		errno = EAGAIN;
 		while (got < 0 && errno == EAGAIN) {
 			if (check(epoll_wait(epoll, &event, 1, HERD_ROUND_MS), "epoll_wait") == 0)
-				fail("an edge that was not told, of message", i);
+				fail("an edge that was not reported, of message", i);
 			if (event.events & EPOLLIN)
 				got = read(fd, message, sizeof message);
 		}

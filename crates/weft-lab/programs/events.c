@@ -146,6 +146,8 @@ static void destroy(struct rdma_cm_id *id)
 {
 	free(id->context);
 	rdma_destroy_qp(id);
+	/* Without a queue pair it does nothing. */
+	rdma_destroy_qp(id);
 	check(rdma_destroy_id(id), "rdma_destroy_id");
 }
 

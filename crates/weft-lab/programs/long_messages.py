@@ -116,6 +116,79 @@ def integrity(seed):
     ended(child)
 
 
+def what_is_readable_can_be_read(seed):
+    """The sender withdraws a message that nobody has pulled in time, and puts it into the ring,
+    between poll and receive."""
+    choose = random.Random(seed)
+
+    def peer(end):
+        for _ in range(1_000):
+            end.sendall(BLOCK[:300_000])
+
+    end, child = started(peer)
+    left = 1_000 * 300_000
+    while left > 0:
+        assert select.select([end], [], [], 20)[0]
+        until = time.monotonic() + choose.choice([0.0001, 0.0003, 0.0012]) * choose.random()
+        while time.monotonic() < until:
+            pass
+        left -= len(end.recv(choose.choice([100_000, 4_000_000]), socket.MSG_DONTWAIT))
+    ended(child)
+
+
+def questions_of_readability(end):
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    epoll = select.epoll()
+    epoll.register(end, select.EPOLLIN)
+    return {
+        "select": lambda: select.select([end], [], [], 20)[0],
+        "select at once": lambda: select.select([end], [], [], 0)[0],
+        "poll": lambda: poll.poll(20_000),
+        "poll at once": lambda: poll.poll(0),
+        "epoll_wait at once": lambda: epoll.poll(0),
+        "FIONREAD": lambda: struct.unpack("i", fcntl.ioctl(end, termios.FIONREAD, b"\0" * 4))[0],
+        "MSG_PEEK": lambda: end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT),
+    }
+
+
+def what_is_readable_stays_readable():
+    """The same, and the receiver asks again and again before it receives."""
+
+    def peer(end):
+        for _ in range(300):
+            end.sendall(BLOCK[:300_000])
+
+    end, child = started(peer)
+    questions = questions_of_readability(end)
+    left = 300 * 300_000
+    while left > 0:
+        for name, ask in questions.items():
+            assert select.select([end], [], [], 20)[0], "nothing comes"
+            until = time.monotonic() + 0.0015
+            while time.monotonic() < until:
+                assert ask(), f"{name}: not readable any more"
+            left -= len(end.recv(4_000_000, socket.MSG_DONTWAIT))
+            if left == 0:
+                break
+    ended(child)
+
+
+def what_is_readable_stays_readable_when_the_sender_goes():
+    """What has not been read then goes back to the kernel."""
+    for round in range(140):
+        end, child = started(lambda end: (end.sendall(BLOCK[: 400 * round + 1]), end.recv(1)))
+        questions = list(questions_of_readability(end).items())
+        name, ask = questions[round % len(questions)]
+        assert select.select([end], [], [], 20)[0], "nothing comes"
+        end.send(b"x")
+        is_there = True
+        while is_there:
+            is_there = os.waitpid(child, os.WNOHANG)[0] == 0
+            assert ask(), f"{name}: not readable any more"
+        end.close()
+
+
 def the_sender_is_killed():
     end, child = started(lambda end: end.sendall(BLOCK * 4))
     data = end.recv(100_000, socket.MSG_WAITALL)
@@ -224,6 +297,9 @@ def both_ends_in_one_thread():
 
 for round in range(4):
     integrity(int(sys.argv[1]) + 2 * round)
+what_is_readable_can_be_read(int(sys.argv[1]))
+what_is_readable_stays_readable()
+what_is_readable_stays_readable_when_the_sender_goes()
 the_sender_is_killed()
 the_receiver_is_killed()
 nobody_reads()

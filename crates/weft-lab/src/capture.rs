@@ -48,7 +48,7 @@ impl Capture {
     pub fn stop(mut self) -> Result<PathBuf> {
         self.tcpdump.signal(Signal::INT)?;
         let ended = self.tcpdump.wait(TIMEOUT)?.success()?;
-        ended.said("0 packets dropped by kernel")?;
+        ended.expect_output("0 packets dropped by kernel")?;
         Ok(self.file)
     }
 }
@@ -82,8 +82,8 @@ pub fn opcodes(file: &Path) -> Result<BTreeSet<String>> {
         ensure!(!tshark(file, frame, "frame.number")?.is_empty(), "no {frame} in the capture");
     }
     let malformed = "_ws.malformed or _ws.expert.severity == error or _ws.expert.group == checksum";
-    let complaints = tshark(file, malformed, "_ws.expert.message")?;
-    ensure!(complaints.is_empty(), "malformed frames: {complaints:?}");
+    let errors = tshark(file, malformed, "_ws.expert.message")?;
+    ensure!(errors.is_empty(), "malformed frames: {errors:?}");
     // tshark decodes an FPDU that TCP has split in the packet that completes it. It does not decode
     // retransmissions (on a busy machine TCP retransmits segments that are only late), and it
     // decodes out-of-order segments with the packet that fills the gap.

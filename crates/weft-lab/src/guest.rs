@@ -22,12 +22,12 @@ use crate::folder::Folder;
 use crate::namespace::{Namespace, namespaces_denied};
 use crate::packages::locate;
 use crate::paths::{kept, scratch, source};
-use crate::program::{Program, Running};
+use crate::program::{Program, Running, TIMEOUT_FACTOR};
 
 /// How long the machine may take to start.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(360);
 /// Time limit for a command that waits for nothing.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval of polling loops. Each poll takes the guest some milliseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The status with which `build.py` says that Debian's packages cannot be fetched.
@@ -74,11 +74,11 @@ pub fn unavailable(programs: &[&str]) -> Result<Option<String>> {
     }
     let programs = programs.iter().map(|name| compile(name)).collect::<Result<Vec<_>>>()?;
     let build = Command::new(source("siw/build.py")).arg(folder()?).args(programs).output()?;
-    let said = String::from_utf8_lossy(&build.stderr);
+    let stderr = String::from_utf8_lossy(&build.stderr);
     match build.status.code() {
         Some(0) => Ok(None),
-        Some(CANNOT_FETCH) => Ok(Some(said.trim().to_owned())),
-        _ => bail!("siw/build.py: {}: {said}", build.status),
+        Some(CANNOT_FETCH) => Ok(Some(stderr.trim().to_owned())),
+        _ => bail!("siw/build.py: {}: {stderr}", build.status),
     }
 }
 
@@ -157,7 +157,7 @@ impl Guest {
     /// # Errors
     ///
     /// If the guest does not answer.
-    pub fn complaints(&self) -> Result<Vec<String>> {
+    pub fn siw_messages(&self) -> Result<Vec<String>> {
         let log = self.run("dmesg -c")?;
         Ok(log.lines().filter(|line| line.contains("siw:")).map(str::to_owned).collect())
     }
@@ -227,8 +227,9 @@ impl Job<'_> {
     ///
     /// # Errors
     ///
-    /// If it runs longer than `timeout`.
+    /// If it runs longer than several times `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<(i32, String)> {
+        let timeout = TIMEOUT_FACTOR * timeout;
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(status) = self.status()? {
@@ -245,7 +246,7 @@ impl Job<'_> {
     ///
     /// # Errors
     ///
-    /// If its status is not 0, or it runs longer than `timeout`.
+    /// If its status is not 0, or it runs longer than several times `timeout`.
     pub fn success(&self, timeout: Duration) -> Result<String> {
         let (status, output) = self.wait(timeout)?;
         ensure!(status == 0, "{self}: status {status}: {output}");

@@ -9,16 +9,19 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! measure_servers
+//! block measure_servers
 //! measure mpi4py resources
-//! capture guest loss servers sockets stage venv
+//! capture guest loss servers sockets stage streams venv
 //! copies
 //! ssh
 //! differ program skip
 //! compile namespace
-//! crowd endpoint folder limits machine packages parse paths ports usage
+//! long_path
+//! segments
+//! crowd endpoint folder limits machine packages parse paths ports tun usage
 //! ```
 
+pub mod block;
 pub mod capture;
 mod compile;
 pub mod copies;
@@ -28,6 +31,7 @@ pub mod endpoint;
 mod folder;
 pub mod guest;
 mod limits;
+mod long_path;
 mod loss;
 pub mod machine;
 pub mod measure;
@@ -40,11 +44,14 @@ mod paths;
 pub mod ports;
 mod program;
 pub mod resources;
+mod segments;
 pub mod servers;
 mod skip;
 pub mod sockets;
 pub mod ssh;
 mod stage;
+pub mod streams;
+mod tun;
 pub mod usage;
 mod venv;
 
@@ -53,9 +60,10 @@ pub use compile::{
     compile_java, compile_library, compile_plain,
 };
 pub use folder::Folder;
+pub use long_path::PathSettings;
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
-pub use paths::{kept, scratch, source, weft};
+pub use paths::{kept, scratch, source, use_build, weft};
 pub use program::{Finished, Program, Running, forced_transport};
 pub use skip::note_skip;
 pub use stage::Stage;

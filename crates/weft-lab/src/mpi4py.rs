@@ -75,7 +75,7 @@ impl Mpi4py {
     /// If the program fails, or takes longer than `timeout`.
     pub fn ring(&self, launcher: Program, ranks: u32, timeout: Duration) -> Result<Finished> {
         let program = launcher.arg(self.program("python")).arg(source("programs/ring.py"));
-        program.run(timeout)?.success()?.said(&format!("ring: {ranks} ranks"))
+        program.run(timeout)?.success()?.expect_output(&format!("ring: {ranks} ranks"))
     }
 
     /// Exchanges large messages between all ranks in buffers that are allocated and freed;
@@ -86,7 +86,7 @@ impl Mpi4py {
     /// If a message is damaged, or all take longer than `timeout`.
     pub fn buffers(&self, launcher: Program, ranks: u32, timeout: Duration) -> Result<Finished> {
         let program = launcher.arg(self.program("python")).arg(source("programs/buffers.py"));
-        program.run(timeout)?.success()?.said(&format!("buffers: {ranks} ranks"))
+        program.run(timeout)?.success()?.expect_output(&format!("buffers: {ranks} ranks"))
     }
 
     /// Runs `mpi4py`'s own tests; `launcher` is complete except for the program. `modules` is a
@@ -108,7 +108,7 @@ impl Mpi4py {
         let ended = program.run(timeout)?.success().with_context(|| modules.to_owned())?;
         let text = format!("{}{}", ended.stdout, ended.stderr);
         let ran = text.lines().any(|line| line.starts_with("Ran ") && !line.starts_with("Ran 0 "));
-        ensure!(ran && text.contains("\nOK"), ended.complaint(modules));
+        ensure!(ran && text.contains("\nOK"), ended.error(modules));
         Ok(ended)
     }
 }

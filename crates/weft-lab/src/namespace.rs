@@ -1,4 +1,4 @@
-//! Network namespaces. Two of them, joined by a veth pair, act as two hosts.
+//! Network namespaces. Two of them, joined by a veth pair or by a long path, act as two hosts.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::folder::remove_registries;
+use crate::long_path::{LongPath, PathSettings};
 use crate::packages::locate;
 
 /// Where iproute2 keeps named namespaces.
@@ -22,11 +23,14 @@ const NAME_PREFIX: &str = "weft-lab-";
 /// The interface of each side besides loopback.
 const INTERFACE: &str = "weft0";
 /// Time limit and polling interval while the kernel brings a link up.
-const LINK_TIMEOUT: Duration = Duration::from_secs(5);
+const LINK_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Congestion controls in order of preference. BBR is not among them: its pacing throttles a path
 /// without propagation delay.
 const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
+const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
+/// Packets that wait at an end of a long path, enough for all that TCP sends at once.
+const PACKETS_QUEUED: &str = "10000";
 
 /// A network namespace: one side of a link.
 #[derive(Debug)]
@@ -119,6 +123,7 @@ pub struct NamespacePair {
     pub right: Namespace,
     /// TCP congestion control of both sides.
     pub congestion_control: &'static str,
+    path: Option<LongPath>,
 }
 
 impl NamespacePair {
@@ -149,9 +154,38 @@ impl NamespacePair {
         left.configure()?;
         right.configure()?;
         let congestion_control = set_congestion_control(&[&left, &right])?;
-        let pair = Self { left, right, congestion_control };
+        let pair = Self { left, right, congestion_control, path: None };
         pair.await_link()?;
         Ok(pair)
+    }
+
+    /// Makes a pair with the MTU of Ethernet and a path that delays and loses packets.
+    ///
+    /// # Errors
+    ///
+    /// As [`NamespacePair::new`], or if the kernel has no TUN devices or not this congestion
+    /// control.
+    pub fn over_long_path(
+        settings: &PathSettings,
+        congestion_control: &'static str,
+    ) -> Result<Self> {
+        sweep();
+        let serial = serial();
+        let left = add(serial, "left", 1)?;
+        let right = add(serial, "right", 2)?;
+        let mounted = [&left, &right].map(|side| Path::new(DIRECTORY).join(&side.name));
+        let path = LongPath::new([&mounted[0], &mounted[1]], INTERFACE, settings)?;
+        for side in [&left, &right] {
+            ip(&["-n", &side.name, "link", "set", INTERFACE, "txqueuelen", PACKETS_QUEUED])?;
+            side.configure()?;
+            side.sysctl(CONGESTION_CONTROL, congestion_control)?;
+        }
+        Ok(Self { left, right, congestion_control, path: Some(path) })
+    }
+
+    /// Returns how many packets the long path has lost, in both directions.
+    pub fn packets_lost(&self) -> u64 {
+        self.path.as_ref().map_or(0, LongPath::lost)
     }
 
     /// Takes the link down at the left side.
@@ -203,8 +237,8 @@ fn add(serial: u32, side: &str, host: u8) -> Result<Namespace> {
 
 /// Sets the same congestion control on all sides: the most preferred one that the kernel offers.
 fn set_congestion_control(sides: &[&Namespace]) -> Result<&'static str> {
-    let key = "net/ipv4/tcp_congestion_control";
-    let offered = |name: &&&str| sides.iter().all(|side| side.sysctl(key, name).is_ok());
+    let offered =
+        |name: &&&str| sides.iter().all(|side| side.sysctl(CONGESTION_CONTROL, name).is_ok());
     match CONGESTION_CONTROLS.iter().find(offered) {
         Some(name) => Ok(name),
         None => bail!("the kernel offers none of {CONGESTION_CONTROLS:?} as congestion control"),

@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -29,13 +30,24 @@ pub fn kept(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cannot make {}", directory.display()))
 }
 
-/// Returns the path of the `weft` command in `dist/`.
+/// The build that is under test; this workspace's if it is `None`.
+static BUILD: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Has [`weft`] find the command of another build, which lies at `dist`; `None`: of this
+/// workspace's. It applies to the whole process.
+pub fn use_build(dist: Option<&Path>) {
+    *BUILD.lock().unwrap_or_else(PoisonError::into_inner) = dist.map(Path::to_owned);
+}
+
+/// Returns the path of the `weft` command in `dist/`, or of the build that is used instead
+/// ([`use_build`]).
 ///
 /// # Errors
 ///
 /// If it has not been built.
 pub fn weft() -> Result<PathBuf> {
-    let weft = workspace().join("dist/bin/weft");
+    let build = BUILD.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let weft = build.unwrap_or_else(|| workspace().join("dist")).join("bin/weft");
     if !weft.is_file() {
         bail!("{} is missing: run `make build`", weft.display());
     }

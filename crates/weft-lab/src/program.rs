@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time limit for a server's start.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Factor by which time limits are extended, because a busy machine may be many times slower.
-const TIMEOUT_FACTOR: u32 = 4;
+pub(crate) const TIMEOUT_FACTOR: u32 = 4;
 /// Lines of each output of a failed program that an error quotes.
 const LINES_QUOTED: usize = 12;
 
@@ -63,7 +63,8 @@ impl Program {
     /// `WEFT_LAB_TRANSPORT` forces, if that is set.
     pub fn weft(name: impl AsRef<OsStr>) -> Self {
         let (weft_options, transport) = (Some(Vec::new()), forced_transport());
-        Self { weft_options, transport, ..Self::plain(name) }
+        // A failed test shows what Weft had to say.
+        Self { weft_options, transport, ..Self::plain(name) }.env("WEFT_LOG", "warn")
     }
 
     /// Adds an argument.
@@ -335,7 +336,7 @@ impl Running {
         }
     }
 
-    /// Sends a signal to the program.
+    /// Sends a signal to the program. Returns after SIGSTOP once none of its threads runs.
     ///
     /// # Errors
     ///
@@ -345,6 +346,10 @@ impl Running {
             bail!("{} had already ended{}", self.description, self.quote());
         }
         kill_process(self.process(), signal)?;
+        if signal == Signal::STOP {
+            let pid = self.pid();
+            self.until("stopped", STARTUP_TIMEOUT, |_| is_stopped(pid))?;
+        }
         Ok(())
     }
 
@@ -440,15 +445,31 @@ impl Finished {
     /// # Errors
     ///
     /// If neither does; the error quotes the end of both.
-    pub fn said(self, text: &str) -> Result<Self> {
+    pub fn expect_output(self, text: &str) -> Result<Self> {
         if !self.stdout.contains(text) && !self.stderr.contains(text) {
             bail!("{}: no {text:?}{}", self.description, quote(&self.stdout, &self.stderr));
         }
         Ok(self)
     }
 
+    /// Checks that standard output is `lines`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not; the error tells the first line that differs, counted from 0.
+    pub fn expect_lines(self, lines: &str) -> Result<Self> {
+        if self.stdout != lines {
+            let [found, expected] = [&self.stdout, lines].map(|text| text.split('\n'));
+            let pairs = found.clone().zip(expected.clone());
+            let same = pairs.take_while(|(one, other)| one == other).count();
+            let [found, expected] = [found, expected].map(|mut text| text.nth(same));
+            bail!(self.error(format!("line {same} is {found:?}, should be {expected:?}")));
+        }
+        Ok(self)
+    }
+
     /// An error about this program, with the end of its output.
-    pub fn complaint(&self, what: impl fmt::Display) -> anyhow::Error {
+    pub fn error(&self, what: impl fmt::Display) -> anyhow::Error {
         anyhow::anyhow!("{}: {what}{}", self.description, quote(&self.stdout, &self.stderr))
     }
 }
@@ -469,6 +490,14 @@ fn quote(stdout: &str, stderr: &str) -> String {
         }
     }
     text
+}
+
+/// Returns whether all threads of a process are stopped.
+fn is_stopped(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let is_stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|it| it.starts_with('T'));
+    let mut states = threads.map(|thread| fs::read_to_string(thread.path().join("stat")));
+    states.all(|stat| stat.is_ok_and(is_stopped))
 }
 
 #[cfg(test)]
@@ -500,6 +529,20 @@ mod tests {
         while fs::read(&path).is_ok_and(|line| !line.is_empty()) {
             assert!(Instant::now() < deadline, "process {grandchild} lives on");
             thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    #[test]
+    fn the_first_line_that_differs_is_reported() {
+        let printed = || Program::plain("echo").arg("a\nb\nc").run(LONG).unwrap();
+        assert!(printed().expect_lines("a\nb\nc\n").is_ok());
+        for (lines, reported) in [
+            ("a\nx\nc\n", "line 1 is Some(\"b\"), should be Some(\"x\")"),
+            ("a\nb\n", "line 2 is Some(\"c\"), should be Some(\"\")"),
+            ("a\nb\nc", "line 3 is Some(\"\"), should be None"),
+        ] {
+            let error = printed().expect_lines(lines).unwrap_err().to_string();
+            assert!(error.contains(reported), "{error}");
         }
     }
 

@@ -83,7 +83,7 @@ fn connections(stage: &Stage, mode: &str, count: u32, rest: &[String]) -> Result
 /// If there is no such line.
 pub fn resources(end: &Finished, when: &str) -> Result<Resources> {
     let line = end.stdout.lines().find(|line| line.starts_with(&format!("{when}:")));
-    let line = line.with_context(|| end.complaint(format!("no line {when:?}")))?;
+    let line = line.with_context(|| end.error(format!("no line {when:?}")))?;
     let value = |name| number_after(line, name).with_context(|| format!("{name} of {line:?}"));
     Ok(Resources {
         memory_kib: value("memory")?,
@@ -100,7 +100,7 @@ pub fn resources(end: &Finished, when: &str) -> Result<Resources> {
 pub fn idle_cpu(client: &Finished) -> Result<Duration> {
     let line = client.stdout.lines().find(|line| line.starts_with("idle:"));
     let microseconds = line.and_then(|line| number_after(line, "cpu"));
-    let microseconds = microseconds.with_context(|| client.complaint("no idle time"))?;
+    let microseconds = microseconds.with_context(|| client.error("no idle time"))?;
     Ok(Duration::from_micros(microseconds.unsigned_abs()))
 }
 
@@ -109,7 +109,7 @@ fn number_after(line: &str, name: &str) -> Option<i64> {
 }
 
 /// Returns the user and system time of a running process, with the resolution of clock ticks.
-fn process_cpu(pid: u32) -> Result<Duration> {
+pub(crate) fn process_cpu(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // proc_pid_stat(5): the command may contain spaces; after it, utime and stime are 14 and 15.
     let (_, fields) = stat.rsplit_once(')').context("no command in stat")?;

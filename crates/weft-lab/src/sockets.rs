@@ -185,7 +185,7 @@ impl Sockets {
         }
         let stat = self.plain(weft()?).args(["stat", "--json"]).run(STAT_TIMEOUT)?.success()?;
         let report: Report = serde_json::from_str(&stat.stdout)
-            .with_context(|| stat.complaint("not the expected JSON"))?;
+            .with_context(|| stat.error("not the expected JSON"))?;
         Ok(report.totals)
     }
 
@@ -216,7 +216,7 @@ impl Sockets {
     /// # Errors
     ///
     /// If none is.
-    pub fn check_left(&self, reason: &str) -> Result<()> {
+    pub fn check_fallback(&self, reason: &str) -> Result<()> {
         let totals = self.totals()?;
         let has_left = self.ends != Ends::Both || totals.fallbacks.contains_key(reason);
         ensure!(has_left, "no connection fell back to TCP for {reason:?}: {totals:?}");

@@ -21,8 +21,8 @@ fn events(stage: &Stage, space: &str, clients: u32, count: u32) -> Result<()> {
     let listens = if space == "udp" { Port::Udp(port) } else { Port::Tcp(port) };
     let ends = stage.converse(&server, listens, &client, TIMEOUT);
     let (server, client) = ends.with_context(|| format!("{space}, {clients} clients"))?;
-    client.said("all in order")?;
-    server.said(&format!("requests: {all}"))?;
+    client.expect_output("all in order")?;
+    server.expect_output(&format!("requests: {all}"))?;
     Ok(())
 }
 

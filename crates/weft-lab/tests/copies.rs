@@ -50,6 +50,23 @@ fn assert_same(one: &Path, other: &Path) -> Result<()> {
     diff.run(TIMEOUT).and_then(Finished::success).map(drop)
 }
 
+/// Describes a machine with two NUMA nodes, each of which has all processors that the test may use,
+/// and an interface whose device is on the second one.
+fn make_sysfs(sysfs: &Path, interface: &str) -> Result<()> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let cpus = cpus.context("no processors")?.trim();
+    let (nodes, device) =
+        (sysfs.join("devices/system/node"), format!("class/net/{interface}/device"));
+    for (node, distances) in [("node0", "10 20"), ("node1", "20 10")] {
+        fs::create_dir_all(nodes.join(node))?;
+        fs::write(nodes.join(node).join("cpulist"), cpus)?;
+        fs::write(nodes.join(node).join("distance"), distances)?;
+    }
+    fs::create_dir_all(sysfs.join(&device))?;
+    Ok(fs::write(sysfs.join(device).join("numa_node"), "1\n")?)
+}
+
 #[test]
 fn trees_go_both_ways_between_two_hosts() -> Result<()> {
     skip_without_namespaces!();
@@ -58,6 +75,7 @@ fn trees_go_both_ways_between_two_hosts() -> Result<()> {
     make_files(&from, 5, 100)?;
     fs::write(from.join("large"), vec![7; 50_000_000])?;
     fs::create_dir(&share)?;
+    make_sysfs(&place.path("sysfs"), pair.right.interface())?;
     let key = place.weft("client")?.args(["cp", "--show-key"]).run(TIMEOUT)?.success()?.stdout;
     // On all addresses.
     let server = place.weft("server")?.args(["serve", "--port", &port.to_string()]);
@@ -74,7 +92,11 @@ fn trees_go_both_ways_between_two_hosts() -> Result<()> {
             let copy = place.weft("client")?.args(["cp", "-q", "--accept-new", "--verify"]);
             anyhow::Ok(copy.within(Some(&pair.right)))
         };
-        copy()?.arg(from.join("")).arg(at(name)).run(TIMEOUT)?.success()?;
+        let up = copy()?.args(["--json", "--explain"]).arg("--sysfs").arg(place.path("sysfs"));
+        let up = up.arg(from.join("")).arg(at(name));
+        let said = up.run(TIMEOUT)?.success()?.stdout;
+        ensure!(said.contains(r#""compression":"auto""#), "{said}");
+        ensure!(said.contains(r#""nodes":[1]"#), "{said}");
         assert_same(&from, &share.join(name))?;
         let back = place.path(name);
         copy()?.arg(at(&format!("{name}/"))).arg(&back).run(TIMEOUT)?.success()?;
@@ -110,14 +132,14 @@ fn a_full_disk_costs_the_files_that_do_not_fit_and_the_copy_goes_on() -> Result<
     let fill = Program::plain("unshare").args(["--mount", "sh", "-c", FILL, "sh"]);
     let fill = fill.arg(place.folder.path()).arg(weft()?);
     let fill = fill.env("XDG_CONFIG_HOME", place.path("client"));
-    let said = fill.run(TIMEOUT)?.success()?.stdout;
-    let lines: Vec<&str> = said.lines().collect();
+    let stdout = fill.run(TIMEOUT)?.success()?.stdout;
+    let lines: Vec<&str> = stdout.lines().collect();
     let (errors, rest): (Vec<&str>, Vec<&str>) =
         lines.iter().partition(|line| line.starts_with("weft: "));
     // Whether small files fit depends on whether they are copied before or after the large one.
-    ensure!(errors.iter().any(|error| error.contains("large")), "{said}");
-    ensure!(errors.iter().all(|error| error.contains("No space left")), "{said}");
-    ensure!(rest == ["status 3", "folder-0", "folder-0", "large"], "{said}");
+    ensure!(errors.iter().any(|error| error.contains("large")), "{stdout}");
+    ensure!(errors.iter().all(|error| error.contains("No space left")), "{stdout}");
+    ensure!(rest == ["status 3", "folder-0", "folder-0", "large"], "{stdout}");
     Ok(())
 }
 
@@ -138,8 +160,8 @@ fn memory_is_bounded_while_100_000_files_are_copied() -> Result<()> {
     make_files(&from, 100, 1_000)?;
     let copy = Program::plain("python3").args(["-c", PEAK]).arg(weft()?);
     let copy = copy.args(["cp", "-q"]).arg(from.join("")).arg(&to);
-    let said = copy.env("XDG_CONFIG_HOME", place.path("client")).run(TIMEOUT)?.success()?.stdout;
-    let peak = said.trim().parse::<u64>().with_context(|| said.clone())?;
+    let stdout = copy.env("XDG_CONFIG_HOME", place.path("client")).run(TIMEOUT)?.success()?.stdout;
+    let peak = stdout.trim().parse::<u64>().with_context(|| stdout.clone())?;
     ensure!(peak < PEAK_MAX_KIB, "{peak} KiB");
     assert_same(&from, &to)
 }

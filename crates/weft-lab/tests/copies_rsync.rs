@@ -147,9 +147,9 @@ fn rules_leave_out_and_protect_what_those_of_rsync_do() -> Result<()> {
 
 /// Converts the output of rsync's dry run to Weft's form. `rsync --itemize-changes` begins each
 /// line with eleven letters.
-fn itemized(said: &str) -> BTreeMap<String, &'static str> {
+fn itemized(stdout: &str) -> BTreeMap<String, &'static str> {
     let mut all = BTreeMap::new();
-    for line in said.lines() {
+    for line in stdout.lines() {
         let Some((what, path)) = line.split_at_checked(12) else { continue };
         let action = match what.as_bytes() {
             [b'*', ..] => "delete",
@@ -196,13 +196,13 @@ fn dry_run_says_what_that_of_rsync_does() -> Result<()> {
             }
         }
         let args = |program: Program| program.args(["--delete"]).arg(from.join("")).arg(&to);
-        let said = args(Program::plain(&rsync).args(["-ani", "--modify-window=-1"]))
+        let stdout = args(Program::plain(&rsync).args(["-ani", "--modify-window=-1"]))
             .run(TIMEOUT)?
             .success()?
             .stdout;
-        let expected = itemized(&said);
-        let said = args(place.weft()?.arg("-nu")).run(TIMEOUT)?.success()?.stdout;
-        let lines = said.lines().filter(|line| !line.starts_with("would copy"));
+        let expected = itemized(&stdout);
+        let stdout = args(place.weft()?.arg("-nu")).run(TIMEOUT)?.success()?.stdout;
+        let lines = stdout.lines().filter(|line| !line.starts_with("would copy"));
         let found: BTreeMap<String, &str> = lines
             .filter_map(|line| line.split_at_checked(11))
             .map(|(action, path)| (path.to_owned(), action.trim_end()))

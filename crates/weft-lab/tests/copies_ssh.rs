@@ -23,7 +23,11 @@ impl Host {
         let folder = Folder::new(0o700)?;
         let bound = format!("command=\"{forced}\",restrict");
         let port = ports::next();
-        let sshd = ssh::prepare(folder.path(), port, &[("server", ""), ("bound", &bound)])?;
+        let sshd = ssh::prepare(
+            folder.path(),
+            port,
+            &[("server", ""), ("localhost", ""), ("bound", &bound)],
+        )?;
         let sshd = Program::plain(sshd).args(["-D", "-e", "-f"]);
         let sshd = sshd.arg(folder.path().join("sshd_config"));
         let running = sshd.start()?.listening(Port::Tcp(port))?;
@@ -68,8 +72,8 @@ fn make_tree(root: &Path) -> Result<()> {
 /// Checks with rsync that the two trees have the same names, contents, modes, times and links.
 fn assert_same(one: &Path, other: &Path) -> Result<()> {
     let rsync = Program::plain(locate("rsync")?).args(["-aHnic", "--delete", "--modify-window=-1"]);
-    let said = rsync.arg(one.join("")).arg(other.join("")).run(TIMEOUT)?.success()?.stdout;
-    ensure!(said.is_empty(), "{said}");
+    let stdout = rsync.arg(one.join("")).arg(other.join("")).run(TIMEOUT)?.success()?.stdout;
+    ensure!(stdout.is_empty(), "{stdout}");
     Ok(())
 }
 
@@ -90,6 +94,11 @@ fn trees_go_both_ways_by_ssh_and_are_as_rsync_makes_them() -> Result<()> {
     let copy = host.cp()?.arg(format!("{place}/")).arg(host.path("back"));
     host.run(&copy)?;
     assert_same(&from, &host.path("back"))?;
+    // To the host of this name the data goes beside ssh, with the same result.
+    let copy = host.cp()?.arg("--data=tcp").arg(from.join(""));
+    let ended = host.run(&copy.arg(format!("localhost:{}", host.path("beside").display())))?;
+    ensure!(ended.stdout.trim_end().ends_with("data by TCP"), "{}", ended.stdout);
+    assert_same(&from, &host.path("beside"))?;
     // rsync over the same ssh produces the same tree.
     let rsync = Program::plain(locate("rsync")?).args(["-aH", "-e", &host.shell()]);
     let rsync = rsync.arg(from.join("")).arg(format!("server:{}", host.path("rsync").display()));

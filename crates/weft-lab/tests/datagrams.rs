@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(60);
 const UDADDY: u16 = 7174;
 
 fn finished(end: &Finished) -> Result<()> {
-    ensure!(end.stdout.contains("return status 0"), end.complaint("not a good end"));
+    ensure!(end.stdout.contains("return status 0"), end.error("not a good end"));
     Ok(())
 }
 
@@ -53,7 +53,7 @@ fn udpong() -> Result<()> {
     let server = program.clone().args(["-b", "127.0.0.1"]);
     let server = server.start()?.listening(Port::Udp(port))?;
     let client = program.args(["-s", "127.0.0.1", "-C", "200", "-S", "1000"]);
-    client.run(TIMEOUT)?.success()?.said("custom    1000    200")?;
+    client.run(TIMEOUT)?.success()?.expect_output("custom    1000    200")?;
     // The server never ends by itself.
     server.kill()?;
     Ok(())
@@ -77,7 +77,7 @@ fn mckey(stage: &Stage, group: &str, addresses: [&str; 2], options: &str) -> Res
     let sender = stage.client(program(addresses[1]).arg("-s")).run(TIMEOUT)?.success()?;
     finished(&sender)?;
     for receiver in receivers {
-        finished(&receiver.wait(TIMEOUT)?.success()?.said("data transfers complete")?)?;
+        finished(&receiver.wait(TIMEOUT)?.success()?.expect_output("data transfers complete")?)?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::{Program, Stage, ports, skip_without_namespaces};
+use weft_lab::{NamespacePair, Program, Stage, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ITERATIONS: &str = "50";
@@ -28,7 +28,7 @@ fn pingpong(stage: &Stage, provider: &str, options: &str, sizes: &[&str]) -> Res
             let mut columns = line.split_whitespace();
             columns.next() == Some(size) && columns.next() == Some(ITERATIONS)
         });
-        ensure!(row, client.complaint(format!("no result for {size}")));
+        ensure!(row, client.error(format!("no result for {size}")));
     }
     Ok(())
 }
@@ -55,13 +55,19 @@ fn verbs_datagrams_made_reliable() -> Result<()> {
     pingpong(&Stage::loopback(), "verbs;ofi_rxd", "-e rdm", &SIZES)
 }
 
-/// `ofi_rxd` itself sometimes hangs on such a link: in 4 of 22 runs over its own UDP provider. So
-/// only three failures in a row count.
+/// `ofi_rxd` answers only while its program polls, so `fi_pingpong` hangs if the last
+/// acknowledgement of a size is lost: in 1 of 20 runs over libfabric's UDP provider, in 1 of 24
+/// over Weft. So only three failures in a row count.
+///
+/// The link carries the largest datagram of the port in one packet. Otherwise the fragments of
+/// datagrams that have lost one fill the kernel's memory for them (`net.ipv4.ipfrag_high_thresh`),
+/// and for 30 s it drops all others.
 #[test]
 fn datagrams_made_reliable_over_a_link_that_loses() -> Result<()> {
     const ATTEMPTS: u32 = 3;
+    const MTU: u32 = 9000;
     skip_without_namespaces!();
-    let stage = Stage::namespaces()?;
+    let stage = Stage { pair: Some(NamespacePair::with_mtu(MTU)?) };
     let pair = stage.pair.as_ref().context("no namespaces")?;
     pair.lose_datagrams(1)?;
     let mut outcome = Ok(());

@@ -44,8 +44,11 @@ fn got_reports(survivor: Finished) -> Result<()> {
             line.strip_prefix("outstanding: ")?.split_once(" flushed: ")?;
         Some(outstanding == flushed)
     });
-    ensure!(flushed == Some(true), survivor.complaint("requests were not all flushed"));
-    survivor.said("broken: ")?.said("event: RDMA_CM_EVENT_DISCONNECTED")?.said("state: 6")?;
+    ensure!(flushed == Some(true), survivor.error("requests were not all flushed"));
+    survivor
+        .expect_output("broken: ")?
+        .expect_output("event: RDMA_CM_EVENT_DISCONNECTED")?
+        .expect_output("state: 6")?;
     Ok(())
 }
 
@@ -72,7 +75,7 @@ fn client_killed_in_the_middle() -> Result<()> {
 /// The survivor has not read all bytes of the peer, so EOF is behind unread data.
 #[test]
 fn peer_killed_behind_messages_that_nobody_receives() -> Result<()> {
-    let (program, port) = (Program::weft(compile("unreceived")?), ports::next());
+    let (program, port) = (Program::weft(compile("rnr_overrun")?), ports::next());
     let stage = Stage::loopback();
     let server = program.clone().args(["serve", &port.to_string()]);
     let mut server = stage.server(server).start()?.listening(Port::Tcp(port))?;
@@ -81,7 +84,7 @@ fn peer_killed_behind_messages_that_nobody_receives() -> Result<()> {
     let mut client = stage.client(client).start()?;
     client.printed("posted", TIMEOUT).with_context(|| server.account())?;
     client.kill()?;
-    server.wait(TIMEOUT)?.success()?.said("disconnected")?;
+    server.wait(TIMEOUT)?.success()?.expect_output("disconnected")?;
     Ok(())
 }
 
@@ -118,9 +121,9 @@ fn link_down_and_up() -> Result<()> {
     pair.link_up()?;
 
     let client = client.wait(TIMEOUT)?.success()?;
-    ensure!(client.stdout.len() > stalled, client.complaint("all was over before the outage"));
+    ensure!(client.stdout.len() > stalled, client.error("all was over before the outage"));
     let pings = client.stdout.lines().filter(|line| line.starts_with("ping data:")).count();
-    ensure!(pings.to_string() == count, client.complaint(format!("{pings} pings")));
+    ensure!(pings.to_string() == count, client.error(format!("{pings} pings")));
     server.wait(TIMEOUT)?.success()?;
     Ok(())
 }
@@ -169,9 +172,9 @@ fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
         let (early, late) = (resources(end, "tenth")?, resources(end, "end")?);
         let Resources { memory_kib, descriptors, threads } = late;
         let grown = memory_kib - early.memory_kib;
-        ensure!(grown <= SLACK_KIB, end.complaint(format!("{grown} KiB more in the end")));
-        ensure!(descriptors <= early.descriptors + CLOSING, end.complaint("descriptors leaked"));
-        ensure!(threads <= early.threads, end.complaint("threads leaked"));
+        ensure!(grown <= SLACK_KIB, end.error(format!("{grown} KiB more in the end")));
+        ensure!(descriptors <= early.descriptors + CLOSING, end.error("descriptors leaked"));
+        ensure!(threads <= early.threads, end.error("threads leaked"));
     }
     Ok(())
 }
@@ -180,9 +183,9 @@ fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
 fn fork() -> Result<()> {
     let port = ports::next();
     let server = Program::weft(compile("flow")?).args(["serve", &port.to_string(), "2"]);
-    let client = Program::weft(compile("forking")?).args(["127.0.0.1", &port.to_string()]);
+    let client = Program::weft(compile("fork_with_mr")?).args(["127.0.0.1", &port.to_string()]);
     let stage = Stage::loopback();
     let (_, client) = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT)?;
-    client.said("parent: 2500 sends")?.said("child: 500 sends")?;
+    client.expect_output("parent: 2500 sends")?.expect_output("child: 500 sends")?;
     Ok(())
 }

@@ -16,10 +16,10 @@ const VERBS: [&str; 3] = ["write", "read", "send"];
 /// The counters of the only job of a report.
 fn job(end: &Finished) -> Result<Value> {
     // fio may print remarks before the report.
-    let start = end.stdout.find('{').with_context(|| end.complaint("no report"))?;
+    let start = end.stdout.find('{').with_context(|| end.error("no report"))?;
     let report: Value =
-        serde_json::from_str(&end.stdout[start..]).with_context(|| end.complaint("no report"))?;
-    report.pointer("/jobs/0").cloned().with_context(|| end.complaint("no job"))
+        serde_json::from_str(&end.stdout[start..]).with_context(|| end.error("no report"))?;
+    report.pointer("/jobs/0").cloned().with_context(|| end.error("no job"))
 }
 
 fn transfer(stage: &Stage, verb: &str, options: &str) -> Result<()> {
@@ -37,12 +37,9 @@ fn transfer(stage: &Stage, verb: &str, options: &str) -> Result<()> {
     let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
     let (_, client) = ends.with_context(|| format!("{verb} {options}"))?;
     let job = job(&client)?;
-    ensure!(job["error"] == 0, client.complaint("fio reports an error"));
+    ensure!(job["error"] == 0, client.error("fio reports an error"));
     let moved = &job["write"]["io_bytes"];
-    ensure!(
-        *moved == SIZE_BYTES,
-        client.complaint(format!("{moved} bytes instead of {SIZE_BYTES}"))
-    );
+    ensure!(*moved == SIZE_BYTES, client.error(format!("{moved} bytes instead of {SIZE_BYTES}")));
     Ok(())
 }
 

@@ -13,11 +13,11 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 fn ibv_devices() -> Result<()> {
     let listed = Program::weft("ibv_devices").run(TIMEOUT)?.success()?;
     let devices: Vec<_> = listed.stdout.lines().skip(2).map(str::split_whitespace).collect();
-    ensure!(!devices.is_empty(), listed.complaint("no device"));
+    ensure!(!devices.is_empty(), listed.error("no device"));
     for mut device in devices {
         let (_name, guid) = (device.next(), device.next());
         let guid = guid.and_then(|guid| u64::from_str_radix(guid, 16).ok());
-        ensure!(guid.is_some_and(|guid| guid != 0), listed.complaint("a device without GUID"));
+        ensure!(guid.is_some_and(|guid| guid != 0), listed.error("a device without GUID"));
     }
     Ok(())
 }
@@ -28,12 +28,12 @@ fn ibv_devinfo() -> Result<()> {
         .arg("-v")
         .run(TIMEOUT)?
         .success()?
-        .said("hca_id:")?
-        .said("InfiniBand (0)")?
-        .said("PORT_ACTIVE (4)")?
-        .said("Ethernet")?
-        .said("GID[  0]:")?
-        .said("max_qp:")?;
+        .expect_output("hca_id:")?
+        .expect_output("InfiniBand (0)")?
+        .expect_output("PORT_ACTIVE (4)")?
+        .expect_output("Ethernet")?
+        .expect_output("GID[  0]:")?
+        .expect_output("max_qp:")?;
     Ok(())
 }
 
@@ -43,7 +43,7 @@ fn ibv_devinfo_as_iwarp() -> Result<()> {
         .weft_option("--present=iwarp")
         .run(TIMEOUT)?
         .success()?
-        .said("iWARP (1)")?;
+        .expect_output("iWARP (1)")?;
     Ok(())
 }
 
@@ -65,10 +65,10 @@ fn pingpong(stage: &Stage, program: &str, size: u64, iterations: u64, options: &
 
 fn exchanged(end: &Finished, bytes: u64, iterations: u64) -> Result<()> {
     let has = |text: String| end.stdout.lines().any(|line| line.starts_with(&text));
-    ensure!(has(format!("{bytes} bytes in")), end.complaint(format!("not {bytes} bytes")));
+    ensure!(has(format!("{bytes} bytes in")), end.error(format!("not {bytes} bytes")));
     let all = has(format!("{iterations} iters in"));
-    ensure!(all, end.complaint(format!("not {iterations} iterations")));
-    ensure!(!end.stderr.contains("invalid data"), end.complaint("data was damaged"));
+    ensure!(all, end.error(format!("not {iterations} iterations")));
+    ensure!(!end.stderr.contains("invalid data"), end.error("data was damaged"));
     Ok(())
 }
 
@@ -162,8 +162,8 @@ fn xsrq_pingpong(stage: &Stage, options: &str) -> Result<()> {
     // The programs leave the file behind. A process that has it open does not need its name.
     let _ = fs::remove_file("/tmp/xrc_domain");
     let (server, client) = ends?;
-    server.said("success")?;
-    client.said("success")?;
+    server.expect_output("success")?;
+    client.expect_output("success")?;
     Ok(())
 }
 

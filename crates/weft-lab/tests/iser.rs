@@ -67,10 +67,10 @@ fn use_disk(stage: &Stage) -> Result<()> {
         |program: &str| stage.client(Program::weft(program)).env("MALLOC_PERTURB_", "255");
 
     let inquiry = initiator("iscsi-inq").args(["-i", INITIATOR, &target.url]);
-    inquiry.run(TIMEOUT)?.success()?.said("VIRTUAL-DISK")?;
+    inquiry.run(TIMEOUT)?.success()?.expect_output("VIRTUAL-DISK")?;
 
     let capacity = initiator("iscsi-readcapacity16").args(["-i", INITIATOR, &target.url]);
-    capacity.run(TIMEOUT)?.success()?.said(&DISK_BYTES.to_string())?;
+    capacity.run(TIMEOUT)?.success()?.expect_output(&DISK_BYTES.to_string())?;
 
     // Reads blocks, sends them back, and has the target compare; then with one bit changed.
     for test in ["SCSI.Verify16.Simple", "SCSI.Verify16.Mismatch", "SCSI.CompareAndWrite.Simple"] {
@@ -87,7 +87,7 @@ fn use_disk(stage: &Stage) -> Result<()> {
         }
         let ended = ended.success()?;
         let failed = ended.stdout.contains("FAILED") || !ended.stdout.contains("passed");
-        ensure!(!failed, ended.complaint(test));
+        ensure!(!failed, ended.error(test));
     }
 
     let reads = initiator("iscsi-perf").args(["-i", INITIATOR, "-b", "64", "-m", "16"]);

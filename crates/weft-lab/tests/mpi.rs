@@ -95,11 +95,11 @@ impl Mpi {
     /// Checks that the library reports that it uses the verbs provider.
     fn used_verbs(self, end: &Finished) -> Result<()> {
         let text = format!("{}{}", end.stdout, end.stderr);
-        let said = match self {
+        let names_verbs = match self {
             Self::Open => text.lines().any(|line| line.contains("mtl:ofi:prov: verbs")),
             Self::Mpich => text.lines().any(|line| line.starts_with("libfabric provider: verbs")),
         };
-        ensure!(said, end.complaint("no word of the verbs provider"));
+        ensure!(names_verbs, end.error("no word of the verbs provider"));
         Ok(())
     }
 }

@@ -76,7 +76,7 @@ fn used(way: Way, end: &Finished) -> Result<()> {
     let lane = format!("{}/{DEVICE}", way.reported);
     let text = format!("{}{}", end.stdout, end.stderr);
     let is_lane = |line: &str| line.contains(" ep_cfg[") && line.contains(&lane);
-    ensure!(text.lines().any(is_lane), end.complaint(format!("no word of {lane}")));
+    ensure!(text.lines().any(is_lane), end.error(format!("no word of {lane}")));
     Ok(())
 }
 

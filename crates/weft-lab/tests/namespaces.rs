@@ -56,7 +56,7 @@ fn several_at_once() -> Result<()> {
         ends.push(stage.client(client).start()?);
     }
     for end in ends {
-        end.wait(TIMEOUT)?.success()?.said("1000 iters in")?;
+        end.wait(TIMEOUT)?.success()?.expect_output("1000 iters in")?;
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ fn each_test_ends_as_expected() -> Result<()> {
     let judged: Vec<_> = outcomes.lines().map(judge).collect();
     let surprises: Vec<_> =
         judged.iter().filter_map(|judged| Some(judged.as_ref().err()?.to_string())).collect();
-    ensure!(surprises.is_empty(), ended.complaint(surprises.join("\n")));
+    ensure!(surprises.is_empty(), ended.error(surprises.join("\n")));
     let met: BTreeSet<_> = judged.into_iter().flatten().flatten().collect();
     let unmet = (0..EXCEPTIONS.len()).filter(|index| !met.contains(index));
     let unmet: Vec<_> = unmet.map(|index| EXCEPTIONS[index].0).collect();

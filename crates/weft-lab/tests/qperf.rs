@@ -41,6 +41,10 @@ const DATAGRAMS: [(&str, &str); 3] =
 /// Tests that check the value after each operation, and fail on a wrong one.
 const VERIFICATIONS: [&str; 2] = ["ver_rc_compare_swap", "ver_rc_fetch_add"];
 
+/// Attempts at a test of unreliable connections or datagrams. On a busy machine a message may come
+/// so long before its receive that it is lost. The test waits for it until its time is over.
+const UNRELIABLE_TRIES: usize = 4;
+
 /// Runs tests against one server.
 fn qperf(stage: &Stage, tests: &[(&str, &str)], options: &str) -> Result<()> {
     let port = ports::next();
@@ -48,10 +52,16 @@ fn qperf(stage: &Stage, tests: &[(&str, &str)], options: &str) -> Result<()> {
     let server = stage.server(program.clone()).start()?.listening(Port::Tcp(port))?;
     let client = program.arg(stage.server_address().to_string()).args(OPTIONS).line(options);
     for &(test, quantity) in tests {
-        let ended = stage.client(client.clone().args(["-t", "1", test])).run(TIMEOUT)?.success()?;
-        let report = Report::parse(&ended.stdout).with_context(|| ended.complaint("no report"))?;
-        let value = report.value(test, quantity)?;
-        ensure!(value > 0.0, ended.complaint(format!("{quantity} of {test} is {value}")));
+        let run = || {
+            let client = stage.client(client.clone().args(["-t", "1", test]));
+            let ended = client.run(TIMEOUT)?.success()?;
+            let report = Report::parse(&ended.stdout).with_context(|| ended.error("no report"))?;
+            let value = report.value(test, quantity)?;
+            ensure!(value > 0.0, ended.error(format!("{quantity} of {test} is {value}")));
+            Ok(())
+        };
+        let tries = if test.starts_with("rc_") { 1 } else { UNRELIABLE_TRIES };
+        (1..tries).map(|_| run()).find(Result::is_ok).unwrap_or_else(run)?;
     }
     // The server never ends by itself.
     server.kill()?;
@@ -65,7 +75,7 @@ fn verify(stage: &Stage, options: &str) -> Result<()> {
     let client = program.arg(stage.server_address().to_string()).line(options);
     for test in VERIFICATIONS {
         let ended = stage.client(client.clone().arg(test)).run(TIMEOUT)?.success()?;
-        ensure!(!ended.stderr.contains("mismatch"), ended.complaint("a wrong value"));
+        ensure!(!ended.stderr.contains("mismatch"), ended.error("a wrong value"));
     }
     server.kill()?;
     Ok(())
@@ -88,7 +98,7 @@ fn datagrams() -> Result<()> {
 
 /// A process that sends datagrams without pause still receives. On one host a datagram is lost only
 /// if the receive queue is full because the receiver does not poll, which on a busy machine is
-/// common. A sender that never polled would receive no more than the queues hold.
+/// common. Senders that never polled would receive no more than their two queues hold.
 #[test]
 fn datagrams_both_ways_arrive() -> Result<()> {
     let stage = Stage::loopback();
@@ -97,10 +107,11 @@ fn datagrams_both_ways_arrive() -> Result<()> {
     let server = stage.server(program.clone()).start()?.listening(Port::Tcp(port))?;
     let client = program.arg(stage.server_address().to_string()).args(OPTIONS);
     let ended = client.args(["-t", "1", "ud_bi_bw"]).run(TIMEOUT)?.success()?;
-    let report = Report::parse(&ended.stdout).with_context(|| ended.complaint("no report"))?;
-    let (sent, received) =
-        (report.value("ud_bi_bw", "send_bw")?, report.value("ud_bi_bw", "recv_bw")?);
-    ensure!(received > sent / 20.0, ended.complaint(format!("{received} of {sent}")));
+    let report = Report::parse(&ended.stdout).with_context(|| ended.error("no report"))?;
+    let value = |name| report.value("ud_bi_bw", name);
+    let received = value("loc_recv_msgs")? + value("rem_recv_msgs")?;
+    let queue = value("loc_max_cqe")?;
+    ensure!(received > 3.0 * queue, ended.error(format!("{received}, {queue} in each queue")));
     server.kill()?;
     Ok(())
 }

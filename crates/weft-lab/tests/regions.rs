@@ -21,7 +21,7 @@ fn run(seed: u64, change: impl Fn(Program) -> Program) -> Result<Finished> {
 fn pages(ended: &Finished) -> Result<[u64; 2]> {
     let line = ended.stdout.lines().find_map(|line| line.strip_prefix("pages registered: "));
     let words = line.and_then(|line| line.split_once(" shared: "));
-    let (registered, shared) = words.with_context(|| ended.complaint("no count of pages"))?;
+    let (registered, shared) = words.with_context(|| ended.error("no count of pages"))?;
     Ok([registered.parse()?, shared.parse()?])
 }
 
@@ -48,7 +48,7 @@ fn random_programs_and_their_regions() -> Result<()> {
 fn random_programs_without_shared_memory() -> Result<()> {
     for seed in 1..=2 {
         let ended = run(seed, |program| program.env("WEFT_REMAP", "0"))?;
-        ensure!(pages(&ended)?[1] == 0, ended.complaint("memory is shared"));
+        ensure!(pages(&ended)?[1] == 0, ended.error("memory is shared"));
     }
     Ok(())
 }

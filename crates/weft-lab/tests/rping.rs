@@ -21,8 +21,8 @@ fn rping(stage: &Stage, address: IpAddr, count: usize, options: &str) -> Result<
     let (server, client) = ends.with_context(|| format!("{address}, options {options:?}"))?;
     for (end, prefix) in [(&client, "ping data: "), (&server, "server ping data: ")] {
         let pings = end.stdout.lines().filter(|line| line.starts_with(prefix)).count();
-        ensure!(pings == count, end.complaint(format!("{pings} pings instead of {count}")));
-        ensure!(!end.stderr.contains("data mismatch"), end.complaint("data was damaged"));
+        ensure!(pings == count, end.error(format!("{pings} pings instead of {count}")));
+        ensure!(!end.stderr.contains("data mismatch"), end.error("data was damaged"));
     }
     Ok(())
 }
@@ -98,7 +98,9 @@ fn ucmatose(stage: &Stage, options: &str) -> Result<()> {
     let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
     let (server, client) = ends.with_context(|| format!("options {options:?}"))?;
     for end in [server, client] {
-        end.said("data transfers complete")?.said("test complete")?.said("return status 0")?;
+        end.expect_output("data transfers complete")?
+            .expect_output("test complete")?
+            .expect_output("return status 0")?;
     }
     Ok(())
 }
@@ -129,7 +131,7 @@ fn cmtime(stage: &Stage, connections: u32) -> Result<()> {
     for step in ["create id", "resolve addr", "resolve route", "create qp", "connect", "disconnect"]
     {
         let line = client.stdout.lines().find(|line| line.trim_start().starts_with(step));
-        ensure!(line.is_some(), client.complaint(format!("no figures for {step:?}")));
+        ensure!(line.is_some(), client.error(format!("no figures for {step:?}")));
     }
     ended(server)
 }
@@ -163,8 +165,8 @@ fn client_and_server(stage: &Stage, server: &str, client: &str, options: &str) -
     let client_program = program(client).args(["-s", &stage.server_address().to_string()]);
     let (served, asked): (Finished, Finished) =
         stage.converse(&server_program, Port::Tcp(port), &client_program, TIMEOUT)?;
-    served.said(&format!("{server}: end 0"))?;
-    asked.said(&format!("{client}: end 0"))?;
+    served.expect_output(&format!("{server}: end 0"))?;
+    asked.expect_output(&format!("{client}: end 0"))?;
     Ok(())
 }
 

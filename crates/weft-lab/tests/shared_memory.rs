@@ -67,20 +67,20 @@ fn another_user_is_refused_unless_admitted() -> Result<()> {
             false => program,
         };
         for end in flow(&stage, other)? {
-            ensure!(!end.stderr.contains(SHARES), end.complaint("shares memory"));
+            ensure!(!end.stderr.contains(SHARES), end.error("shares memory"));
         }
         for end in flow(&stage, |program, serves| {
             other(program, serves).env("WEFT_SHM_USERS", format!("7,{OTHER_USER},0"))
         })? {
             // Without rights to another user's memory, the processes use the ring.
-            end.said(&format!("{SHARES}ring"))?;
+            end.expect_output(&format!("{SHARES}ring"))?;
         }
         // Both sides must allow it.
         for end in flow(&stage, |program, serves| match serves {
             true => other(program, serves).env("WEFT_SHM_USERS", "any"),
             false => other(program, serves),
         })? {
-            ensure!(!end.stderr.contains(SHARES), end.complaint("shares memory"));
+            ensure!(!end.stderr.contains(SHARES), end.error("shares memory"));
         }
     }
     Ok(())
@@ -95,14 +95,14 @@ fn memory_that_cannot_be_reached() -> Result<()> {
     let stage = Stage::loopback();
     // Root may access all memory, so both sides run as another user.
     for end in flow(&stage, |program, _| program.as_user(OTHER_USER))? {
-        end.said(&format!("{SHARES}direct"))?;
+        end.expect_output(&format!("{SHARES}direct"))?;
     }
     let [server, client] = flow(&stage, |program, serves| {
         let program = program.as_user(OTHER_USER).env("WEFT_REMAP", "0");
         if serves { program.env("LAB_UNDUMPABLE", "1") } else { program }
     })?;
-    client.said(&format!("{SHARES}ring"))?;
-    server.said(&format!("{SHARES}direct"))?;
+    client.expect_output(&format!("{SHARES}ring"))?;
+    server.expect_output(&format!("{SHARES}direct"))?;
     Ok(())
 }
 
@@ -122,12 +122,12 @@ fn namespaces_with_a_common_directory() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
     for end in flow(&stage, |program, _| program)? {
-        ensure!(!end.stderr.contains(SHARES), end.complaint("shares memory"));
+        ensure!(!end.stderr.contains(SHARES), end.error("shares memory"));
     }
     let directory = directory("sockets")?;
     let with_directory = |program: Program, _| program.env("WEFT_SHM_DIR", &directory);
     for end in flow(&stage, with_directory)? {
-        end.said(SHARES)?;
+        end.expect_output(SHARES)?;
     }
     ensure!(entries(&directory)? == 0, "a socket is left after an orderly end");
 
@@ -146,36 +146,36 @@ fn namespaces_with_a_common_directory() -> Result<()> {
     client.signal(Signal::STOP)?;
     server.kill()?;
     client.signal(Signal::CONT)?;
-    client.wait(TIMEOUT)?.success()?.said("state: 6")?;
+    client.wait(TIMEOUT)?.success()?.expect_output("state: 6")?;
     ensure!(entries(&directory)? == 0, "a socket is left after a kill");
     Ok(())
 }
 
-/// Reads the numbers of descriptors and mappings that `abrupt.c` prints early and at the end.
+/// Reads the numbers of descriptors and mappings that `peer_death.c` prints early and at the end.
 fn left(ended: &Finished, when: &str) -> Result<[i64; 2]> {
     let line = ended.stdout.lines().find(|line| line.starts_with(&format!("{when}: ")));
-    let line = line.with_context(|| ended.complaint(format!("no line {when:?}")))?;
+    let line = line.with_context(|| ended.error(format!("no line {when:?}")))?;
     let numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
     let numbers: Vec<i64> = numbers.collect();
-    numbers.try_into().ok().with_context(|| ended.complaint("two numbers"))
+    numbers.try_into().ok().with_context(|| ended.error("two numbers"))
 }
 
 fn survive(end: &str, transport: &str, rounds: u32, leaving_max: Duration) -> Result<()> {
     for role in ["serve", "dial"] {
         let (port, rounds) = (ports::next().to_string(), rounds.to_string());
-        let ended = Program::weft(compile("abrupt")?)
+        let ended = Program::weft(compile("peer_death")?)
             .args(["survive", role, end, &port, &rounds])
             .env("WEFT_TRANSPORT", transport)
             .run(TIMEOUT * 2)
             .and_then(Finished::success)
             .with_context(|| format!("{role}, {transport}"))?;
         let (early, late) = (left(&ended, "early")?, left(&ended, "end")?);
-        ensure!(late[0] <= early[0], ended.complaint("descriptors leaked"));
-        ensure!(late[1] <= early[1], ended.complaint("mappings leaked"));
+        ensure!(late[0] <= early[0], ended.error("descriptors leaked"));
+        ensure!(late[1] <= early[1], ended.error("mappings leaked"));
         let line = ended.stdout.lines().find_map(|line| line.strip_prefix("left: "));
         let time = line.and_then(|line| line.strip_suffix(" ms")?.parse().ok());
-        let time = Duration::from_millis(time.with_context(|| ended.complaint("no time"))?);
-        ensure!(time < leaving_max, ended.complaint(format!("leaving took {time:?}")));
+        let time = Duration::from_millis(time.with_context(|| ended.error("no time"))?);
+        ensure!(time < leaving_max, ended.error(format!("leaving took {time:?}")));
     }
     Ok(())
 }
@@ -199,7 +199,7 @@ fn peers_stopped_at_any_instant() -> Result<()> {
 /// After `exec`, a peer's pid denotes another program, whose memory no process accesses.
 #[test]
 fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
-    let (execing, files) = (compile("execing")?, scratch("execing")?);
+    let (execing, files) = (compile("exec_with_mr")?, scratch("execing")?);
     // The partner is at another point of its work in each round.
     for round in 0..4 {
         let port = ports::next().to_string();
@@ -210,9 +210,9 @@ fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
         };
         let server = program(&["serve", &port]).start()?.listening(Port::Tcp(port.parse()?))?;
         let client = program(&["connect", "127.0.0.1", &port]).run(TIMEOUT);
-        let client = client.and_then(Finished::success)?.said("wrote")?;
-        ensure!(client.stderr.contains(&format!("{SHARES}direct")), client.complaint("by ring"));
-        server.wait(TIMEOUT)?.success()?.said("untouched")?;
+        let client = client.and_then(Finished::success)?.expect_output("wrote")?;
+        ensure!(client.stderr.contains(&format!("{SHARES}direct")), client.error("by ring"));
+        server.wait(TIMEOUT)?.success()?.expect_output("untouched")?;
         files.iter().try_for_each(fs::remove_file)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use weft_lab::guest::{self, Guest, Job, Offload};
 use weft_lab::{Finished, Program, Running, note_skip, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(40);
-/// Time limit for many programs at once.
+/// Time limit for many programs at once, and for what the guest has to notice.
 const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// Minimum duration of the mixed load, unless `WEFT_SIW_SECONDS` sets another one.
 const LOAD_SECONDS: u64 = 5;
@@ -100,10 +100,10 @@ fn ucmatose(guest: &Guest, options: &str) -> Result<()> {
     both_ways(guest, &server, |address| format!("{server} -s {address}"), port)
 }
 
-/// Checks that siw has logged no complaint.
+/// Checks that siw has logged no error.
 fn ensure_silent(guest: &Guest) -> Result<()> {
-    let complaints = guest.complaints()?;
-    ensure!(complaints.is_empty(), "siw complains: {complaints:#?}");
+    let errors = guest.siw_messages()?;
+    ensure!(errors.is_empty(), "siw logged errors: {errors:#?}");
     Ok(())
 }
 
@@ -168,7 +168,7 @@ fn checksums_are_used_if_either_side_asks(guest: &Guest) -> Result<()> {
             let port = ports::next();
             let common = format!("-V -C 10 -S 5000 -p {port}");
             let server = format!("rping -s -a 0.0.0.0 {common}");
-            let said = if passive {
+            let weft_end = if passive {
                 let server = weft(guest, &server).env("WEFT_CRC", ours).start()?;
                 let server = server.listening(Port::Udp(port))?;
                 let client = format!("rping -c -a {} {common}", guest.host.ipv4);
@@ -181,7 +181,7 @@ fn checksums_are_used_if_either_side_asks(guest: &Guest) -> Result<()> {
                 server.success(TIMEOUT)?;
                 client
             };
-            said.said(&format!("a foreign iwarp peer, crc {expected}"))?;
+            weft_end.expect_output(&format!("a foreign iwarp peer, crc {expected}"))?;
         }
     }
     ensure_silent(guest)
@@ -219,7 +219,7 @@ fn iwarp_peer(guest: &Guest, length: usize, mode: &str) -> Result<()> {
     let server = format!("iwarp_peer {port} {length} {mode}");
     let client = |address| format!("iwarp_peer {address} {port} {length} hello");
     let (weft, siw) = from_siw(guest, &server, &client(guest.host.ipv4), port)?;
-    weft.said(&expected)?;
+    weft.expect_output(&expected)?;
     // siw ignores a reply if the connection was closed right after it.
     let is_cut = mode == "reject" && siw.contains(&private_data(0));
     ensure!(is_cut || siw.contains(&expected), "the client on siw got: {siw}");
@@ -227,8 +227,8 @@ fn iwarp_peer(guest: &Guest, length: usize, mode: &str) -> Result<()> {
     let (siw, weft) = to_siw(guest, &server, &client(guest.address), port)?;
     ensure!(siw.contains(&expected), "the server on siw got: {siw}");
     let rejected = weft.stdout.contains("REJECTED");
-    ensure!(rejected == (mode == "reject"), weft.complaint("another outcome"));
-    weft.said(&expected)?;
+    ensure!(rejected == (mode == "reject"), weft.error("another outcome"));
+    weft.expect_output(&expected)?;
     Ok(())
 }
 
@@ -257,7 +257,7 @@ fn either_side_may_die(guest: &Guest) -> Result<()> {
     let mut weft_client = weft(guest, &client(guest.address)).start()?;
     weft_client.printed("ping data", TIMEOUT)?;
     guest.run("killall -9 rping")?;
-    weft_client.wait(TIMEOUT)?.said("DISCONNECT")?;
+    weft_client.wait(TIMEOUT)?.expect_output("DISCONNECT")?;
     siw_server.wait(TIMEOUT)?;
     ensure_silent(guest)
 }
@@ -297,9 +297,9 @@ fn notices_the_end(guest: &Guest, rping: &Job<'_>) -> Result<()> {
 }
 
 fn until(mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + LONG_TIMEOUT;
     while !condition()? {
-        ensure!(Instant::now() < deadline, "not within {TIMEOUT:?}");
+        ensure!(Instant::now() < deadline, "not within {LONG_TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
@@ -313,7 +313,7 @@ fn siw_understands_our_terminate(guest: &Guest) -> Result<()> {
     let ended = client.success(TIMEOUT);
     ended.map_err(|error| error.context(server.account()))?;
     server.wait(TIMEOUT)?.success()?;
-    let log = guest.complaints()?;
+    let log = guest.siw_messages()?;
     let is_reported = |line: &String| line.contains("got TERMINATE. layer 1, type 1, code 0");
     ensure!(log.iter().any(is_reported), "{log:#?}");
     Ok(())

@@ -96,7 +96,7 @@ impl Hosts {
 
     /// Another user on the client's or server's host, who claims to be an end of a stream.
     fn stranger(&self, arguments: &[&str]) -> Result<Program> {
-        let program = Program::weft(compile("stranger")?).args(arguments);
+        let program = Program::weft(compile("impersonator")?).args(arguments);
         Ok(program.env("WEFT_TRANSPORT", "tcp"))
     }
 
@@ -260,7 +260,7 @@ fn another_user_cannot_dial_for_a_stream() -> Result<()> {
     let [port, own_port] = ports.map(|port| port.to_string());
     let stranger = hosts.stranger(&["dial", &own, &own_port, &to, &port])?;
     let outcome = hosts.stage.server(stranger).run(TIMEOUT)?.success()?;
-    ensure!(outcome.stdout.contains("it was refused"), outcome.complaint("it was not refused"));
+    ensure!(outcome.stdout.contains("it was refused"), outcome.error("it was not refused"));
     client.signal(Signal::USR1)?;
     client.printed("asked 299", TIMEOUT)?;
     client.signal(Signal::USR1)?;

@@ -1,13 +1,17 @@
 //! System calls that a program makes with its own instructions, beside calls of the C library on
 //! the same sockets.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Finished, compile_cargo, compile_cgo, compile_plain, locate, ports, source};
+use weft_lab::{
+    Finished, Program, Stage, compile_cargo, compile_cgo, compile_plain, locate, ports, scratch,
+    source,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -16,8 +20,8 @@ fn as_on_the_kernel(program: &Path, bytes_min: u64) -> Result<Finished> {
     let sockets = Sockets::new(Ends::Both)?;
     let plain = sockets.plain(program).run(TIMEOUT)?.success()?;
     let ours = sockets.server(program).env("WEFT_LOG", "info").run(TIMEOUT)?.success()?;
-    ensure!(ours.stdout == plain.stdout, ours.complaint("not as on the kernel"));
-    ensure!(ours.stderr.contains("shared memory"), ours.complaint("not in memory"));
+    let ours = ours.expect_lines(&plain.stdout).context("not as on the kernel")?;
+    ensure!(ours.stderr.contains("shared memory"), ours.error("not in memory"));
     sockets.check(bytes_min)?;
     Ok(ours)
 }
@@ -25,8 +29,68 @@ fn as_on_the_kernel(program: &Path, bytes_min: u64) -> Result<Finished> {
 #[test]
 fn calls_by_hand_do_what_those_of_the_c_library_do() -> Result<()> {
     let ours = as_on_the_kernel(&compile_plain("by_hand")?, 4_000_000)?;
-    ensure!(ours.stderr.contains("ring: EPERM"), ours.complaint("io_uring is not refused"));
+    ensure!(ours.stderr.contains("ring: EPERM"), ours.error("io_uring is not refused"));
     Ok(())
+}
+
+/// Threads that exist and threads that begin are made to report their calls meanwhile.
+#[test]
+fn no_call_by_hand_is_lost_while_a_process_gets_its_first_socket() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let program = compile_plain("arming")?;
+    let ended = sockets.server(&program).arg("2000").run(TIMEOUT * 4)?.success()?;
+    ended.expect_output("0 of 2000 processes lost calls")?;
+    sockets.check(2_000)
+}
+
+/// The verbs library makes its calls by hand, too. A report of each would double the latency.
+#[test]
+fn verbs_make_no_calls_that_are_reported_for_a_message() -> Result<()> {
+    for (transport, mode) in [("tcp", ""), ("shm", ""), ("shm", "-e")] {
+        let reports = reports_of_messages(transport, mode);
+        reports.with_context(|| format!("{transport} {mode}"))?;
+    }
+    Ok(())
+}
+
+fn reports_of_messages(transport: &str, mode: &str) -> Result<()> {
+    const MESSAGES: usize = 5_000;
+    let (stage, port) = (Stage::loopback(), ports::next());
+    let options = format!("-F {mode} -s 8 -n {MESSAGES} -p {port}");
+    let files = scratch("reports")?;
+    let (trace, address) = (files.join("trace"), stage.server_address().to_string());
+    let server = Program::weft("ib_send_lat").line(&options).env("WEFT_TRANSPORT", transport);
+    let client = Program::weft(locate("strace")?).line("-f -qq -e trace=none -e signal=SIGSYS -o");
+    let client = client.arg(&trace).arg("ib_send_lat").line(&options).arg(address);
+    stage.converse(&server, Port::Tcp(port), &client.env("WEFT_TRANSPORT", transport), TIMEOUT)?;
+    let reports = fs::read_to_string(&trace)?.matches("SYS_USER_DISPATCH").count();
+    ensure!(reports > 0, "the process does not have its calls reported");
+    ensure!(reports < MESSAGES / 5, "{reports} reports for {MESSAGES} messages each way");
+    Ok(())
+}
+
+/// The program that is started inherits the mask. Its first socket is of a thread, of a handler, or
+/// of a function that `siglongjmp` leaves; each of them restores the mask.
+#[test]
+fn calls_by_hand_are_made_although_sigsys_was_blocked_from_the_start() -> Result<()> {
+    let program = compile_plain("first_socket")?;
+    for way in ["thread", "handler", "jump"] {
+        let sockets = Sockets::new(Ends::Both)?;
+        let plain = sockets.plain(&program).args(["blocked", way]).run(TIMEOUT)?.success()?;
+        let ours = sockets.server(&program).args(["blocked", way]).run(TIMEOUT)?.success()?;
+        ours.expect_lines(&plain.stdout).context(way)?;
+        sockets.check(20)?;
+    }
+    Ok(())
+}
+
+/// Threads that begin wait until the process's other threads are known.
+#[test]
+fn threads_begin_though_a_handler_has_left_the_calls_for_the_first_socket() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let program = sockets.server(compile_plain("first_socket")?).args(["jumps", "500"]);
+    let ended = program.run(TIMEOUT * 4)?.success()?;
+    ended.expect_output("0 of 500 processes failed").map(drop)
 }
 
 #[test]
@@ -38,7 +102,7 @@ fn go_with_c_calls_by_hand_on_small_stacks() -> Result<()> {
 fn python_calls_by_an_instruction_in_memory_of_its_own() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let python = sockets.server(locate("python3")?).arg(source("programs/by_hand.py"));
-    python.run(TIMEOUT)?.success()?.said("done")?;
+    python.run(TIMEOUT)?.success()?.expect_output("done")?;
     sockets.check(1_000)
 }
 
@@ -58,7 +122,9 @@ fn smol_echoes() -> Result<()> {
         for client in clients {
             let ended = client.wait(TIMEOUT).and_then(Finished::success);
             let ended = ended.map_err(|error| error.context(serve.account()));
-            ended?.said(&format!("echoed {BYTES}")).with_context(|| format!("{ends:?}"))?;
+            ended?
+                .expect_output(&format!("echoed {BYTES}"))
+                .with_context(|| format!("{ends:?}"))?;
         }
         serve.wait(TIMEOUT)?.success()?;
         sockets.check(CLIENTS * BYTES / 2)?;
@@ -70,22 +136,19 @@ fn smol_echoes() -> Result<()> {
 /// user declares that the program makes none.
 #[test]
 fn without_reports_connections_stay_on_tcp() -> Result<()> {
-    let program = compile_plain("without_reports")?;
+    let program = compile_plain("no_syscall_dispatch")?;
     let run = |trust: bool| -> Result<Finished> {
         let sockets = Sockets::new(Ends::Both)?;
         let mut run = sockets.server(&program).arg(&program).env("WEFT_LOG", "info");
         if trust {
             run = run.env("WEFT_SOCKETS_BY_HAND", "trust");
         }
-        run.run(TIMEOUT)?.success()?.said("line")
+        run.run(TIMEOUT)?.success()?.expect_output("line")
     };
     let watched = run(false)?;
-    ensure!(!watched.stderr.contains("shared memory"), watched.complaint("in memory"));
-    ensure!(
-        watched.stderr.contains("calls by hand cannot be seen"),
-        watched.complaint("not reported")
-    );
+    ensure!(!watched.stderr.contains("shared memory"), watched.error("in memory"));
+    ensure!(watched.stderr.contains("calls by hand cannot be seen"), watched.error("not reported"));
     let trusted = run(true)?;
-    ensure!(trusted.stderr.contains("shared memory"), trusted.complaint("not in memory"));
+    ensure!(trusted.stderr.contains("shared memory"), trusted.error("not in memory"));
     Ok(())
 }

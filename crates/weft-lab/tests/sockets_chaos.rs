@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Program, compile};
+use weft_lab::{Program, compile, source};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of connections of which one end, or neither, is killed.
@@ -37,6 +37,14 @@ fn peer_of_a_killed_process_reads_a_prefix_and_then_eof() -> Result<()> {
     let totals = sockets.totals()?;
     ensure!(totals.joined >= ROUNDS / 2, "{totals:?}");
     Ok(())
+}
+
+#[test]
+fn a_stream_is_not_reset_if_a_killed_peer_had_read_everything() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let program = sockets.server("python3").arg(source("programs/killed_peers.py"));
+    program.run(TIMEOUT)?.success()?.expect_output("all ended")?;
+    sockets.check(1 << 20)
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn beside_on(sockets: &Sockets, way: &str) -> Result<()> {
     let mut server = server.start()?.listening(Port::Tcp(port))?;
     let client = sockets.client(&program).args(["connect", &port.to_string(), way]);
     let ended = client.run(TIMEOUT).and_then(Finished::success);
-    ended.map_err(|error| error.context(server.account()))?.said("answered 768")?;
+    ended.map_err(|error| error.context(server.account()))?.expect_output("answered 768")?;
     server.wait(TIMEOUT)?.success()?;
     Ok(())
 }
@@ -41,12 +41,12 @@ fn beside_on(sockets: &Sockets, way: &str) -> Result<()> {
 fn children_in_another_pid_namespace() -> Result<()> {
     const SKIPPED: i32 = 77;
     let sockets = Sockets::new(Ends::Both)?;
-    let ended = sockets.server(compile_plain("elsewhere")?).run(TIMEOUT)?;
+    let ended = sockets.server(compile_plain("pid_namespace")?).run(TIMEOUT)?;
     if ended.status.code() == Some(SKIPPED) {
         note_skip("children_in_another_pid_namespace", "only root may make namespaces");
         return Ok(());
     }
-    ended.success()?.said("received 20000 and 20000")?;
+    ended.success()?.expect_output("received 20000 and 20000")?;
     Ok(())
 }
 
@@ -92,12 +92,12 @@ fn fork_and_exit_beside_connections() -> Result<()> {
 
 /// A process starts children while other threads of it open, use and close connections.
 fn born_beside(way: &str) -> Result<()> {
-    let program = compile_plain("beside_births")?;
+    let program = compile_plain("connect_while_forking")?;
     let plain = Program::plain(&program).args([way]).run(TIMEOUT)?;
-    plain.success()?.said("ended 300")?;
+    plain.success()?.expect_output("ended 300")?;
     let sockets = Sockets::new(Ends::Both)?;
     let ended = sockets.server(&program).args([way]).run(TIMEOUT)?;
-    ended.success()?.said("ended 300")?;
+    ended.success()?.expect_output("ended 300")?;
     Ok(())
 }
 
@@ -137,14 +137,14 @@ fn expect_lines(
     let ended = lines(sockets.client("/usr/bin/python3"), port, connections).run(TIMEOUT);
     let ended = ended.and_then(Finished::success);
     let ended = ended.map_err(|error| error.context(server.account()))?;
-    ended.said(&format!("answered {}", connections * LINES)).map(drop)
+    ended.expect_output(&format!("answered {}", connections * LINES)).map(drop)
 }
 
 /// A Python server whose children have the connections as their input and output.
 fn handed(way: &str) -> Result<()> {
     for ends in Ends::ALL {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
-        let server = sockets.server("/usr/bin/python3").arg(source("programs/handing.py"));
+        let server = sockets.server("/usr/bin/python3").arg(source("programs/fd_inheritance.py"));
         let server = server.args([way, &port.to_string(), &CONNECTIONS.to_string()]);
         let mut server = server.start()?.listening(Port::Tcp(port))?;
         expect_lines(&sockets, &mut server, port, CONNECTIONS)
@@ -300,7 +300,7 @@ fn bash_opens_connections_by_dev_tcp() -> Result<()> {
         let client = sockets.client("bash").arg(script).arg(port.to_string()).run(TIMEOUT);
         let ended = client.and_then(Finished::success);
         let ended = ended.map_err(|error| error.context(server.account()));
-        ended.with_context(|| format!("weft: {ends:?}"))?.said("all the same")?;
+        ended.with_context(|| format!("weft: {ends:?}"))?.expect_output("all the same")?;
         server.wait(TIMEOUT)?.success()?;
     }
     Ok(())
@@ -329,7 +329,7 @@ fn cgi_answers_are_whole() -> Result<()> {
             let client = sockets.client("/usr/bin/python3").arg(source("programs/cgi.py"));
             let client = client.args([&port.to_string(), "300", "cgi-bin/script"]).arg(&body);
             let ended = client.run(TIMEOUT).and_then(Finished::success);
-            ended.map_err(|error| error.context(server.account()))?.said("answered 300")
+            ended.map_err(|error| error.context(server.account()))?.expect_output("answered 300")
         });
         answered.with_context(|| format!("weft: {ends:?}"))?;
     }
@@ -349,7 +349,7 @@ fn node_starts_children_and_writes_files() -> Result<()> {
         let client = client.args([&port.to_string(), &connections, "."]);
         let ended = client.run(TIMEOUT).and_then(Finished::success);
         let ended = ended.map_err(|error| error.context(server.account()));
-        ended.with_context(|| format!("weft: {ends:?}"))?.said("wrote 50")?;
+        ended.with_context(|| format!("weft: {ends:?}"))?.expect_output("wrote 50")?;
         server.wait(TIMEOUT)?.success()?;
     }
     Ok(())

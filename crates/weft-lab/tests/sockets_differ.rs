@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use weft_lab::differ::{Campaign, Executor, Judge, Verdict, read_program};
+use weft_lab::differ::{Campaign, Executor, Oracle, Verdict, read_program};
 use weft_lab::source;
 
 /// The seeds of the random part, the same each time. `make differ` tries others.
@@ -21,18 +21,18 @@ const LATE: Duration = Duration::from_secs(5);
 /// Programs that run at a time for the first time. Their processes mostly wait for each other.
 const JOBS: usize = 8;
 /// Programs that run at a time again because their results differed.
-const JUDGES: usize = 2;
+const RECHECKS: usize = 2;
 
 /// A program for each defect that was found, named after the behaviour.
 #[test]
 fn known_programs_observe_the_same() -> Result<()> {
     let executor = Executor::new(None)?;
-    let judge = Judge::new(&executor, LATE);
+    let oracle = Oracle::new(&executor, LATE);
     let mut failures = Vec::new();
     let paths = programs_in("corpus")?;
     ensure!(!paths.is_empty(), "no programs");
     for path in paths {
-        if let Verdict::Different(failure) = judge.judge(&read_program(&path)?)? {
+        if let Verdict::Different(failure) = oracle.compare(&read_program(&path)?)? {
             failures.push(format!("{}: {failure}", path.display()));
         }
     }
@@ -44,13 +44,13 @@ fn known_programs_observe_the_same() -> Result<()> {
 #[test]
 fn programs_that_differ_say_why() -> Result<()> {
     let executor = Executor::new(None)?;
-    let judge = Judge::new(&executor, LATE);
+    let oracle = Oracle::new(&executor, LATE);
     for path in programs_in("known")? {
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let reason = text.lines().next().and_then(|line| line.strip_prefix("# "));
         let reason = reason.with_context(|| format!("{} gives no reason", path.display()))?;
         // Once is enough to see whether it is worth a look.
-        match judge.judge_repeatedly(&read_program(&path)?, 0)? {
+        match oracle.compare_repeatedly(&read_program(&path)?, 0)? {
             Verdict::Different(_) => println!("{} differs: {reason}", path.display()),
             Verdict::Same | Verdict::Nondeterministic => {
                 println!("{} did not differ: does it belong to the corpus?", path.display());
@@ -67,7 +67,7 @@ fn random_programs_observe_the_same() -> Result<()> {
         count: Some(PROGRAMS),
         limit: LIMIT,
         jobs: JOBS,
-        judges: JUDGES,
+        rechecks: RECHECKS,
         failures_max: 1,
         shrinks: true,
         save: None,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, compile};
 
@@ -11,9 +11,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Further attempts for a case that differs. On a busy machine a thread may not sleep yet.
 const ATTEMPTS: u32 = 3;
 
-/// Runs a case of `programs/watching.c` with and without Weft.
+/// Runs a case of `programs/epoll_waiters.c` with and without Weft.
 fn compare(case: &str, connections: u64) -> Result<()> {
-    let path = compile("watching")?;
+    let path = compile("epoll_waiters")?;
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -58,4 +58,29 @@ cases! {
     what_is_deleted_is_reported_no_more("deletions", 2_000);
     threads_that_poll_one_socket_are_all_woken("pollers", 6);
     a_sleeper_is_woken_though_the_program_closes_what_it_has_not_opened("closed_wholesale", 1);
+    one_shots_fire_once_though_the_instance_is_passed_on("oneshots", 500);
+}
+
+/// Connections leave memory while both directions are full. Each of their bytes, their room and
+/// their end needs an event: one that is lost leaves the server asleep.
+fn echo_after_shutdown(way: &str, children: &[&str]) -> Result<()> {
+    const CONNECTIONS: u64 = 60;
+    let path = compile("echo_after_shutdown")?;
+    let sockets = Sockets::new(Ends::Both)?;
+    let server = sockets.server(&path).args([way, &CONNECTIONS.to_string(), "3000000"]);
+    let ended = server.args(children).run(TIMEOUT)?.success()?;
+    ended.expect_output(&format!("{CONNECTIONS} connections"))?;
+    let totals = sockets.totals()?;
+    ensure!(totals.joined >= CONNECTIONS / 2, "{totals:?}");
+    Ok(())
+}
+
+#[test]
+fn echo_goes_on_after_the_client_has_shut_its_half() -> Result<()> {
+    for way in ["edges", "one-shots", "edges-alone", "level", "poll", "select"] {
+        for children in [&[][..], &["children"]] {
+            echo_after_shutdown(way, children).with_context(|| format!("{way} {children:?}"))?;
+        }
+    }
+    Ok(())
 }

@@ -98,7 +98,7 @@ fn a_client_hears_that_its_server_was_killed() -> Result<()> {
     let client = scenario.client()?.start()?;
     scenario.server.printed("ready", TIMEOUT)?;
     scenario.server.signal(Signal::KILL)?;
-    client.wait(TIMEOUT)?.success()?.said("reset").map(drop)
+    client.wait(TIMEOUT)?.success()?.expect_output("reset").map(drop)
 }
 
 #[test]
@@ -107,15 +107,15 @@ fn a_server_takes_memory_back_from_a_client_that_was_killed() -> Result<()> {
     let mut client = scenario.client()?.start()?;
     scenario.server.printed("ready", TIMEOUT)?;
     client.signal(Signal::KILL)?;
-    scenario.server.wait(TIMEOUT)?.success()?.said("gone").map(drop)
+    scenario.server.wait(TIMEOUT)?.success()?.expect_output("gone").map(drop)
 }
 
 #[test]
 fn without_weft_at_both_ends_the_socket_stays_what_it_is() -> Result<()> {
     for ends in [Ends::Server, Ends::Client] {
         let scenario = Scenario::start(ends, "plain", 1)?;
-        scenario.client()?.run(TIMEOUT)?.success()?.said("plain")?;
-        scenario.server.wait(TIMEOUT)?.success()?.said("plain")?;
+        scenario.client()?.run(TIMEOUT)?.success()?.expect_output("plain")?;
+        scenario.server.wait(TIMEOUT)?.success()?.expect_output("plain")?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ fn h2load_of_nghttpd_and_nghttpx() -> Result<()> {
                 .and_then(Finished::success)
                 .map_err(|error| error.context(server.account()).context(proxy.account()));
             let ended = ended.with_context(|| format!("weft: {ends:?}: {line} {name}"))?;
-            ended.said(&format!("status codes: {requests} 2xx, 0 3xx, 0 4xx, 0 5xx"))?;
+            ended.expect_output(&format!("status codes: {requests} 2xx, 0 3xx, 0 4xx, 0 5xx"))?;
         }
         let curl = sockets.server("curl").line("--silent --show-error --fail --output copy");
         curl.arg(format!("http://127.0.0.1:{front}/long")).run(TIMEOUT)?.success()?;

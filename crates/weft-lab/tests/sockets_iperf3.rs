@@ -18,8 +18,8 @@ const IN_FLIGHT_MAX_BYTES: u64 = 64 << 20;
 
 fn report(end: &Finished) -> Result<Value> {
     let report: Value =
-        serde_json::from_str(&end.stdout).with_context(|| end.complaint("no report"))?;
-    ensure!(report.get("error").is_none(), end.complaint("iperf3 reports an error"));
+        serde_json::from_str(&end.stdout).with_context(|| end.error("no report"))?;
+    ensure!(report.get("error").is_none(), end.error("iperf3 reports an error"));
     Ok(report)
 }
 
@@ -27,11 +27,11 @@ fn report(end: &Finished) -> Result<Value> {
 fn received(end: &Finished, report: &Value, reverse: &str) -> Result<u64> {
     let count = |name| report.pointer(&format!("/end/{name}{reverse}/bytes"))?.as_u64();
     let (sent, received) =
-        count("sum_sent").zip(count("sum_received")).with_context(|| end.complaint("no sums"))?;
+        count("sum_sent").zip(count("sum_received")).with_context(|| end.error("no sums"))?;
     let lost = sent.checked_sub(received);
     ensure!(
         lost.is_some_and(|lost| lost <= IN_FLIGHT_MAX_BYTES) && received >= SIZE_MIN_BYTES,
-        end.complaint(format!("{sent} bytes sent, {received} received"))
+        end.error(format!("{sent} bytes sent, {received} received"))
     );
     Ok(received)
 }

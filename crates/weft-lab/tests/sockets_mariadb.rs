@@ -32,7 +32,7 @@ fn run(
         // errors.
         let may_be_more = label == "ignored errors:" && test.contains("write");
         let right = number(label).is_some_and(|found| found == count || may_be_more);
-        ensure!(right, ended.complaint(format!("{label} not {count}")));
+        ensure!(right, ended.error(format!("{label} not {count}")));
     }
     Ok(())
 }
@@ -57,7 +57,7 @@ fn queries(placements: &[Ends], options: &str) -> Result<()> {
         let client = sockets.client("mariadb").line("--no-defaults -h 127.0.0.1 -u root -N -B");
         let client = client.arg("-P").arg(port.to_string()).args(["mysql", "-e"]);
         let rows = "select count(*), count(distinct id), max(id) from sbtest1";
-        client.arg(rows).run(TIMEOUT)?.success()?.said("2000\t2000\t")?;
+        client.arg(rows).run(TIMEOUT)?.success()?.expect_output("2000\t2000\t")?;
         // An answer has a row of 120 bytes.
         sockets.check(SELECTS * 2 * 100)?;
     }

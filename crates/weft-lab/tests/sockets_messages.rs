@@ -1,5 +1,5 @@
-//! Brokers and queues: mosquitto, ZeroMQ, beanstalkd and gearman. Each message arrives exactly
-//! once.
+//! Brokers, queues and chats: mosquitto, ZeroMQ, beanstalkd, gearman and ngircd. Each message
+//! arrives exactly once.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -42,7 +42,7 @@ fn mosquitto() -> Result<()> {
         let mut publishers = Vec::new();
         for name in PUBLISHERS {
             fs::write(sockets.path(name), lines_of(name, MESSAGES))?;
-            // Of the lowest quality nothing may be lost either: the broker's limits are lifted.
+            // No message of the lowest quality may be lost either: the broker's limits are lifted.
             let command = format!("exec mosquitto_pub -p {port} -q 2 -t topic/{name} -l <{name}");
             publishers.push(sockets.client("sh").args(["-c", &command]).start()?);
         }
@@ -84,7 +84,7 @@ fn zeromq() -> Result<()> {
             let ended = client.wait(TIMEOUT).and_then(Finished::success);
             let ended = ended.map_err(|error| error.context(server.account()));
             let ended = ended.with_context(|| format!("weft: {ends:?}"))?;
-            ended.said(&format!("echoed {MESSAGES}"))?;
+            ended.expect_output(&format!("echoed {MESSAGES}"))?;
         }
         server.wait(TIMEOUT)?.success()?;
         // About 4,500 bytes in each direction.
@@ -104,7 +104,7 @@ fn beanstalkd() -> Result<()> {
         let client = client.args([port.to_string(), JOBS.to_string()]).run(TIMEOUT);
         let ended = client.and_then(Finished::success);
         let ended = ended.map_err(|error| error.context(server.account()));
-        ended.with_context(|| format!("weft: {ends:?}"))?.said(&format!("done {JOBS}"))?;
+        ended.with_context(|| format!("weft: {ends:?}"))?.expect_output(&format!("done {JOBS}"))?;
         sockets.check(JOBS * 10_000)?;
     }
     Ok(())
@@ -144,4 +144,29 @@ fn gearman() -> Result<()> {
         sockets.check((JOBS * 200 * 20) as u64)?;
     }
     Ok(())
+}
+
+/// Each line goes to all other members of the channel. If root starts ngircd it becomes another
+/// user, so another user starts it.
+#[test]
+fn ngircd() -> Result<()> {
+    const MEMBERS: u16 = 8;
+    const LINES: u16 = 100;
+    let received = u64::from(MEMBERS * (MEMBERS - 1) * LINES);
+    let Some(sockets) = Sockets::unprivileged("ngircd")? else { return Ok(()) };
+    let port = ports::next();
+    let configuration = format!(
+        "[Global]\nName = irc.lab.test\nPorts = {port}\nListen = 127.0.0.1\nMotdPhrase = x\n\
+         [Limits]\nMaxConnectionsIP = 0\nMaxPenaltyTime = 0\n\
+         [Options]\nDNS = no\nIdent = no\nPAM = no\n"
+    );
+    fs::write(sockets.path("ngircd.conf"), configuration)?;
+    let server = sockets.server("ngircd").line("-n -f").arg(sockets.path("ngircd.conf"));
+    let mut server = server.start()?.listening(Port::Tcp(port))?;
+    let client = sockets.client("/usr/bin/python3").arg(source("programs/chat.py"));
+    let client = client.args([port, MEMBERS, LINES].map(|number| number.to_string()));
+    let ended = client.run(TIMEOUT).and_then(Finished::success);
+    let ended = ended.map_err(|error| error.context(server.account()))?;
+    ended.expect_output(&format!("got {received}"))?;
+    sockets.check(received * 20)
 }

@@ -62,15 +62,15 @@ fn what_carries_a_connection_is_logged() -> Result<()> {
             [line] => !words.is_empty() && line.contains("127.0.0.1:") && line.ends_with(words),
             _ => false,
         };
-        ensure!(right, end.complaint(format!("not {words:?} once")));
+        ensure!(right, end.error(format!("not {words:?} once")));
         Ok(())
     };
-    const PEER: &str = ": tcp, the peer is not on weft, or another user's";
-    const ENDED: &str = ": tcp, the peer had not agreed to more when it ended";
+    const PEER: &str = ": tcp, the peer does not run on weft, or belongs to another user";
+    const ENDED: &str = ": tcp, the peer ended before it agreed to share memory";
     const MEMORY: &str = ": shared memory";
     for (ends, rules, [server_says, client_says]) in [
         (Ends::Both, "", [MEMORY; 2]),
-        (Ends::Both, "use tcp connect nc.openbsd *:*\n", [PEER, ": tcp, a rule says so"]),
+        (Ends::Both, "use tcp connect nc.openbsd *:*\n", [PEER, ": tcp, a rule selects TCP"]),
         (Ends::Server, "", [PEER, ""]),
         (Ends::Client, "", ["", ENDED]),
     ] {
@@ -133,7 +133,7 @@ fn socat_forks_and_becomes_a_program() -> Result<()> {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
         let _server = forking(sockets.server("socat"), port, "EXEC:cat,nofork")?;
         expect_echo(&sockets, &sockets.client("sh"), port)?;
-        sockets.check_left("stdio")?;
+        sockets.check_fallback("stdio")?;
     }
     Ok(())
 }

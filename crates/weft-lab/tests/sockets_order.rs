@@ -13,13 +13,13 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 fn what_came_first_is_reported_first() -> Result<()> {
     for ends in Ends::ALL {
         let (sockets, port) = (Sockets::new(ends)?, ports::next().to_string());
-        let program = compile_plain("order")?;
+        let program = compile_plain("epoll_order")?;
         let server = sockets.server(&program).args(["serve", &port]);
         let mut server = server.start()?.listening(Port::Tcp(port.parse()?))?;
         let client = sockets.client(&program).args(["connect", &port]).run(TIMEOUT);
         let ended = client.and_then(Finished::success);
         let ended = ended.map_err(|error| error.context(server.account()));
-        ended.with_context(|| format!("weft: {ends:?}"))?.said("in order 200")?;
+        ended.with_context(|| format!("weft: {ends:?}"))?.expect_output("in order 200")?;
         server.wait(TIMEOUT)?.success()?;
         sockets.check(200)?;
     }

@@ -80,9 +80,9 @@ fn transactions(bench: &Finished) -> Result<u64> {
         rest.split_whitespace().next()?.parse().ok()
     };
     let failed: Option<u64> = number("number of failed transactions:");
-    ensure!(failed == Some(0), bench.complaint("transactions failed"));
+    ensure!(failed == Some(0), bench.error("transactions failed"));
     number("number of transactions actually processed:")
-        .with_context(|| bench.complaint("no number of transactions"))
+        .with_context(|| bench.error("no number of transactions"))
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_query_is_cancelled() -> Result<()> {
         thread::sleep(Duration::from_millis(20));
     }
     sleeper.signal(Signal::INT)?;
-    sleeper.wait(TIMEOUT)?.said("canceling statement due to user request")?;
+    sleeper.wait(TIMEOUT)?.expect_output("canceling statement due to user request")?;
     ensure!(cluster.ask("select 6 * 7")? == "42", "the server is not as it was");
     cluster.finish(1)
 }
@@ -167,9 +167,9 @@ fn a_program_is_copied_from() -> Result<()> {
     }
     std::fs::write(cluster.sockets.path("script"), script)?;
     let psql = cluster.client("psql").line("-X -q -A -t -v ON_ERROR_STOP=1 -f");
-    let said = psql.arg(cluster.sockets.path("script")).run(TIMEOUT)?.success()?.stdout;
+    let stdout = psql.arg(cluster.sockets.path("script")).run(TIMEOUT)?.success()?.stdout;
     let expected = (0..COPIES).map(|number| format!("{}\n42\n", number * (number + 1) / 2));
-    same(said.as_bytes(), expected.collect::<String>().as_bytes())?;
+    same(stdout.as_bytes(), expected.collect::<String>().as_bytes())?;
     ensure!(cluster.ask("select count(*) from t")? == COPIES.to_string(), "rows are missing");
     cluster.finish(0)
 }

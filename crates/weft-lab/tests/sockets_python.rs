@@ -65,23 +65,35 @@ fn start(python: Program, modules: &[&str], result: &Path) -> Result<Running> {
     python.arg(result).arg(LEFT_OUT).args(modules).start()
 }
 
-/// Reads the outcomes after the process has ended. Its exit status does not matter, because some
-/// tests fail without Weft, too. If a test hangs there is no result.
-fn outcomes(run: Running, result: &Path) -> Result<Outcomes> {
+/// Returns the outcomes after the process has ended, and what it has printed. Its exit status does
+/// not matter, because some tests fail without Weft, too. If a test hangs there is no result.
+fn outcomes(run: Running, result: &Path) -> Result<(Outcomes, String)> {
     let ended = run.wait(TIMEOUT)?;
-    let text = fs::read(result).with_context(|| ended.complaint("no result"))?;
-    Ok(serde_json::from_slice(&text)?)
+    let text = fs::read(result).with_context(|| ended.error("no result"))?;
+    Ok((serde_json::from_slice(&text)?, ended.stderr))
 }
 
-/// Returns a line for each test with different outcomes.
-fn differences(plain: &Outcomes, accelerated: &Outcomes) -> Vec<String> {
+/// Returns what unittest has printed about the failure of a test.
+fn failure<'a>(name: &str, printed: &'a str) -> &'a str {
+    let method = name.rsplit('.').next().unwrap_or(name);
+    let heads = ["ERROR", "FAIL"].map(|kind| format!("{kind}: {method} "));
+    let line = "=".repeat(70);
+    let is_its = |part: &&str| heads.iter().any(|head| part.trim_start().starts_with(head));
+    printed.split(&line).find(is_its).unwrap_or_default()
+}
+
+/// Returns a text for each test with different outcomes. `printed` is what the tests have printed
+/// without Weft, and with it.
+fn differences(plain: &Outcomes, accelerated: &Outcomes, printed: [&str; 2]) -> Vec<String> {
     let names: std::collections::BTreeSet<_> = plain.keys().chain(accelerated.keys()).collect();
     let of = |outcomes: &Outcomes, name: &str| {
         outcomes.get(name).cloned().unwrap_or_else(|| "not run".to_owned())
     };
     let differing = names.into_iter().filter(|name| plain.get(*name) != accelerated.get(*name));
     let line = |name: &String| {
-        format!("{name}: {} without Weft, {} with it", of(plain, name), of(accelerated, name))
+        let failures = printed.map(|printed| failure(name, printed)).concat();
+        let (plain, accelerated) = (of(plain, name), of(accelerated, name));
+        format!("{name}: {plain} without Weft, {accelerated} with it\n{failures}")
     };
     differing.map(line).collect()
 }
@@ -106,13 +118,23 @@ fn the_same_tests_pass() -> Result<()> {
         .collect::<Result<_>>()?;
     let mut differing = Vec::new();
     for (plain, weft, results, passed_min) in runs {
-        let plain = outcomes(plain, &results[0])?;
-        let accelerated = outcomes(weft, &results[1])?;
+        let (plain, plainly_printed) = outcomes(plain, &results[0])?;
+        let (accelerated, printed) = outcomes(weft, &results[1])?;
         let passed = plain.values().filter(|outcome| *outcome == "passed").count();
         ensure!(passed >= passed_min, "only {passed} tests pass without Weft");
-        differing.extend(differences(&plain, &accelerated));
+        differing.extend(differences(&plain, &accelerated, [&plainly_printed, &printed]));
     }
     ensure!(differing.is_empty(), "tests differ:\n{}", differing.join("\n"));
     // Both ends of most of these tests run in one process.
     sockets.check(1 << 20)
+}
+
+#[test]
+fn the_trace_of_a_failure_is_found() {
+    let line = "=".repeat(70);
+    let failed = "ERROR: test_b (test.a.C.test_b)\nTraceback\nOSError\n";
+    let printed =
+        format!("test_a ... ok\n{line}\nFAIL: test_ab (test.a.C.test_ab)\nno\n{line}\n{failed}");
+    assert_eq!(failure("test.a.C.test_b", &printed).trim(), failed.trim());
+    assert_eq!(failure("test.a.C.test_c", &printed), "");
 }

@@ -77,8 +77,8 @@ impl<'a> Server<'a> {
             writeln!(commands, "SET key:{key} value-of-{key}")?;
         }
         fs::write(self.sockets.path("store"), commands)?;
-        let said = self.feed("--pipe", "store")?;
-        ensure!(said.contains(&format!("errors: 0, replies: {count}")), "{said}");
+        let stdout = self.feed("--pipe", "store")?;
+        ensure!(stdout.contains(&format!("errors: 0, replies: {count}")), "{stdout}");
         Ok(())
     }
 
@@ -115,7 +115,7 @@ fn values(ends: Ends) -> Result<()> {
     let server = Server::start(&sockets)?;
     for options in ["-n 10000", "-n 50000 -P 16"] {
         let figures = server.benchmark(options).run(TIMEOUT)?.success()?;
-        figures.said("\"SET\"")?.said("\"GET\"")?;
+        figures.expect_output("\"SET\"")?.expect_output("\"GET\"")?;
     }
     server.store(COUNT)?;
     server.expect_stored(COUNT)?;
@@ -208,7 +208,7 @@ fn a_server_that_forks_serves_meanwhile() -> Result<()> {
             server.until_info("persistence", "rdb_bgsave_in_progress:0")?;
             server.until_info("persistence", "rdb_last_bgsave_status:ok")?;
         }
-        traffic.wait(TIMEOUT)?.success()?.said("\"GET\"")?;
+        traffic.wait(TIMEOUT)?.success()?.expect_output("\"GET\"")?;
         server.expect_stored(COUNT)?;
         // The snapshot that the child has written is complete, too: another server loads it.
         Server::start(&sockets)?.expect_stored(COUNT)?;

@@ -86,7 +86,9 @@ fn echo(ends: Ends, server: Runtime, client: Runtime) -> Result<()> {
     for client in clients {
         let ended = client.wait(TIMEOUT).and_then(Finished::success);
         // The server's output may explain the failure.
-        ended.map_err(|error| error.context(serve.account()))?.said(&format!("echoed {BYTES}"))?;
+        ended
+            .map_err(|error| error.context(serve.account()))?
+            .expect_output(&format!("echoed {BYTES}"))?;
     }
     serve.wait(TIMEOUT)?.success()?;
     match [server.shares(), client.shares()] {

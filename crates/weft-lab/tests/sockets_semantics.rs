@@ -83,7 +83,7 @@ const OVER_VERBS: [&str; 16] = [
     "epoll_registered_before_connect",
     "flags_peek",
     "ioctl_amounts",
-    "numbers_bytes",
+    "syscall_bytes",
     "poll_oddly",
     "poll_states",
     "poll_two_connections",
@@ -95,7 +95,7 @@ const OVER_VERBS: [&str; 16] = [
     // They reuse a descriptor number that a thread of Weft may have taken.
     "descriptor_closed_twice",
     // Unread bytes in a window do not reach another program: see docs/limitations.md.
-    "numbers_exec",
+    "syscall_exec",
     "share_exec ",
     "share_exec_without_environment",
     "standard_shell",

@@ -42,7 +42,7 @@ impl Server {
         let sent = self.sockets.make_file("sent", BYTES)?;
         let [sent_path, there] =
             ["sent", "there"].map(|name| self.sockets.path(name).display().to_string());
-        self.run("ssh", &["server", "echo", "$((6 * 7))"])?.said("42")?;
+        self.run("ssh", &["server", "echo", "$((6 * 7))"])?.expect_output("42")?;
         let bytes = self.run("ssh", &["server", "od -v -A n -t x1", &sent_path])?.stdout;
         let bytes: Option<Vec<u8>> =
             bytes.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
@@ -67,5 +67,5 @@ fn shells_and_files() -> Result<()> {
     }
     let mut server = Server::start()?;
     server.talk()?;
-    server.sockets.check_left("stdio")
+    server.sockets.check_fallback("stdio")
 }

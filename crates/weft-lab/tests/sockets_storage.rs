@@ -36,7 +36,8 @@ fn nbdkit_serves_nbdcopy_and_qemu() -> Result<()> {
         }
         client("nbdcopy", "--connections=4 replacement", &[&device])?;
         sockets.expect_file("disk", &replacement)?;
-        client("qemu-img", "compare -f raw -F raw replacement", &[&device])?.said("identical")?;
+        client("qemu-img", "compare -f raw -F raw replacement", &[&device])?
+            .expect_output("identical")?;
         // nbdcopy alone reads the device twice and writes it once.
         sockets.check(3 * LENGTH as u64)?;
     }

@@ -70,8 +70,8 @@ fn all_operations_are_done() -> Result<()> {
             words.next()?.parse::<u64>().ok()
         });
         let done = done.unwrap_or(0);
-        ensure!(done >= operations, ended.complaint(format!("{name}: {done} operations")));
-        ensure!(!text.contains("fail:"), ended.complaint(name));
+        ensure!(done >= operations, ended.error(format!("{name}: {done} operations")));
+        ensure!(!text.contains("fail:"), ended.error(name));
     }
     Ok(())
 }

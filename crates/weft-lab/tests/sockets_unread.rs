@@ -27,12 +27,12 @@ fn handed(way: &str, reason: &str) -> Result<()> {
             let client = client.and_then(weft_lab::Finished::success);
             let client = client.map_err(|error| error.context(server.account()));
             let client = client.with_context(|| format!("{way}, {end}, weft: {ends:?}"))?;
-            client.said("answered")?;
+            client.expect_output("answered")?;
             server.wait(TIMEOUT)?.success()?;
             if ends == Ends::Both {
                 sockets.check(BYTES_MIN)?;
                 if end == "whole" {
-                    sockets.check_left(reason)?;
+                    sockets.check_fallback(reason)?;
                 }
             }
         }

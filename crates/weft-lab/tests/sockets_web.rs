@@ -53,11 +53,11 @@ fn ab(
         let rest = ended.stdout.lines().find_map(|line| line.strip_prefix(label))?;
         rest.trim().parse::<u64>().ok()
     };
-    ensure!(number("Complete requests:") == Some(requests), ended.complaint("not all complete"));
-    ensure!(number("Failed requests:") == Some(0), ended.complaint("requests failed"));
-    ensure!(!ended.stdout.contains("Non-2xx"), ended.complaint("requests were refused"));
+    ensure!(number("Complete requests:") == Some(requests), ended.error("not all complete"));
+    ensure!(number("Failed requests:") == Some(0), ended.error("requests failed"));
+    ensure!(!ended.stdout.contains("Non-2xx"), ended.error("requests were refused"));
     let kept = number("Keep-Alive requests:").unwrap_or(0);
-    ensure!((kept == requests) == is_kept, ended.complaint("connections kept: not as wanted"));
+    ensure!((kept == requests) == is_kept, ended.error("connections kept: not as wanted"));
     Ok(())
 }
 
@@ -140,7 +140,7 @@ fn siege_of_apache() -> Result<()> {
         let ended = ended.map_err(|error| error.context(server.account()))?;
         let text = format!("{}{}", ended.stdout, ended.stderr).replace([' ', '\t'], "");
         for wanted in ["Successfultransactions:500\n", "Failedtransactions:0\n"] {
-            ensure!(text.contains(wanted), ended.complaint(format!("{connection}: no {wanted}")));
+            ensure!(text.contains(wanted), ended.error(format!("{connection}: no {wanted}")));
         }
     }
     sockets.check(500 * LENGTHS[0] as u64)
@@ -203,12 +203,12 @@ fn stunnel_both_ways() -> Result<()> {
         let lines = client.clone().arg(source("programs/lines.py")).args([&port, "4", "100"]);
         let echo = client.arg(source("programs/echo.py"));
         let echo = echo.args(["take", &port, &BYTES.to_string()]);
-        for (client, said) in
+        for (client, expected) in
             [(lines, "answered 400"), (echo.clone(), "echoed 3000000"), (echo, "echoed 3000000")]
         {
             let ended = client.run(TIMEOUT).and_then(Finished::success);
             let ended = ended.map_err(|error| error.context(near.1.account()));
-            ended.with_context(|| format!("weft: {ends:?}"))?.said(said)?;
+            ended.with_context(|| format!("weft: {ends:?}"))?.expect_output(expected)?;
         }
         server.wait(TIMEOUT)?.success()?;
         sockets.check(2 * 3 * BYTES)?;

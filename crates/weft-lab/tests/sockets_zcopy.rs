@@ -49,8 +49,8 @@ fn nothing_is_pulled_with_zero_copy_off() -> Result<()> {
 
 /// Runs the program that changes its buffers after each send. Returns its report on the
 /// connections, and Weft's log.
-fn keep_promises(sockets: &Sockets, zero_copy: &str) -> Result<(String, String)> {
-    let program = sockets.server(compile("promises")?).arg("1").arg("0");
+fn run_deferred_sends(sockets: &Sockets, zero_copy: &str) -> Result<(String, String)> {
+    let program = sockets.server(compile("deferred_sends")?).arg("1").arg("0");
     let program = program.env("WEFT_SOCKETS_ZCOPY", zero_copy).env("WEFT_LOG", "info");
     let done = program.run(TIMEOUT)?.success()?;
     Ok((done.stdout, done.stderr))
@@ -63,17 +63,17 @@ const UNPROTECTED: &str = "zero copy is not async but auto, without userfaultfd:
 fn deferred_sends_deliver_what_the_buffer_held() -> Result<()> {
     run("async", "packed")?;
     let sockets = Sockets::new(Ends::Both)?;
-    let (said, logged) = keep_promises(&sockets, "async")?;
+    let (output, logged) = run_deferred_sends(&sockets, "async")?;
     sockets.check(16 << 20)?;
     // The bytes that the receiver has not pulled are lost with a killed sender. The receiver must
     // get an error (ECONNRESET), and no EOF.
-    if said.contains("no userfaultfd") {
+    if output.contains("no userfaultfd") {
         note_skip(
             "deferred_sends_deliver_what_the_buffer_held",
-            "no userfaultfd here: nothing was promised",
+            "no userfaultfd here: nothing was deferred",
         );
     } else {
-        ensure!(said.contains("ending 6: 0 of 1048576 bytes, error 104"), "{said}");
+        ensure!(output.contains("ending 6: 0 of 1048576 bytes, error 104"), "{output}");
         ensure!(!logged.contains(UNPROTECTED), "{logged}");
     }
     Ok(())
@@ -84,7 +84,7 @@ fn nothing_is_deferred_without_userfaultfd() -> Result<()> {
     let Some(sockets) = Sockets::unprivileged("nothing_is_deferred_without_userfaultfd")? else {
         return Ok(());
     };
-    let (said, logged) = keep_promises(&sockets, "async")?;
-    ensure!(said.contains("no userfaultfd") == logged.contains(UNPROTECTED), "{said}{logged}");
+    let (output, logged) = run_deferred_sends(&sockets, "async")?;
+    ensure!(output.contains("no userfaultfd") == logged.contains(UNPROTECTED), "{output}{logged}");
     Ok(())
 }

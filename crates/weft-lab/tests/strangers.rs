@@ -31,7 +31,7 @@ const SLACK_KIB: i64 = 1_024;
 const STRANGERS: usize = 6_000;
 /// Upper bound of the descriptors that a victim without connections has open.
 const IDLE: u64 = 20;
-/// Late connections that each besieging thread keeps open: more than the victim accepts at a time.
+/// Late connections that each connecting thread keeps open: more than the victim accepts at a time.
 const SILENT_MAX: usize = 100;
 
 struct Victim {
@@ -44,14 +44,14 @@ struct Victim {
 impl Victim {
     fn start() -> Result<Self> {
         let port = ports::next();
-        let program = Program::weft(compile("besieged")?).arg(port.to_string());
+        let program = Program::weft(compile("foreign_peers")?).arg(port.to_string());
         let running = program.start()?.listening(Port::Tcp(port))?;
         let mut victim = Self { running, port, number: 0 };
         victim.limit(DESCRIPTORS)?;
         // The victim creates shared objects with its first connection, before the test counts.
         victim.client(20)?.success()?;
-        let (said, _) = victim.running.output();
-        let number = said.lines().find_map(|line| line.strip_prefix("queue pair: "));
+        let (stdout, _) = victim.running.output();
+        let number = stdout.lines().find_map(|line| line.strip_prefix("queue pair: "));
         victim.number = number.with_context(|| victim.running.account())?.parse()?;
         Ok(victim)
     }
@@ -113,7 +113,7 @@ impl Victim {
     }
 
     /// Returns the TCP ports and Unix sockets on which the victim listens.
-    fn doors(&self) -> Result<Vec<Door>> {
+    fn listeners(&self) -> Result<Vec<Listener>> {
         let pid = self.pid();
         let links = fs::read_dir(format!("/proc/{pid}/fd"))?;
         let links = links.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -123,13 +123,13 @@ impl Victim {
                 Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
             })
             .collect();
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         for table in ["tcp", "tcp6"] {
             for line in fs::read_to_string(format!("/proc/{pid}/net/{table}"))?.lines().skip(1) {
                 let columns: Vec<&str> = line.split_whitespace().collect();
                 let port = columns[1].rsplit_once(':').context("no port")?.1;
                 if columns[3] == "0A" && inodes.contains(columns[9]) {
-                    doors.push(Door::Tcp(u16::from_str_radix(port, 16)?));
+                    listeners.push(Listener::Tcp(u16::from_str_radix(port, 16)?));
                 }
             }
         }
@@ -141,16 +141,16 @@ impl Victim {
                 && let Some(name) = name.strip_prefix('@')
             {
                 let kind = if kind == "0005" { SocketType::SEQPACKET } else { SocketType::STREAM };
-                doors.push(Door::Unix(name.to_owned(), kind));
+                listeners.push(Listener::Unix(name.to_owned(), kind));
             }
         }
-        Ok(doors)
+        Ok(listeners)
     }
 }
 
 /// A TCP port or Unix socket on which the victim accepts connections.
 #[derive(Clone, Debug)]
-enum Door {
+enum Listener {
     Tcp(u16),
     /// A name in the abstract namespace.
     Unix(String, SocketType),
@@ -158,7 +158,7 @@ enum Door {
 
 /// What a stranger sends before it leaves.
 #[derive(Clone, Copy, Debug)]
-enum Words {
+enum Payload {
     Nothing,
     HalfARequest,
     Garbage,
@@ -170,26 +170,26 @@ enum Words {
 
 /// How a stranger leaves.
 #[derive(Clone, Copy, Debug)]
-enum Leaving {
+enum Close {
     AtOnce,
     ByReset,
     /// After many other strangers have connected.
     Late,
 }
 
-const SHAPES: [(Words, Leaving); 12] = [
-    (Words::Nothing, Leaving::AtOnce),
-    (Words::Nothing, Leaving::ByReset),
-    (Words::Nothing, Leaving::Late),
-    (Words::HalfARequest, Leaving::AtOnce),
-    (Words::HalfARequest, Leaving::ByReset),
-    (Words::HalfARequest, Leaving::Late),
-    (Words::Garbage, Leaving::AtOnce),
-    (Words::Garbage, Leaving::Late),
-    (Words::Request, Leaving::AtOnce),
-    (Words::Request, Leaving::ByReset),
-    (Words::Request, Leaving::Late),
-    (Words::Drip, Leaving::Late),
+const SHAPES: [(Payload, Close); 12] = [
+    (Payload::Nothing, Close::AtOnce),
+    (Payload::Nothing, Close::ByReset),
+    (Payload::Nothing, Close::Late),
+    (Payload::HalfARequest, Close::AtOnce),
+    (Payload::HalfARequest, Close::ByReset),
+    (Payload::HalfARequest, Close::Late),
+    (Payload::Garbage, Close::AtOnce),
+    (Payload::Garbage, Close::Late),
+    (Payload::Request, Close::AtOnce),
+    (Payload::Request, Close::ByReset),
+    (Payload::Request, Close::Late),
+    (Payload::Drip, Close::Late),
 ];
 
 /// Builds a Weft peer's MPA request for the queue pair `number` (`weft-engine`, `hello.rs`).
@@ -214,7 +214,7 @@ enum Open {
 
 impl Open {
     /// Sends `bytes`. The victim may have closed the connection already, so errors are ignored.
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         let _ = match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(socket) => {
@@ -224,7 +224,7 @@ impl Open {
     }
 
     /// Waits until the victim closes the connection, and returns whether it did so in time.
-    fn is_turned_away(&self) -> Result<bool> {
+    fn is_closed_by_victim(&self) -> Result<bool> {
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         loop {
             let mut fds = [PollFd::new(self, PollFlags::IN)];
@@ -250,18 +250,18 @@ impl AsFd for Open {
 }
 
 /// Connects as one stranger. Returns the connection if the stranger is to leave late.
-fn visit(door: &Door, (words, leaving): (Words, Leaving), number: u32) -> Option<Open> {
-    let mut open = match door {
-        Door::Tcp(port) => {
+fn visit(listener: &Listener, (payload, close): (Payload, Close), number: u32) -> Option<Open> {
+    let mut open = match listener {
+        Listener::Tcp(port) => {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
             // If the listener's queue is full the kernel drops the SYN, and TCP sends it again.
-            let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-            if matches!(leaving, Leaving::ByReset | Leaving::Late) {
+            let stream = TcpStream::connect_timeout(&address, TIMEOUT).ok()?;
+            if matches!(close, Close::ByReset | Close::Late) {
                 sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).ok()?;
             }
             Open::Tcp(stream)
         }
-        Door::Unix(name, kind) => {
+        Listener::Unix(name, kind) => {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let socket = socket_with(AddressFamily::UNIX, *kind, flags, None).ok()?;
             connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?).ok()?;
@@ -269,21 +269,26 @@ fn visit(door: &Door, (words, leaving): (Words, Leaving), number: u32) -> Option
         }
     };
     let whole = request(number);
-    match words {
-        Words::Nothing => {}
-        Words::HalfARequest => open.say(&whole[..30]),
-        Words::Garbage => open.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-        Words::Request => open.say(&whole),
-        Words::Drip => whole[..8].iter().for_each(|byte| {
-            open.say(&[*byte]);
+    match payload {
+        Payload::Nothing => {}
+        Payload::HalfARequest => open.send(&whole[..30]),
+        Payload::Garbage => open.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        Payload::Request => open.send(&whole),
+        Payload::Drip => whole[..8].iter().for_each(|byte| {
+            open.send(&[*byte]);
             thread::sleep(Duration::from_millis(1));
         }),
     }
-    matches!(leaving, Leaving::Late).then_some(open)
+    matches!(close, Close::Late).then_some(open)
 }
 
-/// Has `count` strangers of all shapes connect to all doors, and returns how many did.
-fn besiege(victim: &Victim, doors: &[Door], count: usize, stop: &AtomicBool) -> usize {
+/// Has `count` strangers of all shapes connect to all listeners, and returns how many did.
+fn connect_strangers(
+    victim: &Victim,
+    listeners: &[Listener],
+    count: usize,
+    stop: &AtomicBool,
+) -> usize {
     let (came, next) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -295,8 +300,8 @@ fn besiege(victim: &Victim, doors: &[Door], count: usize, stop: &AtomicBool) -> 
                         return;
                     }
                     let shape = SHAPES[index % SHAPES.len()];
-                    let door = &doors[index / SHAPES.len() % doors.len()];
-                    late.extend(visit(door, shape, victim.number));
+                    let listener = &listeners[index / SHAPES.len() % listeners.len()];
+                    late.extend(visit(listener, shape, victim.number));
                     if late.len() > SILENT_MAX {
                         late.pop_front();
                     }
@@ -315,27 +320,30 @@ fn strangers_of_every_shape_leave_a_process_as_it_was() -> Result<()> {
         Err(_) => STRANGERS,
     };
     let mut victim = Victim::start()?;
-    let doors = victim.doors()?;
-    ensure!(doors.iter().filter(|door| matches!(door, Door::Tcp(_))).count() >= 2, "{doors:?}");
+    let listeners = victim.listeners()?;
+    ensure!(
+        listeners.iter().filter(|listener| matches!(listener, Listener::Tcp(_))).count() >= 2,
+        "{listeners:?}"
+    );
     // The first strangers make caches and pools grow to their final size.
-    besiege(&victim, &doors, 500.min(count), &AtomicBool::new(false));
+    connect_strangers(&victim, &listeners, 500.min(count), &AtomicBool::new(false));
     victim.settles(IDLE)?;
     let before = victim.descriptors()?;
     let memory = victim.memory_kib()?;
 
     let stop = AtomicBool::new(false);
     let (came, clients) = thread::scope(|scope| {
-        let siege = scope.spawn(|| besiege(&victim, &doors, count, &stop));
+        let strangers_thread = scope.spawn(|| connect_strangers(&victim, &listeners, count, &stop));
         let mut clients = 0;
         let served = (|| -> Result<()> {
-            while !siege.is_finished() {
+            while !strangers_thread.is_finished() {
                 victim.client(5)?.success().context("a peer did not get in")?;
                 clients += 1;
             }
             Ok(())
         })();
         stop.store(true, Ordering::Relaxed);
-        let came = siege.join().expect("no panic");
+        let came = strangers_thread.join().expect("no panic");
         served.map(|()| (came, clients))
     })?;
     println!("{came} strangers, {clients} peers beside them");
@@ -353,14 +361,14 @@ fn strangers_of_every_shape_leave_a_process_as_it_was() -> Result<()> {
 #[test]
 fn listeners_survive_the_limit_of_descriptors() -> Result<()> {
     let mut victim = Victim::start()?;
-    let doors = victim.doors()?;
+    let listeners = victim.listeners()?;
     victim.settles(IDLE)?;
     let before = victim.descriptors()?;
     victim.limit(victim.first_free()?)?;
-    let come = |door| visit(door, (Words::Nothing, Leaving::Late), victim.number);
-    let strangers: Vec<(&Door, Open)> =
-        doors.iter().filter_map(|door| Some((door, come(door)?))).collect();
-    ensure!(strangers.len() == doors.len(), "{} of {doors:?}", strangers.len());
+    let come = |listener| visit(listener, (Payload::Nothing, Close::Late), victim.number);
+    let strangers: Vec<(&Listener, Open)> =
+        listeners.iter().filter_map(|listener| Some((listener, come(listener)?))).collect();
+    ensure!(strangers.len() == listeners.len(), "{} of {listeners:?}", strangers.len());
     let mut client = victim.start_client(5)?;
     // In this time accepting fails at the limit. A listener that does not retry stays lost.
     thread::sleep(Duration::from_millis(500));
@@ -368,9 +376,9 @@ fn listeners_survive_the_limit_of_descriptors() -> Result<()> {
     ensure!(client.is_running()?, client.account());
     victim.limit(DESCRIPTORS)?;
     client.wait(TIMEOUT)?.success()?;
-    for (door, stranger) in strangers {
+    for (listener, stranger) in strangers {
         // The victim closes a silent connection after a timeout, so it has accepted it.
-        ensure!(stranger.is_turned_away()?, "{door:?}\n{}", victim.running.account());
+        ensure!(stranger.is_closed_by_victim()?, "{listener:?}\n{}", victim.running.account());
     }
     victim.settles(before)?;
     victim.running.kill()?;

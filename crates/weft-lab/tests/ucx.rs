@@ -136,7 +136,7 @@ fn perftest(stage: &Stage, way: Way, batch: &Batch) -> Result<()> {
         let line = client.stdout.lines().find_map(|line| line.strip_prefix(&format!("{name},")));
         let done = line.and_then(|line| line.split(',').next());
         let complete = done.and_then(|done| done.trim().parse().ok()) == Some(*count);
-        ensure!(complete, client.complaint(format!("{name}: not all {count} iterations")));
+        ensure!(complete, client.error(format!("{name}: not all {count} iterations")));
     }
     Ok(())
 }

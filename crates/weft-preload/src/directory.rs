@@ -18,12 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use libc::{DIR, dirent, dirent64};
 use weft_sys::NextFunction;
 
-use crate::limits::NAME_MAX;
+use crate::limits::{NAME_MAX, STREAMS_MAX};
 use crate::path::{Ours, ours};
-
-/// Number of such streams that may be open at a time. For further ones the directory does not
-/// exist; a program opens one at a time.
-const SLOTS: usize = 8;
 
 /// A stream on an emulated directory.
 struct Slot {
@@ -40,13 +36,13 @@ unsafe impl Sync for Slot {}
 /// Marks a slot that is being filled; no stream has this address.
 const TAKEN: *mut DIR = ptr::without_provenance_mut(1);
 
-static STREAMS: [Slot; SLOTS] = [const {
+static STREAMS: [Slot; STREAMS_MAX] = [const {
     Slot {
         stream: AtomicPtr::new(ptr::null_mut()),
         read: AtomicBool::new(false),
         entry: UnsafeCell::new(MaybeUninit::zeroed()),
     }
-}; SLOTS];
+}; STREAMS_MAX];
 
 fn slot_of(stream: *mut DIR) -> Option<&'static Slot> {
     // NULL marks a free slot.

@@ -31,7 +31,7 @@
  *	8 bytes in the processors' byte order; they are the processor's own, so the owner's _Atomic
  *	uint64_t in the same place, and operations that come over other connections, are atomic
  *	towards them. Operations of one thread take effect in the order of its calls, and before what
- *	it sends afterwards is received: whoever has received the bytes sees the put before them.
+ *	it sends afterwards is received: the receiver of these bytes sees the put before them.
  *
  * POSTED OPERATIONS
  *	Each socket has a queue of completions of its own, in the process: at most WEFT_POSTED_MAX are

@@ -114,7 +114,7 @@ mod tests {
             let mut place = storage();
             // SAFETY: a local variable of that length.
             let len = unsafe { write(address, is_v6, (&raw mut place).cast(), ROOM) };
-            // SAFETY: so many bytes have been written.
+            // SAFETY: that many bytes have been written.
             let again = unsafe { read((&raw const place).cast(), len) }.expect("an address");
             assert_eq!((again.ip().to_canonical(), again.port()), (address.ip(), address.port()));
         }

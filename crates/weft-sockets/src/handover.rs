@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::inheritance::{self, Descriptors};
 
-pub(crate) use weft_stream::inheritance::Heir;
+pub(crate) use weft_stream::inheritance::ExecTarget;
 
 use crate::descriptor::{Descriptor, is_internet};
 use crate::kernel::{End, Host, Kernel as _};
@@ -96,11 +96,11 @@ impl Descriptors for Own {
 }
 
 /// The connections of this process that a program which is about to start gets.
-pub(crate) type Estate = inheritance::Estate<Host>;
+pub(crate) type Inheritance = inheritance::Inheritance<Host>;
 
 /// Prepares this process's connections for a program that is about to start.
-pub(crate) fn prepare(heir: Heir<'_>) -> Estate {
-    if mode::is_in_fallback() { Estate::empty() } else { inheritance::prepare(&Own, heir) }
+pub(crate) fn prepare(target: ExecTarget<'_>) -> Inheritance {
+    if mode::is_in_fallback() { Inheritance::empty() } else { inheritance::prepare(&Own, target) }
 }
 
 /// Restores this process's connections after a failed exec.

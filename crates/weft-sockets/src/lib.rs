@@ -19,8 +19,8 @@
 //! * `remote`: connections to other hosts, over verbs; `link`: a connection's end, local or remote;
 //! * `by_hand`: system calls that the program makes without the C library;
 //! * `table`: the descriptor table, which is read without a lock;
-//! * `brief`: connections that end too soon to gain from shared memory; `births`: forks that run
-//!   while another thread opens a socket; `closes`: closes in progress; `sleepers`: how readers
+//! * `brief`: connections that end too soon to gain from shared memory; `child_starts`: forks that
+//!   run while another thread opens a socket; `closes`: closes in progress; `sleepers`: how readers
 //!   notify threads that wait in epoll instances; `stall`: writers whose peers do not read;
 //! * `reason`: what carries each connection, and why, for logs and `weft stat`;
 //! * `shared_files`: files that processes of one user share; `settings`: the environment; `mode`:
@@ -53,7 +53,7 @@
 //! link
 //! remote
 //! by_hand
-//! births brief closes reason shared_files sleepers stall table
+//! child_starts brief closes reason shared_files sleepers stall table
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
@@ -69,9 +69,9 @@
 
 mod address;
 mod arguments;
-mod births;
 mod brief;
 mod by_hand;
+mod child_starts;
 mod closes;
 mod datagram;
 mod descriptor;

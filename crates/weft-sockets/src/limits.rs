@@ -30,21 +30,21 @@ pub(crate) const BRIEF_RUN: u64 = 16;
 /// The longest time in milliseconds between the ends of two connections of a run. Rarer connections
 /// cost little.
 pub(crate) const BRIEF_GAP_MS: u64 = 10;
-/// After so many milliseconds without the end of a brief connection the next one is offered to
+/// After this many milliseconds without the end of a brief connection the next one is offered to
 /// memory again.
 pub(crate) const BRIEF_REST_MS: u64 = 50;
-/// One of so many connections in a run is offered to memory as a probe.
+/// One of this many connections in a run is offered to memory as a probe.
 pub(crate) const BRIEF_PROBE: u64 = 256;
 
 /// Number of ends that one thread waits for by futex.
 pub(crate) const FUTEX_WAIT_ENDS_MAX: usize = 8;
-/// After so many polls that the rings answer, the kernel is asked.
+/// After this many polls that the rings answer, the kernel is asked.
 pub(crate) const RING_POLLS_MAX: u32 = 8;
 /// Instances with more entries are not scanned.
 pub(crate) const EPOLL_ENTRIES_MAX: usize = 4_096;
 /// Repeated questions to the kernel in one wait, if its answers contain only Weft's own events.
 pub(crate) const EPOLL_ASKS_MAX: usize = 64;
-/// After so many checks that have found nothing a polled socket is armed, while others are busy.
+/// After this many checks that have found nothing a polled socket is armed, while others are busy.
 pub(crate) const IDLE_LOOKS_MAX: u32 = 512;
 /// Number of idle sleeps, times the number of polled sockets, after which a socket is not checked
 /// after each sleep any more. Its peer then notifies for it alone, by a byte over TCP. That costs 4
@@ -64,9 +64,11 @@ pub(crate) const MESSAGE_PARTS_MAX: usize = 1024;
 pub(crate) const AIO_LIST_MAX: usize = 1 << 16;
 /// Control blocks of one `io_submit` that are examined: more than a context takes by default.
 pub(crate) const AIO_BLOCKS_MAX: usize = 1 << 16;
+/// Bytes in memory that one read of an `io_submit` gets: what a pipe holds at most.
+pub(crate) const AIO_READ_MAX: usize = 1 << 20;
 /// Receivers that a UDP socket remembers for sending.
 pub(crate) const DATAGRAM_ROUTES_MAX: usize = 1_024;
-/// After so many datagrams in a row from the inbox the kernel has its turn.
+/// After this many datagrams in a row from the inbox the kernel has its turn.
 pub(crate) const MEMORY_TURNS_MAX: u32 = 64;
 /// Deferred sends of this process at a time.
 pub(crate) const DEFERRED_SENDS_MAX: usize = 32;

@@ -13,7 +13,7 @@ use crate::remote::RemoteEnd;
 
 /// An end. Callers look for a local end first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Link<'a> {
+pub(crate) enum AnyEnd<'a> {
     /// Both ends are on this host.
     Local(&'a End),
     /// The peer is on another host.
@@ -22,14 +22,14 @@ pub(crate) enum Link<'a> {
 
 macro_rules! both {
     ($($(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $kind:ty)*) $(-> $result:ty)?;)*) => {
-        impl<'a> Link<'a> {
+        impl<'a> AnyEnd<'a> {
             $(
                 $(#[$doc])*
                 #[inline]
                 pub(crate) fn $name(self $(, $arg: $kind)*) $(-> $result)? {
                     match self {
-                        Link::Local(end) => end.$name($($arg),*),
-                        Link::Remote(remote) => remote.$name($($arg),*),
+                        AnyEnd::Local(end) => end.$name($($arg),*),
+                        AnyEnd::Remote(remote) => remote.$name($($arg),*),
                     }
                 }
             )*
@@ -44,11 +44,16 @@ both! {
         to: Buffers<'_>,
         options: RecvOptions
     ) -> Result<usize, Errno>;
+    fn recv_delivered(
+        &self,
+        socket: BorrowedFd<'_>,
+        bytes: &mut [u8],
+        deliver: &mut dyn FnMut(&[u8]) -> usize
+    ) -> Result<usize, Errno>;
     fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool, own: u32) -> Result<bool, Errno>;
     fn shut_read(&self);
     fn end_sleep(&self);
     fn note_reset(&self);
-    fn hang_up(&self);
     fn carrier_in(&self) -> Carrier;
     fn carrier_out(&self) -> Carrier;
     fn unread(&self) -> usize;
@@ -58,12 +63,13 @@ both! {
     fn is_full(&self) -> bool;
     fn is_ending(&self) -> bool;
     fn is_send_answered(&self) -> bool;
+    fn has_fallen_back(&self) -> bool;
     fn has_peer_shut(&self) -> bool;
     fn begin_sleep(&self);
     fn want_room(&self);
 }
 
-impl<'a> Link<'a> {
+impl<'a> AnyEnd<'a> {
     /// Handles the peer's requests, as [`End::advance`]. For a peer on another host a thread does
     /// that.
     #[inline]
@@ -71,6 +77,20 @@ impl<'a> Link<'a> {
         if let Self::Local(end) = self {
             end.advance(socket);
         }
+    }
+
+    /// Notes for a call that sends that the kernel has reported the peer's end, as
+    /// [`End::hang_up_unread`].
+    pub(crate) fn hang_up_unread(self, socket: BorrowedFd<'_>) {
+        match self {
+            Self::Local(end) => end.hang_up_unread(socket),
+            Self::Remote(remote) => remote.hang_up(),
+        }
+    }
+
+    /// Returns whether the kernel's reset is an end, as [`End::is_reset_for_wakeups`].
+    pub(crate) fn is_reset_for_wakeups(self) -> bool {
+        matches!(self, Self::Local(end) if end.is_reset_for_wakeups())
     }
 
     /// Drains wakeup bytes from the kernel's socket, as [`End::drain_wakeups`].
@@ -81,12 +101,12 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Drains wakeup bytes of a connection that has left memory, so that the kernel does not count
-    /// them as data. Returns whether there may have been some.
+    /// Drains wakeup bytes of a connection that has fallen back to TCP, so that the kernel does not
+    /// count them as data. Returns whether there may have been some.
     #[inline]
     pub(crate) fn drain_wakeups_if_left(self, socket: BorrowedFd<'_>) -> bool {
         let Self::Local(end) = self else { return false };
-        let may_be_woken = end.has_left() && !end.is_over();
+        let may_be_woken = end.has_fallen_back() && !end.is_over();
         if may_be_woken {
             end.drain_wakeups(socket);
         }
@@ -95,7 +115,19 @@ impl<'a> Link<'a> {
 
     /// Returns how many unread bytes TCP and memory have. `None`: the kernel knows.
     pub(crate) fn all_unread(self, socket: BorrowedFd<'_>) -> Option<usize> {
-        if self.carrier_in() == Carrier::Memory {
+        loop {
+            let carrier = self.carrier_in();
+            let unread = self.all_unread_by(carrier, socket);
+            // Bytes that have moved to TCP meanwhile were no longer where they were looked for.
+            if unread != Some(0) || self.carrier_in() == carrier {
+                return unread;
+            }
+        }
+    }
+
+    /// Does the same while the next bytes come by this carrier.
+    fn all_unread_by(self, carrier: Carrier, socket: BorrowedFd<'_>) -> Option<usize> {
+        if carrier == Carrier::Memory {
             return Some(self.unread() + self.unread_behind(socket));
         }
         let Self::Local(end) = self else { return None };
@@ -103,14 +135,14 @@ impl<'a> Link<'a> {
         let at_kernel = Host::unread(socket).ok()?;
         // Wakeup bytes may be among them, unless TCP carries the last phase, too.
         let before = usize::try_from(before).unwrap_or(usize::MAX);
-        let by_tcp = if end.has_left() { at_kernel } else { at_kernel.min(before) };
+        let by_tcp = if end.has_fallen_back() { at_kernel } else { at_kernel.min(before) };
         Some(by_tcp.saturating_add(behind))
     }
 
     /// Returns how many bytes in the kernel's socket follow those in memory.
     pub(crate) fn unread_behind(self, socket: BorrowedFd<'_>) -> usize {
         match self {
-            Self::Local(end) if end.has_left() => {
+            Self::Local(end) if end.has_fallen_back() => {
                 end.drain_wakeups(socket); // Wakeup bytes are not part of the stream.
                 Host::unread(socket).unwrap_or(0)
             }
@@ -122,14 +154,28 @@ impl<'a> Link<'a> {
     pub(crate) fn shut_write(self, socket: BorrowedFd<'_>) {
         match self {
             Self::Local(end) => {
-                let was_in_memory = !end.has_left();
+                let was_in_memory = !end.has_fallen_back();
                 end.put_back_own(socket);
-                if was_in_memory && end.has_left() {
-                    end.note_left(Reason::Shut);
+                if was_in_memory && end.has_fallen_back() {
+                    end.note_fallback(Reason::Shut);
                 }
                 end.shut_write();
             }
             Self::Remote(remote) => remote.shut_write(socket),
+        }
+    }
+
+    /// Receives without waiting: what poll has reported as readable can be read. See
+    /// [`End::try_recv_shown`].
+    pub(crate) fn try_recv_shown(
+        self,
+        socket: BorrowedFd<'_>,
+        to: Buffers<'_>,
+        options: RecvOptions,
+    ) -> Result<usize, Errno> {
+        match self {
+            Self::Local(end) => end.try_recv_shown(socket, to, options),
+            Self::Remote(remote) => remote.try_recv(socket, to, options),
         }
     }
 

@@ -13,12 +13,12 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
-use weft_sys::{Handled, SectionOnce, Spin};
+use weft_sys::{Handled, Section, SectionOnce, Spin, with_cleanup};
 
 use crate::datagram::Datagram;
 use crate::descriptor::{self, Descriptor};
 use crate::limits::{FDS_MAX, FUTEX_WAIT_ENDS_MAX, RING_POLLS_MAX};
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::remote::{self, RemoteEnd};
 use crate::sockets::{self, Held, Kind};
 use crate::stall::STALL_NS;
@@ -41,9 +41,23 @@ const SLEEP_NS: u64 = 1_000_000;
 struct Ours {
     index: usize,
     socket: Held,
+    /// The program's entry. The kernel is asked with other events, and sometimes not at all.
+    asked: (RawFd, c_short),
+    /// The carriers before the kernel was asked the last time.
+    carriers: Option<[Carrier; 2]>,
 }
 
 impl Ours {
+    fn new(index: usize, socket: Held, asked: &pollfd) -> Self {
+        Self { index, socket, asked: (asked.fd, asked.events), carriers: None }
+    }
+
+    /// Returns what carries either direction of the connection.
+    fn carriers_now(&self) -> Option<[Carrier; 2]> {
+        let end = self.stream()?.link()?;
+        Some([end.carrier_in(), end.carrier_out()])
+    }
+
     fn stream(&self) -> Option<&Stream> {
         match &*self.socket {
             Kind::Stream(stream) => Some(stream),
@@ -117,14 +131,14 @@ fn find(set: &[pollfd]) -> Sockets {
             Kind::Stream(stream) => stream,
             Kind::Datagram(datagram) => {
                 let receives = asked.events & IN != 0 && datagram.inbox(asked.fd).is_some();
-                return receives.then_some(Ours { index, socket });
+                return receives.then(|| Ours::new(index, socket, asked));
             }
         };
         let _ = stream.by(asked.fd); // The connection may just have been established.
         let end = stream.link()?;
         end.advance(Descriptor::of(asked.fd).as_fd());
         end.drain_wakeups_if_left(Descriptor::of(asked.fd).as_fd());
-        Some(Ours { index, socket })
+        Some(Ours::new(index, socket, asked))
     });
     all.collect()
 }
@@ -145,10 +159,10 @@ impl Polled<'_> {
         timeout_ns: Option<u64>,
         sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
     ) -> c_int {
-        if let Some(found) = self.tell_rings() {
+        if let Some(found) = self.report_rings() {
             return found;
         }
-        let mut waits_on_futex = timeout_ns != Some(0) && self.can_futex_wait();
+        let waits_on_futex = timeout_ns != Some(0) && self.can_futex_wait();
         if !waits_on_futex {
             let mut found = self.ask(Some(0), sleep);
             if found == 0 && self.leave_stalled() {
@@ -158,6 +172,17 @@ impl Polled<'_> {
                 return found;
             }
         }
+        let wait = |this: &mut Self| this.wait(timeout_ns, waits_on_futex, sleep);
+        with_cleanup(self, wait, Self::disarm)
+    }
+
+    /// Waits until a descriptor is ready. The program may cancel the thread.
+    fn wait(
+        &mut self,
+        timeout_ns: Option<u64>,
+        mut waits_on_futex: bool,
+        sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+    ) -> c_int {
         let wait = Wait::begin(self.spin);
         let deadline = timeout_ns.map(|timeout| wait::now().saturating_add(timeout));
         loop {
@@ -172,7 +197,7 @@ impl Polled<'_> {
                 if self.futex_wait(left(futex_wait::TIME_NS)) == Err(Errno::INTR) {
                     return errno::fail(Errno::INTR);
                 }
-                let found = self.tell_rings().unwrap_or_else(|| self.ask(Some(0), sleep));
+                let found = self.report_rings().unwrap_or_else(|| self.ask(Some(0), sleep));
                 if found != 0 {
                     wait.end();
                     return found;
@@ -203,9 +228,9 @@ impl Polled<'_> {
         }
     }
 
-    /// Reports the rings' events without asking the kernel. `None` if there are none, or if it is
-    /// time to ask the kernel about the other events.
-    fn tell_rings(&mut self) -> Option<c_int> {
+    /// Reports the rings' events without asking the kernel: at least one. `None` if there are none,
+    /// or if it is time to ask the kernel about the other events.
+    fn report_rings(&mut self) -> Option<c_int> {
         static POLLS: AtomicU32 = AtomicU32::new(0);
         // Only the kernel knows about other descriptors.
         if self.ours.len() < self.set.len() || !self.is_anything_there() {
@@ -214,7 +239,7 @@ impl Polled<'_> {
         let ends = |ours: &Ours| {
             let stream = ours.stream();
             let end = stream.and_then(Stream::link);
-            stream.is_some_and(|stream| stream.ended() != 0) || end.is_some_and(Link::is_ending)
+            stream.is_some_and(|stream| stream.ended() != 0) || end.is_some_and(AnyEnd::is_ending)
         };
         if self.ours.iter().any(ends) {
             return None; // Only the kernel knows the state of an end.
@@ -246,7 +271,8 @@ impl Polled<'_> {
             self.set[self.ours[index].index].revents = ready;
             found += c_int::from(ready != 0);
         }
-        Some(found)
+        // Another thread may have read meanwhile what was there.
+        (found > 0).then_some(found)
     }
 
     /// Spins on the rings for as long as that has paid, and asks the kernel at intervals.
@@ -297,26 +323,45 @@ impl Polled<'_> {
         (now & (reported | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
     }
 
-    /// Asks the kernel once, with sockets in memory registered for wakeups and their end alone, and
-    /// translates the result for the program.
+    /// Asks the kernel, and translates the result for the program. The kernel is asked again about
+    /// connections that have moved between memory and TCP meanwhile: their bytes were not yet, or
+    /// no longer, where they were looked for.
     fn ask(
         &mut self,
         timeout_ns: Option<u64>,
         sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
     ) -> c_int {
+        let mut timeout_ns = timeout_ns;
+        loop {
+            for ours in &mut self.ours {
+                ours.carriers = ours.carriers_now();
+            }
+            let found = self.ask_once(timeout_ns, sleep);
+            let has_moved = |ours: &Ours| ours.carriers != ours.carriers_now();
+            if found < 0 || !self.ours.iter().any(has_moved) {
+                return found;
+            }
+            timeout_ns = Some(0);
+        }
+    }
+
+    /// Asks the kernel once, with sockets in memory registered for wakeups and their end alone.
+    fn ask_once(
+        &mut self,
+        timeout_ns: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+    ) -> c_int {
         let nothing = self.ours.iter().all(|ours| self.ready(ours) == 0);
-        let asked: SmallVec<[(c_short, c_int); 8]> = self
-            .ours
-            .iter()
-            .map(|ours| (self.set[ours.index].events, self.set[ours.index].fd))
-            .collect();
         let mut timeout_ns = timeout_ns;
         for ours in &self.ours {
             let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.link()?))) else {
                 continue;
             };
             let place = &mut self.set[ours.index];
-            if nothing && timeout_ns != Some(0) && stream.has_early_end(end) {
+            // Room for bytes that go over TCP is the kernel's to report.
+            let asks_for_room = place.events & OUT != 0 && end.carrier_out() == Carrier::Tcp;
+            let sleeps = nothing && timeout_ns != Some(0);
+            if sleeps && !asks_for_room && stream.has_early_end(end) {
                 // The kernel would report the end even if not asked.
                 place.fd = -1;
                 timeout_ns = Some(timeout_ns.map_or(SLEEP_NS, |timeout| timeout.min(SLEEP_NS)));
@@ -337,8 +382,9 @@ impl Polled<'_> {
         } else {
             sleep(self.set, Some(0))
         };
-        for (ours, &(events, fd)) in self.ours.iter().zip(&asked) {
-            (self.set[ours.index].events, self.set[ours.index].fd) = (events, fd);
+        for ours in &self.ours {
+            let place = &mut self.set[ours.index];
+            (place.fd, place.events) = ours.asked;
         }
         self.disarm(); // This thread does not sleep any more.
         if slept < 0 {
@@ -403,6 +449,7 @@ impl Polled<'_> {
             if end.carrier_out() == Carrier::Tcp {
                 reported |= place.revents & OUT;
             }
+            stream.follow_error(place.fd);
             reported |= self.ready(ours);
             let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
             self.set[ours.index].revents = reported & (place.events | always);
@@ -437,7 +484,7 @@ impl Polled<'_> {
         let leaves = |ours: &&Ours| {
             let place = &self.set[ours.index];
             let stream = ours.stream().filter(|stream| stream.lacks_room());
-            place.events & OUT != 0 && stream.is_some_and(|it| it.leave_if_stalled(place.fd))
+            place.events & OUT != 0 && stream.is_some_and(|it| it.fall_back_if_stalled(place.fd))
         };
         self.ours.iter().filter(leaves).count() > 0
     }
@@ -445,6 +492,7 @@ impl Polled<'_> {
     /// Has the peers notify. Returns the longest time to sleep: a peer that has to make room may be
     /// unable to notify, or may have stopped reading.
     fn arm(&mut self) -> Option<u64> {
+        let _section = Section::begin(); // A handler may jump, and then `disarm` follows.
         self.is_armed = true;
         let mut longest = None;
         for ours in &self.ours {
@@ -466,6 +514,7 @@ impl Polled<'_> {
     }
 
     fn disarm(&mut self) {
+        let _section = Section::begin();
         if !std::mem::take(&mut self.is_armed) {
             return;
         }
@@ -481,8 +530,8 @@ impl Polled<'_> {
 }
 
 /// Returns whether the readable bytes that the kernel has found are only wakeups of a connection
-/// that has left memory since the call began.
-fn is_left_wakeup(end: Link<'_>, fd: RawFd) -> bool {
+/// that has fallen back to TCP since the call began.
+fn is_left_wakeup(end: AnyEnd<'_>, fd: RawFd) -> bool {
     end.drain_wakeups_if_left(Descriptor::of(fd).as_fd())
         && !descriptor::is_ready(fd, PollFlags::IN)
 }
@@ -640,7 +689,7 @@ mod tests {
             let program = start();
             let ends = program.connect_in_memory();
             if !in_memory {
-                ends.iter().for_each(Socket::leave);
+                ends.iter().for_each(Socket::fall_back_to_tcp);
             }
             test(&program, ends);
         }
@@ -756,7 +805,7 @@ mod tests {
     fn poll_reports_the_ready_ones_of_several_sockets() {
         let program = start();
         let pairs: Vec<[Socket; 2]> = (0..3).map(|_| program.connect_in_memory()).collect();
-        pairs[2][0].leave(); // One connection is on TCP.
+        pairs[2][0].fall_back_to_tcp(); // One connection is on TCP.
         let mut set: Vec<pollfd> = pairs
             .iter()
             .map(|[one, _]| pollfd { fd: one.fd, events: POLLIN, revents: 0 })

@@ -17,8 +17,8 @@ use crate::sockets::{self, Kind};
 use crate::table::Listed;
 use crate::zcopy::deferred;
 use crate::{
-    births, by_hand, closes, epoll, errno, extended, mode, remote, seccomp_fallback, shared_files,
-    stream, unseen_fork,
+    by_hand, child_starts, closes, epoll, errno, extended, mode, remote, seccomp_fallback,
+    shared_files, stream, unseen_fork,
 };
 
 /// Prepares for an end without exit handlers, perhaps inside a signal handler: nothing is freed.
@@ -67,7 +67,7 @@ pub(crate) extern "C" fn before_fork() {
     // The child would inherit, uncounted, what other threads open while holders are counted.
     Kind::table().stop_opening();
     epoll::stop_opening();
-    let fork = births::FORKS.begin();
+    let fork = child_starts::FORKS.begin();
     OWN_FORK.set(fork);
     inheritance::before_fork(&Own, fork);
     for fd in sockets::all() {
@@ -86,7 +86,7 @@ pub(crate) extern "C" fn before_fork() {
 }
 
 pub(crate) extern "C" fn in_parent() {
-    births::FORKS.end();
+    child_starts::FORKS.end();
     thaw();
     unseen_fork::after_seen();
     epoll::follow_notes();
@@ -104,7 +104,7 @@ fn thaw() {
     unsafe { deferred::thaw() };
     // SAFETY: `before_fork` has frozen this module's locks.
     unsafe { epoll::thaw() };
-    // SAFETY: `before_fork` has frozen the table first, so thawing it last unblocks the signals.
+    // SAFETY: `before_fork` has frozen the table first, so signals are deferred until it is thawed.
     unsafe { Kind::table().thaw() };
 }
 
@@ -127,25 +127,25 @@ impl Forking {
         Self { leaves, number: OWN_FORK.get() }
     }
 
-    /// Ends the fork, in the parent and in the child. `born` is the call's result.
-    pub(crate) fn end(self, born: c_long) {
-        if born == 0 {
+    /// Ends the fork, in the parent and in the child. `spawn` is the call's result.
+    pub(crate) fn end(self, child: c_long) {
+        if child == 0 {
             let before = errno::get();
             in_child();
             errno::set_raw(before);
         } else {
-            self.end_in_parent(born);
+            self.end_in_parent(child);
         }
     }
 
     /// Ends the fork in the parent.
-    pub(crate) fn end_in_parent(self, born: c_long) {
+    pub(crate) fn end_in_parent(self, child: c_long) {
         let before = errno::get();
         in_parent();
         if self.leaves {
             CHILDREN_ELSEWHERE.store(false, Ordering::Relaxed);
         }
-        if born < 0 {
+        if child < 0 {
             fork_failed(self.number);
         }
         errno::set_raw(before);
@@ -157,14 +157,14 @@ impl Forking {
 pub(crate) fn fork_with_handlers(call: impl FnOnce() -> pid_t) -> pid_t {
     // This may run in a signal handler that has interrupted another fork.
     let interrupted = OWN_FORK.take();
-    let born = call();
-    if born < 0 {
+    let child = call();
+    if child < 0 {
         let why = errno::get();
         fork_failed(OWN_FORK.get());
         errno::set_raw(why);
     }
     OWN_FORK.set(interrupted);
-    born
+    child
 }
 
 /// Undoes the fork of this number, which has failed; 0 if it had not begun.
@@ -185,7 +185,7 @@ pub(crate) extern "C" fn in_child() {
 pub(crate) fn begin_as_child() {
     let parent = identity::in_child();
     by_hand::in_child();
-    births::forked();
+    child_starts::forked();
     closes::forked();
     weft_sys::forget_thread();
     shared_files::enter();

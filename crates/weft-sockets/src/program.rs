@@ -101,9 +101,14 @@ pub(crate) fn forget(fd: RawFd) {
 
 /// Calls `act` with a stream of the program.
 pub(crate) fn with_stream<R>(fd: RawFd, act: impl FnOnce(&Stream) -> R) -> R {
-    let held = sockets::find(fd).expect("a socket of ours");
+    with_stream_if_known(fd, act).expect("a socket of ours")
+}
+
+/// Does the same. `None`: TCP carries the connection for good, and Weft has forgotten it.
+pub(crate) fn with_stream_if_known<R>(fd: RawFd, act: impl FnOnce(&Stream) -> R) -> Option<R> {
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { panic!("no stream") };
-    act(stream)
+    Some(act(stream))
 }
 
 /// Executes `recv(2)`.
@@ -112,7 +117,8 @@ pub(crate) fn recv(fd: RawFd, len: usize, flags: c_int) -> Result<Vec<u8>, Errno
     let received = {
         let mut slices = [IoSliceMut::new(&mut bytes)];
         let buffers = Buffers::of(&mut slices);
-        with_stream(fd, |stream| stream.recv(fd, buffers, flags))
+        with_stream_if_known(fd, |stream| stream.recv(fd, buffers, flags))
+            .flatten()
             .unwrap_or_else(|| Host::recv(Descriptor::of(fd).as_fd(), buffers, usize::MAX, flags))
     };
     bytes.truncate(received?);
@@ -124,8 +130,15 @@ pub(crate) fn send(fd: RawFd, bytes: &[u8], flags: c_int) -> Result<usize, Errno
     let mut bytes = bytes.to_vec();
     let mut slices = [IoSliceMut::new(&mut bytes)];
     let buffers = Buffers::of(&mut slices);
-    with_stream(fd, |stream| stream.send(fd, buffers, flags))
+    with_stream_if_known(fd, |stream| stream.send(fd, buffers, flags))
+        .flatten()
         .unwrap_or_else(|| Host::send(Descriptor::of(fd).as_fd(), buffers, flags))
+}
+
+/// Executes `shutdown(2)`.
+pub(crate) fn shutdown(fd: RawFd, how: c_int) {
+    with_stream_if_known(fd, |stream| stream.shutting(fd, how));
+    fake::shutdown(fd, how);
 }
 
 impl Socket {
@@ -143,14 +156,15 @@ impl Socket {
 
     /// Executes `shutdown(2)`.
     pub(crate) fn shutdown(&self, how: c_int) {
-        with_stream(self.fd, |stream| stream.shutting(self.fd, how));
-        fake::shutdown(self.fd, how);
+        shutdown(self.fd, how);
     }
 
     /// Has the connection fall back to TCP, as the hooks do before a call that only the kernel can
     /// make.
-    pub(crate) fn leave(&self) {
-        with_stream(self.fd, |stream| stream.leave(self.fd, crate::reason::Reason::Option));
+    pub(crate) fn fall_back_to_tcp(&self) {
+        with_stream(self.fd, |stream| {
+            stream.fall_back_to_tcp(self.fd, crate::reason::Reason::Option)
+        });
     }
 
     /// Returns whether memory carries both directions.

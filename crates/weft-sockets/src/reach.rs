@@ -145,7 +145,8 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Leaves,
-        how: "the connections that it names go to TCP first",
+        how: "the connections that it names go to TCP first; it reads bytes that stay in memory \
+            from a pipe",
         calls: &[(209, "io_submit")],
     },
     Calls {

@@ -55,7 +55,7 @@ pub(crate) fn leave_all(why: Reason) {
     inheritance::leave_all(&Own, why);
     for fd in sockets::all() {
         if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref() {
-            datagram.leave(DatagramReason::Seccomp);
+            datagram.fall_back_to_udp(DatagramReason::Seccomp);
         }
     }
 }

@@ -29,12 +29,12 @@ impl Sleepers {
         }
     }
 
-    fn settle_down(&self) {
+    fn begin_sleep(&self) {
         self.asleep.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    fn rise(&self) {
+    fn end_sleep(&self) {
         self.asleep.fetch_sub(1, Ordering::Release);
     }
 
@@ -73,13 +73,13 @@ pub(crate) fn taken() -> u64 {
 }
 
 /// Counts a thread that is about to sleep; it must check once more afterwards.
-pub(crate) fn settle_down() {
-    SLEEPERS.settle_down();
+pub(crate) fn begin_sleep() {
+    SLEEPERS.begin_sleep();
 }
 
 /// Ends the count of a thread that has slept.
-pub(crate) fn rise() {
-    SLEEPERS.rise();
+pub(crate) fn end_sleep() {
+    SLEEPERS.end_sleep();
 }
 
 /// Resets the count in a forked child: the sleepers are the parent's.
@@ -141,11 +141,11 @@ mod tests {
         OWN.wakeup_taken();
         let taken = OWN.taken.load(Ordering::SeqCst);
         assert_eq!((taken, FOLLOWED.load(Ordering::Relaxed)), (1, 1), "no thread sleeps");
-        OWN.settle_down();
+        OWN.begin_sleep();
         OWN.wakeup_taken();
         OWN.wakeup_taken();
         assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3);
-        OWN.rise();
+        OWN.end_sleep();
         OWN.wakeup_taken();
         assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3, "no thread sleeps any more");
     }

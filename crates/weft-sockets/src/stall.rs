@@ -1,7 +1,7 @@
 //! Detects writers that wait for room while the peer does not read.
 //!
 //! TCP takes more bytes than the rings: its buffers grow to several megabytes in each direction. A
-//! program that sends so much before it reads, to itself or to a peer that waits for something
+//! program that sends that much before it reads, to itself or to a peer that waits for something
 //! else, would wait for ever. So a connection without room falls back to TCP if the peer has read
 //! nothing for [`STALL_NS`].
 
@@ -21,7 +21,7 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// Records that a writer has no room at the time `now`, and that the peer has `read` so many
+    /// Records that a writer has no room at the time `now`, and that the peer has `read` this many
     /// bytes. Returns whether the peer has read nothing for too long.
     pub(crate) fn is_over(&self, read: u64, now: u64) -> bool {
         let before = self.read.swap(read, Ordering::Relaxed);

@@ -56,6 +56,8 @@ extern "C" fn begin() {
     };
     unseen_fork::prepare(identity::number(), process::begin_as_child);
     inherit();
+    #[cfg(target_arch = "x86_64")]
+    hooks::modules::begin();
 }
 
 extern "C" fn finish() {

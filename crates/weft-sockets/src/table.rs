@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use weft_sys::{Lock, SignalLock, SignalsHeld, Slot};
+use weft_sys::{SectionLock, Slot};
 
 use crate::limits::FDS_MAX;
 use crate::mode;
@@ -108,9 +108,9 @@ pub(crate) struct Table<T: 'static> {
     /// For each descriptor NULL, or its entry.
     cells: [AtomicPtr<()>; FDS_MAX],
     /// Held while a new content is put into the table.
-    opening: SignalLock<()>,
-    /// Entries without a descriptor. A thread that holds the lock has signals blocked.
-    spare: Lock<Spare<T>>,
+    opening: SectionLock<()>,
+    /// Entries without a descriptor.
+    spare: SectionLock<Spare<T>>,
     /// No descriptor from this number on has ever been in the table.
     end: AtomicU32,
 }
@@ -235,19 +235,17 @@ impl<T: Listed> Table<T> {
     pub(crate) const fn new() -> Self {
         Self {
             cells: [const { AtomicPtr::new(ptr::null_mut()) }; FDS_MAX],
-            opening: SignalLock::new(()),
-            spare: Lock::new(Spare { first: None, fresh: &[] }),
+            opening: SectionLock::new(()),
+            spare: SectionLock::new(Spare { first: None, fresh: &[] }),
             end: AtomicU32::new(0),
         }
     }
 
     #[cold]
     fn retire(&self, entry: &'static Entry<T>, content: T) {
-        // A process in the fallback opens no socket, and may not be allowed to block signals.
+        // A process in the fallback opens no socket, and may not be allowed to defer signals.
         if !mode::is_in_fallback() {
-            let signals = SignalsHeld::begin();
             self.spare.lock().push(entry);
-            drop(signals);
         }
         drop(content);
     }
@@ -350,7 +348,7 @@ impl<T: Listed> Table<T> {
     }
 
     /// Stops all threads from adding to the table until [`Table::thaw`], before a fork counts the
-    /// child's descriptors. The calling thread has signals blocked until then.
+    /// child's descriptors. The calling thread's signals are deferred until then.
     pub(crate) fn stop_opening(&self) {
         self.opening.freeze();
     }

@@ -12,11 +12,11 @@ use crate::registry::Registry;
 use crate::words::{Role, Side};
 
 /// Bit that marks, beside a process's number, a child which that process is about to have.
-const UNBORN: u32 = 1 << 31;
+const CHILD_FLAG: u32 = 1 << 31;
 /// The process that receives the socket over a Unix socket.
-const RECEIVER: u32 = UNBORN - 1;
+const RECEIVER: u32 = CHILD_FLAG - 1;
 /// The process that finds the connector's offer.
-const ACCEPTOR: u32 = UNBORN - 2;
+const ACCEPTOR: u32 = CHILD_FLAG - 2;
 
 /// A holder in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Holder {
     fn word(self) -> u32 {
         match self {
             Self::Process(pid) => pid,
-            Self::ChildOf(pid) => pid | UNBORN,
+            Self::ChildOf(pid) => pid | CHILD_FLAG,
             Self::Receiver => RECEIVER,
             Self::Acceptor => ACCEPTOR,
         }
@@ -108,6 +108,12 @@ impl Holders {
     pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + Clone + use<> {
         let numbers = self.words().map(|word| word.load(Ordering::Relaxed));
         numbers.filter(|&number| number != 0 && number < ACCEPTOR)
+    }
+
+    /// The number of the process that is the only holder.
+    pub(crate) fn only(&self) -> Option<u32> {
+        let is_alone = self.refs().load(Ordering::Relaxed) == 1;
+        self.processes().next().filter(|_| is_alone)
     }
 
     /// Whether there were holders, and all were killed. A process that has closed the socket is no

@@ -66,12 +66,12 @@ impl<K: PutBack> Holding<K> {
         // Fall back before another thread can use the end: the thread that barred it has not looked
         // for an end yet.
         if self.is_barred.load(Ordering::Acquire) {
-            end.leave(socket);
+            end.fall_back_to_tcp(socket);
         }
         self.set(end, pid);
         fence(Ordering::SeqCst); // Either this thread sees `bar`, or `bar` sees the end.
         if self.is_barred.load(Ordering::Relaxed) {
-            end.leave(socket);
+            end.fall_back_to_tcp(socket);
         }
     }
 
@@ -246,12 +246,12 @@ impl<K: PutBack> Holding<K> {
 
     /// Prepares for the close that an `exec` makes. If the `exec` fails the connection goes on over
     /// TCP; `leave` makes it fall back.
-    pub(crate) fn closing_by_exec(&self, socket: K::Socket<'_>, leave: impl FnOnce()) {
+    pub(crate) fn closing_by_exec(&self, socket: K::Socket<'_>, fall_back: impl FnOnce()) {
         if !self.is_held() {
             return; // The socket stays open by another descriptor, or has been handled.
         }
         if let Some(end) = self.end().filter(|end| end.is_sole_holder()) {
-            leave();
+            fall_back();
             end.part();
             end.drain_wakeups(socket);
             if end.unread() > 0 {

@@ -12,9 +12,9 @@ use weft_sys::Buffers;
 
 use crate::end::{End, Process};
 use crate::flow::Flow;
+use crate::hostile_access::{call, peers_words};
 use crate::layout::slot_at;
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX};
-use crate::places::{call, peers_words};
 use crate::registry::Registry;
 use crate::tuple::Tuple;
 
@@ -108,7 +108,7 @@ fn source_without_bytes_is_refused() {
     fill_registry();
     let slot = CONNECTIONS_MAX - 2;
     registry().open_slot(slot).expect("accessible");
-    let sources = crate::source::Sources::of(registry(), slot, crate::words::Role::Connector);
+    let sources = crate::src_avail::SrcAvails::of(registry(), slot, crate::words::Role::Connector);
     let state = &registry().page(slot).sources[0][0].state;
     state.store(1 << 63, Ordering::Relaxed);
     registry().page(slot).directions[0].posted.store(1, Ordering::Relaxed);

@@ -27,11 +27,11 @@ pub trait Stream {
 
     /// Makes the connection fall back to TCP from whatever carries it. If it has no end yet, it
     /// never gets one ([`Holding::bar`]).
-    fn leave(&self, fd: RawFd, why: Reason);
+    fn fall_back_to_tcp(&self, fd: RawFd, why: Reason);
 
     /// Does the same for a socket that goes to a process without this one's memory.
     fn hand_on(&self, fd: RawFd, why: Reason) {
-        self.leave(fd, why);
+        self.fall_back_to_tcp(fd, why);
     }
 
     /// Whether the kernel has carried the connection from the start.
@@ -44,7 +44,7 @@ pub trait Stream {
     fn forking_without_end(&self, fd: RawFd);
 
     /// Called in a child just born, which has the socket.
-    fn born(&self);
+    fn forked(&self);
 }
 
 /// The descriptors of a process.
@@ -94,11 +94,11 @@ pub trait Descriptors {
 
 /// The process that becomes the program, and so decides which sockets the program gets.
 #[derive(Clone, Copy, Debug)]
-pub enum Heir<'a> {
+pub enum ExecTarget<'a> {
     /// This process becomes the program.
-    Self_,
+    SameProcess,
     /// A child of `vfork`: it has descriptors of its own, but this process's memory.
-    Borrower,
+    VforkChild,
     /// A child of this process. Besides the descriptors that stay open it gets copies of these.
     Child(&'a [RawFd]),
 }
@@ -106,22 +106,22 @@ pub enum Heir<'a> {
 /// What a program that is about to start gets of a process's connections.
 #[derive(Debug)]
 #[must_use = "if the program does not start, it is taken back"]
-pub struct Estate<K: PutBack> {
-    rests: bool,
+pub struct Inheritance<K: PutBack> {
+    has_unread: bool,
     /// Ends that count the program as a holder in advance, because it has to read from memory.
     counting: SmallVec<[End<K>; 4]>,
 }
 
-impl<K: PutBack> Estate<K> {
-    /// An estate without connections.
+impl<K: PutBack> Inheritance<K> {
+    /// An inheritance without connections.
     pub fn empty() -> Self {
-        Self { rests: false, counting: SmallVec::new() }
+        Self { has_unread: false, counting: SmallVec::new() }
     }
 
     /// Whether the program has to run on Weft, because unread bytes are in memory.
     #[must_use]
     pub fn is_for_weft(&self) -> bool {
-        self.rests
+        self.has_unread
     }
 
     /// Takes back the holders that were counted in advance: the child has not started the program.
@@ -131,27 +131,27 @@ impl<K: PutBack> Estate<K> {
 
     /// Counts the program as a holder of the end.
     fn count(&mut self, end: &End<K>) {
-        self.rests = true;
+        self.has_unread = true;
         self.counting.push(*end);
     }
 }
 
 /// Prepares a process's connections for a program that is about to start. If it does not start, a
-/// child's part is undone by [`Estate::take_back`], the process's own by [`take_back`].
-pub fn prepare<D: Descriptors>(process: &D, heir: Heir<'_>) -> Estate<D::Kernel> {
-    let mut estate = Estate::empty();
-    match heir {
-        Heir::Self_ => estate.rests = prepare_self(process),
-        Heir::Borrower => prepare_borrower(process, &mut estate),
-        Heir::Child(copies) => {
+/// child's part is undone by [`Inheritance::take_back`], the process's own by [`take_back`].
+pub fn prepare<D: Descriptors>(process: &D, target: ExecTarget<'_>) -> Inheritance<D::Kernel> {
+    let mut inheritance = Inheritance::empty();
+    match target {
+        ExecTarget::SameProcess => inheritance.has_unread = prepare_self(process),
+        ExecTarget::VforkChild => prepare_vfork_child(process, &mut inheritance),
+        ExecTarget::Child(copies) => {
             for fd in process.streams() {
                 if stays_open(process, fd) || copies.contains(&fd) {
-                    process.with(fd, |stream| start_with(process, stream, fd, &mut estate));
+                    process.with(fd, |stream| start_with(process, stream, fd, &mut inheritance));
                 }
             }
         }
     }
-    estate
+    inheritance
 }
 
 /// Undoes [`prepare`] of the process itself after an `exec` that failed.
@@ -166,27 +166,27 @@ pub fn take_back<D: Descriptors>(process: &D) {
 }
 
 fn prepare_self<D: Descriptors>(process: &D) -> bool {
-    let mut rests = false;
+    let mut has_unread = false;
     // First the descriptors that stay open: a socket may have several, of which one stays.
     for fd in process.streams().filter(|&fd| stays_open(process, fd)) {
         process.with(fd, |stream| {
             stream.hand_on(fd, Reason::Started);
-            rests |= stream.holding().end().is_some_and(|end| rest_of(process, end, fd));
+            has_unread |= stream.holding().end().is_some_and(|end| rest_of(process, end, fd));
             stream.holding().hand_over();
         });
     }
     for fd in process.streams().filter(|&fd| !stays_open(process, fd)) {
         process.with(fd, |stream| {
-            let leave = || stream.leave(fd, Reason::Started);
-            process.with_socket(fd, |socket| stream.holding().closing_by_exec(socket, leave));
+            let fall_back = || stream.fall_back_to_tcp(fd, Reason::Started);
+            process.with_socket(fd, |socket| stream.holding().closing_by_exec(socket, fall_back));
         });
     }
-    rests
+    has_unread
 }
 
 /// Prepares for a child of `vfork`. Its descriptors are not those of the table, which is the
 /// parent's.
-fn prepare_borrower<D: Descriptors>(process: &D, estate: &mut Estate<D::Kernel>) {
+fn prepare_vfork_child<D: Descriptors>(process: &D, inheritance: &mut Inheritance<D::Kernel>) {
     // A socket that has no end yet is known only by its descriptor number, which may refer to
     // another socket in the child. So if the child may have any of them, none gets an end from here
     // on.
@@ -198,7 +198,7 @@ fn prepare_borrower<D: Descriptors>(process: &D, estate: &mut Estate<D::Kernel>)
         for fd in process.streams().filter(|_| may_have_any || !listed) {
             process.with(fd, |stream| {
                 if is_undecided(stream) {
-                    start_with(process, stream, fd, estate);
+                    start_with(process, stream, fd, inheritance);
                 }
             });
         }
@@ -207,16 +207,16 @@ fn prepare_borrower<D: Descriptors>(process: &D, estate: &mut Estate<D::Kernel>)
         let mut is_known = false;
         for own in process.streams().filter(|&own| has_end_of(process, own, cookie)) {
             is_known = true;
-            process.with(own, |stream| start_with(process, stream, fd, estate));
+            process.with(own, |stream| start_with(process, stream, fd, inheritance));
         }
         if !is_known {
-            start_with_unlisted(process, fd, cookie, estate);
+            start_with_unlisted(process, fd, cookie, inheritance);
         }
     });
     for fd in process.streams().filter(|_| !listed) {
         process.with(fd, |stream| {
             if !stream.is_tcp() {
-                start_with(process, stream, fd, estate);
+                start_with(process, stream, fd, inheritance);
             }
         });
     }
@@ -250,14 +250,14 @@ fn start_with<D: Descriptors>(
     process: &D,
     stream: &D::Stream,
     fd: RawFd,
-    estate: &mut Estate<D::Kernel>,
+    inheritance: &mut Inheritance<D::Kernel>,
 ) {
-    stream.leave(fd, Reason::Started);
+    stream.fall_back_to_tcp(fd, Reason::Started);
     if let Some(end) = stream.holding().end()
         && rest_of(process, end, fd)
     {
         end.pass_on();
-        estate.count(end);
+        inheritance.count(end);
     }
 }
 
@@ -267,14 +267,14 @@ fn start_with_unlisted<D: Descriptors>(
     process: &D,
     fd: RawFd,
     cookie: u64,
-    estate: &mut Estate<D::Kernel>,
+    inheritance: &mut Inheritance<D::Kernel>,
 ) {
     let Some(end) = process.find(fd, cookie) else { return };
-    process.with_socket(fd, |socket| end.leave(socket));
-    end.note_left(Reason::Started);
+    process.with_socket(fd, |socket| end.fall_back_to_tcp(socket));
+    end.note_fallback(Reason::Started);
     if rest_of(process, &end, fd) {
         end.hand_over(process.pid());
-        estate.count(&end);
+        inheritance.count(&end);
     } else {
         end.release(process.pid());
     }
@@ -336,7 +336,7 @@ pub fn fork_failed<D: Descriptors>(process: &D, fork: u32) {
 pub fn in_child<D: Descriptors>(process: &D, parent: u32) {
     for fd in process.streams() {
         let holds = process.with(fd, |stream| {
-            stream.born();
+            stream.forked();
             stream.holding().forked(parent, process.pid())
         });
         if holds == Some(false) {
@@ -390,10 +390,11 @@ pub fn take_over<D: Descriptors>(process: &D, fd: RawFd) {
 pub fn leave_all<D: Descriptors>(process: &D, why: Reason) {
     for fd in process.streams() {
         process.with(fd, |stream| {
-            stream.leave(fd, why);
+            stream.fall_back_to_tcp(fd, why);
             if let Some(end) = stream.holding().end() {
-                if why == Reason::User {
-                    // Before the process loses the right to fetch the peer's socket.
+                if matches!(why, Reason::User | Reason::ByHand) {
+                    // Another user may not fetch the peer's socket, and calls that are not seen do
+                    // not read from memory. A second edge for known bytes does less harm.
                     process.with_socket(fd, |socket| end.put_back_rest(socket));
                 }
                 process.with_socket(fd, |socket| end.drain_wakeups(socket));

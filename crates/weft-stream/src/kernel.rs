@@ -18,7 +18,8 @@ use rustix::net::{
     sockopt,
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::thread::nanosleep;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 pub use weft_sys::Linux;
 use weft_sys::calls::{
     is_ready, is_tcp_open, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork,
@@ -28,14 +29,26 @@ use weft_sys::{Buffers, Threads, network_namespace};
 
 use crate::proc_tcp::listed;
 use crate::registry::Registry;
-pub use crate::sock_diag::Held;
+pub use crate::sock_diag::Holder;
 use crate::sock_diag::holder_of;
 use crate::tuple::Tuple;
+
+/// How long [`Kernel::pause`] lasts, in nanoseconds.
+const PAUSE_NS: i64 = 10_000_000;
 
 /// A kernel, real or simulated.
 pub trait Kernel: Threads + Copy + Debug + 'static {
     /// A socket of the calling process, valid for one call.
     type Socket<'a>: Copy + Debug;
+
+    /// A moment at which a simulation may let another thread or process act.
+    #[inline]
+    fn moment() {}
+
+    /// Lets a moment pass, in which others may run.
+    fn pause() {
+        std::thread::yield_now();
+    }
 
     /// Calls `sendmsg(2)`, and returns how many bytes the socket took.
     ///
@@ -95,7 +108,7 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
     ///
     /// # Errors
     /// The kernel cannot say.
-    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno>;
+    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Holder>, Errno>;
 
     /// Whether a process still runs.
     fn is_alive(pid: u32) -> bool;
@@ -150,6 +163,10 @@ impl Kernel for Linux {
         buffers.recv_most(socket, most, flags)
     }
 
+    fn pause() {
+        let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE_NS });
+    }
+
     #[inline]
     fn put(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
         send_bytes(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
@@ -182,11 +199,11 @@ impl Kernel for Linux {
 
     fn dissolve(socket: BorrowedFd<'_>) {
         let _ = connect_unspec(socket);
+        let _ = shutdown(socket, Shutdown::Both);
     }
 
     fn reset(socket: BorrowedFd<'_>) {
-        let _ = connect_unspec(socket);
-        let _ = shutdown(socket, Shutdown::Both);
+        Self::dissolve(socket);
         let _ = sockopt::socket_error(socket);
     }
 
@@ -198,7 +215,7 @@ impl Kernel for Linux {
         rustix::io::fcntl_getfd(socket).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
     }
 
-    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno> {
+    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Holder>, Errno> {
         holder_of(own, peer)
     }
 

@@ -3,13 +3,14 @@
 //! Words that different processes write at the same time are 128 bytes apart, because the CPU
 //! fetches cache lines in pairs.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use weft_sys::shared_layout;
 
 use crate::limits::{
     ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FALLBACKS_MAX, FILL_LEN, GRANTS_MAX, HOLDERS_MAX,
-    PIECES_MAX, SMALL_RING_LEN, SOURCES_MAX,
+    PIECES_MAX, SMALL_RING_LEN, SRC_AVAILS_MAX,
 };
 use crate::reason::Reason;
 
@@ -20,9 +21,17 @@ pub(crate) const LINES: usize = 128;
 pub(crate) const NONE: u64 = u64::MAX;
 
 shared_layout! {
+    /// The first word of each file of slots.
+    pub(crate) struct Users[8] {
+        /// Number of processes that use the file.
+        0: count: AtomicU64,
+    }
+}
+
+shared_layout! {
     /// Counters of the whole registry ([`crate::snapshot::Totals`]), at its start.
     pub(crate) struct Counters[384] {
-        0: users: AtomicU64,
+        0: users: Users,
         8: offered: AtomicU64,
         16: joined: AtomicU64,
         /// Bytes and messages that connections, now ended, moved through memory.
@@ -39,19 +48,28 @@ shared_layout! {
     }
 }
 
-/// Start of the bitmap of taken slots, one bit a slot.
-pub(crate) const BITMAP: usize = 1_024;
-/// Start of the hash table of offers: buckets of sixteen 32-bit words, each a slot's number plus
-/// one.
-pub(crate) const BUCKETS: usize = PAGE;
+/// Buckets of the hash table of offers, and words of a bucket.
 pub(crate) const BUCKETS_COUNT: usize = 4_096;
 pub(crate) const WAYS: usize = 16;
-/// Start of the directory, which has an [`Entry`] for each slot.
-const DIRECTORY: usize = BUCKETS + BUCKETS_COUNT * WAYS * 4;
-/// Start of the [`AlarmEntry`]s.
-const ALARMS: usize = DIRECTORY + CONNECTIONS_MAX * size_of::<Entry>();
-/// Length of the part that is accessible from the start.
-pub(crate) const COMMON_LEN: usize = ALARMS + ALARMS_MAX * size_of::<AlarmEntry>();
+
+shared_layout! {
+    /// The part before the slots, which is accessible from the start.
+    pub(crate) struct Common[823_296] {
+        0: counters: Counters,
+        384: _gap: [AtomicU64; 80],
+        /// One bit for each slot that is taken.
+        1_024: bitmap: [AtomicU64; CONNECTIONS_MAX / 64],
+        1_536: _gap_2: [AtomicU64; 320],
+        /// The hash table of offers. Each word is a slot's number plus one.
+        4_096: buckets: [[AtomicU32; WAYS]; BUCKETS_COUNT],
+        266_240: directory: [Entry; CONNECTIONS_MAX],
+        790_528: alarms: [AlarmEntry; ALARMS_MAX],
+    }
+}
+
+pub(crate) const BITMAP: usize = offset_of!(Common, bitmap);
+pub(crate) const BUCKETS: usize = offset_of!(Common, buckets);
+pub(crate) const COMMON_LEN: usize = size_of::<Common>();
 
 shared_layout! {
     /// The shared words of an alarm.
@@ -87,7 +105,7 @@ shared_layout! {
         60: transport: AtomicU32,
         /// Why the connection has fallen back to TCP: 0, or the [`crate::Reason`]'s number plus
         /// one.
-        64: left: AtomicU32,
+        64: fallback: AtomicU32,
         68: _gap_2: [AtomicU32; 1],
         /// The connection's network namespace (`SO_NETNS_COOKIE`).
         72: namespace: AtomicU64,
@@ -95,10 +113,19 @@ shared_layout! {
     }
 }
 
-/// Length of a slot: a page of words, then four rings.
-pub(crate) const SLOT_LEN: usize = PAGE + 2 * SMALL_RING_LEN + 2 * BIG_RING_LEN;
+shared_layout! {
+    /// A slot: a page of words, then four rings, which are accessed by copies.
+    struct Slot[4_231_168] {
+        0: page: Page,
+        4_096: small_rings: [[AtomicU64; SMALL_RING_LEN / 8]; 2],
+        36_864: big_rings: [[AtomicU64; BIG_RING_LEN / 8]; 2],
+    }
+}
+
+/// Length of a slot.
+pub(crate) const SLOT_LEN: usize = size_of::<Slot>();
 /// Length of the part of a slot that has memory from the start.
-pub(crate) const SLOT_SMALL_LEN: usize = PAGE + 2 * SMALL_RING_LEN;
+pub(crate) const SLOT_SMALL_LEN: usize = offset_of!(Slot, big_rings);
 
 /// Length in bytes of a program's name.
 pub(crate) const PROGRAM_LEN: usize = 16;
@@ -162,7 +189,7 @@ shared_layout! {
         16: grown_at: AtomicU64 = NONE,
         /// The position from which TCP is used again.
         24: tcp_resume_seq: AtomicU64 = NONE,
-        /// Sources posted so far.
+        /// SrcAvails posted so far.
         32: posted: AtomicU64 = 0,
         /// When the oldest of the unread bytes were put ([`weft_sys::time_stamp`]).
         40: arrived_at: AtomicU64 = 0,
@@ -170,7 +197,10 @@ shared_layout! {
         48: reclaiming: AtomicU32 = 0,
         /// Unread bytes are being put back into the kernel's queue.
         52: returning: AtomicU32 = 0,
-        56: _gap: [AtomicU32; 2],
+        /// Withdrawals of sources begun and ended so far. Odd: bytes that the consumer has seen in
+        /// a source are on their way into the ring.
+        56: withdrawals: AtomicU32 = 0,
+        60: _gap: [AtomicU32; 1],
         // The second line has words that only the producer uses, or that are seldom read.
         64: lock: AtomicU32 = 0,
         68: _gap_2: [AtomicU32; 1],
@@ -196,7 +226,7 @@ shared_layout! {
         /// consumer has returned to the producer.
         168: emptied: AtomicU64 = 0,
         176: acknowledged: AtomicU64 = 0,
-        /// Sources that the consumer has found to be over.
+        /// SrcAvails that the consumer has found to be over.
         184: sources_taken: AtomicU64 = 0,
         /// Bytes that the consumer has pulled out of sources.
         192: pulled: AtomicU64 = 0,
@@ -204,7 +234,7 @@ shared_layout! {
         200: refused: AtomicU32 = 0,
         /// The last edge that an epoll instance has reported to the consumer
         /// ([`crate::ReportedEdge`]): the events asked for (0: none reported), and what had come by
-        /// then.
+        /// then, and through what.
         204: edge_asked: AtomicU32 = 0,
         208: edge_come: AtomicU64 = 0,
         216: edge_ends: AtomicU32 = 0,
@@ -220,7 +250,7 @@ shared_layout! {
 
 shared_layout! {
     /// A message that the sender has named instead of copying it: see [`crate::source`].
-    pub(crate) struct SourceEntry[128] {
+    pub(crate) struct SrcAvailEntry[128] {
         /// Whether the source is open, where its bytes lie, its number, and how many bytes have
         /// been pulled.
         0: state: AtomicU64,
@@ -264,16 +294,16 @@ shared_layout! {
         0: sides: [Side; 2],
         512: directions: [Direction; 2],
         1024: grants: [[GrantEntry; GRANTS_MAX]; 2],
-        2048: sources: [[SourceEntry; SOURCES_MAX]; 2],
+        2048: sources: [[SrcAvailEntry; SRC_AVAILS_MAX]; 2],
     }
 }
 
 pub(crate) const fn alarm_at(index: usize) -> usize {
-    ALARMS + index * size_of::<AlarmEntry>()
+    offset_of!(Common, alarms) + index * size_of::<AlarmEntry>()
 }
 
 pub(crate) const fn entry_at(slot: usize) -> usize {
-    DIRECTORY + slot * size_of::<Entry>()
+    offset_of!(Common, directory) + slot * size_of::<Entry>()
 }
 
 pub(crate) const fn slot_at(slot: usize) -> usize {
@@ -281,17 +311,15 @@ pub(crate) const fn slot_at(slot: usize) -> usize {
 }
 
 pub(crate) const fn small_ring_at(slot: usize, direction: usize) -> usize {
-    slot_at(slot) + PAGE + direction * SMALL_RING_LEN
+    slot_at(slot) + offset_of!(Slot, small_rings) + direction * SMALL_RING_LEN
 }
 
 pub(crate) const fn big_ring_at(slot: usize, direction: usize) -> usize {
-    slot_at(slot) + SLOT_SMALL_LEN + direction * BIG_RING_LEN
+    slot_at(slot) + offset_of!(Slot, big_rings) + direction * BIG_RING_LEN
 }
 
 const _: () = {
-    assert!(BITMAP + CONNECTIONS_MAX / 8 <= PAGE, "the bitmap ends with the first page");
     assert!(Reason::ALL.len() <= FALLBACKS_MAX);
-    assert!(size_of::<Counters>() <= BITMAP);
     assert!(size_of::<Entry>() == LINES && size_of::<AlarmEntry>() == LINES);
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
     assert!(SMALL_RING_LEN.is_power_of_two() && BIG_RING_LEN.is_power_of_two());

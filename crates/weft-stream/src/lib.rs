@@ -12,39 +12,43 @@
 //!
 //! ```text
 //! inheritance remote snapshot
-//! holding places shown
+//! holding hostile_access stat_slot
 //! end
-//! queue
+//! fetch queue
 //! credit peer_socket
-//! alarms grants holders pullers ring source sweep
+//! alarms grants holders pullers ring src_avail sweep
 //! datagram kernel words
 //! plan registry
 //! layout slot_file
-//! bitmap flow recv_options path_selector limits fault_backoff pipes proc_tcp reason rules
-//! sock_diag tuple
+//! delivery
+//! bitmap flow recv_options path_selector limits fault_backoff live_peers pipes proc_tcp rules
+//! reason sock_diag tuple
 //! ```
 
 mod alarms;
 mod bitmap;
 mod credit;
 pub mod datagram;
+mod delivery;
 mod end;
 mod fault_backoff;
+mod fetch;
 mod flow;
 mod grants;
 mod holders;
 mod holding;
 #[cfg(test)]
 mod hostile;
+#[doc(hidden)]
+pub mod hostile_access;
 pub mod inheritance;
 mod kernel;
 mod layout;
 pub mod limits;
+mod live_peers;
 mod path_selector;
 mod peer_socket;
 mod pipes;
-#[doc(hidden)]
-pub mod places;
 mod plan;
 mod proc_tcp;
 mod pullers;
@@ -55,32 +59,33 @@ mod registry;
 pub mod remote;
 mod ring;
 pub mod rules;
-mod shown;
 #[cfg(test)]
 mod sim;
 mod slot_file;
 mod snapshot;
 mod sock_diag;
-mod source;
+mod src_avail;
+mod stat_slot;
 mod sweep;
 mod tuple;
 mod words;
 
 pub use alarms::OwnAlarm;
-pub use end::{Carrier, Delays, End, Process, Pulse, PutBack, ReportedEdge};
+pub use end::{ArrivalMark, Carrier, Delays, End, Process, PutBack, ReportedEdge};
 pub use fault_backoff::FaultBackoff;
+pub use fetch::Fetch;
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
 pub use holding::Holding;
-pub use kernel::{Held, Kernel, Linux};
+pub use kernel::{Holder, Kernel, Linux};
 pub use path_selector::{PathSelector, Way};
 pub use plan::Plan;
 pub use reason::Reason;
 pub use recv_options::RecvOptions;
 pub use registry::{Registry, is_local};
-pub use shown::Shown;
 pub use slot_file::{OpenError, directory};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, SideSnapshot, Totals};
-pub use source::{Owner, SourceNumber};
+pub use src_avail::{Owner, SrcAvailNumber};
+pub use stat_slot::StatSlot;
 pub use tuple::Tuple;
 pub use words::Role;

@@ -2,7 +2,7 @@
 //! another [`VERSION`], or another version of the inbox file.
 
 /// Version of the shared layout. It is a part of the shared file's name.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 18;
 /// Maximum number of connections between the processes of one user. Further ones stay on TCP.
 pub const CONNECTIONS_MAX: usize = 4_096;
 /// Holders of one side of a connection that are recorded by process number. Of further ones, the
@@ -35,8 +35,8 @@ pub const INBOXES_MAX: usize = 1_024;
 pub const GRANTS_MAX: usize = 8;
 /// Number of [`crate::Reason`]s that the layout has counters for.
 pub(crate) const FALLBACKS_MAX: usize = 32;
-/// Sources of a direction that may be open at a time ([`crate::source`]).
-pub(crate) const SOURCES_MAX: usize = 8;
+/// SrcAvails of a direction that may be open at a time ([`crate::source`]).
+pub(crate) const SRC_AVAILS_MAX: usize = 8;
 /// Maximum number of pieces of a source.
 pub(crate) const PIECES_MAX: usize = 4;
 
@@ -52,6 +52,12 @@ pub(crate) const STAY_MAX: u32 = 8_192;
 pub(crate) const PAUSE_MAX: u32 = 16_384;
 /// Wakeups that may be left in the socket for other sleepers. More would fill it.
 pub(crate) const WAKEUPS_LEFT_MAX: u64 = 32;
+/// How often a reader looks again for bytes that are on their way from a source into the ring, or
+/// from there into the kernel's queue. Each time it gives up the processor.
+pub(crate) const MOVE_LOOKS_MAX: u32 = 10_000;
+/// How often it then sleeps before it looks again, for a second in all. A process that was stopped
+/// or killed just then never puts them.
+pub(crate) const MOVE_PAUSES_MAX: u32 = 100;
 /// How often putting bytes back waits for the kernel to deliver what has been sent.
 pub(crate) const KERNEL_WAITS_MAX: u32 = 20;
 /// Most bytes of the kernel's queue that are taken and sent again.

@@ -6,6 +6,7 @@
 //! fetched one is that. If the kernel does not permit the fetch, there is none.
 
 use std::fs::read_link;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -73,12 +74,20 @@ fn fetch_within(
         return own_copy;
     }
     pids.filter_map(|pid| {
-        let fd = descriptor_of(pid, held.inode, likely)?;
+        let fd = descriptor_of(pid, held.inode, likely).or_else(|| hidden(pid, likely))?;
         let process = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let process = pidfd_open(process, PidfdFlags::empty()).ok()?;
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty()).ok()
     })
     .find(|fetched| is_other_end(fetched.as_fd(), own))
+}
+
+/// The descriptor `likely` of a process into whose files this one may not look: its effective user
+/// is not its real one, which decides whether it may fetch them.
+fn hidden(pid: u32, likely: u32) -> Option<i32> {
+    let is_denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+    let look = read_link(format!("/proc/{pid}/fd/{likely}"));
+    if look.is_err_and(is_denied) { i32::try_from(likely).ok() } else { None }
 }
 
 /// A copy of this process's descriptor `fd`, if that is the socket with this inode.

@@ -131,6 +131,20 @@ impl Queue {
         }
     }
 
+    /// Publishes that bytes of sources are about to be put, and no longer pulled. The caller holds
+    /// the writer's lock.
+    pub(crate) fn begin_withdrawal(&self) {
+        let count = self.words().withdrawals.load(Ordering::Relaxed);
+        // A process that was killed in between has left an odd number.
+        self.words().withdrawals.store(count | 1, Ordering::SeqCst);
+    }
+
+    /// Publishes that they have been put, as far as there was room.
+    pub(crate) fn end_withdrawal(&self) {
+        let count = self.words().withdrawals.load(Ordering::Relaxed);
+        self.words().withdrawals.store((count | 1).wrapping_add(1), Ordering::SeqCst);
+    }
+
     /// Counts one message that the writer has put or named.
     #[inline]
     pub(crate) fn count_message(&self) {

@@ -16,6 +16,7 @@ use crate::layout::{
     big_ring_at, entry_at, slot_at,
 };
 use crate::limits::{ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
+use crate::live_peers::LivePeers;
 use crate::pipes::Pipes;
 use crate::reason::Reason;
 use crate::slot_file::{Format, OpenError, SlotFile};
@@ -45,6 +46,7 @@ pub struct Registry {
     pub(crate) pullers: Vec<AtomicU64>,
     /// Pipes of other processes, by alarm.
     pub(crate) pipes: Pipes,
+    pub(crate) live_peers: LivePeers,
 }
 
 impl Registry {
@@ -71,6 +73,7 @@ impl Registry {
             offers_swept: AtomicU64::new(0),
             pullers: (0..2 * count).map(|_| AtomicU64::new(0)).collect(),
             pipes: Pipes::new(),
+            live_peers: LivePeers::new(),
         }
     }
 
@@ -134,7 +137,7 @@ impl Registry {
         }
         entry.ports.store(tuple.ports, Ordering::Relaxed);
         entry.namespace.store(tuple.namespace(), Ordering::Relaxed);
-        entry.left.store(0, Ordering::Relaxed);
+        entry.fallback.store(0, Ordering::Relaxed);
         entry.transport.store(0, Ordering::Relaxed);
         Some((slot, generation))
     }
@@ -265,14 +268,14 @@ impl Registry {
 
     /// Records why a slot's connection has fallen back to TCP. `false` if a reason is recorded
     /// already.
-    pub(crate) fn note_left(&self, slot: usize, why: Reason) -> bool {
-        let word = &self.entry(slot).left;
+    pub(crate) fn note_fallback(&self, slot: usize, why: Reason) -> bool {
+        let word = &self.entry(slot).fallback;
         word.compare_exchange(0, why as u32 + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Why a slot's connection has fallen back to TCP, if it has.
-    pub(crate) fn left(&self, slot: usize) -> Option<Reason> {
-        let stored = self.entry(slot).left.load(Ordering::Relaxed);
+    pub(crate) fn fallback(&self, slot: usize) -> Option<Reason> {
+        let stored = self.entry(slot).fallback.load(Ordering::Relaxed);
         Reason::ALL.get(stored.checked_sub(1)? as usize).copied()
     }
 

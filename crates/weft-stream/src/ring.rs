@@ -80,13 +80,13 @@ impl Ring {
     pub(crate) fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
         let mut room = self.room()?;
         let mut head = self.words.head.load(Ordering::Relaxed);
-        let mut shown = head;
+        let mut published = head;
         let first = head;
         for region in buffers.regions() {
             let mut done = 0;
             while done < region.len() {
                 if room == 0 {
-                    room = self.more_room(&mut shown, head)?;
+                    room = self.more_room(&mut published, head)?;
                     if room == 0 {
                         self.words.head.store(head, Ordering::Release);
                         return Ok(head.wrapping_sub(first) as usize);
@@ -104,9 +104,9 @@ impl Ring {
                 done += len;
                 room -= len;
                 head = head.wrapping_add(len as u64);
-                if head.wrapping_sub(shown) >= PUBLISH_LEN as u64 {
+                if head.wrapping_sub(published) >= PUBLISH_LEN as u64 {
                     self.words.head.store(head, Ordering::Release);
-                    shown = head;
+                    published = head;
                 }
             }
         }
@@ -133,9 +133,9 @@ impl Ring {
     /// Publishes what has been put, and returns the room that the reader has made since, or that of
     /// the big ring.
     #[cold]
-    fn more_room(&self, shown: &mut u64, head: u64) -> Result<usize, Broken> {
+    fn more_room(&self, published: &mut u64, head: u64) -> Result<usize, Broken> {
         self.words.head.store(head, Ordering::Release);
-        *shown = head;
+        *published = head;
         let fresh = self.room()?;
         if self.words.grown_at.load(Ordering::Relaxed) != NONE {
             let (at, _) = self.place(head);
@@ -157,7 +157,7 @@ impl Ring {
         let first = self.words.tail.load(Ordering::Relaxed);
         let mut left = used(self.words.head.load(Ordering::Acquire), first)?;
         let mut tail = first;
-        let mut shown = first;
+        let mut published = first;
         for region in buffers.regions() {
             let mut done = 0;
             while done < region.len() && left > 0 {
@@ -168,9 +168,9 @@ impl Ring {
                 done += len;
                 left -= len;
                 tail = tail.wrapping_add(len as u64);
-                if !keep && tail.wrapping_sub(shown) >= PUBLISH_LEN as u64 {
+                if !keep && tail.wrapping_sub(published) >= PUBLISH_LEN as u64 {
                     self.words.tail.store(tail, Ordering::Release);
-                    shown = tail;
+                    published = tail;
                     if left == 0 {
                         left = used(self.words.head.load(Ordering::Acquire), tail)?;
                     }

@@ -15,8 +15,9 @@ use rustix::process::geteuid;
 use weft_sys::{NamedMemory, OpenSlots, SharedMemory};
 
 use crate::bitmap::Bitmap;
+use crate::layout::Users;
 
-/// The name and layout of such a file. Its first word, of 64 bits, is the number of its users.
+/// The name and layout of such a file, which starts with [`Users`].
 #[derive(Debug)]
 pub(crate) struct Format {
     /// The start of the file's name.
@@ -164,7 +165,7 @@ impl SlotFile {
     }
 
     fn users(&self) -> &AtomicU64 {
-        self.memory().word64(0)
+        &self.memory().structure::<Users>(0).count
     }
 
     /// Makes a slot accessible in this process, and allocates memory for its first `len` bytes,

@@ -8,7 +8,7 @@ use crate::kernel::Linux;
 use crate::layout::Counters;
 use crate::reason::Reason;
 use crate::registry::Registry;
-use crate::shown::VERBS;
+use crate::stat_slot::VERBS;
 use crate::sweep;
 use crate::words::{NONE, joined};
 
@@ -84,7 +84,7 @@ pub struct ConnectionSnapshot {
     /// Whether the accepting side has joined.
     pub joined: bool,
     /// Why it has fallen back to TCP for good, if it has.
-    pub left: Option<Reason>,
+    pub fallback: Option<Reason>,
     /// The side that connected.
     pub client: SideSnapshot,
     /// The side that accepted.
@@ -152,7 +152,7 @@ impl Registry {
             flow: self.flow(slot),
             transport: if self.transport(slot) == VERBS { "verbs" } else { "shm" },
             joined: joined != joined::NO,
-            left: self.left(slot),
+            fallback: self.fallback(slot),
             client: self.side(slot, 0, client),
             server: self.side(slot, 1, server),
             to_server: self.direction(slot, 0),

@@ -42,7 +42,7 @@ pub(crate) enum Protocol {
 
 /// A TCP socket that some process has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Holder {
     /// The inode's number, by which `/proc/PID/fd` names the socket.
     pub inode: u32,
     /// The user who owns the socket.
@@ -54,14 +54,14 @@ pub struct Held {
 ///
 /// # Errors
 /// The kernel cannot say: an error of `socket(2)`, or it has no `tcp_diag`.
-pub(crate) fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno> {
+pub(crate) fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Holder>, Errno> {
     let interface = if own.ip().is_loopback() { LOOPBACK_INDEX } else { ANY_INTERFACE };
     let Some(answer) = exact(Protocol::Tcp, own, peer, interface)? else { return Ok(None) };
     let byte = answer.get(STATE_AT).ok_or(Errno::PROTO)?;
     let inode = word(&answer, INODE_AT).ok_or(Errno::PROTO)?;
     let user = word(&answer, UID_AT).ok_or(Errno::PROTO)?;
     // If there is no such connection the kernel returns the listening socket that would accept it.
-    Ok((inode != 0 && *byte != TCP_LISTEN).then_some(Held { inode, user }))
+    Ok((inode != 0 && *byte != TCP_LISTEN).then_some(Holder { inode, user }))
 }
 
 /// Queries one socket, and returns the kernel's answer. `None` if there is no such socket.

@@ -1,5 +1,6 @@
 //! Deferred sends against a model. The receiver takes the available bytes, while the sender moves
 //! its deferred sends, reclaims them into the ring, and writes to their buffers as soon as it may.
+//! And sources that the sender withdraws: bytes that the receiver has seen do not vanish.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use weft_stream::{End, Flow, Owner, Process, RecvOptions, Registry, SourceNumber, Tuple};
+use weft_stream::{End, Flow, Owner, Process, RecvOptions, Registry, SrcAvailNumber, Tuple};
 use weft_sys::Buffers;
 
 const BYTES: usize = 48 << 20;
@@ -28,6 +29,10 @@ fn owner() -> Owner {
     Owner { pid: std::process::id(), proof }
 }
 
+fn pause() {
+    (0..fastrand::u32(0..500)).for_each(|_| std::hint::spin_loop());
+}
+
 /// A socket, and the end of a connection that the rings carry.
 struct Side {
     socket: TcpStream,
@@ -37,7 +42,12 @@ struct Side {
 impl Side {
     fn recv(&self, bytes: &mut [u8], keep: bool) -> Result<usize, Errno> {
         let options = RecvOptions { keep, ..RecvOptions::default() };
-        self.end.try_recv(self.socket.as_fd(), Buffers::of(&mut [IoSliceMut::new(bytes)]), options)
+        let buffers = &mut [IoSliceMut::new(bytes)];
+        let is_readable = self.end.unread() > 0;
+        pause();
+        let received = self.end.try_recv_shown(self.socket.as_fd(), Buffers::of(buffers), options);
+        assert!(!is_readable || received != Err(Errno::AGAIN), "bytes have vanished");
+        received
     }
 
     fn send(&self, bytes: &mut [u8]) -> Result<usize, Errno> {
@@ -71,7 +81,7 @@ fn sides() -> [Side; 2] {
 
 /// A deferred send, and where its bytes are now.
 struct DeferredSend {
-    number: SourceNumber,
+    number: SrcAvailNumber,
     bytes: Vec<u8>,
     /// A deferred send may move only once.
     may_move: bool,
@@ -193,15 +203,53 @@ fn deferred_bytes_arrive_whatever_the_sender_does() {
     });
     let mut sender =
         Sender { side: sender, deferred: vec![], at: 0, moved: 0, reclaimed: 0, is_held, held: 0 };
-    while sender.at < BYTES {
+    while sender.at < BYTES && !receives.is_finished() {
         sender.step();
     }
-    while !sender.deferred.is_empty() {
+    while !sender.deferred.is_empty() && !receives.is_finished() {
         sender.step();
     }
     sender.is_held.store(false, Ordering::Relaxed);
     receives.join().expect("no byte was wrong");
     assert!(sender.moved > 10 && sender.reclaimed > 10, "{} {}", sender.moved, sender.reclaimed);
+}
+
+/// The sender withdraws its messages before, while and after the receiver pulls them.
+#[test]
+fn bytes_of_withdrawn_sources_do_not_vanish() {
+    const MESSAGES: usize = 20_000;
+    const LEN: usize = 300;
+    let [sender, receiver] = sides();
+    let receives = std::thread::spawn(move || {
+        let mut bytes = vec![0; 4 * LEN];
+        let mut at = 0;
+        while at < MESSAGES * LEN {
+            match receiver.recv(&mut bytes, false) {
+                Ok(taken) => {
+                    assert_eq!(bytes[..taken], pattern(at, taken), "at {at}");
+                    at += taken;
+                }
+                Err(error) => assert_eq!(error, Errno::AGAIN),
+            }
+        }
+    });
+    for message in 0..MESSAGES {
+        let mut bytes = pattern(message * LEN, LEN);
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        let buffers = Buffers::of(slices);
+        let (end, socket) = (&sender.end, sender.socket.as_fd());
+        let posted = end.post_source(socket, buffers, &owner());
+        pause();
+        let mut sent = posted.map_or(0, |number| end.withdraw_source(socket, number, buffers));
+        pause();
+        while sent < LEN && !receives.is_finished() {
+            match end.try_send(socket, buffers.after(sent), 0) {
+                Ok(more) => sent += more,
+                Err(error) => assert_eq!(error, Errno::AGAIN),
+            }
+        }
+    }
+    receives.join().expect("no byte was wrong");
 }
 
 /// The bytes of a deferred send are lost when their memory is. The stream must not go on behind

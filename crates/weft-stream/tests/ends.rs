@@ -4,7 +4,7 @@
 use std::io::IoSliceMut;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -132,7 +132,7 @@ struct Side {
     asleep: bool,
     wants_room: bool,
     has_shut: bool,
-    has_left: bool,
+    has_fallen_back: bool,
     closed: bool,
     /// The side may get a reset, or has got one.
     reset_is_due: bool,
@@ -149,7 +149,7 @@ impl Side {
             asleep: false,
             wants_room: false,
             has_shut: false,
-            has_left: false,
+            has_fallen_back: false,
             closed: false,
             reset_is_due: false,
         }
@@ -235,10 +235,10 @@ impl Pair {
                 self.sides[at].wants_room = false;
             }
             Step::Acknowledge => end.acknowledge(fd),
-            Step::Leave => self.leave(at)?,
+            Step::Leave => self.fall_back_to_tcp(at)?,
             Step::ShutWrite => {
                 end.put_back_own(fd);
-                self.sides[at].has_left |= end.has_left();
+                self.sides[at].has_fallen_back |= end.has_fallen_back();
                 end.shut_write();
                 let _ = socket.shutdown(Shutdown::Write);
                 self.sides[at].has_shut = true;
@@ -314,12 +314,12 @@ impl Pair {
 
     /// Falls back. Afterwards nothing is in memory, unless the other side has shut down or closed,
     /// so that the kernel sends nothing for it any more.
-    fn leave(&mut self, at: usize) -> Result<(), TestCaseError> {
+    fn fall_back_to_tcp(&mut self, at: usize) -> Result<(), TestCaseError> {
         let side = &mut self.sides[at];
         let end = side.end.expect("it leaves");
-        let leaves = !end.has_left();
-        end.leave(side.socket.as_ref().expect("open").as_fd());
-        side.has_left = true;
+        let leaves = !end.has_fallen_back();
+        end.fall_back_to_tcp(side.socket.as_ref().expect("open").as_fd());
+        side.has_fallen_back = true;
         for reader in [at, 1 - at] {
             let [side, writer] = [&self.sides[reader], &self.sides[1 - reader]];
             let Some(end) = side.end.filter(|_| leaves && !side.closed) else { continue };
@@ -396,7 +396,7 @@ impl Pair {
         if let Some(end) = side.end {
             let in_memory = end.unread() > 0;
             end.put_back_own(socket.as_fd());
-            side.has_left |= end.has_left();
+            side.has_fallen_back |= end.has_fallen_back();
             end.part();
             end.drain_wakeups(socket.as_fd());
             if end.release(std::process::id()) && in_memory {
@@ -430,7 +430,9 @@ impl Pair {
             if !side.reset_is_due {
                 prop_assert!(end.unread() <= peer.unread(), "more than was sent");
                 prop_assert!(end.unsent() <= side.unread(), "more than was sent");
-                let all = end.carrier_in() == Carrier::Memory && !peer.has_left && !side.has_left;
+                let all = end.carrier_in() == Carrier::Memory
+                    && !peer.has_fallen_back
+                    && !side.has_fallen_back;
                 prop_assert!(!all || end.unread() == peer.unread(), "not everything is reported");
             }
         }
@@ -462,11 +464,16 @@ impl Drop for Pair {
     }
 }
 
-/// Runs one case. All connections are over at its end, so that the registry is empty again.
-static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+/// The registries are one for all tests of this process, and a case counts what is in them: a
+/// test that has connections holds this.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
+/// Runs one case. All connections are over at its end, so that the registry is empty again.
 fn follows_the_model(flow: Flow, steps: &[(bool, Step)]) -> Result<(), TestCaseError> {
-    let _held = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = alone();
     let in_use = || registries().map(|registry| registry.in_use());
     let before = in_use();
     let mut pair = Pair::new(flow);
@@ -508,6 +515,7 @@ proptest! {
 /// file. The call's error must not affect the connection.
 #[test]
 fn call_on_a_descriptor_of_another_file_does_not_affect_the_connection() {
+    let _alone = alone();
     let [registry, other_registry] = registries();
     let [client, server] = connected();
     let ends = client.local_addr().and_then(|own| Ok((own, client.peer_addr()?)));

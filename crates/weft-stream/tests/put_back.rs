@@ -175,12 +175,12 @@ extern "C" fn begin() {
     if let (Some(directory), Some(socket)) = (std::env::var_os(DIRECTORY), std::env::var_os(SOCKET))
     {
         let socket = socket.to_str().and_then(|fd| fd.parse().ok()).expect("a number");
-        leave(Path::new(&directory), socket);
+        fall_back_to_tcp(Path::new(&directory), socket);
     }
 }
 
 /// Falls back, in the child.
-fn leave(directory: &Path, socket: RawFd) -> ! {
+fn fall_back_to_tcp(directory: &Path, socket: RawFd) -> ! {
     // SAFETY: the parent has left this descriptor open for this process, and nothing else here owns
     // or uses the number.
     let socket = unsafe { <TcpStream as std::os::fd::FromRawFd>::from_raw_fd(socket) };
@@ -189,7 +189,7 @@ fn leave(directory: &Path, socket: RawFd) -> ! {
     let end: Option<End> = End::inherited(registry(directory), ends, numbers, std::process::id());
     let end = end.expect("the parent's connection");
     kill_process(rustix::process::getpid(), Signal::STOP).expect("a signal");
-    end.leave(socket.as_fd());
+    end.fall_back_to_tcp(socket.as_fd());
     std::process::exit(0);
 }
 
@@ -280,7 +280,7 @@ fn bytes_left_in_memory_are_put_back_before_later_bytes() {
         for unread in [Unread::Ring, Unread::FirstPhase] {
             let connection = Connection::new(unread, flow);
             let (peer, own) = (&connection.peer, &connection.sharer);
-            own.end.leave_unread(own.fd());
+            own.end.fall_back_unread(own.fd());
             assert_eq!(peer.send(&pattern(FIRST_LEN + RING_LEN, LAST_LEN)), Ok(LAST_LEN));
             assert!(!own.end.is_over());
             own.end.put_back_rest(own.fd());
@@ -305,7 +305,7 @@ fn bytes_that_the_kernel_does_not_take_stay_in_memory() {
     while sent < LEN {
         sent += peer.send(&pattern(sent, 10_000.min(LEN - sent))).expect("room in memory");
     }
-    sharer.end.leave(sharer.fd());
+    sharer.end.fall_back_to_tcp(sharer.fd());
     assert_eq!(peer.end.carrier_in(), Carrier::Tcp);
     assert!(!sharer.end.is_over(), "not all of it fits");
     let mut read = FIRST_LEN;

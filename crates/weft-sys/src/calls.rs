@@ -11,6 +11,7 @@ use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+pub use libc::epoll_event;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -141,7 +142,7 @@ pub fn is_ready(file: impl AsFd, events: PollFlags) -> bool {
 ///
 /// # Errors
 /// An error of the kernel.
-pub fn take_events(epoll: impl AsFd, events: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+pub fn take_events(epoll: impl AsFd, events: &mut [epoll_event]) -> Result<usize, Errno> {
     let arguments = [number(epoll), events.as_mut_ptr() as usize, events.len(), 0, 0, 0];
     // SAFETY: the length is that of the list, which lives during the call.
     unsafe { call(libc::SYS_epoll_pwait, arguments) }
@@ -198,6 +199,21 @@ pub fn read_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errn
     let arguments = [number(file), bytes.as_mut_ptr() as usize, bytes.len(), at as usize, 0, 0];
     // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_pread64, arguments) }
+}
+
+/// Reads what is in the kernel's page cache at an offset of a file (`preadv2(2)` with
+/// `RWF_NOWAIT`).
+///
+/// # Errors
+/// `EAGAIN` if nothing is cached there, `EOPNOTSUPP` for a file that cannot be read so, and other
+/// errors of the kernel.
+pub fn read_cached_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
+    const NOWAIT: usize = libc::RWF_NOWAIT as usize;
+    let vector = [bytes.as_mut_ptr() as usize, bytes.len()];
+    let arguments = [number(file), vector.as_ptr() as usize, 1, at as usize, 0, NOWAIT];
+    // SAFETY: the one element of the vector, which has the form of `struct iovec`, is the buffer,
+    // and both live during the call. The kernel takes the offset's low half as all of it.
+    unsafe { call(libc::SYS_preadv2, arguments) }
 }
 
 /// Moves the offset of an open file (`lseek(2)`), and returns the new offset.
@@ -316,6 +332,20 @@ pub fn tcp_received(socket: impl AsFd) -> Result<u64, Errno> {
     Ok(info[WORDS - 1])
 }
 
+/// The shortest round trip that a TCP socket has measured (`TCP_INFO`); `None` if it has measured
+/// none.
+///
+/// # Errors
+/// An error of the kernel.
+pub fn tcp_round_trip(socket: impl AsFd) -> Result<Option<Duration>, Errno> {
+    const WORDS: usize = 19;
+    // `tcpi_min_rtt` is the second half of the last of these words, in microseconds.
+    let info = option_of::<[u64; WORDS]>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let [.., a, b, c, d] = info[WORDS - 1].to_ne_bytes();
+    let microseconds = u32::from_ne_bytes([a, b, c, d]);
+    Ok((microseconds != u32::MAX).then(|| Duration::from_micros(microseconds.into())))
+}
+
 /// Number of bytes that a TCP socket has sent and the peer's host has not acknowledged
 /// (`SIOCOUTQ`).
 ///
@@ -335,7 +365,7 @@ pub fn tcp_outstanding(socket: impl AsFd) -> Result<usize, Errno> {
 /// # Errors
 /// An error of the kernel.
 pub fn set_tcp_cork(socket: impl AsFd, on: bool) -> Result<(), Errno> {
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_CORK, on.into())
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_CORK, &libc::c_int::from(on))
 }
 
 /// Sets `TCP_NODELAY`.
@@ -343,11 +373,11 @@ pub fn set_tcp_cork(socket: impl AsFd, on: bool) -> Result<(), Errno> {
 /// # Errors
 /// An error of the kernel.
 pub fn set_tcp_nodelay(socket: impl AsFd, on: bool) -> Result<(), Errno> {
-    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, on.into())
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, &libc::c_int::from(on))
 }
 
 /// Reads an option whose value has the length of `T`, which consists of integers.
-fn option_of<T: Default>(
+pub(crate) fn option_of<T: Default>(
     socket: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,
@@ -360,15 +390,16 @@ fn option_of<T: Default>(
     unsafe { call(libc::SYS_getsockopt, arguments) }.map(|_| value)
 }
 
-fn set_option(
+/// Sets an option whose value is a `T`.
+pub(crate) fn set_option<T: Copy>(
     socket: impl AsFd,
     level: libc::c_int,
     option: libc::c_int,
-    value: libc::c_int,
+    value: &T,
 ) -> Result<(), Errno> {
-    let (level, option, place) = (level as usize, option as usize, &raw const value);
-    let arguments = [number(socket), level, option, place as usize, size_of_val(&value), 0];
-    // SAFETY: the pointer is to a local variable, and the length is its length.
+    let (level, option, place) = (level as usize, option as usize, ptr::from_ref(value));
+    let arguments = [number(socket), level, option, place as usize, size_of::<T>(), 0];
+    // SAFETY: `value` can be read during the call, and the length is its length.
     unsafe { call(libc::SYS_setsockopt, arguments) }.map(drop)
 }
 

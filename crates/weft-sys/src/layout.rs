@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 ///
 /// # Safety
 /// The type consists of atomics and has no padding.
-pub unsafe trait Shared {
+pub unsafe trait SharedLayout {
     /// The value of its atomics.
     type Value: Copy;
 
@@ -21,7 +21,7 @@ pub unsafe trait Shared {
 }
 
 // SAFETY: an atomic has no padding.
-unsafe impl Shared for AtomicU32 {
+unsafe impl SharedLayout for AtomicU32 {
     type Value = u32;
 
     fn start_with(&self, value: u32) {
@@ -30,7 +30,7 @@ unsafe impl Shared for AtomicU32 {
 }
 
 // SAFETY: an atomic has no padding.
-unsafe impl Shared for AtomicU64 {
+unsafe impl SharedLayout for AtomicU64 {
     type Value = u64;
 
     fn start_with(&self, value: u64) {
@@ -39,7 +39,7 @@ unsafe impl Shared for AtomicU64 {
 }
 
 // SAFETY: an array has no padding besides that of its elements, which have none.
-unsafe impl<T: Shared, const N: usize> Shared for [T; N] {
+unsafe impl<T: SharedLayout, const N: usize> SharedLayout for [T; N] {
     type Value = T::Value;
 
     fn start_with(&self, value: T::Value) {
@@ -94,7 +94,7 @@ macro_rules! shared_layout {
         }
 
         const _: () = {
-            const fn is_shared<T: $crate::Shared>() {}
+            const fn is_shared<T: $crate::SharedLayout>() {}
             $(
                 is_shared::<$type>();
                 assert!(::std::mem::offset_of!($name, $field) == $at);
@@ -103,14 +103,14 @@ macro_rules! shared_layout {
             assert!(size_of::<$name>() == $len);
         };
 
-        // SAFETY: the structure consists of its fields, each of which is `Shared`, and the
+        // SAFETY: the structure consists of its fields, each of which is `SharedLayout`, and the
         // assertions above exclude padding.
         #[allow(unsafe_code)]
-        unsafe impl $crate::Shared for $name {
+        unsafe impl $crate::SharedLayout for $name {
             type Value = ();
 
             fn start_with(&self, (): ()) {
-                $($($crate::Shared::start_with(&self.$field, $start);)?)*
+                $($($crate::SharedLayout::start_with(&self.$field, $start);)?)*
             }
         }
 
@@ -118,7 +118,7 @@ macro_rules! shared_layout {
             /// Sets the fields that have an initial value to it, in no particular order.
             #[allow(dead_code)] // Not every structure is reset.
             $visibility fn reset(&self) {
-                $crate::Shared::start_with(self, ());
+                $crate::SharedLayout::start_with(self, ());
             }
         }
     };

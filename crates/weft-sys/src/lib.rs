@@ -6,14 +6,14 @@
 //! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! heap shared_io shared_lock
+//! heap passed_fds shared_io shared_lock
 //! section
 //! signal_lock
 //! lock mapping open_slots remap waits
 //! futex futex_word maps named presence process_memory ring
-//! alarm apart buffers calls process_vm shared slot slot_state thread yield_policy
-//! atomic by_hand cpu_contention forkable interfaces layout leftover next_function region socket
-//! bounded_queue limits private_blocks spin time_stamp udp userfault wait
+//! alarm apart buffers calls process_vm shared slot slot_state socket thread udp yield_policy
+//! atomic by_hand cpu_contention forkable gate interfaces layout leftover next_function region
+//! bounded_queue cancellation host limits mutex private_blocks spin time_stamp userfault wait
 //! ```
 
 mod alarm;
@@ -23,12 +23,16 @@ mod bounded_queue;
 mod buffers;
 mod by_hand;
 pub mod calls;
+mod cancellation;
 mod cpu_contention;
 mod forkable;
 mod futex;
 mod futex_word;
+#[cfg(target_arch = "x86_64")]
+mod gate;
 #[cfg(not(loom))]
 mod heap;
+mod host;
 mod interfaces;
 #[cfg(not(loom))]
 mod layout;
@@ -37,11 +41,13 @@ mod limits;
 mod lock;
 mod mapping;
 mod maps;
+mod mutex;
 #[cfg(not(loom))]
 mod named;
 mod next_function;
 #[cfg(not(loom))]
 mod open_slots;
+mod passed_fds;
 mod presence;
 mod private_blocks;
 mod process_memory;
@@ -78,21 +84,27 @@ pub use buffers::Buffers;
 pub use by_hand::system_call;
 #[cfg(target_arch = "x86_64")]
 pub use by_hand::{raw_system_call, set_system_call_gate};
+pub use cancellation::{Uncancelled, test_cancel, with_cleanup};
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use futex_word::FutexWord;
+#[cfg(target_arch = "x86_64")]
+pub use gate::{gate_of_the_c_library, use_gate_of_the_c_library};
 #[cfg(not(loom))]
 pub use heap::Heap;
+pub use host::host_of;
 pub use interfaces::{InterfaceAddress, interface_addresses};
 #[cfg(not(loom))]
-pub use layout::Shared;
+pub use layout::SharedLayout;
 pub use leftover::remove_at_exit;
 pub use lock::{Lock, LockGuard, NoteLock};
 pub use mapping::Mapping;
+pub use mutex::lock;
 #[cfg(not(loom))]
 pub use named::NamedMemory;
 pub use next_function::{NextFunction, c_name};
 #[cfg(not(loom))]
 pub use open_slots::OpenSlots;
+pub use passed_fds::{PASSED_FDS_MAX, PacketWithFds, recv_with_fds};
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
 pub use private_blocks::{PrivateBlock, private_blocks};
@@ -101,9 +113,9 @@ pub use process_vm::{PIECES_MAX, Piece, Proof, peek_process, poke_process, read_
 pub use region::Region;
 #[cfg(not(loom))]
 pub use remap::{RemappedPages, View, is_alone, own_pages, remappable, views};
-#[cfg(not(loom))]
-pub use ring::SharedSlots;
 pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
+#[cfg(not(loom))]
+pub use ring::{SharedSlot, SharedSlots};
 #[cfg(not(loom))]
 pub use section::{
     Handled, Section, SectionGuard, SectionLock, SectionOnce, defer, never_defer, note_handled,
@@ -114,10 +126,10 @@ pub use shared_lock::{
     Linux, SharedGuard, SharedLock, Threads, forget_thread, hide_threads, is_gone,
 };
 #[cfg(not(loom))]
-pub use signal_lock::{FAULTS, SignalLock, SignalLockGuard, SignalsHeld};
+pub use signal_lock::{FAULTS, SignalLock, SignalLockGuard};
 pub use slot::Slot;
 pub use slot_state::SlotState;
-pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg, tcp_unacknowledged};
+pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;
 pub use thread::spawn_quiet;
 pub use time_stamp::time_stamp;
@@ -144,12 +156,12 @@ pub fn counting_eventfd() -> Result<OwnedFd, Errno> {
 /// Adds one to an eventfd, so that it becomes readable.
 pub fn notify(eventfd: &OwnedFd) {
     // A blocking eventfd fails only if its counter is at 2^64 - 2, and then it is readable anyway.
-    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+    let _ = calls::write(eventfd, &1u64.to_ne_bytes());
 }
 
 /// Takes back what [`notify`] added: one from a counting eventfd, everything from another. If the
 /// eventfd blocks, the caller must know that it is readable.
 pub fn consume(eventfd: &OwnedFd) {
     // It fails only if there was nothing to take back.
-    let _ = rustix::io::read(eventfd, &mut [0; 8]);
+    let _ = calls::read(eventfd, &mut [0; 8]);
 }

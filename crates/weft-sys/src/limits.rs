@@ -32,3 +32,5 @@ pub(crate) const PATH_LEN_MAX: usize = 64;
 pub const SEND_RUNS_MAX: usize = 32;
 /// Maximum number of datagrams that the kernel takes as one run.
 pub const SEGMENTS_MAX: usize = 64;
+/// Maximum number of descriptors that a packet passes on.
+pub const PASSED_FDS_MAX: usize = 2;

@@ -34,11 +34,21 @@ mod shared {
 
     use rustix::io::Errno;
 
-    use super::{begin_sleep, end_sleep, is_asleep};
-    use crate::SharedMemory;
+    use super::{AtomicU32, begin_sleep, end_sleep, is_asleep};
+    use crate::{SharedMemory, shared_layout};
 
-    const PAGE_LEN: usize = 4_096;
-    const SLEEPERS_AT: usize = 0;
+    shared_layout! {
+        /// The page that peers read.
+        struct Page[4_096] {
+            /// The number of sleeping threads.
+            0: sleepers: AtomicU32,
+            4: _rest: [AtomicU32; 1_023],
+        }
+    }
+
+    fn sleepers(page: &SharedMemory) -> &AtomicU32 {
+        &page.structure::<Page>(0).sleepers
+    }
 
     /// This process's count, in a page that peers can read.
     #[derive(Debug)]
@@ -53,7 +63,7 @@ mod shared {
         /// # Errors
         /// `EMFILE`, `ENOMEM` and similar errors.
         pub fn new() -> Result<Self, Errno> {
-            let (page, fd) = SharedMemory::create_for_readers(PAGE_LEN)?;
+            let (page, fd) = SharedMemory::create_for_readers(size_of::<Page>())?;
             Ok(Self { page, fd })
         }
 
@@ -64,7 +74,7 @@ mod shared {
 
         /// Counts the calling thread as asleep. It must check once more before it sleeps.
         pub fn begin_sleep(&self) -> Sleeping<'_> {
-            begin_sleep(self.page.word32(SLEEPERS_AT));
+            begin_sleep(sleepers(&self.page));
             Sleeping(self)
         }
     }
@@ -75,7 +85,7 @@ mod shared {
 
     impl Drop for Sleeping<'_> {
         fn drop(&mut self) {
-            end_sleep(self.0.page.word32(SLEEPERS_AT));
+            end_sleep(sleepers(&self.0.page));
         }
     }
 
@@ -89,14 +99,14 @@ mod shared {
         /// # Errors
         /// `EINVAL` for a descriptor of anything else; an error of `mmap(2)`.
         pub fn open(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
-            SharedMemory::open(fd, PAGE_LEN, false).map(Self)
+            SharedMemory::open(fd, size_of::<Page>(), false).map(Self)
         }
 
         /// Whether the peer must be woken, after something has been brought to it.
         #[inline]
         #[must_use]
         pub fn is_asleep(&self) -> bool {
-            is_asleep(self.0.word32(SLEEPERS_AT))
+            is_asleep(sleepers(&self.0))
         }
     }
 }

@@ -9,6 +9,9 @@
 //! Neither side trusts what the other has written: an unexpected lap is not a message, and an
 //! impossible count is an error. Bodies are copied out before they are inspected.
 
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+
 use crate::atomic::{AtomicU32, Ordering};
 
 /// Length of a slot in bytes.
@@ -163,6 +166,23 @@ impl<S: Slots> Consumer<S> {
     }
 }
 
+#[cfg(not(loom))]
+crate::shared_layout! {
+    /// A slot in a shared segment.
+    pub struct SharedSlot[128] {
+        /// Which lap filled it, and with what.
+        0: tag: AtomicU64,
+        /// The message, which is accessed by copies.
+        8: body: [AtomicU64; 15],
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<SharedSlot>() == SLOT_LEN);
+    assert!(std::mem::offset_of!(SharedSlot, body) == TAG_LEN);
+};
+
 /// A ring in a shared segment.
 #[cfg(not(loom))]
 #[derive(Clone, Debug)]
@@ -195,6 +215,11 @@ impl SharedSlots {
     fn at(&self, slot: u32) -> usize {
         self.slots_at + slot as usize * SLOT_LEN
     }
+
+    #[inline]
+    fn slot(&self, slot: u32) -> &SharedSlot {
+        self.memory.structure(self.at(slot))
+    }
 }
 
 #[cfg(not(loom))]
@@ -206,12 +231,12 @@ impl Slots for SharedSlots {
 
     #[inline]
     fn tag(&self, slot: u32) -> u64 {
-        self.memory.word64(self.at(slot)).load(Ordering::Acquire)
+        self.slot(slot).tag.load(Ordering::Acquire)
     }
 
     #[inline]
     fn set_tag(&self, slot: u32, tag: u64) {
-        self.memory.word64(self.at(slot)).store(tag, Ordering::Release);
+        self.slot(slot).tag.store(tag, Ordering::Release);
     }
 
     // Copy whole lines: the compiler copies a constant number of bytes by a few instructions.
@@ -372,9 +397,9 @@ mod models {
     }
 
     #[derive(Clone)]
-    struct Shared(Arc<Model>);
+    struct SharedModel(Arc<Model>);
 
-    impl Slots for Shared {
+    impl Slots for SharedModel {
         fn count(&self) -> u32 {
             2
         }
@@ -400,21 +425,21 @@ mod models {
         }
     }
 
-    fn ring() -> (Producer<Shared>, Consumer<Shared>) {
+    fn ring() -> (Producer<SharedModel>, Consumer<SharedModel>) {
         let slot = || (AtomicU64::new(0), UnsafeCell::new(0));
         let shared =
-            Shared(Arc::new(Model { slots: [slot(), slot()], emptied: AtomicU32::new(0) }));
+            SharedModel(Arc::new(Model { slots: [slot(), slot()], emptied: AtomicU32::new(0) }));
         (Producer::new(shared.clone()), Consumer::new(shared))
     }
 
-    fn push(producer: &mut Producer<Shared>, byte: u8) {
+    fn push(producer: &mut Producer<SharedModel>, byte: u8) {
         while producer.room(1).expect("nobody cheats") == 0 {
             thread::yield_now();
         }
         producer.push(1, 1, &[byte; SLOT_BODY_LEN]);
     }
 
-    fn pop(consumer: &Consumer<Shared>) -> Option<u8> {
+    fn pop(consumer: &Consumer<SharedModel>) -> Option<u8> {
         consumer.peek()?;
         let mut body = [0; SLOT_BODY_LEN];
         consumer.read(1, &mut body);

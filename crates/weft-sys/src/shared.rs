@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::layout::Shared;
+use crate::layout::SharedLayout;
 use crate::region::Region;
 
 /// The file system of ordinary segments (`statfs(2)`).
@@ -172,10 +172,10 @@ impl SharedMemory {
     /// Those of [`SharedMemory::word32`].
     #[must_use]
     #[inline]
-    pub fn structure<T: Shared>(&self, offset: usize) -> &T {
+    pub fn structure<T: SharedLayout>(&self, offset: usize) -> &T {
         let at = self.at::<T>(offset);
         // SAFETY: `at` has checked range and alignment, the mapping lives as long as `self`, and a
-        // `Shared` structure consists of atomics, for which any bytes of the peer are valid.
+        // `SharedLayout` structure consists of atomics, for which any bytes of the peer are valid.
         unsafe { &*at }
     }
 

@@ -33,12 +33,11 @@ pub(crate) const ALL_BUT_FAULTS: Mask = {
 /// Blocks the calling thread's signals until it is dropped, including the C library's own: a thread
 /// that is cancelled must not leave a critical section.
 #[derive(Debug)]
-pub struct SignalsHeld(Mask);
+struct SignalsHeld(Mask);
 
 impl SignalsHeld {
     /// Blocks the signals.
-    #[must_use]
-    pub fn begin() -> Self {
+    fn begin() -> Self {
         Self(set_mask(ALL_BUT_FAULTS))
     }
 }

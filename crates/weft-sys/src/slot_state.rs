@@ -118,13 +118,13 @@ mod models {
     use loom::thread;
 
     /// A slot, the bit that reserves it, and the number of threads that believe they own it.
-    struct Shared {
+    struct SlotModel {
         state: AtomicU64,
         bit: AtomicU64,
         owners: AtomicU64,
     }
 
-    fn take(shared: &Shared) -> Option<u32> {
+    fn take(shared: &SlotModel) -> Option<u32> {
         let taken = shared.bit.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
         taken.ok()?;
         assert_eq!(shared.owners.fetch_add(1, Ordering::AcqRel), 0, "one owner at a time");
@@ -134,7 +134,7 @@ mod models {
         Some(generation)
     }
 
-    fn free(shared: &Shared, generation: u32) {
+    fn free(shared: &SlotModel, generation: u32) {
         let slot = SlotState::on(&shared.state);
         if slot.release(generation) {
             shared.owners.fetch_sub(1, Ordering::AcqRel);
@@ -148,7 +148,7 @@ mod models {
     #[test]
     fn sweepers_never_free_a_later_owner() {
         loom::model(|| {
-            let shared = Arc::new(Shared {
+            let shared = Arc::new(SlotModel {
                 state: AtomicU64::new(0),
                 bit: AtomicU64::new(0),
                 owners: AtomicU64::new(0),

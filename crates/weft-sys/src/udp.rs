@@ -12,10 +12,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
-use libc::{c_int, c_void, cmsghdr, group_req, iovec, mmsghdr, sockaddr_in6, socklen_t};
+use libc::{c_int, cmsghdr, group_req, iovec, mmsghdr, sockaddr_in6, socklen_t};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt};
 
+use crate::calls::{call, set_option};
 pub use crate::limits::{SEGMENTS_MAX, SEND_RUNS_MAX};
 
 /// Number of buffers of a [`RecvBatch`], and so of runs that one system call receives.
@@ -128,20 +129,20 @@ impl UdpSocket {
         let fd = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
         if is_ipv6 {
             sockopt::set_ipv6_v6only(&fd, only_ipv6)?;
-            set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
+            set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
             // Ignore groups that only other programs of the host have joined.
-            set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0)?;
+            set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0)?;
         } else {
-            set(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &1)?;
+            set_option(&fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &1)?;
         }
-        set(&fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0)?;
+        set_option(&fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0)?;
         if shared {
             sockopt::set_socket_reuseaddr(&fd, true)?;
         }
         bind(&fd, &address)?;
         // Kernels that lack either (before 4.18 and 5.0) move datagrams one by one.
-        let can_segment = set(&fd, libc::SOL_UDP, libc::UDP_SEGMENT, &0).is_ok();
-        let _ = set(&fd, libc::SOL_UDP, libc::UDP_GRO, &1);
+        let can_segment = set_option(&fd, libc::SOL_UDP, libc::UDP_SEGMENT, &0).is_ok();
+        let _ = set_option(&fd, libc::SOL_UDP, libc::UDP_GRO, &1);
         Ok(Self { fd, is_ipv6, can_segment })
     }
 
@@ -160,8 +161,8 @@ impl UdpSocket {
         for (forced, plain) in
             [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
         {
-            if set(&self.fd, libc::SOL_SOCKET, forced, &bytes).is_err() {
-                let _ = set(&self.fd, libc::SOL_SOCKET, plain, &bytes);
+            if set_option(&self.fd, libc::SOL_SOCKET, forced, &bytes).is_err() {
+                let _ = set_option(&self.fd, libc::SOL_SOCKET, plain, &bytes);
             }
         }
     }
@@ -200,7 +201,7 @@ impl UdpSocket {
         encode(SocketAddr::new(group, 0), false, &mut name);
         // SAFETY: a `sockaddr_storage` has size and alignment for every kind of address.
         unsafe { (&raw mut request.gr_group).cast::<sockaddr_in6>().write(name) };
-        set(&self.fd, level, what, &request)
+        set_option(&self.fd, level, what, &request)
     }
 
     /// Sends runs of `bytes`, at most [`SEND_RUNS_MAX`], and returns how many the kernel took.
@@ -242,15 +243,11 @@ impl UdpSocket {
         }
         // SAFETY: `count` headers are initialised, and their names, pieces and control data are in
         // the local arrays above. The kernel only reads the bytes that the pieces name.
-        let sent = unsafe {
-            libc::sendmmsg(
-                self.fd.as_raw_fd(),
-                headers.as_mut_ptr(),
-                count as u32,
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
-        usize::try_from(sent).map_err(|_| last_error())
+        unsafe {
+            let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+            let list = headers.as_mut_ptr() as usize;
+            call(libc::SYS_sendmmsg, [self.fd.as_raw_fd() as usize, list, count, flags, 0, 0])
+        }
     }
 
     fn put_source(&self, control: &mut ControlWriter<'_>, run: &Run) {
@@ -301,15 +298,10 @@ impl UdpSocket {
         // control data are in the local arrays, and the pieces are disjoint buffers of the batch,
         // which is borrowed mutably.
         let count = unsafe {
-            libc::recvmmsg(
-                self.fd.as_raw_fd(),
-                headers.as_mut_ptr(),
-                RECEIVE_RUNS as u32,
-                libc::MSG_DONTWAIT,
-                ptr::null_mut(),
-            )
-        };
-        let count = usize::try_from(count).map_err(|_| last_error())?;
+            let (fd, list) = (self.fd.as_raw_fd() as usize, headers.as_mut_ptr() as usize);
+            let flags = libc::MSG_DONTWAIT as usize;
+            call(libc::SYS_recvmmsg, [fd, list, RECEIVE_RUNS, flags, 0, 0])
+        }?;
         for (header, name) in headers[..count].iter().zip(&names) {
             batch.received.push(received(header, name));
         }
@@ -459,24 +451,6 @@ fn decode(name: &sockaddr_in6) -> Option<SocketAddr> {
         }
         _ => None,
     }
-}
-
-fn set<T: Copy>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> Result<(), Errno> {
-    // SAFETY: `value` is readable for its length, which is passed with it.
-    let code = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            ptr::from_ref(value).cast::<c_void>(),
-            size_of::<T>() as socklen_t,
-        )
-    };
-    if code == 0 { Ok(()) } else { Err(last_error()) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use weft_transfer::secure::{
     Cipher, Direction, Identity, Opener, SEAL_LEN, Sealer, TlsClient, TlsServer,
 };
 use weft_transfer::transport::local::{self, LocalAccepted, LocalSource};
-use weft_transfer::transport::tcp::{self, Accepted, TcpSettings, TcpSink, TcpSource};
+use weft_transfer::transport::tcp::{self, Accepted, Congestion, TcpSettings, TcpSink, TcpSource};
 use weft_transfer::transport::{
     Claim, Control, ControlEvent, DataSink, DataSource, Grants, Head, Payload, Place, Received,
     Refused, Token, Write,
@@ -50,7 +50,10 @@ impl Values {
 
     fn settings(&self) -> TcpSettings {
         TcpSettings {
-            congestion: self.0.get("congestion").cloned(),
+            congestion: match self.0.get("congestion") {
+                Some(name) => Congestion::named(name).expect("a name"),
+                None => Congestion::default(),
+            },
             buffer: self.0.get("buffer").map(|text| text.parse().expect("a number")),
             ..TcpSettings::default()
         }
@@ -225,7 +228,7 @@ fn tcp_source(address: SocketAddr, values: &Values) -> Outcome {
             scope.spawn(move || -> Outcome {
                 let channel = u16::try_from(channel)?;
                 let stream = tcp::connect_data(address, Token([0; 16]), channel, settings)?;
-                let mut source = TcpSource::new(stream, settings, false);
+                let mut source = TcpSource::new(stream, settings, false).expect("a connection");
                 let mut blocks = std::collections::VecDeque::new();
                 for _ in 0..count {
                     let mut block = pool.take().ok_or("no block")?;

@@ -11,18 +11,19 @@
 //! job
 //! end
 //! transport
-//! pipeline secure
+//! compress pipeline placement secure
 //! tree
 //! session
 //! wire
-//! limits mutex
+//! limits
 //! ```
 
+pub mod compress;
 pub mod end;
 pub mod job;
 pub mod limits;
-mod mutex;
 pub mod pipeline;
+pub mod placement;
 pub mod secure;
 pub mod session;
 pub mod transport;

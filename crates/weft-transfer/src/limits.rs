@@ -23,6 +23,12 @@ pub const ORDER_WINDOW_MAX: usize = 256;
 /// even if a wakeup was lost.
 pub const ENGINE_WAIT_MAX: Duration = Duration::from_millis(100);
 
+/// Processors of a machine; copies are not bound to those with higher numbers.
+pub const CPUS_MAX: usize = 1_024;
+/// The most network interfaces between one with an address and its device, such as a VLAN of a
+/// bond, that are searched.
+pub const LOWER_DEVICES_MAX: u32 = 4;
+
 /// The longest header of a block in bytes.
 pub const HEAD_LEN_MAX: usize = 64;
 /// The longest control message in bytes.
@@ -34,6 +40,14 @@ pub const MEMORY_CONTROL_MAX: usize = 1_024;
 pub const PIPE_FRAME_LEN_MAX: usize = 64 << 10;
 /// Block size over a pipe. It is small because a remote shell may buffer much of the data.
 pub const PIPE_BLOCK_SIZE: u32 = 256 << 10;
+
+/// The longest time that each of two steps of connecting over RDMA may take. The peer waits
+/// meanwhile, and must not take this end for lost.
+pub const RDMA_CONNECT_TIME: Duration = Duration::from_secs(8);
+/// Blocks that a source has under way on one data channel over RDMA.
+pub const RDMA_SLOTS: u32 = 4;
+/// Alignment of the buffers of blocks over RDMA, in bytes: a page.
+pub const RDMA_ALIGNMENT: usize = 4_096;
 
 /// The longest component of a path in bytes, Linux's limit.
 pub const NAME_LEN_MAX: usize = 255;
@@ -67,8 +81,40 @@ pub const OFFERS_IN_BLOCK_MAX: usize = 2_048;
 pub const OFFERS_MAX: usize = 1 << 15;
 /// The most file descriptors that the source keeps open between planning and reading.
 pub const PLANNED_FILES_OPEN_MAX: usize = 256;
+/// Length of the buffer of a thread that reads or writes files directly.
+pub const DIRECT_BUFFER_LEN: usize = 1 << 20;
+/// The smallest file that is read or written directly. Smaller ones cost more calls than they save.
+pub const DIRECT_FILE_LEN_MIN: u64 = 1 << 20;
 /// The largest file that the source sends in one record.
 pub const WHOLE_FILE_LEN_MAX: usize = 256 << 10;
+/// The smallest file whose parts the kernel sends from the page cache.
+pub const EXTENT_FILE_LEN_MIN: u64 = 4 << 20;
+/// The smallest part of a file that the kernel sends from the page cache.
+pub const EXTENT_LEN_MIN: usize = 64 << 10;
+/// The most files whose ends wait until all parts have arrived. Each holds a descriptor.
+pub const EXTENT_FILES_MAX: usize = 64;
+/// The most bytes of one read of a file that the kernel does not send itself.
+pub const EXTENT_READ_LEN: usize = 64 << 10;
+/// The most bytes that one block has the kernel copy. A larger number delays the end of a stopped
+/// copy.
+pub const COPIES_IN_BLOCK_MAX: u64 = 16 << 20;
+/// Length of the sample of a block that shows whether compression pays.
+pub const COMPRESS_SAMPLE_LEN: usize = 16 << 10;
+/// The pieces of a sample, which come from all over the block.
+pub const COMPRESS_SAMPLES: usize = 4;
+/// The most blocks of one thread that go plain without a sample.
+pub const SAMPLE_PAUSE_MAX: u32 = 16;
+/// Full blocks that wait for the network at least when the network limits the rate.
+pub const PATH_FULL: u32 = POOL_BLOCKS / 4;
+/// The most decisions on compression by an old rate of the network.
+pub const BLIND_DECISIONS_MAX: u32 = 512;
+/// The rates that decide on compression are those of at most about twice as many bytes.
+pub const RATE_MEMORY: u64 = 16 << 20;
+/// The most files that one block begins for the kernel to copy: each stays open until the sink has
+/// copied it.
+pub const COPIED_FILES_IN_BLOCK_MAX: usize = 4;
+/// Length of the buffer for a range that the kernel does not copy.
+pub const COPY_BUFFER_LEN: usize = 256 << 10;
 /// The most directory descriptors that each end keeps open.
 pub const DIRECTORIES_CACHED_MAX: usize = 64;
 /// The most small files that one task of the sink writes.
@@ -152,12 +198,37 @@ pub const BYTES_IN_TASK_MAX: usize = 256 << 10;
 /// Linux's highest error number.
 pub const ERRNO_MAX: u32 = 4_095;
 
+/// The most connections to a listener beside a pipe whose first bytes have not come.
+pub const STRANGERS_MAX: usize = 32;
+/// The longest time for a connection beside a pipe. A packet filter may discard it without an
+/// answer, and small copies should not wait for that.
+pub const BESIDE_TIME_MAX: Duration = Duration::from_secs(3);
+/// The shortest time for a connection beside a pipe. A busy host may need some of it.
+pub const BESIDE_TIME_MIN: Duration = Duration::from_secs(1);
+/// The time for a connection beside a pipe, in round trips of the pipe.
+pub const BESIDE_ROUND_TRIPS: u32 = 4;
+
 /// Block size of a copy in bytes.
 pub const BLOCK_SIZE: u32 = 1 << 20;
 /// The smallest block size that an acceptor accepts.
 pub const BLOCK_SIZE_LEAST: u32 = 64 << 10;
-/// Blocks in the pool of each end of a copy. The pool bounds the data in flight.
+/// Blocks in the pool of each end of a copy over a short path. The pool bounds the data in flight.
 pub const POOL_BLOCKS: u32 = 32;
+/// The most blocks in the pool of each end of a copy.
+pub const POOL_BLOCKS_MAX: u32 = 256;
+/// Bytes per second for which a copy has enough blocks and connections, whatever the path's delay:
+/// 20 Gbit/s.
+pub const PATH_RATE: u64 = 2_500_000_000;
+/// Bytes that one TCP connection has in flight. Linux limits its send buffer to 4 MiB by default,
+/// and the buffer also contains what waits to be sent.
+pub const CHANNEL_FLIGHT: u64 = 4 << 20;
+/// Round trip from which on data channels prefer [`LONG_PATH_CONGESTION`].
+pub const LONG_PATH: Duration = Duration::from_millis(5);
+/// The congestion control of data channels over a long path. It does not take each lost packet for
+/// a full queue; algorithms that do need seconds to grow again.
+pub const LONG_PATH_CONGESTION: &str = "bbr";
+/// The longest name of a congestion control in bytes, Linux's limit.
+pub const CONGESTION_LEN_MAX: usize = 15;
 /// The most writes that a data channel has at a time.
 pub const WRITES_IN_CHANNEL_MAX: u32 = 2;
 /// The most data channels of one copy.
@@ -180,15 +251,25 @@ pub const PATHS_MAX: usize = 4_096;
 pub const PATTERNS_MAX: usize = 1_024;
 /// The longest wait of an end for its peer to read the last message.
 pub const LINGER_TIME: Duration = Duration::from_secs(5);
+/// How long a source without data channels waits for the sink's reason.
+pub const REASON_WAIT: Duration = Duration::from_secs(5);
 /// The shortest sleep of a thread that sends control messages.
 pub const SENDER_WAIT_MIN: Duration = Duration::from_millis(1);
 /// How long a thread that accepts data channels waits before it checks whether the session is over.
 pub const CHANNEL_WAIT: Duration = Duration::from_millis(100);
-/// Default number of data channels of a copy over TCP.
+/// Number of data channels of a copy over TCP, if the path is short.
 pub const TCP_CHANNELS: u16 = 2;
+/// Number of data channels of a copy over RDMA.
+pub const RDMA_CHANNELS: u16 = 2;
 /// Number of data channels of a copy within one process.
 pub const LOCAL_CHANNELS: u16 = 2;
 /// The most connections of a server at a time, data channels included.
 pub const CONNECTIONS_MAX: usize = 512;
+/// Further copies for which a server keeps connections when it grants a copy's channels.
+pub const COPIES_EXPECTED: usize = 32;
+/// Pause after a connection was closed to make room for another one.
+pub const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 /// How long a server waits before it retries a failed accept.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a hard link is tried whose target other copies replace meanwhile.
+pub(crate) const LINK_TRIES_MAX: u32 = 100;

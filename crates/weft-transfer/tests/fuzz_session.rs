@@ -12,6 +12,6 @@ fn bytes_of_a_peer() {
 }
 
 #[test]
-fn a_peer_that_says_what_it_likes() {
+fn hostile_peer_breaks_no_session() {
     inputs::run("transfer_session", 5_000, |input, _| transfer_session::session(input));
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use common::{
     Folders, PAYLOAD, Session, assert_same, copy, copy_all, is_root, noise, open, seen, set_mtime,
 };
-use weft_transfer::tree::apply::{Applier, ApplyError, ApplyOptions, Event, Step};
+use weft_transfer::tree::apply::{Applier, ApplyError, ApplyOptions, Change, DryRun, Event, Step};
 use weft_transfer::tree::source::{Next, Source, SourceOptions, Start};
 use weft_transfer::wire::record_name::Name;
 
@@ -247,7 +247,7 @@ fn pipes_are_kept_and_devices_only_if_asked_for() {
 }
 
 #[test]
-fn a_sparse_file_of_twenty_gibibytes_goes_as_what_is_in_it() {
+fn only_data_of_a_sparse_file_of_twenty_gibibytes_is_sent() {
     let Folders { from, to, folder: _folder } = &Folders::new();
     let mut file = File::create(from.join("sparse")).unwrap();
     let len = 20 << 30;
@@ -352,7 +352,64 @@ fn content_is_compared_if_asked_for() {
 }
 
 #[test]
-fn what_the_source_has_not_got_is_deleted_if_asked_for() {
+fn changes_of_extended_attributes_alone_are_copied() {
+    let Folders { from, to, folder: _folder } = &Folders::new();
+    let set = |path: &Path, name: &str, value: &[u8]| {
+        rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty())
+    };
+    let names = ["same", "more", "other", "less", "none", "dir"];
+    for name in names {
+        let path = from.join(name);
+        if name == "dir" {
+            fs::create_dir(&path).unwrap()
+        } else {
+            fs::write(&path, b"x").unwrap()
+        }
+        if set(&path, "user.a", b"1").and_then(|()| set(&path, "user.b", b"2")).is_err() {
+            eprintln!("skipped: no extended attributes here");
+            return;
+        }
+    }
+    copy_all(from, to, options());
+    set(&from.join("more"), "user.c", b"3").unwrap();
+    set(&from.join("other"), "user.a", b"").unwrap();
+    for (name, attribute) in
+        [("less", "user.a"), ("none", "user.a"), ("none", "user.b"), ("dir", "user.b")]
+    {
+        rustix::fs::removexattr(from.join(name), attribute).unwrap();
+    }
+    let plain = SourceOptions { takes_xattrs: false, ..asking() };
+    let before = seen(to);
+    let (summary, _, _) = copy(from, to, plain, ApplyOptions::default());
+    assert_eq!((summary.copied, summary.unchanged), (0, 5));
+    assert_eq!(seen(to), before, "a copy without extended attributes leaves them alone");
+    let dry_run = Some(DryRun { has_root: true, skips: true });
+    let dry = ApplyOptions { dry_run, ..ApplyOptions::default() };
+    let (_, events, _) = copy(from, to, asking(), dry);
+    let mut planned: Vec<_> = events
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(|(path, event)| {
+            let is_planned = matches!(event, Event::Planned { change: Change::Attributes, .. });
+            is_planned.then(|| String::from_utf8(path.clone()).unwrap())
+        })
+        .collect();
+    planned.sort();
+    assert_eq!(planned, ["dir", "less", "more", "none", "other"]);
+    assert_eq!(seen(to), before, "a dry run changes nothing");
+    let ino = |name: &str| fs::metadata(to.join(name)).unwrap().ino();
+    let inodes = names.map(ino);
+    let (summary, events, bytes) = copy(from, to, asking(), ApplyOptions::default());
+    assert_eq!((summary.copied, summary.unchanged, bytes), (0, 5, 0));
+    assert_eq!(events.problems(), vec![]);
+    assert_eq!(names.map(ino), inodes);
+    assert_same(from, to);
+}
+
+#[test]
+fn entries_that_the_source_lacks_are_deleted_if_asked_for() {
     let Folders { from, to, folder: _folder } = &Folders::new();
     fs::create_dir_all(from.join("dir")).unwrap();
     fs::write(from.join("dir/file"), b"x").unwrap();
@@ -525,7 +582,7 @@ fn a_file_of_the_kernel_without_a_size_is_reported() {
 }
 
 #[test]
-fn what_is_in_the_way_is_reported_and_the_rest_goes_on() {
+fn obstacles_are_reported_and_the_rest_is_copied() {
     let Folders { from, to, folder: _folder } = &Folders::new();
     fs::write(from.join("file"), b"x").unwrap();
     fs::write(from.join("large"), noise(2 << 20, 1)).unwrap();

@@ -11,13 +11,14 @@ mod tree;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use common::{Session, copy, noise};
+use common::{Events, Folders, Session, copy, noise, open};
 use fastrand::Rng;
 use tree::Surroundings;
-use weft_transfer::tree::apply::{ApplyOptions, Step};
+use weft_transfer::tree::apply::{Applier, ApplyError, ApplyOptions, Step};
 use weft_transfer::tree::source::SourceOptions;
 use weft_transfer::wire::record::{Entry, Kind, Record, Status, Tail, Time, Xattr};
 use weft_transfer::wire::record_name::Name;
@@ -83,6 +84,7 @@ fn random_record(rng: &mut Rng, next: &mut u64) -> Record {
             };
             let is_file = kind == Kind::File;
             let xattr = || Xattr { name: b"user.x"[..].into(), value: b"y"[..].into() };
+            let is_unsized = is_file && rng.u8(..4) == 0;
             let entry = Box::new(Entry {
                 number,
                 parent: rng.u64(..number.min(4)),
@@ -93,14 +95,15 @@ fn random_record(rng: &mut Rng, next: &mut u64) -> Record {
                 gid: rng.u32(..3),
                 mtime: Time { seconds: rng.i64(..), nanoseconds: rng.u32(..1_000_000_000) },
                 atime: Time { seconds: rng.i64(..), nanoseconds: 0 },
-                size: rng.u64(..5000),
-                is_linked: rng.bool(),
-                xattrs: if rng.u8(..8) == 0 { vec![xattr()] } else { Vec::new() },
+                size: if is_unsized { 0 } else { rng.u64(..5000) },
+                is_linked: !is_unsized && rng.bool(),
+                is_unsized,
+                xattrs: (rng.u8(..8) == 0).then(|| vec![xattr(); rng.usize(..2)]),
                 hash: None,
             });
             match rng.u8(..4) {
-                0 if is_file => Record::Offer(entry),
-                1 | 2 if is_file => {
+                0 if is_file && !is_unsized => Record::Offer(entry),
+                1 | 2 if is_file && !is_unsized => {
                     let len = rng.u32(..2000);
                     let size = rng.u64(..=u64::from(len));
                     Record::Whole { entry, len, tail: tail(rng, size) }
@@ -112,7 +115,14 @@ fn random_record(rng: &mut Rng, next: &mut u64) -> Record {
             let (file, offset) = (some_file(rng, *next), 1024 * rng.u64(..4));
             Record::Data { file, offset, len: rng.u32(..2000), digest: None }
         }
-        13 => Record::Hole { file: some_file(rng, *next), offset: 0, len: rng.u64(..5000) },
+        13 => {
+            let (file, offset, len) = (some_file(rng, *next), 0, rng.u64(..5000));
+            // A copy ends the session, so it is rare.
+            match rng.u8(..8) {
+                0 => Record::Copy { file, offset, len },
+                _ => Record::Hole { file, offset, len },
+            }
+        }
         14..16 => {
             let size = rng.u64(..5000);
             Record::End { file: some_file(rng, *next), tail: tail(rng, size) }
@@ -127,6 +137,34 @@ fn random_record(rng: &mut Rng, next: &mut u64) -> Record {
         _ if rng.u8(..4) == 0 => Record::Finish { entries: 0 },
         _ => Record::Owner { is_group: rng.bool(), id: rng.u32(..3), name: b"root"[..].into() },
     }
+}
+
+#[test]
+fn peer_in_another_process_cannot_ask_for_a_copy() {
+    let Folders { to, folder: _folder, .. } = &Folders::new();
+    let entry = Entry {
+        number: 1,
+        parent: 0,
+        name: Some(Name::new(b"file").unwrap()),
+        kind: Kind::File,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        mtime: Time::default(),
+        atime: Time::default(),
+        size: 5000,
+        is_linked: false,
+        is_unsized: false,
+        xattrs: None,
+        hash: None,
+    };
+    let mut table = Vec::new();
+    Record::Entry(Box::new(entry)).emit(&mut table);
+    Record::Copy { file: 1, offset: 0, len: 5000 }.emit(&mut table);
+    let events = Arc::new(Events::default());
+    let mut applier = Applier::begin(open(to), ApplyOptions::default(), events as _).unwrap();
+    let applied = applier.apply(&table, table.len());
+    assert!(matches!(applied, Err(ApplyError::NotHere(1))), "{applied:?}");
 }
 
 #[test]
@@ -224,7 +262,7 @@ fn no_race_of_links_leads_out_of_the_source() {
 
 #[test]
 fn a_full_disk_is_reported_for_each_file_that_it_stops() {
-    let folder = common::Folders::new();
+    let folder = Folders::new();
     let mount = |options: &str| {
         let mut command = std::process::Command::new("mount");
         command.args(["-t", "tmpfs", "-o", options, "weft-test"]).arg(&folder.to);

@@ -5,11 +5,13 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::{Folders, Session, assert_same, copy, noise, random_tree, session_files};
+use common::{
+    Folders, Session, assert_same, break_off_anywhere, copy, journaling, noise, random_tree,
+};
 use fastrand::Rng;
 use weft_transfer::tree::apply::{ApplyOptions, Event};
 use weft_transfer::tree::source::SourceOptions;
@@ -24,10 +26,6 @@ fn asking() -> SourceOptions {
         takes_xattrs: true,
         ..SourceOptions::new(SMALL_PAYLOAD)
     }
-}
-
-fn journaling() -> ApplyOptions {
-    ApplyOptions { keeps_journal: true, resumes: true, ..ApplyOptions::default() }
 }
 
 #[test]
@@ -45,29 +43,11 @@ fn random_trees_are_kept() {
 
 #[test]
 fn a_copy_that_is_broken_off_anywhere_goes_on() {
-    for seed in 0..60 {
-        let mut rng = Rng::with_seed(seed);
-        let Folders { from, to, folder: _folder } = &Folders::new();
-        random_tree(from, &mut rng);
-        for _ in 0..rng.usize(1..4) {
-            let session = Session::new(from, to, asking(), journaling());
-            let steps = rng.usize(..12);
-            session.break_off(steps, &mut rng);
-            // The journal may end at any byte.
-            for journal in session_files(to) {
-                let len = fs::metadata(&journal).unwrap().len();
-                let cut = if rng.bool() { len } else { rng.u64(..=len) };
-                File::options().write(true).open(journal).unwrap().set_len(cut).unwrap();
-            }
-        }
-        let (summary, events, _) = copy(from, to, asking(), journaling());
-        assert_eq!((events.problems(), summary.failed), (vec![], 0), "seed {seed}");
-        assert_same(from, to);
-    }
+    break_off_anywhere(asking);
 }
 
 #[test]
-fn what_the_journal_has_is_not_sent_again() {
+fn blocks_in_the_journal_are_not_sent_again() {
     let Folders { from, to, folder: _folder } = &Folders::new();
     let len = 4 << 20;
     fs::write(from.join("file"), noise(len, 1)).unwrap();
@@ -152,7 +132,7 @@ fn a_session_that_lives_keeps_its_files() {
 
 /// A session was killed after it created a file and before it renamed it.
 #[test]
-fn what_a_dead_session_has_begun_is_removed_of_whatever_kind() {
+fn temporary_entries_of_a_dead_session_are_removed() {
     let Folders { from, to, folder: _folder } = &Folders::new();
     for folder in [from, to] {
         fs::create_dir(folder.join("below")).unwrap();
@@ -175,7 +155,7 @@ fn what_a_dead_session_has_begun_is_removed_of_whatever_kind() {
 }
 
 #[test]
-fn a_journal_of_another_user_or_of_no_sense_names_nothing() {
+fn journal_of_another_user_or_without_sense_is_ignored() {
     let Folders { from, to, folder } = &Folders::new();
     fs::write(from.join("file"), noise(100_000, 1)).unwrap();
     fs::write(folder.path().join(".x.weft-00000000"), b"outside").unwrap();

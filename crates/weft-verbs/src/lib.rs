@@ -12,7 +12,7 @@
 //! this.
 //!
 //! ```text
-//! open rdmacm
+//! beside_sockets open rdmacm
 //! attributes dm event import post
 //! qp_ex
 //! mcast mw xrc_qp
@@ -23,13 +23,14 @@
 //! context
 //! handles
 //! device
-//! layout presentation private_stubs rate stage unsupported
+//! layout preloads presentation private_stubs rate stage unsupported
 //! abi acks errno limits mutex object strings
 //! ```
 
 mod acks;
 mod ah;
 mod attributes;
+mod beside_sockets;
 mod context;
 mod cq;
 mod cq_ex;
@@ -49,6 +50,7 @@ mod object;
 mod open;
 mod pd;
 mod post;
+mod preloads;
 mod presentation;
 mod private_stubs;
 mod qp;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use weft_wire::crc::crc32c;
 use weft_wire::ddp;
 use weft_wire::rd::{
-    self, Acknowledgement, CRC_LEN, End, HEADER_LEN, Header, Kind, RdError, ReadFailure, Reason,
+    self, Acknowledgement, CRC_LEN, HEADER_LEN, Header, Kind, RdEnd, RdError, ReadFailure, Reason,
     WORDS_MAX,
 };
 use weft_wire::rdmap::Opcode;
@@ -31,8 +31,8 @@ fn first() -> Header {
         syn: true,
         probe: false,
         lost: false,
-        source: End { endpoint: 1, epoch: 0x0a0b_0c0d, stream: 5 },
-        destination: End { endpoint: 2, epoch: 0, stream: 0 },
+        source: RdEnd { endpoint: 1, epoch: 0x0a0b_0c0d, stream: 5 },
+        destination: RdEnd { endpoint: 2, epoch: 0, stream: 0 },
         window: 1024,
         sequence: 1,
         ack: None,
@@ -71,7 +71,7 @@ fn acknowledgement_and_reset_are_golden() {
         probe: true,
         lost: true,
         syn: false,
-        destination: End { endpoint: 2, epoch: 0xeeee_0001, stream: 9 },
+        destination: RdEnd { endpoint: 2, epoch: 0xeeee_0001, stream: 9 },
         sequence: 7,
         ack: Some(Acknowledgement { next: 3, selective: 0x8000_0000_0000_0001 }),
         echo: 4,
@@ -124,9 +124,9 @@ fn each_misbehaviour_has_its_error() {
     assert_eq!(ReadFailure::parse(&[0, 0, 0, 0, 1, 0, 0, 0]), Err(RdError::Reason(0x0100_0000)));
 }
 
-fn ends() -> impl Strategy<Value = End> {
+fn ends() -> impl Strategy<Value = RdEnd> {
     let parts = (any::<u16>(), any::<u32>(), any::<u32>());
-    parts.prop_map(|(endpoint, epoch, stream)| End { endpoint, epoch, stream })
+    parts.prop_map(|(endpoint, epoch, stream)| RdEnd { endpoint, epoch, stream })
 }
 
 fn reasons() -> impl Strategy<Value = Reason> {

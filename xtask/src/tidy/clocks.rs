@@ -52,6 +52,24 @@ const PARTS: &[Part] = &[
         read: &["kernel/linux.rs", "hooks/clocks.rs", "remote/broker.rs", "remote/lingering.rs"],
         ask: None,
     },
+    Part {
+        krate: "weft-target",
+        of: &["iser/", "scsi/", "session/", "wire/"],
+        read: &[],
+        ask: Some(&[]),
+    },
+    Part {
+        krate: "weft-pipeline",
+        of: &["frames.rs", "merge.rs", "schedule.rs", "wire.rs"],
+        read: &[],
+        ask: Some(&[]),
+    },
+    Part {
+        krate: "weft-tuples",
+        of: &["input.rs", "model/", "native/connection.rs", "resp/", "wire/"],
+        read: &[],
+        ask: Some(&[]),
+    },
     Part { krate: "weft-transfer", of: &["session/", "wire/"], read: &[], ask: Some(&[]) },
 ];
 

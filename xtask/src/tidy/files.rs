@@ -15,12 +15,25 @@ const SILENT: &[&str] = &[
     "weft-stream",
     "weft-sockets",
     "weft-extended",
+    "weft-target",
+    "weft-rdma",
     "weft-transfer",
+    "weft-pipeline",
+    "weft-tuples",
 ];
 /// Crates that may opt in to unsafe code, file by file: the crates with system calls, with C ABIs,
-/// or with memory that peers write to. Tests may opt in, too.
-const UNSAFE: &[&str] =
-    &["weft-sys", "weft-verbs", "weft-preload", "weft-sockets", "weft-extended", "weft-bench"];
+/// or with memory that peers write to, and the lab, which makes network devices. Tests may opt in,
+/// too.
+const UNSAFE: &[&str] = &[
+    "weft-sys",
+    "weft-verbs",
+    "weft-preload",
+    "weft-rdma",
+    "weft-sockets",
+    "weft-extended",
+    "weft-bench",
+    "weft-lab",
+];
 
 pub(super) fn check(files: &[PathBuf], findings: &mut Vec<String>) -> Result<(), String> {
     for file in files {
@@ -82,15 +95,30 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
     }
 }
 
+/// Returns the Rust files in a directory and below it.
+///
+/// # Errors
+/// If a directory cannot be read; the message names it.
 pub(super) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    files_with(folder, &["rs"])
+}
+
+/// Returns the files in a directory and below it that have one of these extensions.
+///
+/// # Errors
+/// If a directory cannot be read; the message names it.
+pub(super) fn files_with(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
         let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
-            if path.is_dir() && !path.ends_with("target") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            if path.is_dir() {
+                // Cargo puts this file into the directories in which it builds.
+                if !path.join("CACHEDIR.TAG").exists() {
+                    folders.push(path);
+                }
+            } else if extensions.iter().any(|end| path.extension().is_some_and(|it| it == *end)) {
                 found.push(path);
             }
         }
@@ -107,6 +135,21 @@ mod tests {
         let mut findings = Vec::new();
         check_file(Path::new("crates/weft-sys/src/a.rs"), text, &mut findings);
         findings
+    }
+
+    #[test]
+    fn directories_of_sources_are_not_taken_for_those_of_builds() {
+        let crates = crate::dist::workspace().join("crates");
+        let files = rust_files(&crates).expect("a readable tree");
+        assert!(files.contains(&crates.join("weft-cli/src/target/mod.rs")));
+        let folder = std::env::temp_dir().join(format!("weft-build-{}", std::process::id()));
+        let build = folder.join("target");
+        fs::create_dir_all(&build).expect("a temporary directory");
+        for file in ["a.rs", "target/CACHEDIR.TAG", "target/b.rs", "c.toml"] {
+            fs::write(folder.join(file), "").expect("a temporary file");
+        }
+        assert_eq!(rust_files(&folder), Ok(vec![folder.join("a.rs")]));
+        fs::remove_dir_all(&folder).expect("a temporary directory");
     }
 
     #[test]

@@ -6,7 +6,10 @@ use std::path::Path;
 
 use super::{allowances, crates, files};
 
-/// Reports constants named `…_MAX`, `…_CAPACITY` or `…BACKLOG` that are declared elsewhere.
+/// Ends of the names of limits.
+const ENDS: [&str; 4] = ["_MAX", "_CAPACITY", "BACKLOG", "SLOTS"];
+
+/// Reports constants whose name ends like that of a limit and that are declared elsewhere.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -50,7 +53,7 @@ fn limits(text: &str) -> Vec<(usize, &str)> {
         else {
             continue;
         };
-        if name.ends_with("_MAX") || name.ends_with("_CAPACITY") || name.ends_with("BACKLOG") {
+        if ENDS.iter().any(|end| name.ends_with(end)) {
             found.push((index + 1, name));
         }
     }
@@ -65,7 +68,8 @@ mod tests {
     fn limits_are_found_by_name() {
         let text = "const A_MAX: u8 = 1;\npub(crate) const B_CAPACITY: u8 = 2;\n\
                     const C_LEN: u8 = 3;\nimpl D {\n    const E_MAX: u8 = 4;\n}\n\
-                    pub const BACKLOG: u8 = 5;\n#[cfg(test)]\nmod tests {\nconst F_MAX: u8 = 6;\n}";
-        assert_eq!(limits(text), [(1, "A_MAX"), (2, "B_CAPACITY"), (7, "BACKLOG")]);
+                    pub const BACKLOG: u8 = 5;\nconst G_SLOTS: u8 = 7;\n\
+                    #[cfg(test)]\nmod tests {\nconst F_MAX: u8 = 6;\n}";
+        assert_eq!(limits(text), [(1, "A_MAX"), (2, "B_CAPACITY"), (7, "BACKLOG"), (8, "G_SLOTS")]);
     }
 }

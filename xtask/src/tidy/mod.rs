@@ -7,6 +7,8 @@ mod documents;
 mod files;
 mod limits;
 mod modules;
+mod mutations;
+mod names;
 mod promises;
 mod tokens;
 mod words;
@@ -34,9 +36,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     files::check(&sources, &mut findings)?;
     limits::check(&root, &mut findings)?;
     clocks::check(&root, &mut findings)?;
+    mutations::check(&root, &mut findings)?;
     promises::check(&root, &mut findings)?;
     documents::check(&root, &sources, &mut findings)?;
     let documents = documents::documents(&root)?;
+    let mut programs = files::files_with(&root.join("crates"), &["c", "h", "py", "sh"])?;
+    programs.extend(files::rust_files(&root.join("fuzz"))?);
+    sources.extend(programs);
+    names::check(&root, &sources, &mut findings)?;
     words::check(&root, &sources, &documents, &mut findings)?;
     if findings.is_empty() { Ok(()) } else { Err(format!("\n{}", findings.join("\n"))) }
 }

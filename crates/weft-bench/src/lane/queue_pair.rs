@@ -9,11 +9,11 @@ use weft_engine::cq::Cq;
 use weft_engine::device::Gid;
 use weft_engine::pd::Pd;
 use weft_engine::qp::{
-    AddressVector, AttrMask, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    AddressVector, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType, required,
 };
 use weft_engine::ud::AddressHandle;
 use weft_engine::wr::Destination;
-use weft_engine::{Context, device};
+use weft_engine::{Context, Errno, device};
 
 use crate::limits::{INLINE_MAX, READS_MAX};
 
@@ -101,9 +101,13 @@ impl QueuePair {
             qkey: QKEY,
             ..QpAttr::default()
         };
-        let own = if self.is_datagram() { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
-        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | own;
-        self.qp.modify(&attr, mask)
+        self.bring_up(&attr)
+    }
+
+    /// Brings it up to the next state, with the attributes that its type requires.
+    fn bring_up(&self, attr: &QpAttr) -> weft_engine::Result<()> {
+        let mask = required(self.qp_type, attr.qp_state).ok_or(Errno::INVAL)?;
+        self.qp.modify(attr, mask)
     }
 
     /// Connects it with its peer; for datagrams, makes it ready and returns the destination.
@@ -125,31 +129,14 @@ impl QueuePair {
             max_rd_atomic: READS_MAX,
             ..QpAttr::default()
         };
-        let (to_rtr, to_rts) = self.masks();
-        self.qp.modify(&rtr, to_rtr).context("cannot bring a queue pair to RTR")?;
-        self.qp.modify(&rts, to_rts).context("cannot bring a queue pair to RTS")?;
+        self.bring_up(&rtr).context("cannot bring a queue pair to RTR")?;
+        self.bring_up(&rts).context("cannot bring a queue pair to RTS")?;
         if !self.is_datagram() {
             return Ok(None);
         }
         let ah = AddressHandle::new(self.qp.pd(), &remote.address());
         let ah = ah.context("cannot make an address handle")?;
         Ok(Some(Destination { ah, qp_num: remote.number, qkey: QKEY }))
-    }
-
-    /// Returns the attributes that each type needs on the way to RTR and to RTS.
-    fn masks(&self) -> (AttrMask, AttrMask) {
-        let (mut to_rtr, mut to_rts) = (AttrMask::STATE, AttrMask::STATE | AttrMask::SQ_PSN);
-        if !self.is_datagram() {
-            to_rtr |= AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        }
-        if self.qp_type == QpType::Rc {
-            to_rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-            to_rts |= AttrMask::TIMEOUT
-                | AttrMask::RETRY_CNT
-                | AttrMask::RNR_RETRY
-                | AttrMask::MAX_QP_RD_ATOMIC;
-        }
-        (to_rtr, to_rts)
     }
 
     fn is_datagram(&self) -> bool {

@@ -52,7 +52,7 @@ impl super::Opening for Opening {
             };
             let address = PeerAddress { socket: address, endpoint: 0 };
             connections.insert(address, connection);
-            known.push(Peer { address, memory, key, under_way: 0 });
+            known.push(DatagramPeer { address, memory, key, under_way: 0 });
         }
         let message = vec![0; spec.send_size].into();
         let arrivals = VecDeque::new();
@@ -70,7 +70,7 @@ impl super::Opening for Opening {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct DatagramPeer {
     address: PeerAddress,
     memory: u64,
     key: u32,
@@ -84,7 +84,7 @@ struct Rd {
     spec: LaneSpec,
     endpoint: Endpoint,
     memory: Memory,
-    peers: Vec<Peer>,
+    peers: Vec<DatagramPeer>,
     connections: HashMap<PeerAddress, usize>,
     message: Box<[u8]>,
     arrivals: VecDeque<Arrival>,
@@ -111,7 +111,7 @@ impl Rd {
     }
 
     fn request(&self, connection: usize, operation: Operation, last: bool) -> Result<Request> {
-        let &Peer { memory: addr, key, .. } = &self.peers[connection];
+        let &DatagramPeer { memory: addr, key, .. } = &self.peers[connection];
         let len = u32::try_from(self.spec.send_size)?;
         let own_key = self.memory.key().context("the memory is not registered")?;
         let own = Buffer { key: own_key, addr: self.memory.address(0), len };
@@ -135,6 +135,14 @@ impl Queued for Rd {
     fn spins(&self) -> bool {
         self.spec.poll
     }
+
+    fn has_arrivals(&self) -> bool {
+        !self.arrivals.is_empty()
+    }
+
+    fn take_arrival(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
 }
 
 impl Lane for Rd {
@@ -146,15 +154,7 @@ impl Lane for Rd {
         blocking: Blocking,
     ) -> Result<bool> {
         let has_room = |lane: &Self| lane.peers[connection].under_way < lane.spec.window;
-        if !has_room(self) {
-            if blocking == Blocking::Now {
-                self.take_next()?;
-            } else {
-                let in_time = self.wait_until(SILENCE_MAX, has_room)?;
-                ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
-            }
-        }
-        if !has_room(self) {
+        if !self.make_room(blocking, has_room)? {
             return Ok(false);
         }
         let request = self.request(connection, operation, last)?;
@@ -165,21 +165,11 @@ impl Lane for Rd {
     }
 
     fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
-        if self.arrivals.is_empty() {
-            if blocking == Blocking::Now {
-                self.take_next()?;
-            } else {
-                self.wait_until(SILENCE_MAX, |lane| !lane.arrivals.is_empty())?;
-            }
-        }
-        Ok(self.arrivals.pop_front())
+        self.next_arrival(blocking)
     }
 
     fn flush(&mut self) -> Result<()> {
-        let is_done = |lane: &Self| lane.peers.iter().all(|peer| peer.under_way == 0);
-        let in_time = self.wait_until(SILENCE_MAX, is_done)?;
-        ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
-        Ok(())
+        self.wait_for_completions(|lane| lane.peers.iter().all(|peer| peer.under_way == 0))
     }
 
     fn wait(&mut self) -> Result<()> {

@@ -8,12 +8,12 @@ use weft_stream::{ConnectionSnapshot, DirectionSnapshot, Registry, directory};
 
 /// A socket's connection, and which of its ends the socket is.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedConnection {
     connection: ConnectionSnapshot,
     is_client: bool,
 }
 
-impl Shared {
+impl SharedConnection {
     /// Finds the slot of a connected socket; `None` if Weft does not know the connection.
     pub(super) fn of(socket: impl AsFd) -> Option<Self> {
         let own = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use super::calls::{self, Epoll};
-use super::shared::Shared;
+use super::shared::SharedConnection;
 use super::{Arrival, Blocking, Deadline, Lane, Rotation};
 use crate::limits::EVENTS_MAX;
 use crate::limits::SILENCE_MAX;
@@ -274,7 +274,7 @@ impl Lane for Sockets {
             Over::UdpSockets => "udp",
             Over::UnixSockets => "unix",
             over if over.flow().is_some()
-                && Shared::of(socket).is_some_and(|shared| shared.is_in_memory()) =>
+                && SharedConnection::of(socket).is_some_and(|shared| shared.is_in_memory()) =>
             {
                 "shm"
             }
@@ -291,7 +291,7 @@ impl Lane for Sockets {
             // The receiver's buffer holds what the peer sends.
             Over::TcpSockets => sockopt::socket_recv_buffer_size(socket).ok()?,
             over if over.flow().is_some() => {
-                return Some([self.sent, Shared::of(socket)?.allotted()]);
+                return Some([self.sent, SharedConnection::of(socket)?.allotted()]);
             }
             _ => return None,
         };

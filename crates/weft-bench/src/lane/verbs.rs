@@ -18,7 +18,7 @@ use weft_sys::wait_readable;
 use super::queue_pair::{Host, QueuePair, Remote};
 use super::queued::Queued;
 use super::{Arrival, Blocking, Lane, Rotation};
-use crate::limits::{INLINE_MAX, LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
+use crate::limits::{INLINE_MAX, LOSS_AFTER, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Over, Registration};
 
@@ -125,7 +125,7 @@ impl super::Opening for Opening {
                 bail!("the peer has no queue pair")
             };
             let destination = queue_pair.connect(Remote { number, gid, sgid_index })?;
-            lane.peers.push(Peer { memory, key, destination, under_way: 0, is_full: false });
+            lane.peers.push(VerbsPeer { memory, key, destination, under_way: 0, is_full: false });
         }
         Ok(Box::new(lane))
     }
@@ -133,7 +133,7 @@ impl super::Opening for Opening {
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
-struct Peer {
+struct VerbsPeer {
     memory: u64,
     key: u32,
     /// The destination of datagrams.
@@ -149,7 +149,7 @@ struct Peer {
 struct Verbs {
     // Declared before the memory, so that they are dropped first.
     queue_pairs: Vec<QueuePair>,
-    peers: Vec<Peer>,
+    peers: Vec<VerbsPeer>,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
     memory: Memory,
@@ -241,6 +241,14 @@ impl Queued for Verbs {
     fn spins(&self) -> bool {
         self.spec.poll
     }
+
+    fn has_arrivals(&self) -> bool {
+        !self.arrivals.is_empty()
+    }
+
+    fn take_arrival(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
 }
 
 impl Lane for Verbs {
@@ -256,15 +264,7 @@ impl Lane for Verbs {
         // completion for many operations. Operations that are posted together can be sent together.
         let room_below = if full { window - window / REFILL } else { window };
         let has_room = |lane: &Self| lane.peers[connection].under_way < room_below;
-        if !has_room(self) {
-            if blocking == Blocking::Now {
-                self.take_next()?;
-            } else {
-                let in_time = self.wait_until(SILENCE_MAX, has_room)?;
-                ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
-            }
-        }
-        let can = has_room(self);
+        let can = self.make_room(blocking, has_room)?;
         if can {
             self.post(connection, operation, last)?;
         }
@@ -274,21 +274,11 @@ impl Lane for Verbs {
     }
 
     fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
-        if self.arrivals.is_empty() {
-            if blocking == Blocking::Now {
-                self.take_next()?;
-            } else {
-                self.wait_until(self.silence(), |lane| !lane.arrivals.is_empty())?;
-            }
-        }
-        Ok(self.arrivals.pop_front())
+        self.next_arrival(blocking)
     }
 
     fn flush(&mut self) -> Result<()> {
-        let is_done = |lane: &Self| lane.peers.iter().all(|peer| peer.under_way == 0);
-        let in_time = self.wait_until(SILENCE_MAX, is_done)?;
-        ensure!(in_time, "no request has completed for {SILENCE_MAX:?}");
-        Ok(())
+        self.wait_for_completions(|lane| lane.peers.iter().all(|peer| peer.under_way == 0))
     }
 
     fn wait(&mut self) -> Result<()> {

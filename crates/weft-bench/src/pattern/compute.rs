@@ -15,7 +15,7 @@ use crate::stats::median;
 /// The first computation as a share of the operation's time, and the factor to the next one.
 const FIRST_WORK: f64 = 0.1;
 const GROWTH: f64 = 1.1;
-/// A computation counts as visible when the operation takes so many times as long as without it.
+/// A computation counts as visible when the operation takes this many times as long as without it.
 const VISIBLE: f64 = 1.1;
 /// Number of computations that are tried: from a tenth of the operation's time to more than twice
 /// that.

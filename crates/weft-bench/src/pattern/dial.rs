@@ -21,20 +21,20 @@ const WINDOW: usize = 16;
 const CQE: u32 = 64;
 
 /// The accepting side.
-pub(crate) enum Door {
+pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, String),
-    Cm(CmDoor),
+    Cm(CmListener),
 }
 
 /// A listening identifier, and the device for accepted connections.
-pub(crate) struct CmDoor {
+pub(crate) struct CmListener {
     host: Host,
     channel: Arc<Channel>,
-    listener: Arc<Id>,
+    id: Arc<Id>,
 }
 
-impl Door {
+impl Listener {
     pub(crate) fn open(spec: &LaneSpec) -> Result<Self> {
         let any = SocketAddr::new(spec.address, 0);
         Ok(match spec.over {
@@ -54,10 +54,10 @@ impl Door {
             }
             Over::Rc | Over::RcTcp | Over::RcShm => {
                 let (host, channel) = (Host::open(spec.address)?, Channel::new()?);
-                let listener = Id::new(&channel, PortSpace::Connected);
-                listener.bind(any).context("cannot bind an identifier")?;
-                listener.listen(0).context("cannot listen")?;
-                Self::Cm(CmDoor { host, channel, listener })
+                let id = Id::new(&channel, PortSpace::Connected);
+                id.bind(any).context("cannot bind an identifier")?;
+                id.listen(0).context("cannot listen")?;
+                Self::Cm(CmListener { host, channel, id })
             }
         })
     }
@@ -66,8 +66,8 @@ impl Door {
         Ok(match self {
             Self::Tcp(listener) => Address::Inet { address: listener.local_addr()?, ticket: 0 },
             Self::Unix(_, name) => Address::Unix { name: name.clone(), ticket: 0 },
-            Self::Cm(door) => {
-                let address = door.listener.local().context("the listener has no address")?;
+            Self::Cm(cm) => {
+                let address = cm.id.local().context("the listener has no address")?;
                 Address::Inet { address, ticket: 0 }
             }
         })
@@ -78,7 +78,7 @@ impl Door {
     ///
     /// # Errors
     /// The error of accepting.
-    pub(crate) fn keep(&self) -> Result<()> {
+    pub(crate) fn serve(&self) -> Result<()> {
         match self {
             Self::Tcp(listener) => loop {
                 let (mut stream, _) = listener.accept()?;
@@ -88,7 +88,7 @@ impl Door {
             Self::Unix(listener, _) => loop {
                 serve_until_closed(&mut listener.accept()?.0);
             },
-            Self::Cm(door) => door.keep(),
+            Self::Cm(cm) => cm.serve(),
         }
     }
 }
@@ -100,8 +100,8 @@ fn serve_until_closed(mut stream: impl Read + Write) {
     let _ = greeted.and_then(|()| stream.read(&mut [0]));
 }
 
-impl CmDoor {
-    fn keep(&self) -> Result<()> {
+impl CmListener {
+    fn serve(&self) -> Result<()> {
         let mut served: Vec<(Arc<Id>, QueuePair)> = Vec::new();
         loop {
             let event = self.channel.next_event(|_| ()).context("no event")?;

@@ -10,7 +10,7 @@ mod stream;
 mod tally;
 
 pub(crate) use compute::{burn, compute, overlap};
-pub(crate) use dial::{Door, dial};
+pub(crate) use dial::{Listener, dial};
 pub(crate) use fill::fill;
 pub(crate) use pingpong::{answer, ask};
 pub(crate) use produce::produce;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use super::sample::{Direction, End, Id, Rate, Rates, Sample};
+use super::sample::{Direction, Id, Rate, Rates, Sample, SampleEnd};
 use crate::output::printable;
 
 /// Rows under headings. Every row has as many cells as there are headings.
@@ -135,7 +135,7 @@ struct Process {
 impl Process {
     fn add(
         &mut self,
-        end: &End,
+        end: &SampleEnd,
         (sent, sending): (Direction, Option<Rate>),
         (received, receiving): (Direction, Option<Rate>),
     ) {
@@ -171,7 +171,7 @@ impl Process {
 }
 
 /// Formats an end as `program[pid]`.
-fn name(end: &End) -> String {
+fn name(end: &SampleEnd) -> String {
     match end.pid {
         0 => "-".to_owned(),
         pid => format!("{}[{pid}]", printable(&end.program)),

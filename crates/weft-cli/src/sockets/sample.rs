@@ -40,8 +40,8 @@ pub(crate) struct Connection {
     pub(crate) via: &'static str,
     /// Its flow control.
     pub(crate) flow: &'static str,
-    pub(crate) client: End,
-    pub(crate) server: End,
+    pub(crate) client: SampleEnd,
+    pub(crate) server: SampleEnd,
     pub(crate) to_server: Direction,
     pub(crate) to_client: Direction,
 }
@@ -68,7 +68,7 @@ pub(crate) enum State {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct SampleEnd {
     /// 0 while no process has come to this end.
     pub(crate) pid: u32,
     pub(crate) program: String,
@@ -211,7 +211,7 @@ impl State {
     }
 }
 
-impl End {
+impl SampleEnd {
     fn to_json(&self) -> Value {
         json!({ "pid": self.pid, "program": self.program, "address": self.address.to_string() })
     }
@@ -306,7 +306,7 @@ pub(crate) mod tests {
     /// Returns a connection of `redis-cli` to `redis-server` in slot `slot`, with `bytes` in each
     /// direction in messages of 100.
     pub(crate) fn connection(slot: usize, bytes: u64) -> Connection {
-        let end = |pid, program: &str, port| End {
+        let end = |pid, program: &str, port| SampleEnd {
             pid,
             program: program.to_owned(),
             address: SocketAddr::from(([127, 0, 0, 1], port)),

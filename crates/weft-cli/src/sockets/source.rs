@@ -6,7 +6,7 @@ use std::time::Instant;
 use weft_stream::datagram::{DatagramTotals, Datagrams};
 use weft_stream::{ConnectionSnapshot, DirectionSnapshot, Reason, Registry, SideSnapshot};
 
-use super::sample::{Connection, Direction, End, Id, Sample, State, Totals};
+use super::sample::{Connection, Direction, Id, Sample, SampleEnd, State, Totals};
 
 /// Takes a sample of all connections. Without a registry there are none.
 pub(crate) fn sample() -> Sample {
@@ -42,7 +42,7 @@ fn totals(registry: &Registry) -> Totals {
 
 fn connection(registry: u64, seen: ConnectionSnapshot) -> Connection {
     let ways = [&seen.to_server, &seen.to_client];
-    let state = if let Some(why) = seen.left {
+    let state = if let Some(why) = seen.fallback {
         State::FellBack(why)
     } else if !seen.joined {
         State::Offered
@@ -63,8 +63,8 @@ fn connection(registry: u64, seen: ConnectionSnapshot) -> Connection {
     }
 }
 
-fn end(seen: SideSnapshot) -> End {
-    End { pid: seen.pid, program: seen.program, address: seen.address }
+fn end(seen: SideSnapshot) -> SampleEnd {
+    SampleEnd { pid: seen.pid, program: seen.program, address: seen.address }
 }
 
 fn direction(seen: &DirectionSnapshot) -> Direction {
@@ -116,7 +116,7 @@ mod tests {
             flow: Flow::Credit,
             transport: "verbs",
             joined,
-            left: None,
+            fallback: None,
             client: side.clone(),
             server: side,
             to_server: there,
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!((seen.to_server.tcp_bytes, seen.to_client.wakeups), (3, 1));
         }
         let left =
-            ConnectionSnapshot { left: Some(Reason::Urgent), ..snapshot(true, way(true, 9)) };
+            ConnectionSnapshot { fallback: Some(Reason::Urgent), ..snapshot(true, way(true, 9)) };
         assert_eq!(connection(1, left).state, State::FellBack(Reason::Urgent));
     }
 }

@@ -1,30 +1,41 @@
 //! `weft cp`: copies files and trees on this host, and to and from servers.
 
 use std::fs;
-use std::net::ToSocketAddrs as _;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use weft_transfer::end::{Finished, Observer, Progress};
 use weft_transfer::job::{
-    Flags, Request, Way, copy_by_shell, copy_local, copy_with, local_destination, local_start,
+    CopyDirection, CopyTask, DataWay, DownloadTo, Flags, Over, Request, Target, local_destination,
+    local_source,
 };
-use weft_transfer::secure::{KnownServers, PublicKey, TlsClient, Verdict};
+use weft_transfer::transport::tcp::Congestion;
+use weft_transfer::tree::source::Content;
 
+use super::again::{self, Reached};
+use super::between;
 use super::keys;
 use super::place::{self, By, Place, Remote};
+use super::server::Server;
 use super::shell::Shell;
-use super::show::{self, Line, Problems, Shown};
-use crate::args::{CpArgs, Filter, Filters};
-use crate::output;
+use super::show::{self, Chosen, Line, Problems, Shown};
+use super::standard;
+use crate::args::{Compress, CpArgs, Data, Direct, Filter, Filters};
+use crate::output::{self, Stream};
 
 /// The exit status if entries of the tree could not be copied.
 const INCOMPLETE: u8 = 3;
+/// The exit status for arguments that do not go together, as that of the command line's parser.
+const WRONG_ARGUMENTS: u8 = 2;
+
+const SEVERAL_HOSTS: &str = "all sources have to be on one host";
 
 /// Copies. The exit status is 0 if everything was copied, 3 if entries are missing, and 1 if the
 /// copy failed.
@@ -33,14 +44,49 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
         output::print(&format!("{}\n", keys::identity()?.public()))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Err(why) = standard::check(args) {
+        output::complain(why);
+        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+    }
+    if args.data == Data::Rdma && args.rsh.is_some() {
+        output::complain("by a remote shell the data cannot go by RDMA (--data)");
+        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+    }
+    if args.data == Data::Shell && args.rsh.is_none() {
+        output::complain("without --rsh there is no shell for the data (--data)");
+        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+    }
+    let (sources, target) = operands(args)?;
+    let is_remote = |place: &Place| matches!(place, Place::Remote(_));
+    let has_tcp = matches!(args.data, Data::Auto | Data::Tcp)
+        && (is_remote(&target) || sources.iter().any(is_remote));
+    if wants_tcp(args) && !has_tcp {
+        output::complain("--congestion and --fair-share are for data that goes by TCP");
+        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+    }
+    if let Some(rsh) = &args.rsh
+        && let Some((sources, target)) = between::places(&sources, &target)?
+    {
+        return between::run(args, rsh, &patterns(&args.filters)?, &sources, &target);
+    }
     let start = Instant::now();
-    let finished = copy(args)?;
+    let (finished, chosen) = copy(args, sources, target)?;
     if !args.quiet || args.json {
-        let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run };
-        show::summary(&finished, start.elapsed(), as_what);
+        let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run, stream: stream(args) };
+        show::summary(&finished, chosen.as_ref(), start.elapsed(), as_what);
     }
     let is_whole = finished.outcome.failed == 0;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+/// Returns the stream for the summary and events.
+fn stream(args: &CpArgs) -> Stream {
+    if standard::is_output(args) { Stream::Error } else { Stream::Output }
+}
+
+/// Whether options demand that the data goes by TCP.
+fn wants_tcp(args: &CpArgs) -> bool {
+    args.congestion.is_some() || args.fair_share
 }
 
 fn flags(args: &CpArgs) -> Flags {
@@ -52,6 +98,12 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::OWNERS, args.owners)
         .with(Flags::XATTRS, args.xattrs)
         .with(Flags::DRY_RUN, args.dry_run)
+        .with(Flags::STREAM, standard::is_input(args) || standard::is_output(args))
+        .with(Flags::DIRECT, args.direct == Direct::Always)
+        .with(Flags::CACHED, args.direct == Direct::Never)
+        .with(Flags::CLEAR, args.clear)
+        .with(Flags::COMPRESSES, matches!(args.compress, Some(Compress::Auto | Compress::Zstd)))
+        .with(Flags::COMPRESSES_ALWAYS, args.compress == Some(Compress::Zstd))
 }
 
 /// Returns the patterns of all options in the order of the command line, each with whether it
@@ -72,31 +124,65 @@ fn patterns(filters: &Filters) -> Result<Vec<(bool, String)>> {
     Ok(patterns)
 }
 
-fn copy(args: &CpArgs) -> Result<Finished> {
+/// Returns the sources and the destination.
+fn operands(args: &CpArgs) -> Result<(Vec<Place>, Place)> {
     let by = if args.rsh.is_some() { By::Shell } else { By::Server };
     let operands: Result<Vec<Place>, String> =
         args.paths.iter().map(|path| place::parse(path, by)).collect();
     let mut sources = operands.map_err(anyhow::Error::msg)?;
     let target = sources.pop().context("no destination")?;
+    Ok((sources, target))
+}
+
+/// Copies. Returns what has carried the blocks, too, if there was a choice.
+fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, Option<Chosen>)> {
     let ends_in_slash =
         args.paths.last().is_some_and(|path| path.as_encoded_bytes().ends_with(b"/"));
     let request = Request {
+        congestion: match &args.congestion {
+            Some(congestion) => congestion.clone(),
+            None if args.fair_share => Congestion::System,
+            None => Congestion::ByPath,
+        },
         flags: flags(args).with(Flags::FOLDER, sources.len() > 1 || ends_in_slash),
         patterns: patterns(&args.filters)?,
         ..Request::default()
     };
     let line = Line::new(!args.quiet && !args.json && !args.dry_run)?;
-    let observer: Arc<dyn Observer> = Arc::new(Problems { is_json: args.json, line: line.clone() });
+    let stream = stream(args);
+    let problems = Arc::new(Problems::new(args.json, args.explain, stream, line.clone()));
+    let observer = Arc::clone(&problems) as Arc<dyn Observer>;
     let progress = Arc::<Progress>::default();
+    let task = CopyTask {
+        request,
+        observer,
+        progress: Arc::clone(&progress),
+        limit: args.limit,
+        is_fair: args.fair_share,
+        compresses_between_hosts: args.compress.is_none(),
+        sysfs: args.sysfs.clone(),
+    };
     let (over, ended) = channel();
     thread::scope(|scope| {
         if (!args.quiet || args.json) && !args.dry_run {
+            let events = args.json.then_some(stream);
             let progress = Arc::clone(&progress);
-            scope.spawn(move || show::progress(&progress, args.json, &line, &ended));
+            scope.spawn(move || show::progress(&progress, events, &line, &ended));
         }
-        let finished = dispatch(args, sources, target, request, observer, progress);
+        let goes_on = args.resume && !args.dry_run;
+        let time =
+            if goes_on { Duration::from_secs(args.retry_for.into()) } else { Duration::ZERO };
+        let finished = again::attempt(
+            time,
+            || {
+                problems.begin();
+                dispatch(args, sources.clone(), target.clone(), task.clone(), &problems)
+            },
+            || Reached { is_open: problems.is_open(), bytes: progress.bytes.load(SeqCst) },
+            |error| problems.lost(error, time),
+        );
         drop::<Sender<()>>(over);
-        finished
+        Ok((finished?, problems.chosen()))
     })
 }
 
@@ -104,16 +190,19 @@ fn dispatch(
     args: &CpArgs,
     sources: Vec<Place>,
     target: Place,
-    mut request: Request,
-    observer: Arc<dyn Observer>,
-    progress: Arc<Progress>,
+    mut task: CopyTask,
+    problems: &Problems,
 ) -> Result<Finished> {
+    let request = &mut task.request;
     let mut starts = Vec::new();
+    let mut input = None;
+    let is_stream = request.flags.has(Flags::STREAM);
     let mut remotes: Vec<Remote> = Vec::new();
     for source in sources {
         match source {
+            Place::Standard => input = Some(standard::input(args.verify)?),
             Place::Local(path) => {
-                let start = local_start(&path);
+                let start = local_source(&path, request.flags);
                 let (start, is_one) = start.with_context(|| path.display().to_string())?;
                 request.flags = request.flags.with(Flags::FOLDER, is_one);
                 starts.push(start);
@@ -125,98 +214,126 @@ fn dispatch(
             }
         }
     }
+    if let (Place::Remote(target), [first, ..]) = (&target, &remotes[..])
+        && starts.is_empty()
+        && input.is_none()
+    {
+        if !remotes.iter().all(|it| it.is_with(first)) {
+            bail!(SEVERAL_HOSTS);
+        }
+        if args.data == Data::Rdma {
+            bail!("between two servers the data goes by TCP (--data)");
+        }
+        return between_servers(args, task, remotes, target.clone(), problems);
+    }
     let is_folder = request.flags.has(Flags::FOLDER);
+    let content = |starts| input.unwrap_or(Content::Entries(starts));
     match target {
         Place::Remote(target) if remotes.is_empty() => {
             request.paths.push(target.path.clone());
-            with_host(args, &target, request, Way::To(starts), observer, progress)
+            with_host(args, &target, task, CopyDirection::Upload(content(starts)), problems)
         }
         Place::Local(path) if remotes.is_empty() => {
             let to = local_destination(&path, request.flags);
             let to = to.with_context(|| path.display().to_string())?;
-            if let ([start], Some(name)) = (&mut starts[..], &to.new_name) {
-                start.new_name = Some(name.clone());
+            let mut content = content(starts);
+            if let Some(name) = &to.new_name {
+                content.rename(name.clone());
             }
-            Ok(copy_local(starts, to, request, observer, progress, args.limit)?)
+            let to = Target::Directory(to);
+            Ok(task.within_host(content, to)?)
         }
-        Place::Local(path) if starts.is_empty() => {
+        Place::Standard if remotes.is_empty() => {
+            let to = Target::Output(standard::output()?);
+            Ok(task.within_host(content(starts), to)?)
+        }
+        Place::Standard => {
             let server = remotes[0].clone();
-            if remotes.iter().any(|it| (&it.host, it.port) != (&server.host, server.port)) {
-                bail!("all sources have to be on one host");
+            request.paths.push(server.path.clone());
+            let to = CopyDirection::Download(DownloadTo::Output(standard::output()?));
+            with_host(args, &server, task, to, problems)
+        }
+        Place::Local(path) if starts.is_empty() && !is_stream => {
+            let server = remotes[0].clone();
+            if !remotes.iter().all(|it| it.is_with(&server)) {
+                bail!(SEVERAL_HOSTS);
             }
             // The server knows whether the only source is a directory, which keeps its name.
             if !is_folder && !path.is_dir() {
                 request.new_name = path.file_name().map(|name| name.as_bytes().to_vec());
             }
             request.paths = remotes.into_iter().map(|remote| remote.path).collect();
-            with_host(args, &server, request, Way::From(path), observer, progress)
+            let to = CopyDirection::Download(DownloadTo::Path(path));
+            with_host(args, &server, task, to, problems)
         }
-        _ => bail!("one of the two places has to be on this host"),
+        _ => bail!(SEVERAL_HOSTS),
     }
 }
 
 fn with_host(
     args: &CpArgs,
     remote: &Remote,
-    request: Request,
-    way: Way,
-    observer: Arc<dyn Observer>,
-    progress: Arc<Progress>,
+    task: CopyTask,
+    direction: CopyDirection,
+    problems: &Problems,
 ) -> Result<Finished> {
     let Some(rsh) = &args.rsh else {
-        return with_server(args, remote, request, way, observer, progress);
+        return with_server(args, remote, task, direction, problems);
+    };
+    let way = match args.data {
+        Data::Auto if wants_tcp(args) => DataWay::Tcp,
+        // RDMA has been refused.
+        Data::Auto | Data::Rdma => DataWay::Auto,
+        Data::Tcp => DataWay::Tcp,
+        Data::Shell => DataWay::Shell,
     };
     let started = Shell::start(rsh, &remote.host, &args.remote_weft);
     let (shell, control) = started.with_context(|| remote.host.clone())?;
-    let finished = copy_by_shell(control, request, way, observer, progress, args.limit);
+    let finished = task.by_shell(control, direction, way, !is_this_host(&remote.host));
     shell.end(finished.with_context(|| remote.host.clone()))
 }
 
-/// The key that the server has presented, and what is known about it.
-type Seen = Arc<Mutex<Option<(PublicKey, Verdict)>>>;
+/// Whether a host of a remote shell may be this one. A name that is only configured for the shell
+/// counts as another host.
+fn is_this_host(host: &str) -> bool {
+    let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+    let address = name.parse::<IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
 
 fn with_server(
     args: &CpArgs,
     remote: &Remote,
-    request: Request,
-    way: Way,
-    observer: Arc<dyn Observer>,
-    progress: Arc<Progress>,
+    task: CopyTask,
+    direction: CopyDirection,
+    problems: &Problems,
 ) -> Result<Finished> {
-    let identity = keys::identity()?;
-    let path = keys::folder()?.join("known-servers");
-    let mut known = KnownServers::load(&path)?;
-    let server = remote.server();
-    let seen = Seen::default();
-    let accepts = {
-        let (seen, server, accepts_new) = (Arc::clone(&seen), server.clone(), args.accept_new);
-        let known = known.clone();
-        Arc::new(move |key: &PublicKey| {
-            let verdict = known.check(&server, key);
-            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((*key, verdict));
-            verdict == Verdict::Known || (verdict == Verdict::New && accepts_new)
-        })
+    let server = Server::new(remote, args.accept_new)?;
+    let over = match args.data {
+        Data::Auto if wants_tcp(args) => Over::Tcp,
+        // The shell has been refused.
+        Data::Auto | Data::Shell => Over::Auto,
+        Data::Tcp => Over::Tcp,
+        Data::Rdma => Over::Rdma,
     };
-    let tls = TlsClient::new(&identity, accepts)?;
-    let addresses = (&remote.host[..], remote.port).to_socket_addrs();
-    let addresses: Vec<_> = addresses.with_context(|| server.clone())?.collect();
-    let finished = copy_with(&addresses, &tls, request, way, observer, progress, args.limit);
-    let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
-    match seen {
-        Some((key, Verdict::New)) if !args.accept_new => bail!(
-            "{server} is not known. Its key is {key}. If that is right, copy with --accept-new, or \
-             put a line `{server} {key}` into {}",
-            path.display()
-        ),
-        Some((key, Verdict::Changed(before))) => bail!(
-            "{server} has another key than before: {key}, not {before}. Somebody else may answer \
-             in its place. If not, mend {}",
-            path.display()
-        ),
-        Some((key, Verdict::New)) if finished.is_ok() => known.add(&server, key)?,
-        _ => {}
-    }
-    finished.with_context(|| {
-        format!("{server} (this user's key, for it to know, is {})", identity.public())
-    })
+    let copied = task.with_server(server.at(), direction, over);
+    server.settle(&copied, problems.is_open())?;
+    copied.with_context(|| server.context())
+}
+
+/// Copies from one server to another one. The data passes through this host.
+fn between_servers(
+    args: &CpArgs,
+    mut task: CopyTask,
+    sources: Vec<Remote>,
+    target: Remote,
+    problems: &Problems,
+) -> Result<Finished> {
+    let [from, to] = [&sources[0], &target].map(|remote| Server::new(remote, args.accept_new));
+    let (from, to) = (from?, to?);
+    task.request.paths = sources.into_iter().map(|source| source.path).collect();
+    let copied = task.between_servers(from.at(), to.at(), target.path);
+    from.settle(&copied, problems.is_open())?;
+    to.settle(&copied, problems.is_open())?;
+    copied.with_context(|| format!("{} to {}", from.context(), to.context()))
 }

@@ -1,8 +1,12 @@
 //! `weft cp` and `weft serve`.
 
+mod again;
+mod between;
 pub(crate) mod cp;
 mod keys;
 mod place;
 pub(crate) mod serve;
-mod shell;
+mod server;
+pub(crate) mod shell;
 mod show;
+mod standard;

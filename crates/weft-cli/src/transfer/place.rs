@@ -10,6 +10,8 @@ use weft_transfer::limits::PORT;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     Local(PathBuf),
+    /// `-`: standard input as a source, standard output as a destination.
+    Standard,
     Remote(Remote),
 }
 
@@ -24,6 +26,11 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
+    /// Whether both paths are on one host, and reached by one server.
+    pub(crate) fn is_with(&self, other: &Self) -> bool {
+        (&self.host, self.port) == (&other.host, other.port)
+    }
+
     /// Returns the server's name in the file of known servers.
     pub(crate) fn server(&self) -> String {
         format!("{}:{}", self.host, self.port)
@@ -43,6 +50,9 @@ pub(crate) enum By {
 /// to a path, as it does for scp.
 pub(crate) fn parse(operand: &OsStr, by: By) -> Result<Place, String> {
     let bytes = operand.as_bytes();
+    if bytes == b"-" {
+        return Ok(Place::Standard);
+    }
     let local = || Ok(Place::Local(PathBuf::from(operand)));
     let (host, rest) = if bytes.starts_with(b"[") {
         let Some(end) = bytes.windows(2).position(|pair| pair == b"]:") else { return local() };
@@ -93,7 +103,7 @@ mod tests {
 
     #[test]
     fn operands_are_paths_or_places_of_servers() {
-        for path in ["a", "./a:b", "/a:b", "a/b:c", "[a", ""] {
+        for path in ["a", "./-", "-a", "./a:b", "/a:b", "a/b:c", "[a", ""] {
             assert_eq!(
                 parse(OsStr::new(path), By::Server),
                 Ok(Place::Local(path.into())),
@@ -101,6 +111,7 @@ mod tests {
             );
         }
         let parse = |operand: &str| parse(OsStr::new(operand), By::Server);
+        assert_eq!(parse("-"), Ok(Place::Standard));
         assert_eq!(parse("h:s/a"), remote("h", PORT, "s/a"));
         assert_eq!(parse("h:70//s/a"), remote("h", 70, "s/a"));
         assert_eq!(parse("h:70/a"), remote("h", PORT, "70/a"));

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{stdin, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use indicatif::BinaryBytes;
 use weft_transfer::end::Finished;
-use weft_transfer::job::{Log, Server, Share, Shares, serve_shell};
+use weft_transfer::job::{Log, RdmaListener, Server, Share, Shares, serve_shell};
 use weft_transfer::secure::{AuthorisedClients, PublicKey, TlsServer};
+use weft_transfer::tree::apply::{Quota, Usage};
 
 use super::keys;
 use crate::args::ServeArgs;
@@ -49,8 +50,15 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         }
     };
     let address = listener.local_addr()?;
-    output::print(&format!("listening on {address}, key {}\n", identity.public()))?;
-    Server::new(tls, shares, Box::new(Lines)).run(&listener);
+    let server = Server::new(tls, shares, Box::new(Lines));
+    let mut rdma = String::new();
+    if args.rdma {
+        let (listener, address) = RdmaListener::bind(address).context("RDMA")?;
+        server.offer_rdma(listener);
+        rdma = format!(" and {address} (RDMA)");
+    }
+    output::print(&format!("listening on {address}{rdma}, key {}\n", identity.public()))?;
+    server.run(&listener);
     Ok(())
 }
 
@@ -60,25 +68,31 @@ fn by_shell(args: &ServeArgs) -> Result<()> {
     let shares = if args.directories.is_empty() { None } else { Some(shares(args)?) };
     let [input, output] =
         [stdin().as_fd().try_clone_to_owned()?, stdout().as_fd().try_clone_to_owned()?];
-    let _ = serve_shell(input, output, shares.as_ref());
+    let _ = serve_shell(input, output, shares.as_ref(), reached_at());
     Ok(())
+}
+
+/// Returns the address by which ssh has reached this host: the third word of `SSH_CONNECTION`.
+fn reached_at() -> Option<IpAddr> {
+    let connection = std::env::var("SSH_CONNECTION").ok()?;
+    connection.split_whitespace().nth(2)?.parse().ok()
 }
 
 fn shares(args: &ServeArgs) -> Result<Shares> {
     let mut shares: Vec<Share> = Vec::new();
     for directory in &args.directories {
-        let share = share(directory)?;
+        let share = share(directory, args)?;
         if shares.iter().any(|other| other.name == share.name) {
             bail!("two shares are called {}", String::from_utf8_lossy(&share.name));
         }
         shares.push(share);
     }
-    Ok(Shares { shares, is_read_only: args.read_only })
+    Ok(Shares { shares, is_read_only: args.read_only, allows_clear: args.allow_clear })
 }
 
 /// Parses `NAME=DIR`, or `DIR`, which is named after its last component. A directory with `=` in
 /// its path needs a name.
-fn share(text: &std::ffi::OsStr) -> Result<Share> {
+fn share(text: &std::ffi::OsStr, args: &ServeArgs) -> Result<Share> {
     let bytes = text.as_bytes();
     let (name, path) = match bytes.iter().position(|&byte| byte == b'=') {
         Some(at) => {
@@ -98,7 +112,16 @@ fn share(text: &std::ffi::OsStr) -> Result<Share> {
     if !root.metadata()?.is_dir() {
         bail!("{} is not a directory", path.display());
     }
-    Ok(Share { name, root: root.into() })
+    let root = OwnedFd::from(root);
+    let quota = match (args.quota, args.quota_files) {
+        (None, None) => None,
+        (bytes, names) => {
+            let most = |most: Option<u64>| most.unwrap_or(u64::MAX);
+            let most = Usage { bytes: most(bytes), names: most(names) };
+            Some(Quota::new(root.try_clone()?, most))
+        }
+    };
+    Ok(Share { name, root, quota })
 }
 
 /// Logs copies and failures on standard error.

@@ -22,7 +22,7 @@ pub(super) struct Shell {
 }
 
 /// Splits a command into words at white space. Quotes of either kind keep white space in a word.
-fn words(command: &str) -> Result<Vec<String>> {
+pub(crate) fn words(command: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in command.chars() {
         match (letter, quote) {

@@ -1,6 +1,8 @@
 //! Shows the progress and the result of a copy.
 
 use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -8,10 +10,18 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use weft_transfer::end::{Finished, Loads, Observer, Planned, Progress};
+use weft_sys::lock;
+use weft_transfer::compress::Compression;
+use weft_transfer::end::{
+    Carrier, Compressed, Decisions, Finished, Loads, Observer, Planned, Progress,
+};
+use weft_transfer::placement::{Placement, cpu_list};
+use weft_transfer::secure::Cipher;
+use weft_transfer::transport::tcp::Congestion;
 use weft_transfer::tree::apply::{Change, EntryKind};
+use weft_transfer::tree::direct::When;
 
-use crate::output;
+use crate::output::{self, Stream};
 
 /// Interval between two updates of the progress.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -23,9 +33,9 @@ const PLANNED: &str =
     "{binary_bytes} at {binary_bytes_per_sec}, {percent} % of {binary_total_bytes}, {eta} left";
 
 /// Prints one event of `--json`.
-fn event(value: &Value) {
+fn event(stream: Stream, value: &Value) {
     // A closed pipe does not end the copy.
-    let _ = output::write(&format!("{value}\n"));
+    let _ = stream.write(&format!("{value}\n"));
 }
 
 /// The progress line on standard error.
@@ -57,9 +67,67 @@ impl Line {
 
 /// Reports problems with entries.
 pub(super) struct Problems {
-    pub(super) is_json: bool,
+    is_json: bool,
+    /// Whether it reports how the copy is made.
+    explains: bool,
+    /// The stream of events and plans.
+    stream: Stream,
     /// The progress line, which is hidden while a problem is printed.
-    pub(super) line: Line,
+    line: Line,
+    chosen: Mutex<Option<Chosen>>,
+    /// Whether the other end has accepted the copy, since the last attempt began.
+    is_open: AtomicBool,
+}
+
+impl Problems {
+    pub(super) fn new(is_json: bool, explains: bool, stream: Stream, line: Line) -> Self {
+        let (chosen, is_open) = (Mutex::default(), AtomicBool::new(false));
+        Self { is_json, explains, stream, line, chosen, is_open }
+    }
+
+    /// Begins an attempt of the copy.
+    pub(super) fn begin(&self) {
+        self.is_open.store(false, SeqCst);
+    }
+
+    /// Whether the other end has accepted the copy in this attempt.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(SeqCst)
+    }
+
+    /// Returns what carried the blocks last.
+    pub(super) fn chosen(&self) -> Option<Chosen> {
+        lock(&self.chosen).clone()
+    }
+
+    /// Reports that the connection was lost, and that others are made for `time`.
+    pub(super) fn lost(&self, error: &anyhow::Error, time: Duration) {
+        let (text, seconds) = (error.root_cause().to_string(), time.as_secs());
+        if self.is_json {
+            let value = json!({"event": "lost", "text": text, "retry_for": seconds});
+            return event(self.stream, &value);
+        }
+        let message = format!("the connection was lost ({text}); connecting again for {seconds} s");
+        self.line.bar.suspend(|| output::complain(output::printable(&message)));
+    }
+}
+
+/// What carries the blocks, and why nothing faster does.
+#[derive(Clone)]
+pub(super) struct Chosen {
+    carrier: Carrier,
+    why: Option<String>,
+}
+
+impl Chosen {
+    /// Its name in events, and the words for users.
+    fn words(&self) -> (&'static str, &'static str) {
+        match self.carrier {
+            Carrier::Rdma => ("rdma", "by RDMA"),
+            Carrier::Tcp => ("tcp", "by TCP"),
+            Carrier::Shell => ("shell", "through the remote shell"),
+        }
+    }
 }
 
 impl Observer for Problems {
@@ -67,11 +135,27 @@ impl Observer for Problems {
         let path = String::from_utf8_lossy(path);
         if self.is_json {
             let kind = if is_warning { "warning" } else { "error" };
-            event(&json!({"event": kind, "path": path, "text": text}));
+            event(self.stream, &json!({"event": kind, "path": path, "text": text}));
         } else {
             let message = output::printable(&format!("{path}: {text}"));
             self.line.bar.suspend(|| output::complain(message));
         }
+    }
+
+    fn chosen(&self, carrier: Carrier, why: Option<&str>) {
+        *lock(&self.chosen) = Some(Chosen { carrier, why: why.map(str::to_owned) });
+    }
+
+    fn decided(&self, decisions: &Decisions) {
+        self.is_open.store(true, SeqCst);
+        if !self.explains {
+            return;
+        }
+        if self.is_json {
+            return event(self.stream, &decisions_event(decisions));
+        }
+        // A closed pipe does not end the copy.
+        let _ = self.stream.write(&explanation(decisions));
     }
 
     fn planned(&self, planned: &Planned) {
@@ -95,19 +179,114 @@ impl Observer for Problems {
             if kind == "file" && *change != Change::Delete {
                 value["size"] = json!(size);
             }
-            return event(&value);
+            return event(self.stream, &value);
         }
         let slash = if *kind == EntryKind::Directory { "/" } else { "" };
         let path = if path.is_empty() { "." } else { &path };
         let text = output::printable(&format!("{action:<10} {path}{slash}"));
         // A closed pipe does not end the copy.
-        let _ = output::write(&format!("{text}\n"));
+        let _ = self.stream.write(&format!("{text}\n"));
     }
 }
 
-/// Shows the progress on the `line`, or as events, until the sender of `over` is dropped.
-pub(super) fn progress(progress: &Progress, is_json: bool, line: &Line, over: &Receiver<()>) {
-    if !is_json && line.bar.is_hidden() {
+/// Returns how a copy is made, in words.
+fn explanation(decisions: &Decisions) -> String {
+    let Decisions { channels, threads, blocks, placement, .. } = decisions;
+    let way = match decisions.carrier {
+        Some(Carrier::Rdma) => format!("by RDMA, {channels} connections"),
+        Some(Carrier::Tcp) => format!("by TCP, {channels} connections"),
+        Some(Carrier::Shell) => "through the remote shell".to_owned(),
+        None => "within this process".to_owned(),
+    };
+    let round_trip = decisions.round_trip.map_or_else(String::new, |time| {
+        format!("round trip: {:.1} ms\n", time.as_secs_f64() * 1e3)
+    });
+    let congestion = match decisions.carrier {
+        Some(Carrier::Tcp) => format!("congestion control: {}\n", decisions.congestion),
+        _ => String::new(),
+    };
+    let encryption = match (decisions.cipher, decisions.carrier) {
+        (Some(cipher), _) => cipher_name(cipher),
+        (None, Some(Carrier::Shell)) => "that of the remote shell",
+        (None, Some(_)) => "none, as --clear asks",
+        (None, None) => "none, as the data stays on this host",
+    };
+    let compression = match decisions.compression {
+        Compression::Never => "none",
+        Compression::Auto => "by Zstandard, while that is faster than the network",
+        Compression::Always => "by Zstandard, of all blocks that become smaller",
+    };
+    let files = match (decisions.direct, decisions.is_copied_by_kernel) {
+        (_, true) => "the kernel copies the data of large ones".to_owned(),
+        (When::Always, false) => "large ones past the page cache".to_owned(),
+        (When::Never, false) => "through the page cache".to_owned(),
+        (When::Beyond(most), false) => {
+            let most = BinaryBytes(most);
+            format!("through the page cache; on disks, those of more than {most} past it")
+        }
+    };
+    let size = BinaryBytes(decisions.block_size.into());
+    format!(
+        "data: {way}\nblocks: {size}, at most {blocks} at each end\nthreads for files: {threads}\n\
+         processors: {placement}\nencryption: {encryption}\ncompression: {compression}\n\
+         files: {files}\n{congestion}{round_trip}"
+    )
+}
+
+fn cipher_name(cipher: Cipher) -> &'static str {
+    match cipher {
+        Cipher::Aes128Gcm => "AES-128-GCM",
+        Cipher::ChaCha20Poly1305 => "ChaCha20-Poly1305",
+    }
+}
+
+/// Returns the event of how a copy is made.
+fn decisions_event(decisions: &Decisions) -> Value {
+    let carrier = match decisions.carrier {
+        Some(Carrier::Rdma) => "rdma",
+        Some(Carrier::Tcp) => "tcp",
+        Some(Carrier::Shell) => "shell",
+        None => "process",
+    };
+    let compression = match decisions.compression {
+        Compression::Never => "none",
+        Compression::Auto => "auto",
+        Compression::Always => "zstd",
+    };
+    let congestion = match &decisions.congestion {
+        Congestion::Named(name) => name,
+        Congestion::System => "system",
+        Congestion::ByPath => "auto",
+    };
+    let (direct, beyond) = match decisions.direct {
+        When::Always => ("always", None),
+        When::Never => ("never", None),
+        When::Beyond(most) => ("auto", Some(most)),
+    };
+    let (nodes, cpus, reason) = match &decisions.placement {
+        Placement::Bound { nodes, cpus, .. } => (Some(nodes), Some(cpu_list(cpus)), None),
+        Placement::Anywhere(reason) => (None, None, Some(reason.to_string())),
+    };
+    json!({"event": "decisions", "data": carrier, "channels": decisions.channels,
+        "round_trip_us": decisions.round_trip.map(|time| time.as_micros()),
+        "block_size": decisions.block_size, "blocks": decisions.blocks,
+        "threads": decisions.threads,
+        "nodes": nodes, "cpus": cpus, "unbound_reason": reason,
+        "cipher": decisions.cipher.map(cipher_name),
+        "compression": compression, "congestion": congestion,
+        "direct": direct, "direct_beyond": beyond,
+        "copied_by_kernel": decisions.is_copied_by_kernel})
+}
+
+/// Shows the progress on the `line`, or as events on the stream `events`, until the sender of
+/// `over` is dropped.
+pub(super) fn progress(
+    progress: &Progress,
+    events: Option<Stream>,
+    line: &Line,
+    over: &Receiver<()>,
+) {
+    if events.is_none() && line.bar.is_hidden() {
         return;
     }
     let start = Instant::now();
@@ -115,10 +294,11 @@ pub(super) fn progress(progress: &Progress, is_json: bool, line: &Line, over: &R
         let (bytes, planned) = (progress.bytes.load(SeqCst), progress.planned.load(SeqCst));
         let (entries, is_planned) =
             (progress.entries.load(SeqCst), progress.is_planned.load(SeqCst));
-        if is_json {
+        if let Some(stream) = events {
             let rate = bytes as f64 / start.elapsed().as_secs_f64().max(1e-3);
-            event(&json!({"event": "progress", "bytes": bytes, "rate": rate as u64,
-                "found_bytes": planned, "found_entries": entries, "found_all": is_planned}));
+            let value = json!({"event": "progress", "bytes": bytes, "rate": rate as u64,
+                "found_bytes": planned, "found_entries": entries, "found_all": is_planned});
+            event(stream, &value);
         } else {
             line.show(bytes, (is_planned && planned > 0).then_some(planned));
         }
@@ -128,12 +308,17 @@ pub(super) fn progress(progress: &Progress, is_json: bool, line: &Line, over: &R
 
 /// Returns the busiest resource in words, and its load.
 fn bound(finished: &Finished) -> (&'static str, u16) {
-    let Finished { source, sink, .. } = finished;
+    let Finished { source, sink, compressed, .. } = finished;
+    let (sealing, opening) = if compressed.sent < compressed.plain {
+        ("compression and encryption at the source", "decompression and decryption at the sink")
+    } else {
+        ("encryption at the source", "decryption at the sink")
+    };
     let loads = [
         ("reading at the source", source.disk),
-        ("encryption at the source", source.cpu),
+        (sealing, source.cpu),
         ("the network", source.network),
-        ("decryption at the sink", sink.cpu),
+        (opening, sink.cpu),
         ("writing at the sink", sink.disk),
     ];
     loads.into_iter().max_by_key(|(_, share)| *share).unwrap_or(("the network", 0))
@@ -144,21 +329,28 @@ fn bound(finished: &Finished) -> (&'static str, u16) {
 pub(super) struct Shown {
     pub(super) is_json: bool,
     pub(super) is_dry_run: bool,
+    pub(super) stream: Stream,
 }
 
 /// Prints the result of a copy.
-pub(super) fn summary(finished: &Finished, took: Duration, shown: Shown) {
-    let Shown { is_json, is_dry_run } = shown;
+pub(super) fn summary(finished: &Finished, chosen: Option<&Chosen>, took: Duration, shown: Shown) {
+    let Shown { is_json, is_dry_run, stream } = shown;
     let outcome = finished.outcome;
     let rate = outcome.bytes as f64 / took.as_secs_f64().max(1e-6);
     let (what, share) = bound(finished);
     if is_json {
         let loads = |it: Loads| json!({"disk": it.disk, "cpu": it.cpu, "network": it.network});
-        return event(&json!({"event": "summary", "dry_run": is_dry_run,
+        let mut value = json!({"event": "summary", "dry_run": is_dry_run,
             "copied": outcome.copied, "bytes": outcome.bytes,
             "unchanged": outcome.unchanged, "deleted": outcome.deleted, "failed": outcome.failed,
             "warnings": outcome.warnings, "seconds": took.as_secs_f64(), "rate": rate as u64,
-            "bound": what, "source": loads(finished.source), "sink": loads(finished.sink)}));
+            "blocks_plain": finished.compressed.plain, "blocks_sent": finished.compressed.sent,
+            "bound": what, "source": loads(finished.source), "sink": loads(finished.sink)});
+        if let Some(chosen) = chosen {
+            value["data"] = json!(chosen.words().0);
+            value["data_reason"] = json!(chosen.why);
+        }
+        return event(stream, &value);
     }
     let (files, bytes) = (outcome.copied, BinaryBytes(outcome.bytes));
     let mut line = match is_dry_run {
@@ -179,9 +371,17 @@ pub(super) fn summary(finished: &Finished, took: Duration, shown: Shown) {
             let _ = write!(line, ", {count} {text}");
         }
     }
-    let _ = match is_dry_run {
-        true => writeln!(line),
-        false => writeln!(line, "; busiest: {what} ({} %)", share / 10),
-    };
-    let _ = output::write(&line);
+    let Compressed { plain, sent } = finished.compressed;
+    if sent < plain && !is_dry_run {
+        let _ = write!(line, ", sent as {} ({} %)", BinaryBytes(sent), sent * 100 / plain);
+    }
+    if !is_dry_run {
+        let _ = write!(line, "; busiest: {what} ({} %)", share / 10);
+        if let Some(chosen) = chosen {
+            let why = chosen.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+            let _ = write!(line, "; data {}{}", chosen.words().1, output::printable(&why));
+        }
+    }
+    line.push('\n');
+    let _ = stream.write(&line);
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test program uses some of these.
 
+pub(crate) mod hosts;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -46,6 +48,19 @@ pub(crate) fn noise(len: usize, rng: &mut Rng) -> Vec<u8> {
     let mut data = vec![0; len];
     rng.fill(&mut data);
     data
+}
+
+/// Returns the bytes on disk below a folder.
+pub(crate) fn written(folder: &Path) -> u64 {
+    let (mut all, mut queue) = (0, vec![folder.to_owned()]);
+    while let Some(path) = queue.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        all += meta.blocks() * 512;
+        if meta.is_dir() {
+            queue.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|it| it.path()));
+        }
+    }
+    all
 }
 
 /// Creates a tree of unusual names: small and large files, with holes, both kinds of links, and

@@ -12,7 +12,7 @@ use super::limits::{CLOSED_FOR, CLOSED_MAX};
 use super::option::Options;
 use super::query;
 use super::socket;
-use crate::mpa::dial::Question;
+use crate::mpa::dial::PendingQuery;
 use crate::mpa::dialer::Answer;
 use crate::mpa::limits::ASK_AT;
 use crate::reactor::{Handle, Source};
@@ -99,7 +99,7 @@ impl Asking {
     }
 }
 
-impl Question for Asking {
+impl PendingQuery for Asking {
     fn again(&mut self, owner: &Arc<dyn Source>) {
         if self.any.is_none() {
             self.any = self.any_socket(owner);

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::OFlags;
+use weft_sys::calls::file_flags;
 use weft_sys::{Lock, Spin, consume, counting_eventfd, notify};
 
 use crate::Result;
@@ -65,7 +66,7 @@ impl<E: Delivery> EventChannel<E> {
         if let Some(event) = self.take(&delivering) {
             return Ok(event);
         }
-        let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
+        let blocks = !file_flags(&self.fd)?.contains(OFlags::NONBLOCK);
         self.reactor.get().take(self.fd.as_fd(), blocks, &self.spin, |pass| {
             pass();
             self.take(&delivering)

@@ -11,7 +11,7 @@ use super::endpoint::{Endpoint, QpEndpoint};
 use super::event::{self, EventKind, EventParam, reject};
 use super::handshake::{self, Handshaken};
 use super::held::StandIn;
-use super::id::{Depths, End, Id, Inner, PeerQp, Phase, UnreadWait};
+use super::id::{CmEnd, CmPhase, Depths, Id, Inner, PeerQp, UnreadWait};
 use super::incoming::{self, Incoming};
 use super::limits::{UNREAD_INTERVAL, UNREAD_WAIT};
 use super::listen::Callee;
@@ -20,7 +20,9 @@ use crate::device::{self, gid_of};
 use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::mpa::dialer::Failure;
-use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
+use crate::qp::{
+    self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState, QpType, required,
+};
 use crate::reactor::Handle;
 use crate::timer::Timer;
 use crate::{Errno, Result, shm, strangers};
@@ -100,12 +102,12 @@ impl Id {
 
     pub(super) fn connect_end(
         &self,
-        end: impl FnOnce(&Inner) -> End,
+        end: impl FnOnce(&Inner) -> CmEnd,
         param: &ConnectParam,
     ) -> Result<()> {
         param.check()?;
         let mut inner = self.lock();
-        let (Phase::RouteResolved, Some(local), Some(peer)) =
+        let (CmPhase::RouteResolved, Some(local), Some(peer)) =
             (&inner.phase, inner.local, inner.peer)
         else {
             return Err(Errno::INVAL);
@@ -127,7 +129,7 @@ impl Id {
         };
         // The lock is held, so that the outcome waits until the attempt is stored.
         let dial = call.start(inner.channel.reactor())?;
-        inner.phase = Phase::Dialling { dial, end };
+        inner.phase = CmPhase::Dialling { dial, end };
         Ok(())
     }
 
@@ -146,13 +148,13 @@ impl Id {
 
     pub(super) fn accept_end(
         &self,
-        end: impl FnOnce(&Inner) -> End,
+        end: impl FnOnce(&Inner) -> CmEnd,
         param: &ConnectParam,
     ) -> Result<()> {
         param.check()?;
         let (incoming, foreign, end, asked, depths, private_data) = {
             let mut inner = self.lock();
-            let Phase::Requested { incoming, foreign } = &inner.phase else {
+            let CmPhase::Requested { incoming, foreign } = &inner.phase else {
                 return Err(Errno::INVAL);
             };
             let (incoming, foreign) = (Arc::clone(incoming), *foreign);
@@ -162,7 +164,7 @@ impl Id {
             let end = end(&inner);
             let asked = inner.depths;
             inner.depths = param.depths(asked);
-            inner.phase = Phase::Joining { end: end.clone(), gone: false };
+            inner.phase = CmPhase::Joining { end: end.clone(), gone: false };
             let private_data = match foreign {
                 true => param.private_data.clone(),
                 false => hello::append(&param.private_data, &end.endpoint.identity(), 0),
@@ -179,9 +181,9 @@ impl Id {
         if matches!(accepted, Err(Errno::INVAL)) {
             // The request still waits for an answer.
             let mut inner = self.lock();
-            if matches!(inner.phase, Phase::Joining { .. }) {
+            if matches!(inner.phase, CmPhase::Joining { .. }) {
                 inner.depths = asked;
-                inner.phase = Phase::Requested { incoming, foreign };
+                inner.phase = CmPhase::Requested { incoming, foreign };
             }
             return Err(Errno::INVAL);
         }
@@ -212,12 +214,12 @@ impl Id {
         }
         let mut inner = self.lock();
         let rejected = match &inner.phase {
-            Phase::Requested { incoming, .. } => Some(Arc::clone(incoming)),
-            Phase::Responded { .. } => None,
+            CmPhase::Requested { incoming, .. } => Some(Arc::clone(incoming)),
+            CmPhase::Responded { .. } => None,
             _ => return Err(Errno::INVAL),
         };
         inner.stop_expecting();
-        let before = std::mem::replace(&mut inner.phase, Phase::Disconnected { end: None });
+        let before = std::mem::replace(&mut inner.phase, CmPhase::Disconnected { end: None });
         drop(inner);
         // A stream that the peer has accepted can only be closed.
         drop(before);
@@ -235,14 +237,14 @@ impl Id {
     pub fn establish(&self) -> Result<()> {
         let (handshaken, end) = {
             let mut inner = self.lock();
-            let phase = std::mem::replace(&mut inner.phase, Phase::Disconnected { end: None });
-            let Phase::Responded { handshaken, identity } = phase else {
+            let phase = std::mem::replace(&mut inner.phase, CmPhase::Disconnected { end: None });
+            let CmPhase::Responded { handshaken, identity } = phase else {
                 inner.phase = phase;
                 return Err(Errno::INVAL);
             };
             // The queue pair's state shows only now whether it can be connected.
             let end = external(inner.channel.reactor(), identity);
-            inner.phase = Phase::Joining { end: end.clone(), gone: false };
+            inner.phase = CmPhase::Joining { end: end.clone(), gone: false };
             (*handshaken, end)
         };
         if let Err(error) = self.join(handshaken, &end) {
@@ -262,13 +264,15 @@ impl Id {
         let (end, was_up) = {
             let mut inner = self.lock();
             let (end, was_up) = match &inner.phase {
-                Phase::Joining { end, .. } | Phase::Connected { end } => (Some(end.clone()), true),
-                Phase::Disconnected { end } => (end.clone(), false),
-                Phase::Responded { .. } => (None, true),
+                CmPhase::Joining { end, .. } | CmPhase::Connected { end } => {
+                    (Some(end.clone()), true)
+                }
+                CmPhase::Disconnected { end } => (end.clone(), false),
+                CmPhase::Responded { .. } => (None, true),
                 _ => return Err(Errno::INVAL),
             };
             inner.stop_expecting();
-            inner.phase = Phase::Disconnected { end: end.clone() };
+            inner.phase = CmPhase::Disconnected { end: end.clone() };
             (end, was_up)
         };
         if let Some(end) = &end {
@@ -295,7 +299,7 @@ impl Id {
     }
 
     /// Attaches a connection to its queue pair, and moves the identifier's own queue pair to RTS.
-    fn join(&self, handshaken: Handshaken, end: &End) -> Result<()> {
+    fn join(&self, handshaken: Handshaken, end: &CmEnd) -> Result<()> {
         let monitor: Weak<dyn Monitor> = Weak::clone(&self.this) as _;
         let attributes = {
             let inner = self.lock();
@@ -314,15 +318,15 @@ impl Id {
 
     /// Reports that the queue pair is connected, if the program expects the event, and a disconnect
     /// that arrived in the meantime.
-    fn joined(&self, end: &End, established: Option<EventParam>) {
+    fn joined(&self, end: &CmEnd, established: Option<EventParam>) {
         let mut inner = self.lock();
-        let Phase::Joining { gone, .. } = inner.phase else { return };
-        inner.phase = Phase::Connected { end: end.clone() };
+        let CmPhase::Joining { gone, .. } = inner.phase else { return };
+        inner.phase = CmPhase::Connected { end: end.clone() };
         if let Some(param) = established {
             self.post(&inner, EventKind::Established, 0, param);
         }
         if gone {
-            inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            inner.phase = CmPhase::Disconnected { end: Some(end.clone()) };
             self.post_disconnected(&mut inner);
         }
     }
@@ -331,7 +335,7 @@ impl Id {
     /// earlier completions are there long before it: programs such as libfabric's `ofi_rxm` close
     /// their end on this event and poll no further completions. So the event waits, for a limited
     /// time, until the program has taken its completions.
-    fn peer_disconnected(&self, inner: &mut Inner, end: End) {
+    fn peer_disconnected(&self, inner: &mut Inner, end: CmEnd) {
         if end.endpoint.has_unread() {
             let reactor = inner.channel.reactor();
             inner.unread.get_or_insert_with(|| UnreadWait {
@@ -340,16 +344,16 @@ impl Id {
             });
         } else {
             inner.unread = None;
-            inner.phase = Phase::Disconnected { end: Some(end) };
+            inner.phase = CmPhase::Disconnected { end: Some(end) };
             self.post_disconnected(inner);
         }
     }
 
     /// Continues the wait that [`Self::peer_disconnected`] has started.
     pub(super) fn look_for_unread(&self, inner: &mut Inner, mut wait: UnreadWait, now: Instant) {
-        let Phase::Connected { end } = &inner.phase else { return };
+        let CmPhase::Connected { end } = &inner.phase else { return };
         if wait.limit.is_due(now) || !end.endpoint.has_unread() {
-            inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            inner.phase = CmPhase::Disconnected { end: Some(end.clone()) };
             return self.post_disconnected(inner);
         }
         if wait.look.is_due(now) {
@@ -359,12 +363,12 @@ impl Id {
     }
 
     /// Cleans up after a connection could not be attached to its queue pair.
-    fn give_up(&self, end: &End) {
+    fn give_up(&self, end: &CmEnd) {
         {
             let mut inner = self.lock();
             inner.stop_expecting();
-            if matches!(inner.phase, Phase::Joining { .. }) {
-                inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            if matches!(inner.phase, CmPhase::Joining { .. }) {
+                inner.phase = CmPhase::Disconnected { end: Some(end.clone()) };
             }
         }
         end.endpoint.disconnect();
@@ -376,7 +380,7 @@ impl Id {
         // If the passive side is in this process, its event must come first.
         let _in_order = event::in_order();
         let mut inner = self.lock();
-        let Phase::Dialling { end, .. } = &inner.phase else { return };
+        let CmPhase::Dialling { end, .. } = &inner.phase else { return };
         let end = end.clone();
         inner.agree(&handshaken);
         inner.local = Some(handshaken.local);
@@ -384,11 +388,11 @@ impl Id {
         if !end.managed {
             inner.expect();
             let (handshaken, identity) = (Box::new(handshaken), end.endpoint.identity());
-            inner.phase = Phase::Responded { handshaken, identity };
+            inner.phase = CmPhase::Responded { handshaken, identity };
             self.post(&inner, EventKind::ConnectResponse, 0, param);
             return;
         }
-        inner.phase = Phase::Joining { end: end.clone(), gone: false };
+        inner.phase = CmPhase::Joining { end: end.clone(), gone: false };
         drop(inner);
         match self.join(handshaken, &end) {
             Ok(()) => self.joined(&end, Some(param)),
@@ -417,9 +421,9 @@ impl Id {
         };
         let end = {
             let mut inner = self.lock();
-            let Phase::Dialling { end, .. } = &inner.phase else { return };
+            let CmPhase::Dialling { end, .. } = &inner.phase else { return };
             let end = end.clone();
-            inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            inner.phase = CmPhase::Disconnected { end: Some(end.clone()) };
             end
         };
         end.fail();
@@ -447,7 +451,7 @@ impl Callee for Id {
             responder_resources: depth(request.ord.unwrap_or(u16::MAX)),
             initiator_depth: depth(request.ird.unwrap_or(u16::MAX)),
         };
-        let taken = if matches!(inner.phase, Phase::Listening(_)) {
+        let taken = if matches!(inner.phase, CmPhase::Listening(_)) {
             let child = self.child(&inner, Arc::clone(&incoming), depths, identity);
             let param = child.lock().event_param(private_data);
             let place = strangers::REQUESTED.acquire(now).ok();
@@ -469,8 +473,8 @@ impl Monitor for Id {
     fn disconnected(&self) {
         let mut inner = self.lock();
         match &mut inner.phase {
-            Phase::Joining { gone, .. } => *gone = true,
-            Phase::Connected { end } => {
+            CmPhase::Joining { gone, .. } => *gone = true,
+            CmPhase::Connected { end } => {
                 let end = end.clone();
                 self.peer_disconnected(&mut inner, end);
             }
@@ -479,7 +483,7 @@ impl Monitor for Id {
     }
 }
 
-impl End {
+impl CmEnd {
     /// Moves the identifier's own queue pair to the error state, which flushes it. A queue pair
     /// that the program has destroyed has nothing to flush.
     fn fail(&self) {
@@ -491,9 +495,9 @@ impl End {
 }
 
 impl Inner {
-    fn end(&self, via: &Via) -> End {
+    fn end(&self, via: &Via) -> CmEnd {
         match via {
-            Via::Own(qp) => End { endpoint: Arc::new(QpEndpoint::new(qp)), managed: true },
+            Via::Own(qp) => CmEnd { endpoint: Arc::new(QpEndpoint::new(qp)), managed: true },
             Via::External(qp_num) => {
                 let gid = self.local.map_or_else(Default::default, |local| gid_of(local.ip()));
                 let process = *shm::own_id();
@@ -526,11 +530,10 @@ impl Inner {
 
     fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask)> {
         let mut attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
-        let mask = match state {
+        match state {
             QpState::Init => {
                 attr.qp_access_flags =
                     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-                AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS
             }
             QpState::Rtr => {
                 let peer = self.peer_qp.ok_or(Errno::INVAL)?;
@@ -538,12 +541,6 @@ impl Inner {
                 attr.path_mtu = PATH_MTU;
                 attr.dest_qp_num = peer.number;
                 attr.max_dest_rd_atomic = self.depths.responder_resources;
-                AttrMask::AV
-                    | AttrMask::PATH_MTU
-                    | AttrMask::DEST_QPN
-                    | AttrMask::RQ_PSN
-                    | AttrMask::MAX_DEST_RD_ATOMIC
-                    | AttrMask::MIN_RNR_TIMER
             }
             QpState::Rts => {
                 self.peer_qp.ok_or(Errno::INVAL)?;
@@ -551,15 +548,10 @@ impl Inner {
                 attr.retry_cnt = RETRY_FOREVER;
                 attr.rnr_retry = RETRY_FOREVER;
                 attr.max_rd_atomic = self.depths.initiator_depth;
-                AttrMask::TIMEOUT
-                    | AttrMask::RETRY_CNT
-                    | AttrMask::RNR_RETRY
-                    | AttrMask::SQ_PSN
-                    | AttrMask::MAX_QP_RD_ATOMIC
             }
             _ => return Err(Errno::INVAL),
-        };
-        Ok((attr, mask | AttrMask::STATE))
+        }
+        Ok((attr, required(QpType::Rc, state).ok_or(Errno::INVAL)?))
     }
 
     pub(super) fn address_vector(&self, peer: PeerQp) -> Result<AddressVector> {
@@ -581,7 +573,7 @@ impl Inner {
 
 /// The end for a queue pair whose state the program changes. If the queue pair is not ours, or its
 /// state does not allow connecting it, a stand-in holds the connection.
-fn external(reactor: Handle, mut identity: Identity) -> End {
+fn external(reactor: Handle, mut identity: Identity) -> CmEnd {
     let qp = qp::find(identity.qp_num);
     if let Some(qp) = &qp {
         identity = qp.identity();
@@ -591,7 +583,7 @@ fn external(reactor: Handle, mut identity: Identity) -> End {
         Some(qp) => Arc::new(QpEndpoint::new(&qp)),
         None => StandIn::new(reactor, identity),
     };
-    End { endpoint, managed: false }
+    CmEnd { endpoint, managed: false }
 }
 
 fn depth(value: u16) -> u8 {

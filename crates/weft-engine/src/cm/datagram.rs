@@ -10,13 +10,13 @@ use weft_wire::datagram::MULTICAST_QP;
 
 use super::connect::{ConnectParam, Via};
 use super::event::{DatagramParam, EventKind, EventParam, sidr_status};
-use super::id::{Id, Inner, Membership, PeerQp, Phase};
-use super::lookup::{Inquirer, Lookup};
-use super::service::{Host, Inquiry, Service};
+use super::id::{CmPhase, Id, Inner, Membership, PeerQp};
+use super::lookup::{Lookup, Querier};
+use super::service::{Host, Service, ServiceRequest};
 use super::sidr::{REJECTED, Reply, SUCCESS};
 use crate::device::{self, Gid, address_of, gid_of};
 use crate::limits::{DATAGRAM_PRIVATE_DATA_MAX, MULTICAST_GROUPS_MAX};
-use crate::qp::{AttrMask, QpAttr, QpState};
+use crate::qp::{AttrMask, QpAttr, QpState, QpType, required};
 use crate::{Errno, Result};
 
 /// The Q_Key of all queue pairs of these port spaces (`RDMA_UDP_QKEY`).
@@ -47,7 +47,7 @@ impl Inner {
 impl Id {
     pub(super) fn listen_for_datagrams(&self, backlog: u32) -> Result<()> {
         let mut inner = self.lock();
-        if !matches!(inner.phase, Phase::Idle) {
+        if !matches!(inner.phase, CmPhase::Idle) {
             return Err(Errno::INVAL);
         }
         if inner.socket.is_none() {
@@ -60,7 +60,7 @@ impl Id {
         let host: Weak<dyn Host> = Weak::clone(&self.this) as _;
         inner.set_backlog(backlog);
         let reactor = inner.channel.reactor();
-        inner.phase = Phase::Serving(Service::start(reactor, socket, port, host)?);
+        inner.phase = CmPhase::Serving(Service::start(reactor, socket, port, host)?);
         Ok(())
     }
 
@@ -69,17 +69,17 @@ impl Id {
             return Err(Errno::INVAL);
         }
         let mut inner = self.lock();
-        let (Phase::RouteResolved, Some(local), Some(peer)) =
+        let (CmPhase::RouteResolved, Some(local), Some(peer)) =
             (&inner.phase, inner.local, inner.peer)
         else {
             return Err(Errno::INVAL);
         };
         let socket = inner.socket.take().ok_or(Errno::INVAL)?;
-        let inquirer: Weak<dyn Inquirer> = Weak::clone(&self.this) as _;
+        let inquirer: Weak<dyn Querier> = Weak::clone(&self.this) as _;
         let reactor = inner.channel.reactor();
         // The lock is held, so that an answer waits until the lookup is stored.
         let lookup = Lookup::start(reactor, socket, [local, peer], &param.private_data, inquirer)?;
-        inner.phase = Phase::Asking(lookup);
+        inner.phase = CmPhase::Asking(lookup);
         Ok(())
     }
 
@@ -100,9 +100,9 @@ impl Id {
             return Err(Errno::INVAL);
         }
         let mut inner = self.lock();
-        let Phase::Asked(inquiry) = &inner.phase else { return Err(Errno::INVAL) };
+        let CmPhase::Asked(inquiry) = &inner.phase else { return Err(Errno::INVAL) };
         let inquiry = Arc::clone(inquiry);
-        inner.phase = Phase::Answered;
+        inner.phase = CmPhase::Answered;
         drop(inner);
         inquiry.answer(status, qp_num, qkey, private_data);
         Ok(())
@@ -110,13 +110,7 @@ impl Id {
 
     pub(super) fn datagram_qp_attributes(state: QpState) -> Result<(QpAttr, AttrMask)> {
         let attr = QpAttr { qp_state: state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
-        let mask = match state {
-            QpState::Init => AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
-            QpState::Rtr => AttrMask::empty(),
-            QpState::Rts => AttrMask::SQ_PSN,
-            _ => return Err(Errno::INVAL),
-        };
-        Ok((attr, mask | AttrMask::STATE))
+        Ok((attr, required(QpType::Ud, state).ok_or(Errno::INVAL)?))
     }
 
     /// `rdma_join_multicast`: queues the event at once, with the address of the group, and with
@@ -186,24 +180,24 @@ fn own_gid(loopback: IpAddr) -> Result<(u8, Gid)> {
 }
 
 impl Host for Id {
-    fn asked(&self, inquiry: Arc<Inquiry>, private_data: Vec<u8>) -> bool {
+    fn asked(&self, inquiry: Arc<ServiceRequest>, private_data: Vec<u8>) -> bool {
         let inner = self.lock();
-        if !matches!(inner.phase, Phase::Serving(_)) {
+        if !matches!(inner.phase, CmPhase::Serving(_)) {
             return false;
         }
         let ends = [inquiry.to, inquiry.from];
-        let child = self.child_for(&inner, ends, Phase::Asked(inquiry));
+        let child = self.child_for(&inner, ends, CmPhase::Asked(inquiry));
         let datagram = child.lock().datagram_param(ends[1].ip(), QKEY).ok();
         let param = EventParam { private_data, datagram, ..EventParam::default() };
         self.post_request(&inner, &child, param, None)
     }
 }
 
-impl Inquirer for Id {
+impl Querier for Id {
     fn answered(&self, outcome: Result<Reply>) {
         let mut inner = self.lock();
-        let (Phase::Asking(_), Some(peer)) = (&inner.phase, inner.peer) else { return };
-        inner.phase = Phase::Answered;
+        let (CmPhase::Asking(_), Some(peer)) = (&inner.phase, inner.peer) else { return };
+        inner.phase = CmPhase::Answered;
         let unreachable = EventKind::Unreachable;
         let (kind, status, param) = match outcome {
             Ok(reply) if reply.status == SUCCESS => {

@@ -69,7 +69,7 @@ impl Call {
 }
 
 impl dial::Caller for Call {
-    type Question = Asking;
+    type PendingQuery = Asking;
 
     fn path(&self, now: Instant) -> Option<Path> {
         let is_local = tcp::is_local(self.local.ip(), self.peer.ip());

@@ -19,7 +19,7 @@ use super::listen::{Callee, Listener};
 use super::lookup::Lookup;
 use super::option::{IdOption, Options};
 use super::port::Port;
-use super::service::{Inquiry, Service};
+use super::service::{Service, ServiceRequest};
 use super::sidr;
 use super::socket::{concrete, source_for};
 use crate::device::{self, Gid, gid_of};
@@ -92,7 +92,7 @@ pub(super) struct Inner {
     timewait: Option<Timer>,
     /// The wait after the peer has disconnected, until that is reported.
     pub(super) unread: Option<UnreadWait>,
-    pub(super) phase: Phase,
+    pub(super) phase: CmPhase,
 }
 
 /// The wait for the program to take what completed before the peer disconnected.
@@ -123,7 +123,7 @@ pub(super) struct PeerQp {
 
 /// Our end of a connection.
 #[derive(Clone, Debug)]
-pub(super) struct End {
+pub(super) struct CmEnd {
     pub(super) endpoint: Arc<dyn Endpoint>,
     /// Whether the queue pair belongs to the identifier, which changes its state.
     pub(super) managed: bool,
@@ -136,7 +136,7 @@ pub(super) struct Membership {
 }
 
 /// The state of an identifier.
-pub(super) enum Phase {
+pub(super) enum CmPhase {
     /// New, or bound to a local address.
     Idle,
     AddressResolved,
@@ -145,7 +145,7 @@ pub(super) enum Phase {
     /// Active side: the attempt is in progress.
     Dialling {
         dial: Arc<Dial<Call>>,
-        end: End,
+        end: CmEnd,
     },
     /// Active side: the peer accepted, and the program has to connect its queue pair.
     Responded {
@@ -160,23 +160,23 @@ pub(super) enum Phase {
     /// The connection is being attached to its queue pair. `gone`: the peer has already
     /// disconnected.
     Joining {
-        end: End,
+        end: CmEnd,
         gone: bool,
     },
     Connected {
-        end: End,
+        end: CmEnd,
     },
     /// Datagrams, passive side: lookups of the service's queue pair are answered.
     Serving(Arc<Service>),
     /// Datagrams, active side: a lookup is in progress.
     Asking(Arc<Lookup>),
     /// Datagrams, passive side: the program has to answer a lookup.
-    Asked(Arc<Inquiry>),
+    Asked(Arc<ServiceRequest>),
     /// Datagrams: the lookup is complete.
     Answered,
     /// The connection has ended, or was never made.
     Disconnected {
-        end: Option<End>,
+        end: Option<CmEnd>,
     },
     Destroyed,
 }
@@ -201,7 +201,7 @@ impl Id {
                 disconnecting: None,
                 timewait: None,
                 unread: None,
-                phase: Phase::Idle,
+                phase: CmPhase::Idle,
             },
             space,
         )
@@ -226,7 +226,7 @@ impl Id {
         identity: Option<Identity>,
     ) -> Arc<Self> {
         let ends = incoming.addresses();
-        let phase = Phase::Requested { incoming, foreign: identity.is_none() };
+        let phase = CmPhase::Requested { incoming, foreign: identity.is_none() };
         let child = self.child_for(inner, ends, phase);
         {
             let mut inner = child.lock();
@@ -242,7 +242,7 @@ impl Id {
         &self,
         inner: &Inner,
         [local, peer]: [SocketAddr; 2],
-        phase: Phase,
+        phase: CmPhase,
     ) -> Arc<Self> {
         let child = Self::new(&inner.channel, self.space);
         {
@@ -285,7 +285,7 @@ impl Id {
     /// the new options.
     pub fn set_option(&self, option: IdOption) -> Result<()> {
         let mut inner = self.lock();
-        let idle = matches!(inner.phase, Phase::Idle);
+        let idle = matches!(inner.phase, CmPhase::Idle);
         match option {
             IdOption::Tos(tos) => inner.options.tos = Some(tos),
             IdOption::AckTimeout(timeout) => inner.options.ack_timeout = Some(timeout),
@@ -310,7 +310,7 @@ impl Id {
     /// for one without a device; `EADDRINUSE` for a port in use.
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
         let mut inner = self.lock();
-        if !matches!(inner.phase, Phase::Idle) || inner.local.is_some() {
+        if !matches!(inner.phase, CmPhase::Idle) || inner.local.is_some() {
             return Err(Errno::INVAL);
         }
         check_ours(address)?;
@@ -340,7 +340,7 @@ impl Id {
         destination: SocketAddr,
     ) -> Result<()> {
         let mut inner = self.lock();
-        if !matches!(inner.phase, Phase::Idle) {
+        if !matches!(inner.phase, CmPhase::Idle) {
             return Err(Errno::INVAL);
         }
         let wanted = inner.local.or(source);
@@ -367,7 +367,7 @@ impl Id {
         }
         inner.local = Some(local);
         inner.peer = Some(peer);
-        inner.phase = Phase::AddressResolved;
+        inner.phase = CmPhase::AddressResolved;
         self.post(&inner, EventKind::AddrResolved, 0, EventParam::default());
         Ok(())
     }
@@ -378,10 +378,10 @@ impl Id {
     /// `EINVAL` before the address is resolved.
     pub fn resolve_route(&self) -> Result<()> {
         let mut inner = self.lock();
-        if !matches!(inner.phase, Phase::AddressResolved) {
+        if !matches!(inner.phase, CmPhase::AddressResolved) {
             return Err(Errno::INVAL);
         }
-        inner.phase = Phase::RouteResolved;
+        inner.phase = CmPhase::RouteResolved;
         self.post(&inner, EventKind::RouteResolved, 0, EventParam::default());
         Ok(())
     }
@@ -396,7 +396,7 @@ impl Id {
             return self.listen_for_datagrams(backlog);
         }
         let mut inner = self.lock();
-        if !matches!(inner.phase, Phase::Idle) {
+        if !matches!(inner.phase, CmPhase::Idle) {
             return Err(Errno::INVAL);
         }
         let port = match inner.port.take() {
@@ -410,7 +410,7 @@ impl Id {
         inner.set_backlog(backlog);
         let callee: Weak<dyn Callee> = Weak::clone(&self.this) as _;
         let reactor = inner.channel.reactor();
-        inner.phase = Phase::Listening(Listener::start(reactor, port, inner.options, callee)?);
+        inner.phase = CmPhase::Listening(Listener::start(reactor, port, inner.options, callee)?);
         Ok(())
     }
 
@@ -436,23 +436,23 @@ impl Id {
             inner.port = None;
             inner.socket = None;
             let events = inner.channel.extract(|event| self.owns(event));
-            (std::mem::replace(&mut inner.phase, Phase::Destroyed), events)
+            (std::mem::replace(&mut inner.phase, CmPhase::Destroyed), events)
         };
         match phase {
-            Phase::Listening(listener) => listener.close(),
-            Phase::Dialling { dial, .. } => dial.cancel(),
-            Phase::Requested { incoming, .. } => incoming.reject(&[]),
-            Phase::Joining { end, .. } | Phase::Connected { end } => end.endpoint.disconnect(),
-            Phase::Serving(service) => service.close(),
-            Phase::Asking(lookup) => lookup.cancel(),
-            Phase::Asked(inquiry) => inquiry.answer(sidr::REJECTED, 0, 0, &[]),
-            Phase::Answered
-            | Phase::Idle
-            | Phase::AddressResolved
-            | Phase::RouteResolved
-            | Phase::Responded { .. }
-            | Phase::Disconnected { .. }
-            | Phase::Destroyed => {}
+            CmPhase::Listening(listener) => listener.close(),
+            CmPhase::Dialling { dial, .. } => dial.cancel(),
+            CmPhase::Requested { incoming, .. } => incoming.reject(&[]),
+            CmPhase::Joining { end, .. } | CmPhase::Connected { end } => end.endpoint.disconnect(),
+            CmPhase::Serving(service) => service.close(),
+            CmPhase::Asking(lookup) => lookup.cancel(),
+            CmPhase::Asked(inquiry) => inquiry.answer(sidr::REJECTED, 0, 0, &[]),
+            CmPhase::Answered
+            | CmPhase::Idle
+            | CmPhase::AddressResolved
+            | CmPhase::RouteResolved
+            | CmPhase::Responded { .. }
+            | CmPhase::Disconnected { .. }
+            | CmPhase::Destroyed => {}
         }
         for event in events {
             if event.listener.is_some() {
@@ -583,7 +583,7 @@ impl ProgramRequest for Id {
             event.kind == EventKind::ConnectRequest && std::ptr::eq(&*event.id, self)
         };
         let incoming = match &*self.lock() {
-            Inner { phase: Phase::Requested { incoming, .. }, channel, .. }
+            Inner { phase: CmPhase::Requested { incoming, .. }, channel, .. }
                 if channel.has(is_request) =>
             {
                 Arc::clone(incoming)
@@ -603,11 +603,11 @@ impl Source for Id {
         if let Some(wait) = inner.unread.take() {
             self.look_for_unread(&mut inner, wait, now);
         }
-        if matches!(inner.phase, Phase::Disconnected { .. }) && is_due(&inner.disconnecting) {
+        if matches!(inner.phase, CmPhase::Disconnected { .. }) && is_due(&inner.disconnecting) {
             inner.disconnecting = None;
             self.post_disconnected(&mut inner);
         }
-        if matches!(inner.phase, Phase::Disconnected { .. }) && is_due(&inner.timewait) {
+        if matches!(inner.phase, CmPhase::Disconnected { .. }) && is_due(&inner.timewait) {
             inner.timewait = None;
             self.post(&inner, EventKind::TimewaitExit, 0, EventParam::default());
         }

@@ -24,13 +24,13 @@ pub const CLOSED_FOR: Duration = Duration::from_secs(60);
 /// Number of peers whose closed UDP port is remembered.
 pub const CLOSED_MAX: usize = 64;
 /// First pause between two queries of a datagram service; each further pause is twice as long.
-pub const INQUIRE_EVERY: Duration = Duration::from_millis(50);
+pub const QUERY_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest pause between two queries.
-pub const INQUIRE_EVERY_MAX: Duration = Duration::from_secs(1);
+pub const QUERY_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// How long a closed port does not end a lookup: see [`REFUSED_RETRY_DELAYS`].
 pub const REFUSED_TIME: Duration = Duration::from_millis(600);
 /// Requests that a datagram service remembers, to repeat its answers.
-pub const INQUIRIES_MAX: usize = 1_024;
+pub const SERVICE_REQUESTS_MAX: usize = 1_024;
 /// Port queries that one pass answers before other sources have their turn.
 pub const ANSWERS_MAX: usize = 64;
 

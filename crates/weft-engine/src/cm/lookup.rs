@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 
-use super::limits::{INQUIRE_EVERY, INQUIRE_EVERY_MAX, REFUSED_TIME, REPLY_TIMEOUT};
+use super::limits::{QUERY_INTERVAL, QUERY_INTERVAL_MAX, REFUSED_TIME, REPLY_TIMEOUT};
 use super::sidr::{LEN, Reply, Request};
 use crate::reactor::{Handle, Source};
 use crate::timer::Timer;
@@ -15,7 +15,7 @@ use crate::watched::Watched;
 use crate::{Errno, Result, random};
 
 /// The identifier that looks up a service.
-pub(super) trait Inquirer: Send + Sync {
+pub(super) trait Querier: Send + Sync {
     /// Called once with the outcome, unless the lookup was cancelled. Without an answer the error
     /// is `ECONNREFUSED` if no program listens, and `ETIMEDOUT` otherwise.
     fn answered(&self, outcome: Result<Reply>);
@@ -25,7 +25,7 @@ pub(super) trait Inquirer: Send + Sync {
 pub(super) struct Lookup {
     this: Weak<Self>,
     reactor: Handle,
-    inquirer: Weak<dyn Inquirer>,
+    inquirer: Weak<dyn Querier>,
     socket: Arc<UdpSocket>,
     local: IpAddr,
     peer: SocketAddr,
@@ -56,7 +56,7 @@ impl Lookup {
         socket: UdpSocket,
         [local, peer]: [SocketAddr; 2],
         private_data: &[u8],
-        inquirer: Weak<dyn Inquirer>,
+        inquirer: Weak<dyn Querier>,
     ) -> Result<Arc<Self>> {
         // A connected socket reports a closed port, and receives nothing from other addresses.
         rustix::net::connect(&socket, &peer)?;
@@ -81,8 +81,8 @@ impl Lookup {
             _watched: Watched::new(reactor, Arc::clone(&lookup.socket), owner())?,
             refusal_timer: Some(Timer::after(reactor, REFUSED_TIME, owner())),
             limit: Timer::after(reactor, REPLY_TIMEOUT, owner()),
-            next: Timer::after(reactor, INQUIRE_EVERY, owner()),
-            pause: INQUIRE_EVERY,
+            next: Timer::after(reactor, QUERY_INTERVAL, owner()),
+            pause: QUERY_INTERVAL,
         });
         lookup.ask();
         drop(state);
@@ -152,7 +152,7 @@ impl Source for Lookup {
         state.refusal_timer =
             state.refusal_timer.take().filter(|refusal_timer| !refusal_timer.is_due(now));
         if state.next.is_due(now) {
-            state.pause = INQUIRE_EVERY_MAX.min(state.pause * 2);
+            state.pause = QUERY_INTERVAL_MAX.min(state.pause * 2);
             if let Some(owner) = self.this.upgrade() {
                 state.next = Timer::after(self.reactor, state.pause, owner);
             }

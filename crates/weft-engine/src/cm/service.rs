@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 
-use super::limits::{ANSWERS_MAX, INQUIRIES_MAX};
+use super::limits::{ANSWERS_MAX, SERVICE_REQUESTS_MAX};
 use super::sidr::{Reply, Request};
 use crate::Result;
 use crate::reactor::{Handle, Source};
@@ -17,7 +17,7 @@ use crate::watched::Watched;
 /// The identifier that listens.
 pub(super) trait Host: Send + Sync {
     /// Handles a client's lookup. Returns false if it cannot be queued; the client then repeats it.
-    fn asked(&self, inquiry: Arc<Inquiry>, private_data: Vec<u8>) -> bool;
+    fn asked(&self, inquiry: Arc<ServiceRequest>, private_data: Vec<u8>) -> bool;
 }
 
 /// A listener for datagrams.
@@ -44,7 +44,7 @@ struct State {
 }
 
 /// A lookup that waits for the program.
-pub(super) struct Inquiry {
+pub(super) struct ServiceRequest {
     service: Arc<Service>,
     /// The client's address.
     pub(super) from: SocketAddr,
@@ -92,7 +92,7 @@ impl Service {
     fn take(&self, message: &[u8], from: SocketAddr, to: IpAddr, interface: u32) {
         let Some(request) = Request::parse(message) else { return };
         let key = (from, request.nonce);
-        let inquiry = Inquiry {
+        let inquiry = ServiceRequest {
             service: self.owner(),
             from,
             to: SocketAddr::new(to, self.port),
@@ -122,7 +122,7 @@ impl Service {
 
 impl State {
     fn remember(&mut self, key: (SocketAddr, u64)) {
-        if self.order.len() >= INQUIRIES_MAX
+        if self.order.len() >= SERVICE_REQUESTS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.inquiries.remove(&oldest);
@@ -132,7 +132,7 @@ impl State {
     }
 }
 
-impl Inquiry {
+impl ServiceRequest {
     /// Sends the answer.
     pub(super) fn answer(&self, status: u8, qp_num: u32, qkey: u32, private_data: &[u8]) {
         let private_data = private_data.to_vec();

@@ -13,7 +13,7 @@ use super::connect::ConnectParam;
 use super::endpoint::Endpoint;
 use super::event::{EventKind, reject};
 use super::handshake;
-use super::id::{Channel, End, Event, Id, Phase, PortSpace};
+use super::id::{Channel, CmEnd, CmPhase, Event, Id, PortSpace};
 use super::incoming;
 use super::limits::UNREAD_WAIT;
 use super::option::IdOption;
@@ -44,8 +44,8 @@ impl Fake {
         Arc::new(Self { identity, seen: Lock::new(Seen::default()) })
     }
 
-    fn end(self: &Arc<Self>) -> End {
-        End { endpoint: Arc::clone(self) as _, managed: true }
+    fn end(self: &Arc<Self>) -> CmEnd {
+        CmEnd { endpoint: Arc::clone(self) as _, managed: true }
     }
 
     fn monitor(&self) -> Arc<dyn Monitor> {
@@ -495,7 +495,8 @@ fn malformed_request_closes_only_its_own_connection() {
     client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
     let start = Instant::now();
     expect(&passive, EventKind::ConnectRequest);
-    assert!(start.elapsed() < Duration::from_secs(3));
+    // One after the other, the timeouts of the idle ones would take five times as long.
+    assert!(start.elapsed() < Duration::from_secs(20));
     drop(idle);
 }
 
@@ -648,7 +649,7 @@ fn request_still_waits_when_the_answer_does_not_fit() {
     client.connect_end(|_| ours.end(), &param(&[])).expect("resolved");
     let request = expect(&channel, EventKind::ConnectRequest).id;
     let incoming = match &request.lock().phase {
-        Phase::Requested { incoming, .. } => Arc::clone(incoming),
+        CmPhase::Requested { incoming, .. } => Arc::clone(incoming),
         _ => panic!("a request"),
     };
     let params = handshake::params(at.ip(), at.ip(), 1, 1, handshake::RTR_OFFERED);

@@ -298,7 +298,7 @@ impl<H: Host> Link<H> {
 
     /// A defect that the simulation must find: counts one message more as placed than was placed.
     #[cfg(test)]
-    pub(crate) fn pretend_placed(&mut self) {
+    pub(crate) fn overcount_placed(&mut self) {
         self.receiver.placed += 1;
     }
 

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use weft_sys::{Piece, Region, SharedMemory};
 
-use crate::shm::Peer;
+use crate::shm::ShmPeer;
 use crate::{Errno, Result};
 
 /// The payload of a segment.
@@ -14,7 +14,7 @@ pub(crate) enum Payload<'a> {
     /// In shared memory, which the peer may still change. The range is within the memory.
     Shared { memory: &'a SharedMemory, at: usize, len: usize },
     /// In the peer's own memory, from which we copy it.
-    Remote { peer: &'a Peer, pieces: &'a [Piece], len: usize },
+    Remote { peer: &'a ShmPeer, pieces: &'a [Piece], len: usize },
 }
 
 impl Payload<'_> {

@@ -19,11 +19,13 @@ use super::host::{Host, Keys, Pinned};
 use super::payload::Payload;
 use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
-use crate::limits::{RING_CHUNK_MAX, RING_GIVE_MAX, RING_TAKE_MAX, RNR_BYTES_MAX};
+use crate::limits::{
+    BULK_CAPACITY, RING_CHUNK_MAX, RING_GIVE_MAX, RING_SLOTS, RING_TAKE_MAX, RNR_BYTES_MAX,
+    STEP_SLOTS_MAX,
+};
 use crate::queue::send;
 use crate::shm::{
-    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
-    Targets,
+    Found, Granted, Grants, PeerKeys, Progress, RingPort, Rings, Session, ShmPeer, Targets,
 };
 use crate::watched::PolledGuard;
 use crate::wr::{Operation, SendFlags, Sge};
@@ -34,10 +36,8 @@ const PULL_MIN: u32 = 16 << 10;
 /// Length from which a Write or Read waits for the peer's reply to a key request: that takes less
 /// time than sending the data through the ring.
 const WORTH_WAITING: u32 = 256 << 10;
-/// Maximum number of slots that one step uses.
-const STEP_SLOTS: u32 = 4;
 /// Number of passes that empty a full ring.
-const PASSES_PER_RING: u32 = SLOTS.div_ceil(RING_TAKE_MAX);
+const PASSES_PER_RING: u32 = RING_SLOTS.div_ceil(RING_TAKE_MAX);
 
 const PLACED_LEN: usize = 4;
 /// Largest payload in a slot behind the longest header.
@@ -67,7 +67,7 @@ pub(super) enum Direct {
 pub(super) struct View {
     memory: Arc<SharedMemory>,
     pub(super) rx: Arc<weft_sys::Consumer<SharedSlots>>,
-    pub(super) peer: Peer,
+    pub(super) peer: ShmPeer,
     bulk_at: usize,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Ring {
     // Sending.
     /// Bytes of the bulk area used since the beginning, and that count at each slot's end.
     bulk_used: u64,
-    bulk_ends: Box<[u64; SLOTS as usize]>,
+    bulk_ends: Box<[u64; RING_SLOTS as usize]>,
     scratch: Vec<u8>,
     /// Whether the ring or the bulk area had no room.
     full: bool,
@@ -108,11 +108,11 @@ impl Ring {
     pub(crate) fn new(
         rings: Rings,
         port: PolledGuard<RingPort>,
-        peer: Peer,
+        peer: ShmPeer,
         session: Arc<Session>,
     ) -> Box<Self> {
         if peer.is_reachable() {
-            rings.tell_pulls();
+            rings.publish_pull_support();
         }
         let view = View {
             memory: Arc::clone(rings.memory()),
@@ -128,7 +128,7 @@ impl Ring {
             session,
             port,
             bulk_used: 0,
-            bulk_ends: Box::new([0; SLOTS as usize]),
+            bulk_ends: Box::new([0; RING_SLOTS as usize]),
             scratch: Vec::with_capacity(SLOT_BODY_LEN),
             full: false,
             broken: false,
@@ -147,7 +147,7 @@ impl Ring {
 
     /// Whether there is room for one more step.
     pub(super) fn has_room(&mut self) -> bool {
-        let has_room = self.has_slots(STEP_SLOTS) && self.has_bulk_room();
+        let has_room = self.has_slots(STEP_SLOTS_MAX) && self.has_bulk_room();
         self.full = !has_room;
         has_room
     }
@@ -160,37 +160,37 @@ impl Ring {
 
     fn has_bulk_room(&mut self) -> bool {
         let needed = self.next_chunk_at(RING_CHUNK_MAX as usize).1 + u64::from(RING_CHUNK_MAX);
-        if needed - self.bulk_freed() <= BULK_LEN as u64 {
+        if needed - self.bulk_freed() <= BULK_CAPACITY as u64 {
             return true;
         }
         // The consumer index is a cached one; asking for all slots makes the ring read it again.
-        self.has_slots(SLOTS);
-        needed - self.bulk_freed() <= BULK_LEN as u64
+        self.has_slots(RING_SLOTS);
+        needed - self.bulk_freed() <= BULK_CAPACITY as u64
     }
 
     /// Bytes of the bulk area that the peer has released, counted as `bulk_used` is.
     fn bulk_freed(&self) -> u64 {
         match self.rings.tx.emptied() {
-            0 if self.rings.tx.filled() < SLOTS => 0,
-            emptied => self.bulk_ends[(emptied.wrapping_sub(1) % SLOTS) as usize],
+            0 if self.rings.tx.filled() < RING_SLOTS => 0,
+            emptied => self.bulk_ends[(emptied.wrapping_sub(1) % RING_SLOTS) as usize],
         }
     }
 
     /// Where a chunk of `len` bytes goes: its position in the bulk area, and the count of bytes
     /// used before it. A chunk does not wrap around.
     fn next_chunk_at(&self, len: usize) -> (usize, u64) {
-        let at = usize::try_from(self.bulk_used % BULK_LEN as u64).unwrap_or(0);
-        if at + len <= BULK_LEN {
+        let at = usize::try_from(self.bulk_used % BULK_CAPACITY as u64).unwrap_or(0);
+        if at + len <= BULK_CAPACITY {
             (at, self.bulk_used)
         } else {
-            (0, self.bulk_used + (BULK_LEN - at) as u64)
+            (0, self.bulk_used + (BULK_CAPACITY - at) as u64)
         }
     }
 
     /// Publishes how many of the peer's messages have been placed. Each slot carries that number,
     /// too.
     pub(super) fn publish_placed(&mut self, placed: u64) {
-        self.rings.tell_placed(low(placed));
+        self.rings.publish_placed_count(low(placed));
         self.wakeup_due = true;
     }
 
@@ -237,7 +237,7 @@ impl Ring {
         let at = PLACED_LEN + header.emit(&mut body[PLACED_LEN..]);
         fill(&mut body[at..at + len]);
         let len = at + len;
-        let slot = self.rings.tx.filled() % SLOTS;
+        let slot = self.rings.tx.filled() % RING_SLOTS;
         self.bulk_ends[slot as usize] = self.bulk_used;
         self.rings.tx.push(kind << 8 | low(len as u64), len, &body);
         self.wakeup_due = true;
@@ -249,7 +249,7 @@ impl Ring {
         view.rx.advance();
         self.unreleased += 1;
         self.bulk_unreleased += bulk;
-        if self.unreleased >= SLOTS / 4 || self.bulk_unreleased >= BULK_LEN / 4 {
+        if self.unreleased >= RING_SLOTS / 4 || self.bulk_unreleased >= BULK_CAPACITY / 4 {
             view.rx.release();
             (self.unreleased, self.bulk_unreleased) = (0, 0);
             self.wakeup_due = true;
@@ -703,7 +703,7 @@ fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &impl Pinned) -> usize {
 /// Copies between a range of our memory and the next bytes of the peer's. `None` if the kernel
 /// refuses.
 fn copy_direct(
-    peer: &Peer,
+    peer: &ShmPeer,
     targets: &mut Targets<'_>,
     place: &Region,
     is_read: bool,
@@ -724,7 +724,7 @@ fn copy_direct(
 }
 
 /// Writes local bytes to the peer's memory. `None` if the kernel refuses.
-fn write_inline(peer: &Peer, targets: &mut Targets<'_>, mut bytes: &[u8]) -> Option<()> {
+fn write_inline(peer: &ShmPeer, targets: &mut Targets<'_>, mut bytes: &[u8]) -> Option<()> {
     while !bytes.is_empty() {
         let target = targets.take(bytes.len() as u64)?;
         let (part, rest) = bytes.split_at_checked(usize::try_from(target.len).ok()?)?;
@@ -765,7 +765,7 @@ fn bulk_place(rest: &[u8]) -> Option<(usize, usize)> {
     let (at, rest) = rest.split_first_chunk()?;
     let (len, _) = rest.split_first_chunk()?;
     let (at, len) = (u32::from_ne_bytes(*at) as usize, u32::from_ne_bytes(*len) as usize);
-    (at.checked_add(len)? <= BULK_LEN).then_some((at, len))
+    (at.checked_add(len)? <= BULK_CAPACITY).then_some((at, len))
 }
 
 /// Decodes the word of a slot: the length and the type of its contents.

@@ -6,7 +6,7 @@ use weft_sys::Piece;
 use weft_wire::rdmap;
 
 use super::payload::Payload;
-use crate::shm::Peer;
+use crate::shm::ShmPeer;
 
 /// The peer's messages that wait for a receive, and what has been reported about them.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl RnrMessage {
         self.bytes.len() + pieces + if self.complete { size_of::<Self>() } else { 0 }
     }
 
-    pub(super) fn payload<'a>(&'a self, peer: Option<&'a Peer>) -> Payload<'a> {
+    pub(super) fn payload<'a>(&'a self, peer: Option<&'a ShmPeer>) -> Payload<'a> {
         match peer {
             Some(peer) if !self.pieces.is_empty() => {
                 let len = self.pieces.iter().map(|(_, len)| len).sum();

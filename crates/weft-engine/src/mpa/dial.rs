@@ -22,14 +22,14 @@ pub(crate) type Outcome = std::result::Result<(OwnedFd, Agreed), Failure>;
 /// The owner of a dial. Only [`Caller::dialled`] is called without a lock.
 pub(crate) trait Caller: Send + Sync + Sized + 'static {
     /// The query for the peer's TCP port.
-    type Question: Question;
+    type PendingQuery: PendingQuery;
 
     /// What is known about a peer that has to be asked for its TCP port; `None` if the port is
     /// known.
     fn path(&self, now: Instant) -> Option<Path>;
 
     /// Starts to query the peer's TCP port. `owner` is called when there may be an answer.
-    fn ask(&self, reactor: Handle, owner: &Arc<dyn Source>) -> Result<Self::Question>;
+    fn ask(&self, reactor: Handle, owner: &Arc<dyn Source>) -> Result<Self::PendingQuery>;
 
     /// Stores the peer's answer.
     fn learn(&self, now: Instant, answer: Answer);
@@ -49,7 +49,7 @@ pub(crate) trait Caller: Send + Sync + Sized + 'static {
 }
 
 /// A query for a TCP port.
-pub(crate) trait Question: Send {
+pub(crate) trait PendingQuery: Send {
     /// Repeats the query.
     fn again(&mut self, owner: &Arc<dyn Source>);
 
@@ -57,7 +57,7 @@ pub(crate) trait Question: Send {
     fn listen(&self) -> Option<Answer>;
 }
 
-impl Question for std::convert::Infallible {
+impl PendingQuery for std::convert::Infallible {
     fn again(&mut self, _: &Arc<dyn Source>) {
         match *self {}
     }
@@ -72,7 +72,7 @@ pub(crate) struct Dial<C: Caller> {
     this: Weak<Self>,
     reactor: Handle,
     pub(crate) caller: C,
-    state: Lock<State<C::Question>>,
+    state: Lock<State<C::PendingQuery>>,
 }
 
 struct State<Q> {
@@ -142,7 +142,7 @@ impl<C: Caller> Dial<C> {
     /// Executes the effects of the state machine.
     fn perform(
         &self,
-        state: &mut State<C::Question>,
+        state: &mut State<C::PendingQuery>,
         now: Instant,
         owner: &Arc<dyn Source>,
     ) -> Option<Outcome> {
@@ -170,7 +170,7 @@ impl<C: Caller> Dial<C> {
                 Effect::Greet { weft } => {
                     state.question = None;
                     self.caller.mpa_request(weft).map(|(params, private_data)| {
-                        state.dialer.greet(now, params, &private_data);
+                        state.dialer.send_request(now, params, &private_data);
                     })
                 }
                 Effect::Transmit(bytes) => state.transmit(&bytes),
@@ -202,7 +202,7 @@ impl<C: Caller> Dial<C> {
     }
 }
 
-impl<Q: Question> State<Q> {
+impl<Q: PendingQuery> State<Q> {
     /// Passes what has happened to the state machine. Returns whether anything has.
     fn listen<C: Caller>(&mut self, caller: &C, now: Instant) -> bool {
         match (self.dialer.awaits(), &self.question, &self.stream) {
@@ -304,7 +304,7 @@ mod tests {
 
     struct Closed;
 
-    impl Question for Closed {
+    impl PendingQuery for Closed {
         fn again(&mut self, _: &Arc<dyn Source>) {}
 
         fn listen(&self) -> Option<Answer> {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     impl Caller for ClosedPeer {
-        type Question = Closed;
+        type PendingQuery = Closed;
 
         fn path(&self, _: Instant) -> Option<Path> {
             Some(Path { is_local: true, was_closed: false })

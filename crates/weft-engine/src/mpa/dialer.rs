@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! dial ──> asking ──> connecting ──> confirming ──> ready ──> greeting ──> done
-//!   ^         (with a path)  │      (port closed)    (greet)      │
+//!   ^         (with a path)  │      (port closed)    (send_request)      │
 //!   └── pausing <────────────┴───────────── as Retry says ────────┘
 //! ```
 //!
@@ -96,7 +96,7 @@ pub enum Effect {
         /// The port that the peer named; `None` for the one that was dialled.
         port: Option<u16>,
     },
-    /// Call [`Dialer::greet`].
+    /// Call [`Dialer::send_request`].
     Greet {
         /// Whether the peer runs Weft, or may run it.
         weft: bool,
@@ -155,7 +155,7 @@ pub enum Awaits {
 #[derive(Debug)]
 pub struct Dialer {
     plan: Plan,
-    phase: Phase,
+    phase: DialerPhase,
     /// When the first attempt started.
     start: Option<Instant>,
     /// Number of refused attempts.
@@ -164,17 +164,17 @@ pub struct Dialer {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum DialerPhase {
     /// Waits for [`Dialer::dial`].
     Idle,
     /// Waits for the answer to a port query.
-    Asking { question: Question, was_closed: bool },
+    Asking { query: PendingQuery, was_closed: bool },
     /// Waits for the TCP connection.
     Connecting { answer: Option<Answer>, deadline: Option<Instant> },
     /// TCP is connected to a peer whose UDP port was closed a moment ago. The peer is asked again,
     /// because a Weft peer may have started to listen in between.
-    Confirming { question: Question },
-    /// Waits for [`Dialer::greet`].
+    Confirming { query: PendingQuery },
+    /// Waits for [`Dialer::send_request`].
     Ready,
     /// The request is sent; waits for the reply.
     Greeting { initiator: Initiator, crc: bool, deadline: Option<Instant> },
@@ -186,14 +186,14 @@ enum Phase {
 
 /// A query without an answer yet.
 #[derive(Clone, Copy, Debug)]
-struct Question {
+struct PendingQuery {
     start: Instant,
     asked: usize,
     /// When the query ends without an answer.
     give_up: Instant,
 }
 
-impl Question {
+impl PendingQuery {
     fn new(now: Instant, timeout: Duration) -> Self {
         Self { start: now, asked: 1, give_up: now + timeout }
     }
@@ -208,12 +208,12 @@ impl Dialer {
     /// Creates a machine; its first method must be [`Self::dial`].
     #[must_use]
     pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Idle, start: None, refused: 0, effects: VecDeque::new() }
+        Self { plan, phase: DialerPhase::Idle, start: None, refused: 0, effects: VecDeque::new() }
     }
 
     /// Starts an attempt. With a `path` the peer is first asked for its TCP port.
     pub fn dial(&mut self, now: Instant, path: Option<Path>) {
-        if !matches!(self.phase, Phase::Idle) {
+        if !matches!(self.phase, DialerPhase::Idle) {
             return;
         }
         self.start.get_or_insert(now);
@@ -222,7 +222,8 @@ impl Dialer {
             Some(Path { is_local, was_closed }) => {
                 let is_quick = is_local || was_closed;
                 let timeout = if is_quick { ASK_LOCAL_TIMEOUT } else { ASK_TIMEOUT };
-                self.phase = Phase::Asking { question: Question::new(now, timeout), was_closed };
+                self.phase =
+                    DialerPhase::Asking { query: PendingQuery::new(now, timeout), was_closed };
                 self.effects.push_back(Effect::Ask { again: false });
             }
         }
@@ -231,12 +232,12 @@ impl Dialer {
     /// Handles the answer to a query.
     pub fn answered(&mut self, now: Instant, answer: Answer) {
         match self.phase {
-            Phase::Asking { was_closed, .. } => {
+            DialerPhase::Asking { was_closed, .. } => {
                 let silence = if was_closed { Answer::Closed } else { Answer::Silence };
                 let answer = if answer == Answer::Silence { silence } else { answer };
                 self.connect(now, Some(answer));
             }
-            Phase::Confirming { .. } => self.be_ready(matches!(answer, Answer::Port(_))),
+            DialerPhase::Confirming { .. } => self.be_ready(matches!(answer, Answer::Port(_))),
             _ => {}
         }
     }
@@ -246,28 +247,28 @@ impl Dialer {
     pub fn connected(&mut self, now: Instant) {
         match self.phase {
             // The peer is foreign, unless it has just started to listen: then it answers at once.
-            Phase::Connecting { answer: Some(Answer::Closed), .. } => {
-                let question = Question::new(now, ASK_LOCAL_TIMEOUT);
-                self.phase = Phase::Confirming { question };
+            DialerPhase::Connecting { answer: Some(Answer::Closed), .. } => {
+                let query = PendingQuery::new(now, ASK_LOCAL_TIMEOUT);
+                self.phase = DialerPhase::Confirming { query };
                 self.effects.push_back(Effect::Ask { again: false });
             }
             // A peer that may run Weft gets the trailer, too: a foreign program would see it, but
             // without it a Weft peer would be treated as foreign.
-            Phase::Connecting { .. } => self.be_ready(true),
+            DialerPhase::Connecting { .. } => self.be_ready(true),
             _ => {}
         }
     }
 
     /// Sends the request.
-    pub fn greet(&mut self, now: Instant, params: Params, private_data: &[u8]) {
-        if !matches!(self.phase, Phase::Ready) {
+    pub fn send_request(&mut self, now: Instant, params: Params, private_data: &[u8]) {
+        if !matches!(self.phase, DialerPhase::Ready) {
             return;
         }
         match Initiator::new(params, private_data) {
             Ok(initiator) => {
                 self.effects.push_back(Effect::Transmit(initiator.request().to_vec()));
                 let deadline = self.plan.reply_time.map(|time| now + time);
-                self.phase = Phase::Greeting { initiator, crc: params.crc, deadline };
+                self.phase = DialerPhase::Greeting { initiator, crc: params.crc, deadline };
             }
             Err(_) => self.failed(now, Failure::System(Errno::INVAL)),
         }
@@ -275,7 +276,7 @@ impl Dialer {
 
     /// Handles received bytes.
     pub fn received(&mut self, now: Instant, bytes: &[u8]) {
-        let Phase::Greeting { initiator, crc, .. } = &mut self.phase else { return };
+        let DialerPhase::Greeting { initiator, crc, .. } = &mut self.phase else { return };
         let (crc, outcome) = (*crc, initiator.input(bytes));
         match outcome {
             Ok((_, None)) => {}
@@ -304,7 +305,8 @@ impl Dialer {
 
     /// Handles a failed attempt: schedules another one, or ends the dial.
     pub fn failed(&mut self, now: Instant, failure: Failure) {
-        if matches!(self.phase, Phase::Done | Phase::Idle | Phase::Pausing { .. }) {
+        if matches!(self.phase, DialerPhase::Done | DialerPhase::Idle | DialerPhase::Pausing { .. })
+        {
             return;
         }
         let Some(pause) = self.pause_after(now, &failure) else {
@@ -313,14 +315,14 @@ impl Dialer {
         if failure == Failure::NobodyListens {
             self.refused += 1;
         }
-        self.phase = Phase::Pausing { due: now + pause };
+        self.phase = DialerPhase::Pausing { due: now + pause };
         self.effects.push_back(Effect::HangUp(failure));
     }
 
     /// Handles a failed system call of an effect.
     pub fn system_failed(&mut self, now: Instant, error: Errno) {
         let failure = match self.phase {
-            Phase::Confirming { .. } => Failure::System(error),
+            DialerPhase::Confirming { .. } => Failure::System(error),
             _ => Failure::of_connect(error),
         };
         self.failed(now, failure);
@@ -332,21 +334,21 @@ impl Dialer {
             return;
         }
         match &mut self.phase {
-            Phase::Asking { question, .. } | Phase::Confirming { question } => {
-                if now >= question.give_up {
+            DialerPhase::Asking { query, .. } | DialerPhase::Confirming { query } => {
+                if now >= query.give_up {
                     return self.answered(now, Answer::Silence);
                 }
-                question.asked += 1;
+                query.asked += 1;
                 self.effects.push_back(Effect::Ask { again: true });
             }
-            Phase::Connecting { .. } | Phase::Greeting { .. } => {
+            DialerPhase::Connecting { .. } | DialerPhase::Greeting { .. } => {
                 self.failed(now, Failure::Unreachable(Errno::TIMEDOUT));
             }
-            Phase::Pausing { .. } => {
-                self.phase = Phase::Idle;
+            DialerPhase::Pausing { .. } => {
+                self.phase = DialerPhase::Idle;
                 self.effects.push_back(Effect::Dial);
             }
-            Phase::Idle | Phase::Ready | Phase::Done => {}
+            DialerPhase::Idle | DialerPhase::Ready | DialerPhase::Done => {}
         }
     }
 
@@ -354,12 +356,14 @@ impl Dialer {
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Asking { question, .. } | Phase::Confirming { question } => {
-                Some(question.timeout())
+            DialerPhase::Asking { query, .. } | DialerPhase::Confirming { query } => {
+                Some(query.timeout())
             }
-            Phase::Connecting { deadline, .. } | Phase::Greeting { deadline, .. } => *deadline,
-            Phase::Pausing { due } => Some(*due),
-            Phase::Idle | Phase::Ready | Phase::Done => None,
+            DialerPhase::Connecting { deadline, .. } | DialerPhase::Greeting { deadline, .. } => {
+                *deadline
+            }
+            DialerPhase::Pausing { due } => Some(*due),
+            DialerPhase::Idle | DialerPhase::Ready | DialerPhase::Done => None,
         }
     }
 
@@ -367,10 +371,13 @@ impl Dialer {
     #[must_use]
     pub fn awaits(&self) -> Awaits {
         match self.phase {
-            Phase::Asking { .. } | Phase::Confirming { .. } => Awaits::Answer,
-            Phase::Connecting { .. } => Awaits::Connection,
-            Phase::Greeting { .. } => Awaits::Reply,
-            Phase::Idle | Phase::Ready | Phase::Pausing { .. } | Phase::Done => Awaits::Nothing,
+            DialerPhase::Asking { .. } | DialerPhase::Confirming { .. } => Awaits::Answer,
+            DialerPhase::Connecting { .. } => Awaits::Connection,
+            DialerPhase::Greeting { .. } => Awaits::Reply,
+            DialerPhase::Idle
+            | DialerPhase::Ready
+            | DialerPhase::Pausing { .. }
+            | DialerPhase::Done => Awaits::Nothing,
         }
     }
 
@@ -381,7 +388,7 @@ impl Dialer {
 
     /// Cancels the dial; no effect follows.
     pub fn cancel(&mut self) {
-        self.phase = Phase::Done;
+        self.phase = DialerPhase::Done;
         self.effects.clear();
     }
 
@@ -391,12 +398,12 @@ impl Dialer {
             _ => None,
         };
         let deadline = self.plan.connect_time.map(|time| now + time);
-        self.phase = Phase::Connecting { answer, deadline };
+        self.phase = DialerPhase::Connecting { answer, deadline };
         self.effects.push_back(Effect::Connect { port });
     }
 
     fn be_ready(&mut self, weft: bool) {
-        self.phase = Phase::Ready;
+        self.phase = DialerPhase::Ready;
         self.effects.push_back(Effect::Greet { weft });
     }
 
@@ -404,7 +411,7 @@ impl Dialer {
     fn pause_after(&self, now: Instant, failure: &Failure) -> Option<Duration> {
         match self.plan.retry {
             Retry::Refused(pauses) => {
-                let is_refused = matches!(self.phase, Phase::Connecting { .. })
+                let is_refused = matches!(self.phase, DialerPhase::Connecting { .. })
                     && *failure == Failure::NobodyListens;
                 pauses.get(self.refused).copied().filter(|_| is_refused)
             }
@@ -416,7 +423,7 @@ impl Dialer {
     }
 
     fn finish(&mut self, outcome: Result<Agreed, Failure>) {
-        self.phase = Phase::Done;
+        self.phase = DialerPhase::Done;
         self.effects.push_back(Effect::Finished(outcome));
     }
 }

@@ -46,12 +46,12 @@ pub enum Effect {
 pub struct Responder {
     exchange: negotiate::Responder,
     answer_time: Duration,
-    phase: Phase,
+    phase: ResponderPhase,
     effects: VecDeque<Effect>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum ResponderPhase {
     /// Waits for the rest of the request.
     Reading { deadline: Instant },
     /// The request waits for its answer; the deadline is `None` once it has passed.
@@ -68,7 +68,7 @@ impl Responder {
         Self {
             exchange: negotiate::Responder::new(negotiate::Limits { private_data_max }),
             answer_time,
-            phase: Phase::Reading { deadline: now + request_time },
+            phase: ResponderPhase::Reading { deadline: now + request_time },
             effects: VecDeque::new(),
         }
     }
@@ -76,25 +76,25 @@ impl Responder {
     /// Handles received bytes.
     pub fn received(&mut self, now: Instant, bytes: &[u8]) {
         match self.phase {
-            Phase::Reading { .. } => match self.exchange.input(bytes) {
+            ResponderPhase::Reading { .. } => match self.exchange.input(bytes) {
                 Ok((_, None)) => {}
                 Ok((used, Some(request))) if used == bytes.len() => {
-                    self.phase = Phase::Waiting { deadline: Some(now + self.answer_time) };
+                    self.phase = ResponderPhase::Waiting { deadline: Some(now + self.answer_time) };
                     self.effects.push_back(Effect::Requested(request));
                 }
                 // Bytes behind the request, before our reply.
                 Ok((_, Some(_))) | Err(_) => self.ended(),
             },
             // Until our reply only the end of the stream may follow (RFC 5044 section 7.1.2).
-            Phase::Waiting { .. } if !bytes.is_empty() => self.ended(),
-            Phase::Waiting { .. } | Phase::Done => {}
+            ResponderPhase::Waiting { .. } if !bytes.is_empty() => self.ended(),
+            ResponderPhase::Waiting { .. } | ResponderPhase::Done => {}
         }
     }
 
     /// Handles the end of the stream.
     pub fn ended(&mut self) {
         if !self.is_done() {
-            self.phase = Phase::Done;
+            self.phase = ResponderPhase::Done;
             self.effects.push_back(Effect::Ended);
         }
     }
@@ -105,12 +105,12 @@ impl Responder {
             return;
         }
         match &mut self.phase {
-            Phase::Reading { .. } => self.ended(),
-            Phase::Waiting { deadline } => {
+            ResponderPhase::Reading { .. } => self.ended(),
+            ResponderPhase::Waiting { deadline } => {
                 *deadline = None;
                 self.effects.push_back(Effect::Overdue);
             }
-            Phase::Done => {}
+            ResponderPhase::Done => {}
         }
     }
 
@@ -118,9 +118,9 @@ impl Responder {
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Reading { deadline } => Some(deadline),
-            Phase::Waiting { deadline } => deadline,
-            Phase::Done => None,
+            ResponderPhase::Reading { deadline } => Some(deadline),
+            ResponderPhase::Waiting { deadline } => deadline,
+            ResponderPhase::Done => None,
         }
     }
 
@@ -138,7 +138,7 @@ impl Responder {
             return Err(NegotiateError::NoRequest);
         }
         let (reply, negotiated) = self.exchange.accept(params, private_data)?;
-        self.phase = Phase::Done;
+        self.phase = ResponderPhase::Done;
         self.effects.push_back(Effect::Transmit(reply));
         Ok(negotiated)
     }
@@ -147,7 +147,7 @@ impl Responder {
     /// data does not fit, there is no reply.
     pub fn reject(&mut self, private_data: &[u8]) {
         if self.is_waiting() {
-            self.phase = Phase::Done;
+            self.phase = ResponderPhase::Done;
             if let Ok(reply) = self.exchange.reject(private_data) {
                 self.effects.push_back(Effect::Transmit(reply));
             }
@@ -157,13 +157,13 @@ impl Responder {
     /// Whether a request waits for its answer.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting { .. })
+        matches!(self.phase, ResponderPhase::Waiting { .. })
     }
 
     /// Whether the connection has been answered, ended or cancelled.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        matches!(self.phase, Phase::Done)
+        matches!(self.phase, ResponderPhase::Done)
     }
 
     /// The next effect to execute.
@@ -173,7 +173,7 @@ impl Responder {
 
     /// Cancels; no effect follows.
     pub fn cancel(&mut self) {
-        self.phase = Phase::Done;
+        self.phase = ResponderPhase::Done;
         self.effects.clear();
     }
 }

@@ -64,12 +64,12 @@ fn effects(dialer: &mut Dialer) -> Vec<String> {
 }
 
 /// Advances a dialler until it awaits the reply, and returns its request.
-fn greet(dialer: &mut Dialer, now: Instant, private_data: &[u8]) -> Vec<u8> {
+fn send_request(dialer: &mut Dialer, now: Instant, private_data: &[u8]) -> Vec<u8> {
     dialer.dial(now, None);
     assert_eq!(effects(dialer), ["Connect { port: None }"]);
     dialer.connected(now);
     assert_eq!(effects(dialer), ["Greet { weft: true }"]);
-    dialer.greet(now, PARAMS, private_data);
+    dialer.send_request(now, PARAMS, private_data);
     let Some(Effect::Transmit(request)) = dialer.poll_effect() else { panic!("no request") };
     assert!(dialer.poll_effect().is_none());
     assert_eq!(dialer.awaits(), Awaits::Reply);
@@ -106,7 +106,7 @@ fn weft_peer_is_asked_for_its_port_and_gets_a_request() {
     assert_eq!(dialer.timeout(), Some(now + MS + CONNECT_TIME));
     dialer.connected(now + 2 * MS);
     assert_eq!(effects(&mut dialer), ["Greet { weft: true }"]);
-    dialer.greet(now + 3 * MS, PARAMS, b"hello");
+    dialer.send_request(now + 3 * MS, PARAMS, b"hello");
     let length = frame::HEADER_LEN + frame::ENHANCED_LEN + 5;
     assert_eq!(effects(&mut dialer), [format!("transmit {length}")]);
     assert_eq!(dialer.timeout(), Some(now + 3 * MS + REPLY_TIME));
@@ -192,7 +192,7 @@ fn refused_connection_is_retried_after_each_pause() {
 fn other_failures_with_the_connection_managers_plan_are_final() {
     for failure in [Failure::Closed, Failure::System(Errno::NOBUFS)] {
         let (mut dialer, now) = (once(), Instant::now());
-        greet(&mut dialer, now, &[]);
+        send_request(&mut dialer, now, &[]);
         dialer.failed(now, failure.clone());
         assert_eq!(effects(&mut dialer), [format!("Finished(Err({failure:?}))")]);
         // Later inputs have no effect.
@@ -209,7 +209,7 @@ fn dial_by_number_retries_any_failure_until_its_timeout() {
     let (mut dialer, mut now) = (again_for(10 * PAUSES[0]), start);
     let until = start + 10 * PAUSES[0];
     loop {
-        let request = greet(&mut dialer, now, &[]);
+        let request = send_request(&mut dialer, now, &[]);
         // The reply does not name a queue pair.
         dialer.received(now, &reply_to(&request, PARAMS, &[]));
         if now >= until {
@@ -229,7 +229,7 @@ fn only_the_answer_of_the_wanted_queue_pair_is_accepted() {
     let answer = |peer, own| {
         let now = Instant::now();
         let mut dialer = again_for(Duration::ZERO);
-        let request = greet(&mut dialer, now, &[]);
+        let request = send_request(&mut dialer, now, &[]);
         let identity = Identity { qp_num: peer, ..Identity::default() };
         dialer.received(now, &reply_to(&request, PARAMS, &hello::append(&[], &identity, own)));
         effects(&mut dialer)
@@ -248,7 +248,7 @@ fn bad_reply_is_answered_by_a_terminate_if_there_is_no_retry() {
     let asked = Params { ird: 4, ..PARAMS };
     dialer.dial(now, None);
     dialer.connected(now);
-    dialer.greet(now, asked, &[]);
+    dialer.send_request(now, asked, &[]);
     let request = std::iter::from_fn(|| dialer.poll_effect())
         .find_map(|effect| match effect {
             Effect::Transmit(request) => Some(request),
@@ -270,7 +270,7 @@ fn bad_reply_is_answered_by_a_terminate_if_there_is_no_retry() {
     assert_eq!(all[1], "Finished(Err(Protocol(InsufficientIrd { ord: 5, ird: 4 })))");
     // A dialler that retries only closes the connection.
     let mut dialer = again_for(CONNECT_TIME);
-    greet(&mut dialer, now, &[]);
+    send_request(&mut dialer, now, &[]);
     dialer.received(now, &bytes);
     let all = effects(&mut dialer);
     assert_eq!(all, ["HangUp(Protocol(InsufficientIrd { ord: 5, ird: 4 }))"]);
@@ -279,7 +279,7 @@ fn bad_reply_is_answered_by_a_terminate_if_there_is_no_retry() {
 #[test]
 fn rejection_carries_the_programs_data_without_the_trailer() {
     let (mut dialer, now) = (once(), Instant::now());
-    let request = greet(&mut dialer, now, &[]);
+    let request = send_request(&mut dialer, now, &[]);
     let mut responder = Responder::new(now, LIMITS);
     responder.received(now, &request);
     requested(&mut responder);
@@ -309,7 +309,7 @@ fn cancelled_machine_has_no_effects_and_no_timeout() {
 #[test]
 fn slow_or_malformed_request_ends_the_connection() {
     let now = Instant::now();
-    let request = greet(&mut once(), now, b"data");
+    let request = send_request(&mut once(), now, b"data");
     let is_ended = |step: &dyn Fn(&mut Responder)| {
         let mut responder = Responder::new(now, LIMITS);
         step(&mut responder);
@@ -333,7 +333,7 @@ fn slow_or_malformed_request_ends_the_connection() {
 #[test]
 fn overdue_request_can_still_be_accepted() {
     let now = Instant::now();
-    let request = greet(&mut once(), now, &[]);
+    let request = send_request(&mut once(), now, &[]);
     let mut responder = Responder::new(now, LIMITS);
     responder.received(now + MS, &request);
     requested(&mut responder);
@@ -349,7 +349,7 @@ fn overdue_request_can_still_be_accepted() {
 #[test]
 fn request_still_waits_when_its_answer_cannot_be_sent() {
     let now = Instant::now();
-    let request = greet(&mut once(), now, &[]);
+    let request = send_request(&mut once(), now, &[]);
     let mut responder = Responder::new(now, LIMITS);
     assert_eq!(responder.accept(PARAMS, &[]), Err(NegotiateError::NoRequest));
     responder.received(now, &request);
@@ -395,7 +395,7 @@ fn agree(random: &mut fastrand::Rng) {
     let mut dialer = once();
     dialer.dial(now, None);
     dialer.connected(now);
-    dialer.greet(now, asked, &question);
+    dialer.send_request(now, asked, &question);
     let request = std::iter::from_fn(|| dialer.poll_effect()).last();
     let Some(Effect::Transmit(request)) = request else { panic!("{request:?}") };
     let mut responder = Responder::new(now, LIMITS);
@@ -461,6 +461,6 @@ fn longest_request_of_a_weft_peer_fits_one_read() {
     let now = Instant::now();
     let programs = [7; frame::PRIVATE_DATA_MAX - frame::ENHANCED_LEN - TRAILER_LEN];
     let data = hello::append(&programs, &Identity::default(), 0);
-    let request = greet(&mut once(), now, &data);
+    let request = send_request(&mut once(), now, &data);
     assert_eq!(request.len() + 1, super::limits::REQUEST_READ_LEN);
 }

@@ -17,7 +17,7 @@ use crate::link::ring::Ring;
 use crate::link::{Agreement, Link};
 use crate::log::{self, Level};
 use crate::reactor::{Handle, Source};
-use crate::shm::{self, Choice, Endpoint, Offer, Peer, Rings, Session};
+use crate::shm::{self, Choice, Endpoint, Offer, Rings, Session, ShmPeer};
 use crate::tcp;
 use crate::timer::Timer;
 use crate::watched::{PolledGuard, Watched};
@@ -143,7 +143,7 @@ impl Conn {
             return;
         }
         let Some(wire) = &self.wire else { return };
-        let unread = weft_sys::tcp_unacknowledged(wire.socket.as_fd());
+        let unread = weft_sys::calls::tcp_outstanding(&wire.socket);
         // An error will show when the socket is used.
         self.hold = (unread.unwrap_or(0) > 0).then(|| first_fpdu::wait_for(qp));
         if self.hold.is_none() {
@@ -185,12 +185,17 @@ impl Conn {
         if suits && offer.session.accept_for(&endpoint(qp)).is_ok() {
             self.share(qp, offer.rings, offer.peer, offer.session);
         } else {
+            let number = qp.number();
+            log::write(
+                Level::Warn,
+                format_args!("qp {number:#08x}: the peer's offer to share does not suit"),
+            );
             offer.session.close();
         }
     }
 
     /// Handles that the peer has accepted our offer.
-    pub(super) fn offer_accepted(&mut self, qp: &Qp, rings: Rings, peer: Peer) {
+    pub(super) fn offer_accepted(&mut self, qp: &Qp, rings: Rings, peer: ShmPeer) {
         if let Sharing::Offered { session } = std::mem::replace(&mut self.sharing, Sharing::Decided)
         {
             self.share(qp, rings, peer, session);
@@ -213,7 +218,7 @@ impl Conn {
         }
     }
 
-    fn share(&mut self, qp: &Qp, rings: Rings, peer: Peer, session: Arc<Session>) {
+    fn share(&mut self, qp: &Qp, rings: Rings, peer: ShmPeer, session: Arc<Session>) {
         self.must_share = false;
         let port = PolledGuard::new(qp.reactor(), rings.port(qp.me()));
         self.link.share(Ring::new(rings, port, peer, session));

@@ -12,7 +12,7 @@ use crate::device::{Gid, address_of};
 use crate::queue::recv::{Fit, RecvWork};
 use crate::reactor::Source;
 use crate::ud::multicast::{self, Group};
-use crate::ud::{Addressee, Owner, Routes};
+use crate::ud::{DatagramTarget, Owner, Routes};
 use crate::{Errno, Result};
 
 impl Owner for Qp {
@@ -47,12 +47,12 @@ impl Owner for Qp {
         Self::requeue(self);
     }
 
-    fn addressee(&self) -> Arc<dyn Addressee> {
+    fn datagram_target(&self) -> Arc<dyn DatagramTarget> {
         self.me()
     }
 }
 
-impl Addressee for Qp {
+impl DatagramTarget for Qp {
     fn number(&self) -> u32 {
         self.number
     }
@@ -81,7 +81,7 @@ impl Qp {
     /// `ENOMEM` for too many groups or members; the system's errors, such as `ENOBUFS`.
     pub fn attach_multicast(&self, gid: Gid) -> Result<()> {
         let group = self.group_of(gid)?;
-        multicast::attach(self.reactor(), &self.addressee(), group, ROUTES)
+        multicast::attach(self.reactor(), &self.datagram_target(), group, ROUTES)
     }
 
     /// `ibv_detach_mcast`.

@@ -46,6 +46,7 @@ pub use init::QpInit;
 pub use peers::{all, find};
 pub use post::Poster;
 pub(crate) use snapshot::Snapshot;
+pub use transition::required;
 
 /// Notified of the end of a queue pair's connection; implemented by the connection manager.
 pub trait Monitor: Send + Sync + std::fmt::Debug {

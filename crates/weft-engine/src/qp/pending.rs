@@ -7,17 +7,18 @@ use weft_sys::{Forkable, Lock};
 
 use crate::device::Gid;
 
-type Peer = (Gid, u32);
+type PendingPeer = (Gid, u32);
 
-static EXPECTED: Forkable<Lock<HashMap<Peer, usize>>> = Forkable::new(|| Lock::new(HashMap::new()));
+static EXPECTED: Forkable<Lock<HashMap<PendingPeer, usize>>> =
+    Forkable::new(|| Lock::new(HashMap::new()));
 
 /// Notes that the connection manager will connect to this peer.
-pub fn expect(peer: Peer) {
+pub fn expect(peer: PendingPeer) {
     *EXPECTED.get().lock().entry(peer).or_insert(0) += 1;
 }
 
 /// Notes that the connection manager has connected, or has given up.
-pub fn unexpect(peer: Peer) {
+pub fn unexpect(peer: PendingPeer) {
     let mut expected = EXPECTED.get().lock();
     if let Some(count) = expected.get_mut(&peer) {
         *count -= 1;
@@ -28,6 +29,6 @@ pub fn unexpect(peer: Peer) {
 }
 
 /// Whether the connection manager is connecting to this peer.
-pub(crate) fn is_expected(peer: &Peer) -> bool {
+pub(crate) fn is_expected(peer: &PendingPeer) -> bool {
     EXPECTED.get().lock().contains_key(peer)
 }

@@ -11,7 +11,7 @@ use crate::hello::Identity;
 use crate::reactor::Handle;
 use crate::registered::{self, Keyed};
 use crate::shm::{
-    Endpoint, Granted, Grants, Offer, Peer, RingOwner, Rings, Session, Terms, own_id,
+    Endpoint, Granted, Grants, Offer, RingOwner, Rings, Session, ShmPeer, Terms, own_id,
 };
 
 impl RingOwner for Qp {
@@ -38,7 +38,7 @@ impl Endpoint for Qp {
         self.drive(WORK_RING | WORK_SEND);
     }
 
-    fn offer_accepted(&self, rings: Rings, peer: Peer) {
+    fn offer_accepted(&self, rings: Rings, peer: ShmPeer) {
         self.conn.lock().offer_accepted(self, rings, peer);
         self.drive(WORK_RING | WORK_SEND);
     }

@@ -93,6 +93,23 @@ const UD: &[Rule] = &[
     rule(QpState::Sqe, QpState::Rts, NONE, UD_IN_RTS),
 ];
 
+/// Returns the attributes with which a queue pair is brought up to INIT, RTR or RTS from the state
+/// before it. `None` for other states.
+#[must_use]
+pub fn required(qp_type: QpType, to: QpState) -> Option<AttrMask> {
+    let from = match to {
+        QpState::Init => QpState::Reset,
+        QpState::Rtr => QpState::Init,
+        QpState::Rts => QpState::Rtr,
+        QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => return None,
+    };
+    rule_of(qp_type, from, to).map(|rule| rule.required | AttrMask::STATE)
+}
+
+fn rule_of(qp_type: QpType, from: QpState, to: QpState) -> Option<&'static Rule> {
+    rules_of(qp_type).iter().find(|rule| rule.from == from && rule.to == to)
+}
+
 fn rules_of(qp_type: QpType) -> &'static [Rule] {
     match qp_type {
         QpType::Rc => &RC,
@@ -126,8 +143,7 @@ pub(super) fn check(qp_type: QpType, from: QpState, to: QpState, mask: AttrMask)
     if matches!(to, QpState::Reset | QpState::Err) {
         return if given.is_empty() { Ok(()) } else { Err(Errno::INVAL) };
     }
-    let mut rules = rules_of(qp_type).iter();
-    let rule = rules.find(|rule| rule.from == from && rule.to == to).ok_or(Errno::INVAL)?;
+    let rule = rule_of(qp_type, from, to).ok_or(Errno::INVAL)?;
     let allowed = rule.required | rule.optional | AttrMask::STATE | AttrMask::CUR_STATE;
     if mask.contains(rule.required) && allowed.contains(mask) { Ok(()) } else { Err(Errno::INVAL) }
 }
@@ -163,6 +179,18 @@ mod tests {
             (QpState::Init, QpState::Rtr, to_rtr),
             (QpState::Rtr, QpState::Rts, to_rts),
         ]
+    }
+
+    #[test]
+    fn required_attributes_are_those_of_the_way_up() {
+        for qp_type in TYPES {
+            for (_, to, attributes) in way_up(qp_type) {
+                assert_eq!(required(qp_type, to), Some(attributes | AttrMask::STATE));
+            }
+            for to in [QpState::Reset, QpState::Sqd, QpState::Sqe, QpState::Err] {
+                assert_eq!(required(qp_type, to), None);
+            }
+        }
     }
 
     #[test]

@@ -5,10 +5,10 @@ use weft_wire::rd::{Acknowledgement, Header, Kind, words};
 use super::limits::RTT_MAX;
 use super::message::MessageKind;
 use super::outbox::FlightState;
-use super::peer::Peer;
+use super::peer::RdPeer;
 use super::request::Status;
 use super::seq::distance;
-use super::shared::Shared;
+use super::shared::EndpointState;
 use super::time::stamp;
 
 /// A datagram counts as lost when this many later ones have arrived (RFC 9002, section 6.1.1).
@@ -17,12 +17,12 @@ const REORDER: u64 = 3;
 /// of a round trip (RFC 9002, section 6.1.2).
 const LATE_EIGHTHS: u64 = 9;
 
-impl Peer {
+impl RdPeer {
     /// Processes an acknowledgement of our stream.
     pub(super) fn acknowledged(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         header: &Header,
         ack: Acknowledgement,
         body: &[u8],
@@ -66,7 +66,7 @@ impl Peer {
     pub(super) fn mark(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         rtt: Option<u32>,
         count: usize,
         selective: u64,
@@ -108,7 +108,7 @@ impl Peer {
     }
 
     /// Removes the messages that the peer has received completely.
-    fn finish_messages(&mut self, shared: &mut Shared) {
+    fn finish_messages(&mut self, shared: &mut EndpointState) {
         let first = self.next_seq.wrapping_sub(self.flights() as u32);
         let Some(outbox) = &mut self.outbox else { return };
         while let Some(message) = outbox.messages.front()

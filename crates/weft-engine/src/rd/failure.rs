@@ -4,14 +4,20 @@ use weft_wire::rd::Reason;
 
 use super::limits::WINDOW;
 use super::message::{Message, MessageKind};
-use super::peer::Peer;
+use super::peer::RdPeer;
 use super::request::Status;
 use super::seq::distance;
-use super::shared::Shared;
+use super::shared::EndpointState;
 
-impl Peer {
+impl RdPeer {
     /// Handles the peer's refusal of the message at sequence `next`, which starts a new stream.
-    pub(super) fn refused_at(&mut self, now: u64, shared: &mut Shared, next: u32, reason: Reason) {
+    pub(super) fn refused_at(
+        &mut self,
+        now: u64,
+        shared: &mut EndpointState,
+        next: u32,
+        reason: Reason,
+    ) {
         let flights = self.flights();
         let arrived = distance(self.next_seq.wrapping_sub(flights as u32), next);
         if arrived < 0 || arrived >= flights as i32 {
@@ -37,7 +43,7 @@ impl Peer {
     }
 
     /// Ends a read; its request need not be sent again.
-    pub(super) fn end_read(&mut self, shared: &mut Shared, number: u32, status: Status) {
+    pub(super) fn end_read(&mut self, shared: &mut EndpointState, number: u32, status: Status) {
         let Some(outbox) = &mut self.outbox else { return };
         let Some(at) = outbox.reads.iter().position(|read| read.read == number) else { return };
         let Some(read) = outbox.reads.remove(at) else { return };
@@ -52,7 +58,7 @@ impl Peer {
     }
 
     /// Drops the responses to the peer. Segments that were already sent are replaced by empty ones.
-    pub(super) fn drop_responses(&mut self, shared: &mut Shared) {
+    pub(super) fn drop_responses(&mut self, shared: &mut EndpointState) {
         let Some(outbox) = &mut self.outbox else { return };
         let is_response = |message: &Message| matches!(message.kind, MessageKind::Response { .. });
         outbox.messages.retain(|message| message.last.is_some() || !is_response(message));
@@ -71,7 +77,7 @@ impl Peer {
     }
 
     /// Fails all reads, because their responses will not be sent.
-    pub(super) fn fail_reads(&mut self, shared: &mut Shared) {
+    pub(super) fn fail_reads(&mut self, shared: &mut EndpointState) {
         while let Some(read) = self.outbox.as_ref().and_then(|outbox| outbox.reads.front()) {
             let number = read.read;
             self.end_read(shared, number, Status::PeerUnreachable);
@@ -80,7 +86,7 @@ impl Peer {
 
     /// Starts a new stream with the messages that the peer does not have. If the peer has
     /// `forgotten` the old stream, it has also forgotten reads.
-    pub(super) fn renew(&mut self, now: u64, shared: &mut Shared, forgotten: bool) {
+    pub(super) fn renew(&mut self, now: u64, shared: &mut EndpointState, forgotten: bool) {
         self.own.stream = shared.new_stream();
         (self.synced, self.next_seq, self.next_msn) = (false, 1, [1; 3]);
         (self.window, self.backoff, self.probe) = (WINDOW, 0, false);
@@ -114,7 +120,7 @@ impl Peer {
     }
 
     /// Fails all requests to the peer.
-    pub(super) fn fail(&mut self, now: u64, shared: &mut Shared, status: Status) {
+    pub(super) fn fail(&mut self, now: u64, shared: &mut EndpointState, status: Status) {
         if let Some(mut outbox) = self.outbox.take() {
             for read in outbox.reads.drain(..) {
                 shared.complete(read.id, 0, status);

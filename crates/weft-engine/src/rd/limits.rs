@@ -2,7 +2,7 @@
 
 use weft_wire::rd::WINDOW_MAX;
 
-/// Peers of which one endpoint keeps state.
+/// Peers whose state one endpoint keeps.
 pub const PEERS_MAX: usize = 65_536;
 /// Peers among them whose address may be forged. Further ones must repeat an epoch first.
 pub const UNPROVEN_MAX: usize = 1_024;

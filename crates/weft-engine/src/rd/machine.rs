@@ -14,9 +14,9 @@ use super::limits::{
 };
 use super::memory::Memory;
 use super::message::{Message, MessageKind};
-use super::peer::Peer;
+use super::peer::RdPeer;
 use super::request::{Data, Event, PeerAddress, Request};
-use super::shared::{Settings, Shared};
+use super::shared::{EndpointState, Settings};
 use super::table::Table;
 use super::time::NEVER;
 use crate::{Errno, Result};
@@ -25,7 +25,7 @@ use crate::{Errno, Result};
 #[derive(Debug)]
 pub(super) struct Machine {
     table: Table,
-    shared: Shared,
+    shared: EndpointState,
     /// The deadline of each peer with its slot.
     timers: BTreeSet<(u64, u32)>,
     /// The slots of peers that may have something to send.
@@ -38,7 +38,7 @@ impl Machine {
     pub(super) fn new(config: Settings, secret: [u64; 2]) -> Self {
         Self {
             table: Table::default(),
-            shared: Shared::new(config, secret),
+            shared: EndpointState::new(config, secret),
             timers: BTreeSet::new(),
             ready: VecDeque::new(),
             burst: 0,
@@ -82,7 +82,7 @@ impl Machine {
         let slot = match self.table.find(&to) {
             Some(slot) => slot,
             None => {
-                let peer = Peer::new(now, &mut self.shared, to, true);
+                let peer = RdPeer::new(now, &mut self.shared, to, true);
                 self.table.insert(now, &mut self.shared, peer).ok_or(Errno::NOBUFS)?
             }
         };
@@ -153,7 +153,7 @@ impl Machine {
             self.shared.reply(now, address, header, Kind::Challenge, None);
             return None;
         }
-        let peer = Peer::new(now, &mut self.shared, address, false);
+        let peer = RdPeer::new(now, &mut self.shared, address, false);
         self.table.insert(now, &mut self.shared, peer)
     }
 
@@ -276,7 +276,7 @@ pub(super) type ReceiveState = (u32, [weft_wire::ddp::UntaggedQueue; 2]);
 
 #[cfg(test)]
 impl Machine {
-    fn peer(&mut self, address: &PeerAddress) -> Option<&mut Peer> {
+    fn peer(&mut self, address: &PeerAddress) -> Option<&mut RdPeer> {
         let slot = self.table.find(address)?;
         self.table.get_mut(slot)
     }
@@ -302,8 +302,8 @@ impl Machine {
 
     /// Whether all shared resources have been returned. All peers must have been forgotten.
     pub(super) fn is_clean(&self) -> bool {
-        let Shared { config, requests, request_bytes, .. } = &self.shared;
-        let Shared { receive_room, early_room, unproven, .. } = &self.shared;
+        let EndpointState { config, requests, request_bytes, .. } = &self.shared;
+        let EndpointState { receive_room, early_room, unproven, .. } = &self.shared;
         (*requests, *request_bytes, *unproven) == (0, 0, 0)
             && (*receive_room, *early_room)
                 == (config.receive_bytes, super::limits::EARLY_BYTES_MAX)

@@ -20,7 +20,7 @@ use super::rate::Rate;
 use super::request::{PeerAddress, Status};
 use super::rtt::Rtt;
 use super::seq::distance;
-use super::shared::Shared;
+use super::shared::EndpointState;
 use super::time::{NEVER, stamp};
 
 /// Bytes that we may send to an unproven address for each byte from it (RFC 9000, section 8.1).
@@ -36,7 +36,7 @@ pub(super) struct Identity {
 
 /// The state of a peer. An idle peer costs only this and its entry in the table.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct RdPeer {
     pub(super) address: PeerAddress,
     pub(super) own: Identity,
     pub(super) their: Identity,
@@ -100,11 +100,16 @@ pub(super) struct Peer {
     pub(super) listed: bool,
 }
 
-const _: () = assert!(size_of::<Peer>() <= 288, "the state of an idle peer has grown");
+const _: () = assert!(size_of::<RdPeer>() <= 288, "the state of an idle peer has grown");
 
-impl Peer {
+impl RdPeer {
     /// Creates the state of a peer that we will contact, or that has contacted us.
-    pub(super) fn new(now: u64, shared: &mut Shared, address: PeerAddress, dialled: bool) -> Self {
+    pub(super) fn new(
+        now: u64,
+        shared: &mut EndpointState,
+        address: PeerAddress,
+        dialled: bool,
+    ) -> Self {
         Self {
             address,
             own: Identity { epoch: shared.epoch(&address), stream: shared.new_stream() },
@@ -152,7 +157,7 @@ impl Peer {
     pub(super) fn input(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         header: &Header,
         body: &[u8],
@@ -208,14 +213,20 @@ impl Peer {
         self.receiving && header.source.stream == self.their.stream
     }
 
-    pub(super) fn prove(&mut self, shared: &mut Shared) {
+    pub(super) fn prove(&mut self, shared: &mut EndpointState) {
         if !std::mem::replace(&mut self.proven, true) {
             shared.unproven -= usize::from(!self.dialled);
         }
     }
 
     /// Decides about an epoch that is not the peer's known one. Returns whether it is accepted.
-    fn admit(&mut self, now: u64, shared: &mut Shared, header: &Header, proof: bool) -> bool {
+    fn admit(
+        &mut self,
+        now: u64,
+        shared: &mut EndpointState,
+        header: &Header,
+        proof: bool,
+    ) -> bool {
         let unknown = self.their.epoch == 0 && (proof || header.destination.epoch == 0);
         // The known epoch may have come from a forged datagram.
         let genuine = !self.proven && proof;
@@ -247,7 +258,7 @@ impl Peer {
     }
 
     /// Decides about the stream of a datagram of the peer's epoch. Returns false for a stale one.
-    fn follow(&mut self, now: u64, shared: &mut Shared, header: &Header) -> bool {
+    fn follow(&mut self, now: u64, shared: &mut EndpointState, header: &Header) -> bool {
         let stream = header.source.stream;
         if self.receiving && stream == self.their.stream {
             self.their_syn &= header.syn;
@@ -280,7 +291,7 @@ impl Peer {
     }
 
     /// Drops the receive state of the peer's stream.
-    pub(super) fn forget_stream(&mut self, shared: &mut Shared) {
+    pub(super) fn forget_stream(&mut self, shared: &mut EndpointState) {
         self.drop_inbox(shared);
         self.receiving = false;
         self.their_syn = false;
@@ -290,7 +301,7 @@ impl Peer {
     }
 
     /// Handles that the peer has restarted or lost its state.
-    fn restarted(&mut self, now: u64, shared: &mut Shared, epoch: u32) {
+    fn restarted(&mut self, now: u64, shared: &mut EndpointState, epoch: u32) {
         self.their.epoch = epoch;
         self.candidate_epoch = 0;
         self.forget_stream(shared);
@@ -300,7 +311,7 @@ impl Peer {
     }
 
     /// Handles a challenge: sends our first datagrams again, with the peer's epoch.
-    fn challenged(&mut self, now: u64, shared: &mut Shared, header: &Header) {
+    fn challenged(&mut self, now: u64, shared: &mut EndpointState, header: &Header) {
         let epoch = header.source.epoch;
         self.prove(shared);
         (self.echo, self.echo_at) = (header.timestamp, now);
@@ -318,7 +329,7 @@ impl Peer {
     }
 
     /// Handles the peer's refusal to continue our stream.
-    fn reset(&mut self, now: u64, shared: &mut Shared, header: &Header, reason: Reason) {
+    fn reset(&mut self, now: u64, shared: &mut EndpointState, header: &Header, reason: Reason) {
         let epoch = header.source.epoch;
         self.prove(shared);
         if self.their.epoch == 0 {
@@ -337,7 +348,7 @@ impl Peer {
     /// Starts a new stream with the open messages, if none can already have been carried out: a
     /// peer forgets us only after [`IDLE`], so it cannot have carried out a message that is younger
     /// than [`GIVE_UP`].
-    fn renew_if_safe(&mut self, now: u64, shared: &mut Shared) {
+    fn renew_if_safe(&mut self, now: u64, shared: &mut EndpointState) {
         if self.is_waiting() && now.saturating_sub(self.acked_at) > GIVE_UP {
             self.fail(now, shared, Status::PeerUnreachable);
         } else {
@@ -349,7 +360,7 @@ impl Peer {
     pub(super) fn answer(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         header: &Header,
         kind: Kind,
         next: Option<u32>,
@@ -379,7 +390,7 @@ impl Peer {
     }
 
     /// Queues a message for the peer.
-    pub(super) fn enqueue(&mut self, now: u64, shared: &mut Shared, message: Message) {
+    pub(super) fn enqueue(&mut self, now: u64, shared: &mut EndpointState, message: Message) {
         if !self.is_waiting() {
             (self.acked_at, self.timer_from, self.backoff) = (now, now, 0);
         }
@@ -409,7 +420,7 @@ impl Peer {
     }
 
     /// Returns an empty outbox to the spare ones.
-    pub(super) fn release_empty_outbox(&mut self, shared: &mut Shared) {
+    pub(super) fn release_empty_outbox(&mut self, shared: &mut EndpointState) {
         if let Some(outbox) = self.outbox.take_if(|outbox| outbox.is_empty()) {
             shared.keep_spare(outbox);
         }

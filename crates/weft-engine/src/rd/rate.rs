@@ -32,7 +32,7 @@ const CYCLE: [u64; 8] = [125, 75, 100, 100, 100, 100, 100, 100];
 const WINDOW_GAIN: u64 = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RatePhase {
     Startup,
     Drain,
     /// At this index of the cycle.
@@ -62,7 +62,7 @@ pub(super) struct Rate {
     min_rtt: u32,
     rounds: u8,
     flat: u8,
-    phase: Phase,
+    phase: RatePhase,
 }
 
 /// What is recorded with each datagram that is sent.
@@ -93,7 +93,7 @@ impl Rate {
             min_rtt: 0,
             rounds: 0,
             flat: 0,
-            phase: Phase::Startup,
+            phase: RatePhase::Startup,
         }
     }
 
@@ -109,10 +109,10 @@ impl Rate {
 
     fn pacing(&self) -> u64 {
         let gain = match self.phase {
-            Phase::Startup => STARTUP_GAIN,
-            Phase::Drain => DRAIN_GAIN,
-            Phase::Cruise(at) => CYCLE[usize::from(at) % CYCLE.len()],
-            Phase::ShorterRtt => 100,
+            RatePhase::Startup => STARTUP_GAIN,
+            RatePhase::Drain => DRAIN_GAIN,
+            RatePhase::Cruise(at) => CYCLE[usize::from(at) % CYCLE.len()],
+            RatePhase::ShorterRtt => 100,
         };
         self.bandwidth().saturating_mul(gain) / 100
     }
@@ -129,9 +129,9 @@ impl Rate {
             return DATAGRAMS_INITIAL * datagram_len;
         }
         let gain = match self.phase {
-            Phase::Startup => STARTUP_GAIN,
-            Phase::ShorterRtt => return least,
-            Phase::Drain | Phase::Cruise(_) => WINDOW_GAIN,
+            RatePhase::Startup => STARTUP_GAIN,
+            RatePhase::ShorterRtt => return least,
+            RatePhase::Drain | RatePhase::Cruise(_) => WINDOW_GAIN,
         };
         let burst = self.pacing().saturating_mul(AHEAD) / 1_000_000;
         let quantum = burst.clamp(2 * datagram_len, QUANTUM_MAX.max(2 * datagram_len));
@@ -192,7 +192,7 @@ impl Rate {
             self.best = [0, self.best[0]];
             self.rounds = 0;
         }
-        if self.phase != Phase::Startup || idle {
+        if self.phase != RatePhase::Startup || idle {
             return;
         }
         if self.bandwidth() >= self.full.saturating_mul(5) / 4 {
@@ -215,15 +215,15 @@ impl Rate {
         }
         let passed = now.saturating_sub(self.phase_at);
         let next = match self.phase {
-            _ if old && self.phase != Phase::ShorterRtt => Phase::ShorterRtt,
-            Phase::Startup if self.flat >= FLAT_ROUNDS => Phase::Drain,
-            Phase::Drain if under_way <= self.product() => Phase::Cruise(0),
-            Phase::Cruise(at) if passed > u64::from(self.min_rtt) => {
-                Phase::Cruise((at + 1) % CYCLE.len() as u8)
+            _ if old && self.phase != RatePhase::ShorterRtt => RatePhase::ShorterRtt,
+            RatePhase::Startup if self.flat >= FLAT_ROUNDS => RatePhase::Drain,
+            RatePhase::Drain if under_way <= self.product() => RatePhase::Cruise(0),
+            RatePhase::Cruise(at) if passed > u64::from(self.min_rtt) => {
+                RatePhase::Cruise((at + 1) % CYCLE.len() as u8)
             }
-            Phase::ShorterRtt if passed > MIN_RTT_PROBE => match self.flat {
-                FLAT_ROUNDS.. => Phase::Cruise(0),
-                _ => Phase::Startup,
+            RatePhase::ShorterRtt if passed > MIN_RTT_PROBE => match self.flat {
+                FLAT_ROUNDS.. => RatePhase::Cruise(0),
+                _ => RatePhase::Startup,
             },
             same => same,
         };
@@ -249,8 +249,8 @@ mod tests {
             let sent = rate.sent(round * 100, 4_096, 0, false);
             rate.arrived(round * 100 + 50, &sent);
         }
-        assert_eq!(rate.phase, Phase::Startup);
+        assert_eq!(rate.phase, RatePhase::Startup);
         rate.acknowledged(100_000, Some(50), 0);
-        assert_eq!(rate.phase, Phase::Drain);
+        assert_eq!(rate.phase, RatePhase::Drain);
     }
 }

@@ -10,10 +10,10 @@ use super::limits::{
 };
 use super::memory::{Memory, Party};
 use super::message::{Message, MessageKind};
-use super::peer::Peer;
+use super::peer::RdPeer;
 use super::request::{Data, Event, Status};
 use super::seq::distance;
-use super::shared::Shared;
+use super::shared::EndpointState;
 use super::time::NEVER;
 
 /// Why the next segment in order is not accepted.
@@ -32,12 +32,12 @@ impl From<Reason> for Halt {
     }
 }
 
-impl Peer {
+impl RdPeer {
     /// Processes a segment of the peer's stream.
     pub(super) fn receive(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         header: &Header,
         segment: &[u8],
@@ -83,7 +83,7 @@ impl Peer {
         self.release_empty_inbox();
     }
 
-    fn keep_early(&mut self, shared: &mut Shared, at: usize, segment: &[u8]) {
+    fn keep_early(&mut self, shared: &mut EndpointState, at: usize, segment: &[u8]) {
         let held = self.inbox.as_ref().map_or(0, |inbox| inbox.early_len);
         // A peer may hold at most as much as is left for the others (A. K. Choudhury and E. L.
         // Hahne, "Dynamic Queue Length Thresholds", IEEE/ACM Transactions on Networking 6(2),
@@ -103,7 +103,7 @@ impl Peer {
     }
 
     /// Takes the next segment in order, if it arrived early.
-    fn next_early(&mut self, shared: &mut Shared) -> Option<Box<[u8]>> {
+    fn next_early(&mut self, shared: &mut EndpointState) -> Option<Box<[u8]>> {
         // The front is the segment behind the one just taken.
         let inbox = self.inbox.as_mut()?;
         let segment = inbox.early.pop_front()??;
@@ -116,7 +116,7 @@ impl Peer {
     fn take(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         segment: &[u8],
     ) -> Result<(), Halt> {
@@ -162,7 +162,7 @@ impl Peer {
     fn take_send(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         length: u32,
         msn: u32,
         mo: u32,
@@ -219,7 +219,7 @@ impl Peer {
     fn take_read_request(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         msn: u32,
         mo: u32,
@@ -255,7 +255,7 @@ impl Peer {
 
     fn take_response(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         to: u64,
         last: bool,
@@ -299,7 +299,7 @@ impl Peer {
     }
 
     /// Refuses an incomplete Send that has used room for too long.
-    pub(super) fn drop_slow_partial(&mut self, now: u64, shared: &mut Shared) {
+    pub(super) fn drop_slow_partial(&mut self, now: u64, shared: &mut EndpointState) {
         let slow = self.inbox.as_ref().is_some_and(|inbox| {
             let earned = inbox.partial.len() as u64 * 1_000_000 / PARTIAL_RATE;
             let allowed = inbox.partial_at + PARTIAL_MAX + earned;
@@ -311,7 +311,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn drop_inbox(&mut self, shared: &mut Shared) {
+    pub(super) fn drop_inbox(&mut self, shared: &mut EndpointState) {
         let Some(inbox) = self.inbox.take() else { return };
         shared.early_room += inbox.early_len;
         if inbox.partial_len != 0 {

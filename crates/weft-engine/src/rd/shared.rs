@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
-use weft_wire::rd::{Acknowledgement, End, Header, Kind};
+use weft_wire::rd::{Acknowledgement, Header, Kind, RdEnd};
 
 use super::limits::{EARLY_BYTES_MAX, REPLIES_MAX, SPARE_MAX};
 use super::outbox::Outbox;
@@ -27,7 +27,7 @@ pub(super) struct Settings {
 
 /// The shared state.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct EndpointState {
     pub(super) config: Settings,
     /// The secret from which epochs are derived.
     secret: [u64; 2],
@@ -49,7 +49,7 @@ pub(super) struct Shared {
     pub(super) spare: Vec<Box<Outbox>>,
 }
 
-impl Shared {
+impl EndpointState {
     pub(super) fn new(config: Settings, secret: [u64; 2]) -> Self {
         Self {
             config,
@@ -120,7 +120,7 @@ impl Shared {
             syn: false,
             probe: false,
             lost: false,
-            source: End {
+            source: RdEnd {
                 endpoint: self.config.endpoint,
                 epoch: self.epoch(&to),
                 stream: header.destination.stream,

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use super::limits::SWEEP;
-use super::peer::Peer;
+use super::peer::RdPeer;
 use super::request::PeerAddress;
-use super::shared::Shared;
+use super::shared::EndpointState;
 
 /// Peers by address. A peer keeps its slot until it is forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    slots: Vec<Option<Peer>>,
+    slots: Vec<Option<RdPeer>>,
     free: Vec<u32>,
     index: HashMap<PeerAddress, u32>,
     /// Where the search for idle peers continues.
@@ -26,13 +26,18 @@ impl Table {
         self.index.get(address).copied()
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Peer> {
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut RdPeer> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
     /// Adds a peer with a new address. `None` if all slots are used by peers that cannot be
     /// forgotten.
-    pub(super) fn insert(&mut self, now: u64, shared: &mut Shared, peer: Peer) -> Option<u32> {
+    pub(super) fn insert(
+        &mut self,
+        now: u64,
+        shared: &mut EndpointState,
+        peer: RdPeer,
+    ) -> Option<u32> {
         self.sweep(now, shared);
         if self.len() >= shared.config.peers_max {
             return None;
@@ -52,7 +57,7 @@ impl Table {
     }
 
     /// Forgets idle peers among the next few slots.
-    pub(super) fn sweep(&mut self, now: u64, shared: &mut Shared) {
+    pub(super) fn sweep(&mut self, now: u64, shared: &mut EndpointState) {
         for _ in 0..SWEEP.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
             let place = &mut self.slots[self.hand];
@@ -68,7 +73,7 @@ impl Table {
     }
 
     /// Refuses slow incomplete Sends of the next few peers, which use room for too long.
-    pub(super) fn reclaim(&mut self, now: u64, shared: &mut Shared) {
+    pub(super) fn reclaim(&mut self, now: u64, shared: &mut EndpointState) {
         for _ in 0..SWEEP.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
             if let Some(peer) = &mut self.slots[self.hand] {

@@ -2,7 +2,7 @@
 
 use weft_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use weft_wire::rd::{
-    Acknowledgement, CRC_LEN, End, HEADER_LEN, Header, Kind, ReadFailure, Reason, WORDS_MAX, seal,
+    Acknowledgement, CRC_LEN, HEADER_LEN, Header, Kind, RdEnd, ReadFailure, Reason, WORDS_MAX, seal,
 };
 use weft_wire::rdmap::queue;
 
@@ -10,20 +10,20 @@ use super::limits::{FIRST_FLIGHT, GIVE_UP, RTO_MAX, WINDOW};
 use super::memory::Memory;
 use super::message::{Message, MessageKind};
 use super::outbox::{Flight, FlightState, Outbox, PendingRead};
-use super::peer::Peer;
+use super::peer::RdPeer;
 use super::rate::Sent;
 use super::request::{Data, Status};
-use super::shared::Shared;
+use super::shared::EndpointState;
 use super::time::{NEVER, stamp};
 
 const _: () = assert!(RTO_MAX < GIVE_UP, "a peer is asked again before it is given up");
 
-impl Peer {
+impl RdPeer {
     /// Produces the next datagram for the peer, if one can be sent now. Returns whether it did.
     pub(super) fn transmit(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         buf: &mut Vec<u8>,
     ) -> bool {
@@ -52,19 +52,19 @@ impl Peer {
         true
     }
 
-    fn header(&self, now: u64, shared: &Shared, kind: Kind, sequence: u32) -> Header {
+    fn header(&self, now: u64, shared: &EndpointState, kind: Kind, sequence: u32) -> Header {
         let ack = Acknowledgement { next: self.recv_next, selective: self.early_word(0) };
         Header {
             kind,
             syn: !self.synced,
             probe: false,
             lost: self.gave_up && !self.synced,
-            source: End {
+            source: RdEnd {
                 endpoint: shared.config.endpoint,
                 epoch: self.own.epoch,
                 stream: self.own.stream,
             },
-            destination: End {
+            destination: RdEnd {
                 endpoint: self.address.endpoint,
                 epoch: self.their.epoch,
                 stream: self.their.stream,
@@ -80,7 +80,7 @@ impl Peer {
     fn transmit_data(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         buf: &mut Vec<u8>,
     ) -> bool {
@@ -126,7 +126,7 @@ impl Peer {
 
     /// Makes the next segment. It is added as the last one in flight, marked as lost, so that it is
     /// sent.
-    fn cut(&mut self, shared: &Shared) -> bool {
+    fn cut(&mut self, shared: &EndpointState) -> bool {
         let Some(outbox) = &mut self.outbox else { return false };
         let at = outbox.cut;
         let Some(message) = outbox.messages.get_mut(at) else { return false };
@@ -173,7 +173,7 @@ impl Peer {
     fn emit_segment(
         &mut self,
         now: u64,
-        shared: &mut Shared,
+        shared: &mut EndpointState,
         memory: &mut dyn Memory,
         buf: &mut Vec<u8>,
         at: usize,
@@ -215,7 +215,7 @@ impl Peer {
     }
 
     /// Fails a message whose memory cannot be read (any more). Its segments are sent empty.
-    fn give_up_message(&mut self, shared: &mut Shared, index: usize, reason: Reason) {
+    fn give_up_message(&mut self, shared: &mut EndpointState, index: usize, reason: Reason) {
         let Some(outbox) = &mut self.outbox else { return };
         let message = &mut outbox.messages[index];
         if !message.is_cut() {
@@ -235,7 +235,7 @@ impl Peer {
     }
 
     /// The next time at which something must be done if nothing arrives.
-    pub(super) fn next_deadline(&self, shared: &Shared) -> u64 {
+    pub(super) fn next_deadline(&self, shared: &EndpointState) -> u64 {
         let mut deadline = self.ack_at;
         if self.is_waiting() {
             deadline = deadline.min(self.timer_from + self.rtt.timeout(self.backoff));
@@ -255,7 +255,7 @@ impl Peer {
     }
 
     /// Handles the deadline.
-    pub(super) fn expired(&mut self, now: u64, shared: &mut Shared) {
+    pub(super) fn expired(&mut self, now: u64, shared: &mut EndpointState) {
         if self.outbox.as_ref().and_then(|outbox| outbox.late_at).is_some_and(|at| at <= now) {
             self.find_lost(now);
         }

@@ -8,11 +8,11 @@ use weft_sys::{Forkable, Lock, RemappedPages};
 
 use super::keys::{Granted, Memory, Pages};
 use super::remapping::Reach;
-use super::segment::{GRANTS, GrantWords, Rings};
+use super::segment::{GrantWords, Rings};
 use super::session::Session;
 use crate::access::Access;
 use crate::clock::yield_until;
-use crate::limits::KEY_IN_USE_MAX;
+use crate::limits::{GRANTS_MAX, KEY_IN_USE_MAX};
 use crate::log::{self, Level};
 
 /// The grants to the peer of one connection.
@@ -39,7 +39,7 @@ pub(crate) struct Terms {
 
 #[derive(Debug)]
 struct Granting {
-    keys: [Option<u32>; GRANTS],
+    keys: [Option<u32>; GRANTS_MAX],
     next: usize,
     /// Serial number of the last grant; never 0.
     serial: u32,
@@ -54,7 +54,7 @@ impl Grants {
         Arc::new(Self {
             words: rings.own_grants(),
             session: Arc::downgrade(session),
-            slots: Lock::new(Granting { keys: [None; GRANTS], next: 0, serial: 0 }),
+            slots: Lock::new(Granting { keys: [None; GRANTS_MAX], next: 0, serial: 0 }),
             is_stuck: AtomicBool::new(false),
         })
     }
@@ -94,7 +94,7 @@ impl Grants {
         let slot = match slots.keys.iter().position(|&held| held == Some(key)) {
             Some(slot) => slot,
             None => {
-                slots.next = (slots.next + 1) % GRANTS;
+                slots.next = (slots.next + 1) % GRANTS_MAX;
                 slots.next
             }
         };
@@ -122,8 +122,8 @@ impl Grants {
     pub(crate) fn withdraw_all(&self) {
         {
             let mut slots = self.slots.lock();
-            slots.keys = [None; GRANTS];
-            (0..GRANTS).for_each(|slot| self.words.set(slot, None));
+            slots.keys = [None; GRANTS_MAX];
+            (0..GRANTS_MAX).for_each(|slot| self.words.set(slot, None));
         }
         self.wait_while(|in_use| in_use != 0);
     }

@@ -8,13 +8,13 @@ use crate::{Errno, Result};
 
 /// The process at the other end of a connection.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct ShmPeer {
     presence: PeerPresence,
     /// The peer's memory, if the kernel lets us access it.
     memory: Option<ProcessMemory>,
 }
 
-impl Peer {
+impl ShmPeer {
     /// Opens the process `pid`, which claims to have its identity at address `probe`.
     pub(super) fn new(presence: PeerPresence, pid: Option<Pid>, id: ProcessId, probe: u64) -> Self {
         let memory = pid.and_then(|pid| ProcessMemory::open(pid, probe, &id).ok());
@@ -44,7 +44,7 @@ impl Peer {
     /// Copies `source` to an address in the peer's memory.
     ///
     /// # Errors
-    /// As [`Peer::read`].
+    /// As [`ShmPeer::read`].
     pub(crate) fn write(&self, addr: u64, source: &Region) -> Result<()> {
         self.memory()?.write(addr, source)
     }
@@ -52,7 +52,7 @@ impl Peer {
     /// Copies `bytes` to an address in the peer's memory.
     ///
     /// # Errors
-    /// As [`Peer::read`].
+    /// As [`ShmPeer::read`].
     pub(crate) fn write_bytes(&self, addr: u64, bytes: &[u8]) -> Result<()> {
         self.memory()?.write_bytes(addr, bytes)
     }

@@ -1,6 +1,6 @@
 //! The shared segment of a connection: for each direction a ring of slots, a bulk area, and the
-//! words by which the two sides report their progress. Each direction has [`Words`], slots and the
-//! bulk area, in this order.
+//! words by which the two sides report their progress. There are two [`Direction`]s: from the side
+//! that offered the segment, and to it.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -8,17 +8,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots, shared_layout};
+use weft_sys::{Consumer, Producer, SharedMemory, SharedSlot, SharedSlots, shared_layout};
 
 use crate::Result;
+use crate::limits::{BULK_CAPACITY, GRANTS_MAX, RING_SLOTS};
 use crate::reactor::Polled;
-
-/// Number of slots of a ring.
-pub(crate) const SLOTS: u32 = 128;
-/// Bytes of the bulk area of one direction.
-pub(crate) const BULK_LEN: usize = 256 << 10;
-/// Number of keys of one side that the other may use directly at a time.
-pub(super) const GRANTS: usize = 64;
 
 shared_layout! {
     /// The words of one direction. Slots follow on the same page, so that a connection with little
@@ -37,17 +31,32 @@ shared_layout! {
         128: key_in_use: AtomicU32,
         132: _gap_2: [AtomicU32; 31],
         /// The consumer's keys that the producer may use.
-        256: grants: [AtomicU64; GRANTS],
+        256: grants: [AtomicU64; GRANTS_MAX],
         768: _rest: [AtomicU32; 64],
     }
 }
 
-const EMPTIED_AT: usize = offset_of!(Words, emptied);
-const BULK_AT: usize = size_of::<Words>() + SLOTS as usize * SLOT_LEN;
-const DIRECTION_LEN: usize = (BULK_AT + BULK_LEN).next_multiple_of(PAGE);
-const SEGMENT_LEN: usize = 2 * DIRECTION_LEN;
-const PAGE: usize = 4_096;
-const _: () = assert!(size_of::<Words>().is_multiple_of(SLOT_LEN));
+shared_layout! {
+    /// One direction: whole pages.
+    struct Direction[282_624] {
+        0: words: Words,
+        1_024: slots: [SharedSlot; RING_SLOTS as usize],
+        /// Accessed by copies.
+        17_408: bulk: [AtomicU64; BULK_CAPACITY / 8],
+        279_552: _rest: [AtomicU64; 384],
+    }
+}
+
+const EMPTIED_AT: usize = offset_of!(Direction, words.emptied);
+const SLOTS_AT: usize = offset_of!(Direction, slots);
+const BULK_AT: usize = offset_of!(Direction, bulk);
+const DIRECTION_LEN: usize = size_of::<Direction>();
+const SEGMENT_LEN: usize = size_of::<[Direction; 2]>();
+const _: () = {
+    assert!(DIRECTION_LEN.is_multiple_of(4_096));
+    // `RingPort::progress` reads both words at once.
+    assert!(offset_of!(Direction, words.placed) == EMPTIED_AT + 4 && EMPTIED_AT.is_multiple_of(8));
+};
 
 /// Value of `pulls` if the consumer can read the producer's memory.
 const PULLS: u32 = 1;
@@ -84,12 +93,7 @@ impl Rings {
     fn new(memory: SharedMemory, tx_base: usize, rx_base: usize) -> Self {
         let memory = Arc::new(memory);
         let slots = |base: usize| {
-            SharedSlots::new(
-                Arc::clone(&memory),
-                base + size_of::<Words>(),
-                base + EMPTIED_AT,
-                SLOTS,
-            )
+            SharedSlots::new(Arc::clone(&memory), base + SLOTS_AT, base + EMPTIED_AT, RING_SLOTS)
         };
         let (tx, rx) = (Producer::new(slots(tx_base)), Arc::new(Consumer::new(slots(rx_base))));
         Self { tx, rx, tx_base, rx_base, memory }
@@ -112,7 +116,7 @@ impl Rings {
 
     /// Publishes how many of the peer's messages have been placed.
     #[inline]
-    pub(crate) fn tell_placed(&self, placed: u32) {
+    pub(crate) fn publish_placed_count(&self, placed: u32) {
         words(&self.memory, self.rx_base).placed.store(placed, Ordering::Release);
     }
 
@@ -122,7 +126,7 @@ impl Rings {
     }
 
     /// Publishes that we can read the peer's memory.
-    pub(crate) fn tell_pulls(&self) {
+    pub(crate) fn publish_pull_support(&self) {
         words(&self.memory, self.rx_base).pulls.store(PULLS, Ordering::Relaxed);
     }
 
@@ -203,7 +207,7 @@ impl GrantWords {
     }
 
     fn word(&self, slot: usize) -> &AtomicU64 {
-        &words(&self.memory, self.base).grants[slot % GRANTS]
+        &words(&self.memory, self.base).grants[slot % GRANTS_MAX]
     }
 }
 

@@ -4,29 +4,31 @@
 //! Each packet is a byte with its type, and fields in the CPU's byte order, because both sides run
 //! on one host.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, getuid};
 use rustix::time::Timespec;
-use weft_sys::{Lock, PeerPresence, SharedMemory, own_pages, peer_credentials};
+use weft_sys::calls::send_bytes;
+use weft_sys::{
+    Lock, PASSED_FDS_MAX, PacketWithFds, PeerPresence, SharedMemory, own_pages, peer_credentials,
+    recv_with_fds,
+};
 
 use super::directory::{find, sweep_directory};
 use super::keys::{Granted, KeyOwner, Memory, Pages};
-use super::peer::Peer;
+use super::peer::ShmPeer;
 use super::policy::admits;
 use super::segment::{RingOwner, Rings};
 use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
-use crate::limits::{PACKET_FDS_MAX, PACKET_LEN_MAX, REMAP_LEN_MAX};
+use crate::limits::{PACKET_LEN_MAX, REMAP_LEN_MAX};
+use crate::log::{self, Level};
 use crate::reactor::{Handle, Source};
 use crate::strangers::{Permit, Stranger};
 use crate::timer::Timer;
@@ -61,7 +63,7 @@ pub(crate) trait Endpoint: RingOwner {
     fn offered(&self, offer: Offer);
 
     /// Called when the peer has accepted our offer.
-    fn offer_accepted(&self, rings: Rings, peer: Peer);
+    fn offer_accepted(&self, rings: Rings, peer: ShmPeer);
 
     /// Called when the peer has not accepted our offer.
     fn offer_refused(&self);
@@ -100,7 +102,7 @@ pub(crate) struct Offer {
     /// The queue pair that makes the offer.
     pub(crate) from: Offerer,
     pub(crate) rings: Rings,
-    pub(crate) peer: Peer,
+    pub(crate) peer: ShmPeer,
     pub(crate) session: Arc<Session>,
 }
 
@@ -162,7 +164,7 @@ pub(crate) struct Session {
 struct Packet {
     bytes: [u8; PACKET_LEN_MAX],
     len: usize,
-    fds: [Option<OwnedFd>; PACKET_FDS_MAX],
+    fds: [Option<OwnedFd>; PASSED_FDS_MAX],
 }
 
 impl Session {
@@ -173,9 +175,27 @@ impl Session {
         if to.process == ProcessId::default() || own.process == ProcessId::default() {
             return None;
         }
-        let presence = presence::own()?;
+        // A process of another host, or of a network namespace without a common directory, is not
+        // found. That is no error.
         let socket = find(&to.process)?;
-        let (rings, fd) = Rings::create().ok()?;
+        let offered = Self::offer_by(socket, qp, to, own);
+        if let Err((step, error)) = &offered {
+            let number = own.qp_num;
+            let text = format_args!("qp {number:#08x}: no offer to share: {step}: {error}");
+            log::write(Level::Warn, text);
+        }
+        offered.ok()
+    }
+
+    /// Makes an offer on a socket to the peer's process. An error has the step that failed.
+    fn offer_by(
+        socket: OwnedFd,
+        qp: &Arc<dyn Endpoint>,
+        to: &Identity,
+        own: Identity,
+    ) -> std::result::Result<Arc<Self>, (&'static str, Errno)> {
+        let presence = presence::own().map_err(|error| ("presence page", error))?;
+        let (rings, fd) = Rings::create().map_err(|error| ("rings", error))?;
         let mut bytes = vec![OFFER, VERSION];
         for word in [to.qp_num, own.qp_num, own.ack_stag] {
             bytes.extend_from_slice(&word.to_ne_bytes());
@@ -183,10 +203,12 @@ impl Session {
         bytes.extend_from_slice(&own.process);
         bytes.extend_from_slice(&qp.probe().to_ne_bytes());
         let stage = Stage::Offering { rings, process: to.process, qp: Arc::downgrade(qp) };
-        let session = Self::new(qp.reactor(), socket, stage)?;
-        session.send(&bytes, &[fd.as_fd(), presence.fd()]).ok()?;
-        session.watch().ok()?;
-        Some(session)
+        let session = Self::new(qp.reactor(), socket, stage);
+        let session = session.ok_or(("peer's user", Errno::ACCESS))?;
+        let sent = session.send(&bytes, &[fd.as_fd(), presence.fd()]);
+        sent.map_err(|error| ("sending it", error))?;
+        session.watch().map_err(|error| ("waiting for the answer", error))?;
+        Ok(session)
     }
 
     /// Accepts a connection of a stranger.
@@ -236,7 +258,7 @@ impl Session {
     /// # Errors
     /// `EPIPE` and similar if the peer is gone.
     pub(crate) fn accept_for(&self, qp: &Arc<dyn Endpoint>) -> Result<()> {
-        let presence = presence::own().ok_or(Errno::NOMEM)?;
+        let presence = presence::own()?;
         let mut bytes = vec![ACCEPT];
         bytes.extend_from_slice(&qp.probe().to_ne_bytes());
         // Change the stage before the peer can know: another thread may process its next packet at
@@ -268,40 +290,26 @@ impl Session {
     }
 
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(fds));
-        }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if fds.is_empty() {
+            return send_bytes(&self.socket, bytes, flags).map(drop);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(fds));
         sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
     }
 
     /// Receives the next packet; `None` if the peer has closed its end.
     fn receive(&self) -> Result<Option<Packet>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; PACKET_LEN_MAX];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut buffers = [IoSliceMut::new(&mut bytes)];
-        let message = recvmsg(&self.socket, &mut buffers, &mut control, flags)?;
-        let mut fds = [None, None];
-        for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = part {
-                let mut slots = fds.iter_mut();
-                for fd in received {
-                    *slots.next().ok_or(Errno::PROTO)? = Some(fd);
-                }
-            }
+        let PacketWithFds { len, fds, is_cut } =
+            recv_with_fds(&self.socket, &mut bytes, RecvFlags::DONTWAIT)?;
+        match len {
+            0 => Ok(None),
+            _ if is_cut => Err(Errno::PROTO),
+            _ => Ok(Some(Packet { bytes, len, fds })),
         }
-        if message.bytes == 0 {
-            return Ok(None);
-        }
-        let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
-        if message.flags.intersects(cut) {
-            return Err(Errno::PROTO);
-        }
-        Ok(Some(Packet { bytes, len: message.bytes, fds }))
     }
 
     fn handle(&self, packet: Packet) -> Result<()> {
@@ -333,7 +341,7 @@ impl Session {
     fn handle_offer(
         &self,
         fields: &mut Fields<'_>,
-        fds: [Option<OwnedFd>; PACKET_FDS_MAX],
+        fds: [Option<OwnedFd>; PASSED_FDS_MAX],
     ) -> Result<()> {
         self.take_stage(|stage| matches!(stage, Stage::Strange { .. }))?;
         let [Some(segment), Some(presence)] = fds else { return Err(Errno::PROTO) };
@@ -346,7 +354,7 @@ impl Session {
         let from = Offerer { qp_num, ack_stag, process };
         let rings = Rings::open(segment.as_fd())?;
         let presence = PeerPresence::open(presence.as_fd())?;
-        let peer = Peer::new(presence, self.own_users_pid, from.process, fields.long()?);
+        let peer = ShmPeer::new(presence, self.own_users_pid, from.process, fields.long()?);
         let qp = find_endpoint(wanted).ok_or(Errno::NOENT)?;
         let session = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
         let timer = session.start_timer();
@@ -358,14 +366,14 @@ impl Session {
     fn handle_accept(
         &self,
         fields: &mut Fields<'_>,
-        fds: [Option<OwnedFd>; PACKET_FDS_MAX],
+        fds: [Option<OwnedFd>; PASSED_FDS_MAX],
     ) -> Result<()> {
         let [Some(presence), None] = fds else { return Err(Errno::PROTO) };
         let presence = PeerPresence::open(presence.as_fd())?;
         let probe = fields.long()?;
         let old = self.take_stage(|stage| matches!(stage, Stage::Offering { .. }))?;
         let Stage::Offering { rings, process, qp } = old else { return Err(Errno::PROTO) };
-        let peer = Peer::new(presence, self.own_users_pid, process, probe);
+        let peer = ShmPeer::new(presence, self.own_users_pid, process, probe);
         *self.stage.lock() = Stage::Sharing { qp: Weak::clone(&qp) };
         let qp = qp.upgrade().ok_or(Errno::CONNABORTED)?;
         qp.offer_accepted(rings, peer);
@@ -509,7 +517,7 @@ impl Fields<'_> {
     }
 
     /// Parses a grant; `None` if it is inconsistent.
-    fn granted(&mut self, fds: [Option<OwnedFd>; PACKET_FDS_MAX]) -> Result<Option<Granted>> {
+    fn granted(&mut self, fds: [Option<OwnedFd>; PASSED_FDS_MAX]) -> Result<Option<Granted>> {
         let (slot, serial) = (self.word()? as usize, self.word()?);
         let rights = Access::from_bits_truncate(self.word()?);
         let (iova, len, addr) = (self.long()?, self.long()?, self.long()?);
@@ -522,7 +530,7 @@ impl Fields<'_> {
         Ok(makes_sense.then_some(granted))
     }
 
-    fn pages(&mut self, rights: Access, fds: [Option<OwnedFd>; PACKET_FDS_MAX]) -> Result<Pages> {
+    fn pages(&mut self, rights: Access, fds: [Option<OwnedFd>; PASSED_FDS_MAX]) -> Result<Pages> {
         let (start, len, addr) = (self.long()?, self.long()?, self.long()?);
         // Without a mapping the memory is still reached by address.
         let [fd, _] = fds;

@@ -119,7 +119,7 @@ impl Arena {
 
     /// Accepts the current contents of a piece, which a broken connection may or may not have
     /// written.
-    pub(super) fn forgive(&mut self, (offset, len): Piece) {
+    pub(super) fn accept_current(&mut self, (offset, len): Piece) {
         let now = self.read((offset, len)).to_vec();
         self.settle(offset, &now);
     }

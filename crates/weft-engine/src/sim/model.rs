@@ -131,7 +131,7 @@ pub(super) struct Window {
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct ModelEnd {
     pub(super) qp: Arc<Qp>,
     pub(super) host: usize,
     pub(super) peer: usize,

@@ -191,7 +191,7 @@ impl World {
         let arena = &mut self.hosts[host].arena;
         let bytes: Vec<u8> =
             list.iter().flat_map(|&piece| arena.read(piece).iter().copied()).collect();
-        list.iter().for_each(|&piece| arena.forgive(piece));
+        list.iter().for_each(|&piece| arena.accept_current(piece));
         u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
     }
 
@@ -289,7 +289,7 @@ impl World {
 
     pub(super) fn check_memory(&mut self) -> Check {
         for (host, piece) in std::mem::take(&mut self.uncertain) {
-            self.hosts[host].arena.forgive(piece);
+            self.hosts[host].arena.accept_current(piece);
         }
         for (number, host) in self.hosts.iter_mut().enumerate() {
             let bytes = host.arena.read(shared_word());
@@ -297,7 +297,7 @@ impl World {
             let (least, most) = (host.added, host.added + host.perhaps_added);
             let right = (least..=most).contains(&word) && host.seen.iter().all(|&old| old < word);
             ensure!(right, "the shared word of host {number} is {word}, not {least}..={most}");
-            host.arena.forgive(shared_word());
+            host.arena.accept_current(shared_word());
             if let Some(at) = host.arena.first_difference() {
                 return Err(format!("memory of host {number} has changed at {at}"));
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::{Arena, GUARD_LEN, LEN, LIBRARY_AT, Piece};
-use super::model::{Cause, End, Receive, Window};
+use super::model::{Cause, ModelEnd, Receive, Window};
 use super::net::{Pipe, Taken};
 use super::setup::Setup;
 use crate::access::Access;
@@ -19,6 +19,7 @@ use crate::mw::{Mw, WindowType};
 use crate::pd::Pd;
 use crate::qp::{
     AddressVector, AttrMask, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType, pending,
+    required,
 };
 use crate::reactor::Source;
 use crate::srq::{Srq, SrqAttr};
@@ -72,7 +73,7 @@ pub(super) struct World {
     pub(super) rng: fastrand::Rng,
     pub(super) setup: Setup,
     pub(super) hosts: Vec<Host>,
-    pub(super) ends: Vec<End>,
+    pub(super) ends: Vec<ModelEnd>,
     /// The faults of each connection.
     pub(super) causes: Vec<Vec<Cause>>,
     /// Memory that a broken connection may or may not have written: host and piece.
@@ -163,7 +164,7 @@ impl World {
             };
             let qp = Qp::new(pd, init).expect("a queue pair");
             let mw = Mw::allocate(pd, WindowType::Two).expect("a window");
-            self.ends.push(End {
+            self.ends.push(ModelEnd {
                 qp,
                 host,
                 peer: index ^ 1,
@@ -201,8 +202,12 @@ impl World {
             port_num: 1,
             ..QpAttr::default()
         };
-        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        qp.modify(&init, mask).expect("INIT");
+        let modify = |attr: &QpAttr| {
+            let to = attr.qp_state;
+            let mask = required(QpType::Rc, to).expect("a transition");
+            qp.modify(attr, mask).unwrap_or_else(|error| panic!("{to:?}: {error}"));
+        };
+        modify(&init);
         if open_at == 0 {
             self.open(index);
         }
@@ -218,15 +223,8 @@ impl World {
             ah_attr: AddressVector { global, port_num: 1, ..AddressVector::default() },
             ..QpAttr::default()
         };
-        let mask = AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
         pending::expect((dgid, dest_qp_num));
-        qp.modify(&rtr, mask).expect("RTR");
+        modify(&rtr);
         pending::unexpect((dgid, dest_qp_num));
         if open_at == 1 {
             self.open(index);
@@ -240,13 +238,7 @@ impl World {
             max_rd_atomic: self.setup.depth,
             ..QpAttr::default()
         };
-        let mask = AttrMask::STATE
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        qp.modify(&rts, mask).expect("RTS");
+        modify(&rts);
         if open_at == 2 {
             self.open(index);
         }
@@ -546,7 +538,7 @@ impl World {
                 let (sent, ..) = self.ends[end.peer].qp.with_link(|link| link.counters());
                 let (.., placed, _) = end.qp.with_link(|link| link.counters());
                 if placed < sent {
-                    end.qp.with_link(|link| link.pretend_placed());
+                    end.qp.with_link(|link| link.overcount_placed());
                 }
                 placed < sent
             }
@@ -746,7 +738,7 @@ impl World {
     /// A value that changes with any progress: for each end, the requests left and the bytes sent,
     /// in the network, and waiting for receives.
     fn progress(&self) -> Vec<(usize, u64, usize, usize)> {
-        let of = |end: &End| {
+        let of = |end: &ModelEnd| {
             let (taken, waiting) =
                 end.qp.with_link(|link| (link.byte_counters().1, link.counters().3));
             (end.qp.sq.lock().len(), taken, end.pipe.len(), waiting)

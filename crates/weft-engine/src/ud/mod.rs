@@ -38,7 +38,7 @@ use crate::wr::{Destination, Operation, SendFlags, Sge};
 
 pub use crate::ah::AddressHandle;
 use grh::GRH_LEN;
-pub(crate) use owner::{Addressee, Owner, Routes};
+pub(crate) use owner::{DatagramTarget, Owner, Routes};
 pub(crate) use port::Port;
 
 /// A send's Q_Key with this bit is replaced by the queue pair's own (IBTA 10.2.5).
@@ -192,7 +192,7 @@ impl Datagram {
             }
             let mut all = tx.outbox.send(self.port.socket());
             if !all {
-                self.port.await_room(&qp.addressee());
+                self.port.await_room(&qp.datagram_target());
                 // Room that became free before the registration is not notified.
                 all = tx.outbox.send(self.port.socket());
             }

@@ -14,7 +14,7 @@ use weft_sys::{Arrival, Forkable, Lock};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::Port;
-use super::owner::{Addressee, Routes};
+use super::owner::{DatagramTarget, Routes};
 use crate::limits::{MULTICAST_GROUPS_MAX, MULTICAST_QPS_MAX};
 use crate::reactor::Handle;
 use crate::{Errno, Result, numbers};
@@ -25,7 +25,7 @@ pub(crate) type Group = (IpAddr, u32);
 #[derive(Debug, Default)]
 struct Groups {
     port: Option<Arc<Port>>,
-    members: HashMap<Group, Vec<Weak<dyn Addressee>>>,
+    members: HashMap<Group, Vec<Weak<dyn DatagramTarget>>>,
 }
 
 static GROUPS: Forkable<Lock<Groups>> = Forkable::new(|| Lock::new(Groups::default()));
@@ -36,7 +36,7 @@ static GROUPS: Forkable<Lock<Groups>> = Forkable::new(|| Lock::new(Groups::defau
 /// `ENOMEM` for too many groups or members; the system's errors, such as `ENOBUFS`.
 pub(crate) fn attach(
     reactor: Handle,
-    qp: &Arc<dyn Addressee>,
+    qp: &Arc<dyn DatagramTarget>,
     group: Group,
     routes: Routes,
 ) -> Result<()> {
@@ -71,12 +71,12 @@ pub(crate) fn attach(
 ///
 /// # Errors
 /// `EINVAL` if it is not attached.
-pub(crate) fn detach(qp: &impl Addressee, group: Group) -> Result<()> {
+pub(crate) fn detach(qp: &impl DatagramTarget, group: Group) -> Result<()> {
     if GROUPS.get().lock().remove(group, qp) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// Detaches a queue pair that is being destroyed from all groups.
-pub(crate) fn forget(qp: &impl Addressee) {
+pub(crate) fn forget(qp: &impl DatagramTarget) {
     let mut groups = GROUPS.get().lock();
     let all: Vec<Group> = groups.members.keys().copied().collect();
     for group in all {
@@ -86,7 +86,7 @@ pub(crate) fn forget(qp: &impl Addressee) {
 
 /// Delivers a datagram to the members of its group. Returns whether there were any.
 pub(crate) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> bool {
-    let members: SmallVec<[Arc<dyn Addressee>; 8]> = {
+    let members: SmallVec<[Arc<dyn DatagramTarget>; 8]> = {
         let groups = GROUPS.get().lock();
         let members = groups.members.get(&(arrival.to, arrival.interface));
         members.into_iter().flatten().filter_map(Weak::upgrade).collect()
@@ -101,7 +101,7 @@ pub(crate) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> boo
 
 impl Groups {
     /// Removes a member, and leaves the IP group after the last. Returns whether it was a member.
-    fn remove(&mut self, group: Group, qp: &impl Addressee) -> bool {
+    fn remove(&mut self, group: Group, qp: &impl DatagramTarget) -> bool {
         let Some(members) = self.members.get_mut(&group) else { return false };
         let before = members.len();
         members.retain(|member| !std::ptr::addr_eq(member.as_ptr(), qp));

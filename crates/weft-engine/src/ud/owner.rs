@@ -35,11 +35,11 @@ pub(crate) trait Owner: Memory<Keys = MrCache> + Effects {
     fn requeue(&self);
 
     /// The queue pair as a receiver of datagrams and of notifications of room.
-    fn addressee(&self) -> Arc<dyn Addressee>;
+    fn datagram_target(&self) -> Arc<dyn DatagramTarget>;
 }
 
 /// A receiver of datagrams.
-pub(crate) trait Addressee: Send + Sync + std::fmt::Debug {
+pub(crate) trait DatagramTarget: Send + Sync + std::fmt::Debug {
     /// The queue pair's number.
     fn number(&self) -> u32;
 
@@ -57,7 +57,7 @@ pub(crate) trait Addressee: Send + Sync + std::fmt::Debug {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Routes {
     /// Finds a receiver by its queue pair number.
-    pub(crate) find: fn(u32) -> Option<Arc<dyn Addressee>>,
+    pub(crate) find: fn(u32) -> Option<Arc<dyn DatagramTarget>>,
     /// Delivers a datagram to the members of a group. Returns whether there were any.
     pub(crate) deliver_to_group: fn(&Header, &Arrival, &[u8]) -> bool,
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use weft_sys::{Arrival, Lock, NoteLock, RecvBatch, UdpSocket};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
-use super::owner::{Addressee, Routes};
+use super::owner::{DatagramTarget, Routes};
 use crate::limits::{BATCHES_MAX, UNPOLLED_SENDS_MAX};
 use crate::reactor::{Handle, Source};
 use crate::{Errno, Result, udp};
@@ -24,7 +24,7 @@ pub(crate) struct Port {
     /// Number of datagrams that have been sent since the socket was last read.
     sent: AtomicU64,
     /// Queue pairs that found the socket full.
-    waiting: Lock<Vec<Weak<dyn Addressee>>>,
+    waiting: Lock<Vec<Weak<dyn DatagramTarget>>>,
     routes: Routes,
     unknown: AtomicU64,
     malformed: AtomicU64,
@@ -76,7 +76,7 @@ impl Port {
     }
 
     /// Registers a queue pair to be notified once the socket has room again.
-    pub(super) fn await_room(&self, qp: &Arc<dyn Addressee>) {
+    pub(super) fn await_room(&self, qp: &Arc<dyn DatagramTarget>) {
         let qp = Arc::downgrade(qp);
         let mut waiting = self.waiting.lock();
         if !waiting.iter().any(|other| other.ptr_eq(&qp)) {
@@ -123,7 +123,7 @@ impl Port {
 
     fn deliver(&self, batch: &RecvBatch) {
         // Look up the queue pair once for consecutive datagrams to the same one.
-        let mut last: Option<Arc<dyn Addressee>> = None;
+        let mut last: Option<Arc<dyn DatagramTarget>> = None;
         for (arrival, datagram) in batch.datagrams() {
             let Ok((header, payload)) = Header::parse(datagram) else {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Port {
 
     fn deliver_to(
         &self,
-        qp: Option<&dyn Addressee>,
+        qp: Option<&dyn DatagramTarget>,
         header: &Header,
         arrival: &Arrival,
         payload: &[u8],

@@ -22,7 +22,7 @@ use weft_wire::ddp::Header;
 use weft_wire::mpa::negotiate::{Limits, Responder};
 use weft_wire::rdmap::{Opcode, ReadRequest, Terminate};
 
-use super::peer::{self, Peer};
+use super::peer::{self, ScriptedPeer};
 use super::{Endpoint, Host, init_attr, init_mask, to_rts};
 
 pub const OFFER: u8 = 1;
@@ -51,7 +51,7 @@ pub const BULK: u32 = 1;
 pub const PULL: u32 = 2;
 
 /// How long the victim may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A random process identity.
 pub fn random_process() -> ProcessId {
@@ -169,14 +169,14 @@ impl Offer {
 #[derive(Debug)]
 pub struct Stranger {
     pub process: Box<ProcessId>,
-    pub tcp: Peer,
+    pub tcp: ScriptedPeer,
 }
 
 impl Stranger {
     /// Connects to a victim over TCP and sends nothing yet.
     pub fn dial(victim: &Endpoint) -> Self {
         let process = Box::new(random_process());
-        let tcp = Peer::dial_as(*process, victim, false);
+        let tcp = ScriptedPeer::dial_as(*process, victim, false);
         Self { process, tcp }
     }
 
@@ -205,7 +205,7 @@ impl Stranger {
 
 /// The peer of a victim that dials, with the victim's offer.
 pub struct Dialled {
-    pub tcp: Peer,
+    pub tcp: ScriptedPeer,
     pub process: Box<ProcessId>,
     pub session: Session,
     pub offer: Packet,
@@ -225,7 +225,7 @@ impl Dialled {
         let session = Session(accept(&unix).expect("the victim knocks"));
         let offer = session.receive().expect("an offer");
         assert_eq!((offer.bytes[0], offer.fds.len()), (OFFER, 2), "{:?}", host.pd);
-        let tcp = Peer::dialled(stream, victim, crc);
+        let tcp = ScriptedPeer::dialled(stream, victim, crc);
         Self { tcp, process, session, offer }
     }
 
@@ -288,7 +288,7 @@ pub fn listener_above(number: u32) -> (TcpListener, u32) {
 /// A peer that shares memory with its victim.
 #[derive(Debug)]
 pub struct Local {
-    pub tcp: Peer,
+    pub tcp: ScriptedPeer,
     pub process: Box<ProcessId>,
     pub session: Session,
     pub memory: SharedMemory,

@@ -20,14 +20,14 @@ pub const NUMBER: u32 = 1;
 pub const ACK_STAG: u32 = 0x0acc_0001;
 
 /// How long the victim may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A victim that accepts no bytes for this long has stopped reading.
 const STALLED: Duration = Duration::from_millis(500);
 
 /// An established connection to a victim.
 #[derive(Debug)]
-pub struct Peer {
+pub struct ScriptedPeer {
     stream: TcpStream,
     /// The identity that the victim has announced.
     pub victim: Identity,
@@ -71,7 +71,7 @@ pub fn request_as(process: ProcessId, wanted: u32, crc: bool) -> Initiator {
     Initiator::new(params(crc), &private_data).expect("it fits a frame")
 }
 
-impl Peer {
+impl ScriptedPeer {
     /// Connects to `victim`, whose queue pair waits for this peer (RTR), and sends the
     /// ready-to-receive message.
     pub fn dial(victim: &Endpoint, crc: bool) -> Self {

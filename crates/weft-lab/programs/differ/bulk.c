@@ -13,6 +13,7 @@ static bool open_two(struct two *two, int listener, const struct sockaddr_in *ad
 {
 	int one = 1;
 
+	two->acceptor = -1;
 	two->connector = socket(AF_INET, SOCK_STREAM, 0);
 	if (two->connector < 0 ||
 	    connect(two->connector, (const struct sockaddr *)address, sizeof *address))

@@ -29,7 +29,7 @@ static bool expecting, stopped;
 /* How long a step may take on Weft if it ends at once on the kernel. */
 static int late_ms = 1500;
 static int64_t begun[ACTORS];
-static int patience[ACTORS];
+static int sleep_max[ACTORS];
 
 static int64_t now_us(void)
 {
@@ -186,7 +186,7 @@ static bool all_asleep(void)
 			return false;
 		if (atomic_load(&actor->turn) != GIVEN)
 			continue;
-		if (now - begun[i] < patience[i] * 1000LL ||
+		if (now - begun[i] < sleep_max[i] * 1000LL ||
 		    state_of(i) != 'S')
 			return false;
 	}
@@ -312,7 +312,7 @@ static int choose_actor(const char *word)
 }
 
 /* Returns how many milliseconds a step may sleep before it counts as blocked. */
-static int patience_of(const struct step *step)
+static int sleep_max_of(const struct step *step)
 {
 	static const char *const blocking[] = { "recv", "send",	  "wait",   "poll", "scan", "print",
 						"move", "accept", "sendto", "warm",  "supply",
@@ -383,7 +383,7 @@ static bool begin_step(int at, bool *blocks)
 	}
 	actor->step = at;
 	begun[number] = now_us();
-	patience[number] = patience_of(&step);
+	sleep_max[number] = sleep_max_of(&step);
 	*blocks = expecting && expected_end[at] != at;
 	atomic_store(&actor->turn, GIVEN);
 	raw(SYS_futex, (long)&actor->turn, FUTEX_WAKE, 1, 0, 0, 0);

@@ -90,29 +90,62 @@ out:
 	return done;
 }
 
-/* The kernel's own asynchronous input and output. The next function uses the C library's. */
-long submitted_transfer(bool write, int fd, void *bytes, size_t length)
+/* Does one operation of the kernel's own asynchronous input and output, and waits until it is
+ * complete, for as long as `limit` (NULL: for ever). Returns false after that time, or with an error
+ * that is no result of the operation. */
+static bool submitted(struct iocb *block, struct timespec *limit, long *result)
 {
-	struct iocb block = { .aio_lio_opcode = write ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD,
-			      .aio_fildes = (uint32_t)fd,
-			      .aio_buf = (uint64_t)bytes,
-			      .aio_nbytes = length };
-	struct iocb *blocks[] = { &block };
+	struct iocb *blocks[] = { block };
 	struct io_event event = { 0 };
 	aio_context_t context = 0;
+	bool done = false;
+
+	*result = -1;
+	if (syscall(SYS_io_setup, 1L, &context))
+		return false;
+	*result = syscall(SYS_io_submit, context, 1L, blocks);
+	if (*result == 1) {
+		*result = 0;
+		done = syscall(SYS_io_getevents, context, 1L, 1L, &event, limit) == 1;
+	}
+	raw(SYS_io_destroy, (long)context, 0, 0, 0, 0, 0);
+	if (!done)
+		return false;
+	*result = event.res;
+	if (*result < 0) {
+		errno = (int)-*result;
+		*result = -1;
+	}
+	return true;
+}
+
+/* Reads or writes in this way. `operation` is one of linux/aio_abi.h, and says what `place` and
+ * `length` are. */
+long submitted_transfer(int operation, int fd, void *place, size_t length)
+{
+	struct iocb block = { .aio_lio_opcode = (uint16_t)operation,
+			      .aio_fildes = (uint32_t)fd,
+			      .aio_buf = (uint64_t)place,
+			      .aio_nbytes = length };
 	long result;
 
-	if (syscall(SYS_io_setup, 1L, &context))
-		return -1;
-	result = syscall(SYS_io_submit, context, 1L, blocks);
-	if (result == 1 && syscall(SYS_io_getevents, context, 1L, 1L, &event, NULL) == 1)
-		result = event.res;
-	raw(SYS_io_destroy, (long)context, 0, 0, 0, 0, 0);
-	if (result < -1) {
-		errno = (int)-result;
-		result = -1;
-	}
+	submitted(&block, NULL, &result);
 	return result;
+}
+
+/* Polls one descriptor in this way. */
+long submitted_poll(struct pollfd *polled, int timeout)
+{
+	struct timespec limit = { timeout / 1000, timeout % 1000 * 1000000L };
+	struct iocb block = { .aio_lio_opcode = IOCB_CMD_POLL,
+			      .aio_fildes = (uint32_t)polled->fd,
+			      .aio_buf = (uint16_t)polled->events };
+	long result;
+
+	if (!submitted(&block, timeout < 0 ? NULL : &limit, &result) || result < 0)
+		return result;
+	polled->revents = (short)result;
+	return 1;
 }
 
 long listed_transfer(bool write, int fd, void *bytes, size_t length)

@@ -138,6 +138,8 @@ static void do_poll(const struct step *step)
 	else if (is(step, "call", "ppoll"))
 		result = BY(way, ppoll(polled, count, timeout < 0 ? NULL : &limit, NULL), SYS_ppoll,
 			    polled, (long)count, timeout < 0 ? NULL : &limit, NULL, 8L);
+	else if (way == SUBMIT && count == 1)
+		result = submitted_poll(polled, timeout);
 	else if (is(step, "call", "__poll"))
 		result = __poll(polled, count, timeout);
 	else

@@ -178,7 +178,8 @@ bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t
 	      unsigned flags, long *result);
 long aio_transfer(bool write, int fd, void *bytes, size_t length);
 long listed_transfer(bool write, int fd, void *bytes, size_t length);
-long submitted_transfer(bool write, int fd, void *bytes, size_t length);
+long submitted_transfer(int operation, int fd, void *place, size_t length);
+long submitted_poll(struct pollfd *polled, int timeout);
 
 /* conductor.c */
 int conduct(const char *program, const char *expected);

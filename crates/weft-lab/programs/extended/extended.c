@@ -401,7 +401,7 @@ static void speed_server(void)
 	receive_word(clients[0]);
 }
 
-static void told(const char *what, uint64_t began)
+static void print_time(const char *what, uint64_t began)
 {
 	printf("%-10s %7.0f ns\n", what, (now_ns() - began) / (double)ROUNDS);
 }
@@ -414,19 +414,19 @@ static void speed_client(int fd, const struct weft_key *key)
 		send_word(fd, round);
 		expect(receive_word(fd), round, "the answer");
 	}
-	told("send+recv", began);
+	print_time("send+recv", began);
 	began = now_ns();
 	for (int round = 0; round < ROUNDS; round++)
 		word += get_word(fd, key, 0);
-	told("get", began);
+	print_time("get", began);
 	began = now_ns();
 	for (int round = 0; round < ROUNDS; round++)
 		expect(weft->put(fd, key, 0, &word, WORD), 0, "put");
-	told("put", began);
+	print_time("put", began);
 	began = now_ns();
 	for (int round = 0; round < ROUNDS; round++)
 		expect(weft->fetch_add(fd, key, 8, 1, &word), 0, "fetch_add");
-	told("fetch_add", began);
+	print_time("fetch_add", began);
 	expect(word, ROUNDS - 1, "the count");
 	send_word(fd, 0);
 }

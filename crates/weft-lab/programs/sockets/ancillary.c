@@ -4,23 +4,23 @@
 
 #include "calls.h"
 
-static void do_preadv2(struct end *end, const struct arguments *told)
+static void do_preadv2(struct end *end, const struct arguments *args)
 {
 	char bytes[100];
 	struct iovec part = { bytes, sizeof bytes };
-	ssize_t got = preadv2(told->fd, &part, 1, told->value, told->flags);
+	ssize_t got = preadv2(args->fd, &part, 1, args->value, args->flags);
 
-	note(end, "preadv2 at %ld %x", told->value, told->flags);
+	note(end, "preadv2 at %ld %x", args->value, args->flags);
 	note_result(end, got);
 	note_data(end, bytes, got);
 }
 
-static void do_pwritev2(struct end *end, const struct arguments *told)
+static void do_pwritev2(struct end *end, const struct arguments *args)
 {
-	struct iovec part = { (char *)told->text, strlen(told->text) };
+	struct iovec part = { (char *)args->text, strlen(args->text) };
 
-	note(end, "pwritev2 at %ld %x", told->value, told->flags);
-	note_result(end, pwritev2(told->fd, &part, 1, told->value, told->flags));
+	note(end, "pwritev2 at %ld %x", args->value, args->flags);
+	note_result(end, pwritev2(args->fd, &part, 1, args->value, args->flags));
 }
 
 CASE(ancillary_offsets)
@@ -40,24 +40,24 @@ CASE(ancillary_offsets)
 }
 
 /* Sends a message with an int as ancillary data of `level` and `name`. `size` is its length. */
-static void do_sendmsg_with(struct end *end, const struct arguments *told)
+static void do_sendmsg_with(struct end *end, const struct arguments *args)
 {
 	union {
 		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr header;
 	} control = { 0 };
-	struct iovec part = { (char *)told->text, strlen(told->text) };
+	struct iovec part = { (char *)args->text, strlen(args->text) };
 	struct msghdr message = { .msg_iov = &part,
 				  .msg_iovlen = 1,
 				  .msg_control = &control,
 				  .msg_controllen = sizeof control };
 
-	control.header.cmsg_level = told->level;
-	control.header.cmsg_type = told->name;
-	control.header.cmsg_len = told->size ? (size_t)told->size : CMSG_LEN(sizeof(int));
-	*(int *)CMSG_DATA(&control.header) = told->value;
-	note(end, "sendmsg with %d.%d", told->level, told->name);
-	note_result(end, sendmsg(told->fd, &message, MSG_NOSIGNAL));
+	control.header.cmsg_level = args->level;
+	control.header.cmsg_type = args->name;
+	control.header.cmsg_len = args->size ? (size_t)args->size : CMSG_LEN(sizeof(int));
+	*(int *)CMSG_DATA(&control.header) = args->value;
+	note(end, "sendmsg with %d.%d", args->level, args->name);
+	note_result(end, sendmsg(args->fd, &message, MSG_NOSIGNAL));
 }
 
 CASE(ancillary_ignored)

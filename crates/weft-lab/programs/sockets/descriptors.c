@@ -8,21 +8,21 @@
 
 #include "calls.h"
 
-static void do_copy(struct end *end, const struct arguments *told)
+static void do_copy(struct end *end, const struct arguments *args)
 {
 	static const char *const HOW[] = { "dup", "dup2", "dup3", "F_DUPFD", "F_DUPFD_CLOEXEC" };
 	int made = -1;
 
-	switch (told->value) {
-	case 0: made = dup(told->fd); break;
-	case 1: made = dup2(told->fd, 200); break;
-	case 2: made = dup3(told->fd, 201, O_CLOEXEC); break;
-	case 3: made = fcntl(told->fd, F_DUPFD, 210); break;
-	case 4: made = fcntl(told->fd, F_DUPFD_CLOEXEC, 220); break;
+	switch (args->value) {
+	case 0: made = dup(args->fd); break;
+	case 1: made = dup2(args->fd, 200); break;
+	case 2: made = dup3(args->fd, 201, O_CLOEXEC); break;
+	case 3: made = fcntl(args->fd, F_DUPFD, 210); break;
+	case 4: made = fcntl(args->fd, F_DUPFD_CLOEXEC, 220); break;
 	}
-	note(end, "%s: descriptor flags %d, flags %#x", HOW[told->value], fcntl(made, F_GETFD),
+	note(end, "%s: descriptor flags %d, flags %#x", HOW[args->value], fcntl(made, F_GETFD),
 	     fcntl(made, F_GETFL));
-	end->extra[told->other] = made;
+	end->extra[args->other] = made;
 }
 
 CASE(descriptor_copies)
@@ -69,21 +69,21 @@ CASE(descriptor_copies_share_flags)
 	ON(pair->b, do_recv, .size = 10);
 }
 
-static void do_flags(struct end *end, const struct arguments *told)
+static void do_flags(struct end *end, const struct arguments *args)
 {
-	note(end, "flags %#x, descriptor flags %d", fcntl(told->fd, F_GETFL),
-	     fcntl(told->fd, F_GETFD));
+	note(end, "flags %#x, descriptor flags %d", fcntl(args->fd, F_GETFL),
+	     fcntl(args->fd, F_GETFD));
 	note(end, ", FD_CLOEXEC");
-	note_result(end, fcntl(told->fd, F_SETFD, FD_CLOEXEC));
+	note_result(end, fcntl(args->fd, F_SETFD, FD_CLOEXEC));
 	note(end, " O_NONBLOCK");
-	note_result(end, fcntl(told->fd, F_SETFL, O_NONBLOCK | O_APPEND));
-	note(end, ": flags %#x, descriptor flags %d", fcntl(told->fd, F_GETFL),
-	     fcntl(told->fd, F_GETFD));
+	note_result(end, fcntl(args->fd, F_SETFL, O_NONBLOCK | O_APPEND));
+	note(end, ": flags %#x, descriptor flags %d", fcntl(args->fd, F_GETFL),
+	     fcntl(args->fd, F_GETFD));
 	note(end, ", recv");
-	note_result(end, recv(told->fd, end->data, 1, 0));
+	note_result(end, recv(args->fd, end->data, 1, 0));
 	note(end, ", F_SETFL 0");
-	note_result(end, fcntl(told->fd, F_SETFL, 0));
-	note(end, ": flags %#x", fcntl(told->fd, F_GETFL));
+	note_result(end, fcntl(args->fd, F_SETFL, 0));
+	note(end, ": flags %#x", fcntl(args->fd, F_GETFL));
 }
 
 CASE(descriptor_flags)
@@ -94,13 +94,13 @@ CASE(descriptor_flags)
 }
 
 /* Another file gets the number of a connection, in two ways. */
-static void do_replace(struct end *end, const struct arguments *told)
+static void do_replace(struct end *end, const struct arguments *args)
 {
-	int file = check(memfd_create("file", 0), "memfd_create"), number = told->fd;
+	int file = check(memfd_create("file", 0), "memfd_create"), number = args->fd;
 
 	check(write(file, "of the file", 11), "write");
 	check(lseek(file, 0, SEEK_SET), "lseek");
-	if (told->flags) {
+	if (args->flags) {
 		check(dup2(file, number), "dup2");
 	} else {
 		close(number);
@@ -108,7 +108,7 @@ static void do_replace(struct end *end, const struct arguments *told)
 		if (dup(file) != number)
 			check(dup2(file, number), "dup2");
 	}
-	note(end, told->flags ? "dup2 over it: read" : "close, then dup: read");
+	note(end, args->flags ? "dup2 over it: read" : "close, then dup: read");
 	ssize_t got = read(number, end->data, 100);
 	note_result(end, got);
 	note_data(end, end->data, got);
@@ -169,18 +169,18 @@ CASE(descriptor_dup2_onto_itself)
 	exchange(pair, 1);
 }
 
-static void do_close_range(struct end *end, const struct arguments *told)
+static void do_close_range(struct end *end, const struct arguments *args)
 {
-	int fd = dup2(told->fd, 300);
+	int fd = dup2(args->fd, 300);
 
-	close(told->fd);
+	close(args->fd);
 	end->fd = fd;
 	note(end, "close_range CLOEXEC");
 	note_result(end, close_range(fd, fd + 10, CLOSE_RANGE_CLOEXEC));
 	note(end, ", descriptor flags %d, send", fcntl(fd, F_GETFD));
 	note_result(end, send(fd, "still here", 10, 0));
 	note(end, ", close_range");
-	note_result(end, close_range(fd, told->flags ? ~0U : (unsigned)fd, 0));
+	note_result(end, close_range(fd, args->flags ? ~0U : (unsigned)fd, 0));
 	note(end, ", send");
 	note_result(end, send(fd, "x", 1, 0));
 }
@@ -192,11 +192,11 @@ CASE(descriptor_close_range)
 	ON(pair->b, do_recv, .size = 100);
 }
 
-static void do_closefrom(struct end *end, const struct arguments *told)
+static void do_closefrom(struct end *end, const struct arguments *args)
 {
-	int fd = dup2(told->fd, 300);
+	int fd = dup2(args->fd, 300);
 
-	close(told->fd);
+	close(args->fd);
 	closefrom(fd);
 	note(end, "closefrom, send");
 	note_result(end, send(fd, "x", 1, 0));
@@ -209,9 +209,9 @@ CASE(descriptor_closefrom)
 }
 
 /* Makes each call on a descriptor of the wrong kind. */
-static void do_every_call(struct end *end, const struct arguments *told)
+static void do_every_call(struct end *end, const struct arguments *args)
 {
-	int fd = told->other;
+	int fd = args->other;
 	char bytes[4] = "abc";
 	struct iovec part = { bytes, 3 };
 	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
@@ -225,7 +225,7 @@ static void do_every_call(struct end *end, const struct arguments *told)
 		note(end, "\n    " #call); \
 		note_result(end, call);   \
 	} while (0)
-	note(end, "calls on %s", told->text);
+	note(end, "calls on %s", args->text);
 	NOTE(send(fd, bytes, 3, 0));
 	NOTE(sendto(fd, bytes, 3, MSG_NOSIGNAL, NULL, 0));
 	NOTE(sendmsg(fd, &message, MSG_DONTWAIT));
@@ -242,7 +242,7 @@ static void do_every_call(struct end *end, const struct arguments *told)
 	NOTE(ioctl(fd, FIONREAD, &value));
 	NOTE(accept(fd, NULL, NULL));
 	NOTE(accept4(fd, NULL, NULL, 0));
-	if (told->flags)
+	if (args->flags)
 		return;
 	NOTE(read(fd, bytes, 3));
 	NOTE(write(fd, bytes, 3));

@@ -162,14 +162,14 @@ CASE(flags_nosignal)
 	ON(pair->a, do_sendmmsg, .text = "xyz", .flags = MSG_NOSIGNAL);
 }
 
-static void do_completion(struct end *end, const struct arguments *told)
+static void do_completion(struct end *end, const struct arguments *args)
 {
 	char control[200];
 	struct msghdr message = { .msg_control = control, .msg_controllen = sizeof control };
 	struct cmsghdr *header;
 
 	note(end, "recvmsg ERRQUEUE");
-	note_result(end, recvmsg(told->fd, &message, MSG_ERRQUEUE));
+	note_result(end, recvmsg(args->fd, &message, MSG_ERRQUEUE));
 	header = CMSG_FIRSTHDR(&message);
 	if (header && header->cmsg_level == SOL_IP && header->cmsg_type == IP_RECVERR) {
 		struct sock_extended_err *error = (void *)CMSG_DATA(header);

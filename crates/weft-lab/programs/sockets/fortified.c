@@ -10,14 +10,14 @@
 
 /* The compiler knows the buffer's size, but not the requested length, so it uses the variants that
  * check the length. */
-static void do_fortified(struct end *end, const struct arguments *told)
+static void do_fortified(struct end *end, const struct arguments *args)
 {
 	char buffer[64];
-	struct pollfd polled[2] = { { .fd = told->fd, .events = POLLIN } };
+	struct pollfd polled[2] = { { .fd = args->fd, .events = POLLIN } };
 	struct timespec time = { 1, 0 };
 	struct sockaddr_in from;
 	socklen_t length = sizeof from;
-	volatile size_t size = told->size;
+	volatile size_t size = args->size;
 	volatile nfds_t one = 1;
 	ssize_t got;
 	fd_set in;
@@ -27,23 +27,23 @@ static void do_fortified(struct end *end, const struct arguments *told)
 	note(end, " ppoll");
 	note_result(end, ppoll(polled, one, &time, NULL));
 	FD_ZERO(&in);
-	FD_SET(told->fd, &in);
+	FD_SET(args->fd, &in);
 	note(end, " select");
-	note_result(end, select(told->fd + 1, &in, NULL, NULL, NULL));
-	got = recv(told->fd, buffer, size, MSG_PEEK);
+	note_result(end, select(args->fd + 1, &in, NULL, NULL, NULL));
+	got = recv(args->fd, buffer, size, MSG_PEEK);
 	note(end, " recv");
 	note_result(end, got);
 	note_data(end, buffer, got);
-	got = recvfrom(told->fd, buffer, size, 0, (struct sockaddr *)&from, &length);
+	got = recvfrom(args->fd, buffer, size, 0, (struct sockaddr *)&from, &length);
 	note(end, " recvfrom");
 	note_result(end, got);
 	note_data(end, buffer, got);
-	got = read(told->fd, buffer, size);
+	got = read(args->fd, buffer, size);
 	note(end, " read");
 	note_result(end, got);
 	note_data(end, buffer, got);
 	note(end, " dprintf");
-	note_result(end, dprintf(told->fd, "%s", told->text));
+	note_result(end, dprintf(args->fd, "%s", args->text));
 }
 
 CASE(fortified_calls)

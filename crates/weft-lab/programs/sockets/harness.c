@@ -247,11 +247,11 @@ struct end *open_end(char name, bool process)
 	return end;
 }
 
-static void request(struct end *end, job work, struct arguments told)
+static void request(struct end *end, job work, struct arguments args)
 {
 	end->job = work;
-	end->arguments = told;
-	end->progress = TOLD;
+	end->arguments = args;
+	end->progress = REQUESTED;
 	if (!end->arguments.fd)
 		end->arguments.fd = end->fd;
 	if (end->remote)
@@ -266,9 +266,9 @@ static void print_notes(struct end *end)
 		say("  %c %s", end->name, end->note);
 }
 
-void perform(struct end *end, job work, struct arguments told)
+void perform(struct end *end, job work, struct arguments args)
 {
-	request(end, work, told);
+	request(end, work, args);
 	if (end->remote)
 		wait_for_answer(end);
 	print_notes(end);
@@ -294,13 +294,13 @@ static bool sleeps(const struct end *end)
 	return !state || state[2] == 'S';
 }
 
-void begin(struct end *end, job work, struct arguments told)
+void begin(struct end *end, job work, struct arguments args)
 {
 	if (!end->remote)
 		die("%c is here", end->name);
-	request(end, work, told);
+	request(end, work, args);
 	/* On a busy machine the thread makes its call later. */
-	while (__atomic_load_n(&end->progress, __ATOMIC_ACQUIRE) == TOLD)
+	while (__atomic_load_n(&end->progress, __ATOMIC_ACQUIRE) == REQUESTED)
 		sleep_ms(1);
 	sleep_ms(SETTLE_MS);
 	for (int i = 0; i < SLEEP_TIMEOUT_MS && end->progress != ENDED && !sleeps(end); i++)
@@ -328,7 +328,7 @@ static void send_at_once(int fd)
 	check(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), "TCP_NODELAY");
 }
 
-static void listen_here(struct end *end, const struct arguments *told __attribute__((unused)))
+static void listen_here(struct end *end, const struct arguments *args __attribute__((unused)))
 {
 	struct sockaddr_in address = loopback(0);
 	socklen_t length = sizeof address;
@@ -340,7 +340,7 @@ static void listen_here(struct end *end, const struct arguments *told __attribut
 	end->port = address.sin_port;
 }
 
-static void accept_here(struct end *end, const struct arguments *told __attribute__((unused)))
+static void accept_here(struct end *end, const struct arguments *args __attribute__((unused)))
 {
 	end->fd = check(accept(end->extra[0], NULL, NULL), "accept");
 	send_at_once(end->fd);
@@ -348,22 +348,22 @@ static void accept_here(struct end *end, const struct arguments *told __attribut
 	end->extra[0] = -1;
 }
 
-static void connect_here(struct end *end, const struct arguments *told)
+static void connect_here(struct end *end, const struct arguments *args)
 {
-	struct sockaddr_in address = loopback(told->value);
+	struct sockaddr_in address = loopback(args->value);
 
 	end->fd = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
 	check(connect(end->fd, (struct sockaddr *)&address, sizeof address), "connect");
 	send_at_once(end->fd);
 }
 
-static void send_round(struct end *end, const struct arguments *told __attribute__((unused)))
+static void send_round(struct end *end, const struct arguments *args __attribute__((unused)))
 {
 	if (check(send(end->fd, "warm", 4, MSG_NOSIGNAL), "send") != 4)
 		die("a short send");
 }
 
-static void receive_round(struct end *end, const struct arguments *told __attribute__((unused)))
+static void receive_round(struct end *end, const struct arguments *args __attribute__((unused)))
 {
 	char bytes[4];
 

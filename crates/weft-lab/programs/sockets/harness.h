@@ -44,7 +44,7 @@ struct arguments {
 };
 
 struct end;
-typedef void (*job)(struct end *end, const struct arguments *told);
+typedef void (*job)(struct end *end, const struct arguments *args);
 
 /* One end, in memory that both processes share. */
 struct end {
@@ -58,7 +58,7 @@ struct end {
 	int request[2], answer[2];
 	job job;
 	struct arguments arguments;
-	enum { TOLD, BEGUN, ENDED } progress; /* progress of a job at a remote end */
+	enum { REQUESTED, BEGUN, ENDED } progress; /* progress of a job at a remote end */
 	int notes;
 	char note[NOTE_BYTES];
 	char data[DATA_BYTES];
@@ -77,9 +77,9 @@ struct end *open_end(char name, bool process);
 void exchange(struct pair *pair, int rounds);
 
 /* Does `work` at an end and prints its notes. */
-void perform(struct end *end, job work, struct arguments told);
+void perform(struct end *end, job work, struct arguments args);
 /* Starts `work` at a remote end, and waits until it sleeps there. `finish` prints its notes. */
-void begin(struct end *end, job work, struct arguments told);
+void begin(struct end *end, job work, struct arguments args);
 void finish(struct end *end);
 #define ON(end, work, ...) perform(end, work, (struct arguments){ __VA_ARGS__ })
 #define BEGIN(end, work, ...) begin(end, work, (struct arguments){ __VA_ARGS__ })

@@ -10,40 +10,40 @@
 #include "calls.h"
 
 /* Runs `work` and notes whether it took about `expected` milliseconds. */
-static void timed(struct end *end, const struct arguments *told, job work, long expected)
+static void timed(struct end *end, const struct arguments *args, job work, long expected)
 {
 	long began = now_ms(), took;
 
-	work(end, told);
+	work(end, args);
 	took = now_ms() - began;
 	note(end, took < expected - 10	   ? ", too soon"
 		  : took > expected + 1000 ? ", too late"
 					   : ", in time");
 }
 
-static void do_recv_timed(struct end *end, const struct arguments *told)
+static void do_recv_timed(struct end *end, const struct arguments *args)
 {
-	timed(end, told, do_recv, told->value);
+	timed(end, args, do_recv, args->value);
 }
 
-static void do_read_timed(struct end *end, const struct arguments *told)
+static void do_read_timed(struct end *end, const struct arguments *args)
 {
-	timed(end, told, do_read, told->value);
+	timed(end, args, do_read, args->value);
 }
 
-static void do_recvmsg_timed(struct end *end, const struct arguments *told)
+static void do_recvmsg_timed(struct end *end, const struct arguments *args)
 {
-	timed(end, told, do_recvmsg, told->value);
+	timed(end, args, do_recvmsg, args->value);
 }
 
-static void do_recvmmsg_timed(struct end *end, const struct arguments *told)
+static void do_recvmmsg_timed(struct end *end, const struct arguments *args)
 {
-	timed(end, told, do_recvmmsg, told->value);
+	timed(end, args, do_recvmmsg, args->value);
 }
 
-static void do_send_timed(struct end *end, const struct arguments *told)
+static void do_send_timed(struct end *end, const struct arguments *args)
 {
-	timed(end, told, do_send, told->value);
+	timed(end, args, do_send, args->value);
 }
 
 CASE(option_receive_timeout)
@@ -202,28 +202,19 @@ CASE(ioctl_nonblocking)
 	finish(pair->b);
 }
 
-static void do_signal_driven(struct end *end, const struct arguments *told)
+static void do_signal_driven(struct end *end, const struct arguments *args)
 {
 	struct sigaction action = { .sa_handler = SIG_IGN };
 
 	/* The kernel sends SIGUSR1 instead of SIGIO, and the handler counts it. */
 	check(sigaction(SIGIO, &action, NULL), "sigaction");
 	note(end, "F_SETSIG");
-	note_result(end, fcntl(told->fd, F_SETSIG, SIGUSR1));
+	note_result(end, fcntl(args->fd, F_SETSIG, SIGUSR1));
 	struct f_owner_ex owner = { F_OWNER_TID, gettid() };
 	note(end, " F_SETOWN_EX");
-	note_result(end, fcntl(told->fd, F_SETOWN_EX, &owner));
+	note_result(end, fcntl(args->fd, F_SETOWN_EX, &owner));
 	note(end, " O_ASYNC");
-	note_result(end, fcntl(told->fd, F_SETFL, O_ASYNC | O_NONBLOCK));
-}
-
-static void do_wait_for_signal(struct end *end, const struct arguments *told __attribute__((unused)))
-{
-	for (int i = 0; i < 100 && user_signals == (int)end->number; i++)
-		sleep_ms(10);
-	note(end, "SIGIO %s", user_signals == (int)end->number ? "missing" : "has come");
-	end->number = user_signals;
-	note_result(end, recv(end->fd, end->data, 100, 0));
+	note_result(end, fcntl(args->fd, F_SETFL, O_ASYNC | O_NONBLOCK));
 }
 
 CASE(option_signal_driven)
@@ -238,17 +229,17 @@ CASE(option_signal_driven)
 	}
 }
 
-static void do_names(struct end *end, const struct arguments *told)
+static void do_names(struct end *end, const struct arguments *args)
 {
 	struct sockaddr_in own = { 0 }, peer = { 0 };
 	socklen_t length = sizeof own;
-	const struct end *other = (const struct end *)told->text;
-	int result = getsockname(told->fd, (struct sockaddr *)&own, &length);
+	const struct end *other = (const struct end *)args->text;
+	int result = getsockname(args->fd, (struct sockaddr *)&own, &length);
 
 	note(end, "getsockname");
 	note_result(end, result);
 	note(end, " of %u family %d", length, own.sin_family);
-	result = getpeername(told->fd, (struct sockaddr *)&peer, &length);
+	result = getpeername(args->fd, (struct sockaddr *)&peer, &length);
 	note(end, ", getpeername");
 	note_result(end, result);
 	if (!result)
@@ -257,7 +248,7 @@ static void do_names(struct end *end, const struct arguments *told)
 	end->port = own.sin_port;
 	length = 3;
 	note(end, ", short");
-	note_result(end, getpeername(told->fd, (struct sockaddr *)&peer, &length));
+	note_result(end, getpeername(args->fd, (struct sockaddr *)&peer, &length));
 	note(end, " %u", length);
 }
 
@@ -278,18 +269,18 @@ CASE(option_names)
 	NAMES();
 }
 
-static void do_fstat(struct end *end, const struct arguments *told)
+static void do_fstat(struct end *end, const struct arguments *args)
 {
 	struct stat found;
 
 	note(end, "fstat");
-	note_result(end, fstat(told->fd, &found));
+	note_result(end, fstat(args->fd, &found));
 	note(end, " socket %d, size %ld, isatty %d", S_ISSOCK(found.st_mode), (long)found.st_size,
-	     isatty(told->fd));
+	     isatty(args->fd));
 	note(end, ", fsync");
-	note_result(end, fsync(told->fd));
+	note_result(end, fsync(args->fd));
 	note(end, ", ftruncate");
-	note_result(end, ftruncate(told->fd, 0));
+	note_result(end, ftruncate(args->fd, 0));
 }
 
 CASE(option_file)

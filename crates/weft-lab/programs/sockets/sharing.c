@@ -30,9 +30,9 @@ static void *read_and_sum(void *argument)
 	return NULL;
 }
 
-static void do_read_by_two(struct end *end, const struct arguments *told)
+static void do_read_by_two(struct end *end, const struct arguments *args)
 {
-	struct reader readers[2] = { { .fd = told->fd }, { .fd = told->fd } };
+	struct reader readers[2] = { { .fd = args->fd }, { .fd = args->fd } };
 	pthread_t threads[2];
 
 	for (int i = 0; i < 2; i++)
@@ -62,12 +62,12 @@ CASE(share_two_readers)
 }
 
 /* Counts the pieces of each sender. A sender makes one send for a piece, so pieces must not mix. */
-static void do_count_pieces(struct end *end, const struct arguments *told)
+static void do_count_pieces(struct end *end, const struct arguments *args)
 {
 	char piece[PIECE_BYTES];
 	long counts[4] = { 0 }, mixed = 0;
 
-	while (recv(told->fd, piece, sizeof piece, MSG_WAITALL) == PIECE_BYTES) {
+	while (recv(args->fd, piece, sizeof piece, MSG_WAITALL) == PIECE_BYTES) {
 		counts[piece[0] & 3]++;
 		for (int i = 1; i < PIECE_BYTES; i++)
 			if (piece[i] != piece[0]) {
@@ -138,7 +138,7 @@ CASE(share_fork_child_uses)
 }
 
 /* A child serves the connection, and the parent closes its copy at once, as forking servers do. */
-static void do_serve_in_child(struct end *end, const struct arguments *told)
+static void do_serve_in_child(struct end *end, const struct arguments *args)
 {
 	char bytes[100];
 	ssize_t got;
@@ -147,16 +147,16 @@ static void do_serve_in_child(struct end *end, const struct arguments *told)
 	note(end, "serve in a child");
 	child = start_child();
 	if (!child) {
-		while ((got = recv(told->fd, bytes, sizeof bytes, 0)) > 0)
-			if (send(told->fd, bytes, got, 0) != got)
+		while ((got = recv(args->fd, bytes, sizeof bytes, 0)) > 0)
+			if (send(args->fd, bytes, got, 0) != got)
 				_exit(1);
 		_exit(got != 0);
 	}
-	note_result(end, close(told->fd));
+	note_result(end, close(args->fd));
 	end->number = child;
 }
 
-static void do_reap(struct end *end, const struct arguments *told __attribute__((unused)))
+static void do_reap(struct end *end, const struct arguments *args __attribute__((unused)))
 {
 	int status;
 
@@ -177,9 +177,9 @@ CASE(share_fork_server)
 }
 
 /* A child that is stopped while it sleeps, so that it is woken only when it continues. */
-static void do_sleep_in_child(struct end *end, const struct arguments *told)
+static void do_sleep_in_child(struct end *end, const struct arguments *args)
 {
-	struct pollfd set = { .fd = told->fd, .events = POLLIN };
+	struct pollfd set = { .fd = args->fd, .events = POLLIN };
 	char bytes[100];
 	pid_t child;
 
@@ -187,7 +187,7 @@ static void do_sleep_in_child(struct end *end, const struct arguments *told)
 	child = start_child();
 	if (!child) {
 		alarm(5);
-		if (poll(&set, 1, -1) != 1 || recv(told->fd, bytes, sizeof bytes, 0) != 7)
+		if (poll(&set, 1, -1) != 1 || recv(args->fd, bytes, sizeof bytes, 0) != 7)
 			_exit(1);
 		_exit(0);
 	}
@@ -197,11 +197,11 @@ static void do_sleep_in_child(struct end *end, const struct arguments *told)
 	end->number = child;
 }
 
-static void do_close_before_it_goes_on(struct end *end, const struct arguments *told)
+static void do_close_before_it_goes_on(struct end *end, const struct arguments *args)
 {
 	sleep_ms(SETTLE_MS);
 	note(end, "close first");
-	note_result(end, close(told->fd));
+	note_result(end, close(args->fd));
 	check(kill(end->number, SIGCONT), "kill");
 }
 
@@ -229,9 +229,9 @@ CASE(share_fork_both_write)
 	finish(pair->b);
 }
 
-static void do_read_by_two_processes(struct end *end, const struct arguments *told)
+static void do_read_by_two_processes(struct end *end, const struct arguments *args)
 {
-	struct reader own = { .fd = told->fd };
+	struct reader own = { .fd = args->fd };
 	pid_t child;
 
 	end->number = 0;
@@ -323,22 +323,22 @@ LONE_CASE(share_prefork)
 }
 
 /* A child executes the program that echoes on standard input, with the environment or without. */
-static void do_exec(struct end *end, const struct arguments *told)
+static void do_exec(struct end *end, const struct arguments *args)
 {
 	char *arguments[] = { "sockets", "--echo", NULL }, *empty[] = { NULL };
 	pid_t child;
 
-	note(end, "exec%s", told->flags ? " without environment" : "");
+	note(end, "exec%s", args->flags ? " without environment" : "");
 	child = start_child();
 	if (!child) {
-		dup2(told->fd, STDIN_FILENO);
+		dup2(args->fd, STDIN_FILENO);
 		for (int fd = 3; fd < 400; fd++)
 			close(fd);
-		execve("/proc/self/exe", arguments, told->flags ? empty : environ);
+		execve("/proc/self/exe", arguments, args->flags ? empty : environ);
 		_exit(99);
 	}
-	if (!told->value)
-		note_result(end, close(told->fd));
+	if (!args->value)
+		note_result(end, close(args->fd));
 	end->number = child;
 }
 
@@ -425,7 +425,7 @@ CASE(share_exec_stdio)
 	reap(child);
 }
 
-static void do_pass(struct end *end, const struct arguments *told)
+static void do_pass(struct end *end, const struct arguments *args)
 {
 	char control[CMSG_SPACE(sizeof(int))] = "";
 	struct iovec part = { "!", 1 };
@@ -436,12 +436,12 @@ static void do_pass(struct end *end, const struct arguments *told)
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 
 	*header = (struct cmsghdr){ CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
-	memcpy(CMSG_DATA(header), &told->fd, sizeof(int));
+	memcpy(CMSG_DATA(header), &args->fd, sizeof(int));
 	note(end, "pass");
-	note_result(end, sendmsg(told->other, &message, 0));
+	note_result(end, sendmsg(args->other, &message, 0));
 }
 
-static void do_take(struct end *end, const struct arguments *told)
+static void do_take(struct end *end, const struct arguments *args)
 {
 	char control[CMSG_SPACE(sizeof(int))], byte;
 	struct iovec part = { &byte, 1 };
@@ -451,7 +451,7 @@ static void do_take(struct end *end, const struct arguments *told)
 				  .msg_controllen = sizeof control };
 
 	note(end, "take");
-	note_result(end, recvmsg(told->other, &message, MSG_CMSG_CLOEXEC));
+	note_result(end, recvmsg(args->other, &message, MSG_CMSG_CLOEXEC));
 	memcpy(&end->fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
 }
 
@@ -528,18 +528,18 @@ LONE_CASE(share_passed_fresh)
 }
 
 /* A child executes a program, which closes sockets with close-on-exec. */
-static void do_execute_without(struct end *end, const struct arguments *told)
+static void do_execute_without(struct end *end, const struct arguments *args)
 {
 	int ready[2];
 	char byte;
 
 	check(pipe2(ready, O_CLOEXEC), "pipe2");
-	check(fcntl(told->fd, F_SETFD, FD_CLOEXEC), "FD_CLOEXEC");
-	pid_t child = check(told->flags ? vfork() : fork(), "fork");
+	check(fcntl(args->fd, F_SETFD, FD_CLOEXEC), "FD_CLOEXEC");
+	pid_t child = check(args->flags ? vfork() : fork(), "fork");
 	if (!child) {
 		char *const arguments[] = { "sleep", "4", NULL }, *const none[] = { NULL };
 
-		execve("/bin/sleep", arguments, told->value ? none : environ);
+		execve("/bin/sleep", arguments, args->value ? none : environ);
 		_exit(1);
 	}
 	end->number = child;
@@ -551,17 +551,17 @@ static void do_execute_without(struct end *end, const struct arguments *told)
 	note(end, "a child executes a program");
 }
 
-static void do_kill_child(struct end *end, const struct arguments *told __attribute__((unused)))
+static void do_kill_child(struct end *end, const struct arguments *args __attribute__((unused)))
 {
 	kill((pid_t)end->number, SIGKILL);
 	waitpid((pid_t)end->number, NULL, 0);
 }
 
-static void do_send_much(struct end *end, const struct arguments *told)
+static void do_send_much(struct end *end, const struct arguments *args)
 {
 	long sent = 0, now;
 
-	while ((now = send(told->fd, end->data, 100000, MSG_NOSIGNAL)) > 0)
+	while ((now = send(args->fd, end->data, 100000, MSG_NOSIGNAL)) > 0)
 		sent += now;
 	note(end, "sending ends");
 	note_result(end, now);

@@ -4,23 +4,23 @@
 
 #include "calls.h"
 
-static void do_dprintf(struct end *end, const struct arguments *told)
+static void do_dprintf(struct end *end, const struct arguments *args)
 {
 	note(end, "dprintf");
-	note_result(end, dprintf(told->fd, "%s number %d\n", told->text, 7));
+	note_result(end, dprintf(args->fd, "%s number %d\n", args->text, 7));
 }
 
-static void do_fdopen(struct end *end, const struct arguments *told)
+static void do_fdopen(struct end *end, const struct arguments *args)
 {
-	FILE *file = fdopen(dup(told->fd), "r+");
+	FILE *file = fdopen(dup(args->fd), "r+");
 	char line[100];
 
 	if (!file)
 		die("fdopen");
 	note(end, "fprintf");
-	note_result(end, fprintf(file, "%s %d\n", told->text, 42));
+	note_result(end, fprintf(file, "%s %d\n", args->text, 42));
 	fflush(file);
-	note(end, " fileno %s", fileno(file) == told->fd ? "the socket's own" : "a copy's");
+	note(end, " fileno %s", fileno(file) == args->fd ? "the socket's own" : "a copy's");
 	check(fcntl(fileno(file), F_GETFD), "fcntl");
 	note(end, " fgets ");
 	fgets(line, sizeof line, file) ? note_data(end, line, strlen(line)) : note(end, "nothing");
@@ -50,9 +50,9 @@ CASE(stdio_file)
 }
 
 /* A line protocol over two FILEs. */
-static void do_serve_lines(struct end *end, const struct arguments *told)
+static void do_serve_lines(struct end *end, const struct arguments *args)
 {
-	FILE *in = fdopen(told->fd, "r"), *out = fdopen(dup(told->fd), "w");
+	FILE *in = fdopen(args->fd, "r"), *out = fdopen(dup(args->fd), "w");
 	char *line = NULL;
 	size_t room = 0;
 	int lines = 0;
@@ -82,13 +82,13 @@ CASE(stdio_server)
 }
 
 /* Writes many bytes by putc. */
-static void do_send_by_file(struct end *end, const struct arguments *told)
+static void do_send_by_file(struct end *end, const struct arguments *args)
 {
-	FILE *file = fdopen(dup(told->fd), "w");
+	FILE *file = fdopen(dup(args->fd), "w");
 
-	for (long i = 0; i < told->size; i++)
+	for (long i = 0; i < args->size; i++)
 		putc(pattern(i), file);
-	note(end, "putc %ld times, fclose", told->size);
+	note(end, "putc %ld times, fclose", args->size);
 	note_result(end, fclose(file));
 }
 

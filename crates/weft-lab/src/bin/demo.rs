@@ -1,10 +1,11 @@
 //! `make demo`: runs unmodified RDMA programs between two hosts without RDMA hardware, runs
-//! unmodified TCP programs on one host, and copies files.
+//! unmodified TCP programs on one host, copies files, and serves block storage.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use comfy_table::{Table, presets};
+use weft_lab::block::{self, Storage};
 use weft_lab::copies::{self, Load, Place};
 use weft_lab::endpoint::Port;
 use weft_lab::measure::{Bench, Placement, Tool, Unit};
@@ -57,7 +58,8 @@ fn main() -> Result<()> {
     println!("\nBandwidth: more is better. Latency, one way: less is better.");
     println!("`make bench` repeats, interleaves and takes medians.\n");
     one_host()?;
-    copying()
+    copying()?;
+    block_storage()
 }
 
 /// Compares TCP programs under `weft run` with the same programs on the kernel's TCP.
@@ -111,6 +113,30 @@ fn copying() -> Result<()> {
     Ok(())
 }
 
+/// Compares reads and writes of a unit of `weft target` with those of a unit of tgt.
+fn block_storage() -> Result<()> {
+    use block::Target::{Tgt, Weft};
+    let storage = Storage::start()?;
+    println!("\nBlock storage over iSCSI on one host, in memory:\n");
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["load", "weft target", "CPU", "tgtd", "CPU", "Weft / tgtd"]);
+    for load in [block::Load::RandomReads(32), block::Load::LargeWrites] {
+        let (weft, tgt) = (storage.measure(load, Weft)?, storage.measure(load, Tgt)?);
+        table.add_row([
+            load.to_string(),
+            load.show(weft.rate),
+            format!("{:.1} us", weft.cpu_micros),
+            load.show(tgt.rate),
+            format!("{:.1} us", tgt.cpu_micros),
+            format!("{:.2}", weft.rate / tgt.rate),
+        ]);
+    }
+    println!("{table}");
+    println!("\nCPU: processor time of the target for each request.");
+    Ok(())
+}
+
 fn compare(bench: &Bench<'_>, table: &mut Table, tool: Tool, baselines: &[Tool]) -> Result<()> {
     let weft = bench.run(tool)?.value;
     for &baseline in baselines {
@@ -136,6 +162,6 @@ fn ping(stage: &Stage) -> Result<String> {
     let client = stage.client(program.line("-c -v")).run(timeout)?.success()?;
     server.wait(timeout)?.success()?;
     let echoed = client.stdout.lines().filter(|line| line.starts_with("ping data:")).count();
-    ensure!(echoed == PINGS as usize, client.complaint(format!("{echoed} pings came back")));
+    ensure!(echoed == PINGS as usize, client.error(format!("{echoed} pings came back")));
     Ok(format!("{echoed} pings, data verified"))
 }

@@ -20,8 +20,8 @@ use anyhow::{Context as _, Result};
 
 use super::executor::Executor;
 use super::generate::generate;
-use super::judge::{Class, Failure, Judge, Screened, Suspicion, Verdict};
 use super::known::without_known;
+use super::oracle::{Class, Difference, Failure, Oracle, Screened, Verdict};
 use super::shrink::shrink;
 
 /// Time limit for shrinking one failing program.
@@ -44,7 +44,7 @@ pub struct Campaign {
     /// Programs that run at a time in the first part of a round.
     pub jobs: usize,
     /// Suspects that run at a time in the second part of a round.
-    pub judges: usize,
+    pub rechecks: usize,
     /// Different failures after which to stop.
     pub failures_max: usize,
     /// Whether to shrink failing programs.
@@ -105,7 +105,7 @@ impl fmt::Display for Summary {
 struct Suspect {
     seed: u64,
     steps: Vec<String>,
-    suspicion: Suspicion,
+    difference: Difference,
 }
 
 /// The state that the threads of a campaign share.
@@ -153,11 +153,11 @@ impl Campaign {
             seen: Mutex::default(),
             suspects: Mutex::default(),
         };
-        let judge = Judge::new(executor, self.late);
+        let oracle = Oracle::new(executor, self.late);
         loop {
-            in_threads(self.jobs, || self.screen(&judge, &progress))?;
+            in_threads(self.jobs, || self.screen(&oracle, &progress))?;
             let were_enough = lock(&progress.suspects).len() >= SUSPECTS;
-            in_threads(self.judges, || self.decide(executor, &judge, &progress))?;
+            in_threads(self.rechecks, || self.decide(executor, &oracle, &progress))?;
             if !were_enough || progress.stopped.load(Ordering::Relaxed) {
                 break;
             }
@@ -169,7 +169,7 @@ impl Campaign {
     }
 
     /// Runs programs once on each side, until there are enough suspects or the campaign ends.
-    fn screen(&self, judge: &Judge<'_>, progress: &Progress) -> Result<()> {
+    fn screen(&self, oracle: &Oracle<'_>, progress: &Progress) -> Result<()> {
         while progress.begin.elapsed() < self.limit && lock(&progress.suspects).len() < SUSPECTS {
             let number = progress.next.fetch_add(1, Ordering::Relaxed);
             if self.count.is_some_and(|count| number >= count) {
@@ -177,13 +177,13 @@ impl Campaign {
             }
             let seed = self.first.wrapping_add(number);
             let steps = self.steps(seed);
-            let screened = judge.screen(&steps)?;
+            let screened = oracle.screen(&steps)?;
             progress.summary().programs += 1;
             match screened {
                 Screened::Same => {}
                 Screened::ForeignOnKernel => progress.summary().discarded += 1,
-                Screened::Suspect(suspicion) => {
-                    lock(&progress.suspects).push(Suspect { seed, steps, suspicion: *suspicion });
+                Screened::Different(difference) => {
+                    lock(&progress.suspects).push(Suspect { seed, steps, difference: *difference });
                 }
             }
         }
@@ -204,11 +204,11 @@ impl Campaign {
     }
 
     /// Runs the suspects again, and reports those that fail.
-    fn decide(&self, executor: &Executor, judge: &Judge<'_>, progress: &Progress) -> Result<()> {
+    fn decide(&self, executor: &Executor, oracle: &Oracle<'_>, progress: &Progress) -> Result<()> {
         while !progress.stopped.load(Ordering::Relaxed) {
             let Some(suspect) = lock(&progress.suspects).pop() else { break };
-            let Suspect { seed, steps, suspicion } = suspect;
-            match judge.judge_suspect(&steps, suspicion)? {
+            let Suspect { seed, steps, difference } = suspect;
+            match oracle.recheck(&steps, difference)? {
                 Verdict::Same | Verdict::Nondeterministic => progress.summary().discarded += 1,
                 Verdict::Different(failure)
                     if self.without_known && failure.class == Class::Order =>
@@ -246,10 +246,10 @@ impl Campaign {
         let (mut steps, mut failure) = (steps, failure);
         if self.shrinks {
             let short = shrink(executor, &steps, &failure, SHRINK_LIMIT)?;
-            // Judge the shrunk program for its report. A rare failure may not occur this time; the
-            // shrunk program then goes with the report of the original one.
-            let judge = Judge::new(executor, self.late);
-            if let Verdict::Different(again) = judge.judge(&short)? {
+            // Compare the shrunk program for its report. A rare failure may not occur this time;
+            // the shrunk program then goes with the report of the original one.
+            let oracle = Oracle::new(executor, self.late);
+            if let Verdict::Different(again) = oracle.compare(&short)? {
                 failure = *again;
                 steps = short;
             } else if failure.times < failure.runs {

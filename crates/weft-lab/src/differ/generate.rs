@@ -383,8 +383,11 @@ fn poll(scene: &mut Scene) -> Option<()> {
     }
     let events = scene.pick(&["in", "in,out", "out", "in,rdhup", "in,pri", "out,rdhup"]);
     let call = scene.pick(&["poll", "ppoll", "select", "pselect", "__poll"]);
-    let ways = &["", "", "", " way=syscall", " way=asm"];
+    let ways = &["", "", "", " way=syscall", " way=asm", " way=submit"];
     let way = if call == "__poll" { "" } else { scene.pick(ways) };
+    if way == " way=submit" {
+        text = format!("poll v{var}"); // One operation polls one descriptor.
+    }
     let timeout = if scene.chance(6) { 5 } else { 0 };
     let text: String = text.split_whitespace().take(12).collect::<Vec<_>>().join(" ");
     scene.step(actor, format!("{text} events={events} call={call} timeout={timeout}{way}"));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::executor::Executor;
-use super::judge::{Class, Failure, Judge, Verdict};
+use super::oracle::{Class, Failure, Oracle, Verdict};
 
 /// Time after which a step is a hang while a program shrinks. Many candidates hang, so it is short.
 const LATE: Duration = Duration::from_millis(300);
@@ -25,7 +25,7 @@ pub fn shrink(
     limit: Duration,
 ) -> Result<Vec<String>> {
     let mut shrinker = Shrinker {
-        judge: Judge::new(executor, LATE),
+        oracle: Oracle::new(executor, LATE),
         class: failure.class,
         operation: failure.operation(steps).to_owned(),
         attempts: if failure.times == failure.runs { 1 } else { ATTEMPTS_RARE },
@@ -45,7 +45,7 @@ fn is_needless(word: &str) -> bool {
 }
 
 struct Shrinker<'executor> {
-    judge: Judge<'executor>,
+    oracle: Oracle<'executor>,
     class: Class,
     operation: String,
     attempts: usize,
@@ -61,7 +61,8 @@ impl Shrinker<'_> {
                 return Ok(false);
             }
             let repeats = usize::from(self.attempts == 1);
-            if let Verdict::Different(failure) = self.judge.judge_repeatedly(&candidate, repeats)?
+            if let Verdict::Different(failure) =
+                self.oracle.compare_repeatedly(&candidate, repeats)?
                 && failure.class == self.class
                 && failure.operation(&candidate) == self.operation
             {

@@ -21,7 +21,7 @@ const INSTRUCTION_LEN: usize = 2;
 
 /// Executes a call by hand. It runs outside the signal handler, because a call may sleep, be
 /// interrupted, or never return (a jump out of a handler).
-pub(super) fn landed(frame: &mut Frame) {
+pub(super) fn execute_call(frame: &mut Frame) {
     let before = errno::get();
     let number = frame.rax as c_long;
     let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10, frame.r8, frame.r9];

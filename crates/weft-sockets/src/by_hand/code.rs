@@ -2,23 +2,24 @@
 //! program's.
 //!
 //! # Safety
-//! The gate is found by its bytes in the C library's code, which is never unloaded. The loader's
-//! description of objects is read only inside the callback that it is passed to.
+//! The gate lies in the C library's code, which is never unloaded. The loader's description of
+//! objects is read only inside the callback that it is passed to.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::c_int;
-use weft_sys::set_system_call_gate;
+use weft_sys::{gate_of_the_c_library, set_system_call_gate};
 
 /// Start and length of the C library's code.
 pub(super) static ALLOWED_START: AtomicUsize = AtomicUsize::new(0);
 pub(super) static ALLOWED_LEN: AtomicUsize = AtomicUsize::new(0);
 static GATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Code whose calls are never the program's: Weft's, the loader's, the kernel's (vdso).
-static OWN_CODE: [[AtomicUsize; 2]; 3] = [const { [const { AtomicUsize::new(0) }; 2] }; 3];
+/// Code whose calls are never the program's: Weft's, the loader's, the kernel's (vdso), and Weft's
+/// verbs library's.
+static OWN_CODE: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
 
 pub(super) fn gate() -> usize {
     GATE.load(Ordering::Relaxed)
@@ -27,23 +28,14 @@ pub(super) fn gate() -> usize {
 /// Returns whether an instruction is Weft's, the loader's or the kernel's.
 pub(super) fn is_own(address: usize) -> bool {
     OWN_CODE.iter().any(|[start, len]| {
-        address.wrapping_sub(start.load(Ordering::Relaxed)) < len.load(Ordering::Relaxed)
+        let len = len.load(Ordering::Acquire);
+        address.wrapping_sub(start.load(Ordering::Relaxed)) < len
     })
 }
 
 /// Finds the C library's code, a gate in it, and Weft's own code.
 pub(super) fn find() -> Option<()> {
-    // SAFETY: the name is a C string; with RTLD_NOLOAD no initialiser runs.
-    let library =
-        unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return None;
-    }
-    let gate = [c"getuid", c"getgid", c"getpid"].into_iter().find_map(|name: &CStr| {
-        // SAFETY: the handle is that of a loaded library, and the name is a C string.
-        let function = unsafe { libc::dlsym(library, name.as_ptr()) };
-        find_gate(function.cast())
-    })?;
+    let gate = gate_of_the_c_library()?;
     let own_code = find_own_code as *const () as usize;
     let mut found = Found { addresses: [gate, own_code, loader(), vdso()], code: [[0; 2]; 4] };
     // SAFETY: the callback gets a pointer to `found`, which outlives the call.
@@ -54,28 +46,31 @@ pub(super) fn find() -> Option<()> {
     }
     ALLOWED_START.store(start, Ordering::Relaxed);
     ALLOWED_LEN.store(len, Ordering::Relaxed);
-    for (known, [start, len]) in OWN_CODE.iter().zip(own) {
-        known[0].store(start, Ordering::Relaxed);
-        known[1].store(len, Ordering::Relaxed);
+    for (place, code) in OWN_CODE.iter().zip(own) {
+        note(place, code);
     }
     GATE.store(gate, Ordering::Relaxed);
-    // SAFETY: `find_gate` has found the bytes `syscall; ret` there.
+    // SAFETY: the instructions `syscall; ret` were found there, in code that stays loaded.
     unsafe { set_system_call_gate(gate as *const ()) };
     Some(())
 }
 
-fn find_own_code() {}
-
-/// Finds `syscall; ret` in a function whose only other instruction is `mov eax, NUMBER`.
-fn find_gate(function: *const u8) -> Option<usize> {
-    if function.is_null() {
-        return None;
-    }
-    // SAFETY: `function` is the code of a function. Code is mapped in whole pages and functions
-    // begin at multiples of 16, so 12 bytes are readable.
-    let code = unsafe { std::slice::from_raw_parts(function, 12) };
-    super::pure::gate_in(code).map(|at| function as usize + at)
+/// Notes the code of Weft's verbs library, in which `address` lies: its calls are not the
+/// program's.
+pub(crate) fn note_verbs(address: usize) {
+    let mut found = Found { addresses: [address, 0, 0, 0], code: [[0; 2]; 4] };
+    // SAFETY: the callback gets a pointer to `found`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look_at_object), (&raw mut found).cast()) };
+    let [.., place] = &OWN_CODE;
+    note(place, found.code[0]);
 }
+
+fn note([own_start, own_len]: &[AtomicUsize; 2], [start, len]: [usize; 2]) {
+    own_start.store(start, Ordering::Relaxed);
+    own_len.store(len, Ordering::Release);
+}
+
+fn find_own_code() {}
 
 /// Returns an address in the loader.
 fn loader() -> usize {

@@ -1,7 +1,7 @@
 //! The stack frame of a call by hand.
 
-/// The registers of a call by hand that Weft executes. The assembly in `landing` reads and writes
-/// the fields at these offsets.
+/// The registers of a call by hand that Weft executes. The assembly in `trampoline` reads and
+/// writes the fields at these offsets.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct Frame {

@@ -9,7 +9,7 @@
 //! * `control`: when watching begins and ends; `state`: its state;
 //! * `threads`: arming existing and new threads; `switch`: arming one thread;
 //! * `trap`: the signal handler, which only changes where the thread resumes;
-//! * `landing`: the code where it resumes; `stacks`: its stack; `frame`: its stack frame;
+//! * `trampoline`: the code where it resumes; `stacks`: its stack; `frame`: its stack frame;
 //! * `calls`: executing the call there; `outside`: the functions that do it; `odd_clone`: clones
 //!   that cannot be executed there;
 //! * `code`: whose code makes a call;
@@ -25,7 +25,6 @@ mod calls;
 mod code;
 mod control;
 mod frame;
-mod landing;
 mod odd_clone;
 mod outside;
 mod place;
@@ -35,8 +34,10 @@ mod stacks;
 mod state;
 pub(crate) mod switch;
 pub(crate) mod threads;
+mod trampoline;
 mod trap;
 
+pub(crate) use code::note_verbs;
 pub(crate) use control::{begin, in_child, is_ready, read};
 pub(crate) use outside::Callbacks;
 pub(crate) use state::give_up;

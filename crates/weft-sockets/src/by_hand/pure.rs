@@ -1,4 +1,4 @@
-//! Functions that do not need the kernel: sets of signals, and instructions.
+//! Sets of signals.
 
 /// A set of signals in the kernel's layout: bit 0 is signal 1.
 pub(crate) type Mask = u64;
@@ -27,18 +27,6 @@ pub(crate) fn seen(set: Mask, blocks_sigsys: bool) -> Mask {
     if blocks_sigsys { set | SIGSYS_BIT } else { set & !SIGSYS_BIT }
 }
 
-/// Finds `syscall; ret` in a function that makes one call without arguments, perhaps behind an
-/// `endbr64`.
-pub(crate) fn gate_in(code: &[u8]) -> Option<usize> {
-    const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
-    const MOV_EAX_LEN: usize = 5;
-    const GATE: &[u8] = &[0x0f, 0x05, 0xc3];
-    let skipped = if code.starts_with(ENDBR64) { ENDBR64.len() } else { 0 };
-    let rest = code.get(skipped..)?;
-    let is_known = rest.first() == Some(&0xb8) && rest.get(MOV_EAX_LEN..)?.starts_with(GATE);
-    is_known.then_some(skipped + MOV_EAX_LEN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,17 +47,5 @@ mod tests {
         }
         assert_eq!(seen(USR1, true), USR1 | SIGSYS_BIT);
         assert_eq!(seen(USR1 | SIGSYS_BIT, false), USR1);
-    }
-
-    #[test]
-    fn gate_is_found_only_in_calls_without_arguments() {
-        let plain = [0xb8, 102, 0, 0, 0, 0x0f, 0x05, 0xc3, 0x0f, 0x1f, 0x84, 0];
-        assert_eq!(gate_in(&plain), Some(5));
-        let marked = [0xf3, 0x0f, 0x1e, 0xfa, 0xb8, 102, 0, 0, 0, 0x0f, 0x05, 0xc3];
-        assert_eq!(gate_in(&marked), Some(9));
-        // One function also sets `errno`; one loads its number from elsewhere.
-        assert_eq!(gate_in(&[0xb8, 102, 0, 0, 0, 0x0f, 0x05, 0x48, 0x3d, 0, 0, 0]), None);
-        assert_eq!(gate_in(&[0x64, 0x8b, 0x04, 0x25, 0, 0, 0x0f, 0x05, 0xc3, 0, 0, 0]), None);
-        assert_eq!(gate_in(&plain[..6]), None);
     }
 }

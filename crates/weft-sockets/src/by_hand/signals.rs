@@ -136,6 +136,19 @@ pub(super) fn let_through() {
     }
 }
 
+/// Unblocks `SIGSYS` when the process begins, if the program that has started this one had blocked
+/// it. Later a thread could not be armed: masks that the C library restores (`siglongjmp(3)`, the
+/// end of a handler) are not seen. A pending signal stays pending, and the thread unarmed.
+pub(super) fn let_inherited_through() {
+    let mut pending: Mask = 0;
+    let arguments = [(&raw mut pending) as usize, SET_LEN, 0, 0, 0, 0];
+    // SAFETY: the answer goes to a local variable.
+    let asked = unsafe { raw_system_call(libc::SYS_rt_sigpending, arguments) };
+    if asked == 0 && pending & SIGSYS_BIT == 0 {
+        let_through();
+    }
+}
+
 unsafe fn raw_action(signal: c_int, new: usize, old: usize) -> isize {
     let arguments = [signal as usize, new, old, SET_LEN, 0, 0];
     // SAFETY: the caller guarantees that `new` and `old` are valid or NULL.

@@ -48,7 +48,7 @@ pub(crate) fn give_up() {
 
 /// Logs once that connections wait for threads that are not armed.
 #[cold]
-pub(super) fn tell_waiting(threads: usize) {
+pub(super) fn log_waiting(threads: usize) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if !LOGGED.swap(true, Ordering::Relaxed) {
         reason::write_with(|line| {

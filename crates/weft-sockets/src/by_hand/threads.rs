@@ -4,28 +4,28 @@
 //! The kernel gets the address of a static byte, and its answers are read in its own layout.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, siginfo_t};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
-use rustix::thread::nanosleep;
+use rustix::thread::{nanosleep, sched_yield};
 use rustix::time::Timespec;
-use weft_sys::{Handled, raw_system_call};
+use weft_sys::{Handled, Section, Uncancelled, raw_system_call};
 
 use super::outside::outside;
 use super::place::own;
 use super::signals::Handler;
-use super::state::{State, give_up, is, tell_waiting};
+use super::state::{State, give_up, is, log_waiting};
 use super::switch::arm;
-use super::{code, landing, signals, stacks, switch};
+use super::{code, signals, stacks, switch, trampoline};
 use crate::descriptor::has_time_limit;
 use crate::limits::ASKED_THREADS_MAX;
 use crate::{errno, wait};
 
 /// Arms the calling thread, the process's first. The error says why that is impossible.
 pub(super) fn arm_process(handler: Handler) -> Result<(), &'static str> {
-    if !landing::prepare() {
+    if !trampoline::prepare() {
         return Err("calls by hand cannot be seen: the processor has no XSAVE");
     }
     code::find().ok_or("calls by hand cannot be seen: the C library is not as it is known")?;
@@ -40,10 +40,18 @@ pub(super) fn arm_process(handler: Handler) -> Result<(), &'static str> {
 /// Whether threads arm themselves as they begin.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Thread ids that have been asked to arm themselves and have not answered.
-static ASKED: [AtomicU32; ASKED_THREADS_MAX] = [const { AtomicU32::new(0) }; ASKED_THREADS_MAX];
-/// How many of them there are, plus one until all have been asked.
+/// The threads that are to arm themselves and have not answered. One that is not armed gets the
+/// signal once; one that is armed never does: a signal that is pending makes the kernel drop the
+/// report of a call, which would then not be made.
+static ASKED: [AtomicU64; ASKED_THREADS_MAX] = [const { AtomicU64::new(0) }; ASKED_THREADS_MAX];
+/// Set in an entry of [`ASKED`], beside the thread's id, once the thread has been sent the signal.
+const SENT: u64 = 1 << 32;
+/// How many of them there are, plus one until all have been listed.
 static MISSING: AtomicUsize = AtomicUsize::new(1);
+/// Whether the list is complete: threads that are not in it get no signal.
+static IS_LISTED: AtomicBool = AtomicBool::new(false);
+/// Held while a thread is sent the signal, so that a thread that begins knows whether it was.
+static SENDING: AtomicBool = AtomicBool::new(false);
 
 /// Runs when a thread begins that the C library has created.
 pub(crate) fn begun(stack: usize, stack_len: usize, blocks_sigsys: bool) {
@@ -51,13 +59,50 @@ pub(crate) fn begun(stack: usize, stack_len: usize, blocks_sigsys: bool) {
     own!(blocks_sigsys = blocks_sigsys);
     if WANTED.load(Ordering::SeqCst) && is_wanted() {
         signals::let_through();
-        // Arming has worked for the first thread. If it fails here, Weft cannot see this thread's
-        // calls, and the process falls back to TCP.
-        if let Err(why) = arm() {
+        let is_expected = take_back_question();
+        // The signal may have armed this thread. Arming has worked for the first thread; if it
+        // fails here, Weft cannot see this thread's calls, and the process falls back to TCP.
+        if !own!(is_armed)
+            && is_wanted()
+            && let Err(why) = arm()
+        {
             give_up();
             (outside().keep_on_tcp)(why);
         }
+        if is_expected {
+            answered(own_tid());
+        }
     }
+}
+
+/// Makes sure that the calling thread, which arms itself, will not be sent the signal. Returns
+/// whether it is waited for.
+fn take_back_question() -> bool {
+    while is_wanted() && !IS_LISTED.load(Ordering::Acquire) {
+        sched_yield();
+    }
+    if MISSING.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let me = u64::from(own_tid());
+    while !begin_sending() {
+        sched_yield();
+    }
+    // An entry may also be of a thread that had the same id, and its signal went with it.
+    let change = |entry: u64| (entry & !SENT == me).then_some(me | SENT);
+    let mut entries = ASKED.iter();
+    let is_expected = entries
+        .any(|asked| asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok());
+    end_sending();
+    is_expected
+}
+
+fn begin_sending() -> bool {
+    !SENDING.swap(true, Ordering::Acquire)
+}
+
+fn end_sending() {
+    SENDING.store(false, Ordering::Release);
 }
 
 fn is_wanted() -> bool {
@@ -66,29 +111,57 @@ fn is_wanted() -> bool {
 
 /// Asks the process's other threads to arm themselves.
 pub(super) fn arm_others() {
+    let is_complete = list_others();
+    IS_LISTED.store(true, Ordering::Release);
+    ask_all();
+    if is_complete {
+        MISSING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Lists the other threads. Returns whether all are in the list; otherwise the process stays on
+/// TCP, because `MISSING` stays above 0.
+fn list_others() -> bool {
     let me = own_tid();
-    let Ok(list) = std::fs::read_dir("/proc/self/task") else {
-        return; // `MISSING` stays above 0, so the process stays on TCP.
-    };
+    let Ok(list) = std::fs::read_dir("/proc/self/task") else { return false };
     let numbers = list.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
     let mut places = ASKED.iter();
     for number in numbers.filter(|&number| number != me) {
-        let Some(asked) = places.next() else { return };
+        let Some(asked) = places.next() else { return false };
         MISSING.fetch_add(1, Ordering::SeqCst);
-        asked.store(number, Ordering::SeqCst);
+        asked.store(number.into(), Ordering::SeqCst);
     }
-    ask_all();
-    MISSING.fetch_sub(1, Ordering::SeqCst);
+    true
 }
 
-/// Asks the threads that have not answered, perhaps once more.
+/// Sends the signal to the threads in the list that have not been sent it, unless they sleep in a
+/// call that must not be interrupted. Notes those that have ended.
 fn ask_all() {
+    let _uncancelled = Uncancelled::begin();
+    let _section = Section::begin();
     for asked in &ASKED {
-        let number = asked.load(Ordering::SeqCst);
-        if number != 0 && !would_return_eintr(number) && !send_arm_signal(number) {
-            answered(number); // The thread has ended.
+        let entry = asked.load(Ordering::SeqCst);
+        let number = entry as u32;
+        if number == 0 || entry & SENT == 0 && would_return_eintr(number) || !begin_sending() {
+            continue;
+        }
+        let sent = u64::from(number) | SENT;
+        let is_first = asked
+            .compare_exchange(number.into(), sent, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        let exists = if is_first { send_arm_signal(number) } else { exists(number) };
+        end_sending();
+        if !exists {
+            answered(number);
         }
     }
+}
+
+/// Returns whether a thread of this process exists.
+fn exists(number: u32) -> bool {
+    let arguments = [std::process::id() as usize, number as usize, 0, 0, 0, 0];
+    // SAFETY: `tgkill` takes no pointer, and sends nothing for signal 0.
+    unsafe { raw_system_call(libc::SYS_tgkill, arguments) == 0 }
 }
 
 /// Returns whether a thread sleeps in a call that would return `EINTR` to the program. Other calls
@@ -177,8 +250,9 @@ fn send_arm_signal(number: u32) -> bool {
 
 /// Removes a thread from those that are waited for.
 fn answered(number: u32) {
+    let sent = u64::from(number) | SENT;
     for asked in &ASKED {
-        if asked.compare_exchange(number, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+        if asked.compare_exchange(sent, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
             MISSING.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -224,8 +298,8 @@ impl Interruptions {
 /// Sleeps by `call` for the time that the program has asked for, in nanoseconds, and resumes after
 /// signals of Weft's. Only the program's own signals end it. Results are those of C.
 pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_int) -> c_int {
-    if is(State::Off) || limit == Some(0) {
-        return call(limit); // Weft sends no signals, or the call does not sleep.
+    if limit == Some(0) || is_settled() {
+        return call(limit); // The call does not sleep, or Weft sends no signals.
     }
     // An armed thread gets the signal, too, if it was asked again before it had published its
     // state.
@@ -241,6 +315,13 @@ pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_i
     }
 }
 
+/// Returns whether Weft sends no thread a signal any more, and each that it has sent has been
+/// handled: a thread has answered only after that.
+#[inline]
+fn is_settled() -> bool {
+    is(State::Off) || is(State::Armed) && MISSING.load(Ordering::Acquire) == 0
+}
+
 /// When the first thread was armed, in nanoseconds.
 static BEGAN: AtomicU64 = AtomicU64::new(u64::MAX);
 /// How long connections wait for the other threads after that.
@@ -250,7 +331,7 @@ const TIMEOUT_NS: u64 = 100_000_000;
 /// themselves.
 #[inline]
 pub(super) fn are_all_armed() -> bool {
-    is(State::Armed) && MISSING.load(Ordering::Acquire) == 0 || wait_for_others()
+    is_settled() || wait_for_others()
 }
 
 #[cold]
@@ -259,7 +340,7 @@ fn wait_for_others() -> bool {
     /// Number of sleeps after which threads are asked once more.
     const ROUND: u32 = 32;
     for sleeps in 0_u32.. {
-        if is(State::Armed) && MISSING.load(Ordering::Acquire) == 0 || is(State::Off) {
+        if is_settled() {
             return true;
         }
         if is(State::Armed) && sleeps % ROUND == 0 {
@@ -270,7 +351,7 @@ fn wait_for_others() -> bool {
         }
         let _ = nanosleep(&SLEEP_TIME);
     }
-    tell_waiting(MISSING.load(Ordering::Acquire));
+    log_waiting(MISSING.load(Ordering::Acquire));
     false
 }
 
@@ -278,4 +359,6 @@ fn wait_for_others() -> bool {
 pub(super) fn forget_others() {
     ASKED.iter().for_each(|asked| asked.store(0, Ordering::Relaxed));
     MISSING.store(0, Ordering::SeqCst);
+    IS_LISTED.store(true, Ordering::Release);
+    end_sending();
 }

@@ -12,7 +12,7 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use super::frame::{Frame, PASSED_LEN, RED_ZONE};
 use super::place::own;
-use super::{code, landing, signals, stacks, threads};
+use super::{code, signals, stacks, threads, trampoline};
 use crate::limits::CALL_NUMBERS_MAX;
 use crate::reach::{REACH, Reach};
 
@@ -37,7 +37,7 @@ struct SigsysInfo {
 enum Execution {
     /// The kernel executes it, at the gate.
     Pass,
-    /// [`calls::landed`](super::calls::landed) executes it.
+    /// [`calls::execute_call`](super::calls::execute_call) executes it.
     Land,
     /// `rt_sigreturn(2)`: the kernel executes it at the gate, with the stack unchanged.
     Return,
@@ -78,12 +78,12 @@ pub(super) extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *m
         Some(Execution::Return) if is_known => set_register(context, libc::REG_RIP, code::gate()),
         Some(Execution::Land) if is_known && !code::is_own(report.address) => {
             // SAFETY: the context is of a thread stopped at a system call.
-            unsafe { to_land(context, false) };
+            unsafe { redirect(context, false) };
         }
         // SAFETY: the context is of a thread stopped at a system call.
         Some(_) if is_known => unsafe { pass(context) },
         // SAFETY: the context is of a thread stopped at a system call.
-        _ => unsafe { to_land(context, true) },
+        _ => unsafe { redirect(context, true) },
     }
 }
 
@@ -100,15 +100,15 @@ fn set_register(context: &mut ucontext_t, register: c_int, value: usize) {
 unsafe fn pass(context: &mut ucontext_t) {
     let stack = register(context, libc::REG_RSP) - RED_ZONE - PASSED_LEN;
     let words: [usize; 2] =
-        [landing::passed as *const () as usize, register(context, libc::REG_RIP)];
+        [trampoline::passed as *const () as usize, register(context, libc::REG_RIP)];
     // SAFETY: below the red zone, where the stack has room as for any signal.
     unsafe { (stack as *mut [usize; 2]).write_unaligned(words) };
     set_register(context, libc::REG_RSP, stack);
     set_register(context, libc::REG_RIP, code::gate());
 }
 
-/// Has [`landing::land`] execute the call, on a stack with enough room.
-unsafe fn to_land(context: &mut ucontext_t, is_foreign: bool) {
+/// Has [`trampoline::enter`] execute the call, on a stack with enough room.
+unsafe fn redirect(context: &mut ucontext_t, is_foreign: bool) {
     let stack = register(context, libc::REG_RSP);
     let used = own!(own_used);
     let top = match stacks::stack_for(context, stack) {
@@ -141,5 +141,5 @@ unsafe fn to_land(context: &mut ucontext_t, is_foreign: bool) {
     // SAFETY: `place` is aligned, and below everything in use on a stack that has room.
     unsafe { (place as *mut Frame).write(frame) };
     set_register(context, libc::REG_RSP, place);
-    set_register(context, libc::REG_RIP, landing::land as *const () as usize);
+    set_register(context, libc::REG_RIP, trampoline::enter as *const () as usize);
 }

@@ -55,19 +55,19 @@ impl DatagramReason {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Rule => "a rule says so",
+            Self::Rule => "a rule selects UDP",
             Self::Remote => "the receiver is on another host",
-            Self::Receiver => "the receiver is not on weft, or another user's",
+            Self::Receiver => "the receiver does not run on weft, or belongs to another user",
             Self::Senders => "none has come by memory",
-            Self::Address => "an address that only the kernel has",
+            Self::Address => "an address that only the kernel serves",
             Self::Multicast => "multicast",
             Self::Room => "no inbox is free",
-            Self::Option => "an option that only the kernel has",
-            Self::Watched => "several instances of epoll, or one in another",
+            Self::Option => "a socket option that only the kernel implements",
+            Self::Watched => "it is in several epoll instances, or in a nested one",
             Self::PassedOn => "the socket was passed to another process",
             Self::Stdio => "the C library's stdio uses the socket",
             Self::Shutdown => "the socket was shut down",
-            Self::Seccomp => "the program gives up system calls",
+            Self::Seccomp => "the program installs a seccomp filter",
         }
     }
 }

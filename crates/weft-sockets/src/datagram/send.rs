@@ -22,7 +22,7 @@ use crate::{settings, wait};
 /// may be dead, or read by calls that Weft does not see.
 const STALL_NS: u64 = 5_000_000;
 /// How long a sender trusts the receiver of an address that several sockets may share.
-const SHARED_BELIEF_NS: u64 = 100_000_000;
+const SHARED_RECHECK_NS: u64 = 100_000_000;
 
 /// The receivers of a socket's datagrams.
 #[derive(Debug, Default)]
@@ -212,7 +212,7 @@ impl Route {
         } else if now >= self.checked_at + STALL_NS {
             inbox.shut();
         }
-        !shared || now < self.asked_at + SHARED_BELIEF_NS
+        !shared || now < self.asked_at + SHARED_RECHECK_NS
     }
 }
 

@@ -51,11 +51,11 @@ impl Datagram {
     }
 
     /// Falls back to the kernel. Datagrams in the inbox can still be received.
-    pub(crate) fn leave(&self, why: DatagramReason) {
+    pub(crate) fn fall_back_to_udp(&self, why: DatagramReason) {
         self.received_log.note(why);
         self.off.store(1, Ordering::Relaxed);
         if let Some(inbox) = self.inbox.get() {
-            inbox.leave();
+            inbox.fall_back_to_udp();
         }
     }
 
@@ -97,7 +97,7 @@ impl Datagram {
             }
             Meaning::Timeout => self.receive_limit.store(1, Ordering::Relaxed),
             Meaning::Kernels if value == 0 => {}
-            Meaning::Kernels => self.leave(DatagramReason::Option),
+            Meaning::Kernels => self.fall_back_to_udp(DatagramReason::Option),
         }
     }
 

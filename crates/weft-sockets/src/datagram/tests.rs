@@ -130,7 +130,7 @@ fn receive_ends_at_its_time_limit() {
 fn after_fallback_the_kernel_delivers() {
     let (_program, [one, other]) = sockets();
     assert_eq!(one.send(&other, b"before"), Ok(6));
-    program::with_datagram(other.fd, |it| it.leave(DatagramReason::Option));
+    program::with_datagram(other.fd, |it| it.fall_back_to_udp(DatagramReason::Option));
     assert_eq!(one.send(&other, b"behind"), Ok(6));
     assert_eq!(other.recv(), Ok((one.port(), b"before".to_vec())));
     assert_eq!(other.recv(), Ok((one.port(), b"behind".to_vec())));

@@ -17,7 +17,7 @@ use super::{BYTES, EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered
 use crate::descriptor::{Descriptor, events_now, is_ready};
 use crate::kernel::{Host, Kernel as _};
 use crate::limits::EPOLL_ENTRIES_MAX;
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::sockets::Kind;
 use crate::{errno, identity};
 
@@ -115,7 +115,8 @@ impl Watches {
     pub(super) fn refill(&mut self, epoll: RawFd, emptied: Emptied) {
         let Emptied { entries, asked, mut due, known } = emptied;
         let spent: Vec<&Known> = known.iter().filter(|it| it.state.is_none()).collect();
-        let alone = !self.is_exposed && !self.sleep.is_anyone_asleep();
+        // Another thread would take these events for the program's.
+        let alone = !self.is_exposed && self.sleep.waiting() == 0;
         for it in spent.iter().filter(|_| alone) {
             foreign::register(epoll, it.fd, IN | OUT | ONESHOT, it.data);
         }
@@ -195,12 +196,13 @@ impl Watch {
         State::of(Descriptor::of(self.fd).as_fd(), self.events)
     }
 
-    /// Returns whether memory has an edge that the program has not seen. The kernel knows nothing
-    /// of it.
+    /// Returns whether memory has, or had before the connection fell back to TCP, an edge that the
+    /// program has not seen. The kernel knows nothing of it.
     pub(super) fn owes_edge(&self) -> bool {
         let is_in_memory = matches!(&*self.socket, Kind::Stream(stream)
-            if matches!(stream.link(), Some(Link::Local(end)) if !end.has_left()));
-        is_in_memory && self.events & EDGE != 0 && self.seen.is_some() && !self.is_edge_reported()
+            if matches!(stream.link(), Some(AnyEnd::Local(end)) if !end.has_fallen_back()));
+        let owes = || self.seen.is_some() && !self.is_edge_reported();
+        self.events & EDGE != 0 && (is_in_memory && owes() || self.owes_edge_of_memory())
     }
 
     /// Returns whether the kernel's events are what the program has registered for, and not
@@ -209,10 +211,10 @@ impl Watch {
         let Kind::Stream(stream) = &*self.socket else { return false };
         let is_by_tcp = match stream.link() {
             None => true,
-            Some(Link::Local(end)) => {
-                end.carrier_in() == Carrier::Tcp && (!end.has_left() || end.is_over())
+            Some(AnyEnd::Local(end)) => {
+                end.carrier_in() == Carrier::Tcp && (!end.has_fallen_back() || end.is_over())
             }
-            Some(Link::Remote(_)) => false,
+            Some(AnyEnd::Remote(_)) => false,
         };
         is_by_tcp && self.registered == Registered::Whole && !self.is_woken
     }
@@ -232,7 +234,7 @@ impl Watch {
         let Kind::Stream(stream) = &*self.socket else { return false };
         let unread = Host::unread(Descriptor::of(self.fd).as_fd());
         (unread == Ok(0) || self.knows_all_bytes(stream))
-            && ends(Descriptor::of(self.fd).as_fd()) & !self.ends_seen(stream) == 0
+            && ends(Descriptor::of(self.fd).as_fd()) & !self.ends_reported() == 0
     }
 
     /// Returns whether the kernel's socket has bytes for a program that waits for edges. Wakeup
@@ -242,31 +244,54 @@ impl Watch {
             && Host::unread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread > 0)
     }
 
-    /// Changes what the kernel watches. The program has seen everything, at the latest with the
-    /// event that the kernel has just reported, so nothing is to be reported twice.
-    pub(super) fn register_known(&mut self, epoll: RawFd, registered: Registered) {
-        let state = if self.events & EDGE != 0 { self.state() } else { None };
+    /// Returns the state, if the program waits for edges.
+    pub(super) fn state_for_edges(&self) -> Option<State> {
+        if self.events & EDGE != 0 { self.state() } else { None }
+    }
+
+    /// Changes what the kernel watches. The program has seen everything up to this `state`, at the
+    /// latest with the event that is being reported, so that is not to be reported twice. `None`:
+    /// it has not, or does not wait for edges.
+    pub(super) fn register_known(
+        &mut self,
+        epoll: RawFd,
+        registered: Registered,
+        state: Option<State>,
+    ) {
         self.register(epoll, registered);
         self.echo = state.filter(|_| self.is_ready_by_kernel());
     }
 
-    /// Does the same, if the program has seen everything.
+    /// Does the same, with the state of this moment, if the program has seen everything.
     pub(super) fn register_if_known(&mut self, epoll: RawFd, registered: Registered) {
         let is_reported = self.events & EDGE != 0 && self.seen.is_some();
         let state = if is_reported { self.state() } else { None };
         let is_known = state.is_some() && self.knows_all(true);
-        self.register(epoll, registered);
-        self.echo = state.filter(|_| is_known && self.is_ready_by_kernel());
+        self.register_known(epoll, registered, state.filter(|_| is_known));
     }
 
     /// Notes the end of the stream, if it is there, when a kernel event is about to be reported to
     /// the program: the end is reported with it.
     pub(super) fn note_ends(&mut self) {
         let Kind::Stream(stream) = &*self.socket else { return };
-        let may_end = |end: Link<'_>| end.carrier_in() == Carrier::Tcp && end.is_ending();
+        let may_end = |end: AnyEnd<'_>| end.carrier_in() == Carrier::Tcp && end.is_ending();
         if self.events & EDGE != 0 && stream.link().is_none_or(may_end) {
             self.hung |= ends(Descriptor::of(self.fd).as_fd());
         }
+    }
+
+    /// Notes the end of the stream, if the kernel has it and a program that waits for edges does
+    /// not know it yet. Returns whether that is so.
+    pub(super) fn note_new_ends(&mut self) -> bool {
+        let new = || ends(Descriptor::of(self.fd).as_fd()) & !self.ends_reported();
+        let new = if self.events & EDGE != 0 { new() } else { 0 };
+        self.hung |= new;
+        new != 0
+    }
+
+    /// Notes the ends of a state: what is reported next is reported with them.
+    pub(super) fn note_ends_of(&mut self, state: Option<State>) {
+        self.hung |= state.map_or(0, |state| state.ends);
     }
 
     /// Returns whether the kernel has an event for the current registration.

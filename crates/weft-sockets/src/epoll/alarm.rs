@@ -24,7 +24,7 @@ use weft_sys::Tag;
 use super::carrier::kernel_control;
 use super::{IN, Visibility, Watch, Watches};
 use crate::limits::{IDLE_SLEEPS_MIN, IDLE_SLEEPS_TIMES_POLLED, PIPE_TRIES_MAX};
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::sockets::Kind;
 use crate::{errno, identity, shared_files, sleepers};
 
@@ -49,6 +49,11 @@ pub(super) struct Sleeps {
 impl Sleeps {
     pub(super) fn is_anyone_asleep(&self) -> bool {
         self.asleep > 0
+    }
+
+    /// Returns the number of threads in a wait, which may have taken events from the kernel.
+    pub(super) fn waiting(&self) -> u32 {
+        self.waiting
     }
 
     /// Notes a tagged watch that is not polled until the sleep is over or its peer notifies.
@@ -83,7 +88,7 @@ impl Watches {
     /// polled sockets notify.
     pub(super) fn begin_sleep(&mut self, epoll: RawFd) -> Begun {
         self.sleep.asleep += 1;
-        sleepers::settle_down();
+        sleepers::begin_sleep();
         let tag = self.next_tag(epoll);
         let Self { polled, places, names, .. } = self;
         let idle_sleeps_max = idle_sleeps_max(polled.len());
@@ -104,7 +109,7 @@ impl Watches {
     /// Ends a sleep, or one that did not happen after all.
     pub(super) fn end_sleep(&mut self, begun: Begun) {
         self.sleep.asleep = self.sleep.asleep.saturating_sub(1);
-        sleepers::rise();
+        sleepers::end_sleep();
         if let (Some(alarm), Some(tag)) = (&self.sleep.alarm, begun.0) {
             alarm.end(tag);
         }
@@ -239,7 +244,7 @@ impl Watch {
         let tag = tag.filter(|_| self.is_armed && (self.idle_sleeps as usize) < idle_sleeps_max);
         if (tag.is_some() || self.is_tagged)
             && let Kind::Stream(stream) = &*self.socket
-            && let Some(Link::Local(end)) = stream.link()
+            && let Some(AnyEnd::Local(end)) = stream.link()
         {
             self.is_tagged = end.tag_sleep(tag) && tag.is_some();
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use weft_sys::SectionLock;
 
-use super::carrier::leave;
+use super::carrier::fall_back_to_tcp;
 use super::{Epoll, Registered, Visibility, sharing};
 use crate::sockets::{self, Kind};
 use crate::table::{self, Listed, Table};
@@ -113,7 +113,7 @@ pub(crate) fn go_by(socket: &sockets::Held, closed: RawFd, other: RawFd) {
             return watches.delete_detached(epoll, place);
         }
         if let Some(watch) = watches.places[place].as_mut() {
-            leave(&watch.socket, closed);
+            fall_back_to_tcp(&watch.socket, closed);
             watch.is_kernels = true;
             if watch.is_woken || watch.registered != Registered::Whole {
                 watch.is_woken = false;
@@ -125,7 +125,7 @@ pub(crate) fn go_by(socket: &sockets::Held, closed: RawFd, other: RawFd) {
         watches.by_fd.remove(&closed);
         watches.by_fd.insert(other, place);
         watches.pass_on_orphan(epoll, place);
-        watches.forget_if_over(place);
+        watches.forget_if_over(place, 0);
     });
 }
 

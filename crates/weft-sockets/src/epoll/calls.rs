@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::all;
-use super::carrier::leave;
+use super::carrier::fall_back_to_tcp;
 use super::fallback::{control_unknown, nest};
-use super::waiting::{Sleep, Waiting};
+use super::waiting::{self, Sleep};
 use crate::{mode, sockets};
 
 /// Executes `epoll_ctl(2)` for a known instance or socket. `None`: the kernel is to do it.
@@ -30,15 +30,19 @@ pub(crate) fn control(
         return None;
     }
     instance.notice_sharing();
+    let mut watches = instance.lock();
     if operation == libc::EPOLL_CTL_ADD
         && let Some(socket) = &socket
     {
         let elsewhere = socket.watches().load(Ordering::Relaxed) > 0;
-        if instance.is_kernels() || (elsewhere && !instance.lock().has(socket, fd)) {
-            leave(socket, fd);
+        if instance.is_kernels() || (elsewhere && !watches.has(socket, fd)) {
+            drop(watches);
+            fall_back_to_tcp(socket, fd);
+            watches = instance.lock();
         }
     }
-    let result = instance.lock().control(epoll, operation, socket.as_ref(), fd, event);
+    let result = watches.control(epoll, operation, socket.as_ref(), fd, event);
+    drop(watches);
     instance.notice_sharing(); // A child may have begun to use the instance meanwhile.
     Some(result)
 }
@@ -59,5 +63,5 @@ pub(crate) fn wait(
         return instance.lock().report_unread(events);
     }
     instance.notice_sharing();
-    Some(Waiting::new(&instance, sleep).wait(events, timeout_ns))
+    Some(waiting::wait(&instance, events, timeout_ns, sleep))
 }

@@ -8,7 +8,7 @@ use libc::{c_int, epoll_event};
 use crate::datagram::DatagramReason;
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::reason::Reason;
 use crate::sockets::{Held, Kind};
 
@@ -23,27 +23,27 @@ pub(super) fn kernel_control(
 }
 
 /// Has a socket fall back to TCP, because only the kernel can wake all threads that wait for it.
-pub(super) fn leave(socket: &Held, fd: RawFd) {
+pub(super) fn fall_back_to_tcp(socket: &Held, fd: RawFd) {
     match &**socket {
         Kind::Stream(stream) => {
             if stream.link().is_none() && Host::is_listening(Descriptor::of(fd).as_fd()) {
                 return; // A listener carries no data.
             }
-            stream.leave(fd, Reason::Watched);
+            stream.fall_back_to_tcp(fd, Reason::Watched);
             if let Some(end) = stream.link() {
                 // A wakeup byte must not be reported as data.
                 end.drain_wakeups(Descriptor::of(fd).as_fd());
             }
         }
-        Kind::Datagram(datagram) => datagram.leave(DatagramReason::Watched),
+        Kind::Datagram(datagram) => datagram.fall_back_to_udp(DatagramReason::Watched),
     }
 }
 
 /// Falls back like [`leave`], but keeps unread data in memory: moved to the kernel's socket it
 /// would raise an edge.
-pub(super) fn leave_unread(socket: &Held, fd: RawFd) {
+pub(super) fn fall_back_unread(socket: &Held, fd: RawFd) {
     if let Kind::Stream(stream) = &**socket {
-        stream.leave_unread(fd, Reason::Watched);
+        stream.fall_back_unread(fd, Reason::Watched);
     }
 }
 
@@ -59,8 +59,8 @@ pub(super) fn holds_something(socket: &Held) -> bool {
 pub(super) fn may_hold_something(socket: &Held) -> bool {
     match &**socket {
         Kind::Stream(stream) => match stream.link() {
-            Some(Link::Local(end)) => !end.is_over(),
-            Some(Link::Remote(_)) => true,
+            Some(AnyEnd::Local(end)) => !end.is_over(),
+            Some(AnyEnd::Remote(_)) => true,
             None => !stream.is_tcp(),
         },
         Kind::Datagram(datagram) => {

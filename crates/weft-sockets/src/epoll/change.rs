@@ -6,10 +6,17 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use rustix::io::Errno;
 
-use super::carrier::{kernel_control, leave, may_hold_something};
+use super::carrier::{fall_back_to_tcp, kernel_control, may_hold_something};
+use super::foreign;
 use super::{EXCLUSIVE, Registered, Visibility, Watch, Watches};
 use crate::errno;
 use crate::sockets::Held;
+
+/// Returns whether only the kernel can serve a watch for these events: a one-shot for
+/// `EPOLLRDNORM`, too, by which Weft marks its own registrations ([`foreign::mark`]).
+fn is_for_kernel(events: u32) -> bool {
+    events & EXCLUSIVE != 0 || events & foreign::mark(events) != 0
+}
 
 impl Watches {
     /// Executes `epoll_ctl(2)`, in this table and in the kernel. `socket` is the descriptor's
@@ -63,7 +70,7 @@ impl Watches {
             }
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
                 let event = event?;
-                if event.events & EXCLUSIVE != 0
+                if is_for_kernel(event.events)
                     || event.u64 != watch.data
                     || watch.changes(event.events) != watch.changes(watch.asked())
                 {
@@ -102,11 +109,11 @@ impl Watches {
         let is_ambiguous = known.is_none_or(|place| self.places[place].is_none())
             && self.is_ambiguous(epoll, fd, event.u64);
         let is_kernels =
-            is_ambiguous || event.events & EXCLUSIVE != 0 || self.reach != Visibility::Own;
+            is_ambiguous || is_for_kernel(event.events) || self.reach != Visibility::Own;
         if let Some(socket) = socket
             && is_kernels
         {
-            leave(socket, fd);
+            fall_back_to_tcp(socket, fd);
         }
         let result = kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event));
         if result != 0 {
@@ -139,7 +146,7 @@ impl Watches {
         let watch = self.places[place].as_ref()?;
         let (fd, old) = (watch.fd, watch.data);
         let stays = watch.registered == Registered::Changes
-            && event.events & EXCLUSIVE == 0
+            && !is_for_kernel(event.events)
             && self.reach == Visibility::Own;
         if !stays || (event.u64 != old && self.is_ambiguous(epoll, fd, event.u64)) {
             return None;
@@ -181,8 +188,8 @@ impl Watches {
             watch.set_registered(Registered::Whole);
             watch.is_woken = false;
             watch.wait_for(event);
-            if is_ambiguous {
-                leave(&watch.socket, fd);
+            if is_ambiguous || is_for_kernel(event.events) {
+                fall_back_to_tcp(&watch.socket, fd);
                 watch.is_kernels = true;
             }
             let is_kernels = watch.is_kernels;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::carrier::{kernel_control, leave, leave_unread, may_hold_something};
+use super::carrier::{fall_back_to_tcp, fall_back_unread, kernel_control, may_hold_something};
 use super::{Epoll, IN, Registered, Visibility, Watches, all};
 use crate::descriptor::stays_open;
 use crate::errno;
@@ -64,7 +64,7 @@ pub(super) fn control_unknown(
         return None; // The kernel refuses the call.
     }
     let before = errno::get();
-    leave(socket, fd);
+    fall_back_to_tcp(socket, fd);
     errno::set_raw(before);
     let has_unread = match &**socket {
         Kind::Stream(stream) => stream.link().is_some() && may_hold_something(socket),
@@ -153,9 +153,13 @@ impl Watches {
             let owes_edge = watch.owes_edge();
             if watch.is_edge_reported() {
                 // Moved to the kernel it would be reported twice.
-                leave_unread(&watch.socket, watch.fd);
+                fall_back_unread(&watch.socket, watch.fd);
             }
-            leave(&watch.socket, watch.fd);
+            if watch.is_disabled && watch.registered != Registered::Whole {
+                // Otherwise the kernel would report bytes that are put back.
+                watch.register(epoll, Registered::Whole);
+            }
+            fall_back_to_tcp(&watch.socket, watch.fd);
             if reach == Visibility::Shared {
                 watch.remove_wakeup_fd(epoll, &mut self.names);
             }
@@ -173,10 +177,13 @@ impl Watches {
         }
     }
 
-    /// Has the kernel report a socket that has left memory, and announce what still waits there.
+    /// Has the kernel report a socket that has fallen back to TCP, and announce what still waits
+    /// there.
     pub(super) fn give_to_kernel(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = &mut self.places[place] else { return };
         watch.is_kernels = true;
+        watch.can_be_announced =
+            self.reach == Visibility::Shared && may_hold_something(&watch.socket);
         let holds_something = watch.holds_something() && !watch.is_edge_reported();
         let announces = self.reach != Visibility::Own
             && watch.events & IN != 0
@@ -190,7 +197,7 @@ impl Watches {
         if holds_something && self.reach == Visibility::Own {
             self.wake_if_ready(epoll, Some(place));
         }
-        self.forget_if_over(place);
+        self.forget_if_over(place, 0);
     }
 
     /// Does the same for an orphan, which the kernel does not change any more: another event wakes

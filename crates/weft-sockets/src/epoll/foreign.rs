@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, RawFd};
 
 use libc::epoll_event;
 
-use super::carrier::{holds_something, kernel_control, leave, may_hold_something};
+use super::carrier::{fall_back_to_tcp, holds_something, kernel_control, may_hold_something};
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches};
 use crate::descriptor::Descriptor;
 use crate::errno;
@@ -17,6 +17,18 @@ use crate::sockets::{self, Held};
 
 /// Another name for room, which programs do not register for. It is there whenever room is.
 pub(super) const WRITE_NORMAL: u32 = libc::EPOLLWRNORM.cast_unsigned();
+
+/// Another name for readable bytes, which programs do not register one-shots for. It is there
+/// whenever bytes or the end of the stream are.
+pub(super) const READ_NORMAL: u32 = libc::EPOLLRDNORM.cast_unsigned();
+
+/// Returns the mark of a registration other than the program's own, for a program that waits for
+/// these `events`. An event that has the mark is of such a registration, even if a thread reports
+/// it only after another thread has given the socket to the kernel: see
+/// [`super::Watch::is_of_earlier_registration`].
+pub(super) fn mark(events: u32) -> u32 {
+    if events & ONESHOT != 0 { READ_NORMAL } else { 0 }
+}
 
 /// Marks a registration that announces data in memory. The kernel keeps this bit, and no socket
 /// ever raises it.
@@ -71,7 +83,9 @@ impl Entry {
             return self.events & !(IS_ANNOUNCED | WRITE_NORMAL);
         }
         if self.events & IS_CHANGES == 0 {
-            return self.events & !WRITE_NORMAL;
+            let is_woken = self.events & WRITE_NORMAL != 0;
+            let mark = if is_woken { WRITE_NORMAL | mark(self.events) } else { 0 };
+            return self.events & !mark;
         }
         let bits = KEPT.iter().zip(FIRST_BIT..);
         bits.filter(|(_, bit)| self.events >> bit & 1 == 1).fold(0, |all, (kept, _)| all | kept)
@@ -82,6 +96,19 @@ impl Entry {
         // Of a spent one-shot the kernel keeps only the mode bits.
         let is_spent = self.events & ONESHOT != 0 && self.events & !MODES == 0;
         self.events & IS_ANNOUNCED != 0 || is_spent
+    }
+
+    /// Returns whether the entry is a one-shot that has not fired and cannot have reported these
+    /// events, because it does not ask for all of them.
+    fn is_armed_for_others(&self, events: u32) -> bool {
+        let is_armed = self.events & ONESHOT != 0 && self.events & !MODES != 0;
+        is_armed && events & (WRITE_NORMAL | READ_NORMAL) & !self.events != 0
+    }
+
+    /// Returns events of this entry without the mark of another process's registration.
+    fn without_mark(&self, events: u32) -> u32 {
+        let is_marked = self.events & IS_CHANGES != 0 && events & !READ_NORMAL != 0;
+        if is_marked { events & !READ_NORMAL } else { events }
     }
 
     pub(super) fn register(&self, epoll: RawFd, events: u32) {
@@ -124,11 +151,8 @@ impl Watches {
                 self.names.add(fd, entry.data);
             }
             let is_own = is_old(entry) && mask & IS_CHANGES != 0;
-            let has_changed = (entry.events ^ mask) & !(ERR_HUP | WRITE_NORMAL) != 0;
-            if has_changed
-                && !is_own
-                && let Some(watch) = self.places[place].as_mut()
-            {
+            let has_changed = (entry.events ^ mask) & !(ERR_HUP | WRITE_NORMAL) != 0 && !is_own;
+            if has_changed && let Some(watch) = self.places[place].as_mut() {
                 let asked = entry.asked();
                 // A registration for the same events means that the process has only given it to
                 // the kernel.
@@ -140,8 +164,11 @@ impl Watches {
                 // The socket has to be registered again.
                 watch.is_woken = entry.asked() != entry.events;
             }
-            let instance = self.instance;
-            self.places[place].iter_mut().for_each(|watch| watch.follow_reported(instance));
+            if let Some(watch) = self.places[place].as_mut() {
+                watch.follow_reported(self.instance);
+                // That process has also given the kernel an edge that memory owed.
+                watch.was_in_memory &= !has_changed;
+            }
         }
         errno::set_raw(before);
     }
@@ -155,7 +182,7 @@ impl Watches {
                 continue;
             }
             let Some(socket) = entry.socket().filter(may_hold_something) else { continue };
-            leave(&socket, entry.fd);
+            fall_back_to_tcp(&socket, entry.fd);
             let asked = entry.asked();
             let announces = asked & IN != 0 && holds_something(&socket);
             let mark = if announces { IS_ANNOUNCED | WRITE_NORMAL } else { 0 };
@@ -167,20 +194,25 @@ impl Watches {
     }
 
     /// Translates an event of a socket that this process does not watch. `None`: it announces data
-    /// that has been read.
+    /// that has been read, or the entry has been registered anew since, and reports again what is
+    /// ready.
     pub(super) fn translate_foreign(
         &self,
         epoll: RawFd,
         event: epoll_event,
     ) -> Option<epoll_event> {
-        if !self.is_shared() || event.events & WRITE_NORMAL == 0 {
+        if !self.is_shared() || event.events & (WRITE_NORMAL | READ_NORMAL) == 0 {
             return Some(event);
         }
         let before = errno::get();
-        let is_it = |it: &Entry| it.data == event.u64 && it.may_be_announced();
-        let entry = entries(epoll).into_iter().find(is_it);
-        let reported = match &entry {
+        let has_data = |it: &Entry| it.data == event.u64;
+        let entries: Vec<Entry> = entries(epoll).into_iter().filter(has_data).collect();
+        let entry = entries.iter().find(|it| it.may_be_announced()).or_else(|| entries.first());
+        let reported = match entry {
             None => Some(event.events),
+            Some(_) if entries.iter().all(|it| it.is_armed_for_others(event.events)) => None,
+            Some(it) if event.events & WRITE_NORMAL == 0 => Some(it.without_mark(event.events)),
+            Some(it) if !it.may_be_announced() => Some(event.events),
             // Only a process that has the socket can tell whether memory holds data for it.
             Some(it) if it.socket().is_none_or(|socket| holds_something(&socket)) => {
                 Some(event.events & !WRITE_NORMAL | IN)

@@ -29,6 +29,8 @@ mod instance;
 mod names;
 mod sharing;
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;
 mod unread;
 mod waiting;
@@ -141,7 +143,7 @@ struct Watch {
     events: u32,
     data: u64,
     registered: Registered,
-    /// The socket has left memory, and is watched for data that is still to be read there.
+    /// The socket has fallen back to TCP, and is watched for data that is still to be read there.
     is_kernels: bool,
     /// Its descriptor is closed while a duplicate is open: the kernel cannot change the entry any
     /// more.
@@ -155,6 +157,8 @@ struct Watch {
     is_detached: bool,
     /// A one-shot that has fired.
     is_disabled: bool,
+    /// A check has found that the connection has fallen back to TCP.
+    has_fallen_back: bool,
     is_polled: bool,
     /// The peer notifies for this socket.
     is_armed: bool,
@@ -169,6 +173,8 @@ struct Watch {
     hung: u32,
     /// The state when it was last reported, for edges.
     seen: Option<(u64, u32)>,
+    /// Memory carried what came in by then. Otherwise bytes of TCP may be unknown to the program.
+    was_in_memory: bool,
     /// How many bytes had come through memory at the last check.
     come: u64,
     /// The last check, if it has found nothing.
@@ -189,6 +195,9 @@ struct Watch {
     /// found them.
     pending: u32,
     pending_in: u64,
+    /// Another process may announce data in memory: there was, or could come, some when the
+    /// instance became the kernel's.
+    can_be_announced: bool,
     /// The kernel has announced data in memory, which still has to be reported to the program.
     is_announced_here: bool,
     /// How many bytes of TCP behind those in memory the program knows of, if it waits for edges.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd as _, RawFd};
 
 use super::Watches;
-use super::carrier::leave;
+use super::carrier::fall_back_to_tcp;
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};
 use crate::limits::RETIRED_NAMES_MAX;
@@ -208,7 +208,7 @@ impl Watches {
         if let Some(watch) = self.places[place].as_mut()
             && !watch.is_kernels
         {
-            leave(&watch.socket, watch.fd);
+            fall_back_to_tcp(&watch.socket, watch.fd);
             self.give_to_kernel(epoll, place);
         }
     }

@@ -17,7 +17,7 @@ fn for_both_carriers(test: fn(&Program, &Instance, [Socket; 2])) {
         let program = start();
         let ends = program.connect_in_memory();
         if !in_memory {
-            ends.iter().for_each(Socket::leave);
+            ends.iter().for_each(Socket::fall_back_to_tcp);
         }
         test(&program, &program.epoll(), ends);
     }
@@ -76,6 +76,61 @@ fn oneshot_is_reported_once_until_it_is_modified() {
     });
 }
 
+/// A thread takes the event of a one-shot from the kernel. Before it comes back, another thread
+/// does `between` and returns the number of events that it has got. Returns how often the program
+/// gets the event.
+fn reports_of_taken_oneshot(by_tcp: bool, between: fn(libc::c_int) -> usize) -> usize {
+    let (_program, instance, [one, other]) = in_memory();
+    instance.add(&one, EPOLLIN | EPOLLONESHOT, 1).expect("added");
+    assert!(instance.now().is_empty());
+    let (epoll, from) = (instance.fd, other.fd);
+    fake::while_asleep(move || {
+        if by_tcp {
+            program::with_stream(from, |it| {
+                it.fall_back_to_tcp(from, crate::reason::Reason::Option)
+            });
+        }
+        assert_eq!(program::send(from, b"x", 0), Ok(1));
+    });
+    let (sender, receiver) = std::sync::mpsc::channel();
+    fake::before_return(move || sender.send(between(epoll)).expect("received"));
+    let own = wait(epoll, Some(1_000_000_000)).expect("perhaps an event").len();
+    let others = receiver.try_recv().expect("an event was taken from the kernel");
+    let reported = own + others + instance.now().len() + instance.now().len();
+    instance.modify(&one, EPOLLIN | EPOLLONESHOT, 2).expect("modified");
+    assert_eq!(instance.now(), [(2, events(EPOLLIN))], "it fires again");
+    assert!(instance.now().is_empty());
+    reported
+}
+
+#[test]
+fn oneshot_taken_before_the_instance_becomes_the_kernels_is_reported_once() {
+    let between: [fn(libc::c_int) -> usize; 4] = [
+        |epoll| {
+            crate::epoll::hand_on(epoll);
+            0
+        },
+        |epoll| {
+            crate::epoll::hand_on(epoll);
+            wait(epoll, Some(0)).expect("perhaps an event").len()
+        },
+        |epoll| {
+            crate::epoll::nest(epoll);
+            0
+        },
+        |epoll| {
+            crate::epoll::nest(epoll);
+            wait(epoll, Some(0)).expect("perhaps an event").len()
+        },
+    ];
+    for (number, between) in between.into_iter().enumerate() {
+        for by_tcp in [false, true] {
+            let reported = reports_of_taken_oneshot(by_tcp, between);
+            assert_eq!(reported, 1, "case {number}, by TCP: {by_tcp}");
+        }
+    }
+}
+
 #[test]
 fn modifying_an_edge_watch_reports_unread_bytes_once_more() {
     for_both_carriers(|_, instance, [one, other]| {
@@ -97,7 +152,7 @@ fn events_are_reported_in_order_of_arrival() {
         let pairs: Vec<[Socket; 2]> = (0..5).map(|_| program.connect_in_memory()).collect();
         for (data, [one, other]) in pairs.iter().enumerate() {
             if !in_memory {
-                [one, other].into_iter().for_each(Socket::leave);
+                [one, other].into_iter().for_each(Socket::fall_back_to_tcp);
             }
             instance.add(one, EPOLLIN, data as u64).expect("added");
         }
@@ -121,7 +176,7 @@ fn short_list_rotates_through_all_ready_sockets() {
         let pairs: Vec<[Socket; 2]> = (0..4).map(|_| program.connect_in_memory()).collect();
         for (data, [one, other]) in pairs.iter().enumerate() {
             if !in_memory {
-                [one, other].into_iter().for_each(Socket::leave);
+                [one, other].into_iter().for_each(Socket::fall_back_to_tcp);
             }
             instance.add(one, EPOLLIN, data as u64).expect("added");
             other.send(b"x").expect("sent");
@@ -228,6 +283,25 @@ fn room_is_reported_when_the_peer_has_read() {
 }
 
 #[test]
+fn room_of_tcp_is_reported_while_bytes_are_unread_in_memory() {
+    for mode in [0, EPOLLET, EPOLLONESHOT] {
+        let (_program, instance, [one, other]) = in_memory();
+        instance.add(&one, EPOLLOUT | mode, 1).expect("added");
+        assert_eq!(instance.now(), [(1, events(EPOLLOUT))]);
+        while program::send(one.fd, &[0; 50_000], DONTWAIT).is_ok() {}
+        other.send(b"unread").expect("sent");
+        instance.modify(&one, EPOLLOUT | mode, 1).expect("modified");
+        assert!(instance.now().is_empty());
+        let peer = other.fd;
+        fake::while_asleep(move || {
+            program::with_stream(peer, |it| it.fall_back_to_tcp(peer, crate::reason::Reason::Shut));
+        });
+        let found = wait(instance.fd, Some(5_000_000_000));
+        assert_eq!(found, Ok(vec![(1, events(EPOLLOUT))]), "mode {mode:x}");
+    }
+}
+
+#[test]
 fn eof_is_reported_together_with_the_bytes_before_it() {
     for_both_carriers(|_, instance, [one, other]| {
         instance.add(&one, EPOLLIN | EPOLLRDHUP, 1).expect("added");
@@ -243,6 +317,88 @@ fn eof_is_reported_together_with_the_bytes_before_it() {
         one.shutdown(libc::SHUT_WR);
         assert_eq!(instance.now(), [(1, events(EPOLLIN | EPOLLRDHUP | EPOLLHUP))]);
     });
+}
+
+/// A peer that falls back to TCP wakes a thread that waits for room. The thread takes that event of
+/// the kernel, which is no news to the program. Before it judges the event the peer ends its
+/// stream, and another thread does `between`. Returns which events the program gets.
+fn edges_of_an_end_behind_a_wakeup(between: fn(libc::c_int)) -> u32 {
+    let (_program, instance, [one, other]) = in_memory();
+    instance.add(&one, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1).expect("added");
+    assert_eq!(instance.now(), [(1, events(EPOLLOUT))]);
+    let (reader, peer) = (one.fd, other.fd);
+    fake::while_asleep(move || {
+        program::with_stream(peer, |it| it.fall_back_to_tcp(peer, crate::reason::Reason::Shut));
+    });
+    fake::before_return(move || {
+        program::shutdown(peer, libc::SHUT_WR);
+        between(reader);
+    });
+    let sleep = || wait(instance.fd, Some(1_000_000_000)).expect("perhaps an event");
+    let found = [sleep(), sleep(), sleep()].concat();
+    found.iter().fold(0, |all, (_, events)| all | events)
+}
+
+#[test]
+fn end_is_reported_that_comes_while_a_wakeup_is_judged() {
+    let found = edges_of_an_end_behind_a_wakeup(|_| {});
+    assert_eq!(found & events(EPOLLRDHUP), events(EPOLLRDHUP), "{found:x}");
+}
+
+#[test]
+fn end_is_reported_that_another_thread_has_found_while_a_wakeup_is_judged() {
+    let found = edges_of_an_end_behind_a_wakeup(|reader| {
+        program::with_stream(reader, |it| it.settle(reader, events(EPOLLIN)));
+    });
+    assert_eq!(found & events(EPOLLRDHUP), events(EPOLLRDHUP), "{found:x}");
+}
+
+/// A peer that falls back to TCP wakes a thread, and ends its stream at each moment of what
+/// follows. The end raises an edge, also for programs that learn of it only by reading.
+#[test]
+fn end_is_reported_whenever_it_comes_while_a_wakeup_is_judged() {
+    const MOMENTS: u32 = 80;
+    for asked in [EPOLLIN | EPOLLOUT, EPOLLIN | EPOLLOUT | EPOLLRDHUP] {
+        for moments in 0..MOMENTS {
+            let (_program, instance, [one, other]) = in_memory();
+            instance.add(&one, asked | EPOLLET, 1).expect("added");
+            instance.now();
+            let peer = other.fd;
+            fake::while_asleep(move || {
+                program::with_stream(peer, |it| {
+                    it.fall_back_to_tcp(peer, crate::reason::Reason::Shut)
+                });
+            });
+            fake::before_return(move || {
+                fake::disturb_after(moments, 1, move || program::shutdown(peer, libc::SHUT_WR));
+            });
+            let sleep = || wait(instance.fd, Some(1_000_000_000)).expect("perhaps an event");
+            let found = [sleep(), sleep(), sleep()].concat();
+            let all = found.iter().fold(0, |all, (_, events)| all | events);
+            let end = events(if asked & EPOLLRDHUP != 0 { EPOLLRDHUP } else { EPOLLIN });
+            assert_eq!(all & end, end, "asked {asked:x}, after {moments} moments: {found:x?}");
+        }
+    }
+}
+
+/// A thread sleeps while the kernel watches for changes alone. Another thread has the connection
+/// fall back, and finds no room in TCP.
+#[test]
+fn room_of_tcp_wakes_a_thread_that_slept_through_the_fallback() {
+    let (_program, instance, [one, other]) = in_memory();
+    instance.add(&one, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1).expect("added");
+    assert_eq!(instance.now(), [(1, events(EPOLLOUT))]);
+    assert!(wait(instance.fd, Some(1_000)).expect("no event").is_empty());
+    let (writer, reader) = (one.fd, other.fd);
+    fake::while_asleep(move || {
+        program::with_stream(writer, |it| {
+            it.fall_back_to_tcp(writer, crate::reason::Reason::Option)
+        });
+    });
+    fake::while_asleep(move || while program::send(writer, &[0; 50_000], DONTWAIT).is_ok() {});
+    fake::while_asleep(move || while program::recv(reader, 1 << 20, DONTWAIT).is_ok() {});
+    let found = wait(instance.fd, Some(5_000_000_000));
+    assert_eq!(found, Ok(vec![(1, events(EPOLLOUT))]));
 }
 
 #[test]
@@ -367,7 +523,7 @@ fn kernel_watches_changes_only_while_memory_carries_a_connection() {
     assert_eq!(instance.now(), [(1, events(EPOLLOUT))]);
     let mask = fake::registered(instance.fd, one.fd).expect("watched");
     assert_eq!(mask & events(EPOLLET | EPOLLOUT), events(EPOLLET), "{mask:x}");
-    one.leave();
+    one.fall_back_to_tcp();
     assert_eq!(other.send(b"x"), Ok(1));
     assert_eq!(instance.now(), [(1, events(EPOLLIN | EPOLLOUT))]);
     assert_eq!(fake::registered(instance.fd, one.fd), Some(events(EPOLLIN | EPOLLOUT)));

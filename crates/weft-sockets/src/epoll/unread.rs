@@ -17,7 +17,7 @@ impl Watch {
 
 impl Watches {
     /// Gives all sockets to the kernel as the program has registered them. Those with unread data
-    /// stay.
+    /// stay, and those of which a waiting thread may have an event.
     pub(super) fn enter_fallback(&mut self, epoll: RawFd) {
         self.close_pipe(epoll);
         for place in 0..self.places.len() {
@@ -28,7 +28,7 @@ impl Watches {
             }
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
-            if !watch.has_unread() {
+            if !watch.has_unread() && self.sleep.waiting() == 0 {
                 self.remove(place);
             }
         }

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 use rustix::io::Errno;
-use weft_sys::Handled;
+use weft_sys::{Handled, with_cleanup};
 
-use super::Epoll;
 use super::alarm::Begun;
+use super::{Epoll, Watches};
 use crate::limits::EPOLL_ASKS_MAX;
 use crate::wait::{self, Wait};
 use crate::{errno, remote};
@@ -25,59 +25,136 @@ const SPIN_MAX_NS: u64 = 2_000_000;
 /// The kernel's wait, with a timeout in nanoseconds.
 pub(crate) type Sleep<'a> = dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int + 'a;
 
+/// Waits like `epoll_wait(2)`. Returns the number of events, or a negative number.
+pub(super) fn wait(
+    instance: &Epoll,
+    events: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    sleep: &mut Sleep<'_>,
+) -> c_int {
+    let handled = Handled::up_to_now();
+    let is_due = match collect_at_once(instance, events, timeout_ns) {
+        AtOnce::Found(found) => return number(found),
+        AtOnce::Nothing => false,
+        AtOnce::KernelIsDue => true,
+    };
+    Waiting::new(instance, sleep, handled).wait(events, timeout_ns, is_due)
+}
+
+/// What a wait has found before it does anything else.
+enum AtOnce {
+    /// So many events of the rings.
+    Found(usize),
+    /// None, or only the kernel has events of this instance.
+    Nothing,
+    /// The kernel is to be asked first.
+    KernelIsDue,
+}
+
+/// Collects the rings' events under one lock, which most waits of busy connections find.
+#[inline]
+fn collect_at_once(
+    instance: &Epoll,
+    events: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+) -> AtOnce {
+    // A call without a timeout may look for an event that the thread has just caused, on an
+    // eventfd(2) for example.
+    if timeout_ns == Some(0) {
+        return AtOnce::KernelIsDue;
+    }
+    remote::drive();
+    let now = wait::now();
+    let mut watches = instance.lock();
+    if watches.is_empty() {
+        return AtOnce::Nothing;
+    }
+    let alone = if watches.are_many_unpolled() { MANY_UNPOLLED_NS } else { RINGS_ALONE_NS };
+    if now >= instance.asked.load(Ordering::Relaxed).saturating_add(alone) {
+        return AtOnce::KernelIsDue;
+    }
+    let round = watches.begin_wait();
+    let found = watches.collect(instance.fd(), events, round);
+    watches.end_wait();
+    if found == 0 {
+        return AtOnce::Nothing;
+    }
+    watches.pass_on(instance.fd());
+    AtOnce::Found(found)
+}
+
 /// A thread's wait for an instance's events.
-pub(super) struct Waiting<'a, 'b> {
+struct Waiting<'a, 'b> {
     instance: &'a Epoll,
     sleep: &'a mut Sleep<'b>,
     /// The wait's number.
     round: u64,
+    /// The instance had no sockets of Weft's when the wait began.
+    is_empty: bool,
+    /// The wait is not counted any more.
+    is_over: bool,
     /// How many sockets had been added when the kernel was last asked.
     added: u64,
     /// How many signal handlers had run when the call began.
     handled: Handled,
-    /// The sleep in progress. `drop` ends it even if the thread is cancelled, because other threads
-    /// rely on it.
+    /// The sleep in progress.
     begun: Option<Begun>,
 }
 
 impl Drop for Waiting<'_, '_> {
     fn drop(&mut self) {
-        let mut watches = self.instance.lock();
+        self.end();
+    }
+}
+
+impl<'a, 'b> Waiting<'a, 'b> {
+    fn new(instance: &'a Epoll, sleep: &'a mut Sleep<'b>, handled: Handled) -> Self {
+        let mut watches = instance.lock();
+        let (round, is_empty) = (watches.begin_wait(), watches.is_empty());
+        drop(watches);
+        Self { instance, sleep, round, is_empty, is_over: false, added: 0, handled, begun: None }
+    }
+
+    /// Ends the wait, on whose count other threads rely.
+    fn end(&mut self) {
+        if !self.is_over {
+            let instance = self.instance;
+            self.end_held(&mut instance.lock());
+        }
+    }
+
+    fn end_held(&mut self, watches: &mut Watches) {
         if let Some(begun) = self.begun.take() {
             watches.end_sleep(begun);
         }
         watches.end_wait();
         watches.pass_on(self.instance.fd());
-    }
-}
-
-impl<'a, 'b> Waiting<'a, 'b> {
-    pub(super) fn new(instance: &'a Epoll, sleep: &'a mut Sleep<'b>) -> Self {
-        let round = instance.lock().begin_wait();
-        Self { instance, sleep, round, added: 0, handled: Handled::up_to_now(), begun: None }
+        self.is_over = true;
     }
 
-    /// Waits like `epoll_wait(2)`. Returns the number of events, or a negative number.
-    pub(super) fn wait(&mut self, events: &mut [epoll_event], timeout_ns: Option<u64>) -> c_int {
-        let (is_empty, are_many) = {
-            let watches = self.instance.lock();
-            (watches.is_empty(), watches.are_many_unpolled())
-        };
+    fn wait(mut self, events: &mut [epoll_event], timeout_ns: Option<u64>, is_due: bool) -> c_int {
+        let wait = |wait: &mut Self| wait.wait_or_be_cancelled(events, timeout_ns, is_due);
+        with_cleanup(&mut self, wait, Self::end)
+    }
+
+    /// Waits. If the kernel `is_due` it is asked first, and the rings have not been checked.
+    fn wait_or_be_cancelled(
+        &mut self,
+        events: &mut [epoll_event],
+        timeout_ns: Option<u64>,
+        is_due: bool,
+    ) -> c_int {
         let deadline = || timeout_ns.map(|timeout| wait::now().saturating_add(timeout));
-        if is_empty && timeout_ns != Some(0) {
+        if self.is_empty && timeout_ns != Some(0) {
             let deadline = deadline();
             return self.sleep_until(events, deadline, None);
         }
-        // A call without a timeout may look for an event that the thread has just caused, on an
-        // eventfd(2) for example.
-        let alone = if are_many { MANY_UNPOLLED_NS } else { RINGS_ALONE_NS };
-        let is_due = timeout_ns == Some(0) || self.is_asked_before(alone);
         // Otherwise the kernel would fill a short list each time, and the rings would starve.
-        if !is_due || self.instance.crowded.swap(false, Ordering::Relaxed) {
+        if is_due && self.instance.crowded.swap(false, Ordering::Relaxed) {
             let found = self.collect(events);
             if found > 0 {
                 let rest = &mut events[found..];
-                let asks = is_due && !rest.is_empty();
+                let asks = !rest.is_empty();
                 let more = if asks { self.ask_and_collect(rest).max(0) } else { 0 };
                 return number(found) + more;
             }
@@ -139,8 +216,16 @@ impl<'a, 'b> Waiting<'a, 'b> {
             if deadline.is_some_and(|deadline| wait::now() >= deadline) {
                 return 0;
             }
-            self.instance.notice_sharing();
+            self.notice_sharing();
         }
+    }
+
+    /// Checks whether another process uses the instance by now. The thread has no event of the
+    /// kernel's, so it does not count as waiting meanwhile.
+    fn notice_sharing(&mut self) {
+        self.instance.lock().end_wait();
+        self.instance.notice_sharing();
+        self.round = self.instance.lock().begin_wait();
     }
 
     /// Checks the rings for the last time before a sleep. `Err`: the number of events; `Ok`: the
@@ -187,7 +272,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
         }
         let mut result = None;
         wait.look(most, || {
-            let found = self.collect(events);
+            let found = self.collect_and_end(events);
             if found > 0 {
                 result = Some(number(found));
             } else if self.is_asked_before(ASK_NS) {
@@ -211,7 +296,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
         wait::now() >= self.instance.asked.load(Ordering::Relaxed).saturating_add(ns)
     }
 
-    /// Collects the kernel's events first, then those of the rings.
+    /// Collects the kernel's events first, then those of the rings. If there are any the wait has
+    /// ended.
     fn ask_and_collect(&mut self, events: &mut [epoll_event]) -> c_int {
         self.added = self.instance.lock().names.added();
         let (mut found, mut reported) = self.ask(events);
@@ -231,11 +317,18 @@ impl<'a, 'b> Waiting<'a, 'b> {
             // Events of Weft's own have filled a short list.
             (found, reported) = self.ask(events);
         }
-        if reported == 0 {
-            self.instance.lock().open_inboxes();
-        }
         self.instance.crowded.store(reported == events.len(), Ordering::Relaxed);
-        number(reported + self.collect(&mut events[reported..]))
+        remote::drive();
+        let instance = self.instance;
+        let mut watches = instance.lock();
+        if reported == 0 {
+            watches.open_inboxes();
+        }
+        let all = reported + watches.collect(instance.fd(), &mut events[reported..], self.round);
+        if all > 0 {
+            self.end_held(&mut watches);
+        }
+        number(all)
     }
 
     /// Asks the kernel. Returns how many events it has reported, and how many of them go to the
@@ -262,6 +355,18 @@ impl<'a, 'b> Waiting<'a, 'b> {
             }
         }
         kept
+    }
+
+    /// Collects the events of polled sockets. If there are any, ends the wait under the same lock.
+    fn collect_and_end(&mut self, events: &mut [epoll_event]) -> usize {
+        remote::drive();
+        let instance = self.instance;
+        let mut watches = instance.lock();
+        let found = watches.collect(instance.fd(), events, self.round);
+        if found > 0 {
+            self.end_held(&mut watches);
+        }
+        found
     }
 
     /// Collects the events of polled sockets.

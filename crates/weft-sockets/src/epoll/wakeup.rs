@@ -48,7 +48,7 @@ impl Watches {
                 && !watch.holds_something()
             {
                 watch.end_announcement(epoll, is_anyone_asleep);
-                self.forget_if_over(place);
+                self.forget_if_over(place, 0);
             }
         }
         if self.sleep.is_anyone_asleep() {

@@ -1,22 +1,23 @@
 //! The sockets that an instance watches: finding them, and collecting what they report.
 
 use std::os::fd::{AsFd as _, RawFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
 use smallvec::SmallVec;
-use weft_stream::Carrier;
+use weft_stream::{Carrier, Kernel as _};
 use weft_sys::time_stamp;
 
 use super::carrier::may_hold_something;
-use super::foreign::WRITE_NORMAL;
+use super::foreign::{self, WRITE_NORMAL};
 use super::names::Meaning;
-use super::watch::News;
+use super::watch::EventReport;
 use super::{EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
 use crate::descriptor::{Descriptor, is_ready};
+use crate::kernel::Host;
 use crate::limits::IDLE_LOOKS_MAX;
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::sleepers::taken;
 use crate::sockets::{Held, Kind};
 
@@ -27,7 +28,7 @@ const FEW: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     place: usize,
-    news: News,
+    report: EventReport,
 }
 
 impl Watches {
@@ -139,11 +140,22 @@ impl Watches {
             Meaning::Of(fd, is_late) => match self.by_fd.get(&fd).copied() {
                 Some(place) => self.translate_ours(epoll, place, event, round, is_late),
                 None if is_late && !is_ready(fd, polled(event.events)) => None,
+                None if self.is_of_earlier_registration_of_orphan(event) => None,
                 None => self.translate_foreign(epoll, event),
             },
             Meaning::Gone if !self.is_shared() => None,
             Meaning::Program | Meaning::Gone => self.translate_foreign(epoll, event),
         }
+    }
+
+    /// Returns whether an event belongs to a socket whose registered descriptor is closed, and to
+    /// a registration that was replaced before the close.
+    fn is_of_earlier_registration_of_orphan(&self, event: epoll_event) -> bool {
+        self.places.iter().flatten().any(|watch| {
+            watch.is_orphan
+                && watch.data == event.u64
+                && watch.is_of_earlier_registration(event.events)
+        })
     }
 
     fn translate_ours(
@@ -155,6 +167,12 @@ impl Watches {
         is_late: bool,
     ) -> Option<epoll_event> {
         let Some(watch) = self.places[place].as_mut() else { return Some(event) };
+        if watch.is_of_earlier_registration(event.events) {
+            self.is_reported_again = true;
+            return None;
+        }
+        let mark = foreign::mark(watch.events) & !watch.events;
+        let event = epoll_event { events: event.events & !mark, ..event };
         if is_late && watch.registered != Registered::Changes {
             watch.register_again(epoll); // If the event is for this watch the kernel repeats it.
             self.is_reported_again = true;
@@ -164,11 +182,14 @@ impl Watches {
         if watch.is_kernels {
             return self.translate_kernels(epoll, place, event, round);
         }
-        if watch.is_echo() && !watch.is_detached && !watch.is_woken {
-            return None;
-        }
-        let is_news = watch.is_news(event.events);
+        let is_echo = watch.is_echo() && !watch.is_detached && !watch.is_woken;
+        Host::moment();
+        let mut is_new = watch.is_new(event.events);
+        Host::moment();
         watch.note_ends();
+        Host::moment();
+        is_new |= !watch.has_reported_ends();
+        Host::moment();
         let Kind::Stream(stream) = &*watch.socket else {
             return self.translate_of_datagrams(epoll, place, event, round);
         };
@@ -180,20 +201,36 @@ impl Watches {
             end.advance(Descriptor::of(watch.fd).as_fd());
             (is_memory(end.carrier_in()), is_memory(end.carrier_out()))
         });
+        Host::moment();
         if watch.is_detached {
             stream.settle(watch.fd, event.events);
             return None;
         }
         let (by_memory, by_memory_out) = carriers.unwrap_or((false, false));
+        if is_echo && !by_memory {
+            // A wakeup may be among what the program knows, and is looked for.
+            self.start_polling(place);
+            return None;
+        }
         let is_kernels = !by_memory && !by_memory_out;
+        if is_kernels {
+            // A call that found the connection in memory records what it lacked, and looks again:
+            // either it sees the fallback, too, or its record is seen below.
+            fence(Ordering::SeqCst);
+            Host::moment();
+        }
         if is_kernels && (watch.is_woken || watch.registered != Registered::Whole) {
             // The kernel watches something other than what the program asks for, and is asked anew.
             watch.is_woken = false;
             if watch.events & ONESHOT == 0 {
-                // Other events that it has are reported in this wait, too.
+                // Other events that it has are reported in this wait, too. What comes after this
+                // state was taken is repeated by the kernel.
+                let state = watch.state_for_edges();
+                watch.note_ends_of(state);
                 let now = watch.has_now();
-                watch.register_known(epoll, Registered::Whole);
-                watch.keep_pending(if is_news { now } else { 0 }, round);
+                is_new |= watch.is_new((event.events | now) & !OUT) || !watch.has_reported_ends();
+                watch.register_known(epoll, Registered::Whole, state);
+                watch.keep_pending(if is_new { now } else { 0 }, round);
             } else {
                 watch.register(epoll, Registered::Whole);
                 self.is_reported_again = true;
@@ -208,8 +245,9 @@ impl Watches {
         if is_kernels {
             // The program may now read the last bytes of TCP together with a wakeup, or the kernel
             // reports a wakeup that was left there.
-            let may_be_wakeup =
-                matches!(stream.link(), Some(Link::Local(end)) if end.has_left() && !end.is_over());
+            let has_fallen_back =
+                |end| matches!(end, AnyEnd::Local(end) if end.has_fallen_back() && !end.is_over());
+            let may_be_wakeup = stream.link().is_some_and(has_fallen_back);
             let is_wakeup = may_be_wakeup && watch.has_now() & IN == 0;
             watch.keep_pending(event.events & if is_wakeup { !IN } else { u32::MAX }, round);
             self.start_polling(place);
@@ -225,7 +263,8 @@ impl Watches {
             ours |= OUT;
         }
         watch.hung |= reported & (RDHUP | ERR_HUP);
-        if by_memory && watch.has_more_behind(event.events) {
+        Host::moment();
+        if by_memory && watch.note_new_behind(event.events) {
             watch.keep_pending(IN, round);
         }
         // The check of the rings finds the other events.
@@ -234,7 +273,11 @@ impl Watches {
         if watch.registered != Registered::Changes {
             let is_room = !watch.is_disabled && event.events & ours & OUT != 0;
             if watch.registered == Registered::Whole && is_room {
-                watch.register_known(epoll, Registered::WithoutRoom);
+                Host::moment();
+                let state = watch.state_for_edges();
+                // The program gets this event alone.
+                let is_all = watch.has_now() & !(event.events | OUT) == 0;
+                watch.register_known(epoll, Registered::WithoutRoom, state.filter(|_| is_all));
             } else if was_woken {
                 watch.register_again(epoll);
             }
@@ -242,11 +285,12 @@ impl Watches {
         } else if was_woken && watch.is_exposed {
             watch.register_again(epoll);
         }
+        Host::moment();
         self.start_polling(place);
         None
     }
 
-    /// Translates an event of a socket that has left memory, where unread data may be left.
+    /// Translates an event of a socket that has fallen back to TCP, where unread data may be left.
     fn translate_kernels(
         &mut self,
         epoll: RawFd,
@@ -268,13 +312,14 @@ impl Watches {
             end.drain_wakeups(Descriptor::of(watch.fd).as_fd());
         }
         if watch.is_echo() || (watch.is_disabled && !is_shared) {
-            self.forget_if_over(place);
+            self.forget_if_over(place, 1);
             return None;
         }
-        if watch.holds_something() && !watch.has_more_to_tell(event.events) {
-            // The rings report their own data; bytes behind it in the kernel raise an edge of their
-            // own.
-            let kept = if watch.has_bytes_behind() { u32::MAX } else { !IN };
+        if watch.holds_something() && !watch.has_unread_behind_edge(event.events) {
+            // The rings report their own data; bytes behind it in the kernel, and the end, raise an
+            // edge of their own.
+            let is_behind = watch.has_bytes_behind() || watch.note_new_ends();
+            let kept = if is_behind { u32::MAX } else { !IN };
             let rest = event.events & (watch.events | ERR_HUP) & kept;
             watch.is_announced_here = true;
             watch.keep_pending(rest, round);
@@ -286,7 +331,7 @@ impl Watches {
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
             self.is_reported_again = true;
-            self.forget_if_over(place);
+            self.forget_if_over(place, 1);
             return None;
         }
         watch.is_disabled = watch.events & ONESHOT != 0;
@@ -294,14 +339,15 @@ impl Watches {
         // Another process may have changed the registration.
         let asked = if is_shared { u32::MAX } else { watch.events | ERR_HUP };
         let reported = epoll_event { events: event.events & asked, ..event };
-        self.forget_if_over(place);
+        self.forget_if_over(place, 1);
         (reported.events != 0).then_some(reported)
     }
 
-    /// Leaves a socket to the kernel that has left memory and has no unread data there, unless a
-    /// sleeping thread may be about to get an event of it.
-    pub(super) fn forget_if_over(&mut self, place: usize) {
-        if self.sleep.is_anyone_asleep() {
+    /// Leaves a socket to the kernel that has fallen back to TCP and has no unread data there,
+    /// unless another thread may have, or be about to get, an event of it. The calling thread is in
+    /// `own_waits` waits of the instance.
+    pub(super) fn forget_if_over(&mut self, place: usize, own_waits: u32) {
+        if self.sleep.waiting() > own_waits {
             return;
         }
         let is_over = |it: &Watch| {
@@ -375,15 +421,15 @@ impl Watches {
         ready.clear();
         let mut is_any_idle = false;
         let mut gone = SmallVec::<[usize; 8]>::new();
-        let began = time_stamp();
+        let began = if self.by_fd.len() > 1 { time_stamp() } else { 0 }; // See below.
         for &place in &self.polled {
             let Some(watch) = self.places[place].as_mut() else { continue };
             if watch.round == round || (is_shared && watch.waits_for_kernel()) {
                 continue;
             }
             watch.forget_pending(round);
-            let news = watch.look(epoll, &mut self.names, asleep);
-            if news.events == 0 {
+            let report = watch.look(epoll, &mut self.names, asleep);
+            if report.events == 0 {
                 if watch.is_queued {
                     gone.push(place);
                 }
@@ -392,24 +438,24 @@ impl Watches {
                 continue;
             }
             watch.round = round;
-            ready.push(Ready { place, news });
+            ready.push(Ready { place, report });
         }
         if !ready.is_empty() && ready.len() < self.by_fd.len() {
             self.look_for_earlier(epoll, round, began, &mut ready);
         }
         if ready.len() > 1 {
-            ready.sort_unstable_by_key(|ready| ready.news.since);
+            ready.sort_unstable_by_key(|ready| ready.report.since);
         }
         let found = ready.len().min(events.len());
         let is_full = found == events.len();
-        for (&Ready { place, news }, event) in ready.iter().zip(events) {
+        for (&Ready { place, report }, event) in ready.iter().zip(events) {
             let Some(watch) = self.places[place].as_mut() else { continue };
             watch.idle_looks = 0;
             watch.idle_sleeps = 0;
             if !watch.is_tagged && !asleep {
                 watch.disarm(); // No thread sleeps: the next sleep arms it anew.
             }
-            watch.report(&news, self.instance);
+            watch.report(&report, self.instance);
             let is_once = watch.events & (EDGE | ONESHOT) != 0;
             if watch.registered == Registered::Announced && is_once {
                 watch.end_announcement(epoll, asleep);
@@ -417,11 +463,11 @@ impl Watches {
                 watch.is_exposed = true; // A child must not get the event again.
                 watch.register_again(epoll);
             }
-            *event = epoll_event { events: news.events, u64: watch.data };
+            *event = epoll_event { events: report.events, u64: watch.data };
         }
         // Like the kernel, stop where the list is full.
         let last = ready.get(found.wrapping_sub(1)).filter(|_| is_full);
-        let last = last.map_or(u64::MAX, |ready| ready.news.since);
+        let last = last.map_or(u64::MAX, |ready| ready.report.since);
         for place in gone {
             if let Some(watch) = self.places[place].as_mut() {
                 watch.is_queued &= watch.round == round || watch.queued_at > last;
@@ -447,7 +493,7 @@ impl Watches {
         let mut until = began;
         // How many of the first are reported in any case.
         let mut sure = 0;
-        if ready.iter().all(|ready| ready.news.came > began) {
+        if ready.iter().all(|ready| ready.report.came > began) {
             (until, sure) = (time_stamp(), ready.len());
             let polled = std::mem::take(&mut self.polled);
             for &place in &polled {
@@ -468,8 +514,8 @@ impl Watches {
         // Data that came even later is left to the next wait, as if it had come after this one.
         let places = &mut self.places;
         let mut looked_at = 0;
-        ready.retain(|&Ready { place, news }| {
-            let stays = looked_at < sure || news.came <= until;
+        ready.retain(|&Ready { place, report }| {
+            let stays = looked_at < sure || report.came <= until;
             looked_at += 1;
             if !stays && let Some(watch) = places[place].as_mut() {
                 watch.round = 0; // It has not been reported after all.
@@ -495,12 +541,12 @@ impl Watches {
         if is_shared && watch.waits_for_kernel() {
             return false;
         }
-        let news = watch.look(epoll, &mut self.names, asleep);
-        if news.events != 0 {
+        let report = watch.look(epoll, &mut self.names, asleep);
+        if report.events != 0 {
             watch.round = round;
-            ready.push(Ready { place, news });
+            ready.push(Ready { place, report });
         }
-        news.events != 0
+        report.events != 0
     }
 
     /// Returns whether nothing is to be reported, if that is cheaper to check than to ask the

@@ -16,13 +16,13 @@ use weft_sys::SectionLock;
 /// The extra state of a socket in extended mode.
 #[derive(Debug)]
 pub(crate) struct Extended {
-    pub(crate) peer: onesided::Peer,
+    pub(crate) peer: onesided::PeerMemory,
     pub(crate) work: SectionLock<queue::Work>,
 }
 
 impl Extended {
     /// Returns the state with nothing mapped or posted.
     pub(crate) fn new() -> Self {
-        Self { peer: onesided::Peer::new(), work: SectionLock::new(queue::Work::default()) }
+        Self { peer: onesided::PeerMemory::new(), work: SectionLock::new(queue::Work::default()) }
     }
 }

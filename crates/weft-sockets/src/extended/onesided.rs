@@ -17,11 +17,11 @@ use crate::wait;
 
 const WORD: usize = size_of::<u64>();
 /// How long a peer is assumed alive after it was last checked.
-const BELIEVED_NS: u64 = 1_000_000;
+const LIVENESS_RECHECK_NS: u64 = 1_000_000;
 
 /// This process's mappings of the peer's memory.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct PeerMemory {
     parts: SectionLock<[Option<Part>; GRANTS_MAX]>,
     /// When the kernel was last asked whether the peer lives.
     asked_at: AtomicU64,
@@ -54,7 +54,7 @@ pub(crate) struct Target<'a> {
     pub(crate) offset: u64,
 }
 
-impl Peer {
+impl PeerMemory {
     /// Returns the state with nothing mapped.
     pub(crate) fn new() -> Self {
         Self { parts: SectionLock::new([const { None }; GRANTS_MAX]), asked_at: AtomicU64::new(0) }
@@ -173,7 +173,7 @@ impl Peer {
     /// Fails if the peer has died: changing its memory would have no effect.
     fn look_for_peer(&self, target: Target<'_>) -> Result<(), Errno> {
         let now = wait::now();
-        if now.saturating_sub(self.asked_at.load(Ordering::Relaxed)) >= BELIEVED_NS {
+        if now.saturating_sub(self.asked_at.load(Ordering::Relaxed)) >= LIVENESS_RECHECK_NS {
             self.asked_at.store(now, Ordering::Relaxed);
             is_gone(target.fd, target.end);
         }

@@ -16,7 +16,7 @@ use crate::arguments::is_nowhere;
 use crate::limits::AIO_LIST_MAX;
 use crate::next::next;
 use crate::reason::Reason;
-use crate::ways::leave;
+use crate::ways::fallback;
 use crate::{errno, sockets};
 
 /// The fields that are public, and those behind them.
@@ -49,7 +49,7 @@ unsafe fn read_at_once(block: *mut Block) -> bool {
     }
     // SAFETY: not NULL, so the caller guarantees a valid control block.
     let block = unsafe { &mut *block };
-    if !leave::one(block.fd, Reason::ByHand) || block.len == 0 {
+    if !fallback::one(block.fd, Reason::ByHand) || block.len == 0 {
         return false;
     }
     let list = iovec { iov_base: block.place, iov_len: block.len };
@@ -143,7 +143,7 @@ macro_rules! write {
         unsafe extern "C-unwind" fn $name(block: *mut Block) -> c_int {
             if !is_nowhere(block) {
                 // SAFETY: the program's own control block.
-                leave::one(unsafe { (*block).fd }, Reason::ByHand);
+                fallback::one(unsafe { (*block).fd }, Reason::ByHand);
             }
             next!($name(block: *mut Block) -> c_int)
         }
@@ -183,7 +183,7 @@ unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[
             }
         } else {
             // SAFETY: the program's own control block.
-            leave::one(unsafe { (**block).fd }, Reason::ByHand);
+            fallback::one(unsafe { (**block).fd }, Reason::ByHand);
         }
     }
     Some(left)

@@ -9,9 +9,14 @@ use crate::{epoll, errno, identity, mode, open};
 
 /// Prepares for the close of a descriptor.
 pub(super) fn closing(fd: c_int) {
-    if !open::knows(fd) || identity::is_borrowed() {
-        return;
+    if open::knows(fd) && !identity::is_borrowed() {
+        closing_ours(fd);
     }
+}
+
+/// Prepares for the close of a known descriptor of this process, and not of a child that borrows
+/// its memory.
+pub(super) fn closing_ours(fd: c_int) {
     let before = errno::get();
     match sockets::remove(fd) {
         Some(held) => closing_socket(&held, fd),

@@ -1,4 +1,5 @@
-//! Hooks of the calls that read and write bytes.
+//! Hooks of the calls that read and write bytes. They are cancellation points even if they find
+//! bytes or room without a call of the C library.
 //!
 //! # Safety
 //! Each function has the signature of the C library function that it interposes, and passes its
@@ -10,7 +11,7 @@ use std::io::IoSliceMut;
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 use rustix::io::Errno;
 use weft_stream::datagram::Arrival;
-use weft_sys::Buffers;
+use weft_sys::{Buffers, test_cancel};
 
 use crate::arguments::is_nowhere;
 use crate::datagram::Received;
@@ -219,6 +220,7 @@ const NO_ADDRESS: (*const sockaddr, socklen_t) = (std::ptr::null(), 0);
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    test_cancel();
     let ours = match len {
         0 => None, // Unlike recv, read returns 0 at once (sock_read_iter).
         // SAFETY: the program's own buffer.
@@ -239,6 +241,7 @@ pub(super) unsafe extern "C-unwind" fn write(
     from: *const c_void,
     len: size_t,
 ) -> ssize_t {
+    test_cancel();
     // SAFETY: the program's own buffer.
     let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, 0) }
         // SAFETY: the program's own buffer.
@@ -280,6 +283,7 @@ unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<s
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    test_cancel();
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
         Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
@@ -295,6 +299,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+    test_cancel();
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
         Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
@@ -310,6 +315,7 @@ unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    test_cancel();
     // SAFETY: the program's own buffer.
     let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, flags) }.or_else(|| {
         let mut kernel =
@@ -329,6 +335,7 @@ unsafe extern "C-unwind" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
+    test_cancel();
     // SAFETY: the program's own buffer.
     let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }
         // SAFETY: the program's own buffer.
@@ -367,6 +374,7 @@ unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
+    test_cancel();
     let kernel = |flags| {
         next!(recvfrom(
             fd: c_int, to: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr,
@@ -417,6 +425,7 @@ unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_len: socklen_t,
 ) -> ssize_t {
+    test_cancel();
     let ours = if is_bad_name(address, address_len) {
         None
     } else {

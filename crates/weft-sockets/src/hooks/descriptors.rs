@@ -10,14 +10,15 @@ use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::io::Errno;
 use std::os::fd::AsFd as _;
 use weft_stream::Carrier;
-use weft_sys::{apart_within, is_apart};
+use weft_sys::{Uncancelled, apart_within, is_apart, test_cancel};
 
+use super::close::close_uncancelled;
 use super::closing::closing;
 use super::files::check_stream;
+use super::flags::{becomes_signal_driven, sets_flags};
 use crate::arguments::is_nowhere;
-use crate::births::Opening;
+use crate::child_starts::Opening;
 use crate::closes::UnderWay;
-use crate::datagram::DatagramReason;
 use crate::descriptor::{Descriptor, stays_open};
 use crate::next::next;
 use crate::reason::Reason;
@@ -29,26 +30,6 @@ use crate::{epoll, errno, identity, open};
 const SIOCATMARK: c_ulong = 0x8905;
 /// Turns signal-driven input and output on or off (asm-generic/ioctls.h).
 const FIOASYNC: c_ulong = 0x5452;
-
-/// Has a socket fall back to TCP because the program turns on `O_ASYNC`: only the kernel sends
-/// these signals.
-fn becomes_signal_driven(fd: c_int) {
-    let Some(held) = sockets::find(fd) else { return };
-    match &*held {
-        Kind::Stream(stream) => {
-            stream.leave(fd, Reason::Signals);
-            stream.log_carrier(fd);
-        }
-        Kind::Datagram(datagram) => datagram.leave(DatagramReason::Option),
-    }
-}
-
-/// Checks an `fcntl(2)` that is about to be made for `O_ASYNC`.
-fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
-    if command == libc::F_SETFL && argument as usize & libc::O_ASYNC as usize != 0 {
-        becomes_signal_driven(fd);
-    }
-}
 
 /// Records that `copy` is a duplicate of `fd`.
 fn copied(fd: c_int, copy: c_int, opening: &Opening) {
@@ -64,7 +45,7 @@ fn copied(fd: c_int, copy: c_int, opening: &Opening) {
                 && opening.is_beside_start(|| stays_open(copy))
             {
                 // A new program may have inherited only this copy.
-                stream.leave(copy, Reason::Started);
+                stream.fall_back_to_tcp(copy, Reason::Started);
             }
             check_stream(copy);
         }
@@ -117,22 +98,24 @@ impl Copying {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if is_apart(fd) && !identity::is_borrowed() {
-        return errno::fail(Errno::BADF); // Weft uses it, and the program has not opened it.
-    }
-    let _under_way = begin(&[fd]);
-    closing(fd);
-    next!(close(fd: c_int) -> c_int)
+    test_cancel();
+    // From here on the descriptor is closed: a thread cancelled before the kernel's call would
+    // leave it open, and its connection half closed.
+    let uncancelled = open::knows(fd).then(Uncancelled::begin);
+    let result = close_uncancelled(fd);
+    drop(uncancelled);
+    result
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const UNSHARE: c_int = 2;
     const CLOEXEC: c_int = 4;
-    if first <= last && flags & UNSHARE != 0 {
+    let is_refused = first > last || flags & !(UNSHARE | CLOEXEC) != 0;
+    if !is_refused && flags & UNSHARE != 0 {
         ways::process::unsharing(libc::CLONE_FILES); // Other threads keep their table.
     }
-    let closes = first <= last && flags & CLOEXEC == 0;
+    let closes = !is_refused && flags & CLOEXEC == 0;
     let is_any_ours = closes && open::within(first, last).next().is_some();
     let _under_way = UnderWay::begin(is_any_ours && !identity::is_borrowed());
     if closes {
@@ -213,7 +196,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-    wants_signals(fd, command, argument);
+    sets_flags(fd, command, argument);
     let copying = Copying::begin_if_command(fd, command);
     let result = next!(fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
     copying.map_or(result, |copying| copying.end(result))
@@ -221,7 +204,7 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_vo
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-    wants_signals(fd, command, argument);
+    sets_flags(fd, command, argument);
     let copying = Copying::begin_if_command(fd, command);
     let result = next!(fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
     copying.map_or(result, |copying| copying.end(result))

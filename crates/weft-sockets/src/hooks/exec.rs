@@ -17,11 +17,11 @@ use libc::{c_char, c_int, c_void};
 use smallvec::SmallVec;
 
 use super::actions::Actions;
-use crate::births::{ProgramStart, STARTS};
 use crate::by_hand::signals;
+use crate::child_starts::{ProgramStart, STARTS};
 use crate::closes::Start;
 use crate::descriptor::stays_open;
-use crate::handover::{self, Estate, Heir};
+use crate::handover::{self, ExecTarget, Inheritance};
 use crate::next::next;
 use crate::sockets::{self, Kind};
 use crate::zcopy::deferred::reclaim_all;
@@ -71,21 +71,21 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 ///
 /// # Safety
 /// `given` is NULL, or a list of C strings that ends with NULL.
-unsafe fn prepared(given: List, heir: Heir<'_>) -> (Option<Environment>, Estate) {
-    let may_copy = !matches!(heir, Heir::Self_);
+unsafe fn prepared(given: List, target: ExecTarget<'_>) -> (Option<Environment>, Inheritance) {
+    let may_copy = !matches!(target, ExecTarget::SameProcess);
     if !may_copy {
         reclaim_all(); // The buffers of deferred sends disappear with this program.
     }
     shut_inboxes();
     epoll::hand_on_all(false);
-    if let Heir::Child(copies) = heir {
+    if let ExecTarget::Child(copies) = target {
         copies.iter().for_each(|&fd| epoll::hand_on(fd));
     }
-    let estate = handover::prepare(heir);
-    let needs_weft = estate.is_for_weft() || hands_on_datagrams(may_copy);
+    let inheritance = handover::prepare(target);
+    let needs_weft = inheritance.is_for_weft() || hands_on_datagrams(may_copy);
     // SAFETY: the caller guarantees a list that ends with NULL.
     let environment = if needs_weft { unsafe { completed(given) } } else { None };
-    (environment, estate)
+    (environment, inheritance)
 }
 
 /// Returns the environment `given`, completed with the variables that preload Weft.
@@ -143,21 +143,22 @@ fn own() -> *const *const c_char {
 /// # Safety
 /// The list is NULL, or a list of C strings that ends with NULL.
 unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
-    let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
+    let target =
+        if identity::is_borrowed() { ExecTarget::VforkChild } else { ExecTarget::SameProcess };
     // A child of `vfork` has its own descriptor table.
-    let _start = matches!(heir, Heir::Self_).then(Start::begin);
-    if matches!(heir, Heir::Borrower) {
+    let _start = matches!(target, ExecTarget::SameProcess).then(Start::begin);
+    if matches!(target, ExecTarget::VforkChild) {
         STARTS.note();
     }
     // SAFETY: the caller guarantees a list that ends with NULL.
-    let (complete, estate) = unsafe { prepared(list, heir) };
+    let (complete, inheritance) = unsafe { prepared(list, target) };
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
     signals::before_exec();
     let failed = call(list);
     signals::after_exec();
     let why = errno::get();
-    estate.take_back();
-    if matches!(heir, Heir::Self_) {
+    inheritance.take_back();
+    if matches!(target, ExecTarget::SameProcess) {
         handover::take_back();
     }
     errno::set_raw(why);
@@ -236,17 +237,17 @@ macro_rules! spawn {
         ) -> c_int {
             // SAFETY: the program passes NULL or file actions that the C library has made.
             let copies = unsafe { Actions::copied(actions) };
-            let _birth = ProgramStart::begin();
+            let _child_start = ProgramStart::begin();
             let _start = Start::begin();
             // SAFETY: the program's own environment.
-            let (complete, estate) = unsafe { prepared(list, Heir::Child(&copies)) };
+            let (complete, inheritance) = unsafe { prepared(list, ExecTarget::Child(&copies)) };
             let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
             let failed = next!($name(
                 pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void,
                 attributes: *const c_void, arguments: List, list: List
             ) -> c_int);
             if failed != 0 {
-                estate.take_back();
+                inheritance.take_back();
             }
             failed
         }

@@ -33,7 +33,7 @@ pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
                 stream.extend();
                 return Ok(());
             }
-            if end.has_left() {
+            if end.has_fallen_back() {
                 return Err(Errno::OPNOTSUPP);
             }
         }

@@ -12,9 +12,12 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
+use weft_sys::Uncancelled;
 
+use super::close::close_uncancelled;
 use super::closing::closing;
 use super::data::{read, write};
+use super::flags::becomes_append_only;
 use crate::datagram::DatagramReason;
 use crate::descriptor::Descriptor;
 use crate::errno;
@@ -96,8 +99,8 @@ unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off64_t, whenc
 unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     let fd = descriptor(cookie);
     with_stream(fd, |stream| stream.files().fetch_sub(1, Ordering::Relaxed));
-    // SAFETY: `close` takes no pointer, and the descriptor is the stream's own.
-    unsafe { libc::close(fd) }
+    let _uncancelled = Uncancelled::begin(); // `fclose` is no cancellation point.
+    close_uncancelled(fd)
 }
 
 fn with_stream<T>(fd: c_int, act: impl FnOnce(&Stream) -> T) -> Option<T> {
@@ -171,6 +174,10 @@ fn replace(fd: c_int, place: *mut *mut FILE, mode: &CStr) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the mode is the program's C string.
+    if unsafe { mode.cast::<u8>().read() } == b'a' {
+        becomes_append_only(fd); // The C library sets `O_APPEND`, not by `fcntl`.
+    }
     if with_stream(fd, |stream| !stream.is_tcp()) == Some(true)
         && rustix::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
     {
@@ -201,7 +208,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        datagram.leave(DatagramReason::Stdio);
+        datagram.fall_back_to_udp(DatagramReason::Stdio);
     }
     type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
     static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new(c"fdopen");

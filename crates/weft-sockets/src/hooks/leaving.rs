@@ -18,10 +18,10 @@ macro_rules! end {
         unsafe extern "C" fn $name(status: c_int) -> ! {
             process::end_at_once();
             static NEXT: NextFunction = NextFunction::new($c_name);
-            type End = unsafe extern "C" fn(c_int) -> !;
+            type Exit = unsafe extern "C" fn(c_int) -> !;
             // SAFETY: NULL becomes `None`, and the C library's function of this name has this
             // signature.
-            let next = unsafe { std::mem::transmute::<*mut c_void, Option<End>>(NEXT.address()) };
+            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Exit>>(NEXT.address()) };
             match next {
                 // SAFETY: passes on the program's own argument.
                 Some(next) => unsafe { next(status) },

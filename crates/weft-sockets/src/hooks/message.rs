@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
+use weft_sys::test_cancel;
 
 use super::data::{Taken, deliver, deliver_datagram, length, receive, take_datagram};
 use super::rights;
@@ -14,7 +15,7 @@ use crate::datagram::Received;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
-use crate::ways::leave;
+use crate::ways::fallback;
 use crate::{address, errno};
 
 /// Returns whether a TCP socket ignores a message's control data. If it does not (a time stamp, for
@@ -35,7 +36,7 @@ unsafe fn is_carried(fd: c_int, message: *const msghdr) -> bool {
     // address.
     let is_ignored = !is_nowhere(header.msg_control) && unsafe { rights::all(message, is_ignored) };
     if !is_ignored {
-        leave::stream(stream, fd, Reason::Option);
+        fallback::stream(stream, fd, Reason::Option);
     }
     is_ignored
 }
@@ -59,6 +60,7 @@ unsafe fn has_bad_name(message: *const msghdr) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    test_cancel();
     if !is_nowhere(message)
         && sockets::knows(fd)
         // SAFETY: the program's own header.
@@ -88,6 +90,7 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    test_cancel();
     if !is_nowhere(message)
         && sockets::knows(fd)
         // SAFETY: the program's own header.
@@ -186,10 +189,10 @@ unsafe extern "C-unwind" fn recvmmsg(
             fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec
         ) -> c_int);
         for at in 0..usize::try_from(received).unwrap_or(0) {
-            // SAFETY: the program's own list, of which the kernel has filled in so many.
+            // SAFETY: the program's own list, and the kernel has filled in `received` entries.
             let message = unsafe { messages.add(at) };
-            // SAFETY: the program's own list, of which the kernel has filled in so many; a message
-            // begins with its header.
+            // SAFETY: the program's own list, and the kernel has filled in `received` entries; a
+            // message begins with its header.
             unsafe { rights::take(message.cast()) };
         }
         return received;

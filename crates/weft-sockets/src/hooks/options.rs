@@ -14,7 +14,7 @@ use weft_extended::abi::SOL_WEFT;
 use super::extended::{get_option, set_option};
 use crate::arguments::is_nowhere;
 use crate::errno;
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
@@ -35,7 +35,7 @@ fn delay(level: c_int, name: c_int) -> Option<u32> {
 /// `len` bytes can be read at `value`, unless its address is impossible.
 unsafe fn integer(value: *const c_void, len: socklen_t) -> Option<c_int> {
     let is_whole = c_int::try_from(len).is_ok_and(|len| len as usize >= size_of::<c_int>());
-    // SAFETY: `len` covers an integer, and the caller guarantees so many readable bytes.
+    // SAFETY: `len` covers an integer, and the caller guarantees that many readable bytes.
     (is_whole && !is_nowhere(value)).then(|| unsafe { value.cast::<c_int>().read_unaligned() })
 }
 
@@ -76,7 +76,7 @@ unsafe extern "C-unwind" fn getsockopt(
             error
         }
         _ => {
-            let delays = stream.link().and_then(Link::delays);
+            let delays = stream.link().and_then(AnyEnd::delays);
             let known = delay(level, name).zip(delays);
             known.map(|(option, delays)| c_int::from(delays.is_set(option)))
         }
@@ -112,7 +112,7 @@ unsafe extern "C-unwind" fn setsockopt(
         && let Some(given) = given
         && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
-        && let Some(delays) = stream.link().and_then(Link::delays)
+        && let Some(delays) = stream.link().and_then(AnyEnd::delays)
     {
         delays.set(option, given != 0);
         return 0; // The kernel's socket carries wakeups, which must not be delayed.
@@ -128,7 +128,7 @@ unsafe extern "C-unwind" fn setsockopt(
         && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
-        stream.leave(fd, Reason::Option);
+        stream.fall_back_to_tcp(fd, Reason::Option);
         stream.has_option();
         stream.log_carrier(fd);
     }

@@ -1,4 +1,5 @@
-//! Hooks of the calls that wait for readiness.
+//! Hooks of the calls that wait for readiness. They are cancellation points even if they find it
+//! without a call of the C library.
 //!
 //! # Safety
 //! Each function has the signature of the C library function that it interposes, and passes its
@@ -8,6 +9,7 @@
 use libc::{
     c_int, c_ulong, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
 };
+use weft_sys::test_cancel;
 
 use crate::arguments::is_nowhere;
 use crate::by_hand::signals::Without;
@@ -123,6 +125,7 @@ pub(super) unsafe extern "C-unwind" fn poll(
     count: nfds_t,
     timeout: c_int,
 ) -> c_int {
+    test_cancel();
     go_on(milliseconds(timeout), |limit| {
         // SAFETY: the program's own list.
         let ours = unsafe { list(set, count) }.and_then(|set| {
@@ -142,6 +145,7 @@ unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    test_cancel();
     if is_wrong(timeout) || is_wrong(mask) {
         return next!(ppoll(
             set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
@@ -210,6 +214,7 @@ unsafe extern "C-unwind" fn select(
     others: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    test_cancel();
     let are_wrong = [reads, writes, others].iter().any(|set| is_wrong(*set));
     // SAFETY: NULL, or a possible address, so the program passes a valid time.
     let place = if is_wrong(timeout) { None } else { unsafe { timeout.as_mut() } };
@@ -261,6 +266,7 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    test_cancel();
     let are_wrong = [reads, writes, others].iter().any(|set| is_wrong(*set));
     // SAFETY: NULL, or a possible address, so the program passes a valid time.
     let limit = if is_wrong(timeout) { None } else { unsafe { timeout.as_ref() } };
@@ -357,6 +363,7 @@ unsafe extern "C-unwind" fn epoll_wait(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
+    test_cancel();
     go_on(milliseconds(timeout), |limit| {
         // SAFETY: the program's own list.
         let ours = unsafe { wait_for_events(epoll, events, count, limit, std::ptr::null()) };
@@ -377,6 +384,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    test_cancel();
     if is_wrong(mask) {
         return next!(epoll_pwait(
             epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int,
@@ -406,6 +414,7 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    test_cancel();
     // SAFETY: NULL, or a possible address, so the program passes a valid time.
     let limit = if is_wrong(timeout) { None } else { unsafe { timeout.as_ref() } };
     if is_wrong(timeout) || is_wrong(mask) || !limit.is_none_or(is_time) {

@@ -10,7 +10,7 @@ use weft_stream::inheritance;
 use super::files::check_stream;
 use crate::datagram::DatagramReason;
 use crate::handover::{self, Own};
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::sockets::{self, Kind};
 use crate::{epoll, identity, mode, open, ways};
 
@@ -28,11 +28,11 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
         match &*held {
             Kind::Stream(stream) => {
                 inheritance::pass_on(&Own, stream, fd);
-                if let Some(remote) = stream.link().and_then(Link::remote) {
+                if let Some(remote) = stream.link().and_then(AnyEnd::remote) {
                     remote.retain();
                 }
             }
-            Kind::Datagram(datagram) => datagram.leave(DatagramReason::PassedOn),
+            Kind::Datagram(datagram) => datagram.fall_back_to_udp(DatagramReason::PassedOn),
         }
     };
     // SAFETY: the caller guarantees a readable header with its control data.

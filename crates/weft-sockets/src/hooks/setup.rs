@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::files::check_stream;
 use crate::address::read as read_address;
 use crate::arguments::is_nowhere;
-use crate::births::Opening;
+use crate::child_starts::Opening;
 use crate::datagram::{Datagram, DatagramReason};
 use crate::descriptor::stays_open;
 use crate::kernel::End;
@@ -19,7 +19,7 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::ways::leave;
+use crate::ways::fallback;
 use crate::{by_hand, errno, identity, mode, open, reason, shared_files};
 
 #[unsafe(no_mangle)]
@@ -57,12 +57,12 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 /// kernel.
 fn install(opening: &Opening, fd: c_int, kind: Kind) {
     open::install(fd, kind);
-    if opening.is_beside_birth(|| stays_open(fd))
+    if opening.is_beside_child_start(|| stays_open(fd))
         && let Some(held) = sockets::find(fd)
     {
         match &*held {
-            Kind::Stream(stream) => stream.leave(fd, Reason::Forked),
-            Kind::Datagram(datagram) => datagram.leave(DatagramReason::PassedOn),
+            Kind::Stream(stream) => stream.fall_back_to_tcp(fd, Reason::Forked),
+            Kind::Datagram(datagram) => datagram.fall_back_to_udp(DatagramReason::PassedOn),
         }
     }
 }
@@ -92,7 +92,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         // SAFETY: the program's own address.
         if unsafe { is_no_address(address, len) } {
             // The kernel drops unread data. Other processes may have the socket, too.
-            leave::one(fd, Reason::Ended);
+            fallback::one(fd, Reason::Ended);
         }
     }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
@@ -211,7 +211,7 @@ fn take(listener: c_int, fd: c_int, opening: &Opening) -> c_int {
         errno::set_raw(before);
         return fd;
     }
-    match Stream::accepted(fd, listener.map(Stream::bequeaths_option)) {
+    match Stream::accepted(fd, listener.map(Stream::passes_option_on)) {
         Some(stream) => {
             if let Some(listener) = listener {
                 listener.has_accepted(&stream);
@@ -234,7 +234,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     } else if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        datagram.leave(DatagramReason::Shutdown); // The kernel implements the shutdown.
+        datagram.fall_back_to_udp(DatagramReason::Shutdown); // The kernel implements the shutdown.
     }
     next!(shutdown(fd: c_int, how: c_int) -> c_int)
 }

@@ -8,6 +8,7 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rustix::event::{PollFd, PollFlags};
@@ -15,8 +16,8 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use weft_stream::Carrier;
-use weft_sys::Buffers;
-use weft_sys::calls::{file_flags, poll, read_at, seek, type_and_size};
+use weft_sys::calls::{file_flags, poll, read_at, read_cached_at, seek, type_and_size};
+use weft_sys::{Buffers, Uncancelled, test_cancel};
 
 use crate::arguments::is_nowhere;
 use crate::descriptor::{Descriptor, is_nonblocking};
@@ -25,16 +26,21 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::{By, Stream};
-use crate::ways::leave;
+use crate::ways::fallback;
 
 /// Bytes that are copied at once.
 const PIECE: usize = 64 << 10;
 
 /// Returns whether bytes to be sent on the socket go through the rings, or have to be counted. The
-/// kernel refuses a socket with `O_APPEND` (do_splice_direct).
+/// kernel refuses a socket with `O_APPEND` (do_splice_direct), which none in memory has.
 fn is_ours_out(stream: &Stream, fd: c_int) -> bool {
-    !matches!(stream.by(fd), By::Kernel)
-        && !file_flags(Descriptor::of(fd).as_fd()).is_ok_and(|flags| flags.contains(OFlags::APPEND))
+    let appends =
+        || file_flags(Descriptor::of(fd).as_fd()).is_ok_and(|it| it.contains(OFlags::APPEND));
+    match stream.by(fd) {
+        By::Kernel => false,
+        By::End(end) if end.carrier_out() == Carrier::Memory => true,
+        _ => !appends(),
+    }
 }
 
 /// Returns the error of `sendfile(2)` for a file that cannot seek.
@@ -42,36 +48,45 @@ fn seekable(errno: Errno) -> Errno {
     if errno == Errno::BADF { errno } else { Errno::INVAL }
 }
 
-/// Sends up to `len` bytes of a file, from its own offset or from the given one.
+/// Sends up to `len` bytes of a file, from its own offset or from the given one. The file
+/// [can be copied](can_be_copied), unless `begun` has the first bytes of it.
 fn send_file(
     stream: &Stream,
     out: c_int,
     file: c_int,
     offset: Option<&mut off_t>,
     len: size_t,
+    begun: Option<Piece>,
 ) -> Result<usize, Errno> {
     if file < 0 {
         return Err(Errno::BADF);
     }
     let mut at = match &offset {
         Some(offset) => {
-            file_flags(Descriptor::of(file))?; // Fails unless the file is open.
-            u64::try_from(**offset).map_err(|_| Errno::INVAL)?
+            let at = u64::try_from(**offset);
+            if at.is_err() || len == 0 {
+                file_flags(Descriptor::of(file))?; // Fails unless the file is open, as reads do.
+            }
+            at.map_err(|_| Errno::INVAL)?
         }
         None => seek(Descriptor::of(file), 0, libc::SEEK_CUR).map_err(seekable)?,
     };
-    let mut piece = vec![0_u8; PIECE.min(len)];
+    let Piece { mut bytes, read: mut begun } = begun.unwrap_or_else(|| Piece::empty(len));
     let mut done = 0;
     while done < len {
-        let wanted = piece.len().min(len - done);
-        let read = match read_at(Descriptor::of(file), &mut piece[..wanted], at) {
+        let wanted = bytes.len().min(len - done);
+        let read = match std::mem::take(&mut begun) {
+            0 => read_at(Descriptor::of(file), &mut bytes[..wanted], at),
+            read => Ok(read),
+        };
+        let read = match read {
             Ok(0) => break,
             Ok(read) => read,
             Err(_) if done > 0 => break,
             Err(Errno::SPIPE) => return Err(Errno::INVAL),
             Err(errno) => return Err(errno),
         };
-        let sent = send_some(stream, out, &mut piece[..read]);
+        let sent = send_some(stream, out, &mut bytes[..read]);
         match sent {
             Ok(sent) => {
                 done += sent;
@@ -91,6 +106,39 @@ fn send_file(
         }
     }
     Ok(done)
+}
+
+/// Bytes of a file on their way to a socket.
+struct Piece {
+    bytes: Vec<u8>,
+    read: usize,
+}
+
+impl Piece {
+    fn empty(len: usize) -> Self {
+        Self { bytes: vec![0; PIECE.min(len)], read: 0 }
+    }
+
+    /// Reads the first bytes of what a program sends from a file, if that takes no wait. Only
+    /// regular files and block and memory devices are read so, from which the kernel sends, too
+    /// (and network taps, from which it does not). So the question about the file's kind is spared.
+    fn cached(file: c_int, at: off_t, len: usize) -> Option<Self> {
+        /// Not after a file of a file system that cannot do this.
+        static HELPS: AtomicBool = AtomicBool::new(true);
+        let at = u64::try_from(at).ok()?;
+        if file < 0 || len == 0 || !HELPS.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut piece = Self::empty(len);
+        match read_cached_at(Descriptor::of(file), &mut piece.bytes, at) {
+            Ok(read) => piece.read = read,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
+                HELPS.store(false, Ordering::Relaxed);
+            }
+            Err(_) => {}
+        }
+        (piece.read > 0).then_some(piece)
+    }
 }
 
 /// Returns whether `read` and `sendfile` treat a file alike. They do not for devices and files of
@@ -113,13 +161,19 @@ unsafe fn sendfile_to(out: c_int, file: c_int, offset: *mut off_t, len: size_t) 
     if !is_ours_out(stream, out) {
         return None;
     }
-    if !can_be_copied(file) || !offset.is_null() && is_nowhere(offset) {
-        leave::one(out, Reason::ByHand);
+    if !offset.is_null() && is_nowhere(offset) {
+        fallback::one(out, Reason::ByHand);
         return None;
     }
     // SAFETY: the caller guarantees NULL or a valid place.
     let offset = unsafe { offset.as_mut() };
-    Some(errno::count(send_file(stream, out, file, offset, len)))
+    let begun = offset.as_ref().and_then(|offset| Piece::cached(file, **offset, len));
+    if begun.is_none() && !can_be_copied(file) {
+        fallback::one(out, Reason::ByHand);
+        return None;
+    }
+    let _uncancelled = Uncancelled::begin(); // `sendfile` is no cancellation point.
+    Some(errno::count(send_file(stream, out, file, offset, len, begun)))
 }
 
 #[unsafe(no_mangle)]
@@ -159,6 +213,7 @@ unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    test_cancel();
     let ours = if len == 0 || !(sockets::knows(from) || sockets::knows(to)) {
         None // Nothing is to be moved.
     } else if from_offset.is_null() && to_offset.is_null() {
@@ -266,6 +321,7 @@ fn splice_in(
     nonblocking: bool,
 ) -> Result<usize, Errno> {
     check_pipe(pipe)?;
+    let _uncancelled = Uncancelled::begin(); // Bytes may be out of the pipe already.
     let at_once = nonblocking || is_nonblocking(pipe, 0);
     let mut done = 0;
     while done < len {
@@ -297,7 +353,7 @@ fn splice_piece(
     };
     if room == 0 {
         if is_nonblocking(socket, 0) {
-            return Err(Errno::AGAIN);
+            return if stream.be_full() { Ok(None) } else { Err(Errno::AGAIN) };
         }
         return stream.wait_for_room(socket).map(|()| None);
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::next::next;
 use crate::reason::Reason;
-use crate::ways::{leave, process};
+use crate::ways::{fallback, process};
 use crate::{errno, sockets};
 
 #[unsafe(no_mangle)]
@@ -29,17 +29,17 @@ unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pidfd_open(process: libc::pid_t, flags: c_uint) -> c_int {
-    leave::looking_at_a_process();
+    fallback::looking_at_a_process();
     next!(pidfd_open(process: libc::pid_t, flags: c_uint) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
-    if !leave::may_take() {
+    if !fallback::may_take() {
         return errno::fail(Errno::PERM);
     }
     let got = next!(pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int);
-    leave::taken(got);
+    fallback::taken(got);
     got
 }
 
@@ -67,7 +67,7 @@ macro_rules! at_offset {
                         // SAFETY: the program's own list.
                         return unsafe { $at_once(fd, &raw mut header, libc::MSG_DONTWAIT) };
                     }
-                    _ => drop(leave::one(fd, Reason::ByHand)),
+                    _ => drop(fallback::one(fd, Reason::ByHand)),
                 }
             }
             next!($name(

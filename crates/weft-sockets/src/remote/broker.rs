@@ -331,7 +331,7 @@ impl Worker {
         }
         let remote = wanted.remote.upgrade()?;
         if !hello.is_proved(&remote, Role::Acceptor, None) {
-            // Or this end's program has not read so many bytes yet: the acceptor dials again.
+            // Or this end's program has not read that many bytes yet: the acceptor dials again.
             return None;
         }
         let domain = self.domain(event.id.local()?.ip()).ok()?;
@@ -391,7 +391,7 @@ impl Worker {
     }
 
     /// Handles a failed attempt. `is_refused`: the peer has not accepted the proof. Its program may
-    /// not have read so many bytes of the stream yet, so this says nothing against the host.
+    /// not have read that many bytes of the stream yet, so this says nothing against the host.
     fn failed(&mut self, name: usize, is_refused: bool) {
         let Some(attempt) = self.attempts.remove(&name) else { return };
         match (attempt.wanted.role, PAUSES.get(attempt.tries)) {

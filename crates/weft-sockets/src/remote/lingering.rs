@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
-use weft_stream::remote::{Closing, Farewell};
+use weft_stream::remote::{Closing, FinalFlush};
 
 use super::wire::RemoteEnd;
 
@@ -22,20 +22,20 @@ static LINGERING: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Lingering {
     socket: OwnedFd,
     remote: Arc<RemoteEnd>,
-    farewell: Farewell,
+    final_flush: FinalFlush,
     until: Instant,
 }
 
 impl Lingering {
-    pub(super) fn new(socket: OwnedFd, remote: Arc<RemoteEnd>, farewell: Farewell) -> Self {
+    pub(super) fn new(socket: OwnedFd, remote: Arc<RemoteEnd>, final_flush: FinalFlush) -> Self {
         LINGERING.fetch_add(1, Ordering::AcqRel);
-        Self { socket, remote, farewell, until: Instant::now() + LINGER_TIMEOUT }
+        Self { socket, remote, final_flush, until: Instant::now() + LINGER_TIMEOUT }
     }
 
     /// Returns whether the connection may be dropped.
     pub(super) fn is_over(&mut self) -> bool {
         let is_late = || Instant::now() >= self.until;
-        match self.remote.is_closed(&mut self.farewell) {
+        match self.remote.is_closed(&mut self.final_flush) {
             Some(Closing::Over) => return true,
             Some(Closing::Reset) => {}
             Some(Closing::Flushing(_)) | None if is_late() => {}

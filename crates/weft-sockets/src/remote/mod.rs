@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use weft_engine::reactor::Handle;
-use weft_stream::remote::Farewell;
-use weft_stream::{Role, Shown, Tuple};
+use weft_stream::remote::FinalFlush;
+use weft_stream::{Role, StatSlot, Tuple};
 use weft_sys::network_namespace;
 
 use self::broker::Wanted;
@@ -55,7 +55,8 @@ pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<R
     let tuple =
         Tuple::new(ends[0], ends[1]).in_namespace(network_namespace(Descriptor::of(fd).as_fd()));
     let me = identity::me(fd);
-    if let Some(shown) = shared_files::registry().and_then(|all| Shown::new(all, &tuple, role, &me))
+    if let Some(shown) =
+        shared_files::registry().and_then(|all| StatSlot::new(all, &tuple, role, &me))
     {
         remote.show(shown);
     }
@@ -70,9 +71,9 @@ pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<R
 pub(crate) fn linger(
     socket: BorrowedFd<'_>,
     remote: &Arc<RemoteEnd>,
-    farewell: Farewell,
+    final_flush: FinalFlush,
 ) -> Result<(), Errno> {
     let socket = fcntl_dupfd_cloexec(socket, LOWEST_FD)?;
-    broker::linger(Lingering::new(socket, Arc::clone(remote), farewell));
+    broker::linger(Lingering::new(socket, Arc::clone(remote), final_flush));
     Ok(())
 }

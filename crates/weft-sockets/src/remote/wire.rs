@@ -67,7 +67,7 @@ struct WakeupObserver {
 impl Observer for WakeupObserver {
     fn written(&self, offset: usize, len: usize) {
         self.wakeup_fd.written(offset, len);
-        if window::is_wish(offset, len) {
+        if window::is_fallback_request(offset, len) {
             self.maker.answer(&self.remote);
         }
     }

@@ -22,13 +22,13 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{Registry, Role, Tuple, inheritance, is_local};
-use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin};
+use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, time_stamp};
 
 use crate::descriptor::{Descriptor, addresses, is_nonblocking};
 use crate::extended::Extended;
 use crate::kernel::{End, Holding, Host, Kernel as _};
 use crate::limits::OFFER_TRIES_MAX;
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::reason::{self, LogOnce, Reason};
 use crate::remote::{self, RemoteEnd};
 use crate::stall::Stall;
@@ -45,14 +45,17 @@ const FORK_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 /// How long a writer sleeps before it asks the kernel whether the peer still lives.
 const WRITER_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SPIN_MAX_NS: u64 = 2_000_000;
+/// Interval between two questions to the kernel whether the peer was killed, in units of the time
+/// stamp counter: some 50 us.
+const ASK_STAMPS: u64 = 1 << 17;
 
 /// Held while this process may have a duplicate of a peer's socket. A child must not inherit it: it
 /// would delay the peer's EOF.
-static LEAVING: SignalLock<()> = SignalLock::new(());
+static FALLBACK: SignalLock<()> = SignalLock::new(());
 
 /// Takes the lock before a fork, so that no other thread is falling back.
 pub(crate) fn freeze() {
-    LEAVING.freeze();
+    FALLBACK.freeze();
 }
 
 /// Releases it after the fork, in the parent and in the child.
@@ -60,14 +63,14 @@ pub(crate) fn freeze() {
 /// # Safety
 /// This thread, or its copy in the parent, has called [`freeze`].
 pub(crate) unsafe fn thaw() {
-    // SAFETY: the caller has frozen `LEAVING`.
-    unsafe { LEAVING.thaw() };
+    // SAFETY: the caller has frozen `FALLBACK`.
+    unsafe { FALLBACK.thaw() };
 }
 
 /// How far a socket is on its way to an [`End`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum Phase {
+enum SocketPhase {
     /// Not connected.
     Fresh,
     /// `connect` has begun.
@@ -102,6 +105,11 @@ pub(crate) struct Stream {
     error: AtomicI32,
     /// Whether a writer has found no room.
     full: AtomicU32,
+    /// Whether a reader may have taken all bytes that TCP had, since the connection fell back to
+    /// TCP and an edge was reported.
+    dry: AtomicU32,
+    /// Not 0: the kernel watches for room. See [`Stream::kernel_watches_room`].
+    kernels_room: AtomicU32,
     stall: Stall,
     /// Number of epoll instances that watch it.
     watches: AtomicU32,
@@ -114,7 +122,7 @@ pub(crate) struct Stream {
     /// Number of C library streams whose functions lead to the hooks.
     files: AtomicU32,
     /// Whether it has a kernel-only option, which accepted sockets inherit.
-    bequeaths: AtomicBool,
+    passes_on: AtomicBool,
     /// When a non-blocking receive has last had the kernel asked, in nanoseconds.
     asked: AtomicU64,
     /// When a writer last asked the kernel whether the peer was killed: a time stamp.
@@ -163,17 +171,17 @@ pub(crate) enum By<'a> {
 
 impl<'a> By<'a> {
     /// Returns the end that executes the call.
-    fn link(&self) -> Option<Link<'a>> {
+    fn link(&self) -> Option<AnyEnd<'a>> {
         match *self {
-            Self::End(end) => Some(Link::Local(end)),
-            Self::Remote(remote) => Some(Link::Remote(remote)),
+            Self::End(end) => Some(AnyEnd::Local(end)),
+            Self::Remote(remote) => Some(AnyEnd::Remote(remote)),
             Self::Kernel | Self::Counted => None,
         }
     }
 }
 
 impl Stream {
-    fn new(phase: Phase) -> Self {
+    fn new(phase: SocketPhase) -> Self {
         Self {
             phase: AtomicU32::new(phase as u32),
             log: LogOnce::new(),
@@ -186,15 +194,17 @@ impl Stream {
             ended: AtomicU32::new(0),
             error: AtomicI32::new(0),
             full: AtomicU32::new(0),
+            dry: AtomicU32::new(0),
+            kernels_room: AtomicU32::new(0),
             stall: Stall::default(),
             watches: AtomicU32::new(0),
             armed: AtomicU32::new(0),
             armed_early: AtomicU32::new(0),
             announced: AtomicU32::new(0),
             files: AtomicU32::new(0),
-            bequeaths: AtomicBool::new(false),
+            passes_on: AtomicBool::new(false),
             asked: AtomicU64::new(0),
-            asked_out: AtomicU64::new(0),
+            asked_out: AtomicU64::new(time_stamp().wrapping_sub(ASK_STAMPS)),
             extended: SectionOnce::new(),
             place: SectionOnce::new(),
             begun: SectionOnce::new(),
@@ -204,20 +214,20 @@ impl Stream {
 
     /// Returns the state of a new socket.
     pub(crate) fn fresh() -> Self {
-        Self::new(Phase::Fresh)
+        Self::new(SocketPhase::Fresh)
     }
 
     /// Returns the state of an inherited socket with its end.
     pub(crate) fn inherited(end: End) -> Self {
         let holding = Holding::inherited(end, identity::number());
-        let mut stream = Self::new(Phase::Connecting);
+        let mut stream = Self::new(SocketPhase::Connecting);
         stream.holding = holding;
         stream
     }
 
     /// Returns the state of a socket that the kernel carries for good.
     pub(crate) fn kernels() -> Self {
-        Self::new(Phase::Tcp)
+        Self::new(SocketPhase::Tcp)
     }
 
     /// Records the socket's entry in the descriptor table.
@@ -226,13 +236,13 @@ impl Stream {
     }
 
     /// Returns the state of a socket that `accept` has returned. `has_option` says whether it has
-    /// inherited a kernel-only option ([`Stream::bequeaths_option`]), if that is known.
+    /// inherited a kernel-only option ([`Stream::passes_option_on`]), if that is known.
     pub(crate) fn accepted(fd: RawFd, has_option: Option<bool>) -> Option<Self> {
-        let stream = Self::new(Phase::Candidate);
+        let stream = Self::new(SocketPhase::Candidate);
         let (own, peer) = addresses(fd)?;
         let is_local = is_local(own, peer);
         if own != peer && settings::wants_verbs(RuleRole::Listen, own, is_local) {
-            stream.become_phase(Phase::Foreign);
+            stream.become_phase(SocketPhase::Foreign);
             return Some(stream);
         }
         if !is_local {
@@ -275,8 +285,8 @@ impl Stream {
     /// Records that this listener has accepted a connection. Returns whether that stays on TCP
     /// because earlier ones were brief; then it is not recorded.
     pub(crate) fn accepts_brief(&self) -> bool {
-        if self.is(Phase::Fresh) {
-            self.become_phase(Phase::Listening);
+        if self.is(SocketPhase::Fresh) {
+            self.become_phase(SocketPhase::Listening);
         }
         let is_brief = |&place: &brief::Place| {
             !shared_files::may_have_offers() && brief::PLACES.expects_brief(place, wait::now())
@@ -297,12 +307,12 @@ impl Stream {
 
     /// Records that the program has set a kernel-only option.
     pub(crate) fn has_option(&self) {
-        self.bequeaths.store(true, Ordering::Relaxed);
+        self.passes_on.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether accepted sockets inherit a kernel-only option.
-    pub(crate) fn bequeaths_option(&self) -> bool {
-        self.bequeaths.load(Ordering::Relaxed)
+    pub(crate) fn passes_option_on(&self) -> bool {
+        self.passes_on.load(Ordering::Relaxed)
     }
 
     /// Returns its end on this host, if it has one.
@@ -313,10 +323,10 @@ impl Stream {
 
     /// Returns its end, to a peer on this host or another.
     #[inline]
-    pub(crate) fn link(&self) -> Option<Link<'_>> {
+    pub(crate) fn link(&self) -> Option<AnyEnd<'_>> {
         match self.end() {
-            Some(end) => Some(Link::Local(end)),
-            None => self.remote().map(Link::Remote),
+            Some(end) => Some(AnyEnd::Local(end)),
+            None => self.remote().map(AnyEnd::Remote),
         }
     }
 
@@ -335,7 +345,7 @@ impl Stream {
     fn seek_remote(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
         match remote::seek(fd, role, ends) {
             Some(remote) => {
-                self.become_phase(Phase::Tcp); // Applies once `remote` is off.
+                self.become_phase(SocketPhase::Tcp); // Applies once `remote` is off.
                 // If another thread has set one, that serves as well.
                 let _ = self.remote.set(remote);
             }
@@ -369,26 +379,26 @@ impl Stream {
         }
     }
 
-    fn is(&self, phase: Phase) -> bool {
+    fn is(&self, phase: SocketPhase) -> bool {
         self.phase.load(Ordering::Relaxed) == phase as u32
     }
 
-    fn become_phase(&self, phase: Phase) {
+    fn become_phase(&self, phase: SocketPhase) {
         self.phase.store(phase as u32, Ordering::Relaxed);
     }
 
     /// Returns whether the kernel carries it for good.
     pub(crate) fn is_tcp(&self) -> bool {
-        self.link().is_none() && self.is(Phase::Tcp)
+        self.link().is_none() && self.is(SocketPhase::Tcp)
     }
 
     /// Records that `connect` has returned, with success or in progress.
     pub(crate) fn connected(&self, fd: RawFd) {
-        let begins = [Phase::Fresh, Phase::Listening, Phase::Connecting];
+        let begins = [SocketPhase::Fresh, SocketPhase::Listening, SocketPhase::Connecting];
         if self.link().is_some() || !begins.into_iter().any(|phase| self.is(phase)) {
             return;
         }
-        self.become_phase(Phase::Connecting);
+        self.become_phase(SocketPhase::Connecting);
         let Some((own, peer)) = addresses(fd) else { return };
         let is_local = is_local(own, peer);
         if own != peer && settings::wants_verbs(RuleRole::Connect, peer, is_local) {
@@ -419,7 +429,7 @@ impl Stream {
     /// Records that `connect` to this address has returned. The connection stays on TCP if
     /// connections there are brief.
     pub(crate) fn connected_to(&self, fd: RawFd, peer: Option<SocketAddr>) {
-        if let Some(peer) = peer.filter(|_| self.is(Phase::Fresh)) {
+        if let Some(peer) = peer.filter(|_| self.is(SocketPhase::Fresh)) {
             let place = brief::Place::to(peer);
             if brief::PLACES.expects_brief(place, wait::now())
                 && !settings::wants_memory(RuleRole::Connect, peer)
@@ -450,46 +460,46 @@ impl Stream {
 
     /// Falls back to TCP. Unread bytes in memory are returned to the kernel's socket, as far as
     /// possible ([`Stream::has_unread`]).
-    pub(crate) fn leave(&self, fd: RawFd, why: Reason) {
-        self.leave_by(fd, why, |end, socket| end.leave(socket));
+    pub(crate) fn fall_back_to_tcp(&self, fd: RawFd, why: Reason) {
+        self.fall_back_by(fd, why, |end, socket| end.fall_back_to_tcp(socket));
     }
 
     /// Falls back to TCP, but leaves unread bytes in memory, from where they are read.
-    pub(crate) fn leave_unread(&self, fd: RawFd, why: Reason) {
-        self.leave_by(fd, why, |end, socket| end.leave_unread(socket));
+    pub(crate) fn fall_back_unread(&self, fd: RawFd, why: Reason) {
+        self.fall_back_by(fd, why, |end, socket| end.fall_back_unread(socket));
     }
 
-    /// Returns unread bytes of a connection that has left memory to the kernel's socket, as far as
-    /// possible, because only the kernel is to read.
+    /// Returns unread bytes of a connection that has fallen back to TCP to the kernel's socket, as
+    /// far as possible, because only the kernel is to read.
     pub(crate) fn put_back_rest(&self, fd: RawFd) {
         if let Some(end) = self.end().filter(|end| end.unread() > 0) {
-            let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
+            let held = (!identity::is_borrowed()).then(|| FALLBACK.lock());
             end.put_back_rest(Descriptor::of(fd).as_fd());
             drop(held);
         }
     }
 
-    fn leave_by(&self, fd: RawFd, why: Reason, leave: fn(&End, BorrowedFd<'_>)) {
+    fn fall_back_by(&self, fd: RawFd, why: Reason, act: fn(&End, BorrowedFd<'_>)) {
         zcopy::deferred::reclaim(&self.zcopy);
         match self.link() {
-            Some(Link::Local(end)) if end.has_left() => {}
-            Some(Link::Remote(remote)) => {
-                remote.leave(Descriptor::of(fd).as_fd());
+            Some(AnyEnd::Local(end)) if end.has_fallen_back() => {}
+            Some(AnyEnd::Remote(remote)) => {
+                remote.fall_back_to_tcp(Descriptor::of(fd).as_fd());
                 fall_back(why);
             }
-            Some(Link::Local(end)) => {
+            Some(AnyEnd::Local(end)) => {
                 // A child of `vfork` has its own descriptor table.
-                let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
-                leave(end, Descriptor::of(fd).as_fd());
+                let held = (!identity::is_borrowed()).then(|| FALLBACK.lock());
+                act(end, Descriptor::of(fd).as_fd());
                 drop(held);
                 self.log.note(why);
-                end.note_left(why);
+                end.note_fallback(why);
             }
-            None if !self.is(Phase::Tcp) => {
+            None if !self.is(SocketPhase::Tcp) => {
                 self.fall_back(why);
                 if let Some(end) = self.holding.bar() {
                     // Another thread has just given it an end.
-                    end.leave(Descriptor::of(fd).as_fd());
+                    end.fall_back_to_tcp(Descriptor::of(fd).as_fd());
                 }
             }
             None => {}
@@ -498,15 +508,15 @@ impl Stream {
 
     /// Keeps the connection on TCP for good, because the process is about to give up system calls.
     pub(crate) fn enter_fallback(&self, fd: RawFd) {
-        self.become_phase(Phase::Tcp);
+        self.become_phase(SocketPhase::Tcp);
         self.log.write(fd, self.end(), true);
     }
 
     /// Returns whether the kernel carries the connection again while unread data is left elsewhere.
     pub(crate) fn has_unread(&self) -> bool {
         match self.link() {
-            Some(Link::Local(end)) => !end.is_over(),
-            Some(Link::Remote(remote)) => remote.has_rest(),
+            Some(AnyEnd::Local(end)) => !end.is_over(),
+            Some(AnyEnd::Remote(remote)) => remote.has_rest(),
             None => false,
         }
     }
@@ -520,7 +530,7 @@ impl Stream {
     }
 
     fn fall_back(&self, why: Reason) {
-        self.become_phase(Phase::Tcp);
+        self.become_phase(SocketPhase::Tcp);
         self.log.note(why);
         fall_back(why);
     }
@@ -531,7 +541,7 @@ impl Stream {
         let deadline = wait::now() + FORK_WAITS_NS;
         loop {
             self.look_once(fd, &before);
-            let goes_on = self.is(Phase::Candidate) && before.tries <= TRIES_IN_A_ROW;
+            let goes_on = self.is(SocketPhase::Candidate) && before.tries <= TRIES_IN_A_ROW;
             if self.end().is_some() || !goes_on || wait::now() >= deadline {
                 return;
             }
@@ -553,24 +563,24 @@ impl Stream {
         if let Some(remote) = self.remote() {
             return By::Remote(remote);
         }
-        if self.is(Phase::Foreign) {
+        if self.is(SocketPhase::Foreign) {
             if let Some((own, peer)) = addresses(fd) {
                 self.seek_remote(fd, Role::Acceptor, [peer, own]);
             }
-        } else if self.is(Phase::Connecting) {
+        } else if self.is(SocketPhase::Connecting) {
             self.connected(fd);
-        } else if self.is(Phase::Candidate) {
+        } else if self.is(SocketPhase::Candidate) {
             self.look_for_offer(fd, &mut self.before.lock());
-            if self.end().is_none() && self.is(Phase::Candidate) {
+            if self.end().is_none() && self.is(SocketPhase::Candidate) {
                 return By::Counted;
             }
-        } else if self.is(Phase::Fresh) && addresses(fd).is_some() {
+        } else if self.is(SocketPhase::Fresh) && addresses(fd).is_some() {
             self.fall_back(Reason::Unseen);
         }
         self.log_carrier(fd);
         match self.link() {
-            Some(Link::Local(end)) => By::End(end),
-            Some(Link::Remote(remote)) => By::Remote(remote),
+            Some(AnyEnd::Local(end)) => By::End(end),
+            Some(AnyEnd::Remote(remote)) => By::Remote(remote),
             None => By::Kernel,
         }
     }
@@ -583,7 +593,7 @@ impl Stream {
     /// Lets the kernel execute a call. If the call waits for the connection to be established, it
     /// may move bytes that are not counted.
     fn not_counted<T>(&self, fd: RawFd, flags: libc::c_int) -> Option<T> {
-        if self.is(Phase::Connecting) && !is_nonblocking(fd, flags) {
+        if self.is(SocketPhase::Connecting) && !is_nonblocking(fd, flags) {
             self.fall_back(Reason::Early);
         }
         None
@@ -594,14 +604,14 @@ impl Stream {
     /// # Errors
     /// `ENOTCONN`; `EOPNOTSUPP`: the connection stays on TCP.
     pub(crate) fn seek(&self, fd: RawFd) -> Result<Option<&End>, Errno> {
-        if self.is(Phase::Candidate) {
+        if self.is(SocketPhase::Candidate) {
             self.look_once(fd, &self.before.lock());
         }
         match self.by(fd) {
             By::End(end) => Ok(Some(end)),
             By::Counted => Ok(None),
             By::Remote(_) => Err(Errno::OPNOTSUPP), // One-sided operations work on one host only.
-            By::Kernel if self.is(Phase::Tcp) => Err(Errno::OPNOTSUPP),
+            By::Kernel if self.is(SocketPhase::Tcp) => Err(Errno::OPNOTSUPP),
             By::Kernel => Err(Errno::NOTCONN),
         }
     }
@@ -626,13 +636,16 @@ impl Stream {
         if before.tries <= TRIES_IN_A_ROW || before.tries.is_power_of_two() {
             self.look_once(fd, before);
         }
-        if before.tries >= OFFER_TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
+        if before.tries >= OFFER_TRIES_MAX
+            && self.end().is_none()
+            && self.is(SocketPhase::Candidate)
+        {
             self.fall_back(Reason::Peer);
         }
     }
 
     fn look_once(&self, fd: RawFd, before: &Before) {
-        if self.end().is_some() || !self.is(Phase::Candidate) {
+        if self.end().is_some() || !self.is(SocketPhase::Candidate) {
             return;
         }
         if !shared_files::may_have_offers() {
@@ -652,7 +665,7 @@ impl Stream {
         let me = identity::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
             // Before the connector can join: it must not miss this shutdown.
-            before.shut.into_iter().for_each(|how| shut(Link::Local(&end), fd, how));
+            before.shut.into_iter().for_each(|how| shut(AnyEnd::Local(&end), fd, how));
             self.begin(fd, end);
         }
     }
@@ -662,7 +675,7 @@ impl Stream {
         if let Some(remote) = self.remote.get() {
             return remote_end::close(fd, remote);
         }
-        if self.end().is_none() && self.is(Phase::Candidate) {
+        if self.end().is_none() && self.is(SocketPhase::Candidate) {
             self.fall_back(Reason::Peer);
         }
         self.log.write(fd, self.end(), true);
@@ -698,12 +711,15 @@ impl Stream {
         if let Some(link) = self.link() {
             return shut(link, fd, how);
         }
-        if self.is(Phase::Listening) {
-            self.become_phase(Phase::Fresh); // A former listener may be connected.
+        if self.is(SocketPhase::Listening) {
+            self.become_phase(SocketPhase::Fresh); // A former listener may be connected.
+        }
+        if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+            return; // The kernel refuses it, and nothing is to be remembered.
         }
         let mut before = self.before.lock();
         match self.end() {
-            Some(end) => shut(Link::Local(end), fd, how), // Another thread has found the offer.
+            Some(end) => shut(AnyEnd::Local(end), fd, how), // Another thread has found the offer.
             None if before.shut.is_none_or(|earlier| earlier == how) => before.shut = Some(how),
             None => before.shut = Some(libc::SHUT_RDWR),
         }
@@ -725,13 +741,13 @@ impl inheritance::Stream for Stream {
         &self.holding
     }
 
-    fn leave(&self, fd: RawFd, why: Reason) {
-        self.leave(fd, why);
+    fn fall_back_to_tcp(&self, fd: RawFd, why: Reason) {
+        self.fall_back_to_tcp(fd, why);
     }
 
     /// The process that gets the socket does not have the window of a connection to another host.
     fn hand_on(&self, fd: RawFd, why: Reason) {
-        self.leave(fd, why);
+        self.fall_back_to_tcp(fd, why);
         if let Some(remote) = self.remote() {
             remote.hand_on(Descriptor::of(fd).as_fd());
         }
@@ -742,7 +758,7 @@ impl inheritance::Stream for Stream {
     }
 
     fn before_fork(&self, fd: RawFd) {
-        if self.is(Phase::Candidate) {
+        if self.is(SocketPhase::Candidate) {
             self.wait_for_offer(fd);
         }
     }
@@ -755,20 +771,22 @@ impl inheritance::Stream for Stream {
         }
         if let Some(remote) = self.remote() {
             // The queue pair stays with the parent.
-            remote.leave(Descriptor::of(fd).as_fd());
+            remote.fall_back_to_tcp(Descriptor::of(fd).as_fd());
             remote.retain();
-        } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
+        } else if self.is(SocketPhase::Foreign)
+            || self.is(SocketPhase::Candidate)
+            || self.is(SocketPhase::Connecting)
         {
             self.fall_back(Reason::Forked);
-        } else if self.is(Phase::Fresh) && !Host::is_listening(Descriptor::of(fd).as_fd()) {
+        } else if self.is(SocketPhase::Fresh) && !Host::is_listening(Descriptor::of(fd).as_fd()) {
             // Either process may connect it, and the other's hold would not be known.
-            self.become_phase(Phase::Tcp);
+            self.become_phase(SocketPhase::Tcp);
             self.log.note(Reason::Forked);
         }
     }
 
     /// Gives up the parent's queue pair, in a forked child.
-    fn born(&self) {
+    fn forked(&self) {
         if let Some(remote) = self.remote.get() {
             remote.disown();
         }
@@ -789,7 +807,7 @@ fn tuple(fd: RawFd, connector: SocketAddr, acceptor: SocketAddr) -> Tuple {
 }
 
 /// Publishes to the peer what `shutdown(2)` tells the kernel.
-fn shut(link: Link<'_>, fd: RawFd, how: libc::c_int) {
+fn shut(link: AnyEnd<'_>, fd: RawFd, how: libc::c_int) {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         link.shut_write(Descriptor::of(fd).as_fd());
     }

@@ -7,14 +7,14 @@ use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::{Carrier, Kernel as _, RecvOptions};
-use weft_sys::{Buffers, Handled};
+use weft_sys::{Buffers, Handled, with_cleanup};
 
 use super::remote_end;
 use super::send::{deadline, poll_until};
 use super::{By, SPIN_MAX_NS, Stream};
 use crate::descriptor::{Descriptor, events_now, has_time_limit, is_nonblocking};
 use crate::kernel::{Host, Kernel as _};
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::wait::{self, Wait};
 use crate::{futex_wait, handlers, mode, sleepers};
 
@@ -40,6 +40,7 @@ impl Stream {
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
+            Host::moment();
             let received = match self.by(fd) {
                 By::Kernel | By::Counted if done > 0 && is_at_mark(fd) => return Some(Ok(done)),
                 By::Kernel if done > 0 => {
@@ -51,21 +52,16 @@ impl Stream {
                 By::End(end)
                     if done == 0
                         && end.is_over()
-                        && (self.bequeaths_option() || end.is_over_for_both()) =>
+                        && (self.passes_option_on() || end.is_over_for_both()) =>
                 {
+                    self.be_dry(); // What this call finds is not known here.
                     return None;
                 }
                 by @ (By::End(_) | By::Remote(_)) => {
                     let Some(end) = by.link() else { continue };
-                    let watched = self.armed.load(Ordering::Relaxed) > 0;
-                    let wakeups = watched.then(|| end.wakeups_taken());
-                    let received = self.recv_from(end, fd, rest, flags);
-                    if wakeups.is_some_and(|wakeups| wakeups != end.wakeups_taken()) {
-                        sleepers::wakeup_taken();
-                    }
-                    if self.announced.load(Ordering::Relaxed) > 0 && end.unread() == 0 {
-                        sleepers::read_out();
-                    }
+                    let received = self.recv_watched(end, || self.recv_from(end, fd, rest, flags));
+                    Host::moment();
+                    let received = self.recv_what_came(end, fd, (rest, flags), received);
                     return Some(self.with_part(done, received));
                 }
                 By::Counted => self.recv_counted(fd, rest, flags)?,
@@ -79,16 +75,80 @@ impl Stream {
                 received => return Some(self.with_part(done, received)),
             }
             // Another thread may find the peer's offer meanwhile; then bytes arrive in memory.
-            let slept = match self.holding.begin_sleep() {
+            let may_sleep = self.holding.begin_sleep();
+            let sleep = |_: &mut &Self| match may_sleep {
                 true if done > 0 => sleep_for_more(fd),
                 true => sleep_for_bytes(fd),
                 false => Ok(()),
             };
+            let slept = with_cleanup(&mut &*self, sleep, |stream| stream.holding.end_sleep());
             self.holding.end_sleep();
             if let Err(errno) = slept {
                 return Some(self.with_part(done, Err(errno)));
             }
         }
+    }
+
+    /// Looks once more after a call that has `received` less than it asked for, where TCP carries
+    /// what comes next because the connection has fallen back to TCP. A program that waits for
+    /// edges takes such a call as the sign that everything has been read. See [`Stream::be_dry`].
+    #[inline]
+    fn recv_what_came(
+        &self,
+        end: AnyEnd<'_>,
+        fd: RawFd,
+        (buffers, flags): (Buffers<'_>, libc::c_int),
+        received: Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let part = match received {
+            Ok(bytes) if bytes > 0 && bytes < buffers.len() => bytes,
+            Err(Errno::AGAIN) => 0,
+            _ => return received,
+        };
+        if self.watches.load(Ordering::Relaxed) == 0
+            || end.carrier_in() != Carrier::Tcp
+            || !end.has_fallen_back()
+            || !self.be_dry()
+            || part > 0 && ends_part(end, fd)
+        {
+            return received;
+        }
+        Host::moment();
+        let taken = if flags & libc::MSG_PEEK != 0 { 0 } else { part };
+        match self.recv_from(end, fd, buffers.after(taken), flags | libc::MSG_DONTWAIT) {
+            Err(Errno::AGAIN) => received,
+            Ok(0) if part > 0 => received, // The end of the stream stays for the next call.
+            more => self.with_part(taken, more),
+        }
+    }
+
+    /// Receives, and lets other threads that sleep know what that has changed for them.
+    #[inline]
+    fn recv_watched<T>(&self, end: AnyEnd<'_>, recv: impl FnOnce() -> T) -> T {
+        let watched = self.armed.load(Ordering::Relaxed) > 0;
+        let wakeups = watched.then(|| end.wakeups_taken());
+        let received = recv();
+        if wakeups.is_some_and(|wakeups| wakeups != end.wakeups_taken()) {
+            sleepers::wakeup_taken();
+        }
+        if self.announced.load(Ordering::Relaxed) > 0 && end.unread() == 0 {
+            sleepers::read_out();
+        }
+        received
+    }
+
+    /// Shows bytes to `deliver`, if some are unread in memory, and takes those that it has
+    /// delivered ([`End::recv_delivered`](weft_stream::End::recv_delivered)). Returns how many.
+    /// `None`: none are in memory.
+    pub(crate) fn recv_delivered(
+        &self,
+        fd: RawFd,
+        bytes: &mut [u8],
+        deliver: &mut dyn FnMut(&[u8]) -> usize,
+    ) -> Option<Result<usize, Errno>> {
+        let end = self.link().filter(|end| end.unread() > 0)?;
+        let socket = Descriptor::of(fd);
+        Some(self.recv_watched(end, || end.recv_delivered(socket.as_fd(), bytes, deliver)))
     }
 
     /// Returns the result of a call that has received `done` bytes before. An error is kept for the
@@ -145,7 +205,7 @@ impl Stream {
 
     fn recv_from(
         &self,
-        end: Link<'_>,
+        end: AnyEnd<'_>,
         fd: RawFd,
         buffers: Buffers<'_>,
         flags: libc::c_int,
@@ -180,11 +240,8 @@ impl Stream {
                         Err(error)
                     } else if is_nonblocking(fd, flags) {
                         let look = !end.is_quiet() || self.is_time_to_ask();
-                        end.try_recv(
-                            Descriptor::of(fd).as_fd(),
-                            rest,
-                            RecvOptions { look, ..options },
-                        )
+                        let options = RecvOptions { look, ..options };
+                        end.try_recv_shown(Descriptor::of(fd).as_fd(), rest, options)
                     } else {
                         self.wait_and_recv(end, fd, rest, options, &mut since)
                     }
@@ -226,7 +283,7 @@ impl Stream {
     }
 
     /// Waits until there are more than `known` bytes. Returns `false` if there will not be.
-    fn wait_for_more(&self, end: Link<'_>, fd: RawFd, known: usize) -> bool {
+    fn wait_for_more(&self, end: AnyEnd<'_>, fd: RawFd, known: usize) -> bool {
         const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let mut set = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         let deadline = deadline(fd, sockopt::Timeout::Recv);
@@ -253,7 +310,7 @@ impl Stream {
     #[cold]
     fn wait_and_recv(
         &self,
-        end: Link<'_>,
+        end: AnyEnd<'_>,
         fd: RawFd,
         buffers: Buffers<'_>,
         options: RecvOptions,
@@ -271,10 +328,11 @@ impl Stream {
         };
         self.log_carrier(fd);
         let wait = Wait::begin(&self.spin_in);
-        let deadline = matches!(end, Link::Remote(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
+        let deadline =
+            matches!(end, AnyEnd::Remote(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
         let deadline = deadline.flatten();
         // The kernel's own sleep knows which signal has interrupted it.
-        let mut waited = matches!(end, Link::Remote(_)) || handlers::differ();
+        let mut waited = matches!(end, AnyEnd::Remote(_)) || handlers::differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
                 match end.try_recv(Descriptor::of(fd).as_fd(), buffers, options) {
@@ -303,23 +361,29 @@ impl Stream {
                 }
             }
             end.begin_sleep();
-            let received = ask();
-            if received == Err(Errno::AGAIN) && since.is_interrupted() {
-                end.end_sleep();
+            let ask_and_sleep = |end: &mut AnyEnd<'_>| {
+                let received = ask();
+                let is_interrupted = received == Err(Errno::AGAIN) && since.is_interrupted();
+                let slept = match (received, *end) {
+                    _ if is_interrupted => Ok(()),
+                    (Err(Errno::AGAIN), AnyEnd::Local(_)) if has_part || since.begins_anew() => {
+                        sleep_for_more(fd)
+                    }
+                    (Err(Errno::AGAIN), AnyEnd::Local(_)) => sleep_for_bytes(fd),
+                    (Err(Errno::AGAIN), AnyEnd::Remote(remote)) => {
+                        let urgent = if has_part { PollFlags::PRI } else { PollFlags::empty() };
+                        remote_end::sleep(fd, remote, PollFlags::IN | urgent, deadline)
+                    }
+                    _ => Ok(()),
+                };
+                (received, is_interrupted, slept)
+            };
+            let (received, is_interrupted, slept) =
+                with_cleanup(&mut { end }, ask_and_sleep, |end| end.end_sleep());
+            end.end_sleep();
+            if is_interrupted {
                 return Err(Errno::INTR);
             }
-            let slept = match (received, end) {
-                (Err(Errno::AGAIN), Link::Local(_)) if has_part || since.begins_anew() => {
-                    sleep_for_more(fd)
-                }
-                (Err(Errno::AGAIN), Link::Local(_)) => sleep_for_bytes(fd),
-                (Err(Errno::AGAIN), Link::Remote(remote)) => {
-                    let urgent = if has_part { PollFlags::PRI } else { PollFlags::empty() };
-                    remote_end::sleep(fd, remote, PollFlags::IN | urgent, deadline)
-                }
-                _ => Ok(()),
-            };
-            end.end_sleep();
             if let Err(errno) = self.check_still_at(fd) {
                 // A signal handler may have closed it; the call is not restarted.
                 return Err(if slept == Err(Errno::INTR) { Errno::INTR } else { errno });
@@ -337,7 +401,9 @@ impl Stream {
                 }
                 return Err(Errno::INTR); // EINTR comes before an end that the handler has caused.
             }
-            if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
+            if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept
+                && !(errno == Errno::CONNRESET && end.is_reset_for_wakeups())
+            {
                 end.note_reset();
                 // Bytes in the rings come before the error.
                 return match end.try_recv(Descriptor::of(fd).as_fd(), buffers, options) {
@@ -356,7 +422,9 @@ impl Stream {
                 wait.end();
                 return received;
             }
-            slept?;
+            if slept != Err(Errno::CONNRESET) {
+                slept?;
+            }
         }
     }
 }
@@ -389,7 +457,7 @@ impl Since {
 
     /// Returns whether memory has unread bytes. If not, and the call restarts after signals,
     /// signals handled so far are forgotten.
-    fn finds(&mut self, end: Link<'_>) -> bool {
+    fn finds(&mut self, end: AnyEnd<'_>) -> bool {
         let is_any = end.unread() > 0;
         if !is_any && self.begins_anew() && !self.is_interrupted() {
             self.handled = Handled::up_to_now();
@@ -412,7 +480,7 @@ fn is_at_mark(fd: RawFd) -> bool {
 /// Returns whether a call with a part ends here, like the kernel's (tcp_recvmsg): before urgent
 /// data, and before an error. The error stays with the socket for the next call, of this process or
 /// another.
-fn ends_part(end: Link<'_>, fd: RawFd) -> bool {
+fn ends_part(end: AnyEnd<'_>, fd: RawFd) -> bool {
     let has_error =
         || events_now(Descriptor::of(fd).as_fd(), PollFlags::empty()).contains(PollFlags::ERR);
     // The error is checked first, because it follows the bytes.

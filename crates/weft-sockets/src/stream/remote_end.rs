@@ -61,8 +61,8 @@ pub(super) fn close(fd: RawFd, remote: &Arc<RemoteEnd>) {
     }
     match closing {
         Closing::Over => {}
-        Closing::Flushing(farewell) => {
-            if remote::linger(Descriptor::of(fd).as_fd(), remote, farewell).is_err() {
+        Closing::Flushing(final_flush) => {
+            if remote::linger(Descriptor::of(fd).as_fd(), remote, final_flush).is_err() {
                 reset(fd); // A reset is better than an EOF before all bytes.
             }
         }

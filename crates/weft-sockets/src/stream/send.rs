@@ -7,24 +7,24 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::{Carrier, Kernel as _};
-use weft_sys::{Buffers, time_stamp};
+use weft_sys::{Buffers, test_cancel, time_stamp};
 
 use super::remote_end;
-use super::{By, SPIN_MAX_NS, Stream, WRITER_SLEEP};
+use super::{ASK_STAMPS, By, SPIN_MAX_NS, Stream, WRITER_SLEEP};
 use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
 use crate::kernel::{End, Host, Kernel as _};
-use crate::link::Link;
+use crate::link::AnyEnd;
 use crate::reason::Reason;
 use crate::settings::{self, ZeroCopy};
 use crate::wait::{self, Wait};
-use crate::zcopy::{Lender, deferred};
-use crate::{handlers, mode};
+use crate::zcopy::{SendContext, deferred};
+use crate::{errno, handlers, mode};
 
 /// How long a writer sleeps while too many operations to another host are outstanding.
 const REMOTE_SLEEP_NS: u64 = 100_000;
-/// Interval between two questions to the kernel whether the peer was killed, in units of the time
-/// stamp counter: some 50 us.
-const ASK_STAMPS: u64 = 1 << 17;
+/// The longest time between two questions whether the peer was killed, while something else shows
+/// that it lives: some 100 ms. What shows it is in shared memory.
+const ASK_STAMPS_LONGEST: u64 = 1 << 28;
 
 impl Stream {
     /// Sends like `sendmsg(2)`. `None`: the kernel is to do it.
@@ -59,8 +59,8 @@ impl Stream {
         buffers: Buffers<'_>,
         nonblocking: bool,
     ) -> Option<Result<usize, Errno>> {
-        let lender = Lender { end, place: self.place.get(), fd, spin: &self.spin_out };
-        self.zcopy.defer_send(&lender, buffers, nonblocking)
+        let context = SendContext { end, place: self.place.get(), fd, spin: &self.spin_out };
+        self.zcopy.defer_send(&context, buffers, nonblocking)
     }
 
     pub(super) fn send_from(
@@ -77,17 +77,18 @@ impl Stream {
             deferred::reclaim(&self.zcopy);
         }
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
-            self.leave(fd, Reason::Urgent);
+            self.fall_back_to_tcp(fd, Reason::Urgent);
             self.log_carrier(fd);
             return None;
         }
         if flags & libc::MSG_ZEROCOPY != 0 {
-            self.leave(fd, Reason::Notices); // The kernel reports zero-copy completions.
+            self.fall_back_to_tcp(fd, Reason::Notices); // The kernel reports zero-copy completions.
             self.log_carrier(fd);
         }
         let mut done = 0;
         let mut may_be_deferred = lends;
         let mut may_be_pulled = self.zcopy.is_for(buffers);
+        let mut was_retried = false;
         loop {
             let rest = buffers.after(done);
             if done == 0
@@ -95,6 +96,7 @@ impl Stream {
             {
                 return Some(Err(error));
             }
+            Host::moment();
             let sent = match self.by(fd) {
                 By::Kernel if done == 0 => return self.not_counted(fd, flags),
                 By::Kernel => Host::send(Descriptor::of(fd).as_fd(), rest, flags),
@@ -125,6 +127,7 @@ impl Stream {
                 By::Remote(remote) => remote.try_send(Descriptor::of(fd).as_fd(), rest, flags),
                 By::Counted => self.send_counted(fd, rest, flags),
             };
+            Host::moment();
             match sent {
                 Ok(sent) => {
                     done += sent;
@@ -133,10 +136,12 @@ impl Stream {
                     }
                 }
                 Err(Errno::AGAIN) if is_nonblocking(fd, flags) => {
-                    if self.leave_if_stalled(fd) {
+                    if self.fall_back_if_stalled(fd) {
                         continue;
                     }
-                    self.be_full();
+                    if self.be_full() && !std::mem::replace(&mut was_retried, true) {
+                        continue;
+                    }
                     return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
                 }
                 Err(Errno::AGAIN) => {
@@ -164,18 +169,29 @@ impl Stream {
         }
     }
 
-    /// Checks for a killed peer, which could not publish its end and does not read any more: while
-    /// bytes are unread the kernel is asked at intervals.
+    /// Checks for a killed peer, which could not publish its end: asks the kernel at intervals. It
+    /// does so also while nothing is unread, so that bytes which are unread at the end came before
+    /// the end. A peer that has just sent something was alive then, which spares the question, and
+    /// so does the answer about another connection that the same process holds.
     #[inline]
     fn notice_killed_peer(&self, end: &End, fd: RawFd) {
-        if end.unsent() == 0 {
-            return;
-        }
         let now = time_stamp();
-        if now.wrapping_sub(self.asked_out.load(Ordering::Relaxed)) >= ASK_STAMPS {
+        // A time in the future, which a peer may claim, is long ago here.
+        let age = |known: u64| now.wrapping_sub(known);
+        let asked = age(self.asked_out.load(Ordering::Relaxed));
+        let lives = || {
+            asked < ASK_STAMPS_LONGEST
+                && (age(end.arrived_at()) < ASK_STAMPS || end.has_live_peer(now, ASK_STAMPS))
+        };
+        if asked >= ASK_STAMPS && !lives() {
             self.asked_out.store(now, Ordering::Relaxed);
-            if end.carrier_out() == Carrier::Memory && is_hung_up(fd) {
+            if end.carrier_out() != Carrier::Memory {
+                return;
+            }
+            if is_hung_up(fd) {
                 end.hang_up_unread(Descriptor::of(fd).as_fd());
+            } else {
+                end.note_live_peer(now);
             }
         }
     }
@@ -183,15 +199,15 @@ impl Stream {
     /// Handles a writer without room. Falls back to TCP if the peer has read nothing for too long;
     /// returns whether it has.
     #[cold]
-    pub(crate) fn leave_if_stalled(&self, fd: RawFd) -> bool {
-        let Some(Link::Local(end)) = self.link() else { return false };
+    pub(crate) fn fall_back_if_stalled(&self, fd: RawFd) -> bool {
+        let Some(AnyEnd::Local(end)) = self.link() else { return false };
         if end.carrier_out() != Carrier::Memory {
             return false;
         }
         let (_, read) = end.progress();
         let is_stalled = self.stall.is_over(read, wait::now());
         if is_stalled {
-            self.leave(fd, Reason::Stalled);
+            self.fall_back_to_tcp(fd, Reason::Stalled);
         }
         is_stalled
     }
@@ -212,7 +228,8 @@ impl Stream {
         Ok(sent)
     }
 
-    /// Waits until there is room, or the connection has ended.
+    /// Waits until there is room, or the connection has ended. The caller holds no lock: the
+    /// program may cancel the thread.
     ///
     /// # Errors
     /// `EINTR`, `EAGAIN` after `SO_SNDTIMEO`, and `EBADF` if another thread has closed the
@@ -222,6 +239,7 @@ impl Stream {
         let deadline = deadline(fd, sockopt::Timeout::Send);
         let wait = Wait::begin(&self.spin_out);
         loop {
+            test_cancel(); // The futex wait is no cancellation point.
             let Some(end) = self.link().filter(|end| end.carrier_out() == Carrier::Memory) else {
                 return sleep_until_writable(fd, deadline);
             };
@@ -230,14 +248,14 @@ impl Stream {
                 return Ok(());
             }
             let slept = match end {
-                Link::Local(end) => {
+                AnyEnd::Local(end) => {
                     let (word, value) = end.want_room_by_futex();
                     if end.room() > 0 {
                         return Ok(());
                     }
                     Host::wait_on_word(word, value, &WRITER_SLEEP)
                 }
-                Link::Remote(remote) => {
+                AnyEnd::Remote(remote) => {
                     remote.want_room();
                     if remote.room() > 0 {
                         return Ok(());
@@ -256,10 +274,10 @@ impl Stream {
             }
             self.check_still_at(fd)?;
             if is_hung_up(fd) {
-                end.hang_up();
+                end.hang_up_unread(Descriptor::of(fd).as_fd());
                 return Ok(()); // The kernel's call returns the error.
             }
-            if self.leave_if_stalled(fd) {
+            if self.fall_back_if_stalled(fd) {
                 continue;
             }
             if deadline.is_some_and(|deadline| wait::now() >= deadline) {
@@ -275,14 +293,19 @@ pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
     Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Sleeps on the kernel's socket until it has one of `events`. Every handled signal ends it.
+/// Sleeps on the kernel's socket until it has one of `events`. Every handled signal ends it. The
+/// caller holds no lock: the program may cancel the thread.
 ///
 /// # Errors
 /// `EAGAIN` at the deadline, and `EINTR`.
 pub(super) fn poll_until(fd: RawFd, events: PollFlags, deadline: Option<u64>) -> Result<(), Errno> {
     let left = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    let ready = Host::poll(Descriptor::of(fd).as_fd(), events, left.as_ref())?;
-    if ready.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
+    let mut set = [libc::pollfd { fd, events: events.bits().cast_signed(), revents: 0 }];
+    match Host::poll_as_program(&mut set, left.as_ref()) {
+        0 => Err(Errno::AGAIN),
+        1.. => Ok(()),
+        _ => Err(errno::last()),
+    }
 }
 
 fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {

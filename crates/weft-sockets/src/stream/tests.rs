@@ -13,6 +13,7 @@ use super::Stream;
 use crate::kernel::fake;
 use crate::open;
 use crate::program::{self, Program, Socket, start};
+use crate::reason::Reason;
 use crate::sockets::Kind;
 
 const DONTWAIT: libc::c_int = libc::MSG_DONTWAIT;
@@ -68,7 +69,7 @@ fn bytes_in_memory_do_not_pass_the_kernel() {
 fn bytes_over_tcp_follow_those_in_memory() {
     let (_program, [one, other]) = in_memory();
     assert_eq!(one.send(b"memory"), Ok(6));
-    one.leave();
+    one.fall_back_to_tcp();
     assert_eq!(one.send(b"tcp"), Ok(3));
     assert_eq!(other.recv_with(9, WAITALL), Ok(b"memorytcp".to_vec()));
     assert_eq!(other.send(b"back"), Ok(4));
@@ -261,6 +262,36 @@ fn writer_without_room_sleeps_until_the_peer_reads() {
 }
 
 #[test]
+fn writer_without_room_is_reset_when_its_peer_is_killed() {
+    let (_program, [one, other]) = in_memory();
+    while one.send_now(&pattern(50_000)).is_ok() {}
+    let killed = other.fd;
+    fake::while_asleep(move || fake::close(killed));
+    assert_eq!(one.send(&pattern(1_000)), Err(Errno::CONNRESET));
+    assert_eq!(one.send(&pattern(1_000)), Err(Errno::PIPE));
+    assert_eq!((fake::acts_left(), one.recv(1)), (0, Ok(Vec::new())));
+}
+
+#[test]
+fn poll_reports_room_of_tcp_while_bytes_and_the_end_are_unread() {
+    let (_program, [one, other]) = in_memory();
+    while one.send_now(&pattern(50_000)).is_ok() {}
+    assert_eq!(other.send(&pattern(10_000)), Ok(10_000));
+    let peer = other.fd;
+    fake::while_asleep(move || {
+        program::with_stream(peer, |it| {
+            it.fall_back_to_tcp(peer, Reason::Shut);
+            it.shutting(peer, libc::SHUT_WR);
+        });
+        fake::shutdown(peer, libc::SHUT_WR);
+    });
+    let mut set = [libc::pollfd { fd: one.fd, events: libc::POLLOUT, revents: 0 }];
+    assert_eq!(program::poll_all(&mut set, Some(3_000_000_000)), 1);
+    assert_eq!((fake::acts_left(), set[0].revents), (0, libc::POLLOUT));
+    assert_eq!(one.recv_with(10_000, WAITALL), Ok(pattern(10_000)));
+}
+
+#[test]
 fn nonblocking_send_without_room_is_partial() {
     let (_program, [one, _other]) = in_memory();
     let huge = vec![7; 16 << 20];
@@ -270,6 +301,16 @@ fn nonblocking_send_without_room_is_partial() {
     fake::set_time_limit(one.fd, Timeout::Send, Duration::from_millis(500));
     assert_eq!(one.send(&huge), Err(Errno::AGAIN));
     assert!(one.is_in_memory());
+}
+
+#[test]
+fn writer_that_finds_no_room_tries_again_if_its_peer_has_left_memory() {
+    let (_program, [one, other]) = in_memory();
+    while one.send_now(&pattern(50_000)).is_ok() {}
+    let is_to_try_again = || program::with_stream(one.fd, Stream::be_full);
+    assert!(!is_to_try_again(), "the peer reports room in memory");
+    other.fall_back_to_tcp();
+    assert!(is_to_try_again(), "the kernel has refused nothing");
 }
 
 #[test]

@@ -9,9 +9,9 @@
 
 use libc::{c_int, c_long, c_uint, c_void};
 use rustix::io::Errno;
-use weft_sys::{is_apart, system_call};
+use weft_sys::{Uncancelled, is_apart, system_call};
 
-use super::{leave, process as whole, rings};
+use super::{fallback, process as whole, rings, submit};
 use crate::arguments::{Arguments, clone_flags, is_nowhere};
 use crate::hooks::exec::execveat;
 use crate::hooks::memory;
@@ -58,11 +58,7 @@ fn uint(argument: usize) -> c_uint {
     argument as c_uint
 }
 
-/// Prevents cancellation of the thread in a hook that is not a cancellation point for a raw call.
-struct Uncancelled(c_int);
-
 unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn epoll_create(size: c_int) -> c_int;
     fn epoll_pwait2(
         epoll: c_int,
@@ -73,25 +69,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-impl Uncancelled {
-    fn begin() -> Self {
-        let mut before = 0;
-        // SAFETY: the old state goes to a local variable.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
-        Self(before)
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        // SAFETY: restores the earlier state; NULL is allowed for the old one.
-        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
-    }
-}
-
-/// Calls the hook with arguments of its types.
+/// Calls the hook with arguments of its types. A raw call is no cancellation point.
 macro_rules! hook {
     ($name:path, $($argument:expr),*) => {{
         let _uncancelled = Uncancelled::begin();
@@ -116,7 +94,7 @@ pub(crate) unsafe fn is_fork(number: c_long, arguments: Arguments) -> bool {
         // A program cannot use vfork by `syscall`, whose return would use a stack that the child
         // has changed.
         libc::SYS_vfork => {
-            leave::all();
+            fallback::all();
             false
         }
         _ => false,
@@ -283,25 +261,24 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         libc::SYS_io_uring_setup => rings::refuse_ring(),
         libc::SYS_io_submit => {
             // SAFETY: the caller guarantees the program's arguments.
-            unsafe { leave::submitted(a[1].cast_signed(), place(2).cast()) };
-            None
+            unsafe { submit::submit(a) }
         }
         libc::SYS_bpf => {
-            leave::all();
+            fallback::all();
             None
         }
         libc::SYS_pidfd_open => {
-            leave::looking_at_a_process();
+            fallback::looking_at_a_process();
             None
         }
-        libc::SYS_pidfd_getfd if !leave::may_take() => {
+        libc::SYS_pidfd_getfd if !fallback::may_take() => {
             errno::set(Errno::PERM);
             Some(-1)
         }
         libc::SYS_pidfd_getfd => {
             // SAFETY: passes on the program's own arguments.
             let got = unsafe { system_call(number, a) };
-            leave::taken(int(got as usize));
+            fallback::taken(int(got as usize));
             Some(got)
         }
         libc::SYS_execve => {

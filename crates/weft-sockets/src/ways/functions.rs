@@ -225,6 +225,25 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Process,
+        how: "with `RTLD_DEEPBIND`, by which a module calls the C library past the hooks, the \
+            process stays on TCP from here on",
+        hooked: true,
+        names: &["dlopen"],
+    },
+    Functions {
+        reach: Reach::Process,
+        how: "finds a hook instead of the C library's function",
+        hooked: true,
+        names: &["dlsym"],
+    },
+    Functions {
+        reach: Reach::Process,
+        how: "loads another C library, whose system calls are calls by hand",
+        hooked: false,
+        names: &["dlmopen"],
+    },
+    Functions {
+        reach: Reach::Process,
         how: "ends the process without its handlers",
         hooked: true,
         names: &["_exit", "_Exit", "quick_exit"],

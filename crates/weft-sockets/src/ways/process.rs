@@ -7,7 +7,7 @@
 
 use libc::{c_int, c_long, c_uint, c_void};
 
-use super::leave;
+use super::fallback;
 use crate::arguments::{Arguments, clone_flags, is_nowhere};
 use crate::process;
 use crate::seccomp_fallback::{self, keep_on_tcp};
@@ -46,7 +46,7 @@ pub(crate) fn cloning(flags: usize) {
     if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
         keep_on_tcp("a thread was made by clone(2)");
     } else {
-        leave::all();
+        fallback::all();
     }
 }
 
@@ -57,9 +57,9 @@ pub(crate) fn cloning(flags: usize) {
 pub(super) unsafe fn fork(number: c_long, a: Arguments, flags: usize) -> c_long {
     let fork = process::Forking::begin(flags as c_int);
     // SAFETY: the caller guarantees that the call is a fork.
-    let born = unsafe { weft_sys::system_call(number, a) };
-    fork.end(born);
-    born
+    let child = unsafe { weft_sys::system_call(number, a) };
+    fork.end(child);
+    child
 }
 
 /// Enters the fallback before a `seccomp(2)` that gives up system calls.

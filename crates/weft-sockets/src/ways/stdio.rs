@@ -16,7 +16,7 @@ use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::{errno, identity, mode};
 
-use super::leave;
+use super::fallback;
 
 /// One bit for each descriptor from 3 on.
 static FILES: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX / 64];
@@ -58,7 +58,7 @@ pub(crate) fn has_file(fd: RawFd) -> bool {
 /// Has `fd` fall back before it is duplicated to the number `copy` of a stream.
 pub(crate) fn copying(fd: RawFd, copy: RawFd) {
     if fd != copy && sockets::knows(fd) && has_file(copy) && !identity::is_borrowed() {
-        leave(fd);
+        fall_back_to_tcp(fd);
     }
 }
 
@@ -69,18 +69,18 @@ pub(crate) fn check(fd: RawFd) -> bool {
     if !has_file(fd) || !sockets::knows(fd) || identity::is_borrowed() || !mode::enabled() {
         return false;
     }
-    leave(fd);
+    fall_back_to_tcp(fd);
     fd == libc::STDIN_FILENO && has_unread(fd) && is_unused()
 }
 
-fn leave(fd: RawFd) {
+fn fall_back_to_tcp(fd: RawFd) {
     let before = errno::get();
     if let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
-        leave::stream(stream, fd, Reason::Stdio);
+        fallback::stream(stream, fd, Reason::Stdio);
     } else {
-        leave::one(fd, Reason::Stdio);
+        fallback::one(fd, Reason::Stdio);
     }
     errno::set_raw(before);
 }

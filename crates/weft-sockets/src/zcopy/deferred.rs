@@ -1,11 +1,11 @@
 //! Deferred sends of this process: which pages of which messages are write-protected, and how they
 //! end (AZ-SDP, Balaji 2006, chapter 5).
 //!
-//! A record exists from the send until a later send, or the guard's thread, finds its source
+//! A record exists from the send until a later send, or the fault handler, finds its source
 //! finished. If the program writes to the pages before, frees or unmaps them (a page fault, `free`,
 //! `munmap`), it gets them back at once: the bytes are copied, and the receiver reads the copy
-//! ([`touched`], [`revoke`]). Before the socket or the process ends, the remaining bytes are put
-//! into the ring ([`reclaim`]).
+//! ([`write_fault`], [`revoke`]). Before the socket or the process ends, the remaining bytes are
+//! put into the ring ([`reclaim`]).
 //!
 //! One lock guards the records. Its holder must never wait for itself, so it does not write to the
 //! program's memory, allocate, free, or handle signals.
@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::limits::BIG_RING_LEN;
-use weft_stream::{Plan, SourceNumber};
+use weft_stream::{Plan, SrcAvailNumber};
 use weft_sys::{Buffers, Lock};
 
-use super::guard::Guard;
-use super::{Lender, Sender};
+use super::fault_handler::FaultHandler;
+use super::{SendContext, Sender};
 use crate::descriptor::Descriptor;
 use crate::identity;
 use crate::kernel::End;
@@ -51,7 +51,7 @@ struct Record {
     sender: *const Sender,
     end: End,
     fd: RawFd,
-    number: SourceNumber,
+    number: SrcAvailNumber,
     /// The protected pages: none if the call does not return before the source is finished.
     pages: Range<usize>,
     pieces: [libc::iovec; DEFERRED_PIECES_MAX],
@@ -66,14 +66,14 @@ unsafe impl Send for Record {}
 /// All records.
 #[derive(Debug)]
 struct Records {
-    guard: Guard,
+    fault_handler: FaultHandler,
     /// Address of the blocks; 0 before they are mapped.
     blocks: usize,
     all: [Option<Record>; DEFERRED_SENDS_MAX],
 }
 
 static RECORDS: Lock<Records> = Lock::new(Records {
-    guard: Guard::Unasked,
+    fault_handler: FaultHandler::Unasked,
     blocks: 0,
     all: [const { None }; DEFERRED_SENDS_MAX],
 });
@@ -105,7 +105,7 @@ impl Spent {
 /// The result of a deferred send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deferral {
-    /// So many bytes have been deferred.
+    /// This many bytes have been deferred.
     Made(usize),
     /// There is no room: the peer has to read first.
     NoRoom,
@@ -142,21 +142,21 @@ pub(crate) fn any() -> bool {
 /// caller that returns early must call [`settle`].
 pub(super) fn defer_send(
     sender: &Sender,
-    lender: &Lender<'_>,
+    context: &SendContext<'_>,
     buffers: Buffers<'_>,
     most: usize,
     is_to_send_all: bool,
 ) -> Deferral {
-    let &Lender { end, fd, .. } = lender;
-    let mut kept = lender.place.and_then(|place| place.keep_at(fd));
+    let &SendContext { end, fd, .. } = context;
+    let mut kept = context.place.and_then(|place| place.keep_at(fd));
     if kept.is_none() {
         return Deferral::Impossible;
     }
     locked(|records, spent| {
-        if let Err(errno) = records.guard.prepare(touched, tick) {
+        if let Err(errno) = records.fault_handler.prepare(write_fault, tick) {
             return Deferral::Unprotected(errno);
         }
-        let Some(at) = records.vacancy(spent) else { return Deferral::NoRoom };
+        let Some(at) = records.free_record(spent) else { return Deferral::NoRoom };
         let Some(block) = records.block(at) else { return Deferral::Impossible };
         let plan = Plan::of(buffers, most, block, |region, to| {
             // SAFETY: an unaligned head or tail goes into the block's first part, which has room
@@ -170,7 +170,7 @@ pub(super) fn defer_send(
         // order.
         let is_awaited = is_to_send_all && buffers.len() - plan.len() >= BIG_RING_LEN;
         let pages = if is_awaited { 0..0 } else { plan.pages().clone() };
-        if !records.has(&pages) && records.guard.protect(&pages).is_err() {
+        if !records.has(&pages) && records.fault_handler.protect(&pages).is_err() {
             records.release(&pages, None);
             return Deferral::Impossible;
         }
@@ -202,8 +202,8 @@ pub(super) fn defer_send(
     })
 }
 
-/// Handles a write fault: a thread waits to write to an address. The guard's thread calls this.
-fn touched(address: usize) {
+/// Handles a write fault: a thread waits to write to an address. The fault handler calls this.
+fn write_fault(address: usize) {
     let page = address / PAGE * PAGE;
     let page = page..page + PAGE;
     locked(|records, spent| {
@@ -275,7 +275,7 @@ fn tick() -> bool {
     }
     locked(|records, spent| {
         records.sweep(spent);
-        records.rescue(spent);
+        records.send_through_ring(spent);
     });
     true
 }
@@ -316,11 +316,11 @@ impl Records {
     }
 
     /// Returns the index of a free record.
-    fn vacancy(&mut self, spent: &mut Spent) -> Option<usize> {
-        let vacancy = |records: &Self| records.all.iter().position(Option::is_none);
-        vacancy(self).or_else(|| {
+    fn free_record(&mut self, spent: &mut Spent) -> Option<usize> {
+        let free_record = |records: &Self| records.all.iter().position(Option::is_none);
+        free_record(self).or_else(|| {
             self.sweep(spent);
-            vacancy(self)
+            free_record(self)
         })
     }
 
@@ -341,7 +341,7 @@ impl Records {
             // The next range of another record, and its end.
             let next = others.min_by_key(|other| other.start).cloned().unwrap_or(pages.end..at);
             let end = next.start.clamp(at, pages.end);
-            self.guard.release(&(at..end));
+            self.fault_handler.release(&(at..end));
             at = next.end.max(end);
             if next.end <= next.start {
                 break;
@@ -387,7 +387,7 @@ impl Records {
             return self.end(at, spent);
         }
         // SAFETY: `kept` keeps the socket, and the sender is a part of it.
-        unsafe { &*record.sender }.touched();
+        unsafe { &*record.sender }.note_write_fault();
         let place = block + Plan::EDGES_LEN;
         let mut len = 0;
         for piece in &record.pieces[..record.count] {
@@ -408,7 +408,7 @@ impl Records {
     fn reclaim(&mut self, end: &End, spent: &mut Spent) -> bool {
         let mut fd = -1;
         let mut deferred_sends =
-            SmallVec::<[(SourceNumber, Buffers<'_>); DEFERRED_SENDS_MAX]>::new();
+            SmallVec::<[(SrcAvailNumber, Buffers<'_>); DEFERRED_SENDS_MAX]>::new();
         for record in self.all.iter().flatten().filter(|record| record.end.is(end)) {
             // SAFETY: the list is in the record, which guarantees that the buffers are readable.
             let buffers = unsafe { Buffers::new(record.pieces.as_ptr(), record.count) };
@@ -437,7 +437,7 @@ impl Records {
     }
 
     /// Sends deferred bytes through the ring to a peer that cannot read this process's memory.
-    fn rescue(&mut self, spent: &mut Spent) {
+    fn send_through_ring(&mut self, spent: &mut Spent) {
         for at in 0..DEFERRED_SENDS_MAX {
             let record = self.all[at].as_ref().filter(|record| record.end.is_refused());
             if let Some(end) = record.map(|record| record.end) {
@@ -530,7 +530,7 @@ pub(crate) unsafe fn thaw() {
 /// bytes.
 pub(crate) fn forked() {
     locked(|records, spent| {
-        records.guard = Guard::Unasked;
+        records.fault_handler = FaultHandler::Unasked;
         let all = records.all.iter_mut().filter_map(Option::take);
         all.for_each(|record| spent.add(record.kept));
     });

@@ -4,7 +4,7 @@
 //! [`deferred`].
 
 pub(crate) mod deferred;
-mod guard;
+mod fault_handler;
 mod sender;
 
 use std::os::fd::RawFd;
@@ -22,12 +22,12 @@ pub(crate) struct Sender {
     path_selector: SectionLock<PathSelector>,
     fault_backoff: SectionLock<FaultBackoff>,
     /// Deferred sends whose buffers the program has written to too early, since the last message.
-    touches: AtomicU32,
+    write_faults: AtomicU32,
 }
 
 /// The socket by which a message is sent.
 #[derive(Debug)]
-pub(crate) struct Lender<'a> {
+pub(crate) struct SendContext<'a> {
     pub(crate) end: &'a End,
     /// The table entry of the socket that contains the [`Sender`].
     pub(crate) place: Option<&'a Place>,
@@ -41,7 +41,7 @@ impl Sender {
         Self {
             path_selector: SectionLock::new(PathSelector::default()),
             fault_backoff: SectionLock::new(FaultBackoff::default()),
-            touches: AtomicU32::new(0),
+            write_faults: AtomicU32::new(0),
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
-use weft_stream::{SourceNumber, Way};
-use weft_sys::{Buffers, Spin};
+use weft_stream::{SrcAvailNumber, Way};
+use weft_sys::{Buffers, Spin, with_cleanup};
 
-use super::{Lender, Sender, deferred};
+use super::{SendContext, Sender, deferred};
 use crate::descriptor::Descriptor;
 use crate::kernel::{End, Host, Kernel as _};
 use crate::settings::{self, ZeroCopy};
@@ -28,33 +28,33 @@ const SPIN_MAX_NS: u64 = 2_000_000;
 
 impl Sender {
     /// Counts a write fault on a deferred buffer.
-    pub(crate) fn touched(&self) {
-        self.touches.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_write_fault(&self) {
+        self.write_faults.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Defers the send of the first bytes of the buffers, and returns how many, or `EAGAIN`.
     /// `None`: they have to take another path, and no earlier bytes are deferred any more.
     pub(crate) fn defer_send(
         &self,
-        lender: &Lender<'_>,
+        context: &SendContext<'_>,
         buffers: Buffers<'_>,
         nonblocking: bool,
     ) -> Option<Result<usize, Errno>> {
-        let end = lender.end;
+        let end = context.end;
         let follows = end.has_deferred_sends();
         let len = buffers.len();
         if len < LEN_MIN && !follows {
             return None;
         }
-        let touches = self.touches.swap(0, Ordering::Relaxed);
-        if len < LEN_MIN || self.fault_backoff.lock().may_defer(touches) {
+        let write_faults = self.write_faults.swap(0, Ordering::Relaxed);
+        if len < LEN_MIN || self.fault_backoff.lock().may_defer(write_faults) {
             let most = if !follows || len < PIECE_LEN + LEN_MIN { len } else { PIECE_LEN };
             let wanted = if follows { most } else { 1 };
             let waits = !nonblocking && len >= LEN_MIN;
-            let in_time = !waits || wait_for_room(end, wanted, lender.spin);
+            let in_time = !waits || wait_for_room(end, wanted, context.spin);
             let deferral = match end.room().min(most) {
                 0 => deferred::Deferral::NoRoom,
-                room => deferred::defer_send(self, lender, buffers, room, !nonblocking),
+                room => deferred::defer_send(self, context, buffers, room, !nonblocking),
             };
             match deferral {
                 deferred::Deferral::Made(deferred) => return Some(Ok(deferred)),
@@ -63,10 +63,10 @@ impl Sender {
                 }
                 deferred::Deferral::NoRoom if waits && in_time => return Some(Ok(0)),
                 deferred::Deferral::NoRoom => {}
-                deferred::Deferral::Impossible => self.touched(),
+                deferred::Deferral::Impossible => self.note_write_fault(),
                 deferred::Deferral::Unprotected(errno) => {
                     reason::log_unprotected(errno);
-                    self.touched();
+                    self.note_write_fault();
                 }
             }
         }
@@ -82,11 +82,11 @@ impl Sender {
         buffers.len() >= LEN_MIN && settings::zero_copy() != ZeroCopy::Off
     }
 
-    /// Offers the message to the peer, and returns how many bytes it has read; the others have to
-    /// be copied. The second value says that a signal was handled, which ends the call.
+    /// Offers the message to the peer, and returns how many bytes the peer has read or the ring has
+    /// taken. The second value says that a signal was handled, which ends the call.
     ///
     /// # Errors
-    /// `EINTR`: a signal was handled before the peer had read anything.
+    /// `EINTR`: a signal was handled, the peer has read nothing, and there is no room.
     pub(crate) fn send(
         &self,
         end: &End,
@@ -104,23 +104,28 @@ impl Sender {
         if nonblocking && !end.is_peer_waiting() {
             return Ok((0, false));
         }
-        let Some(number) = end.post_source(Descriptor::of(fd).as_fd(), buffers, &identity::owner())
-        else {
+        let socket = Descriptor::of(fd);
+        let Some(number) = end.post_source(socket.as_fd(), buffers, &identity::owner()) else {
             return Ok((0, false));
         };
         let has_room = nonblocking || len <= weft_stream::limits::BIG_RING_LEN;
         let timeout = if has_room { TIMEOUT_WITH_ROOM_NS } else { TIMEOUT_NS };
-        let waited = wait_until_over(end, number, timeout, spin);
-        match end.withdraw_source(number) {
+        let wait = |_: &mut _| wait_until_over(end, number, timeout, spin);
+        // A signal handler may jump out of the wait, and the buffers would be the program's again.
+        let waited = with_cleanup(&mut (end, socket, buffers, number), wait, |abandoned| {
+            let (end, socket, buffers, number) = *abandoned;
+            let _ = end.withdraw_source(socket.as_fd(), number, buffers);
+        });
+        match end.withdraw_source(socket.as_fd(), number, buffers) {
             0 => waited.map(|()| (0, false)),
-            pulled => Ok((pulled.min(len), waited.is_err())),
+            sent => Ok((sent, waited.is_err())),
         }
     }
 }
 
-/// Waits until so many bytes can be deferred, but not longer than for a slow peer: without Weft TCP
-/// would have taken the bytes, so the call must not block for ever. Returns whether any bytes can
-/// be deferred.
+/// Waits until this many bytes can be deferred, but not longer than for a slow peer: without Weft
+/// TCP would have taken the bytes, so the call must not block for ever. Returns whether any bytes
+/// can be deferred.
 fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
     if end.room() >= wanted {
         return true;
@@ -147,7 +152,7 @@ fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
 /// Waits until a source is finished, or has made no progress for `timeout` nanoseconds.
 fn wait_until_over(
     end: &End,
-    number: SourceNumber,
+    number: SrcAvailNumber,
     timeout: u64,
     spin: &Spin,
 ) -> Result<(), Errno> {

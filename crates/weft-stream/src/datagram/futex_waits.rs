@@ -6,9 +6,9 @@
 //! * A futex wait lasts at most one tick of the kernel (4 ms at 250 Hz). A shorter timeout would
 //!   program the hardware timer each time, which costs more than all the rest (in a virtual machine
 //!   5 us for each datagram); the tick comes before any later time anyway.
-//! * The kernel has been asked at most [`KERNEL_BELIEF_NS`] before. So while datagrams come through
-//!   memory, one that comes by the kernel is received at most that time, plus one datagram, late.
-//!   It waits for a whole tick only if it comes when the others stop.
+//! * The kernel has been asked at most [`KERNEL_RECHECK_NS`] before. So while datagrams come
+//!   through memory, one that comes by the kernel is received at most that time, plus one datagram,
+//!   late. It waits for a whole tick only if it comes when the others stop.
 //! * A socket does a futex wait only if its last wait was short and ended by a datagram that came
 //!   through memory, or would have if the inbox had been open.
 //! * After the kernel has brought a datagram of another kind, the socket makes its next
@@ -24,7 +24,7 @@ use rustix::time::{ClockId, Timespec, clock_getres};
 use crate::limits::WAITS_WITHOUT_MAX;
 
 /// How long, in nanoseconds, an empty kernel socket is assumed to stay empty.
-const KERNEL_BELIEF_NS: u64 = 50_000;
+const KERNEL_RECHECK_NS: u64 = 50_000;
 /// A wait shorter than this, in nanoseconds, is short. It includes a wakeup by the kernel.
 const SHORT_NS: u64 = 250_000;
 /// Number of waits without a futex after the first datagram that only the kernel could bring. It
@@ -88,7 +88,7 @@ impl FutexWaits {
     /// nanoseconds; `asked` is 0 if the kernel has not been asked yet.
     #[must_use]
     pub fn is_kernel_doubtful(asked: u64, now: u64) -> bool {
-        now.saturating_sub(asked) >= KERNEL_BELIEF_NS
+        now.saturating_sub(asked) >= KERNEL_RECHECK_NS
     }
 
     /// Records that a wait ended after `waited` nanoseconds.

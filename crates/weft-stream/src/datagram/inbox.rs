@@ -302,12 +302,12 @@ impl Inbox {
     }
 
     /// Leaves the socket's datagrams to the kernel for good, in all processes that have the socket.
-    pub fn leave(&self) {
+    pub fn fall_back_to_udp(&self) {
         self.entry().left.store(1, Ordering::Relaxed);
         self.shut();
     }
 
-    /// Whether [`Inbox::leave`] has been called.
+    /// Whether [`Inbox::fall_back_to_udp`] has been called.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.entry().left.load(Ordering::Relaxed) != 0

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use weft_sys::shared_layout;
 
-use crate::layout::{LINES, PAGE};
+use crate::layout::{LINES, PAGE, Users};
 use crate::limits::INBOXES_MAX;
 
 /// Version of the layout. It is a part of the file's name.
@@ -18,8 +18,8 @@ const PORTS: usize = 1 << 16;
 
 shared_layout! {
     /// The part before the slots.
-    pub(crate) struct Common[COMMON_LEN] {
-        0: users: AtomicU64,
+    pub(crate) struct Common[PAGE + 4 * PORTS + INBOXES_MAX * size_of::<Entry>()] {
+        0: users: Users,
         /// Totals of inboxes that are gone.
         8: datagrams: AtomicU64,
         16: bytes: AtomicU64,
@@ -40,7 +40,7 @@ shared_layout! {
     }
 }
 /// Length of the part that is accessible from the start.
-pub(crate) const COMMON_LEN: usize = PAGE + 4 * PORTS + INBOXES_MAX * size_of::<Entry>();
+pub(crate) const COMMON_LEN: usize = size_of::<Common>();
 pub(crate) const BITMAP: usize = offset_of!(Common, bitmap);
 
 shared_layout! {
@@ -64,7 +64,7 @@ shared_layout! {
 }
 
 shared_layout! {
-    /// The words of a slot, at the start of its first page. The ring starts at the second page.
+    /// The words of a slot.
     pub(crate) struct Words[2 * LINES] {
         // Words of the senders.
         /// Upper 48 bits: how much has been put, in units of [`UNIT`]. Lower 16 bits: the window,
@@ -92,19 +92,27 @@ pub(crate) const UNIT: usize = 8;
 /// follows.
 pub(crate) const HEADER_LEN: usize = 24;
 
-pub(crate) const SLOT_LEN: usize = PAGE + RING_LEN;
+shared_layout! {
+    /// A slot: a page of words, then the ring, which is accessed by copies.
+    struct Slot[PAGE + RING_LEN] {
+        0: words: Words,
+        256: _gap: [AtomicU64; 480],
+        4_096: ring: [AtomicU64; RING_LEN / 8],
+    }
+}
+
+pub(crate) const SLOT_LEN: usize = size_of::<Slot>();
 
 pub(crate) const fn slot_at(slot: usize) -> usize {
     COMMON_LEN + slot * SLOT_LEN
 }
 
 pub(crate) const fn ring_at(slot: usize) -> usize {
-    slot_at(slot) + PAGE
+    slot_at(slot) + offset_of!(Slot, ring)
 }
 
 const _: () = {
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
-    assert!(size_of::<Words>() <= PAGE);
     assert!(RING_LEN.is_power_of_two() && RING_LEN.is_multiple_of(UNIT));
     assert!(HEADER_LEN.is_multiple_of(UNIT));
 };

@@ -1,13 +1,14 @@
 //! The file of inboxes: which sockets have one, and at which ports.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use weft_sys::{SharedGuard, SharedLock, SharedMemory, SlotState};
 
 use super::layout::{BITMAP, COMMON_LEN, Common, Entry, SLOT_LEN, VERSION, Words, slot_at};
 use super::oracle;
+use crate::kernel::{Kernel as _, Linux};
 use crate::limits::INBOXES_MAX;
 use crate::slot_file::{Format, OpenError, SlotFile};
 
@@ -29,6 +30,8 @@ const WARM: usize = 64;
 #[derive(Debug)]
 pub struct Datagrams {
     file: SlotFile,
+    /// The second of the last sweep for slots of dead processes.
+    swept: AtomicU64,
 }
 
 /// Totals over the life of the file.
@@ -60,13 +63,17 @@ impl Datagrams {
     /// # Errors
     /// Those of [`crate::Registry::open`].
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
-        SlotFile::open(directory, &FORMAT).map(|file| Self { file })
+        SlotFile::open(directory, &FORMAT).map(Self::of)
     }
 
     /// The files of this user in `directory`, read-only.
     #[must_use]
     pub fn existing(directory: &Path) -> Vec<Self> {
-        SlotFile::existing(directory, &FORMAT).map(|file| Self { file }).collect()
+        SlotFile::existing(directory, &FORMAT).map(Self::of).collect()
+    }
+
+    fn of(file: SlotFile) -> Self {
+        Self { file, swept: AtomicU64::new(0) }
     }
 
     /// Ends this process's use of the file. The last user removes the file's name.
@@ -134,7 +141,7 @@ impl Datagrams {
     /// memory.
     pub(crate) fn take(&self) -> Option<(usize, u32)> {
         let slot = self.file.bitmap().take().or_else(|| {
-            self.sweep();
+            self.sweep_once_in(Linux::second());
             self.file.bitmap().take()
         })?;
         let generation = self.state(slot).prepare();
@@ -164,6 +171,14 @@ impl Datagrams {
         }
         self.state(slot).free(generation);
         self.file.bitmap().give(slot);
+    }
+
+    /// Sweeps, unless a sweep has begun in the same second. While live sockets use all slots, each
+    /// sweep lists all UDP sockets and finds nothing.
+    fn sweep_once_in(&self, second: u64) {
+        if self.swept.swap(second, Ordering::Relaxed) != second {
+            self.sweep();
+        }
     }
 
     /// Frees the slots of sockets that the kernel no longer has, because their processes were
@@ -266,6 +281,23 @@ mod tests {
         assert_eq!(datagrams.live().count(), 1);
         assert!(datagrams.find(7, 1).is_some());
         assert!(datagrams.find(8, 1).is_none());
+    }
+
+    #[test]
+    fn full_file_is_swept_once_a_second_at_most() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let datagrams = Datagrams::open(dir.path()).expect("a file");
+        let datagrams: &'static Datagrams = Box::leak(Box::new(datagrams));
+        // No socket has such a cookie.
+        let dead = Owner { port: 7, cookie: u64::MAX, pid: 1, limit: 1_000, shared: false };
+        Inbox::register(datagrams, &dead).expect("room");
+        datagrams.sweep_once_in(5);
+        assert_eq!(datagrams.live().count(), 0);
+        Inbox::register(datagrams, &dead).expect("room");
+        datagrams.sweep_once_in(5);
+        assert_eq!(datagrams.live().count(), 1);
+        datagrams.sweep_once_in(6);
+        assert_eq!(datagrams.live().count(), 0);
     }
 
     #[test]

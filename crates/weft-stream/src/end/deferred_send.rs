@@ -13,7 +13,7 @@ use weft_sys::Buffers;
 use super::End;
 use crate::kernel::Kernel;
 use crate::limits::WRITABLE_LEN;
-use crate::source::{Owner, SourceNumber};
+use crate::src_avail::{Owner, SrcAvailNumber};
 use crate::words::NONE;
 
 /// While messages are named, less room than this counts as none: messages would be cut into ever
@@ -26,13 +26,13 @@ impl<K: Kernel> End<K> {
     #[cold]
     pub(super) fn room_behind_sources(&self) -> usize {
         let Ok(room) = self.tx.room() else { return usize::MAX };
-        if !self.sources_out.are_open() {
+        if !self.src_avails_out.are_open() {
             return room;
         }
-        if self.sources_out.are_full() {
+        if self.src_avails_out.are_full() {
             return 0;
         }
-        let deferred = self.sources_out.deferred_by(std::process::id());
+        let deferred = self.src_avails_out.deferred_by(std::process::id());
         let left = deferred.map_or(0, |deferred| room.saturating_sub(deferred));
         if left < ROOM_MIN { 0 } else { left }
     }
@@ -41,8 +41,8 @@ impl<K: Kernel> End<K> {
     #[inline]
     #[must_use]
     pub fn has_deferred_sends(&self) -> bool {
-        self.sources_out.may_be_open()
-            && self.sources_out.deferred_by(std::process::id()).is_some_and(|bytes| bytes > 0)
+        self.src_avails_out.may_be_open()
+            && self.src_avails_out.deferred_by(std::process::id()).is_some_and(|bytes| bytes > 0)
     }
 
     /// Defers the send of the buffers' bytes: the peer pulls them out of the owner's memory. The
@@ -53,30 +53,30 @@ impl<K: Kernel> End<K> {
         socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         owner: &Owner,
-    ) -> Option<SourceNumber> {
+    ) -> Option<SrcAvailNumber> {
         self.name_bytes(socket, || {
-            let deferred = self.sources_out.deferred_by(owner.pid)?;
+            let deferred = self.src_avails_out.deferred_by(owner.pid)?;
             if deferred.saturating_add(buffers.len()) > self.tx.reserve() {
                 return None;
             }
-            self.sources_out.post(buffers, owner, true)
+            self.src_avails_out.post(buffers, owner, true)
         })
     }
 
     /// Whether a deferred send still needs its buffers: the peer exists, and has not pulled all of
     /// it.
     #[must_use]
-    pub fn is_deferred(&self, number: SourceNumber) -> bool {
+    pub fn is_deferred(&self, number: SrcAvailNumber) -> bool {
         self.is_current()
             && !self.is_peer_gone()
             && !self.does_nobody_receive()
-            && self.sources_out.progress(number).is_some()
+            && self.src_avails_out.progress(number).is_some()
     }
 
     /// Whether the peer has reported that it cannot pull.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.sources_out.are_refused()
+        self.src_avails_out.are_refused()
     }
 
     /// Whether both are the same end of the same connection.
@@ -89,8 +89,8 @@ impl<K: Kernel> End<K> {
     /// Tells the peer that the owner has copied all of a deferred send to the address `copy`.
     /// `false` if the source is over.
     #[must_use]
-    pub fn move_deferred(&self, number: SourceNumber, copy: u64) -> bool {
-        self.is_current() && self.sources_out.relocate(number, copy)
+    pub fn move_deferred(&self, number: SrcAvailNumber, copy: u64) -> bool {
+        self.is_current() && self.src_avails_out.relocate(number, copy)
     }
 
     /// Puts all deferred sends into the ring, in their order, after which none is deferred.
@@ -99,7 +99,7 @@ impl<K: Kernel> End<K> {
     pub fn reclaim(
         &self,
         socket: K::Socket<'_>,
-        deferred_sends: &[(SourceNumber, Buffers<'_>)],
+        deferred_sends: &[(SrcAvailNumber, Buffers<'_>)],
     ) -> bool {
         let words = self.tx.words();
         let Some(held) = Self::lock(&words.lock) else { return false };
@@ -112,11 +112,12 @@ impl<K: Kernel> End<K> {
         // If the sender is killed before all bytes are in the ring, they are lost, and this mark
         // makes the receiver report it.
         words.reclaiming.store(1, Ordering::SeqCst);
+        self.tx.begin_withdrawal();
         // Withdraw from the last to the first: the peer pulls from the first on, and must not skip
         // an earlier message and come to a later one.
         let (mut first_left, mut offset) = (deferred_sends.len(), 0);
         for (index, (number, buffers)) in deferred_sends.iter().enumerate().rev() {
-            let pulled = self.sources_out.withdraw(*number);
+            let pulled = self.src_avails_out.withdraw(*number);
             if pulled < buffers.len() {
                 (first_left, offset) = (index, pulled);
             }
@@ -126,6 +127,7 @@ impl<K: Kernel> End<K> {
             debug_assert_eq!(put, Ok(buffers.after(offset).len()), "there is room for all");
             offset = 0;
         }
+        self.tx.end_withdrawal();
         words.reclaiming.store(0, Ordering::SeqCst);
         self.announce_bytes(socket, &held);
         true

@@ -10,7 +10,7 @@
 //! and then sleeps on the socket itself: a wakeup, the end of the stream and a reset all wake it.
 
 mod deferred_send;
-mod leave;
+mod fallback;
 mod put_back;
 mod recv;
 mod send;
@@ -29,11 +29,11 @@ use crate::grants::Grants;
 use crate::holders::{Holder, Holders};
 use crate::kernel::{Kernel, Linux};
 use crate::layout::PROGRAM_LEN;
-use crate::limits::WRITABLE_LEN;
+use crate::limits::{MOVE_LOOKS_MAX, MOVE_PAUSES_MAX, WRITABLE_LEN};
 use crate::queue::Queue;
 use crate::registry::Registry;
 use crate::ring::Broken;
-use crate::source::Sources;
+use crate::src_avail::SrcAvails;
 use crate::sweep::{sweep_offers_now_and_then, take_slot};
 use crate::tuple::Tuple;
 use crate::words::{NONE, Role, Side, joined};
@@ -50,6 +50,17 @@ impl From<Broken> for Errno {
     }
 }
 
+/// The outcome of a look at the incoming bytes ([`End::look_until_settled`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// The result stands, wherever bytes are.
+    Enough,
+    /// There are no bytes, unless some have moved during the look.
+    Nothing,
+    /// Bytes are on their way.
+    Moving,
+}
+
 /// What carries the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
@@ -62,7 +73,7 @@ pub enum Carrier {
 /// Remembers how many bytes had come to an end. Checking for more reads one cache line of the slot,
 /// where the end's own methods read several.
 #[derive(Clone, Copy, Debug)]
-pub struct Pulse {
+pub struct ArrivalMark {
     head: &'static AtomicU64,
     posted: &'static AtomicU64,
     tcp_resume_seq: &'static AtomicU64,
@@ -75,7 +86,7 @@ fn come(head: &AtomicU64, posted: &AtomicU64) -> u64 {
     head.load(Ordering::Acquire).wrapping_add(posted.load(Ordering::Acquire))
 }
 
-impl Pulse {
+impl ArrivalMark {
     #[inline]
     fn stays(&self) -> bool {
         self.tcp_resume_seq.load(Ordering::Relaxed) == NONE
@@ -101,16 +112,22 @@ pub struct ReportedEdge {
     pub come: u64,
     /// What was known of the stream's end, as event bits of `epoll_ctl(2)`.
     pub ends: u32,
+    /// Whether memory carried what came in by then; otherwise `come` tells nothing of bytes by TCP.
+    pub was_in_memory: bool,
     /// How many bytes the kernel's socket had received, if the kernel will report those again.
     pub received: Option<u64>,
 }
 
+/// Bit of [`ReportedEdge::was_in_memory`] beside the event bits of the stream's end, in shared
+/// memory.
+const EDGE_IN_MEMORY: u32 = 1 << 31;
+
 /// A kernel in which a process may put unread bytes back into the socket queues.
 pub trait PutBack: Kernel {
     /// Falls back to TCP for good, and puts unread bytes back if the process can get the peer's
-    /// socket: [`End::leave`].
-    fn leave(end: &End<Self>, socket: Self::Socket<'_>) {
-        end.leave_unread(socket);
+    /// socket: [`End::fall_back_to_tcp`].
+    fn fall_back_to_tcp(end: &End<Self>, socket: Self::Socket<'_>) {
+        end.fall_back_unread(socket);
     }
 
     /// Puts back what the peer has not read, if the process can: [`End::put_back_own`].
@@ -132,8 +149,8 @@ pub struct End<K: Kernel = Linux> {
     peer: &'static Side,
     tx: Queue,
     rx: Queue,
-    sources_out: Sources,
-    sources_in: Sources,
+    src_avails_out: SrcAvails,
+    src_avails_in: SrcAvails,
     kernel: PhantomData<K>,
 }
 
@@ -240,8 +257,8 @@ impl<K: Kernel> End<K> {
             peer: Side::of(registry, slot, role.other()),
             tx: Queue::of(registry, slot, role, flow),
             rx: Queue::of(registry, slot, role.other(), flow),
-            sources_out: Sources::of(registry, slot, role),
-            sources_in: Sources::of(registry, slot, role.other()),
+            src_avails_out: SrcAvails::of(registry, slot, role),
+            src_avails_in: SrcAvails::of(registry, slot, role.other()),
             kernel: PhantomData,
         }
     }
@@ -390,6 +407,21 @@ impl<K: Kernel> End<K> {
         K::is_own(self.registry) && self.peer_holders().are_killed::<K>()
     }
 
+    /// Records that the kernel has not reported a hang-up at a time ([`weft_sys::time_stamp`]).
+    pub fn note_live_peer(&self, now: u64) {
+        if let Some(process) = self.peer_holders().only() {
+            self.registry.live_peers.note(process, now);
+        }
+    }
+
+    /// Whether that was recorded less than `within` stamps before `now`, for this connection or
+    /// another one that has the same only holder.
+    #[must_use]
+    pub fn has_live_peer(&self, now: u64, within: u64) -> bool {
+        let only = self.peer_holders().only();
+        only.is_some_and(|process| self.registry.live_peers.lived(process, now, within))
+    }
+
     /// Announces that this process is about to close the socket, so that waiting peers ask the
     /// kernel. Returns whether no other holder is known.
     pub fn part(&self) -> bool {
@@ -500,7 +532,7 @@ impl<K: Kernel> End<K> {
         let before = !self.has_switched_in();
         let after = words.tcp_resume_seq.load(Ordering::Relaxed)
             == words.tail.load(Ordering::Relaxed)
-            && !self.sources_in.are_open();
+            && !self.src_avails_in.are_open();
         if before || after { Carrier::Tcp } else { Carrier::Memory }
     }
 
@@ -515,7 +547,7 @@ impl<K: Kernel> End<K> {
     /// Bytes that can be read from the ring and from sources.
     #[inline]
     fn available(&self) -> Result<usize, Broken> {
-        let named = if self.sources_in.may_be_open() { self.sources_in.unread() } else { 0 };
+        let named = if self.src_avails_in.may_be_open() { self.src_avails_in.unread() } else { 0 };
         Ok(self.rx.available()? + named)
     }
 
@@ -524,7 +556,49 @@ impl<K: Kernel> End<K> {
     #[inline]
     #[must_use]
     pub fn unread(&self) -> usize {
-        if self.carrier_in() == Carrier::Tcp { 0 } else { self.available().unwrap_or(1) }
+        if self.carrier_in() == Carrier::Tcp {
+            return 0;
+        }
+        let returning = &self.rx.words().returning;
+        self.look_until_settled(|is_withdrawing| {
+            // From the ring into the kernel's queue.
+            let are_moving = is_withdrawing || returning.load(Ordering::Acquire) != 0;
+            match self.available().unwrap_or(1) {
+                0 if !are_moving => (0, Look::Nothing),
+                // A peer that was killed on the way never settles them.
+                0 if !self.is_peer_gone() => (0, Look::Moving),
+                bytes => (bytes, Look::Enough),
+            }
+        })
+    }
+
+    /// Repeats a look at the incoming bytes while some of them are on their way from a source that
+    /// its sender withdraws into the ring: a reader may have seen them before, and they must not
+    /// seem to be gone. `look` gets whether a withdrawal is in progress.
+    #[inline]
+    fn look_until_settled<T>(&self, mut look: impl FnMut(bool) -> (T, Look)) -> T {
+        let withdrawals = &self.rx.words().withdrawals;
+        let mut looks = 0;
+        loop {
+            let before = withdrawals.load(Ordering::Acquire);
+            let is_withdrawing = !before.is_multiple_of(2);
+            let (found, outcome) = look(is_withdrawing);
+            fence(Ordering::Acquire);
+            let is_over = match outcome {
+                Look::Enough => true,
+                Look::Nothing => !is_withdrawing && withdrawals.load(Ordering::Acquire) == before,
+                Look::Moving => false,
+            };
+            looks += 1;
+            if is_over || looks == MOVE_LOOKS_MAX + MOVE_PAUSES_MAX {
+                return found;
+            }
+            if looks < MOVE_LOOKS_MAX {
+                std::thread::yield_now();
+            } else {
+                K::pause(); // The sender has lost its core.
+            }
+        }
     }
 
     /// Unread bytes of the first TCP phase, and those in memory behind them, if the peer has moved
@@ -548,7 +622,7 @@ impl<K: Kernel> End<K> {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        if self.sources_out.may_be_open() {
+        if self.src_avails_out.may_be_open() {
             return self.room_behind_sources();
         }
         self.tx.room().unwrap_or(usize::MAX)
@@ -563,19 +637,20 @@ impl<K: Kernel> End<K> {
         (come(&words.head, &words.posted), self.tx.returned())
     }
 
-    /// A [`Pulse`] that tells whether anything has come since; `None` if the peer has left memory.
+    /// An [`ArrivalMark`], which tells whether anything has come since; `None` if the peer has
+    /// fallen back to TCP.
     #[inline]
     #[must_use]
-    pub fn pulse(&self) -> Option<Pulse> {
+    pub fn arrival_mark(&self) -> Option<ArrivalMark> {
         let words = self.rx.words();
         let come = come(&words.head, &words.posted);
-        let pulse = Pulse {
+        let arrival_mark = ArrivalMark {
             head: &words.head,
             posted: &words.posted,
             tcp_resume_seq: &words.tcp_resume_seq,
             come,
         };
-        pulse.stays().then_some(pulse)
+        arrival_mark.stays().then_some(arrival_mark)
     }
 
     /// Records that an epoll instance has reported an edge; `None` has it report everything again.
@@ -586,7 +661,8 @@ impl<K: Kernel> End<K> {
             fence(Ordering::Release);
             words.edge_instance.store(edge.instance, Ordering::Relaxed);
             words.edge_come.store(edge.come, Ordering::Relaxed);
-            words.edge_ends.store(edge.ends, Ordering::Relaxed);
+            let in_memory = if edge.was_in_memory { EDGE_IN_MEMORY } else { 0 };
+            words.edge_ends.store(edge.ends | in_memory, Ordering::Relaxed);
             words.edge_received.store(edge.received.unwrap_or(NONE), Ordering::Relaxed);
             words.edge_asked.store(edge.asked, Ordering::Release);
         }
@@ -599,11 +675,12 @@ impl<K: Kernel> End<K> {
         let asked = words.edge_asked.load(Ordering::Acquire);
         let instance = words.edge_instance.load(Ordering::Relaxed);
         let come = words.edge_come.load(Ordering::Relaxed);
-        let ends = words.edge_ends.load(Ordering::Relaxed);
+        let word = words.edge_ends.load(Ordering::Relaxed);
+        let (ends, was_in_memory) = (word & !EDGE_IN_MEMORY, word & EDGE_IN_MEMORY != 0);
         let received = Some(words.edge_received.load(Ordering::Relaxed)).filter(|&it| it != NONE);
         fence(Ordering::Acquire);
         let is_whole = asked != 0 && words.edge_asked.load(Ordering::Relaxed) == asked;
-        is_whole.then_some(ReportedEdge { instance, asked, come, ends, received })
+        is_whole.then_some(ReportedEdge { instance, asked, come, ends, was_in_memory, received })
     }
 
     /// When the oldest of the unread bytes came, as [`weft_sys::time_stamp`].
@@ -617,7 +694,7 @@ impl<K: Kernel> End<K> {
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        if self.sources_out.may_be_open() {
+        if self.src_avails_out.may_be_open() {
             return self.room_behind_sources() >= WRITABLE_LEN;
         }
         self.tx.is_writable()
@@ -659,12 +736,12 @@ impl<K: Kernel> End<K> {
 
     /// Whether the connection has fallen back to TCP for good.
     #[must_use]
-    pub fn has_left(&self) -> bool {
+    pub fn has_fallen_back(&self) -> bool {
         self.tx.words().tcp_resume_seq.load(Ordering::Relaxed) != NONE
     }
 
-    /// How many of `received` bytes of the kernel's socket the peer has sent by TCP since it left
-    /// memory, plus one if the socket has received its FIN. The others belong to the first TCP
+    /// How many of `received` bytes of the kernel's socket the peer has sent by TCP since it
+    /// fell back, plus one if the socket has received its FIN. The others belong to the first TCP
     /// phase, are wakeups, or were put back.
     #[must_use]
     pub fn come_behind(&self, received: u64) -> u64 {

@@ -15,33 +15,29 @@
 //! the connection.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
-use rustix::time::Timespec;
-use weft_sys::calls::{is_ready, tcp_outstanding, tcp_received};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 use weft_sys::{Buffers, Linux, SharedGuard};
 
 use super::wakeups::Drained;
 use super::{End, PutBack};
+use crate::fetch::Fetch;
 use crate::kernel::Kernel;
 use crate::limits::{KERNEL_WAITS_MAX, TAKEN_LEN_MAX};
+use crate::pullers;
 use crate::recv_options::RecvOptions;
 use crate::words::NONE;
-use crate::{peer_socket, pullers};
 
 /// Bytes sent by one call. The buffer is on the stack, because a child of `vfork` must not
 /// allocate.
 const CHUNK_LEN: usize = 8 << 10;
-/// How long one wait for the kernel to deliver sent bytes lasts.
-const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 impl PutBack for Linux {
-    fn leave(end: &End, socket: BorrowedFd<'_>) {
-        end.leave_and_put_back(socket);
+    fn fall_back_to_tcp(end: &End, socket: BorrowedFd<'_>) {
+        end.fall_back_and_put_back(socket);
     }
 
     fn put_back_own(end: &End, socket: BorrowedFd<'_>) {
@@ -58,8 +54,12 @@ impl<K: PutBack> End<K> {
     /// and before the socket goes to a process that does not know them. Puts the bytes that either
     /// end has not read back into the kernel's queues. Those that cannot be put back are read
     /// first, so the next reader must know the rings unless [`End::is_over`].
-    pub fn leave(&self, socket: K::Socket<'_>) {
-        K::leave(self, socket);
+    pub fn fall_back_to_tcp(&self, socket: K::Socket<'_>) {
+        let had_fallen_back = self.has_fallen_back();
+        K::fall_back_to_tcp(self, socket);
+        if !had_fallen_back && self.has_unread_out() && K::is_hung_up(socket) {
+            self.hang_up_unread(socket);
+        }
     }
 
     /// Puts back what the peer has not read, before this half is shut or the socket is closed.
@@ -69,8 +69,8 @@ impl<K: PutBack> End<K> {
         K::put_back_own(self, socket);
     }
 
-    /// Puts back what has been left in memory ([`End::leave_unread`]), because the next holder of
-    /// the socket would not find it there.
+    /// Puts back what has been left in memory ([`End::fall_back_unread`]), because the next holder
+    /// of the socket would not find it there.
     pub fn put_back_rest(&self, socket: K::Socket<'_>) {
         K::put_back_rest(self, socket);
     }
@@ -87,19 +87,20 @@ enum QueueState {
     Torn,
 }
 
-impl End<Linux> {
-    /// Implements [`End::leave`].
-    fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
-        let Some(_readers) = self.lock_readers() else { return self.leave_unread(socket) };
-        let Some(held) = self.begin_to_leave(socket) else { return };
+impl<K: Fetch> End<K> {
+    /// Implements [`End::fall_back_to_tcp`].
+    pub fn fall_back_and_put_back(&self, socket: K::Socket<'_>) {
+        let Some(_readers) = self.lock_readers() else { return self.fall_back_unread(socket) };
+        let Some(held) = self.begin_fallback(socket) else { return };
         let peer = self.other();
         if (self.has_to_put_back() || peer.has_to_put_back())
             && let Some(fetched) = self.fetch_peer(socket)
         {
-            self.put_back(socket, fetched.as_fd());
-            peer.put_back(fetched.as_fd(), socket);
+            self.put_back(socket, K::fetched(&fetched));
+            peer.put_back(K::fetched(&fetched), socket);
         }
-        self.finish_leaving(held);
+        self.finish_fallback(&held);
+        drop(held);
         for end in [self, &peer] {
             end.forget_phases();
         }
@@ -107,19 +108,19 @@ impl End<Linux> {
 
     /// Implements [`End::put_back_rest`]. Takes what the peer has sent by TCP since, and sends it
     /// again behind the bytes from memory.
-    fn put_back_before_later(&self, socket: BorrowedFd<'_>) {
+    pub fn put_back_before_later(&self, socket: K::Socket<'_>) {
         let Some(_readers) = self.lock_readers() else { return };
         let [first, second] = self.in_order();
         let Some(_first) = Self::lock(&first.words().lock) else { return };
         let Some(_second) = Self::lock(&second.words().lock) else { return };
-        if self.has_left()
+        if self.has_fallen_back()
             && self.has_to_put_back()
             && !self.is_torn()
             && let Some(fetched) = self.fetch_peer(socket)
-            && self.renew_all(socket, fetched.as_fd()).is_err()
+            && self.renew_all(socket, K::fetched(&fetched)).is_err()
         {
             // Bytes are missing or in the wrong order.
-            Linux::dissolve(socket);
+            K::dissolve(socket);
         }
         self.forget_phases();
     }
@@ -129,25 +130,24 @@ impl End<Linux> {
     ///
     /// # Errors
     /// The stream is incomplete.
-    fn renew_all(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn renew_all(&self, socket: K::Socket<'_>, writer: K::Socket<'_>) -> Result<(), Errno> {
         let words = self.rx.words();
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         // The kernel sends nothing after a FIN, and urgent data have a position that would be lost.
-        if send(writer, &[], flags).is_err() || is_ready(socket, PollFlags::PRI) {
+        if K::send_at_once(writer, &[]).is_err() || K::has_urgent(socket) {
             return Ok(());
         }
         // Bytes that are still on their way would come before those that are sent again.
-        let has_all_come = || tcp_outstanding(writer) == Ok(0);
-        if !becomes_true(has_all_come) {
+        let has_all_come = || K::outstanding(writer) == Ok(0);
+        if !becomes_true::<K>(has_all_come) {
             return Ok(());
         }
-        let received = tcp_received(socket)?;
-        let come = ioctl_fionread(socket)?;
+        let received = K::has_received(socket)?;
+        let come = K::unread(socket)? as u64;
         let shm_start_seq = words.shm_start_seq.load(Ordering::Relaxed);
         let first = shm_start_seq.saturating_sub(words.tcp_read.load(Ordering::Relaxed));
         let wakeups = self.wakeups_left();
         // The send buffer counts the kernel's own memory, too, which is less than twice the bytes.
-        let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
+        let room = K::send_buffer_size(writer);
         let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
         if come > TAKEN_LEN_MAX || first.saturating_add(wakeups) > come || !fits {
             return Ok(());
@@ -156,15 +156,15 @@ impl End<Linux> {
         let mut bytes = vec![0; usize::try_from(come).unwrap_or(0)];
         let mut taken = 0;
         while taken < bytes.len() {
-            match recv(socket, &mut bytes[taken..], RecvFlags::DONTWAIT)? {
-                (0, _) => return Err(Errno::CONNRESET),
-                (more, _) => taken += more,
+            match K::take(socket, &mut bytes[taken..], false)? {
+                0 => return Err(Errno::CONNRESET),
+                more => taken += more,
             }
         }
         self.count_wakeups(usize::try_from(wakeups).unwrap_or(0));
         let (first, rest) = bytes.split_at(usize::try_from(first).unwrap_or(0));
         let later = &rest[usize::try_from(wakeups).unwrap_or(0)..];
-        self.sources_in.turn_away();
+        self.src_avails_in.turn_away();
         let before = words.shm_start_seq.load(Ordering::Relaxed);
         self.send_again(writer, first).map_err(|_| Errno::CONNRESET)?;
         self.send_back(writer)?;
@@ -172,8 +172,8 @@ impl End<Linux> {
         // A program that does not know the locks may have sent at the same time.
         let moved = words.shm_start_seq.load(Ordering::Relaxed) - before;
         let sent = first.len() as u64 + moved + later.len() as u64;
-        let come = || tcp_received(socket).map_or(0, |all| all - received);
-        becomes_true(|| come() >= sent);
+        let come = || K::has_received(socket).map_or(0, |all| all - received);
+        becomes_true::<K>(|| come() >= sent);
         if come() > sent {
             return Err(Errno::CONNRESET);
         }
@@ -182,60 +182,64 @@ impl End<Linux> {
     }
 
     /// Takes the readers' locks of both directions. They are taken before the writers' locks.
-    fn lock_readers(&self) -> Option<[SharedGuard<'static, Linux>; 2]> {
+    fn lock_readers(&self) -> Option<[SharedGuard<'static, K>; 2]> {
         let [first, second] = self.in_order();
         let first = Self::lock(&first.words().reader_lock)?;
         Some([first, Self::lock(&second.words().reader_lock)?])
     }
 
-    fn fetch_peer(&self, socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    fn fetch_peer(&self, socket: K::Socket<'_>) -> Option<K::Fetched> {
         let likely = self.peer.pid.load(Ordering::Relaxed);
         let others = self.peer_holders().processes().filter(move |&it| it != likely);
         let fd = self.peer.fd.load(Ordering::Relaxed);
-        peer_socket::fetch(socket, std::iter::once(likely).chain(others), fd)
+        K::fetch(socket, std::iter::once(likely).chain(others), fd)
     }
 
     /// Implements [`End::put_back_own`].
-    fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
+    pub fn put_back_before_the_end(&self, socket: K::Socket<'_>) {
         if self.unsent() == 0 || self.is_the_kernels_to_send() {
             return;
         }
         let peer = self.other();
         let Some(_reader) = Self::lock(&self.tx.words().reader_lock) else { return };
-        let Some(held) = self.begin_to_leave(socket) else { return };
-        if peer.has_to_put_back() && !peer.is_torn() {
-            peer.put_behind_notifications(socket);
+        let Some(held) = self.begin_fallback(socket) else { return };
+        let puts = peer.has_to_put_back() && !peer.is_torn();
+        let is_whole = puts && peer.put_behind_notifications(socket);
+        self.finish_fallback(&held);
+        if is_whole {
+            // From here on the reader looks for them in the kernel's queue. A thread that gets the
+            // locks and still finds the mark resets the connection.
+            peer.rx.words().returning.store(0, Ordering::SeqCst);
         }
-        self.finish_leaving(held);
     }
 
     /// Puts back all that this end has not read, behind wakeups that its reader takes first. Those
     /// belong to the second phase, so all bytes have to move to the last phase: this is done only
-    /// if the kernel certainly has room for all of them.
-    fn put_behind_notifications(&self, writer: BorrowedFd<'_>) {
+    /// if the kernel certainly has room for all of them. Returns whether the stream is whole; until
+    /// the last phase has begun the bytes count as on their way.
+    fn put_behind_notifications(&self, writer: K::Socket<'_>) -> bool {
         let words = self.rx.words();
         let unread = self.rx.available().unwrap_or(usize::MAX);
         // The send buffer counts the kernel's own memory, too, which is less than twice the bytes.
-        let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
-        if unread > room / 4 || self.sources_in.are_open() {
-            return;
+        let room = K::send_buffer_size(writer);
+        if unread > room / 4 || self.src_avails_in.are_open() {
+            return true;
         }
         words.returning.store(1, Ordering::SeqCst);
         let mut chunk = [0_u8; CHUNK_LEN];
         let mut is_first = true;
         loop {
             let slices = &mut [IoSliceMut::new(&mut chunk)];
-            let Ok(len) = self.rx.take(Buffers::of(slices), true) else { return };
+            let Ok(len) = self.rx.take(Buffers::of(slices), true) else { return false };
             if len == 0 {
-                break;
+                return true;
             }
             match self.send_again(writer, &chunk[..len]) {
                 Ok(()) if self.rx.skip(len) == Ok(len) => is_first = false,
-                Err(0) if is_first => break,
-                _ => return, // The stream is torn.
+                Err(0) if is_first => return true,
+                _ => return false, // The stream is torn.
             }
         }
-        words.returning.store(0, Ordering::SeqCst);
     }
 
     /// The other end, as seen by this process.
@@ -249,7 +253,7 @@ impl End<Linux> {
     fn has_to_put_back(&self) -> bool {
         self.rx.words().shm_start_seq.load(Ordering::Relaxed) != NONE
             && !self.is_shut()
-            && (self.rx.available().is_ok_and(|bytes| bytes > 0) || self.sources_in.are_open())
+            && (self.rx.available().is_ok_and(|bytes| bytes > 0) || self.src_avails_in.are_open())
     }
 
     fn is_shut(&self) -> bool {
@@ -259,17 +263,16 @@ impl End<Linux> {
 
     /// Puts back what this end has not read, by the other end's socket. The caller holds all locks
     /// of the connection.
-    fn put_back(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) {
+    fn put_back(&self, socket: K::Socket<'_>, writer: K::Socket<'_>) {
         let words = self.rx.words();
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         // The kernel sends nothing after a FIN.
-        if !self.has_to_put_back() || self.is_torn() || send(writer, &[], flags).is_err() {
+        if !self.has_to_put_back() || self.is_torn() || K::send_at_once(writer, &[]).is_err() {
             return;
         }
         words.returning.store(1, Ordering::SeqCst);
         match self.clear_way(socket, writer) {
             QueueState::Clear => {
-                self.sources_in.turn_away();
+                self.src_avails_in.turn_away();
                 if self.send_back(writer).is_ok() {
                     words.returning.store(0, Ordering::SeqCst);
                 }
@@ -280,7 +283,7 @@ impl End<Linux> {
     }
 
     /// Takes the wakeups out of the kernel's queue.
-    fn clear_way(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> QueueState {
+    fn clear_way(&self, socket: K::Socket<'_>, writer: K::Socket<'_>) -> QueueState {
         if !self.has_switched_in() {
             return if self.wakeups_left() == 0 {
                 QueueState::Clear
@@ -293,27 +296,27 @@ impl End<Linux> {
             if self.wakeups_left() == 0 {
                 return QueueState::Clear;
             }
-            wait(socket, PollFlags::IN);
+            K::wait_briefly(socket, PollFlags::IN);
         }
         QueueState::Blocked
     }
 
     /// Takes the bytes of the first phase and the wakeups behind them, and sends the bytes again.
-    fn renew(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> QueueState {
+    fn renew(&self, socket: K::Socket<'_>, writer: K::Socket<'_>) -> QueueState {
         let words = self.rx.words();
         let read = words.tcp_read.load(Ordering::Relaxed);
         let first = words.shm_start_seq.load(Ordering::Relaxed).saturating_sub(read);
         let wakeups = self.wakeups_left();
         let all = first.saturating_add(wakeups);
-        let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
-        if all > TAKEN_LEN_MAX || !becomes_true(has_come) {
+        let has_come = || K::unread(socket).is_ok_and(|come| come as u64 >= all);
+        if all > TAKEN_LEN_MAX || !becomes_true::<K>(has_come) {
             return QueueState::Blocked;
         }
         let mut bytes = vec![0; usize::try_from(all).unwrap_or(0)];
         let mut taken = 0;
         while taken < bytes.len() {
-            match recv(socket, &mut bytes[taken..], RecvFlags::DONTWAIT) {
-                Ok((more, _)) if more > 0 => taken += more,
+            match K::take(socket, &mut bytes[taken..], false) {
+                Ok(more) if more > 0 => taken += more,
                 _ => return if taken == 0 { QueueState::Blocked } else { QueueState::Torn },
             }
         }
@@ -326,7 +329,7 @@ impl End<Linux> {
     ///
     /// # Errors
     /// Bytes have been sent that could not be counted.
-    fn send_back(&self, writer: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn send_back(&self, writer: K::Socket<'_>) -> Result<(), Errno> {
         let words = self.rx.words();
         let mut chunk = [0_u8; CHUNK_LEN];
         loop {
@@ -336,8 +339,8 @@ impl End<Linux> {
             if len == 0 {
                 return Ok(());
             }
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let sent = self.count_again(len, || send(writer, &chunk[..len], flags).unwrap_or(0));
+            let send = || K::send_at_once(writer, &chunk[..len]).unwrap_or(0);
+            let sent = self.count_again(len, send);
             if sent == 0 {
                 return Ok(());
             }
@@ -358,8 +361,8 @@ impl End<Linux> {
     ///
     /// # Errors
     /// The number of bytes that were sent.
-    fn send_again(&self, writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
-        let send = || send_all(writer, bytes).map_or_else(|sent| sent, |()| bytes.len());
+    fn send_again(&self, writer: K::Socket<'_>, bytes: &[u8]) -> Result<(), usize> {
+        let send = || send_all::<K>(writer, bytes).map_or_else(|sent| sent, |()| bytes.len());
         match self.count_again(bytes.len(), send) {
             sent if sent == bytes.len() => Ok(()),
             sent => Err(sent),
@@ -388,7 +391,9 @@ impl End<Linux> {
                 let is_next = || self.rx.available() == Ok(0);
                 let is_peer =
                     |pid| pullers::is_side(self.registry, self.slot, self.role.other(), pid);
-                self.sources_in.pull(buffers, options.keep, options.discard, is_next, is_peer).bytes
+                self.src_avails_in
+                    .pull(buffers, options.keep, options.discard, is_next, is_peer)
+                    .bytes
             }
             taken => taken.unwrap_or(0),
         }
@@ -421,15 +426,15 @@ impl<K: Kernel> End<K> {
 ///
 /// # Errors
 /// The number of bytes that were sent.
-fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
+fn send_all<K: Fetch>(writer: K::Socket<'_>, bytes: &[u8]) -> Result<(), usize> {
     let mut sent = 0;
     let mut sleeps = 0;
     while sent < bytes.len() {
-        match send(writer, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match K::send_at_once(writer, &bytes[sent..]) {
             Ok(more) => sent += more,
             Err(Errno::AGAIN) if sleeps < KERNEL_WAITS_MAX => {
                 sleeps += 1;
-                wait(writer, PollFlags::OUT);
+                K::wait_briefly(writer, PollFlags::OUT);
             }
             Err(_) => return Err(sent),
         }
@@ -437,15 +442,10 @@ fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// Waits briefly for an event on a socket.
-fn wait(socket: BorrowedFd<'_>, what: PollFlags) {
-    let _ = poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&SLEEP_TIME));
-}
-
 /// Waits up to [`KERNEL_WAITS_MAX`] times for a condition, and returns whether it became true.
-fn becomes_true(condition: impl Fn() -> bool) -> bool {
+fn becomes_true<K: Fetch>(condition: impl Fn() -> bool) -> bool {
     let wait_a_moment = || {
-        let _ = rustix::thread::nanosleep(&SLEEP_TIME);
+        K::pause();
         false
     };
     (0..KERNEL_WAITS_MAX).any(|_| condition() || wait_a_moment()) || condition()

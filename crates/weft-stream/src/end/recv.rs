@@ -6,7 +6,8 @@ use rustix::io::Errno;
 use weft_sys::{Buffers, SharedGuard};
 
 use super::wakeups::Drained;
-use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
+use super::{End, Look, WANTED_BY_FUTEX, WANTED_BY_POLL};
+use crate::delivery;
 use crate::kernel::{Kernel, is_descriptor_error};
 use crate::pullers;
 use crate::recv_options::RecvOptions;
@@ -28,8 +29,38 @@ impl<K: Kernel> End<K> {
         options: RecvOptions,
     ) -> Result<usize, Errno> {
         self.advance(socket);
+        let _held = Self::lock(&self.rx.words().reader_lock).ok_or(Errno::DEADLK)?;
+        self.recv_held(socket, buffers, options)
+    }
+
+    /// Peeks at the bytes that are there, shows them to `deliver`, and takes as many of them as
+    /// that returns. No other thread or process receives meanwhile. Returns how many it has taken.
+    ///
+    /// # Errors
+    /// As [`End::try_recv`].
+    #[cold]
+    pub fn recv_delivered(
+        &self,
+        socket: K::Socket<'_>,
+        bytes: &mut [u8],
+        deliver: &mut dyn FnMut(&[u8]) -> usize,
+    ) -> Result<usize, Errno> {
+        self.advance(socket);
+        let _held = Self::lock(&self.rx.words().reader_lock).ok_or(Errno::DEADLK)?;
+        delivery::deliver(bytes, deliver, &mut |buffers, options| {
+            self.recv_held(socket, buffers, options)
+        })
+    }
+
+    /// Receives as [`End::try_recv`]. The caller holds the reader's lock.
+    #[inline]
+    fn recv_held(
+        &self,
+        socket: K::Socket<'_>,
+        buffers: Buffers<'_>,
+        options: RecvOptions,
+    ) -> Result<usize, Errno> {
         let words = self.rx.words();
-        let _held = Self::lock(&words.reader_lock).ok_or(Errno::DEADLK)?;
         if self.is_torn() {
             self.own.gone.store(1, Ordering::Relaxed);
             return self.reset(socket).map(|()| 0);
@@ -50,7 +81,7 @@ impl<K: Kernel> End<K> {
                 }
             }
             let taken = self.take_from_ring(buffers, options)?;
-            let named = self.sources_in.may_be_open();
+            let named = self.src_avails_in.may_be_open();
             let pulled = if named { self.pull(socket, buffers, options, taken)? } else { 0 };
             if taken + pulled > 0 {
                 if taken > 0 && !options.keep {
@@ -88,6 +119,27 @@ impl<K: Kernel> End<K> {
                 return Ok(ended);
             }
         }
+    }
+
+    /// Receives as [`End::try_recv`] does, but bytes that were there before the call, in a source
+    /// that its sender withdraws at this moment, are there for the call as well: what poll has
+    /// reported as readable can be read.
+    ///
+    /// # Errors
+    /// As [`End::try_recv`].
+    pub fn try_recv_shown(
+        &self,
+        socket: K::Socket<'_>,
+        buffers: Buffers<'_>,
+        options: RecvOptions,
+    ) -> Result<usize, Errno> {
+        let mut options = options;
+        self.look_until_settled(|_| {
+            let received = self.try_recv(socket, buffers, options);
+            options.look = true; // The sender may have died meanwhile.
+            let is_there = received != Err(Errno::AGAIN);
+            (received, if is_there { Look::Enough } else { Look::Nothing })
+        })
     }
 
     #[inline]
@@ -142,7 +194,7 @@ impl<K: Kernel> End<K> {
         let kept = if options.keep { kept as u64 } else { 0 };
         let tail = words.tail.load(Ordering::Relaxed) + kept;
         let is_next =
-            words.tcp_resume_seq.load(Ordering::Acquire) == tail && !self.sources_in.are_open();
+            words.tcp_resume_seq.load(Ordering::Acquire) == tail && !self.src_avails_in.are_open();
         if rest.is_empty() || !is_next {
             return 0;
         }
@@ -179,7 +231,7 @@ impl<K: Kernel> End<K> {
         let is_next = || self.rx.available() == Ok(kept);
         let is_peer = |pid| pullers::is_side(self.registry, self.slot, self.role.other(), pid);
         let rest = buffers.after(taken);
-        let pulled = self.sources_in.pull(rest, options.keep, options.discard, is_next, is_peer);
+        let pulled = self.src_avails_in.pull(rest, options.keep, options.discard, is_next, is_peer);
         if pulled.over && self.peer.waits().is_room_wanted() {
             self.announce_room_to_waiter(socket);
         }
@@ -244,6 +296,7 @@ impl<K: Kernel> End<K> {
             Ok(Drained::Bytes) if self.is_back() => Ok(None),
             Ok(Drained::Bytes) => Err(Broken.into()), // More bytes than the peer has ever counted.
             Err(error) if error == Errno::AGAIN || is_descriptor_error(error) => Err(error),
+            Err(Errno::CONNRESET) if self.is_reset_for_wakeups() => self.ended(socket).map(Some),
             Err(error) => {
                 self.note_reset();
                 Err(error)
@@ -251,12 +304,31 @@ impl<K: Kernel> End<K> {
         }
     }
 
+    /// Whether the kernel has reset the connection only because wakeups were left in the socket of
+    /// a peer that was killed. The peer had read all bytes, so that the kernel alone would have
+    /// ended the stream.
+    #[must_use]
+    pub fn is_reset_for_wakeups(&self) -> bool {
+        let words = self.tx.words();
+        let has_read_tcp =
+            words.tcp_read.load(Ordering::Acquire) >= words.shm_start_seq.load(Ordering::Relaxed);
+        let has_announced = self.peer.parted.load(Ordering::Relaxed) != 0
+            || self.peer.shut_write.load(Ordering::Relaxed) != 0
+            || self.peer.refs.load(Ordering::Relaxed) == 0;
+        let wakeups = words.wakeups.load(Ordering::Relaxed);
+        has_read_tcp
+            && !has_announced
+            && !self.has_fallen_back()
+            && !self.has_unread_out()
+            && words.wakeups_taken.load(Ordering::Relaxed) < wakeups
+    }
+
     /// Handles the kernel's end of stream when the rings are empty: returns 0, or the error of a
     /// reset that has not been reported yet.
     pub(super) fn ended(&self, socket: K::Socket<'_>) -> Result<usize, Errno> {
         let words = self.rx.words();
         // The peer died before its deferred bytes came.
-        if self.sources_in.are_owed() || words.reclaiming.load(Ordering::Acquire) != 0 {
+        if self.src_avails_in.are_owed() || words.reclaiming.load(Ordering::Acquire) != 0 {
             self.own.gone.store(1, Ordering::Relaxed);
             return self.reset(socket).map(|()| 0);
         }
@@ -268,7 +340,7 @@ impl<K: Kernel> End<K> {
         self.own.gone.store(1, Ordering::Relaxed);
         // TCP resets a connection when the closing end has unread bytes. The kernel of a peer that
         // was killed did not know of those in memory, so this end resets the connection.
-        if self.tx.available()? > 0 || self.sources_out.are_open() {
+        if self.has_unread_out() {
             self.reset(socket)?;
         }
         Ok(0)

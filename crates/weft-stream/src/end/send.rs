@@ -9,7 +9,7 @@ use super::{End, WAKEUP};
 use crate::alarms;
 use crate::kernel::{Kernel, is_descriptor_error};
 use crate::recv_options::DONTWAIT;
-use crate::source::{Owner, SourceNumber};
+use crate::src_avail::{Owner, SrcAvailNumber};
 use crate::words::NONE;
 
 impl<K: Kernel> End<K> {
@@ -51,7 +51,7 @@ impl<K: Kernel> End<K> {
             return sent;
         }
         // Bytes behind an open source wait until that is over.
-        let put = if self.sources_out.are_open() {
+        let put = if self.src_avails_out.are_open() {
             0
         } else {
             self.stamp_arrival()?;
@@ -73,7 +73,7 @@ impl<K: Kernel> End<K> {
     /// connections takes first what came first. The caller holds the sending direction's lock.
     #[inline]
     fn stamp_arrival(&self) -> Result<(), Errno> {
-        if self.tx.available()? == 0 && !self.sources_out.may_be_open() {
+        if self.tx.available()? == 0 && !self.src_avails_out.may_be_open() {
             self.tx.words().arrived_at.store(time_stamp(), Ordering::Relaxed);
         }
         Ok(())
@@ -96,12 +96,12 @@ impl<K: Kernel> End<K> {
         socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         owner: &Owner,
-    ) -> Option<SourceNumber> {
+    ) -> Option<SrcAvailNumber> {
         self.name_bytes(socket, || {
-            if self.sources_out.are_open() {
+            if self.src_avails_out.are_open() {
                 return None;
             }
-            self.sources_out.post(buffers, owner, false)
+            self.src_avails_out.post(buffers, owner, false)
         })
     }
 
@@ -109,8 +109,8 @@ impl<K: Kernel> End<K> {
     pub(super) fn name_bytes(
         &self,
         socket: K::Socket<'_>,
-        post: impl FnOnce() -> Option<SourceNumber>,
-    ) -> Option<SourceNumber> {
+        post: impl FnOnce() -> Option<SrcAvailNumber>,
+    ) -> Option<SrcAvailNumber> {
         let words = self.tx.words();
         let held = Self::lock(&words.lock)?;
         let in_memory = words.shm_start_seq.load(Ordering::Relaxed) != NONE;
@@ -127,19 +127,41 @@ impl<K: Kernel> End<K> {
     /// Number of bytes of a source that have been pulled so far. `None` if the source is over, or
     /// the peer will pull no more of it.
     #[must_use]
-    pub fn source_progress(&self, number: SourceNumber) -> Option<u64> {
-        let lost =
-            !self.is_current() || self.sources_out.are_refused() || self.is_the_kernels_to_send();
-        if lost { None } else { self.sources_out.progress(number) }
+    pub fn source_progress(&self, number: SrcAvailNumber) -> Option<u64> {
+        let lost = !self.is_current()
+            || self.src_avails_out.are_refused()
+            || self.is_the_kernels_to_send();
+        if lost { None } else { self.src_avails_out.progress(number) }
     }
 
-    /// Closes a source of the caller's, and returns how many bytes of it the peer has pulled.
+    /// Closes a source of the caller's, puts into the ring what the peer has not pulled, as far as
+    /// there is room, and returns how many of its bytes have been pulled or put. So bytes that the
+    /// peer has seen in the source do not vanish: it finds them in the ring, or sees that they are
+    /// on their way there ([`End::try_recv_shown`]).
     #[must_use]
-    pub fn withdraw_source(&self, number: SourceNumber) -> usize {
+    pub fn withdraw_source(
+        &self,
+        socket: K::Socket<'_>,
+        number: SrcAvailNumber,
+        buffers: Buffers<'_>,
+    ) -> usize {
         if !self.is_current() {
             return 0; // Both ends have gone; the slot belongs to another connection.
         }
-        self.sources_out.withdraw(number)
+        let is_over = self.src_avails_out.progress(number).is_none();
+        let held = if is_over { None } else { Self::lock(&self.tx.words().lock) };
+        let Some(held) = held else {
+            return self.src_avails_out.withdraw(number).min(buffers.len());
+        };
+        self.tx.begin_withdrawal();
+        let pulled = self.src_avails_out.withdraw(number).min(buffers.len());
+        let is_rings = !self.is_the_kernels_to_send() && !self.src_avails_out.are_open();
+        let put = if is_rings { self.tx.put(buffers.after(pulled)).unwrap_or(0) } else { 0 };
+        self.tx.end_withdrawal();
+        if put > 0 {
+            self.announce_bytes(socket, &held);
+        }
+        pulled + put
     }
 
     /// Whether another process sleeps at the other end until something comes.

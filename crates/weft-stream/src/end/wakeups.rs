@@ -60,6 +60,7 @@ impl<K: Kernel> End<K> {
                 return Ok(Drained::Left);
             }
             let taken = K::take(socket, &mut wakeups[..counted], false)?;
+            K::moment();
             self.count_wakeups(taken);
             return Ok(if taken == 0 { Drained::End } else { Drained::Wakeups(taken) });
         }
@@ -80,6 +81,7 @@ impl<K: Kernel> End<K> {
             return Ok(Drained::Left);
         }
         let taken = K::take(socket, &mut wakeups[..left], false)?;
+        K::moment();
         self.count_wakeups(taken);
         Ok(Drained::Wakeups(taken))
     }

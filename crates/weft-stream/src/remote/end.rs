@@ -16,7 +16,7 @@ use super::window::{Local, RING_LEN, StateWord, Window, is_set, reset, state};
 use super::wire::{Ticket, Wire};
 use crate::Role;
 use crate::end::Carrier;
-use crate::shown::Shown;
+use crate::stat_slot::StatSlot;
 
 /// The peer has written impossible values, or the wire has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Remote<W, C = SystemClock> {
     off: AtomicU32,
     /// The wire belongs to a parent of this process.
     disowned: AtomicU32,
-    pub(super) shown: SectionOnce<Shown>,
+    pub(super) stat_slot: SectionOnce<StatSlot>,
     pub(super) wakeup_fd: Arc<WakeupFd>,
     pub(super) starts: Starts,
 }
@@ -68,7 +68,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             wire: SectionOnce::new(),
             off: AtomicU32::new(0),
             disowned: AtomicU32::new(0),
-            shown: SectionOnce::new(),
+            stat_slot: SectionOnce::new(),
             wakeup_fd: Arc::new(WakeupFd::new()?),
             starts: Starts::new(),
         })
@@ -102,14 +102,14 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     }
 
     /// Attaches the slot by which observers of this host see the connection.
-    pub fn show(&self, shown: Shown) {
-        let _ = self.shown.set(shown); // Only the first call counts.
+    pub fn show(&self, stat_slot: StatSlot) {
+        let _ = self.stat_slot.set(stat_slot); // Only the first call counts.
     }
 
     /// Starts using the wire: both ends have agreed, and this end's sender may leave TCP.
     pub fn begin(&self, wire: W) {
-        if let Some(shown) = self.shown.get() {
-            shown.begun();
+        if let Some(stat_slot) = self.stat_slot.get() {
+            stat_slot.begun();
         }
         let _ = self.wire.set(wire); // Only the first call counts.
         let state = self.window.local_state(StateWord::State).load(Ordering::SeqCst);
@@ -123,9 +123,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// Gives up waiting for a wire: the connection stays on TCP.
     pub fn give_up(&self) {
         if self.off.swap(1, Ordering::AcqRel) == 0
-            && let Some(shown) = self.shown.get().filter(|_| self.is_owner())
+            && let Some(stat_slot) = self.stat_slot.get().filter(|_| self.is_owner())
         {
-            shown.given_up();
+            stat_slot.given_up();
         }
     }
 
@@ -356,7 +356,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     pub fn is_cut(&self) -> bool {
         self.is_broken()
             && (self.has_switched() || self.switch_in().is_some())
-            && !self.has_left()
+            && !self.has_fallen_back()
             && !is_set(&self.local().gone)
             && !self.peer_state_has(state::CLOSED) // The kernel's connection ends soon.
     }
@@ -405,9 +405,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
 impl<W, C> Drop for Remote<W, C> {
     fn drop(&mut self) {
-        let (wire, shown) = (self.wire.take(), self.shown.take());
+        let (wire, stat_slot) = (self.wire.take(), self.stat_slot.take());
         if self.disowned.load(Ordering::Relaxed) != 0 {
-            std::mem::forget((wire, shown)); // They belong to a parent.
+            std::mem::forget((wire, stat_slot)); // They belong to a parent.
         } else {
             drop(wire); // Before the window, into which the peer writes through the wire.
         }

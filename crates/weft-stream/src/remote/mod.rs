@@ -28,7 +28,7 @@
 
 mod clock;
 mod end;
-mod leave;
+mod fallback;
 mod proof;
 mod recv;
 mod send;
@@ -42,7 +42,7 @@ mod wire;
 pub use clock::{Clock, SystemClock};
 pub use end::Remote;
 pub use proof::{BYTES_MIN, Moved, PROOF_LEN, Proof};
-pub use send::{Closing, Farewell};
+pub use send::{Closing, FinalFlush};
 pub use wakeup_fd::WakeupFd;
 pub use window::{StateWord, Window};
 pub use wire::{Ticket, Wire};

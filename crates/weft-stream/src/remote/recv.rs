@@ -12,6 +12,7 @@ use super::clock::Clock;
 use super::end::{Broken, GRACE, Remote, TIMEOUT_NS};
 use super::window::{RING, RING_LEN, StateWord, is_set, state};
 use super::wire::Wire;
+use crate::delivery;
 use crate::end::Carrier;
 use crate::recv_options::RecvOptions;
 
@@ -38,6 +39,33 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         options: RecvOptions,
     ) -> Result<usize, Errno> {
         let _held = SharedLock::on(&self.local().rx_lock).lock().ok_or(Errno::DEADLK)?;
+        self.recv_held(socket, buffers, options)
+    }
+
+    /// Peeks at the bytes that are there, shows them to `deliver`, and takes as many of them as
+    /// that returns. No other thread receives meanwhile. Returns how many it has taken.
+    ///
+    /// # Errors
+    /// As [`Remote::try_recv`].
+    pub fn recv_delivered(
+        &self,
+        socket: BorrowedFd<'_>,
+        bytes: &mut [u8],
+        deliver: &mut dyn FnMut(&[u8]) -> usize,
+    ) -> Result<usize, Errno> {
+        let _held = SharedLock::on(&self.local().rx_lock).lock().ok_or(Errno::DEADLK)?;
+        delivery::deliver(bytes, deliver, &mut |buffers, options| {
+            self.recv_held(socket, buffers, options)
+        })
+    }
+
+    /// Receives as [`Remote::try_recv`]. The caller holds the lock.
+    fn recv_held(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        options: RecvOptions,
+    ) -> Result<usize, Errno> {
         loop {
             let read = self.local().tcp_read.load(Ordering::Relaxed);
             if self.switch_in().is_none_or(|switch| read < switch) {
@@ -91,7 +119,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 // If an end has fallen back, everything that follows comes over TCP, an end
                 // included.
                 Err(Errno::AGAIN)
-                    if self.is_broken() && self.available() == Ok(0) && !self.has_left() =>
+                    if self.is_broken() && self.available() == Ok(0) && !self.has_fallen_back() =>
                 {
                     return self.dead(socket);
                 }
@@ -183,8 +211,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let len = tail.wrapping_sub(first) as usize;
         if !options.keep && len > 0 {
             self.window.local_state(StateWord::Tail).store(tail, Ordering::Release);
-            if let Some(shown) = self.shown.get() {
-                shown.received(len);
+            if let Some(stat_slot) = self.stat_slot.get() {
+                stat_slot.received(len);
             }
             self.report_tail(tail, RING_LEN / 4);
         }
@@ -194,7 +222,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// Publishes the tail to the peer, if at least `least` bytes are new. The caller holds the
     /// lock.
     pub(super) fn report_tail(&self, tail: u64, least: usize) {
-        if self.is_tail_news(tail, least)
+        if self.is_new_tail(tail, least)
             && let Some(wire) = self.wire()
             && wire.post(&[], StateWord::Tail, tail).is_some()
         {
@@ -203,7 +231,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     }
 
     /// Whether the peer does not know about the last `least` bytes taken.
-    pub(super) fn is_tail_news(&self, tail: u64, least: usize) -> bool {
+    pub(super) fn is_new_tail(&self, tail: u64, least: usize) -> bool {
         let reported = self.local().reported_tail.load(Ordering::Relaxed);
         tail.wrapping_sub(reported) >= least as u64
     }

@@ -41,9 +41,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             }
             return Ok(sent);
         }
-        let leave = || self.leave_held(&held).map_err(|Broken| self.abort(socket));
-        if self.peer_leaves() {
-            leave()?;
+        let fall_back = || self.fall_back_held(&held).map_err(|Broken| self.abort(socket));
+        if self.peer_falls_back() {
+            fall_back()?;
         }
         if self.is_the_kernels_to_send() {
             return self.send_by_kernel(socket, buffers, flags);
@@ -58,12 +58,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             }
             return Err(Errno::AGAIN);
         }
-        if let Some(shown) = self.shown.get() {
-            shown.sent(put);
+        if let Some(stat_slot) = self.stat_slot.get() {
+            stat_slot.sent(put);
         }
-        if self.peer_leaves() {
+        if self.peer_falls_back() {
             // The peer may not notice later bytes in the ring any more, but it will read these.
-            leave()?;
+            fall_back()?;
         }
         Ok(put)
     }
@@ -77,8 +77,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let Some(wire) = self.wire() else { return false };
         let may = !wire.is_broken()
             && !is_set(&self.local().shut_write)
-            && !is_set(&self.local().leaves)
-            && !self.peer_leaves()
+            && !is_set(&self.local().falls_back)
+            && !self.peer_falls_back()
             && !self.peer_state_has(state::CLOSED);
         let sent = self.local().tcp_sent.load(Ordering::Relaxed);
         if !may || wire.post(&[], StateWord::Switch, sent + 1).is_none() {
@@ -142,7 +142,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// Free bytes of the peer's ring. Drives the wire if there are few.
     #[must_use]
     pub fn room(&self) -> usize {
-        if self.peer_leaves() || self.is_the_kernels_to_send() || self.is_broken() {
+        if self.peer_falls_back() || self.is_the_kernels_to_send() || self.is_broken() {
             return usize::MAX; // The next call reports the state.
         }
         let room = || if self.is_crowded() { Ok(0) } else { self.free() };
@@ -287,7 +287,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if is_unreported {
             return Closing::Reset; // No later call of the program could report it.
         }
-        if self.is_broken() && !self.has_left() && !self.is_reset() {
+        if self.is_broken() && !self.has_fallen_back() && !self.is_reset() {
             return if self.may_have_lost() { Closing::Reset } else { Closing::Over };
         }
         let is_over = self.wire().is_none() && !self.is_late()
@@ -301,13 +301,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let bits = state::SHUT_WRITE | state::CLOSED;
         let published =
             self.window.local_state(StateWord::State).fetch_or(bits, Ordering::SeqCst) | bits;
-        let mut farewell = Farewell { published, ticket: None };
+        let mut final_flush = FinalFlush { published, ticket: None };
         let mut closing = None;
         self.drive_until(AT_ONCE_NS, || {
-            closing = self.is_closed(&mut farewell);
+            closing = self.is_closed(&mut final_flush);
             closing.is_some()
         });
-        closing.unwrap_or(Closing::Flushing(farewell))
+        closing.unwrap_or(Closing::Flushing(final_flush))
     }
 
     /// Whether the peer has begun to use the wire, which this end does not have yet.
@@ -316,16 +316,16 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     }
 
     /// Whether all bytes sent before the end have arrived, or cannot arrive. Drives the wire.
-    pub fn is_closed(&self, farewell: &mut Farewell) -> Option<Closing> {
+    pub fn is_closed(&self, final_flush: &mut FinalFlush) -> Option<Closing> {
         let Some(wire) = self.wire() else { return (!self.is_late()).then_some(Closing::Over) };
         wire.drive();
         if self.seen() > 0 {
             return Some(Closing::Reset); // No process reads the bytes that have arrived.
         }
-        if farewell.ticket.is_none() {
-            farewell.ticket = wire.post(&[], StateWord::State, farewell.published);
+        if final_flush.ticket.is_none() {
+            final_flush.ticket = wire.post(&[], StateWord::State, final_flush.published);
         }
-        let has_arrived = farewell.ticket.is_some_and(|ticket| wire.done() >= ticket);
+        let has_arrived = final_flush.ticket.is_some_and(|ticket| wire.done() >= ticket);
         if has_arrived || self.peer_state_has(state::CLOSED) {
             return Some(Closing::Over);
         }
@@ -342,12 +342,12 @@ pub enum Closing {
     /// Reset the connection, as TCP does: bytes have not been read, or have not arrived.
     Reset,
     /// Wait until [`Remote::is_closed`].
-    Flushing(Farewell),
+    Flushing(FinalFlush),
 }
 
 /// What tells the peer of the end, behind all that was sent.
 #[derive(Debug)]
-pub struct Farewell {
+pub struct FinalFlush {
     published: u64,
     ticket: Option<Ticket>,
 }

@@ -15,9 +15,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// once more before it sleeps.
     pub fn begin_sleep(&self) {
         self.local().sleepers.fetch_add(1, Ordering::Relaxed);
-        self.wakeup_fd.arm(For::News);
+        self.wakeup_fd.arm(For::EventReport);
         let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
-        if self.is_tail_news(tail, 1)
+        if self.is_new_tail(tail, 1)
             && let Some(_held) = SharedLock::on(&self.local().rx_lock).lock()
         {
             // If this end dies asleep, the peer knows that everything has been read.
@@ -36,7 +36,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let before = sleepers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer);
         if before.is_ok_and(|before| before > 1) {
             // The wakeup of this thread has disarmed the eventfd for the others.
-            self.wakeup_fd.arm(For::News);
+            self.wakeup_fd.arm(For::EventReport);
             self.drive();
             // Even if TCP has bytes that must be read before.
             if self.available() != Ok(0) {

@@ -18,7 +18,7 @@ use super::window::StateWord;
 #[repr(u32)]
 pub(super) enum For {
     /// Bytes, or another word of the peer.
-    News = 1,
+    EventReport = 1,
     /// Room to send.
     Room = 2,
 }
@@ -43,7 +43,7 @@ impl WakeupFd {
         let is_tail = offset == TAIL && len <= 8;
         let mut notified = For::Room as u32;
         if !is_tail {
-            notified |= For::News as u32;
+            notified |= For::EventReport as u32;
         }
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed) & notified;

@@ -43,7 +43,7 @@ shared_layout! {
         20: reset: AtomicU32,
         24: sleepers: AtomicU32,
         /// The connection is to fall back to TCP.
-        28: leaves: AtomicU32,
+        28: falls_back: AtomicU32,
         /// Number of other processes known to have the socket open.
         32: refs: AtomicU32,
         36: _gap: [AtomicU32; 247],
@@ -92,7 +92,7 @@ pub enum StateWord {
 /// Whether a write of `len` bytes at `offset` of the peer's state contains the peer's request to
 /// fall back to TCP.
 #[must_use]
-pub fn is_wish(offset: usize, len: usize) -> bool {
+pub fn is_fallback_request(offset: usize, len: usize) -> bool {
     let place = 8 * StateWord::Leaves as usize;
     offset < place + 8 && place < offset.saturating_add(len)
 }

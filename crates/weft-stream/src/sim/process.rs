@@ -24,7 +24,7 @@ use crate::tuple::Tuple;
 
 /// How far a socket has come towards an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ProcessPhase {
     /// Not connected, as far as the library knows.
     Fresh,
     /// Accepted; the offer has not been found yet.
@@ -41,7 +41,7 @@ pub(super) struct Stream {
     registry: &'static Registry,
     pub(super) socket: SocketId,
     pub(super) holding: Holding<Sim>,
-    pub(super) phase: Cell<Phase>,
+    pub(super) phase: Cell<ProcessPhase>,
     /// Bytes sent and received before there was an end.
     pub(super) counts: Cell<(u64, u64)>,
     /// A thread is in a call whose bytes are counted.
@@ -148,7 +148,7 @@ impl Memory {
         !self.uses.borrow().contains_key(&fd)
     }
 
-    fn install(&self, fd: RawFd, socket: SocketId, phase: Phase, holding: Holding<Sim>) {
+    fn install(&self, fd: RawFd, socket: SocketId, phase: ProcessPhase, holding: Holding<Sim>) {
         self.wait_for_fork();
         let stream = Stream {
             pid: self.pid,
@@ -199,21 +199,21 @@ impl inheritance::Stream for Stream {
         &self.holding
     }
 
-    fn leave(&self, fd: RawFd, _: Reason) {
+    fn fall_back_to_tcp(&self, fd: RawFd, _: Reason) {
         match self.holding.end() {
-            Some(end) if end.has_left() => {}
-            Some(end) => end.leave(handle(fd)),
+            Some(end) if end.has_fallen_back() => {}
+            Some(end) => end.fall_back_to_tcp(handle(fd)),
             None => {
-                self.phase.set(Phase::Tcp);
+                self.phase.set(ProcessPhase::Tcp);
                 if let Some(end) = self.holding.bar() {
-                    end.leave(handle(fd));
+                    end.fall_back_to_tcp(handle(fd));
                 }
             }
         }
     }
 
     fn is_tcp(&self) -> bool {
-        self.holding.end().is_none() && self.phase.get() == Phase::Tcp
+        self.holding.end().is_none() && self.phase.get() == ProcessPhase::Tcp
     }
 
     fn before_fork(&self, fd: RawFd) {
@@ -221,10 +221,10 @@ impl inheritance::Stream for Stream {
     }
 
     fn forking_without_end(&self, _: RawFd) {
-        self.phase.set(Phase::Tcp);
+        self.phase.set(ProcessPhase::Tcp);
     }
 
-    fn born(&self) {}
+    fn forked(&self) {}
 }
 
 /// The kernel's handle for a descriptor of the calling process.
@@ -235,7 +235,7 @@ pub(super) fn handle(fd: RawFd) -> Socket {
 impl Stream {
     /// The end. Looks for an offer if there is none yet.
     pub(super) fn look(&self, fd: RawFd) -> Option<&End<Sim>> {
-        if self.holding.end().is_none() && self.phase.get() == Phase::Candidate {
+        if self.holding.end().is_none() && self.phase.get() == ProcessPhase::Candidate {
             let (tuple, cookie) = with(|world| {
                 let socket = &world.host.sockets[self.socket];
                 (Tuple::new(socket.peer, socket.own), socket.cookie)
@@ -243,7 +243,7 @@ impl Stream {
             let me = Process { pid: self.pid, fd: 0, cookie, program: [0; 16] };
             if let Some(end) = End::find(self.registry, &tuple, &me, self.counts.get()) {
                 self.holding.begin(end, self.pid, handle(fd));
-                self.phase.set(Phase::Settled);
+                self.phase.set(ProcessPhase::Settled);
             }
         }
         self.holding.end()
@@ -305,7 +305,7 @@ impl Descriptors for Own {
 
     fn forget(&self, fd: RawFd) {
         if let Some(socket) = self.socket_of(fd) {
-            self.memory.install(fd, socket, Phase::Tcp, Holding::new());
+            self.memory.install(fd, socket, ProcessPhase::Tcp, Holding::new());
         }
     }
 
@@ -332,7 +332,7 @@ impl Descriptors for Own {
     fn take_over(&self, fd: RawFd, end: End<Sim>) {
         if let Some(socket) = self.socket_of(fd) {
             let holding = Holding::inherited(end, self.memory.pid);
-            self.memory.install(fd, socket, Phase::Settled, holding);
+            self.memory.install(fd, socket, ProcessPhase::Settled, holding);
         }
     }
 }
@@ -375,7 +375,7 @@ impl Own {
         step();
         let fd = with(|world| world.socket(self.pid));
         if let Some(socket) = self.socket_of(fd) {
-            self.memory.install(fd, socket, Phase::Fresh, Holding::new());
+            self.memory.install(fd, socket, ProcessPhase::Fresh, Holding::new());
         }
     }
 
@@ -394,7 +394,7 @@ impl Own {
     /// Called when the kernel has connected a socket.
     fn offer(&self, stream: &Stream, fd: RawFd) {
         step();
-        if stream.phase.get() != Phase::Fresh {
+        if stream.phase.get() != ProcessPhase::Fresh {
             return;
         }
         let socket = stream.socket;
@@ -404,7 +404,7 @@ impl Own {
         });
         let me = Process { pid: self.memory.pid, fd: 0, cookie, program: [0; 16] };
         let end = End::offer(self.memory.registry, &tuple, &me, Self::flow());
-        stream.phase.set(if end.is_some() { Phase::Settled } else { Phase::Tcp });
+        stream.phase.set(if end.is_some() { ProcessPhase::Settled } else { ProcessPhase::Tcp });
         if let Some(end) = end {
             stream.holding.begin(end, self.memory.pid, handle(fd));
         }
@@ -414,7 +414,7 @@ impl Own {
         step();
         let Some(fd) = with(|world| world.host.accept(self.pid)) else { return };
         let Some(socket) = self.socket_of(fd) else { return };
-        self.memory.install(fd, socket, Phase::Candidate, Holding::new());
+        self.memory.install(fd, socket, ProcessPhase::Candidate, Holding::new());
         if let Some(stream) = self.memory.find(fd) {
             stream.look_alone(fd);
         }
@@ -498,7 +498,7 @@ impl Own {
             end.shut_write();
         } else {
             // The product remembers the shutdown. Here the socket gets no end any more.
-            stream.phase.set(Phase::Tcp);
+            stream.phase.set(ProcessPhase::Tcp);
         }
         stream.end_counting();
         step();
@@ -545,7 +545,8 @@ impl Own {
     /// Makes the process another program, unless that fails.
     pub(super) fn exec(&self) -> Next {
         self.begin_to_start();
-        let rests = inheritance::prepare(self, inheritance::Heir::Self_).is_for_weft();
+        let is_for_weft =
+            inheritance::prepare(self, inheritance::ExecTarget::SameProcess).is_for_weft();
         step();
         if with(|world| world.rng.u8(..8) == 0) {
             inheritance::take_back(self);
@@ -560,21 +561,21 @@ impl Own {
             world.host.exec(self.pid);
             world.after_call();
         });
-        Next::Becomes { is_on_weft: rests || !program::is_foreign() }
+        Next::Becomes { is_on_weft: is_for_weft || !program::is_foreign() }
     }
 
     /// `posix_spawn(3)` with copies of these descriptors.
     pub(super) fn spawn(&self, copies: &[RawFd]) {
         let is_late = with(|world| world.mutation) == Some(Mutation::LeavesLate);
-        let prepare = || inheritance::prepare(self, inheritance::Heir::Child(copies));
+        let prepare = || inheritance::prepare(self, inheritance::ExecTarget::Child(copies));
         self.begin_to_start();
         let before = self.memory.fds();
-        let estate = if is_late { inheritance::Estate::empty() } else { prepare() };
+        let inheritance = if is_late { inheritance::Inheritance::empty() } else { prepare() };
         step();
         if with(|world| world.rng.u8(..16) == 0) {
-            estate.take_back(); // The connections stay on TCP.
+            inheritance.take_back(); // The connections stay on TCP.
         } else {
-            let rests = estate.is_for_weft();
+            let is_for_weft = inheritance.is_for_weft();
             let child = with(|world| {
                 let child = world.next_number();
                 world.host.fork(self.pid, child);
@@ -584,7 +585,7 @@ impl Own {
                 world.after_call();
                 child
             });
-            let is_on_weft = rests || !program::is_foreign();
+            let is_on_weft = is_for_weft || !program::is_foreign();
             spawn(child, move || program::begin(child, is_on_weft));
             if is_late {
                 step();
@@ -621,13 +622,13 @@ impl Own {
                 drop(own);
                 return end_process(child, false);
             }
-            let mut estate = inheritance::prepare(&own, inheritance::Heir::Borrower);
+            let mut inheritance = inheritance::prepare(&own, inheritance::ExecTarget::VforkChild);
             while with(|world| world.rng.u8(..16) == 0) {
-                estate.take_back(); // There is no such program. The child may try another one.
+                inheritance.take_back(); // There is no such program. The child may try another one.
                 step();
-                estate = inheritance::prepare(&own, inheritance::Heir::Borrower);
+                inheritance = inheritance::prepare(&own, inheritance::ExecTarget::VforkChild);
             }
-            let rests = estate.is_for_weft();
+            let is_for_weft = inheritance.is_for_weft();
             step();
             with(|world| {
                 world.borrowers.remove(&child);
@@ -635,9 +636,9 @@ impl Own {
                 world.after_call();
             });
             drop(own);
-            program::begin(child, rests || !program::is_foreign());
+            program::begin(child, is_for_weft || !program::is_foreign());
         });
-        wait_for(Wait::Borrower(child));
+        wait_for(Wait::VforkChild(child));
     }
 
     /// Passes a socket to another process on Weft.

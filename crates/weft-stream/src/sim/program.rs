@@ -9,7 +9,7 @@ use weft_sys::Buffers;
 
 use super::Mutation;
 use super::host::{Pid, SocketId};
-use super::process::{Next, Own, Phase, Stream, handle};
+use super::process::{Next, Own, ProcessPhase, Stream, handle};
 use super::world::{
     Call, Does, Sim, Wait, check, end_process, note, now, one_in, random, spawn, step, wait_for,
     with,
@@ -271,7 +271,7 @@ fn calling<R>(socket: SocketId, does: Does, act: impl FnOnce() -> R) -> R {
 /// The stream to send or receive on. A thread uses it only after it has been connected.
 fn usable(own: &Own, fd: RawFd) -> Option<Rc<Stream>> {
     let stream = own.memory.find(fd)?;
-    (stream.phase.get() != Phase::Fresh).then_some(stream)
+    (stream.phase.get() != ProcessPhase::Fresh).then_some(stream)
 }
 
 fn send(own: &Own, fd: RawFd, waits: bool) {
@@ -307,7 +307,7 @@ fn send_once(stream: &Rc<Stream>, fd: RawFd) -> Option<Result<usize, Errno>> {
         let buffers = Buffers::of(slices);
         match stream.holding.end() {
             Some(end) => end.try_send(handle(fd), buffers, 0),
-            None if stream.phase.get() == Phase::Candidate => {
+            None if stream.phase.get() == ProcessPhase::Candidate => {
                 stream.begin_counting();
                 let sent = match stream.look(fd) {
                     Some(end) => end.try_send(handle(fd), buffers, 0),
@@ -381,7 +381,7 @@ fn wait_for_room(stream: &Stream, fd: RawFd) -> bool {
                 return;
             }
             if Sim::is_hung_up(handle(fd)) {
-                return end.hang_up();
+                return end.hang_up_unread(handle(fd));
             }
             if end.carrier_out() != Carrier::Memory {
                 return;
@@ -461,7 +461,7 @@ fn receive_once(
         let buffers = Buffers::of(slices);
         match stream.holding.end() {
             Some(end) => end.try_recv(handle(fd), buffers, options),
-            None if stream.phase.get() == Phase::Candidate => {
+            None if stream.phase.get() == ProcessPhase::Candidate => {
                 stream.begin_counting();
                 let received = match stream.look(fd) {
                     Some(end) => end.try_recv(handle(fd), buffers, options),

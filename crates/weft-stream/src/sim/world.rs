@@ -18,7 +18,7 @@ use super::model::Direction;
 use super::process::Memory;
 use super::program;
 use crate::end::PutBack;
-use crate::kernel::{Held, Kernel};
+use crate::kernel::{Holder, Kernel};
 use crate::layout::BITMAP;
 use crate::limits::CONNECTIONS_MAX;
 use crate::registry::Registry;
@@ -59,7 +59,7 @@ pub(super) enum Wait {
     Futex(FutexWord<'static>, u64),
     Until(u64),
     /// Until the process has become a program, or has ended.
-    Borrower(Pid),
+    VforkChild(Pid),
 }
 
 /// What a call does.
@@ -402,10 +402,10 @@ impl Kernel for Sim {
         })
     }
 
-    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno> {
+    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Holder>, Errno> {
         step();
         let is_held = with(|world| world.host.holder_of(own, peer));
-        Ok(is_held.then_some(Held { inode: 1, user: 0 }))
+        Ok(is_held.then_some(Holder { inode: 1, user: 0 }))
     }
 
     fn connections(namespace: u64) -> HashSet<Tuple> {
@@ -633,7 +633,7 @@ impl State {
             }
             Wait::Futex(futex_wait, until) => !futex_wait.has_waiters() || self.now >= until,
             Wait::Until(until) => self.now >= until,
-            Wait::Borrower(pid) => !self.borrowers.contains(&pid),
+            Wait::VforkChild(pid) => !self.borrowers.contains(&pid),
         }
     }
 
@@ -647,7 +647,7 @@ impl State {
     }
 
     /// Whether no thread sleeps until there are bytes. Such a thread would miss wakeups taken by a
-    /// process that leaves memory because of a seccomp filter.
+    /// process that falls back to TCP because of a seccomp filter.
     pub(super) fn is_nobody_asleep(&self) -> bool {
         let sleeps = |call: &Call| matches!(call.does, Does::SleepForBytes | Does::Receive(_));
         !self.threads.iter().any(|thread| thread.calls.iter().any(sleeps))

@@ -50,16 +50,16 @@ struct State {
 }
 
 static LOCKED: AtomicBool = AtomicBool::new(false);
-static STATE: Shared = Shared(UnsafeCell::new(State {
+static STATE: StateCell = StateCell(UnsafeCell::new(State {
     entries: Vec::new(),
     may_have_orphans: false,
     repairs: Vec::new(),
 }));
 
-struct Shared(UnsafeCell<State>);
+struct StateCell(UnsafeCell<State>);
 
 // SAFETY: the state is reached only through a `Table`, and there is one at a time.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for StateCell {}
 
 /// The table of segments, locked.
 pub(super) struct Table(());

@@ -1,20 +1,25 @@
 //! The two ends of a session with their threads. The source reads, seals and sends blocks; the sink
 //! receives, opens and writes them.
 //!
-//! In each end a machine of [`crate::session`] is behind a lock (`desk`). One thread sends the
+//! In each end a machine of [`crate::session`] is behind a lock (`driver`). One thread sends the
 //! machine's messages and one receives messages; the other threads move data.
 
-mod desk;
+mod channels;
+mod closers;
+mod driver;
 mod loads;
 mod note;
+mod relay;
 mod shared;
 mod sink;
 mod source;
 
 pub use loads::Loads;
 pub use note::{Outcome, Planned};
+pub use relay::{RelayPlan, run as run_relay};
 pub use shared::{
-    Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SourceChannel,
+    Carrier, Channels, Compressed, Decisions, EndError, Finished, Observer, Opened, Progress,
+    SinkChannel, SourceChannel,
 };
-pub use sink::{SinkPlan, run as run_sink};
+pub use sink::{SinkPlan, SinkTarget, run as run_sink};
 pub use source::{SourcePlan, run as run_source};

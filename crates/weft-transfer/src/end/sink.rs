@@ -1,32 +1,39 @@
 //! The sink's end: one thread for each data channel, one that processes blocks in order, and
 //! threads that write files.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Instant;
 
 use weft_sys::{BoundedQueue, Popped};
 
-use super::desk::{self, Desk, End, State};
+use super::channels;
+use super::closers::Closers;
+use super::driver::{self, Driver, SessionEnd, State};
 use super::loads::{Busy, Loads};
-use super::note::{Note, Planned};
-use super::shared::{Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel};
-use crate::limits::{
-    ANSWERS_WAITING_MAX, PLAN_NOTE_LEN, POOL_BLOCKS, PROBLEMS_SENT_MAX, TASKS_MAX,
+use super::note::{Note, Outcome, Planned};
+use super::shared::{
+    Channels, Compressed, CompressedCount, EndError, Finished, Observer, Opened, Progress,
+    SinkChannel,
 };
-use crate::mutex::lock;
+use crate::compress::{Decoder, declared_len};
+use crate::limits::{ANSWERS_WAITING_MAX, PLAN_NOTE_LEN, PROBLEMS_SENT_MAX, TASKS_MAX};
 use crate::pipeline::Block;
 use crate::secure::Opener;
-use crate::session::{Arrivals, BlockRefused, RemoteBuffer, Sink, SinkSetup};
+use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
+use crate::transport::rdma::Landing;
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
-use crate::tree::apply::{Applier, ApplyOptions, Event, Report, Subject, Task};
+use crate::tree::apply::{Applier, ApplyOptions, Event, Problem, Quota, Report, Subject, Task};
+use crate::tree::kernel_copy::KernelCopies;
+use crate::tree::output::{Output, OutputError};
 use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
 use crate::wire::{BlockHeader, Code};
+use weft_sys::lock;
 
 /// The parameters of a sink whose session is open.
 pub struct SinkPlan {
@@ -34,16 +41,42 @@ pub struct SinkPlan {
     pub opened: Opened,
     /// Opens the blocks; `None` if they are not sealed.
     pub opener: Option<Opener>,
-    /// The root directory of the destination.
-    pub root: OwnedFd,
-    /// The options of the applier.
-    pub options: ApplyOptions,
-    /// The only names that the source may create in the root; `None` allows all.
-    pub only: Option<HashSet<Name>>,
-    /// Rules that protect entries: the sink does not delete what they exclude.
-    pub rules: Rules,
+    /// Whether the source may compress blocks.
+    pub may_be_compressed: bool,
+    /// Where the entries go.
+    pub target: SinkTarget,
+    /// The memory that the source writes to, if channels may go over RDMA.
+    pub landing: Option<Arc<Landing>>,
     /// Receives the problems at this end. Without it, they are sent to the source.
     pub observer: Option<Arc<dyn Observer>>,
+}
+
+/// The place that a sink writes to.
+#[derive(Debug)]
+pub enum SinkTarget {
+    /// A directory.
+    Directory {
+        /// The root directory of the destination.
+        root: OwnedFd,
+        /// The quota of the tree that contains it.
+        quota: Option<Arc<Quota>>,
+        /// The options of the applier.
+        options: ApplyOptions,
+        /// The only names that the source may create in the root; `None` allows all.
+        only: Option<HashSet<Name>>,
+        /// Rules that protect entries: the sink does not delete what they exclude.
+        rules: Rules,
+        /// The open files of a source in this process.
+        copies: Option<Arc<KernelCopies>>,
+    },
+    /// A descriptor that gets the bytes of a single file, which has this name in reports.
+    Output(OwnedFd, Vec<u8>),
+}
+
+/// The part of a sink that processes blocks in order.
+enum Writer {
+    Directory(Box<Applier>),
+    Output(Output, Vec<u8>),
 }
 
 impl fmt::Debug for SinkPlan {
@@ -53,22 +86,26 @@ impl fmt::Debug for SinkPlan {
 }
 
 /// A block that has arrived and been opened.
-struct Arrived {
-    block: Block,
-    len: usize,
-    table_len: usize,
+pub(super) struct Arrived {
+    pub(super) block: Block,
+    pub(super) len: usize,
+    pub(super) table_len: usize,
+    /// The payload is still compressed.
+    pub(super) is_compressed: bool,
 }
 
-struct SinkEnd {
-    desk: Desk<Sink>,
+pub(super) struct SinkEnd {
+    pub(super) driver: Driver<Sink>,
     reporter: Arc<Reporter>,
     opener: Option<Opener>,
+    may_be_compressed: bool,
+    expands: bool,
+    compressed: CompressedCount,
     /// The blocks that are granted or free, by their numbers.
     buffers: Vec<Mutex<Option<Block>>>,
     arrived: Vec<Mutex<Option<Arrived>>>,
-    tasks: BoundedQueue<(Arc<Held>, Task)>,
-    is_stopped: AtomicBool,
-    closers: Mutex<BTreeMap<u16, Arc<dyn Fn() + Send + Sync>>>,
+    tasks: BoundedQueue<(Arc<HeldBlock>, Task)>,
+    closers: Closers,
     finished: Mutex<Finished>,
     progress: Arc<Progress>,
     start: Instant,
@@ -77,20 +114,20 @@ struct SinkEnd {
     writing: Busy,
 }
 
-/// A block that tasks use. When the last one drops it, the session gets the block back.
-struct Held {
+/// A block that is in use. When it is dropped, the session gets the block back.
+pub(super) struct HeldBlock {
     end: Arc<SinkEnd>,
     buffer: u32,
     len: usize,
-    block: Option<Block>,
+    pub(super) block: Option<Block>,
 }
 
-impl Drop for Held {
+impl Drop for HeldBlock {
     fn drop(&mut self) {
         *lock(&self.end.buffers[self.buffer as usize]) = self.block.take();
         self.end.progress.bytes.fetch_add(self.len as u64, SeqCst);
         // It fails only if the session is over.
-        self.end.change(|state| state.half.release(self.buffer).is_ok());
+        self.end.change(|state| state.machine.release(self.buffer).is_ok());
     }
 }
 
@@ -124,16 +161,19 @@ impl Reporter {
             end.answer(&Note::Plan(plan));
         }
     }
-}
 
-impl Report for Reporter {
-    fn event(&self, subject: Subject<'_>, event: Event) {
-        if let Event::Planned { change, kind, size } = event {
-            return self.plan(Planned { change, kind, size, path: subject.path() });
+    /// Passes a problem of the source to the observer. Their number is limited like that of this
+    /// end's.
+    fn hear(&self, path: &[u8], text: &str, is_warning: bool) {
+        if let Some(observer) = &self.observer
+            && self.sent.fetch_add(1, SeqCst) < PROBLEMS_SENT_MAX
+        {
+            observer.problem(path, text, is_warning);
         }
-        let Event::Problem(problem) = event else { return };
-        let (path, text) = (subject.path(), problem.to_string());
-        let is_warning = problem.step.is_warning();
+    }
+
+    fn problem(&self, path: Vec<u8>, problem: Problem) {
+        let (text, is_warning) = (problem.to_string(), problem.step.is_warning());
         if let Some(observer) = &self.observer {
             return observer.problem(&path, &text, is_warning);
         }
@@ -147,17 +187,37 @@ impl Report for Reporter {
     }
 }
 
-impl End for SinkEnd {
-    type Half = Sink;
+impl Report for Reporter {
+    fn event(&self, subject: Subject<'_>, event: Event) {
+        if let Event::Planned { change, kind, size } = event {
+            return self.plan(Planned { change, kind, size, path: subject.path() });
+        }
+        if let Event::Problem(problem) = event {
+            self.problem(subject.path(), problem);
+        }
+    }
+}
 
-    fn desk(&self) -> &Desk<Sink> {
-        &self.desk
+impl SessionEnd for SinkEnd {
+    type Machine = Sink;
+
+    fn driver(&self) -> &Driver<Sink> {
+        &self.driver
+    }
+
+    fn closers(&self) -> &Closers {
+        &self.closers
     }
 
     fn pump(&self, state: &mut State<Sink>) {
-        while let Some(records) = state.half.poll_records() {
+        while let Some(records) = state.machine.poll_records() {
             match Note::parse(&records) {
                 Ok(Note::Loads(loads)) => lock(&self.finished).source = loads,
+                Ok(Note::Problem { path, text, is_warning })
+                    if self.reporter.observer.is_some() =>
+                {
+                    self.reporter.hear(&path, &text, is_warning);
+                }
                 Ok(_) => {
                     let error = EndError::Protocol("a note that only a sink has".into());
                     state.fail(Code::Protocol, error);
@@ -165,21 +225,12 @@ impl End for SinkEnd {
                 Err(error) => state.fail(Code::Protocol, EndError::Protocol(error.to_string())),
             }
         }
-        while let Some(channel) = state.half.poll_close() {
-            if let Some(closer) = lock(&self.closers).get(&channel) {
-                closer();
-            }
-        }
     }
 
     fn stop(&self) {
-        if self.is_stopped.swap(true, SeqCst) {
-            return;
+        if self.closers.stop() {
+            self.tasks.close();
         }
-        for closer in lock(&self.closers).values() {
-            closer();
-        }
-        self.tasks.close();
     }
 }
 
@@ -200,11 +251,14 @@ impl Grants for ChannelGrants<'_> {
 
     fn claim(&self, head: &[u8]) -> Result<Claim, Refused> {
         let header = header_of(head).ok_or(Refused("no header"))?;
-        if header.flags.sealed != self.end.opener.is_some() || header.flags.compressed {
+        if header.flags.sealed != self.end.opener.is_some() {
             return Err(Refused("not sealed as agreed"));
         }
+        if header.flags.compressed && !self.end.may_be_compressed {
+            return Err(Refused("compressed, which was not agreed"));
+        }
         let len = header.len as usize;
-        let begun = self.end.change(|state| state.half.begin_arrival(self.channel, &header));
+        let begun = self.end.change(|state| state.machine.begin_arrival(self.channel, &header));
         match begun {
             Ok(()) => {
                 let block = lock(&self.end.buffers[header.buffer as usize]).take();
@@ -218,7 +272,7 @@ impl Grants for ChannelGrants<'_> {
     fn give_back(&self, head: &[u8], block: Block) {
         let Some(header) = header_of(head) else { return };
         *lock(&self.end.buffers[header.buffer as usize]) = Some(block);
-        self.end.change(|state| state.half.abort_arrival(self.channel, header.buffer).is_ok());
+        self.end.change(|state| state.machine.abort_arrival(self.channel, header.buffer).is_ok());
     }
 }
 
@@ -226,10 +280,11 @@ impl SinkEnd {
     /// Receives the blocks of one channel.
     fn read(&self, number: u16, mut line: SinkChannel) {
         let grants = ChannelGrants { end: self, channel: number };
+        let mut expander = Expander::default();
         loop {
             match line.receive(&grants, None) {
                 Ok(Received::Block(arrival)) => {
-                    if let Err(error) = self.arrive(number, arrival) {
+                    if let Err(error) = self.arrive(number, arrival, &mut expander) {
                         self.fail(Code::Integrity, error);
                         break;
                     }
@@ -242,10 +297,15 @@ impl SinkEnd {
             }
         }
         line.closer()();
-        self.change(|state| state.half.channel_down(number));
+        self.change(|state| state.machine.channel_down(number));
     }
 
-    fn arrive(&self, number: u16, arrival: Arrival) -> Result<(), EndError> {
+    fn arrive(
+        &self,
+        number: u16,
+        arrival: Arrival,
+        expander: &mut Expander,
+    ) -> Result<(), EndError> {
         let Arrival { head, mut block, len } = arrival;
         let header = header_of(head.bytes()).ok_or(EndError::Here("a header changed".into()))?;
         let mut payload_len = len;
@@ -255,44 +315,70 @@ impl SinkEnd {
             payload_len =
                 self.opening.time(|| opener.open_in_place(header.nonce, &head, bytes, len))?;
         }
+        if self.may_be_compressed {
+            let (sent, mut plain) = (payload_len, payload_len);
+            if header.flags.compressed {
+                let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
+                if self.expands {
+                    payload_len = self.opening.time(|| expander.expand(bytes, sent))?;
+                    plain = payload_len;
+                } else {
+                    plain = declared_len(&bytes[..sent]).unwrap_or(sent);
+                }
+            }
+            self.compressed.add(plain, sent);
+        }
         let table_len = header.table_len as usize;
-        let arrived = Arrived { block, len: payload_len, table_len };
+        let is_compressed = header.flags.compressed && !self.expands;
+        let arrived = Arrived { block, len: payload_len, table_len, is_compressed };
         *lock(&self.arrived[header.buffer as usize]) = Some(arrived);
-        let now = self.desk.now();
+        let now = self.driver.now();
         // It fails only if the session is ending.
         self.change(|state| {
             state.connection.seen(now);
-            state.half.finish_arrival(number, header.buffer).is_ok()
+            state.machine.finish_arrival(number, header.buffer).is_ok()
         });
         Ok(())
     }
 
+    /// Holds a block until it is processed.
+    pub(super) fn hold(self: &Arc<Self>, buffer: u32, block: Block, len: usize) -> HeldBlock {
+        HeldBlock { end: Arc::clone(self), buffer, len, block: Some(block) }
+    }
+
     /// Waits for the next block in order. Returns `None` at the end of the session.
-    fn next(&self) -> Option<(u32, Arrived)> {
-        let mut state = self.desk.lock();
+    pub(super) fn next(&self) -> Option<(Ready, Arrived)> {
+        let mut state = self.driver.lock();
         loop {
             if state.is_over() {
                 return None;
             }
-            if let Some(ready) = state.half.poll_ready() {
+            if let Some(ready) = state.machine.poll_ready() {
                 drop(state);
                 let arrived = lock(&self.arrived[ready.buffer as usize]).take()?;
-                return Some((ready.buffer, arrived));
+                return Some((ready, arrived));
             }
-            if state.half.is_delivered() {
+            if state.machine.is_delivered() {
                 return None;
             }
-            state = self.desk.wait(state);
+            state = self.driver.wait(state);
         }
     }
 
     /// Processes blocks in order, and finishes the session after the last one.
-    fn apply(self: &Arc<Self>, mut applier: Applier) {
-        while let Some((buffer, Arrived { block, len, table_len })) = self.next() {
-            let held = Held { end: Arc::clone(self), buffer, len, block: Some(block) };
-            let held = Arc::new(held);
+    fn process(self: &Arc<Self>, mut writer: Writer) {
+        while let Some((ready, Arrived { block, len, table_len, .. })) = self.next() {
+            let held = Arc::new(self.hold(ready.buffer, block, len));
             let bytes = held.block.as_ref().and_then(Block::bytes).unwrap_or_default();
-            match applier.apply(&bytes[..len.min(bytes.len())], table_len) {
+            let payload = &bytes[..len.min(bytes.len())];
+            let processed = match &mut writer {
+                Writer::Directory(applier) => applier.apply(payload, table_len).map_err(Into::into),
+                Writer::Output(output, _) => {
+                    let written = self.writing.time(|| output.apply(payload, table_len));
+                    written.map(|()| Vec::new())
+                }
+            };
+            match processed {
                 Ok(tasks) => {
                     for task in tasks {
                         if self.tasks.push((Arc::clone(&held), task)).is_err() {
@@ -300,36 +386,51 @@ impl SinkEnd {
                         }
                     }
                 }
-                Err(error) => {
+                Err(OutputError::Block(error)) => {
                     return self.fail(Code::Protocol, EndError::Protocol(error.to_string()));
                 }
+                Err(error) => return self.fail(Code::Sink, EndError::Here(error.to_string())),
             }
         }
-        if self.desk.lock().is_over() {
+        if self.driver.lock().is_over() {
             return;
         }
-        match applier.finish() {
-            Ok(outcome) => self.finish(outcome),
+        let finished = match writer {
+            Writer::Directory(applier) => applier.finish().map_err(Into::into),
+            Writer::Output(output, name) => output.finish().map(|(outcome, problem)| {
+                if let Some(problem) = problem {
+                    self.reporter.problem(name, problem);
+                }
+                outcome
+            }),
+        };
+        match finished {
+            Ok(outcome) => self.finish(outcome, self.loads()),
             Err(error) => self.fail(Code::Sink, EndError::Here(error.to_string())),
         }
     }
 
-    fn finish(&self, outcome: super::note::Outcome) {
+    fn loads(&self) -> Loads {
         let time = self.start.elapsed();
-        let loads = Loads {
+        Loads {
             disk: self.writing.share(self.threads, time),
-            cpu: self.opening.share(lock(&self.closers).len(), time),
+            cpu: self.opening.share(self.closers.count(), time),
             network: 0,
-        };
+        }
+    }
+
+    /// Reports the result to the source, and finishes the session.
+    pub(super) fn finish(&self, outcome: Outcome, loads: Loads) {
         self.reporter.tell_plan(self);
         let mut finished = lock(&self.finished);
         (finished.outcome, finished.sink) = (outcome, loads);
+        finished.compressed = self.compressed.get();
         drop(finished);
         self.change(|state| {
             state.tell(&Note::Loads(loads));
             state.tell(&Note::Outcome(outcome));
         });
-        desk::finish(self);
+        driver::finish(self);
     }
 
     /// Runs writing tasks until the session ends.
@@ -343,15 +444,130 @@ impl SinkEnd {
         }
     }
 
+    /// Waits until the source has taken earlier answers.
+    pub(super) fn wait_for_room(&self) {
+        let mut state = self.driver.lock();
+        while state.outbox.len() >= ANSWERS_WAITING_MAX && !state.is_over() {
+            state = self.driver.wait(state);
+        }
+    }
+
     /// Sends the source an answer to its offers, or a predicted change. If the source does not take
     /// answers, this blocks and keeps blocks in use, so the source gets no more credits.
     fn answer(&self, note: &Note) {
-        let mut state = self.desk.lock();
-        while state.outbox.len() >= ANSWERS_WAITING_MAX && !state.is_over() {
-            state = self.desk.wait(state);
-        }
-        drop(state);
+        self.wait_for_room();
         self.change(|state| state.tell(note));
+    }
+}
+
+/// Expands blocks in place.
+#[derive(Default)]
+struct Expander {
+    decoder: Decoder,
+    payload: Vec<u8>,
+}
+
+impl Expander {
+    /// Expands the first `len` bytes of a block, and returns the length of the plain payload.
+    fn expand(&mut self, bytes: &mut [u8], len: usize) -> Result<usize, EndError> {
+        let payload = bytes.get(..len).ok_or(EndError::Here("a block that is too long".into()))?;
+        self.payload.clear();
+        self.payload.extend_from_slice(payload);
+        let expanded = self.decoder.decompress(&self.payload, bytes);
+        expanded.map_err(|error| EndError::Protocol(error.to_string()))
+    }
+}
+
+/// The parts of a sink that do not depend on what it does with the blocks.
+pub(super) struct SinkSettings {
+    pub(super) opener: Option<Opener>,
+    pub(super) may_be_compressed: bool,
+    /// Whether compressed blocks are expanded.
+    pub(super) expands: bool,
+    /// Receives the problems at this end. Without it, they are sent to the source.
+    pub(super) observer: Option<Arc<dyn Observer>>,
+    /// The memory that the source writes to, if channels may go over RDMA.
+    pub(super) landing: Option<Arc<Landing>>,
+}
+
+impl SinkEnd {
+    pub(super) fn new(opened: Opened, settings: SinkSettings) -> Result<Arc<Self>, EndError> {
+        let pool = opened.pool()?;
+        let Opened { control, connection, epoch, session, block_size, .. } = opened;
+        let Opened { blocks: pool_blocks, threads, progress, .. } = opened;
+        let setup = SinkSetup {
+            session,
+            buffers: settings.landing.map_or_else(
+                || vec![RemoteBuffer::default(); pool_blocks as usize],
+                |landing| landing.buffers(),
+            ),
+            block_size,
+            arrivals: Arrivals::Seen,
+            first_grant: pool_blocks / 2,
+        };
+        let reporter = Arc::new(Reporter {
+            observer: settings.observer,
+            end: Mutex::default(),
+            sent: AtomicU32::new(0),
+            plan: Mutex::default(),
+        });
+        let blocks: Vec<Block> = std::iter::from_fn(|| pool.try_take()).collect();
+        let end = Arc::new(Self {
+            driver: Driver::new(control, connection, Sink::new(setup), epoch),
+            reporter: Arc::clone(&reporter),
+            opener: settings.opener,
+            may_be_compressed: settings.may_be_compressed,
+            expands: settings.expands,
+            compressed: CompressedCount::default(),
+            buffers: blocks.into_iter().map(|block| Mutex::new(Some(block))).collect(),
+            arrived: (0..pool_blocks).map(|_| Mutex::default()).collect(),
+            tasks: BoundedQueue::new(TASKS_MAX),
+            closers: Closers::default(),
+            finished: Mutex::default(),
+            progress,
+            start: Instant::now(),
+            threads,
+            opening: Busy::default(),
+            writing: Busy::default(),
+        });
+        *lock(&reporter.end) = Arc::downgrade(&end);
+        Ok(end)
+    }
+
+    /// Starts the threads that receive messages and blocks.
+    pub(super) fn receive<'scope>(
+        &'scope self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        channels: Channels<SinkChannel>,
+    ) {
+        scope.spawn(move || driver::receive(self));
+        scope.spawn(move || {
+            channels::serve(
+                scope,
+                self,
+                &channels,
+                |line| line.closer(),
+                |number, line| move || self.read(number, line),
+            );
+        });
+    }
+
+    /// Returns the result of the session, after its threads have ended.
+    pub(super) fn result(&self) -> Result<Finished, EndError> {
+        // Queued tasks hold references to the end.
+        drop(self.tasks.abort());
+        driver::result(&self.driver)?;
+        Ok(*lock(&self.finished))
+    }
+
+    /// Returns the effect of compression.
+    pub(super) fn compressed(&self) -> Compressed {
+        self.compressed.get()
+    }
+
+    /// Returns the source's load, which it reports at its end.
+    pub(super) fn source_loads(&self) -> Loads {
+        lock(&self.finished).source
     }
 }
 
@@ -361,72 +577,31 @@ impl SinkEnd {
 /// # Errors
 /// If the session fails.
 pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, EndError> {
-    let pool = plan.opened.pool()?;
-    let Opened { control, connection, epoch, session, block_size, threads, progress } = plan.opened;
-    let setup = SinkSetup {
-        session,
-        buffers: vec![RemoteBuffer::default(); POOL_BLOCKS as usize],
-        block_size,
-        arrivals: Arrivals::Seen,
-        first_grant: POOL_BLOCKS / 2,
+    let SinkPlan { opened, opener, may_be_compressed, target, landing, observer } = plan;
+    let threads = opened.threads;
+    let settings = SinkSettings { opener, may_be_compressed, expands: true, observer, landing };
+    let end = &SinkEnd::new(opened, settings)?;
+    let writer = match target {
+        SinkTarget::Directory { root, quota, options, only, rules, copies } => {
+            let applier = Applier::begin(root, options, Arc::clone(&end.reporter) as _);
+            let applier = applier.and_then(|applier| applier.within(quota.as_ref()));
+            let applier = applier.map_err(|error| EndError::Here(error.to_string()))?;
+            let applier = applier.protecting(rules).copying(copies);
+            Writer::Directory(Box::new(match only {
+                Some(names) => applier.only(names),
+                None => applier,
+            }))
+        }
+        SinkTarget::Output(fd, name) => Writer::Output(Output::new(fd), name),
     };
-    let reporter = Arc::new(Reporter {
-        observer: plan.observer,
-        end: Mutex::default(),
-        sent: AtomicU32::new(0),
-        plan: Mutex::default(),
-    });
-    let applier = Applier::begin(plan.root, plan.options, Arc::clone(&reporter) as _);
-    let applier = applier.map_err(|error| EndError::Here(error.to_string()))?;
-    let applier = applier.protecting(plan.rules);
-    let applier = match plan.only {
-        Some(names) => applier.only(names),
-        None => applier,
-    };
-    let blocks: Vec<Block> = std::iter::from_fn(|| pool.try_take()).collect();
-    let end = Arc::new(SinkEnd {
-        desk: Desk::new(control, connection, Sink::new(setup), epoch),
-        reporter: Arc::clone(&reporter),
-        opener: plan.opener,
-        buffers: blocks.into_iter().map(|block| Mutex::new(Some(block))).collect(),
-        arrived: (0..POOL_BLOCKS).map(|_| Mutex::default()).collect(),
-        tasks: BoundedQueue::new(TASKS_MAX),
-        is_stopped: AtomicBool::new(false),
-        closers: Mutex::default(),
-        finished: Mutex::default(),
-        progress,
-        start: Instant::now(),
-        threads,
-        opening: Busy::default(),
-        writing: Busy::default(),
-    });
-    *lock(&reporter.end) = Arc::downgrade(&end);
-    let end = &end;
     thread::scope(|scope| {
-        scope.spawn(|| desk::receive(&**end));
-        scope.spawn(move || end.apply(applier));
+        end.receive(scope, channels);
+        scope.spawn(move || end.process(writer));
         for _ in 0..threads {
             scope.spawn(|| end.work());
         }
-        scope.spawn(move || {
-            while let Some((number, line)) = super::shared::next_channel(&channels, &end.is_stopped)
-            {
-                lock(&end.closers).insert(number, line.closer());
-                let is_up = end.change(|state| !state.is_over() && state.half.channel_up(number));
-                let closer = line.closer();
-                if is_up {
-                    scope.spawn(move || end.read(number, line));
-                }
-                if !is_up || end.is_stopped.load(SeqCst) {
-                    closer();
-                }
-            }
-        });
-        desk::send(&**end);
-        desk::close(&end.desk, true);
+        driver::send(&**end);
+        driver::close(&end.driver, true);
     });
-    // Queued tasks hold references to the end.
-    drop(end.tasks.abort());
-    desk::result(&end.desk)?;
-    Ok(*lock(&end.finished))
+    end.result()
 }

@@ -2,25 +2,34 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::desk::{self, Desk, End, State};
+use super::channels;
+use super::closers::Closers;
+use super::driver::{self, Driver, SessionEnd, State};
 use super::loads::{Busy, Loads};
 use super::note::Note;
-use super::shared::{Channels, EndError, Finished, Observer, Opened, Progress, SourceChannel};
-use crate::limits::{POOL_BLOCKS, WRITES_IN_CHANNEL_MAX};
-use crate::mutex::lock;
+use super::shared::{
+    Channels, CompressedCount, EndError, Finished, Observer, Opened, Progress, SourceChannel,
+};
+use super::sink::{HeldBlock, SinkEnd};
+use crate::compress::{Compression, Compressor, Packer};
+use crate::limits::{REASON_WAIT, WRITES_IN_CHANNEL_MAX};
 use crate::pipeline::{Block, Pool};
 use crate::secure::{SEAL_LEN, Sealer};
 use crate::session::{Arrivals, Source, SourceSetup, Write, WriteResult};
 use crate::transport::{Head, Payload, Place};
+use crate::tree::direct::Refusals;
+use crate::tree::extent::Extent;
+use crate::tree::input::Input;
 use crate::tree::job::Job;
-use crate::tree::source::{Next, Source as Tree, SourceOptions, Start};
+use crate::tree::source::{Content, Next, Source as Tree, SourceOptions};
 use crate::wire::{BlockFlags, BlockHeader, Code};
+use weft_sys::lock;
 
 /// The parameters of a source whose session is open.
 pub struct SourcePlan {
@@ -28,12 +37,14 @@ pub struct SourcePlan {
     pub opened: Opened,
     /// Seals the blocks; `None` if they are not sealed.
     pub sealer: Option<Sealer>,
-    /// The files and directories to copy.
-    pub starts: Vec<Start>,
+    /// When blocks are compressed. The sink must understand it.
+    pub compression: Compression,
+    /// What to send.
+    pub content: Content,
     /// The options of the source. `run` sets the payload's length from the block size.
     pub options: SourceOptions,
-    /// Receives problems.
-    pub observer: Arc<dyn Observer>,
+    /// Receives problems. Without it, those of this end are sent to the sink.
+    pub observer: Option<Arc<dyn Observer>>,
     /// Whether the sink only predicts changes.
     pub is_dry_run: bool,
 }
@@ -49,27 +60,74 @@ fn payload_len(block_size: u32, is_sealed: bool) -> usize {
     block_size as usize - if is_sealed { SEAL_LEN } else { 0 }
 }
 
+/// Returns a payload of `len` bytes, the last of which may be an extent of a file. If the channel
+/// cannot send it from the file, this reads it.
+fn payload(mut block: Block, len: usize, extent: Option<&Extent>, is_taken: bool) -> Payload {
+    let Some(extent) = extent else { return Payload::Block { block, len } };
+    let prefix = len - extent.len();
+    if is_taken {
+        let (file, offset, len) = (extent.file(), extent.offset(), extent.len());
+        return Payload::Extent { block, prefix, file, offset, len };
+    }
+    if let Some(bytes) = block.bytes_mut() {
+        extent.read(&mut bytes[prefix..len]);
+    }
+    Payload::Block { block, len }
+}
+
 struct Filled {
     block: Option<Block>,
     header: BlockHeader,
+    /// The end of the payload, if it is not in the block.
+    extent: Option<Extent>,
+    /// The other session that the block belongs to.
+    held: Option<HeldBlock>,
+    /// Whether its write has begun, even if a lost channel makes it begin again.
+    is_under_way: bool,
 }
 
-struct SourceEnd {
-    desk: Desk<Source>,
-    session: u32,
-    payload_len: usize,
-    sealer: Option<Sealer>,
+impl Drop for Filled {
+    fn drop(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.block = self.block.take();
+        }
+    }
+}
+
+/// Where the blocks of a source come from.
+enum Feed {
+    /// Threads fill them with the contents of files.
+    Tree(Box<Filling>),
+    /// They are those of another session, whose source gets the sink's answers.
+    Relay(Arc<SinkEnd>),
+}
+
+/// The state of the threads that fill blocks.
+struct Filling {
     pool: Pool,
+    tree: Mutex<Tree>,
+    input: Option<Arc<Input>>,
+    answered: Condvar,
+    fillers: AtomicUsize,
+    payload_len: usize,
+    /// The refusals of direct reading.
+    refusals: Arc<Refusals>,
+}
+
+pub(super) struct SourceEnd {
+    pub(super) driver: Driver<Source>,
+    session: u32,
+    block_size: u32,
+    feed: Feed,
+    compressor: Compressor,
+    compressed: CompressedCount,
+    sealer: Option<Sealer>,
     /// Filled blocks, by their numbers in the pool.
     slots: Vec<Mutex<Option<Filled>>>,
-    tree: Mutex<Tree>,
-    answered: Condvar,
-    is_stopped: AtomicBool,
-    fillers: AtomicUsize,
     writers: Mutex<BTreeMap<u16, Sender<Write>>>,
-    closers: Mutex<BTreeMap<u16, Arc<dyn Fn() + Send + Sync>>>,
+    closers: Closers,
     finished: Mutex<Finished>,
-    observer: Arc<dyn Observer>,
+    observer: Option<Arc<dyn Observer>>,
     is_dry_run: bool,
     progress: Arc<Progress>,
     start: Instant,
@@ -79,73 +137,95 @@ struct SourceEnd {
     sending: Busy,
 }
 
-impl End for SourceEnd {
-    type Half = Source;
+impl SessionEnd for SourceEnd {
+    type Machine = Source;
 
-    fn desk(&self) -> &Desk<Source> {
-        &self.desk
+    fn driver(&self) -> &Driver<Source> {
+        &self.driver
+    }
+
+    fn closers(&self) -> &Closers {
+        &self.closers
+    }
+
+    fn close_channel(&self, channel: u16) {
+        lock(&self.writers).remove(&channel);
+        self.closers.close(channel);
     }
 
     fn pump(&self, state: &mut State<Source>) {
-        while let Some(records) = state.half.poll_records() {
+        while let Some(records) = state.machine.poll_records() {
             match Note::parse(&records) {
                 Ok(note) => self.hear(state, note),
                 Err(error) => state.fail(Code::Protocol, EndError::Protocol(error.to_string())),
             }
         }
         let writers = lock(&self.writers);
-        while let Some(write) = state.half.poll_write() {
+        while let Some(write) = state.machine.poll_write() {
             let sent = writers.get(&write.channel).map(|writer| writer.send(write));
             if !matches!(sent, Some(Ok(()))) {
                 // The channel's thread has ended without this write, so the block was not sent.
-                let _ = state.half.handle_written(write.block, WriteResult::NotSent);
+                let _ = state.machine.handle_written(write.block, WriteResult::NotSent);
             }
         }
         drop(writers);
-        while let Some(freed) = state.half.poll_free() {
+        while let Some(freed) = state.machine.poll_free() {
             let filled = lock(&self.slots[freed.block as usize]).take();
-            if let Some(filled) = filled.filter(|_| freed.has_arrived) {
-                self.progress.bytes.fetch_add(filled.header.len.into(), SeqCst);
+            let Some(filled) = filled else { continue };
+            let arrived = if freed.has_arrived { filled.header.len } else { 0 };
+            if freed.has_arrived
+                && let Some(extent) = &filled.extent
+                && extent.has_arrived()
+            {
+                self.file_has_arrived();
             }
-        }
-        while let Some(channel) = state.half.poll_close() {
-            self.close_channel(channel);
+            self.progress.bytes.fetch_add(arrived.into(), SeqCst);
+            self.compressor.free(filled.is_under_way, arrived as usize, Instant::now());
         }
     }
 
     fn stop(&self) {
-        if self.is_stopped.swap(true, SeqCst) {
+        if !self.closers.stop() {
             return;
         }
-        self.pool.close();
         lock(&self.writers).clear();
-        for closer in lock(&self.closers).values() {
-            closer();
+        let Feed::Tree(filling) = &self.feed else { return };
+        filling.pool.close();
+        if let Some(input) = &filling.input {
+            input.stop();
         }
         // Taking the lock ensures that no thread is between its check and its wait.
-        drop(lock(&self.tree));
-        self.answered.notify_all();
+        drop(lock(&filling.tree));
+        filling.answered.notify_all();
     }
 }
 
 impl SourceEnd {
     fn hear(&self, state: &mut State<Source>, note: Note) {
         match note {
-            Note::Wants(wants) => {
-                let answered = lock(&self.tree).answer(&wants);
-                if let Err(error) = answered {
-                    state.fail(Code::Protocol, EndError::Protocol(error.to_string()));
+            Note::Wants(wants) => match &self.feed {
+                Feed::Tree(filling) => {
+                    let answered = lock(&filling.tree).answer(&wants);
+                    if let Err(error) = answered {
+                        state.fail(Code::Protocol, EndError::Protocol(error.to_string()));
+                    }
+                    filling.answered.notify_all();
                 }
-                self.answered.notify_all();
-            }
+                // The queue of answers is bounded by the blocks that are passed on meanwhile.
+                Feed::Relay(sink) => sink.change(|state| state.tell(&Note::Wants(wants))),
+            },
             Note::Problem { path, text, is_warning } => {
-                self.observer.problem(&path, &text, is_warning);
+                if let Some(observer) = &self.observer {
+                    observer.problem(&path, &text, is_warning);
+                }
             }
             Note::Outcome(outcome) => lock(&self.finished).outcome = outcome,
             Note::Loads(loads) => lock(&self.finished).sink = loads,
             Note::Plan(all) if self.is_dry_run => {
                 for planned in &all {
-                    self.observer.planned(planned);
+                    if let Some(observer) = &self.observer {
+                        observer.planned(planned);
+                    }
                 }
             }
             Note::Plan(_) => {
@@ -155,45 +235,108 @@ impl SourceEnd {
         }
     }
 
-    fn close_channel(&self, channel: u16) {
-        lock(&self.writers).remove(&channel);
-        if let Some(closer) = lock(&self.closers).get(&channel) {
-            closer();
-        }
+    /// Wakes the threads that wait to plan the end of a file.
+    fn file_has_arrived(&self) {
+        let Feed::Tree(filling) = &self.feed else { return };
+        // Taking the lock ensures that no thread is between its check and its wait.
+        drop(lock(&filling.tree));
+        filling.answered.notify_all();
     }
 
     /// Reads, seals and submits blocks until there are no more.
-    fn fill(&self) {
-        while let Some(mut block) = self.pool.take() {
-            let Some(job) = self.next_job() else { break };
-            let (index, seq) = (block.index(), job.number);
-            match self.fill_block(&mut block, job, seq) {
-                Ok(header) => {
-                    let filled = Filled { block: Some(block), header };
-                    *lock(&self.slots[index as usize]) = Some(filled);
-                    // It fails only if the session is ending.
-                    self.change(|state| state.half.submit(seq, index, header.len).is_ok());
-                }
+    fn fill(&self, filling: &Filling) {
+        let mut packer = self.compressor.packer();
+        while let Some(mut block) = filling.pool.take() {
+            let Some(job) = self.next_job(filling) else { break };
+            let seq = job.number;
+            match self.fill_block(filling, &mut block, job, &mut packer) {
+                Ok((header, extent)) => self.submit(seq, block, header, extent, None),
                 Err(error) => self.fail(Code::Internal, error),
             }
+            if filling.refusals.take() {
+                self.report_refusal();
+            }
         }
-        if self.fillers.fetch_sub(1, SeqCst) == 1 {
+        if filling.fillers.fetch_sub(1, SeqCst) == 1 {
             let loads = self.loads();
-            lock(&self.finished).source = loads;
+            let mut finished = lock(&self.finished);
+            (finished.source, finished.compressed) = (loads, self.compressed.get());
+            drop(finished);
             self.change(|state| {
                 if !state.is_over() {
                     state.tell(&Note::Loads(loads));
                 }
             });
             // All blocks are submitted.
-            desk::finish(self);
+            driver::finish(self);
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
-        let mut tree = lock(&self.tree);
+    /// Reports that a file system refuses direct reading.
+    fn report_refusal(&self) {
+        let text = "files are read through the page cache, as the file system refuses direct I/O";
+        match &self.observer {
+            Some(observer) => observer.problem(b"", text, true),
+            None => {
+                let (path, text) = (Vec::new(), text.to_owned());
+                let note = Note::Problem { path, text, is_warning: true };
+                self.change(|state| state.tell(&note));
+            }
+        }
+    }
+
+    /// Submits a full block.
+    fn submit(
+        &self,
+        seq: u64,
+        block: Block,
+        header: BlockHeader,
+        extent: Option<Extent>,
+        held: Option<HeldBlock>,
+    ) {
+        let index = block.index();
+        let filled = Filled { block: Some(block), header, extent, held, is_under_way: false };
+        *lock(&self.slots[index as usize]) = Some(filled);
+        self.compressor.submit(Instant::now());
+        // It fails only if the session is ending.
+        let is_submitted =
+            self.change(|state| state.machine.submit(seq, index, header.len).is_ok());
+        if !is_submitted {
+            drop(lock(&self.slots[index as usize]).take());
+            self.compressor.free(false, 0, Instant::now());
+        }
+    }
+
+    /// Submits a block of another session, with the same sequence number.
+    ///
+    /// # Errors
+    /// If it cannot be sealed.
+    pub(super) fn relay(
+        &self,
+        seq: u64,
+        mut held: HeldBlock,
+        table_len: usize,
+        len: usize,
+        is_compressed: bool,
+    ) -> Result<(), EndError> {
+        let Some(mut block) = held.block.take() else { return Ok(()) };
+        let sealed = self.seal(&mut block, seq, (table_len, len), is_compressed);
+        match sealed {
+            Ok(header) => {
+                self.submit(seq, block, header, None, Some(held));
+                Ok(())
+            }
+            Err(error) => {
+                held.block = Some(block);
+                Err(error)
+            }
+        }
+    }
+
+    fn next_job(&self, filling: &Filling) -> Option<Job> {
+        let mut tree = lock(&filling.tree);
         loop {
-            if self.is_stopped.load(SeqCst) {
+            if self.closers.is_stopped() {
                 return None;
             }
             let next = tree.next_job();
@@ -202,36 +345,88 @@ impl SourceEnd {
                 Next::Job(job) => return Some(*job),
                 Next::Done => {
                     // Wake the threads that wait for answers, which do not come any more.
-                    self.answered.notify_all();
+                    filling.answered.notify_all();
                     return None;
                 }
                 Next::Wait => {
-                    tree = self.answered.wait(tree).unwrap_or_else(PoisonError::into_inner);
+                    tree = filling.answered.wait(tree).unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }
     }
 
-    fn fill_block(&self, block: &mut Block, job: Job, seq: u64) -> Result<BlockHeader, EndError> {
+    fn fill_block(
+        &self,
+        filling: &Filling,
+        block: &mut Block,
+        job: Job,
+        packer: &mut Packer<'_>,
+    ) -> Result<(BlockHeader, Option<Extent>), EndError> {
+        let seq = job.number;
         let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
-        let filled = self.reading.time(|| job.fill(&mut bytes[..self.payload_len]));
+        let start = Instant::now();
+        let payload = &mut bytes[..filling.payload_len];
+        let passes = packer.passes();
+        let (filled, extent) = self.reading.time(|| match passes {
+            true => job.fill_before_extent(payload),
+            false => (job.fill(payload), None),
+        });
+        if filling.input.is_some() {
+            // The next block of the input can be planned.
+            drop(lock(&filling.tree));
+            filling.answered.notify_all();
+        }
+        if !self.compressor.is_on() || extent.is_some() {
+            if self.compressor.is_on() {
+                self.compressed.add(filled.len, filled.len);
+            }
+            let header = self.seal(block, seq, (filled.table_len, filled.len), false)?;
+            return Ok((header, extent));
+        }
+        let read = start.elapsed();
+        let smaller = match passes {
+            true => None,
+            false => self.sealing.time(|| packer.pack(&bytes[..filled.len])),
+        };
+        let (mut len, is_compressed) = (filled.len, smaller.is_some());
+        if let Some(smaller) = smaller {
+            len = smaller.len();
+            bytes[..len].copy_from_slice(smaller);
+        }
+        self.compressed.add(filled.len, len);
+        let start = Instant::now();
+        let header = self.seal(block, seq, (filled.table_len, len), is_compressed);
+        self.compressor.has_filled(filled.len, read + start.elapsed());
+        Ok((header?, None))
+    }
+
+    /// Seals a block if the session's blocks are sealed, and returns its header. The lengths are
+    /// those of the table and of the payload.
+    fn seal(
+        &self,
+        block: &mut Block,
+        seq: u64,
+        (table_len, len): (usize, usize),
+        is_compressed: bool,
+    ) -> Result<BlockHeader, EndError> {
         let short = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let mut header = BlockHeader {
             session: self.session,
-            flags: BlockFlags { sealed: self.sealer.is_some(), compressed: false },
+            flags: BlockFlags { sealed: self.sealer.is_some(), compressed: is_compressed },
             seq,
             nonce: 0,
-            len: short(filled.len),
-            table_len: short(filled.table_len),
+            len: short(len),
+            table_len: short(table_len),
             buffer: 0,
             generation: 0,
         };
         if let Some(sealer) = &self.sealer {
+            let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
             let ticket = sealer.begin()?;
             header.nonce = ticket.counter();
-            header.len = short(filled.len + SEAL_LEN);
+            header.len = short(len + SEAL_LEN);
             let head = header.authenticated();
-            self.sealing.time(|| ticket.seal_in_place(&head, bytes, filled.len))?;
+            self.sealing.time(|| ticket.seal_in_place(&head, bytes, len))?;
         }
         Ok(header)
     }
@@ -247,23 +442,35 @@ impl SourceEnd {
         lock(&self.writers).remove(&number);
         self.change(|state| {
             while let Ok(write) = writes.try_recv() {
-                let _ = state.half.handle_written(write.block, WriteResult::NotSent);
+                let _ = state.machine.handle_written(write.block, WriteResult::NotSent);
             }
-            state.half.channel_down(number);
-            if state.half.channels() == 0 {
-                let error = EndError::Here("no data channel is left".into());
+            state.machine.channel_down(number);
+        });
+        drop(channel.abandon());
+        if self.driver.lock().machine.channels() > 0 {
+            return;
+        }
+        // A sink that ends the session closes its channels, and says why on the control channel,
+        // which may arrive later.
+        driver::wait_for_end(&self.driver, REASON_WAIT);
+        self.change(|state| {
+            if state.machine.channels() == 0 {
+                let error = EndError::Lost("no data channel is left".into());
                 state.fail(Code::Channels, error);
             }
         });
-        for write in channel.abandon() {
-            drop(write);
-        }
     }
 
     fn write_one(&self, channel: &mut SourceChannel, write: Write) -> bool {
         let slot = &self.slots[write.block as usize];
-        let taken = lock(slot).as_mut().and_then(|it| Some((it.block.take()?, it.header)));
-        let Some((block, header)) = taken else { return false };
+        let taken = lock(slot).as_mut().and_then(|it| {
+            let is_again = std::mem::replace(&mut it.is_under_way, true);
+            Some((it.block.take()?, it.header, it.extent.clone(), is_again))
+        });
+        let Some((block, header, extent, is_again)) = taken else { return false };
+        if !is_again {
+            self.compressor.begin_write(Instant::now());
+        }
         let header = BlockHeader {
             buffer: write.credit.buffer,
             generation: write.credit.generation,
@@ -272,34 +479,125 @@ impl SourceEnd {
         let len = header.len as usize;
         let post = crate::transport::Write {
             id: write.seq,
-            place: Place::default(),
+            place: Place {
+                address: write.credit.address,
+                key: write.credit.key.into(),
+                len: self.block_size,
+            },
             head: Head::new(&header.emit()),
-            payload: Payload::Block { block, len },
+            payload: payload(block, len, extent.as_ref(), channel.takes_extents()),
         };
         let posted: Result<_, Box<crate::transport::Write>> = self.sending.time(|| {
             channel.post(post).map_err(|(post, _)| post)?;
             Ok(channel.completion(Duration::ZERO))
         });
         let (block, result) = match posted {
-            Ok(Ok(Some(done))) => (Some(done.write), WriteResult::Sent),
+            Ok(Ok(Some(done))) => {
+                if let (Some(extent), Some(had)) = (&extent, done.short) {
+                    extent.is_short(had);
+                }
+                (Some(done.write), WriteResult::Sent)
+            }
             Ok(_) => (channel.abandon().pop(), WriteResult::Failed),
             Err(post) => (Some(*post), WriteResult::Failed),
         };
         if let (Some(write), Some(filled)) = (block, lock(slot).as_mut()) {
             filled.block = Some(write.payload.into_block());
         }
-        self.change(|state| state.half.handle_written(write.block, result).is_ok());
+        self.change(|state| state.machine.handle_written(write.block, result).is_ok());
         result == WriteResult::Sent
     }
 
     fn loads(&self) -> Loads {
         let time = self.start.elapsed();
-        let channels = lock(&self.closers).len();
         Loads {
             disk: self.reading.share(self.threads, time),
             cpu: self.sealing.share(self.threads, time),
-            network: self.sending.share(channels, time),
+            network: self.sending.share(self.closers.count(), time),
         }
+    }
+}
+
+/// The parts of a source that do not depend on where its blocks come from.
+struct SourceSettings {
+    sealer: Option<Sealer>,
+    compression: Compression,
+    observer: Option<Arc<dyn Observer>>,
+    is_dry_run: bool,
+}
+
+impl SourceEnd {
+    fn new(opened: Opened, feed: Feed, settings: SourceSettings) -> Self {
+        let Opened { control, connection, epoch, session, block_size, .. } = opened;
+        let Opened { blocks, threads, progress, .. } = opened;
+        let setup = SourceSetup {
+            session,
+            blocks,
+            block_size,
+            arrivals: Arrivals::Seen,
+            writes_max: WRITES_IN_CHANNEL_MAX,
+        };
+        Self {
+            driver: Driver::new(control, connection, Source::new(setup), epoch),
+            session,
+            block_size,
+            feed,
+            compressor: Compressor::new(settings.compression, threads),
+            compressed: CompressedCount::default(),
+            sealer: settings.sealer,
+            slots: (0..blocks).map(|_| Mutex::default()).collect(),
+            writers: Mutex::default(),
+            closers: Closers::default(),
+            finished: Mutex::default(),
+            observer: settings.observer,
+            is_dry_run: settings.is_dry_run,
+            progress,
+            start: Instant::now(),
+            threads,
+            reading: Busy::default(),
+            sealing: Busy::default(),
+            sending: Busy::default(),
+        }
+    }
+
+    /// Creates a source of the blocks of another session. They fit: the block size is not smaller.
+    pub(super) fn relaying(
+        opened: Opened,
+        from: Arc<SinkEnd>,
+        sealer: Option<Sealer>,
+        observer: Arc<dyn Observer>,
+        is_dry_run: bool,
+    ) -> Self {
+        let (compression, observer) = (Compression::Never, Some(observer));
+        let settings = SourceSettings { sealer, compression, observer, is_dry_run };
+        Self::new(opened, Feed::Relay(from), settings)
+    }
+
+    /// Starts the threads that receive messages and send blocks.
+    pub(super) fn send<'scope>(
+        &'scope self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        channels: Channels<SourceChannel>,
+    ) {
+        scope.spawn(move || driver::receive(self));
+        scope.spawn(move || {
+            channels::serve(
+                scope,
+                self,
+                &channels,
+                |line| line.closer(),
+                |number, line| {
+                    let (to, writes) = channel();
+                    lock(&self.writers).insert(number, to);
+                    move || self.write(number, line, &writes)
+                },
+            );
+        });
+    }
+
+    /// Returns what is known of the result.
+    pub(super) fn finished(&self) -> Finished {
+        *lock(&self.finished)
     }
 }
 
@@ -309,61 +607,35 @@ impl SourceEnd {
 /// # Errors
 /// If the session fails.
 pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finished, EndError> {
-    let pool = plan.opened.pool()?;
-    let Opened { control, connection, epoch, session, block_size, threads, progress } = plan.opened;
-    let payload_len = payload_len(block_size, plan.sealer.is_some());
-    let setup = SourceSetup {
-        session,
-        blocks: POOL_BLOCKS,
-        block_size,
-        arrivals: Arrivals::Seen,
-        writes_max: WRITES_IN_CHANNEL_MAX,
+    let SourcePlan { opened, sealer, compression, content, options, observer, is_dry_run } = plan;
+    let threads = opened.threads;
+    let payload_len = payload_len(opened.block_size, sealer.is_some());
+    let input = match &content {
+        Content::Entries(_) => None,
+        Content::Input(input, _) => Some(Arc::clone(input)),
     };
-    let end = SourceEnd {
-        desk: Desk::new(control, connection, Source::new(setup), epoch),
-        session,
-        payload_len,
-        sealer: plan.sealer,
-        pool,
-        slots: (0..POOL_BLOCKS).map(|_| Mutex::default()).collect(),
-        tree: Mutex::new(Tree::new(plan.starts, SourceOptions { payload_len, ..plan.options })),
+    let refusals = Arc::clone(&options.refusals);
+    let filling = Filling {
+        pool: opened.pool()?,
+        tree: Mutex::new(Tree::new(content, SourceOptions { payload_len, ..options })),
+        input,
         answered: Condvar::new(),
-        is_stopped: AtomicBool::new(false),
         fillers: AtomicUsize::new(threads),
-        writers: Mutex::default(),
-        closers: Mutex::default(),
-        finished: Mutex::default(),
-        observer: plan.observer,
-        is_dry_run: plan.is_dry_run,
-        progress,
-        start: Instant::now(),
-        threads,
-        reading: Busy::default(),
-        sealing: Busy::default(),
-        sending: Busy::default(),
+        payload_len,
+        refusals,
     };
-    let end = &end;
+    let settings = SourceSettings { sealer, compression, observer, is_dry_run };
+    let end = &SourceEnd::new(opened, Feed::Tree(Box::new(filling)), settings);
     thread::scope(|scope| {
-        scope.spawn(|| desk::receive(end));
-        for _ in 0..threads {
-            scope.spawn(|| end.fill());
-        }
-        scope.spawn(move || {
-            while let Some((number, line)) = super::shared::next_channel(&channels, &end.is_stopped)
-            {
-                let (to, writes) = channel();
-                lock(&end.closers).insert(number, line.closer());
-                lock(&end.writers).insert(number, to);
-                scope.spawn(move || end.write(number, line, &writes));
-                let is_up = end.change(|state| !state.is_over() && state.half.channel_up(number));
-                if !is_up || end.is_stopped.load(SeqCst) {
-                    end.close_channel(number);
-                }
+        end.send(scope, channels);
+        if let Feed::Tree(filling) = &end.feed {
+            for _ in 0..threads {
+                scope.spawn(|| end.fill(filling));
             }
-        });
-        desk::send(end);
-        desk::close(&end.desk, false);
+        }
+        driver::send(end);
+        driver::close(&end.driver, false);
     });
-    desk::result(&end.desk)?;
-    Ok(*lock(&end.finished))
+    driver::result(&end.driver)?;
+    Ok(end.finished())
 }

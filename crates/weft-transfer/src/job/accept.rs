@@ -6,19 +6,29 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use super::initiate::{AGENT, Keys, cipher, features, next_event};
-use super::places::{self, Destination, PlaceError};
+use weft_rdma::Device;
+
+use super::agree::{AGENT, FEATURE_BESIDE, Keys, cipher, features, flush, next_event};
+use super::beside::BesideAcceptor;
+use super::lines::{Lines, SourceSettings};
+use super::path;
+use super::places::{self, Destination, PlaceError, Target};
+use super::rdma::{self, FEATURE_RDMA};
 use super::request::{Flags, Request};
-use super::settings::{apply_options, source_options, threads};
+use super::settings::{apply_options, compression, source_options, threads};
 use crate::end::{
-    EndError, Finished, Observer, Opened, Progress, SinkChannel, SinkPlan, SourceChannel,
-    SourcePlan, run_sink, run_source,
+    EndError, Finished, Opened, Progress, SinkPlan, SinkTarget, SourcePlan, run_sink, run_source,
 };
-use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_LEAST, CHANNELS_EACH_MAX};
+use crate::limits::{
+    BLOCK_SIZE, BLOCK_SIZE_LEAST, CHANNELS_EACH_MAX, PIPE_BLOCK_SIZE, POOL_BLOCKS,
+};
 use crate::secure::{Opener, Sealer};
 use crate::session::{Connection, Event, Policy};
 use crate::transport::Control;
-use crate::tree::source::{PAYLOAD_LEN_MIN, Start};
+use crate::transport::rdma::Landing;
+use crate::tree::apply::Quota;
+use crate::tree::kernel_copy::KernelCopies;
+use crate::tree::source::{Content, PAYLOAD_LEN_MIN, Start};
 use crate::wire::{Open, OpenReply, Refusal, Role, Terms, Token};
 
 /// A directory that a server shares.
@@ -28,6 +38,8 @@ pub struct Share {
     pub name: Vec<u8>,
     /// The directory.
     pub root: OwnedFd,
+    /// The limits of what it contains.
+    pub quota: Option<Arc<Quota>>,
 }
 
 /// The directories that a server shares.
@@ -37,6 +49,8 @@ pub struct Shares {
     pub shares: Vec<Share>,
     /// Whether clients may only read.
     pub is_read_only: bool,
+    /// Whether the data of copies may go without encryption, if a client wants that.
+    pub allows_clear: bool,
 }
 
 /// The acceptor's answer to a request.
@@ -49,8 +63,8 @@ pub(super) enum Answer {
         /// Whether one of them is a directory, so that the destination is one.
         is_folder: bool,
     },
-    /// The acceptor writes to this destination.
-    Write(Destination),
+    /// The acceptor writes to this target.
+    Write(Target),
 }
 
 /// Decides on requests.
@@ -73,13 +87,28 @@ impl Shares {
     }
 }
 
-fn refused(path: &[u8], error: &PlaceError) -> (Refusal, String) {
+pub(super) fn refused(path: &[u8], error: &PlaceError) -> (Refusal, String) {
     let path = String::from_utf8_lossy(&path[..path.len().min(200)]).into_owned();
     (Refusal::NotFound, format!("{path}: {error}"))
 }
 
+/// Refuses the source of a request for a stream if it is not one file.
+pub(super) fn check_stream(request: &Request, start: &Start) -> Result<(), (Refusal, String)> {
+    if !request.flags.has(Flags::STREAM) {
+        return Ok(());
+    }
+    match &request.paths[..] {
+        [path] => places::check_file(start).map_err(|error| refused(path, &error)),
+        _ => Err((Refusal::Job, "standard output takes a single file".into())),
+    }
+}
+
 impl Resolve for Shares {
     fn resolve(&self, role: Role, request: &Request) -> Result<Answer, (Refusal, String)> {
+        if request.flags.has(Flags::CLEAR) && !self.allows_clear {
+            let text = "the server encrypts all data (it was started without --allow-clear)";
+            return Err((Refusal::NotAllowed, text.into()));
+        }
         if role == Role::Sink {
             let (mut starts, mut is_folder) = (Vec::new(), false);
             for path in &request.paths {
@@ -87,6 +116,7 @@ impl Resolve for Shares {
                     .find(path)
                     .and_then(|(share, rest)| places::start(share.root.as_fd(), rest));
                 let (start, is_one) = found.map_err(|error| refused(path, &error))?;
+                check_stream(request, &start)?;
                 is_folder |= is_one;
                 starts.push(start);
             }
@@ -99,18 +129,13 @@ impl Resolve for Shares {
             return Err((Refusal::Job, "a copy has one destination".into()));
         };
         let found = self.find(path).and_then(|(share, rest)| {
-            places::destination(share.root.as_fd(), &places::parts(rest)?, request.flags)
+            let parts = places::parts(rest)?;
+            let to = places::destination(share.root.as_fd(), &parts, request.flags)?;
+            Ok(Destination { quota: share.quota.clone(), ..to })
         });
-        found.map(Answer::Write).map_err(|error| refused(path, &error))
+        let found = found.map(|to| Answer::Write(Target::Directory(to)));
+        found.map_err(|error| refused(path, &error))
     }
-}
-
-/// A data channel that can become either end.
-pub(super) trait Lines: Send {
-    /// Makes it the source's end.
-    fn into_source(self: Box<Self>, is_sealed: bool) -> Option<SourceChannel>;
-    /// Makes it the sink's end.
-    fn into_sink(self: Box<Self>) -> Option<SinkChannel>;
 }
 
 /// The parameters of an acceptor.
@@ -119,6 +144,8 @@ pub(super) struct Accepting<'a> {
     pub control: Arc<dyn Control>,
     /// The keys of blocks.
     pub keys: Keys<'a>,
+    /// The most data channels.
+    pub channels: u16,
     /// The token of the session's data channels.
     pub token: Token,
     /// The data channels with that token, as they connect.
@@ -129,13 +156,52 @@ pub(super) struct Accepting<'a> {
     pub progress: Arc<Progress>,
     /// Whether written files may be setuid or setgid.
     pub keeps_special_bits: bool,
+    /// The open files of a source in this process.
+    pub copies: Option<Arc<KernelCopies>>,
+    /// The data channels beside a pipe.
+    pub beside: Option<BesideAcceptor>,
+    /// The device for data channels over RDMA.
+    pub rdma: Option<OverRdma<'a>>,
 }
 
-/// Ignores problems, because an acceptor's source has no user. The sink reports them.
-struct Silent;
+impl<'a> Accepting<'a> {
+    /// An acceptor with the data channels of `lines` alone, whose blocks are not sealed.
+    pub(super) fn new(
+        control: Arc<dyn Control>,
+        lines: Receiver<(u16, Box<dyn Lines>)>,
+        resolve: &'a dyn Resolve,
+    ) -> Self {
+        Self {
+            control,
+            keys: &|_, _| Ok(None),
+            channels: CHANNELS_EACH_MAX,
+            token: Token::default(),
+            lines,
+            resolve,
+            progress: Arc::default(),
+            keeps_special_bits: false,
+            copies: None,
+            beside: None,
+            rdma: None,
+        }
+    }
+}
 
-impl Observer for Silent {
-    fn problem(&self, _path: &[u8], _text: &str, _is_warning: bool) {}
+/// The device of an acceptor's data channels over RDMA.
+pub(super) struct OverRdma<'a> {
+    /// The device.
+    pub device: Arc<Device>,
+    /// Logs a failure.
+    pub failed: &'a dyn Fn(&str),
+}
+
+impl OverRdma<'_> {
+    /// Registers the memory of a sink. A failure is logged, and the initiator's channels over RDMA
+    /// are refused.
+    fn landing(&self, block_len: usize) -> Option<Arc<Landing>> {
+        let landing = Landing::new(&self.device, POOL_BLOCKS, block_len);
+        landing.inspect_err(|error| (self.failed)(&rdma::reason(&self.device, error))).ok()
+    }
 }
 
 /// Converts channels to one end, as they connect.
@@ -165,13 +231,16 @@ fn forward<C: Send + 'static>(
 /// # Errors
 /// If the copy fails.
 pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
-    let Accepting { control, keys, token, lines, resolve, progress, .. } = plan;
+    let Accepting { control, keys, token, mut lines, resolve, progress, beside, .. } = plan;
     let epoch = Instant::now();
+    let here = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
     let most = Terms {
         version: crate::limits::VERSION,
-        channels: CHANNELS_EACH_MAX,
+        channels: plan.channels,
         block_size: BLOCK_SIZE,
-        features: features(),
+        features: features()
+            | if beside.is_some() { FEATURE_BESIDE } else { 0 }
+            | if plan.rdma.is_some() { FEATURE_RDMA } else { 0 },
         token,
         agent: AGENT.into(),
     };
@@ -182,22 +251,36 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         Event::Refused { text, .. } => return Err(EndError::Here(text)),
         _ => return Err(EndError::Protocol("no hello".into())),
     };
-    let Event::Open { session, open: Open { role, job } } =
-        next_event(&*control, &mut connection, epoch)?
-    else {
+    let mut event = next_event(&*control, &mut connection, epoch)?;
+    if let (Event::Listen, Some(beside)) = (&event, &beside) {
+        connection.answer_listen(beside.listen()).map_err(|misuse| here(&misuse))?;
+        event = next_event(&*control, &mut connection, epoch)?;
+    }
+    let Event::Open { session, open: Open { role, job } } = event else {
         return Err(EndError::Protocol("no opening".into()));
     };
+    // The initiator has connected all of its channels.
+    let lines_beside = beside.as_ref().and_then(BesideAcceptor::close);
     let request = Request::parse(&job).map_err(|error| (Refusal::Job, error.to_string()));
     let decided = request.and_then(|request| {
+        if request.flags.has(Flags::BESIDE) && lines_beside.is_none() {
+            return Err((Refusal::Job, "there are no data channels beside this one".into()));
+        }
+        if role == Role::Sink {
+            // This end will send the data.
+            let checked = request.congestion.check_for_peer();
+            checked.map_err(|error| (Refusal::System, error.to_string()))?;
+        }
         let options = source_options(&request);
         let options = options.map_err(|error| (Refusal::Job, error.to_string()))?;
         Ok((resolve.resolve(role, &request)?, options, request))
     });
     let reply = match &decided {
-        Ok((Answer::Write(Destination { new_name, .. }), ..)) => {
+        Ok((Answer::Write(Target::Directory(Destination { new_name, .. })), ..)) => {
             let job = new_name.as_ref().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
             OpenReply::Accepted { job }
         }
+        Ok((Answer::Write(Target::Output(_)), ..)) => OpenReply::Accepted { job: Vec::new() },
         Ok((Answer::Send { is_folder, .. }, ..)) => {
             OpenReply::Accepted { job: vec![u8::from(*is_folder)] }
         }
@@ -207,9 +290,8 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             OpenReply::Refused { refusal: *refusal, text }
         }
     };
-    let here = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
     connection.answer(session, reply).map_err(|misuse| here(&misuse))?;
-    super::initiate::flush(&*control, &mut connection, epoch)?;
+    flush(&*control, &mut connection, epoch)?;
     let (answer, options, request) = match decided {
         Ok(decided) => decided,
         Err((refusal, text)) => {
@@ -218,17 +300,26 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             return Err(EndError::Here(format!("refused: {refusal}: {text}")));
         }
     };
-    let secrets = keys(session, cipher(&terms))?;
-    let is_sealed = secrets.is_some();
-    let opened = Opened {
-        control,
-        connection,
-        epoch,
-        session,
-        block_size: terms.block_size,
-        threads: threads(),
-        progress,
+    let mut secrets = match request.flags.has(Flags::CLEAR) {
+        true => None,
+        false => keys(session, cipher(&terms))?,
     };
+    let (mut block_size, mut round_trip) = (terms.block_size, control.round_trip());
+    match (lines_beside, &beside) {
+        (Some(others), Some(beside)) if request.flags.has(Flags::BESIDE) => {
+            (lines, round_trip) = others;
+            secrets = beside.secrets(session, cipher(&terms))?;
+        }
+        // A remote shell may buffer many blocks.
+        (_, Some(_)) if role == Role::Sink => block_size = block_size.min(PIPE_BLOCK_SIZE),
+        _ => {}
+    }
+    let is_sealed = secrets.is_some();
+    let rdma = plan.rdma.filter(|_| terms.features & FEATURE_RDMA != 0);
+    let blocks = if rdma.is_some() { POOL_BLOCKS } else { path::blocks(round_trip, block_size) };
+    let threads = threads();
+    let opened =
+        Opened { control, connection, epoch, session, block_size, blocks, threads, progress };
     match answer {
         Answer::Send { mut starts, is_folder } => {
             if let ([start], Some(name)) = (&mut starts[..], &request.new_name)
@@ -237,26 +328,44 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                 let name = crate::wire::record_name::Name::new(name);
                 start.new_name = Some(name.map_err(|error| here(&error))?);
             }
-            let lines = forward(lines, &terms, move |line| line.into_source(is_sealed));
+            let block_len = terms.block_size as usize;
+            let congestion = request.congestion.clone();
+            let settings = SourceSettings { is_sealed, block_len, congestion };
+            let lines = forward(lines, &terms, move |line| line.into_source(&settings));
             let plan = SourcePlan {
                 opened,
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
-                starts,
+                compression: compression(request.flags),
+                content: Content::Entries(starts),
                 options,
-                observer: Arc::new(Silent),
+                observer: None,
                 is_dry_run: request.flags.has(Flags::DRY_RUN),
             };
             run_source(plan, lines)
         }
-        Answer::Write(Destination { root, is_there, .. }) => {
-            let lines = forward(lines, &terms, Lines::into_sink);
+        Answer::Write(target) => {
+            let landing = rdma.and_then(|rdma| rdma.landing(terms.block_size as usize));
+            let own = landing.clone();
+            let lines = forward(lines, &terms, move |line| line.into_sink(own.as_ref()));
+            let target = match target {
+                Target::Directory(Destination { root, is_there, quota, .. }) => {
+                    SinkTarget::Directory {
+                        root,
+                        quota,
+                        options: apply_options(request.flags, plan.keeps_special_bits, is_there),
+                        only: None,
+                        rules: options.rules,
+                        copies: plan.copies,
+                    }
+                }
+                Target::Output(fd) => SinkTarget::Output(fd, places::only_path(&request)),
+            };
             let plan = SinkPlan {
                 opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
-                root,
-                options: apply_options(request.flags, plan.keeps_special_bits, is_there),
-                only: None,
-                rules: options.rules,
+                may_be_compressed: request.flags.has(Flags::COMPRESSES),
+                target,
+                landing,
                 observer: None,
             };
             run_sink(plan, lines)

@@ -1,38 +1,75 @@
 //! Copies to and from a server on another host.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
-use super::initiate::{Initiating, Wish, initiate};
-use super::places::{Naming, local_destination};
-use super::request::{Flags, Request};
-use crate::end::{EndError, Finished, Observer, Progress, SinkChannel, SourceChannel};
-use crate::limits::{BLOCK_SIZE, TCP_CHANNELS};
+use super::initiate::{Initiating, InitiatorRole, OpenTarget, initiate};
+use super::places::{Naming, Target, local_destination};
+use super::rdma::{Over, RdmaPath};
+use super::request::Flags;
+use super::settings::threads;
+use super::task::CopyTask;
+use crate::end::{EndError, Finished, SinkChannel, SourceChannel};
+use crate::limits::{BLOCK_SIZE, RDMA_CHANNELS};
+use crate::placement::settle;
 use crate::secure::TlsClient;
 use crate::transport::tcp::{self, TcpSettings, TcpSink, TcpSource};
-use crate::transport::{StreamControl, TransportError};
-use crate::tree::source::Start;
+use crate::transport::{Control as _, StreamControl, TransportError};
+use crate::tree::source::Content;
+use crate::wire::Terms;
 
 /// The direction of a copy.
 #[derive(Debug)]
-pub enum Way {
-    /// Copies these files and directories to the server.
-    To(Vec<Start>),
-    /// Copies what the request names from the server to this path.
-    From(PathBuf),
+pub enum CopyDirection {
+    /// Copies this to the other host.
+    Upload(Content),
+    /// Copies what the request names from the other host.
+    Download(DownloadTo),
+}
+
+/// The place of a download.
+#[derive(Debug)]
+pub enum DownloadTo {
+    /// A path of this user.
+    Path(PathBuf),
+    /// A descriptor that gets the bytes of a single file.
+    Output(OwnedFd),
+}
+
+impl DownloadTo {
+    pub(super) fn opening(self, flags: Flags) -> OpenTarget {
+        Box::new(move |is_one| match self {
+            Self::Path(path) => {
+                let to = local_destination(&path, flags.with(Flags::FOLDER, is_one))?;
+                Ok(Target::Directory(to))
+            }
+            Self::Output(fd) => Ok(Target::Output(fd)),
+        })
+    }
+}
+
+/// A server and how it is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerAt<'a> {
+    /// Its addresses, of which the first that answers is used.
+    pub addresses: &'a [SocketAddr],
+    /// Checks its key.
+    pub tls: &'a TlsClient,
 }
 
 /// Connects to the first address of a server that answers.
-fn connect(
-    addresses: &[SocketAddr],
-    tls: &TlsClient,
+pub(super) fn connect(
+    server: ServerAt<'_>,
     settings: &TcpSettings,
 ) -> Result<(SocketAddr, StreamControl), TransportError> {
     let mut failure = None;
-    for &address in addresses {
-        match tcp::connect_control(address, Some(tls), settings) {
+    for &address in server.addresses {
+        match tcp::connect_control(address, Some(server.tls), settings) {
             Ok(control) => return Ok((address, control)),
             // The address does not answer or is unreachable, so the next one is tried.
             Err(TransportError::System(error)) => failure = Some(error),
@@ -42,51 +79,99 @@ fn connect(
     Err(failure.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()).into())
 }
 
-/// Copies to or from a server that has one or more addresses.
-/// `limit` is the most bytes of blocks per second.
-///
-/// # Errors
-/// If the copy fails.
-pub fn copy_with(
-    addresses: &[SocketAddr],
-    tls: &TlsClient,
-    request: Request,
-    way: Way,
-    observer: Arc<dyn Observer>,
-    progress: Arc<Progress>,
-    limit: Option<u64>,
-) -> Result<Finished, EndError> {
-    let (settings, flags) = (TcpSettings::default(), request.flags);
-    let (server, control) = connect(addresses, tls, &settings)?;
-    let control = Arc::new(control);
-    let wish = match way {
-        Way::To(starts) => Wish::Send {
-            starts,
-            connect: Box::new(move |token, number| {
-                let stream = tcp::connect_data(server, token, number, &settings)?;
-                Ok(Box::new(TcpSource::new(stream, &settings, true)) as SourceChannel)
-            }),
-        },
-        Way::From(path) => Wish::Fetch {
-            root: Box::new(move |is_one| {
-                local_destination(&path, flags.with(Flags::FOLDER, is_one))
-            }),
-            connect: Box::new(move |token, number| {
-                let stream = tcp::connect_data(server, token, number, &settings)?;
-                Ok(Box::new(TcpSink::new(stream, &settings)) as SinkChannel)
-            }),
-        },
-    };
-    initiate(Initiating {
-        control: Arc::clone(&control) as _,
-        keys: &|session, cipher| control.block_secrets(session, cipher),
-        request,
-        wish,
-        channels: TCP_CHANNELS,
-        block_size: BLOCK_SIZE,
-        limit,
-        naming: Naming::Shares,
-        observer,
-        progress,
-    })
+/// Whether the server at this address, to which a control channel is open, is on another host.
+pub(super) fn is_another_host(control: &StreamControl, server: SocketAddr) -> bool {
+    // The system connects from the address itself to an address of its own.
+    control.local_address().map(|local| local.ip().to_canonical())
+        != Some(server.ip().to_canonical())
+}
+
+/// Connects the data channels of a copy over TCP.
+pub(super) struct Streams {
+    server: SocketAddr,
+    settings: TcpSettings,
+    /// Whether all channels are connected at once, because each takes a round trip.
+    is_parallel: bool,
+    connected: BTreeMap<u16, Result<TcpStream, TransportError>>,
+}
+
+impl Streams {
+    pub(super) fn new(server: SocketAddr, is_parallel: bool) -> Self {
+        Self { server, settings: TcpSettings::default(), is_parallel, connected: BTreeMap::new() }
+    }
+
+    /// Returns the connection of a channel.
+    pub(super) fn take(&mut self, terms: &Terms, number: u16) -> Result<TcpStream, TransportError> {
+        let connect = |number| tcp::connect_data(self.server, terms.token, number, &self.settings);
+        if number == 0 && self.is_parallel {
+            self.connected = thread::scope(|scope| {
+                let connecting: Vec<_> = (0..terms.channels)
+                    .map(|number| (number, scope.spawn(move || connect(number))))
+                    .collect();
+                let failed = |_| Err(TransportError::Closed);
+                let ends = connecting.into_iter();
+                ends.map(|(number, thread)| (number, thread.join().unwrap_or_else(failed)))
+                    .collect()
+            });
+        }
+        self.connected.remove(&number).unwrap_or_else(|| connect(number))
+    }
+}
+
+impl CopyTask {
+    /// Copies to or from a server, with the data over this transport.
+    ///
+    /// # Errors
+    /// If the copy fails.
+    pub fn with_server(
+        mut self,
+        server: ServerAt<'_>,
+        direction: CopyDirection,
+        over: Over,
+    ) -> Result<Finished, EndError> {
+        let (settings, flags) = (self.tcp_settings()?, self.request.flags);
+        let (server, control) = connect(server, &settings)?;
+        self.between_hosts(is_another_host(&control, server));
+        // All threads of the copy are started by this one.
+        let local = control.local_address().map(|local| local.ip());
+        let binding = settle(&self.sysfs, local, threads());
+        let rdma = RdmaPath::find(over, &control, server)?;
+        let channels = match rdma {
+            Some(_) => RDMA_CHANNELS,
+            None => self.channels(control.round_trip()),
+        };
+        // Those that replace channels over RDMA are connected when one fails.
+        let mut streams = Streams::new(server, rdma.is_none());
+        let control = Arc::new(control);
+        let role = match direction {
+            CopyDirection::Upload(content) => InitiatorRole::Send {
+                content,
+                connect: Box::new(move |terms, number| {
+                    let stream = streams.take(terms, number)?;
+                    let source = TcpSource::new(stream, &settings, !flags.has(Flags::CLEAR))?;
+                    Ok(Box::new(source) as SourceChannel)
+                }),
+            },
+            CopyDirection::Download(to) => InitiatorRole::Receive {
+                target: to.opening(flags),
+                connect: Box::new(move |terms, number| {
+                    let stream = streams.take(terms, number)?;
+                    Ok(Box::new(TcpSink::new(stream, &settings)) as SinkChannel)
+                }),
+            },
+        };
+        initiate(Initiating {
+            task: self,
+            control: Arc::clone(&control) as _,
+            keys: &|session, cipher| control.block_secrets(session, cipher),
+            role,
+            channels,
+            block_size: BLOCK_SIZE,
+            copies: None,
+            naming: Naming::Shares,
+            beside: None,
+            placement: binding.placement(),
+            rdma,
+        })
+    }
 }

@@ -4,103 +4,48 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use super::places::{self, Destination, Naming, PlaceError};
-use super::request::{Flags, Request};
-use super::settings::{apply_options, source_options, threads};
-use crate::end::{
-    Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SinkPlan, SourceChannel,
-    SourcePlan, run_sink, run_source,
+use super::agree::{
+    AGENT, FEATURE_BESIDE, Keys, agree_on_compression, cipher, establish, features, open_session,
 };
-use crate::limits::{BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
+use super::beside::{Beside, BesideOptions, DataWay};
+use super::path;
+use super::places::{self, Destination, Naming, PlaceError, Target};
+use super::rdma::{Connect, FEATURE_RDMA, RdmaPath};
+use super::request::Flags;
+use super::settings::{apply_options, compression, decisions, source_options, threads};
+use super::task::CopyTask;
+use crate::end::{
+    Carrier, Channels, EndError, Finished, Opened, SinkChannel, SinkPlan, SinkTarget,
+    SourceChannel, SourcePlan, run_sink, run_source,
+};
+use crate::limits::{BLOCK_SIZE_LEAST, PIPE_BLOCK_SIZE, POOL_BLOCKS};
 use crate::pipeline::Clock;
-use crate::secure::{Cipher, Opener, Sealer, Secret, SecureError};
-use crate::session::{Connection, Event, Offer};
-use crate::transport::{Control, ControlEvent, Limit, Limited, TransportError};
-use crate::tree::source::Start;
+use crate::placement::Placement;
+use crate::secure::{Opener, Sealer};
+use crate::session::{Connection, Offer};
+use crate::transport::{Control, Limit, Limited, TransportError};
+use crate::tree::kernel_copy::KernelCopies;
+use crate::tree::source::{Content, SourceOptions};
 use crate::wire::record_name::Name;
-use crate::wire::{Message, Open, OpenReply, Role, Terms, Token};
+use crate::wire::{Role, Terms};
 
-/// Feature bit: the end has instructions for AES.
-pub(super) const FEATURE_AES: u64 = 1;
-
-/// Returns the features of this end.
-pub(super) fn features() -> u64 {
-    if Cipher::preferred() == Cipher::Aes128Gcm { FEATURE_AES } else { 0 }
-}
-
-/// Returns the cipher for blocks between these ends.
-pub(super) fn cipher(terms: &Terms) -> Cipher {
-    if terms.features & FEATURE_AES != 0 { Cipher::Aes128Gcm } else { Cipher::ChaCha20Poly1305 }
-}
-
-/// The name of this program in hellos.
-pub(super) const AGENT: &str = concat!("weft ", env!("CARGO_PKG_VERSION"));
-
-/// Sends the queued messages of a connection that has no sessions yet.
-pub(super) fn flush(
-    control: &dyn Control,
-    connection: &mut Connection,
-    epoch: Instant,
-) -> Result<(), EndError> {
-    while let Some(message) = connection.poll_control(epoch.elapsed()) {
-        control.send(&message.emit())?;
-    }
-    Ok(())
-}
-
-/// Returns the next event of a connection that has no sessions yet.
-pub(super) fn next_event(
-    control: &dyn Control,
-    connection: &mut Connection,
-    epoch: Instant,
-) -> Result<Event, EndError> {
-    let mut bytes = Vec::with_capacity(CONTROL_LEN_MAX);
-    loop {
-        flush(control, connection, epoch)?;
-        let left = connection.timeout().saturating_sub(epoch.elapsed());
-        match control.receive(&mut bytes, Some(left))? {
-            ControlEvent::Message => {}
-            ControlEvent::TimedOut if !connection.is_silent(epoch.elapsed()) => continue,
-            ControlEvent::TimedOut => return Err(EndError::Here("no sign of life".into())),
-            ControlEvent::Ended => {
-                return Err(EndError::Here("the peer has ended the connection".into()));
-            }
-        }
-        let message = Message::parse(&bytes).map_err(TransportError::from)?;
-        let event = connection.handle_control(message, epoch.elapsed());
-        let handled = event.map_err(|fault| EndError::Protocol(fault.to_string()));
-        flush(control, connection, epoch)?;
-        if let Some(event) = handled? {
-            return Ok(event);
-        }
-    }
-}
-
-/// Exports the keys of a session's blocks, outgoing and incoming; `None` if blocks are not
-/// encrypted.
-pub(super) type Keys<'a> =
-    &'a (dyn Fn(u32, Cipher) -> Result<Option<(Secret, Secret)>, SecureError> + 'a);
-
-/// Connects a data channel with this token and number.
-pub(super) type Connect<C> = Box<dyn FnMut(Token, u16) -> Result<C, TransportError> + Send>;
-
-/// Opens the directory of a destination.
-pub(super) type OpenRoot = Box<dyn FnOnce(bool) -> Result<Destination, PlaceError> + Send>;
+/// Opens the target of a sink.
+pub(super) type OpenTarget = Box<dyn FnOnce(bool) -> Result<Target, PlaceError> + Send>;
 
 /// The role of the initiator.
-pub(super) enum Wish {
-    /// The initiator sends these to the destination that the request names.
+pub(super) enum InitiatorRole {
+    /// The initiator sends this to the destination that the request names.
     Send {
-        /// The files and directories to send.
-        starts: Vec<Start>,
+        /// What to send.
+        content: Content,
         /// Connects the source's ends of data channels.
         connect: Connect<SourceChannel>,
     },
     /// The initiator receives what the request names.
-    Fetch {
-        /// Opens the directory to write to. If its argument is true, the path itself is that
-        /// directory, and is created if it does not exist.
-        root: OpenRoot,
+    Receive {
+        /// Opens the target to write to. If its argument is true, the path itself is the
+        /// directory to write to, and is created if it does not exist.
+        target: OpenTarget,
         /// Connects the sink's ends of data channels.
         connect: Connect<SinkChannel>,
     },
@@ -108,44 +53,67 @@ pub(super) enum Wish {
 
 /// The parameters of an initiator.
 pub(super) struct Initiating<'a> {
+    /// The copy to make.
+    pub task: CopyTask,
     /// The control channel.
     pub control: Arc<dyn Control>,
     /// The keys of blocks.
     pub keys: Keys<'a>,
-    /// The request to send.
-    pub request: Request,
     /// The role of this end.
-    pub wish: Wish,
+    pub role: InitiatorRole,
     /// The number of data channels to open.
     pub channels: u16,
     /// The block size in bytes.
     pub block_size: u32,
-    /// The most bytes of blocks per second.
-    pub limit: Option<u64>,
+    /// The open files that the source shares with a sink in this process.
+    pub copies: Option<Arc<KernelCopies>>,
     /// How the paths of the request are interpreted.
     pub naming: Naming,
-    /// Receives problems.
-    pub observer: Arc<dyn Observer>,
-    /// The counters for progress displays.
-    pub progress: Arc<Progress>,
+    /// Over a pipe: which way the data goes.
+    pub beside: Option<BesideOptions>,
+    /// Where the threads of this end run.
+    pub placement: &'a Placement,
+    /// The way of data channels over RDMA, if they are possible.
+    pub rdma: Option<RdmaPath>,
 }
 
 /// Connects the data channels of a session.
-fn connect_all<C>(
+pub(super) fn connect_all<C>(
     terms: &Terms,
-    connect: &mut Connect<C>,
+    mut connect: impl FnMut(&Terms, u16) -> Result<C, TransportError>,
     limited: impl Fn(C) -> C,
 ) -> Result<Channels<C>, EndError> {
     let (to, lines) = channel();
     for number in 0..terms.channels {
-        let _ = to.send((number, limited(connect(terms.token, number)?)));
+        let _ = to.send((number, limited(connect(terms, number)?)));
     }
     Ok(lines)
 }
 
+/// Connects data channels beside a pipe if that is wanted. Returns the reason if it is not
+/// possible; `None` if it is not wanted.
+fn connect_beside(
+    control: &dyn Control,
+    connection: &mut Connection,
+    epoch: Instant,
+    terms: &Terms,
+    options: BesideOptions,
+) -> Result<Result<Beside, Option<String>>, EndError> {
+    if options.way == DataWay::Shell {
+        return Ok(Err(None));
+    }
+    match Beside::connect(control, connection, epoch, terms, &options)? {
+        Ok(beside) => Ok(Ok(beside)),
+        Err(why) if options.way == DataWay::Tcp => {
+            Err(EndError::Here(format!("the data cannot go by TCP: {why}")))
+        }
+        Err(why) => Ok(Err(Some(why))),
+    }
+}
+
 /// Returns the block size under a rate limit. About eight blocks are sent per second, so that
 /// traffic is not bursty.
-fn block_size(most: u32, limit: Option<u64>) -> u32 {
+pub(super) fn block_size(most: u32, limit: Option<u64>) -> u32 {
     let Some(limit) = limit else { return most };
     let eighth = u32::try_from(limit / 8).unwrap_or(u32::MAX).max(1);
     most.min(1 << eighth.ilog2()).max(BLOCK_SIZE_LEAST)
@@ -157,52 +125,90 @@ fn block_size(most: u32, limit: Option<u64>) -> u32 {
 /// If the copy fails. Single files that could not be copied are not an error; the outcome counts
 /// them.
 pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
-    let Initiating { control, keys, request, wish, channels, block_size, naming, .. } = plan;
-    let (observer, progress) = (plan.observer, plan.progress);
-    let limit = plan.limit.map(|limit| Limit::new(limit, Clock::system()));
-    let block_size = self::block_size(block_size, plan.limit);
+    let Initiating { task, control, keys, role, channels, block_size, copies, naming, .. } = plan;
+    let (beside, rdma) = (plan.beside, plan.rdma);
+    let CopyTask { mut request, observer, progress, limit, .. } = task;
+    let block_size = self::block_size(block_size, limit);
+    let limit = limit.map(|limit| Limit::new(limit, Clock::system()));
     let bad = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
     let epoch = Instant::now();
-    let offer = Offer { channels, block_size, features: features(), agent: AGENT.into() };
-    let mut connection = Connection::initiate(offer, epoch.elapsed());
-    let terms = match next_event(&*control, &mut connection, epoch)? {
-        Event::Established(terms) => terms,
-        Event::Refused { refusal, text } => {
-            return Err(EndError::Peer(format!("{refusal}: {text}")));
+    // A dry run moves no data.
+    let beside = beside.map(|options| match request.flags.has(Flags::DRY_RUN) {
+        true => BesideOptions { way: DataWay::Shell, ..options },
+        false => options,
+    });
+    let features = features()
+        | if beside.is_some() { FEATURE_BESIDE } else { 0 }
+        | if rdma.is_some() { FEATURE_RDMA } else { 0 };
+    // Channels that fail over RDMA get other numbers over TCP.
+    let channels = if rdma.is_some() { 2 * channels } else { channels };
+    let offer = Offer { channels, block_size, features, agent: AGENT.into() };
+    let (mut connection, mut terms) = establish(&*control, offer, epoch)?;
+    agree_on_compression(&mut request, &terms)?;
+    let mut block_size = terms.block_size;
+    let rdma = rdma.map(|path| path.agree(&mut terms, &*observer)).transpose()?.flatten();
+    let block_len = terms.block_size as usize;
+    let mut lines_beside = None;
+    let is_pipe = beside.is_some();
+    if let Some(options) = beside {
+        match connect_beside(&*control, &mut connection, epoch, &terms, options)? {
+            Ok(connected) => {
+                observer.chosen(Carrier::Tcp, None);
+                request.flags = request.flags.with(Flags::BESIDE, true);
+                terms.channels = connected.channels();
+                lines_beside = Some(connected);
+            }
+            Err(why) => {
+                observer.chosen(Carrier::Shell, why.as_deref());
+                terms.channels = 1;
+                // A remote shell may buffer many blocks.
+                if matches!(role, InitiatorRole::Send { .. }) {
+                    block_size = block_size.min(PIPE_BLOCK_SIZE);
+                }
+            }
         }
-        _ => return Err(EndError::Protocol("no reply to the hello".into())),
-    };
-    if terms.block_size < BLOCK_SIZE_LEAST {
-        return Err(EndError::Protocol(format!("blocks of {} bytes", terms.block_size)));
     }
-    let role = if matches!(wish, Wish::Send { .. }) { Role::Source } else { Role::Sink };
-    let open = Open { role, job: request.emit().map_err(|error| bad(&error))? };
-    let session = connection.open(open).map_err(|misuse| bad(&misuse))?;
-    let answer = match next_event(&*control, &mut connection, epoch)? {
-        Event::OpenReply { reply: OpenReply::Accepted { job }, .. } => job,
-        Event::OpenReply { reply: OpenReply::Refused { refusal, text }, .. } => {
-            return Err(EndError::Peer(format!("{refusal}: {text}")));
-        }
-        Event::Cancelled(cancel) => return Err(EndError::Peer(cancel.text)),
-        _ => return Err(EndError::Protocol("no reply to the opening".into())),
+    let session_role =
+        if matches!(role, InitiatorRole::Send { .. }) { Role::Source } else { Role::Sink };
+    let (session, answer) =
+        open_session(&*control, &mut connection, epoch, session_role, &request)?;
+    let secrets = match &lines_beside {
+        Some(beside) => Some(beside.secrets(session, cipher(&terms))?),
+        None if request.flags.has(Flags::CLEAR) => None,
+        None => keys(session, cipher(&terms))?,
     };
-    let secrets = keys(session, cipher(&terms))?;
-    let opened = Opened {
-        control,
-        connection,
-        epoch,
-        session,
-        block_size: terms.block_size,
-        threads: threads(),
-        progress,
+    let carrier = match (is_pipe, &lines_beside) {
+        (true, None) => Some(Carrier::Shell),
+        _ if rdma.is_some() => Some(Carrier::Rdma),
+        _ if request.flags.has(Flags::CLEAR) => Some(Carrier::Tcp),
+        _ => secrets.as_ref().map(|_| Carrier::Tcp),
     };
-    match wish {
-        Wish::Send { mut starts, mut connect } => {
+    let sealed_by = secrets.as_ref().map(|(outgoing, _)| outgoing.cipher());
+    let round_trip = lines_beside.as_ref().map_or_else(|| control.round_trip(), Beside::round_trip);
+    let blocks = if rdma.is_some() { POOL_BLOCKS } else { path::blocks(round_trip, block_size) };
+    let sizes = (terms.channels, block_size, blocks);
+    observer.decided(&decisions(
+        &request,
+        sizes,
+        round_trip,
+        carrier,
+        (sealed_by, plan.placement),
+        copies.is_some(),
+    ));
+    let threads = threads();
+    let opened =
+        Opened { control, connection, epoch, session, block_size, blocks, threads, progress };
+    match role {
+        InitiatorRole::Send { mut content, mut connect } => {
             // The acceptor knows whether the destination is a directory.
-            if let [start] = &mut starts[..]
-                && !answer.is_empty()
-            {
-                start.new_name = Some(Name::new(&answer).map_err(|error| bad(&error))?);
+            if !answer.is_empty() {
+                content.rename(Name::new(&answer).map_err(|error| bad(&error))?);
+            }
+            if let Some(mut beside) = lines_beside {
+                connect = Box::new(move |_, _| beside.source());
+            }
+            if let Some(path) = rdma {
+                connect = path.sources(block_len, connect, Arc::clone(&observer));
             }
             let lines = connect_all(&terms, &mut connect, |line| match &limit {
                 Some(limit) => Box::new(Limited::new(line, limit.clone())),
@@ -211,17 +217,38 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             let plan = SourcePlan {
                 opened,
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
-                starts,
-                options: source_options(&request).map_err(|error| bad(&error))?,
-                observer,
+                compression: compression(request.flags),
+                content,
+                options: SourceOptions {
+                    copies,
+                    ..source_options(&request).map_err(|error| bad(&error))?
+                },
+                observer: Some(observer),
                 is_dry_run: request.flags.has(Flags::DRY_RUN),
             };
             run_source(plan, lines)
         }
-        Wish::Fetch { root, mut connect } => {
+        InitiatorRole::Receive { target, mut connect } => {
             let is_folder = answer == [1];
-            let Destination { root, is_there, .. } =
-                root(is_folder).map_err(|error| bad(&error))?;
+            let target = match target(is_folder).map_err(|error| bad(&error))? {
+                Target::Directory(Destination { root, is_there, .. }) => SinkTarget::Directory {
+                    root,
+                    options: apply_options(request.flags, true, is_there),
+                    rules: source_options(&request).map_err(|error| bad(&error))?.rules,
+                    quota: None,
+                    only: places::names(&request, is_folder, naming)
+                        .map_err(|error| bad(&error))?,
+                    copies: None,
+                },
+                Target::Output(fd) => SinkTarget::Output(fd, places::only_path(&request)),
+            };
+            if let Some(mut beside) = lines_beside {
+                connect = Box::new(move |_, _| beside.sink());
+            }
+            let mut landing = None;
+            if let Some(path) = rdma {
+                (landing, connect) = path.sinks(block_len, connect, Arc::clone(&observer))?;
+            }
             let lines = connect_all(&terms, &mut connect, |line| match &limit {
                 Some(limit) => Box::new(Limited::new(line, limit.clone())),
                 None => line,
@@ -229,10 +256,9 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             let plan = SinkPlan {
                 opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
-                root,
-                options: apply_options(request.flags, true, is_there),
-                rules: source_options(&request).map_err(|error| bad(&error))?.rules,
-                only: places::names(&request, is_folder, naming).map_err(|error| bad(&error))?,
+                may_be_compressed: request.flags.has(Flags::COMPRESSES),
+                target,
+                landing,
                 observer: Some(observer),
             };
             run_sink(plan, lines)

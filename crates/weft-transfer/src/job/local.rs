@@ -1,23 +1,27 @@
 //! Copies within one host, with both ends in one process.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::accept::{Accepting, Answer, Lines, Resolve, accept};
-use super::initiate::{Initiating, Wish, initiate};
-use super::lines::MemoryLine;
-use super::places::{Destination, Naming, check_apart};
-use super::request::Request;
-use crate::end::{EndError, Finished, Observer, Progress, SourceChannel};
+use super::accept::{Accepting, Answer, Resolve, accept};
+use super::initiate::{Initiating, InitiatorRole, initiate};
+use super::lines::{Lines, MemoryLine};
+use super::places::{Naming, Target, check_apart};
+use super::request::{Flags, Request};
+use super::task::CopyTask;
+use crate::end::{EndError, Finished, SourceChannel};
 use crate::limits::{BLOCK_SIZE, LOCAL_CHANNELS};
-use crate::mutex::lock;
+use crate::placement::{Placement, Reason};
 use crate::transport::memory;
-use crate::tree::source::Start;
-use crate::wire::{Refusal, Role, Token};
+use crate::tree::kernel_copy::KernelCopies;
+use crate::tree::source::Content;
+use crate::wire::{Refusal, Role, Terms};
+use weft_sys::lock;
 
-/// The destination of the only copy.
-struct Here(Mutex<Option<Destination>>);
+/// The target of the only copy.
+struct Here(Mutex<Option<Target>>);
 
 impl Resolve for Here {
     fn resolve(&self, _role: Role, _request: &Request) -> Result<Answer, (Refusal, String)> {
@@ -26,54 +30,63 @@ impl Resolve for Here {
     }
 }
 
-/// Copies within this host.
-/// `limit` is the most bytes of blocks per second.
-///
-/// # Errors
-/// If the copy fails.
-pub fn copy_local(
-    starts: Vec<Start>,
-    destination: Destination,
-    request: Request,
-    observer: Arc<dyn Observer>,
-    progress: Arc<Progress>,
-    limit: Option<u64>,
-) -> Result<Finished, EndError> {
-    check_apart(&starts, &destination).map_err(|error| EndError::Here(error.to_string()))?;
-    let (near, remote) = memory::control_pair();
-    let (to, lines): (Sender<(u16, Box<dyn Lines>)>, _) = channel();
-    let resolve = Here(Mutex::new(Some(destination)));
-    thread::scope(|scope| {
-        let accepting = scope.spawn(|| {
-            accept(Accepting {
-                control: Arc::new(remote),
+impl CopyTask {
+    /// Copies within this host.
+    ///
+    /// # Errors
+    /// If the copy fails.
+    pub fn within_host(mut self, content: Content, target: Target) -> Result<Finished, EndError> {
+        // Blocks do not leave this process.
+        let useless = Flags::COMPRESSES.with(Flags::COMPRESSES_ALWAYS, true);
+        self.request.flags = self.request.flags.without(useless.with(Flags::CLEAR, true));
+        let mut is_plain = false;
+        if let (Content::Entries(starts), Target::Directory(to)) = (&content, &target) {
+            check_apart(starts, to).map_err(|error| EndError::Here(error.to_string()))?;
+            // Digests, a rate limit and direct I/O need the bytes.
+            let needs_bytes = [Flags::VERIFIES, Flags::DIRECT];
+            let needs_bytes = needs_bytes.into_iter().any(|flag| self.request.flags.has(flag));
+            is_plain = self.limit.is_none() && !needs_bytes;
+        }
+        // The kernel copies through its cache.
+        self.request.flags = self.request.flags.with(Flags::CACHED, is_plain);
+        let copies = is_plain.then(|| {
+            let progress = Arc::clone(&self.progress);
+            Arc::new(KernelCopies::new(move |len| {
+                progress.bytes.fetch_add(len, SeqCst);
+            }))
+        });
+        let (near, remote) = memory::control_pair();
+        let (to, lines): (Sender<(u16, Box<dyn Lines>)>, _) = channel();
+        let resolve = Here(Mutex::new(Some(target)));
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                accept(Accepting {
+                    keeps_special_bits: true,
+                    copies: copies.clone(),
+                    ..Accepting::new(Arc::new(remote), lines, &resolve)
+                })
+            });
+            let connect = Box::new(move |_: &Terms, number: u16| {
+                let (source, sink) = memory::data_pair();
+                let _ = to.send((number, Box::new(MemoryLine(sink)) as Box<dyn Lines>));
+                Ok(Box::new(source) as SourceChannel)
+            });
+            let finished = initiate(Initiating {
+                task: self,
+                control: Arc::new(near),
                 keys: &|_, _| Ok(None),
-                token: Token::default(),
-                lines,
-                resolve: &resolve,
-                progress: Arc::default(),
-                keeps_special_bits: true,
-            })
-        });
-        let connect = Box::new(move |_: Token, number: u16| {
-            let (source, sink) = memory::data_pair();
-            let _ = to.send((number, Box::new(MemoryLine(sink)) as Box<dyn Lines>));
-            Ok(Box::new(source) as SourceChannel)
-        });
-        let finished = initiate(Initiating {
-            control: Arc::new(near),
-            keys: &|_, _| Ok(None),
-            request,
-            wish: Wish::Send { starts, connect },
-            channels: LOCAL_CHANNELS,
-            block_size: BLOCK_SIZE,
-            limit,
-            naming: Naming::Shares,
-            observer,
-            progress,
-        });
-        // The acceptor's error would only repeat the initiator's.
-        let _ = accepting.join();
-        finished
-    })
+                role: InitiatorRole::Send { content, connect },
+                channels: LOCAL_CHANNELS,
+                block_size: BLOCK_SIZE,
+                copies: copies.clone(),
+                naming: Naming::Shares,
+                beside: None,
+                placement: &Placement::Anywhere(Reason::NoDevice),
+                rdma: None,
+            });
+            // The acceptor's error would only repeat the initiator's.
+            let _ = accepting.join();
+            finished
+        })
+    }
 }

@@ -1,23 +1,36 @@
 //! Complete copies: connects the ends, assigns their roles, and finds the files.
 
 mod accept;
+mod agree;
+mod beside;
 mod client;
 mod initiate;
 mod lines;
 mod local;
+mod path;
 mod places;
+mod rdma;
+mod relay;
 mod request;
 mod server;
 mod settings;
 mod shell;
+mod strangers;
+mod task;
 
+#[cfg(test)]
+mod beside_tests;
+#[cfg(test)]
+mod compression_tests;
 #[cfg(test)]
 mod tests;
 
 pub use accept::{Share, Shares};
-pub use client::{Way, copy_with};
-pub use local::copy_local;
-pub use places::{Destination, PlaceError, local_destination, local_start};
+pub use beside::DataWay;
+pub use client::{CopyDirection, DownloadTo, ServerAt};
+pub use places::{Destination, PlaceError, Target, local_destination, local_source};
+pub use rdma::{Over, RdmaListener};
 pub use request::{Flags, Request, RequestError};
 pub use server::{Log, Server};
-pub use shell::{copy_by_shell, serve_shell};
+pub use shell::serve_shell;
+pub use task::CopyTask;

@@ -6,12 +6,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::slice;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 
 use super::request::{Flags, Request};
 use crate::limits::DEPTH_MAX;
+use crate::tree::apply::Quota;
 use crate::tree::beneath;
 use crate::tree::source::Start;
 use crate::wire::record_name::Name;
@@ -20,7 +23,7 @@ use crate::wire::record_name::Name;
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// A system call failed.
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] io::Error),
     /// The path contains `..` or an invalid name.
     #[error("invalid path: a component is `..` or too long")]
@@ -28,6 +31,12 @@ pub enum PlaceError {
     /// The destination is the source or is within it.
     #[error("{0}")]
     Same(&'static str),
+    /// A stream needs a file, and this is a directory.
+    #[error("is a directory; a stream goes to a file: name it")]
+    Directory,
+    /// A stream needs a file, and this is none.
+    #[error("is not a regular file, and a standard stream needs one")]
+    NotFile,
     /// No share has this name.
     #[error("there is no such share")]
     NoShare,
@@ -49,12 +58,23 @@ pub struct Destination {
     /// Whether the directory exists. In a dry run it may not; `root` is then the directory in which
     /// it would be created.
     pub is_there: bool,
+    /// The quota of the tree that contains it.
+    pub quota: Option<Arc<Quota>>,
 }
 
 impl Destination {
     fn within(root: OwnedFd) -> Self {
-        Self { root, new_name: None, is_there: true }
+        Self { root, new_name: None, is_there: true, quota: None }
     }
+}
+
+/// The place that a sink writes to.
+#[derive(Debug)]
+pub enum Target {
+    /// A directory.
+    Directory(Destination),
+    /// A descriptor that gets the bytes of a single file.
+    Output(OwnedFd),
 }
 
 /// Returns the device and inode of a file.
@@ -97,6 +117,29 @@ pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), Plac
     }
 }
 
+/// Checks the same by the names of paths on one server.
+///
+/// # Errors
+/// `Same`, or `Path`.
+pub(super) fn check_apart_on_server(sources: &[Vec<u8>], to: &[u8]) -> Result<(), PlaceError> {
+    let to = parts(to)?;
+    for path in sources {
+        let source = parts(path)?;
+        let is_content = path.ends_with(b"/") || source.len() < 2;
+        let becomes = match source.last() {
+            Some(last) if !is_content => [&to[..], slice::from_ref(last)].concat(),
+            _ => to.clone(),
+        };
+        if becomes == source || to == source {
+            return Err(PlaceError::Same("source and destination are the same"));
+        }
+        if to.starts_with(&source) {
+            return Err(PlaceError::Same("a directory cannot be copied into itself"));
+        }
+    }
+    Ok(())
+}
+
 /// Splits a path of a peer into its components.
 ///
 /// # Errors
@@ -128,23 +171,49 @@ pub(super) fn destination(
     parts: &[Name],
     flags: Flags,
 ) -> Result<Destination, PlaceError> {
+    let is_stream = flags.has(Flags::STREAM);
     let Some((last, before)) = parts.split_last() else {
+        if is_stream {
+            return Err(PlaceError::Directory);
+        }
         return Ok(Destination::within(walk(base, &[])?));
     };
     let is_folder = flags.has(Flags::FOLDER);
     let parent = walk(base, before)?;
     match beneath::open_dir(&parent, last.as_path()) {
+        Ok(_) if is_stream => Err(PlaceError::Directory),
         Ok(root) => Ok(Destination::within(root)),
         Err(Errno::NOENT) if is_folder && flags.has(Flags::DRY_RUN) => {
-            Ok(Destination { root: parent, new_name: None, is_there: false })
+            Ok(Destination { root: parent, new_name: None, is_there: false, quota: None })
         }
         Err(Errno::NOENT) if is_folder => {
-            mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777))?;
+            match mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777)) {
+                // Another copy to the same place may have created it since.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
             Ok(Destination::within(beneath::open_dir(&parent, last.as_path())?))
         }
         Err(Errno::NOENT | Errno::NOTDIR) if !is_folder => {
-            Ok(Destination { root: parent, new_name: Some(last.clone()), is_there: true })
+            if is_stream {
+                check_replaceable(parent.as_fd(), last)?;
+            }
+            let new_name = Some(last.clone());
+            Ok(Destination { root: parent, new_name, is_there: true, quota: None })
         }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Checks that a file of a stream does not replace a pipe or a device, into which its user may want
+/// to write.
+fn check_replaceable(parent: BorrowedFd<'_>, name: &Name) -> Result<(), PlaceError> {
+    match statat(parent, name.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Symlink => Ok(()),
+            _ => Err(PlaceError::NotFile),
+        },
+        Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -168,6 +237,9 @@ fn split(path: &Path) -> Result<Option<(OwnedFd, Name)>, PlaceError> {
 /// An error of the kernel: the parent of the last component must exist.
 pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, PlaceError> {
     if let Ok(root) = open_local(path) {
+        if flags.has(Flags::STREAM) {
+            return Err(PlaceError::Directory);
+        }
         return Ok(Destination::within(root));
     }
     let (parent, name) = split(path)?.ok_or(PlaceError::Path)?;
@@ -179,13 +251,45 @@ pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, Place
 ///
 /// # Errors
 /// An error of the kernel.
-pub fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
+pub(super) fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
     match split(path)? {
         Some((directory, name)) if !is_content(path) => {
             let is_folder = is_folder(directory.as_fd(), &name)?;
             Ok((Start { directory, name: Some(name), new_name: None }, is_folder))
         }
         _ => Ok((Start { directory: open_local(path)?, name: None, new_name: None }, true)),
+    }
+}
+
+/// Returns the source of a local path, and whether it means the contents of a directory. The source
+/// of a stream is a single file.
+///
+/// # Errors
+/// `NotFile`, or an error of the kernel.
+pub fn local_source(path: &Path, flags: Flags) -> Result<(Start, bool), PlaceError> {
+    if flags.has(Flags::STREAM) { Ok((local_file(path)?, false)) } else { local_start(path) }
+}
+
+/// Returns the source of a local path to a single file, to which it may be a link.
+///
+/// # Errors
+/// `NotFile`, or an error of the kernel.
+fn local_file(path: &Path) -> Result<Start, PlaceError> {
+    let (start, _) = local_start(&path.canonicalize()?)?;
+    check_file(&start)?;
+    Ok(start)
+}
+
+/// Checks that a source is a regular file.
+///
+/// # Errors
+/// `NotFile`, or an error of the kernel.
+pub(super) fn check_file(start: &Start) -> Result<(), PlaceError> {
+    let Some(name) = &start.name else { return Err(PlaceError::NotFile) };
+    let stat = statat(&start.directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        _ => Err(PlaceError::NotFile),
     }
 }
 
@@ -225,6 +329,11 @@ pub(super) enum Naming {
     Shares,
     /// They are ordinary paths of the user.
     Paths,
+}
+
+/// Returns the path of a request that has one path, for reports.
+pub(super) fn only_path(request: &Request) -> Vec<u8> {
+    request.paths.first().cloned().unwrap_or_default()
 }
 
 /// Returns the only names that a server may send for a request, or `None` if it may send any,
@@ -347,6 +456,45 @@ mod tests {
         }
         for path in [".", "a/", "a/.", "..", "/"] {
             assert_eq!(asked(path, None), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_on_one_server_must_be_apart() {
+        let check = |from: &str, to: &str| {
+            check_apart_on_server(&[from.as_bytes().to_vec()], to.as_bytes()).is_ok()
+        };
+        for (from, to) in [("s/a", "s/b"), ("s/a", "t/a"), ("s/a/", "s/b"), ("s/a/b", "s/b")] {
+            assert!(check(from, to), "{from} {to}");
+        }
+        for (from, to) in [
+            ("s/a", "s/a"),
+            ("s/a", "s"),
+            ("s/a", "s/a/b"),
+            ("s/a/", "/s//a/./b"),
+            ("s/a/", "s/a"),
+            ("s", "s/b"),
+            ("s/a", "s/../s"),
+        ] {
+            assert!(!check(from, to), "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn copies_that_create_one_directory_at_a_time_both_find_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for round in 0..300 {
+            let path = folder.path().join(round.to_string());
+            let start = std::sync::Barrier::new(2);
+            let create = || {
+                start.wait();
+                local_destination(&path, Flags::FOLDER).map(drop)
+            };
+            std::thread::scope(|scope| {
+                let other = scope.spawn(create);
+                create().expect("a folder");
+                other.join().expect("no panic").expect("a folder");
+            });
         }
     }
 

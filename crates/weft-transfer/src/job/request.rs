@@ -1,10 +1,11 @@
 //! The request that an initiator sends when it opens a session.
 //!
-//! Format: version u8, flags u32, new name (u16 and bytes; empty for none), number of patterns u16,
-//! for each: 1 to include or 0 to exclude u8, u16 and bytes; number of paths u16, for each: u16 and
-//! bytes.
+//! Format: version u8, flags u32, new name (u16 and bytes; empty for none), name of the congestion
+//! control (u16 and bytes) if its flag is set, number of patterns u16, for each: 1 to include or 0
+//! to exclude u8, u16 and bytes; number of paths u16, for each: u16 and bytes.
 
 use crate::limits::{JOB_LEN_MAX, PATHS_MAX, PATTERNS_MAX};
+use crate::transport::tcp::Congestion;
 use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
 
 const VERSION: u8 = 1;
@@ -30,12 +31,36 @@ impl Flags {
     pub const FOLDER: Self = Self(1 << 6);
     /// Write nothing; the sink reports the predicted changes.
     pub const DRY_RUN: Self = Self(1 << 7);
-    const ALL: u32 = (1 << 8) - 1;
+    /// The initiator's end is a standard stream: the other end is a single file.
+    pub const STREAM: Self = Self(1 << 8);
+    /// Compress blocks while that pays.
+    pub const COMPRESSES: Self = Self(1 << 9);
+    /// Compress all blocks that become smaller, with [`Flags::COMPRESSES`].
+    pub const COMPRESSES_ALWAYS: Self = Self(1 << 10);
+    /// The data channels are those beside the pipe.
+    pub const BESIDE: Self = Self(1 << 11);
+    /// Read and write large files past the page cache.
+    pub const DIRECT: Self = Self(1 << 12);
+    /// Read and write all files through the page cache.
+    pub const CACHED: Self = Self(1 << 13);
+    /// Blocks are not sealed, between hosts.
+    pub const CLEAR: Self = Self(1 << 14);
+    /// The request names a congestion control for data channels over TCP.
+    const CONGESTION: Self = Self(1 << 15);
+    /// The congestion control of data channels over TCP is the system's.
+    const SYSTEM_CONGESTION: Self = Self(1 << 16);
+    const ALL: u32 = (1 << 17) - 1;
 
     /// Whether all flags of `other` are set.
     #[must_use]
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Returns the flags without those of `other`.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// Returns the flags with `other` added if `is` is true.
@@ -52,6 +77,8 @@ pub struct Request {
     pub flags: Flags,
     /// The new name of a single source at the sink.
     pub new_name: Option<Vec<u8>>,
+    /// The congestion control of the source's end, over TCP.
+    pub congestion: Congestion,
     /// Patterns that include (true) or exclude names. The first match decides.
     pub patterns: Vec<(bool, String)>,
     /// Paths at the acceptor: the destination or all sources. At a server they begin with a share's
@@ -89,17 +116,26 @@ impl Request {
     /// If a limit is exceeded.
     pub fn emit(&self) -> Result<Vec<u8>, RequestError> {
         let mut out = vec![VERSION];
-        out.extend_from_slice(&self.flags.0.to_be_bytes());
+        let (flag, congestion) = match &self.congestion {
+            Congestion::ByPath => (Flags::default(), None),
+            Congestion::System => (Flags::SYSTEM_CONGESTION, None),
+            Congestion::Named(name) => (Flags::CONGESTION, Some(name)),
+        };
+        out.extend_from_slice(&self.flags.with(flag, true).0.to_be_bytes());
         let patterns = self.patterns.iter().map(|(_, pattern)| pattern.len());
         let lens = patterns.chain(self.paths.iter().map(Vec::len));
         let all: usize = lens.map(|len| len + 4).sum();
         let name = self.new_name.as_deref().unwrap_or_default();
         let is_much = self.paths.len() > PATHS_MAX || self.patterns.len() > PATTERNS_MAX;
-        if is_much || all + name.len() + 16 > JOB_LEN_MAX {
+        let names = name.len() + congestion.map_or(0, String::len);
+        if is_much || all + names + 16 > JOB_LEN_MAX {
             return Err(RequestError::TooMuch);
         }
         let count = |count: usize| u16::try_from(count).unwrap_or(u16::MAX).to_be_bytes();
         push_counted_u16(&mut out, name);
+        if let Some(congestion) = congestion {
+            push_counted_u16(&mut out, congestion.as_bytes());
+        }
         out.extend_from_slice(&count(self.patterns.len()));
         for (includes, pattern) in &self.patterns {
             out.push(u8::from(*includes));
@@ -127,7 +163,19 @@ impl Request {
         }
         let name = from.counted_u16()?;
         let new_name = (!name.is_empty()).then(|| name.to_vec());
-        let mut request = Self { flags, new_name, ..Self::default() };
+        let is_named = flags.has(Flags::CONGESTION);
+        let congestion = match flags.has(Flags::SYSTEM_CONGESTION) {
+            true if is_named => return Err(RequestError::Unknown),
+            true => Congestion::System,
+            false if is_named => {
+                let name = str::from_utf8(from.counted_u16()?).ok();
+                let named = name.and_then(|name| Congestion::named(name).ok());
+                named.ok_or(RequestError::Unknown)?
+            }
+            false => Congestion::ByPath,
+        };
+        let flags = flags.without(Flags::CONGESTION).without(Flags::SYSTEM_CONGESTION);
+        let mut request = Self { flags, new_name, congestion, ..Self::default() };
         let patterns = from.u16()?;
         for _ in 0..patterns {
             let includes = from.u8()? != 0;
@@ -155,11 +203,16 @@ mod tests {
         let request = Request {
             flags: Flags::SKIPS.with(Flags::FOLDER, true),
             new_name: Some(b"new\xff".to_vec()),
+            congestion: Congestion::Named("reno".into()),
             patterns: vec![(true, "keep".into()), (false, "*.o".into())],
             paths: vec![b"share/a\n".to_vec(), b"share".to_vec()],
         };
         let bytes = request.emit().expect("short");
         assert_eq!(Request::parse(&bytes), Ok(request));
+        for congestion in [Congestion::ByPath, Congestion::System] {
+            let request = Request { congestion, ..Request::default() };
+            assert_eq!(Request::parse(&request.emit().expect("short")), Ok(request));
+        }
         let much = Request { paths: vec![vec![1; 60_000]; 2], ..Request::default() };
         assert_eq!(much.emit(), Err(RequestError::TooMuch));
     }

@@ -3,21 +3,29 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use weft_rdma::{Device, Request};
 
-use super::accept::{Accepting, Lines, Shares, accept};
-use super::lines::TcpLine;
+use super::accept::{Accepting, OverRdma, Shares, accept};
+use super::lines::{Lines, RdmaLine, TcpLine};
+use super::path;
+use super::rdma::RdmaListener;
+use super::settings::threads;
+use super::strangers::{Stranger, Strangers};
 use crate::end::Finished;
-use crate::limits::{ACCEPT_PAUSE, CHANNELS_EACH_MAX, CONNECTIONS_MAX};
-use crate::mutex::lock;
+use crate::limits::{ACCEPT_PAUSE, CHANNELS_EACH_MAX, CLOSE_PAUSE, CONNECTIONS_MAX};
+use crate::placement::settle;
 use crate::secure::TlsServer;
+use crate::transport::rdma::Incoming;
 use crate::transport::tcp::{self, Accepted, TcpSettings};
 use crate::transport::{StreamControl, Token};
+use weft_sys::lock;
 
 /// Receives the events of a server.
 pub trait Log: Send + Sync {
@@ -33,6 +41,8 @@ type Copies = HashMap<Token, Copy>;
 /// A copy that waits for data channels.
 struct Copy {
     to: Sender<(u16, Box<dyn Lines>)>,
+    /// The device for data channels over RDMA.
+    device: Option<Arc<Device>>,
     /// The channel numbers that have not connected. Each is accepted once, which bounds a client's
     /// connections.
     numbers: BTreeSet<u16>,
@@ -47,6 +57,10 @@ pub struct Server {
     /// The copies that wait for data channels.
     copies: Mutex<Copies>,
     live: AtomicUsize,
+    /// The live connections whose client has not proven who it is.
+    strangers: Arc<Strangers>,
+    /// Whether data channels may go over RDMA.
+    offers_rdma: AtomicBool,
 }
 
 impl fmt::Debug for Server {
@@ -68,8 +82,16 @@ impl Server {
     /// Creates a server of these directories.
     #[must_use]
     pub fn new(tls: TlsServer, shares: Shares, log: Box<dyn Log>) -> Arc<Self> {
-        let (copies, live) = (Mutex::default(), AtomicUsize::new(0));
-        Arc::new(Self { tls, shares, settings: TcpSettings::default(), log, copies, live })
+        Arc::new(Self {
+            tls,
+            shares,
+            settings: TcpSettings::default(),
+            log,
+            copies: Mutex::default(),
+            live: AtomicUsize::new(0),
+            strangers: Arc::default(),
+            offers_rdma: AtomicBool::new(false),
+        })
     }
 
     fn copies(&self) -> MutexGuard<'_, Copies> {
@@ -81,22 +103,70 @@ impl Server {
         loop {
             let Ok((stream, peer)) = listener.accept() else {
                 // The process is out of descriptors or memory, which other connections will free.
-                thread::sleep(ACCEPT_PAUSE);
+                let has_closed = self.strangers.close_one();
+                thread::sleep(if has_closed { CLOSE_PAUSE } else { ACCEPT_PAUSE });
                 continue;
             };
-            if self.live.fetch_add(1, SeqCst) >= CONNECTIONS_MAX {
+            // Strangers who say nothing must not keep clients out.
+            if self.live.fetch_add(1, SeqCst) >= CONNECTIONS_MAX && !self.strangers.close_one() {
                 self.live.fetch_sub(1, SeqCst);
                 self.log.failed(&peer.to_string(), "too many connections");
                 continue;
             }
             let live = Live(Arc::clone(self));
+            let stranger = self.strangers.add(&stream, peer.ip());
             let thread = thread::Builder::new().name("client".into());
-            let _ = thread.spawn(move || live.0.serve(stream, &peer.to_string()));
+            let _ = thread.spawn(move || live.0.serve(stream, stranger, &peer.to_string()));
         }
     }
 
-    fn serve(&self, stream: TcpStream, peer: &str) {
-        match tcp::accept(stream, Some(&self.tls), &self.settings) {
+    /// Offers data channels over RDMA from now on, which connect to this listener.
+    pub fn offer_rdma(self: &Arc<Self>, listener: RdmaListener) {
+        let server = Arc::clone(self);
+        self.offers_rdma.store(true, SeqCst);
+        let thread = thread::Builder::new().name("rdma".into());
+        let _ = thread.spawn(move || {
+            let RdmaListener(mut listener) = listener;
+            loop {
+                match listener.request() {
+                    Ok(request) => server.join(request),
+                    Err(error) => {
+                        server.offers_rdma.store(false, SeqCst);
+                        return server.log.failed("RDMA", &error.to_string());
+                    }
+                }
+            }
+        });
+    }
+
+    /// Passes a data channel to its copy. One with an unknown token or a used number is refused.
+    fn join(self: &Arc<Self>, request: Request) {
+        let incoming = match Incoming::new(request) {
+            Ok(incoming) => incoming,
+            Err(error) => return self.log.failed("RDMA", &error.to_string()),
+        };
+        if let Some(copy) = self.copies().get_mut(&incoming.token)
+            && let Some(device) = copy.device.clone()
+            && copy.numbers.remove(&incoming.channel)
+        {
+            let server = Arc::clone(self);
+            let failed = Box::new(move |why: &str| server.log.failed("RDMA", why));
+            let channel = incoming.channel;
+            let _ = copy.to.send((channel, Box::new(RdmaLine { incoming, device, failed })));
+        }
+    }
+
+    /// Returns the device for a copy's data channels over RDMA, if the server offers that.
+    fn device(&self, control: &StreamControl, peer: &str) -> Option<Arc<Device>> {
+        let local = control.local_address().filter(|_| self.offers_rdma.load(SeqCst))?;
+        let device = Device::at(local.ip());
+        device.inspect_err(|error| self.log.failed(peer, &format!("RDMA: {error}"))).ok()
+    }
+
+    fn serve(&self, stream: TcpStream, stranger: Option<Stranger>, peer: &str) {
+        let accepted = tcp::accept(stream, Some(&self.tls), &self.settings);
+        drop(stranger);
+        match accepted {
             Ok(Accepted::Control(control)) => self.copy(*control, peer),
             Ok(Accepted::Data { token, channel, stream }) => {
                 let line = Box::new(TcpLine(stream, self.settings.clone()));
@@ -120,16 +190,19 @@ impl Server {
         let peer = format!("{peer} {key}");
         let (to, lines) = channel();
         let numbers = (0..CHANNELS_EACH_MAX).collect();
-        self.copies().insert(token, Copy { to, numbers });
+        let device = self.device(&control, &peer);
+        self.copies().insert(token, Copy { to, device: device.clone(), numbers });
+        // All threads of the copy are started by this one, which ends with it.
+        let local = control.local_address().map(|local| local.ip());
+        let _binding = settle(Path::new("/sys"), local, threads());
         let control = Arc::new(control);
+        let failed = |why: &str| self.log.failed(&peer, why);
         let finished = accept(Accepting {
-            control: Arc::clone(&control) as _,
             keys: &|session, cipher| control.block_secrets(session, cipher),
+            channels: path::channels_beside(self.live.load(SeqCst)),
             token,
-            lines,
-            resolve: &self.shares,
-            progress: Arc::default(),
-            keeps_special_bits: false,
+            rdma: device.map(|device| OverRdma { device, failed: &failed }),
+            ..Accepting::new(Arc::clone(&control) as _, lines, &self.shares)
         });
         self.copies().remove(&token);
         match finished {

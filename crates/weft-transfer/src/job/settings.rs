@@ -1,10 +1,16 @@
 //! Converts the flags of a request to the options of both ends.
 
 use std::thread;
+use std::time::Duration;
 
 use super::request::{Flags, Request};
+use crate::compress::Compression;
+use crate::end::{Carrier, Decisions};
 use crate::limits::END_THREADS_MAX;
+use crate::placement::Placement;
+use crate::secure::Cipher;
 use crate::tree::apply::{ApplyOptions, DryRun};
+use crate::tree::direct::When;
 use crate::tree::rules::{PatternError, Rules};
 use crate::tree::source::{PAYLOAD_LEN_MIN, SourceOptions};
 
@@ -24,9 +30,56 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         takes_xattrs: flags.has(Flags::XATTRS),
         names_owners: flags.has(Flags::OWNERS),
         takes_special_files: false,
+        direct: direct(flags),
+        // Sealed data passes through this process's memory.
+        sends_extents: flags.has(Flags::CLEAR),
         rules,
         ..SourceOptions::new(PAYLOAD_LEN_MIN)
     })
+}
+
+/// Returns when a source compresses blocks for a request.
+#[must_use]
+pub(super) fn compression(flags: Flags) -> Compression {
+    match flags {
+        flags if !flags.has(Flags::COMPRESSES) => Compression::Never,
+        flags if flags.has(Flags::COMPRESSES_ALWAYS) => Compression::Always,
+        _ => Compression::Auto,
+    }
+}
+
+/// Returns the decisions of a copy, for reports.
+pub(super) fn decisions(
+    request: &Request,
+    (channels, block_size, blocks): (u16, u32, u32),
+    round_trip: Option<Duration>,
+    carrier: Option<Carrier>,
+    (cipher, placement): (Option<Cipher>, &Placement),
+    is_copied_by_kernel: bool,
+) -> Decisions {
+    Decisions {
+        carrier,
+        channels,
+        block_size,
+        blocks,
+        round_trip,
+        threads: threads(),
+        placement: placement.clone(),
+        cipher,
+        compression: compression(request.flags),
+        congestion: request.congestion.clone(),
+        direct: direct(request.flags),
+        is_copied_by_kernel,
+    }
+}
+
+/// Returns which files this end reads or writes past the page cache.
+fn direct(flags: Flags) -> When {
+    match flags {
+        flags if flags.has(Flags::DIRECT) => When::Always,
+        flags if flags.has(Flags::CACHED) => When::Never,
+        _ => When::automatic(),
+    }
 }
 
 /// Whether equal files are skipped.
@@ -50,6 +103,7 @@ pub(super) fn apply_options(
         deletes: flags.has(Flags::DELETES),
         keeps_journal: true,
         resumes: flags.has(Flags::RESUMES),
+        direct: direct(flags),
         dry_run: dry_run.then(|| DryRun { has_root, skips: skips(flags) }),
         ..ApplyOptions::default()
     }
@@ -76,6 +130,11 @@ mod tests {
         assert!(options.resumes && options.keeps_journal && !options.deletes);
         assert!(!options.keeps_special_bits && !options.keeps_owners && !options.makes_devices);
         assert_eq!(options.dry_run, None);
+        assert!(matches!(options.direct, When::Beyond(_)));
+        let options = apply_options(Flags::CACHED, false, true);
+        assert_eq!(options.direct, When::Never);
+        let options = apply_options(Flags::DIRECT, false, true);
+        assert_eq!(options.direct, When::Always);
         let options = apply_options(flags.with(Flags::DRY_RUN, true), false, false);
         assert_eq!(options.dry_run, Some(DryRun { has_root: false, skips: true }));
         let options = apply_options(Flags::DRY_RUN, false, true);

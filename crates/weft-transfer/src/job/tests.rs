@@ -12,29 +12,36 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::accept::{Accepting, Answer, Resolve, Share, Shares, accept};
-use super::client::{Way, copy_with};
-use super::initiate::{Initiating, Wish, flush, initiate, next_event};
+use super::agree::{flush, next_event};
+use super::client::{CopyDirection, DownloadTo, ServerAt};
+use super::initiate::{Initiating, InitiatorRole, initiate};
 use super::lines::MemoryLine;
-use super::places::{Naming, local_destination};
+use super::places::{Naming, Target, local_destination, local_start};
+use super::rdma::Over;
 use super::request::{Flags, Request};
 use super::server::{Log, Server};
+use super::task::CopyTask;
 use crate::end::{EndError, Finished, Observer, Progress};
 use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_MIN, VERSION};
 use crate::pipeline::Pool;
+use crate::placement::{Placement, Reason};
 use crate::secure::{Identity, TlsClient, TlsServer};
 use crate::session::{
-    Arrivals, Connection, Event, Offer, Policy, Source, SourceSetup, WriteResult,
+    Arrivals, Connection, Event, Offer, Policy, RemoteBuffer, Sink, SinkSetup, Source, SourceSetup,
+    WriteResult,
 };
 use crate::transport::memory::{self, control_pair};
 use crate::transport::tcp::{self, TcpSettings};
 use crate::transport::{Control, ControlEvent, DataSource, Head, Payload, Place, Write};
+use crate::tree::source::Content;
 use crate::wire::record::{Entry, Kind, ROOT, Record, Time};
 use crate::wire::record_name::Name;
 use crate::wire::{
-    BlockFlags, BlockHeader, Body, Message, Open, OpenReply, Refusal, Role, Terms, Token,
+    BlockFlags, BlockHeader, Body, Cancel, Code, Message, Open, OpenReply, Refusal, Role, Terms,
+    Token,
 };
 
-struct Nobody;
+pub(super) struct Nobody;
 
 impl Observer for Nobody {
     fn problem(&self, _path: &[u8], _text: &str, _is_warning: bool) {}
@@ -45,13 +52,30 @@ impl Log for Nobody {
     fn failed(&self, _peer: &str, _why: &str) {}
 }
 
+/// Returns a copy that nobody watches.
+fn task(request: Request) -> CopyTask {
+    CopyTask {
+        request,
+        observer: Arc::new(Nobody),
+        progress: Arc::default(),
+        limit: None,
+        is_fair: false,
+        compresses_between_hosts: false,
+        sysfs: "/sys".into(),
+    }
+}
+
 /// Returns a server of a folder that accepts every client, and a client of it.
 fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
     let identity = || Identity::generate().expect("a key");
     let tls = TlsServer::new(&identity(), Arc::new(|_| true)).expect("a server");
     let root = fs::File::open(folder).expect("a folder").into();
-    let shares = vec![Share { name: b"share".to_vec(), root }];
-    let server = Server::new(tls, Shares { shares, is_read_only: false }, Box::new(Nobody));
+    let shares = vec![Share { name: b"share".to_vec(), root, quota: None }];
+    let server = Server::new(
+        tls,
+        Shares { shares, is_read_only: false, allows_clear: false },
+        Box::new(Nobody),
+    );
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("a port");
     thread::spawn(move || server.run(&listener));
@@ -89,8 +113,8 @@ fn server_is_reached_at_the_first_address_that_answers() {
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
     let fetch = |addresses: &[SocketAddr]| {
         let request = Request { paths: vec![b"share/file".to_vec()], ..Request::default() };
-        let to = Way::From(folder.path().join("got"));
-        copy_with(addresses, &tls, request, to, Arc::new(Nobody), Arc::default(), None)
+        let to = CopyDirection::Download(DownloadTo::Path(folder.path().join("got")));
+        task(request).with_server(ServerAt { addresses, tls: &tls }, to, Over::Auto)
     };
     fs::create_dir(folder.path().join("got")).expect("room");
     let finished = fetch(&[closed, server]).expect("a server");
@@ -98,60 +122,118 @@ fn server_is_reached_at_the_first_address_that_answers() {
     assert!(fetch(&[closed]).is_err() && fetch(&[]).is_err());
 }
 
+/// Accepts a connection by these terms, and answers each request for a session in the same way
+/// until the peer ends the connection. Returns the requests.
+pub(super) fn answer_requests(
+    control: &dyn Control,
+    features: u64,
+    block_size: u32,
+    reply: &OpenReply,
+) -> Vec<Request> {
+    let epoch = Instant::now();
+    let (channels, token, agent) = (1, Token::default(), String::new());
+    let most = Terms { version: VERSION, channels, block_size, features, token, agent };
+    let policy = Policy { most, block_size_min: block_size, sessions: 1 };
+    let mut connection = Connection::accept(policy, epoch.elapsed());
+    let mut requests = Vec::new();
+    while let Ok(event) = next_event(control, &mut connection, epoch) {
+        if let Event::Open { session, open } = event {
+            requests.push(Request::parse(&open.job).expect("a request"));
+            connection.answer(session, reply.clone()).expect("an opening");
+            let _ = flush(control, &mut connection, epoch);
+        }
+    }
+    requests
+}
+
+/// Copies a folder to the share of a peer, which knows no data channels.
+pub(super) fn send_to(
+    peer: impl Control + 'static,
+    flags: Flags,
+    folder: &Path,
+) -> Result<Finished, EndError> {
+    let (start, _) = local_start(folder).expect("a folder");
+    initiate(Initiating {
+        task: task(Request { flags, paths: vec![b"share".to_vec()], ..Request::default() }),
+        control: Arc::new(peer),
+        keys: &|_, _| Ok(None),
+        role: InitiatorRole::Send {
+            content: Content::Entries(vec![start]),
+            connect: Box::new(|_, _| Ok(Box::new(memory::data_pair().0) as _)),
+        },
+        channels: 1,
+        block_size: BLOCK_SIZE,
+        copies: None,
+        naming: Naming::Shares,
+        beside: None,
+        placement: &Placement::Anywhere(Reason::NoDevice),
+        rdma: None,
+    })
+}
+
+/// A sink that ends the session closes its data channels at once, and its reason may be read later.
+#[test]
+fn reason_of_a_sink_is_reported_though_its_channels_close_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (near, remote) = control_pair();
+    let sink = thread::spawn(move || {
+        let epoch = Instant::now();
+        let (channels, token, agent) = (1, Token::default(), String::new());
+        let (version, block_size) = (VERSION, BLOCK_SIZE);
+        let most = Terms { version, channels, block_size, features: 0, token, agent };
+        let policy = Policy { most, block_size_min: BLOCK_SIZE, sessions: 1 };
+        let mut connection = Connection::accept(policy, epoch.elapsed());
+        let mut next = || next_event(&remote, &mut connection, epoch).expect("an initiator");
+        assert!(matches!(next(), Event::Established(_)));
+        let Event::Open { session, .. } = next() else { panic!("no opening") };
+        let reply = OpenReply::Accepted { job: Vec::new() };
+        connection.answer(session, reply).expect("an opening");
+        flush(&remote, &mut connection, epoch).expect("an initiator");
+        let (buffers, arrivals) = (vec![RemoteBuffer::default()], Arrivals::Seen);
+        let setup = SinkSetup { session, buffers, block_size, arrivals, first_grant: 1 };
+        let (mut sink, mut bytes) = (Sink::new(setup), Vec::new());
+        loop {
+            while let Some(message) = sink.poll_control() {
+                // The initiator has ended if it has read the reason.
+                let _ = remote.send(&message.emit());
+            }
+            let event = remote.receive(&mut bytes, None).expect("an initiator");
+            if event == ControlEvent::Ended {
+                return;
+            }
+            let Message { body, .. } = Message::parse(&bytes).expect("a message");
+            // The other end of the data channel is gone, so the first block fails.
+            if matches!(body, Body::ChannelLost(_)) {
+                sink.cancel(Cancel { code: Code::Sink, text: "the reason".into() });
+            }
+            sink.handle_control(body).expect("by the rules");
+        }
+    });
+    let copied = send_to(near, Flags::default(), folder.path());
+    let reason = copied.expect_err("no sink").to_string();
+    assert_eq!(reason, "the peer ended the copy: the reason");
+    sink.join().expect("no panic");
+}
+
 #[test]
 fn block_size_too_small_for_an_entry_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let (near, remote) = control_pair();
     let acceptor = thread::spawn(move || {
-        let epoch = Instant::now();
-        let most = Terms {
-            version: VERSION,
-            channels: 1,
-            block_size: BLOCK_SIZE_MIN,
-            features: 0,
-            token: Token::default(),
-            agent: String::new(),
-        };
-        let policy = Policy { most, block_size_min: BLOCK_SIZE_MIN, sessions: 1 };
-        let mut connection = Connection::accept(policy, epoch.elapsed());
-        while let Ok(event) = next_event(&remote, &mut connection, epoch) {
-            if let Event::Open { session, .. } = event {
-                let reply = OpenReply::Accepted { job: Vec::new() };
-                connection.answer(session, reply).expect("an opening");
-                let _ = flush(&remote, &mut connection, epoch);
-            }
-        }
+        answer_requests(&remote, 0, BLOCK_SIZE_MIN, &OpenReply::Accepted { job: Vec::new() })
     });
-    let to = local_destination(folder.path(), Flags::FOLDER).expect("a folder");
-    let copied = initiate(Initiating {
-        control: Arc::new(near),
-        keys: &|_, _| Ok(None),
-        request: Request { paths: vec![b"share".to_vec()], ..Request::default() },
-        wish: Wish::Send {
-            starts: vec![crate::tree::source::Start {
-                directory: to.root,
-                name: None,
-                new_name: None,
-            }],
-            connect: Box::new(|_, _| Ok(Box::new(memory::data_pair().0) as _)),
-        },
-        channels: 1,
-        block_size: BLOCK_SIZE,
-        limit: None,
-        naming: Naming::Shares,
-        observer: Arc::new(Nobody),
-        progress: Arc::default(),
-    });
+    let copied = send_to(near, Flags::default(), folder.path());
     assert!(matches!(copied, Err(EndError::Protocol(_))), "{copied:?}");
     acceptor.join().expect("no panic");
 }
 
 /// Accepts every request, and writes to one folder.
-struct Anywhere(tempfile::TempDir);
+pub(super) struct Anywhere(pub(super) tempfile::TempDir);
 
 impl Resolve for Anywhere {
     fn resolve(&self, _role: Role, _request: &Request) -> Result<Answer, (Refusal, String)> {
-        Ok(Answer::Write(local_destination(self.0.path(), Flags::FOLDER).expect("a folder")))
+        let to = local_destination(self.0.path(), Flags::FOLDER).expect("a folder");
+        Ok(Answer::Write(Target::Directory(to)))
     }
 }
 
@@ -173,7 +255,8 @@ fn offers() -> Vec<u8> {
             atime: Time::default(),
             size: 1,
             is_linked: false,
-            xattrs: Vec::new(),
+            is_unsized: false,
+            xattrs: None,
             hash: None,
         };
         Record::Offer(Box::new(entry)).emit(&mut table);
@@ -192,13 +275,8 @@ fn unread_answers_stop_the_blocks_of_the_source() {
     thread::scope(|scope| {
         let accepted = scope.spawn(|| {
             accept(Accepting {
-                control: Arc::new(remote),
-                keys: &|_, _| Ok(None),
-                token: Token::default(),
-                lines,
-                resolve: &resolve,
                 progress: Arc::clone(&progress),
-                keeps_special_bits: false,
+                ..Accepting::new(Arc::new(remote), lines, &resolve)
             })
         });
         let epoch = Instant::now();

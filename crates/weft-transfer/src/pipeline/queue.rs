@@ -17,7 +17,7 @@ struct Stamped<T> {
 
 type OnPush = Box<dyn Fn() + Send + Sync>;
 
-struct Shared<T> {
+struct QueueState<T> {
     name: &'static str,
     items: BoundedQueue<Stamped<T>>,
     clock: Clock,
@@ -29,7 +29,7 @@ struct Shared<T> {
 
 /// A bounded queue of tasks. Clones share the queue. It ends when all stages that push tasks have
 /// ended and it is empty.
-pub struct Queue<T>(Arc<Shared<T>>);
+pub struct Queue<T>(Arc<QueueState<T>>);
 
 impl<T> Clone for Queue<T> {
     fn clone(&self) -> Self {
@@ -58,7 +58,7 @@ pub struct Passage {
 
 impl<T> Queue<T> {
     pub(crate) fn new(name: &'static str, capacity: usize, clock: Clock) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(QueueState {
             name,
             items: BoundedQueue::new(capacity),
             clock,

@@ -46,7 +46,7 @@ struct Progress {
     live: usize,
 }
 
-pub(crate) struct Shared<E> {
+pub(crate) struct RunState<E> {
     pub(crate) stop: Stop<E>,
     pub(crate) clock: Clock,
     stages: Vec<Arc<Stage<E>>>,
@@ -57,7 +57,7 @@ pub(crate) struct Shared<E> {
 
 /// A running pipeline. Dropping it cancels the pipeline and joins its threads.
 pub struct Running<E: Send + 'static> {
-    shared: Arc<Shared<E>>,
+    shared: Arc<RunState<E>>,
     monitor: Option<JoinHandle<()>>,
 }
 
@@ -72,7 +72,7 @@ impl<E: Send + 'static> Running<E> {
         let start = clock.now();
         let (stages, bodies): (Vec<_>, Vec<_>) = stages.into_iter().unzip();
         let progress = Progress { handles: Vec::new(), live: stages.len() };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RunState {
             stop,
             clock,
             stages,
@@ -159,7 +159,7 @@ impl<E: Send + 'static> Drop for Running<E> {
     }
 }
 
-impl<E: Send + 'static> Shared<E> {
+impl<E: Send + 'static> RunState<E> {
     fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -267,7 +267,7 @@ impl<E> Stage<E> {
 
 /// Handles the end of a worker, also by a panic.
 struct Leaving<E: Send + 'static> {
-    shared: Arc<Shared<E>>,
+    shared: Arc<RunState<E>>,
     stage: Arc<Stage<E>>,
     /// The cause to record if the worker's function does not run.
     without: Option<Cause<E>>,
@@ -327,7 +327,7 @@ mod tests {
         let progress = Mutex::new(Progress { handles: Vec::new(), live: 1 });
         let stages = vec![Arc::clone(&stage)];
         let all_ended = Condvar::new();
-        let shared = Arc::new(Shared { stop, clock, stages, start: 0, progress, all_ended });
+        let shared = Arc::new(RunState { stop, clock, stages, start: 0, progress, all_ended });
         // The state that is left if the thread could not be created.
         let without = Some(Cause::NoThread { stage: "read" });
         drop(Leaving { shared: Arc::clone(&shared), stage, without, is_retired: false });

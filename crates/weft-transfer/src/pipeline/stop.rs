@@ -44,13 +44,13 @@ struct State<E> {
     hooks: Vec<Arc<Hook>>,
 }
 
-struct Shared<E> {
+struct StopState<E> {
     is_stopped: AtomicBool,
     state: Mutex<State<E>>,
 }
 
 /// The switch that stops a pipeline. Clones share the switch.
-pub struct Stop<E>(Arc<Shared<E>>);
+pub struct Stop<E>(Arc<StopState<E>>);
 
 impl<E> Clone for Stop<E> {
     fn clone(&self) -> Self {
@@ -61,7 +61,7 @@ impl<E> Clone for Stop<E> {
 impl<E> Default for Stop<E> {
     fn default() -> Self {
         let state = Mutex::new(State { cause: None, hooks: Vec::new() });
-        Self(Arc::new(Shared { is_stopped: AtomicBool::new(false), state }))
+        Self(Arc::new(StopState { is_stopped: AtomicBool::new(false), state }))
     }
 }
 

@@ -233,7 +233,7 @@ mod tests {
         }
 
         #[test]
-        fn invalid_texts_are_no_keys(
+        fn invalid_texts_are_refused_as_keys(
             text in ".{0,100}",
             der in prop::collection::vec(any::<u8>(), 0..60),
         ) {

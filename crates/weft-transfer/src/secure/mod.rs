@@ -5,10 +5,12 @@
 //! against a given one or against the file of known servers ([`known`]); a server checks its
 //! clients' keys against the file of authorised ones.
 //!
-//! Each block is sealed by itself, on any transport ([`seal`]), with keys that TLS exports.
+//! Each block is sealed by itself, on any transport ([`seal`]), with keys that TLS exports, or
+//! beside a pipe with keys whose secret goes through the pipe ([`pipe`]).
 
 pub mod identity;
 pub mod known;
+pub mod pipe;
 mod replay;
 pub mod seal;
 pub mod secrets;
@@ -18,6 +20,7 @@ use std::io;
 
 pub use identity::{Identity, PublicKey};
 pub use known::{AuthorisedClients, KnownServers, Verdict};
+pub use pipe::PipeKeys;
 pub use replay::ReplayWindow;
 pub use seal::{Opener, SEAL_LEN, Sealer, Ticket};
 pub use secrets::{Cipher, Direction, Secret};
@@ -27,7 +30,7 @@ pub use tls::{Tls, TlsClient, TlsServer};
 #[derive(Debug, thiserror::Error)]
 pub enum SecureError {
     /// A system call failed.
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] io::Error),
     /// TLS reported an error.
     #[error("TLS: {0}")]

@@ -15,7 +15,7 @@ use super::SecureError;
 use super::replay::ReplayWindow;
 use super::secrets::Secret;
 use crate::limits::SEALS_MAX;
-use crate::mutex::lock;
+use weft_sys::lock;
 
 /// Length of a seal's tag in bytes.
 pub const SEAL_LEN: usize = 16;

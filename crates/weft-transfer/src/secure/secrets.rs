@@ -90,6 +90,23 @@ pub(super) fn context(session: u32, cipher: Cipher, direction: Direction) -> [u8
     context
 }
 
+/// The sessions whose secrets have been exported, by direction. A second sealer of one of them
+/// would repeat nonces.
+#[derive(Debug, Default)]
+pub(super) struct Exported([u32; 2]);
+
+impl Exported {
+    /// Records an export. Sessions come in the order of their numbers.
+    pub(super) fn once(&mut self, session: u32, direction: Direction) -> Result<(), SecureError> {
+        let last = &mut self.0[direction as usize];
+        if session <= *last {
+            return Err(SecureError::ExportedBefore(session));
+        }
+        *last = session;
+        Ok(())
+    }
+}
+
 /// The secret from which the keys of one direction of one session are derived. It is not `Clone`:
 /// it makes one sealer or one opener.
 pub struct Secret {
@@ -128,7 +145,7 @@ impl Secret {
 }
 
 /// The length of a key, as HKDF takes it.
-struct KeyLen(usize);
+pub(super) struct KeyLen(pub(super) usize);
 
 impl KeyType for KeyLen {
     fn len(&self) -> usize {

@@ -24,7 +24,7 @@ use rustls::{
     DistinguishedName, Error, ServerConfig, ServerConnection, SignatureScheme,
 };
 
-use super::secrets::{Cipher, Direction, LABEL, SECRET_LEN, Secret, context};
+use super::secrets::{Cipher, Direction, Exported, LABEL, SECRET_LEN, Secret, context};
 use super::{Identity, PublicKey, SecureError};
 
 /// The ALPN protocol (RFC 7301).
@@ -252,8 +252,7 @@ impl Write for Timed<'_> {
 pub struct Tls {
     connection: Connection,
     peer: PublicKey,
-    /// The last session whose secret was exported, for each direction.
-    exported: [u32; 2],
+    exported: Exported,
 }
 
 impl fmt::Debug for Tls {
@@ -280,7 +279,7 @@ impl Tls {
             return Err(Error::NoApplicationProtocol.into());
         }
         connection.set_buffer_limit(None);
-        Ok(Self { connection, peer, exported: [0; 2] })
+        Ok(Self { connection, peer, exported: Exported::default() })
     }
 
     /// Returns the peer's key.
@@ -319,11 +318,7 @@ impl Tls {
         cipher: Cipher,
         direction: Direction,
     ) -> Result<Secret, SecureError> {
-        let last = &mut self.exported[direction as usize];
-        if session <= *last {
-            return Err(SecureError::ExportedBefore(session));
-        }
-        *last = session;
+        self.exported.once(session, direction)?;
         let context = context(session, cipher, direction);
         let bytes = [0; SECRET_LEN];
         let bytes = self.connection.export_keying_material(bytes, LABEL, Some(&context))?;

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::fault::{Fault, Misuse};
 use crate::limits::{PING_INTERVAL, SESSIONS_MAX, SILENCE_MAX, VERSION};
-use crate::wire::{Body, Cancel, Hello, HelloReply, Message, Open, OpenReply, Refusal, Terms};
+use crate::wire::{
+    Body, Cancel, Hello, HelloReply, ListenReply, Message, Open, OpenReply, Refusal, Terms,
+};
 
-/// What the initiator asks for in its hello.
+/// The initiator's request in its hello.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The number of data channels.
@@ -43,6 +45,10 @@ pub enum Event {
         /// The reason as text.
         text: String,
     },
+    /// The initiator asks for a listener. The caller answers it by [`Connection::answer_listen`].
+    Listen,
+    /// The answer to [`Connection::ask_to_listen`].
+    ListenReply(ListenReply),
     /// The initiator opens a session. The caller answers it by [`Connection::answer`].
     Open {
         /// The session.
@@ -74,6 +80,14 @@ enum State {
     Over,
 }
 
+/// Whether the initiator has asked for a listener, which it may do once before its first session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listener {
+    NotAsked,
+    Asked,
+    Answered,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Session {
     /// The acceptor has not answered yet.
@@ -86,6 +100,7 @@ enum Session {
 pub struct Connection {
     state: State,
     is_initiator: bool,
+    listener: Listener,
     sessions: BTreeMap<u32, Session>,
     sessions_max: usize,
     /// The highest session number that has been used.
@@ -127,6 +142,7 @@ impl Connection {
         Self {
             state,
             is_initiator: false,
+            listener: Listener::NotAsked,
             sessions: BTreeMap::new(),
             sessions_max,
             last_session: 0,
@@ -151,6 +167,38 @@ impl Connection {
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Asks the acceptor to listen for data channels. The answer is [`Event::ListenReply`].
+    ///
+    /// # Errors
+    /// If this end is the acceptor, is not connected, has asked before, or has opened a session.
+    pub fn ask_to_listen(&mut self) -> Result<(), Misuse> {
+        if !self.is_initiator || !self.may_ask() {
+            return Err(Misuse::Over);
+        }
+        self.listener = Listener::Asked;
+        self.outgoing.push_back(Message::of(0, Body::Listen));
+        Ok(())
+    }
+
+    /// Answers [`Event::Listen`].
+    ///
+    /// # Errors
+    /// If the initiator does not wait for an answer.
+    pub fn answer_listen(&mut self, reply: ListenReply) -> Result<(), Misuse> {
+        if self.is_initiator || self.listener != Listener::Asked {
+            return Err(Misuse::Over);
+        }
+        self.listener = Listener::Answered;
+        self.outgoing.push_back(Message::of(0, Body::ListenReply(reply)));
+        Ok(())
+    }
+
+    /// Whether the initiator may ask for a listener now.
+    fn may_ask(&self) -> bool {
+        let is_up = matches!(self.state, State::Up(_));
+        is_up && self.listener == Listener::NotAsked && self.last_session == 0
     }
 
     /// Opens a session, and returns its number. The answer is [`Event::OpenReply`].
@@ -291,6 +339,15 @@ impl Connection {
             Body::Pong(number) if number <= self.pings => {}
             Body::Pong(_) => return Err(Fault::Answer("a pong")),
             Body::Hello(_) | Body::HelloReply(_) => return Err(Fault::Message(body.kind())),
+            Body::Listen if !self.is_initiator && self.may_ask() => {
+                self.listener = Listener::Asked;
+                return Ok(Some(Event::Listen));
+            }
+            Body::ListenReply(reply) if self.is_initiator && self.listener == Listener::Asked => {
+                self.listener = Listener::Answered;
+                return Ok(Some(Event::ListenReply(reply)));
+            }
+            Body::Listen | Body::ListenReply(_) => return Err(Fault::Message(body.kind())),
             Body::Open(open) => return self.handle_open(session, open),
             Body::OpenReply(reply) => {
                 let is_opening = self.sessions.get(&session) == Some(&Session::Opening);

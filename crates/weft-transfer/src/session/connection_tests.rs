@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::limits::BLOCK_SIZE_MIN;
-use crate::wire::{Role, Token};
+use crate::wire::{PipeSecret, Role, Token};
 
 const ZERO: Duration = Duration::ZERO;
 
@@ -114,6 +114,36 @@ fn sessions_are_opened_answered_and_ended() {
     let again = initiator.handle_control(message, ZERO);
     assert_eq!(again, Err(Fault::Answer("a reply to an opening")));
     assert!(initiator.is_over());
+}
+
+#[test]
+fn listener_is_asked_for_once_and_before_the_first_session() {
+    let reply = || ListenReply::Accepted {
+        port: 7,
+        secret: PipeSecret([1; 32]),
+        address: "192.0.2.1".into(),
+    };
+    let (mut initiator, mut acceptor) = pair();
+    let early = initiator.handle(Message::of(0, Body::ListenReply(reply())));
+    assert_eq!(early, Err(Fault::Message(17)));
+    assert_eq!(acceptor.ask_to_listen(), Err(Misuse::Over));
+    assert_eq!(acceptor.answer_listen(reply()), Err(Misuse::Over));
+    initiator.ask_to_listen().unwrap();
+    assert_eq!(initiator.ask_to_listen(), Err(Misuse::Over));
+    let message = initiator.poll_control(ZERO).unwrap();
+    assert_eq!(initiator.handle(message.clone()), Err(Fault::Message(16)));
+    assert_eq!(acceptor.handle(message.clone()), Ok(Some(Event::Listen)));
+    assert_eq!(acceptor.handle(message.clone()), Err(Fault::Message(16)));
+    acceptor.answer_listen(reply()).unwrap();
+    assert_eq!(acceptor.answer_listen(reply()), Err(Misuse::Over));
+    let answer = acceptor.poll_control(ZERO).unwrap();
+    assert_eq!(initiator.handle(answer.clone()), Ok(Some(Event::ListenReply(reply()))));
+    assert_eq!(initiator.handle(answer), Err(Fault::Message(17)));
+    let (mut initiator, mut acceptor) = pair();
+    initiator.open(open()).unwrap();
+    assert_eq!(initiator.ask_to_listen(), Err(Misuse::Over));
+    acceptor.handle(initiator.poll_control(ZERO).unwrap()).unwrap();
+    assert_eq!(acceptor.handle(message), Err(Fault::Message(16)));
 }
 
 #[test]

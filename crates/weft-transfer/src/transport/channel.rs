@@ -1,5 +1,6 @@
 //! The interfaces of control and data channels.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ use crate::wire::WireError;
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// A system call failed.
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] io::Error),
     /// The peer ended the connection within a message or block.
     #[error("the connection ended within a message or block")]
@@ -36,7 +37,7 @@ pub enum TransportError {
     #[error("the peer violates the protocol: {0}")]
     Protocol(&'static str),
     /// The security of the control channel failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Security(#[from] crate::secure::SecureError),
     /// This end has closed the channel.
     #[error("the channel is closed")]
@@ -77,6 +78,11 @@ pub trait Control: Send + Sync {
     /// Closes the channel from any thread, and wakes the threads that wait. Sent messages still
     /// arrive.
     fn close(&self);
+
+    /// The shortest round trip to the peer that has been measured, if the transport measures it.
+    fn round_trip(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The address of a granted buffer, as the source's transport needs it.
@@ -196,14 +202,20 @@ pub struct Completion {
 
 /// The source's end of a data channel, used by one thread at a time.
 pub trait DataSource: Send {
-    /// Whether the sink sees arrivals.
-    fn arrivals(&self) -> Arrivals;
+    /// Whether the sink sees arrivals, as that of most channels does.
+    fn arrivals(&self) -> Arrivals {
+        Arrivals::Seen
+    }
 
     /// Whether it accepts [`Payload::Extent`].
-    fn takes_extents(&self) -> bool;
+    fn takes_extents(&self) -> bool {
+        false
+    }
 
     /// The most outstanding writes.
-    fn depth(&self) -> usize;
+    fn depth(&self) -> usize {
+        1
+    }
 
     /// Begins a write. Sleeps until there is room for it.
     ///
@@ -230,6 +242,38 @@ pub trait DataSource: Send {
 
     /// Returns a function that closes the channel from any thread and wakes the thread that waits.
     fn closer(&self) -> Arc<dyn Fn() + Send + Sync>;
+}
+
+/// The completions of a channel that no longer uses a block once it is posted: it has copied it.
+#[derive(Debug, Default)]
+pub(super) struct Copied(VecDeque<Completion>);
+
+impl Copied {
+    /// Completes a write that has been sent (how much of an extent the file had, if it was less),
+    /// or returns it with the reason why not.
+    pub(super) fn post(
+        &mut self,
+        write: Write,
+        sent: Result<Option<usize>, TransportError>,
+    ) -> Result<(), (Box<Write>, TransportError)> {
+        match sent {
+            Ok(short) => {
+                self.0.push_back(Completion { write, short });
+                Ok(())
+            }
+            Err(error) => Err((Box::new(write), error)),
+        }
+    }
+
+    /// The next completion that the caller has not seen.
+    pub(super) fn take(&mut self) -> Option<Completion> {
+        self.0.pop_front()
+    }
+
+    /// The writes whose completion the caller has not seen.
+    pub(super) fn abandon(&mut self) -> Vec<Write> {
+        self.0.drain(..).map(|completion| completion.write).collect()
+    }
 }
 
 /// The sink's decision about an announced block.

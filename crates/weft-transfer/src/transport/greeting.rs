@@ -19,9 +19,16 @@ use crate::wire::{Kind, Mode, Preface};
 /// If a system call fails.
 pub(super) fn greet(socket: impl AsFd, kind: Kind, mode: Mode) -> Result<(), TransportError> {
     let preface = Preface { version_min: VERSION, version_max: VERSION, kind, mode }.emit();
-    // The send buffer of a new socket has room for all 32 bytes.
-    let sent = send(socket, &preface, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
-    if sent == preface.len() { Ok(()) } else { Err(TransportError::Truncated) }
+    send_few(socket, &preface)
+}
+
+/// Sends some bytes on a new socket, whose send buffer has room for them.
+///
+/// # Errors
+/// If a system call fails.
+pub(super) fn send_few(socket: impl AsFd, bytes: &[u8]) -> Result<(), TransportError> {
+    let sent = send(socket, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)?;
+    if sent == bytes.len() { Ok(()) } else { Err(TransportError::Truncated) }
 }
 
 /// Receives a preface, within a time.
@@ -29,8 +36,19 @@ pub(super) fn greet(socket: impl AsFd, kind: Kind, mode: Mode) -> Result<(), Tra
 /// # Errors
 /// If no valid preface arrives in time.
 pub(super) fn greeting(socket: impl AsFd, time: Duration) -> Result<Preface, TransportError> {
+    Ok(Preface::parse(&receive_few(socket, time)?)?)
+}
+
+/// Receives the first bytes of a socket, within a time.
+///
+/// # Errors
+/// If they do not arrive in time.
+pub(super) fn receive_few<const N: usize>(
+    socket: impl AsFd,
+    time: Duration,
+) -> Result<[u8; N], TransportError> {
     let end = Instant::now() + time;
-    let mut bytes = [0; Preface::LEN];
+    let mut bytes = [0; N];
     let mut done = 0;
     while done < bytes.len() {
         let left = end.saturating_duration_since(Instant::now());
@@ -44,5 +62,5 @@ pub(super) fn greeting(socket: impl AsFd, time: Duration) -> Result<Preface, Tra
             Err(error) => return Err(io::Error::from(error).into()),
         }
     }
-    Ok(Preface::parse(&bytes)?)
+    Ok(bytes)
 }

@@ -11,8 +11,8 @@ use super::channel::{
 };
 use super::rate::{RateLimit, TokenBucket};
 use crate::limits::RATE_SLEEP_MAX;
-use crate::mutex::lock;
 use crate::pipeline::Clock;
+use weft_sys::lock;
 
 /// A rate limit that several channels share.
 #[derive(Clone, Debug)]

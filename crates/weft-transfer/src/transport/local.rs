@@ -13,7 +13,6 @@
 //! begins at the next page. The sink does not see writes, so the source sends notices over the
 //! control channel.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +29,9 @@ use rustix::net::{
 };
 use weft_sys::{SharedMemory, peer_credentials};
 
-use super::channel::{Arrivals, Completion, DataSource, Payload, Place, TransportError, Write};
+use super::channel::{
+    Arrivals, Completion, Copied, DataSource, Payload, Place, TransportError, Write,
+};
 use super::greeting::{greet, greeting};
 use super::stream::{StreamControl, wait_for};
 use crate::limits::{SEGMENT_LEN_MAX, STALL_TIME};
@@ -211,7 +212,7 @@ pub struct LocalSource {
     stream: Arc<UnixStream>,
     pool: GrantedPool,
     is_closed: Arc<AtomicBool>,
-    completed: VecDeque<Completion>,
+    copied: Copied,
 }
 
 impl LocalSource {
@@ -219,7 +220,7 @@ impl LocalSource {
     #[must_use]
     pub fn new(stream: UnixStream, pool: GrantedPool) -> Self {
         let (stream, is_closed) = (Arc::new(stream), Arc::default());
-        Self { stream, pool, is_closed, completed: VecDeque::new() }
+        Self { stream, pool, is_closed, copied: Copied::default() }
     }
 
     /// Copies the header and the payload into the granted block. Returns how much of an extent the
@@ -267,28 +268,19 @@ impl DataSource for LocalSource {
         true
     }
 
-    fn depth(&self) -> usize {
-        1
-    }
-
     fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
-        match self.put(&write) {
-            Ok(short) => {
-                self.completed.push_back(Completion { write, short });
-                Ok(())
-            }
-            Err(error) => Err((Box::new(write), error)),
-        }
+        let sent = self.put(&write);
+        self.copied.post(write, sent)
     }
 
     fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
         // A posted write is already in the sink's memory.
-        Ok(self.completed.pop_front())
+        Ok(self.copied.take())
     }
 
     fn abandon(&mut self) -> Vec<Write> {
         self.is_closed.store(true, Ordering::SeqCst);
-        self.completed.drain(..).map(|completion| completion.write).collect()
+        self.copied.abandon()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use weft_sys::{BoundedQueue, Popped};
 
 use super::channel::{
-    Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
-    Payload, Received, TransportError, Write,
+    Arrival, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants, Payload,
+    Received, TransportError, Write,
 };
 use crate::limits::{CONTROL_LEN_MAX, MEMORY_CONTROL_MAX};
-use crate::mutex::lock;
+use weft_sys::lock;
 
 /// One end of a control channel in memory.
 #[derive(Debug)]
@@ -186,18 +186,6 @@ pub fn data_pair() -> (MemorySource, MemorySink) {
 }
 
 impl DataSource for MemorySource {
-    fn arrivals(&self) -> Arrivals {
-        Arrivals::Seen
-    }
-
-    fn takes_extents(&self) -> bool {
-        false
-    }
-
-    fn depth(&self) -> usize {
-        1
-    }
-
     fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
         if matches!(write.payload, Payload::Extent { .. }) {
             return Err((Box::new(write), TransportError::Protocol("an extent")));

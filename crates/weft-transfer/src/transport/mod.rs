@@ -12,6 +12,7 @@
 //! | [`tcp`] | a TCP connection, in TLS or in clear | TCP connections | seen |
 //! | [`local`] | a Unix connection | the sink's pool, mapped by the source | not seen |
 //! | [`memory`] | two queues | a queue | seen |
+//! | [`rdma`] | that of [`tcp`] | reliable queue pairs | seen |
 //! | [`pipe`] | frames in a stream of bytes | frames between them | seen |
 
 pub mod channel;
@@ -22,6 +23,7 @@ pub mod local;
 pub mod memory;
 pub mod pipe;
 pub mod rate;
+pub mod rdma;
 pub mod stream;
 #[cfg(test)]
 mod table;

@@ -23,15 +23,15 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read, write, writev};
 
 use super::channel::{
-    Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
-    Head, Payload, Received, TransportError, Write,
+    Arrival, Claim, Completion, Control, ControlEvent, Copied, DataSink, DataSource, Grants, Head,
+    Payload, Received, TransportError, Write,
 };
 use crate::limits::{
     CONTROL_LEN_MAX, DROP_READ_LEN, HEAD_LEN_MAX, MEMORY_CONTROL_MAX, PIPE_FRAME_LEN_MAX,
     STALL_TIME, VERSION,
 };
-use crate::mutex::lock;
 use crate::wire::{Kind, Mode, Preface};
+use weft_sys::lock;
 
 /// Frame kind: a control message.
 const MESSAGE: u16 = 1;
@@ -80,7 +80,7 @@ struct Turn {
     messages: usize,
 }
 
-struct Shared {
+struct PipeState {
     input: OwnedFd,
     output: OwnedFd,
     turn: Mutex<Turn>,
@@ -94,13 +94,13 @@ struct Shared {
     data_closed: OwnedFd,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for PipeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("input", &self.input).finish_non_exhaustive()
+        f.debug_struct("PipeState").field("input", &self.input).finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl PipeState {
     fn incoming(&self) -> MutexGuard<'_, Incoming> {
         lock(&self.incoming)
     }
@@ -355,7 +355,7 @@ impl Shared {
 /// The control channel of a pipe.
 #[derive(Debug)]
 pub struct PipeControl {
-    shared: Arc<Shared>,
+    shared: Arc<PipeState>,
 }
 
 impl PipeControl {
@@ -370,7 +370,7 @@ impl PipeControl {
             let flags = fcntl_getfl(fd).map_err(io::Error::from)?;
             fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PipeState {
             input,
             output,
             turn: Mutex::default(),
@@ -409,7 +409,7 @@ impl PipeControl {
     /// Returns the source's end of the data channel.
     #[must_use]
     pub fn source(&self) -> PipeSource {
-        PipeSource { shared: Arc::clone(&self.shared), completed: VecDeque::new() }
+        PipeSource { shared: Arc::clone(&self.shared), copied: Copied::default() }
     }
 
     /// Returns the sink's end of the data channel.
@@ -475,8 +475,8 @@ impl Drop for PipeControl {
 /// The source's end of the data channel of a pipe.
 #[derive(Debug)]
 pub struct PipeSource {
-    shared: Arc<Shared>,
-    completed: VecDeque<Completion>,
+    shared: Arc<PipeState>,
+    copied: Copied,
 }
 
 impl PipeSource {
@@ -500,38 +500,21 @@ impl PipeSource {
 }
 
 impl DataSource for PipeSource {
-    fn arrivals(&self) -> Arrivals {
-        Arrivals::Seen
-    }
-
-    fn takes_extents(&self) -> bool {
-        false
-    }
-
-    fn depth(&self) -> usize {
-        1
-    }
-
     fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
-        match self.send(&write) {
-            Ok(()) => {
-                self.completed.push_back(Completion { write, short: None });
-                Ok(())
-            }
-            Err(error) => {
-                self.shared.close_data();
-                Err((Box::new(write), error))
-            }
+        let sent = self.send(&write);
+        if sent.is_err() {
+            self.shared.close_data();
         }
+        self.copied.post(write, sent.map(|()| None))
     }
 
     fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        Ok(self.completed.pop_front())
+        Ok(self.copied.take())
     }
 
     fn abandon(&mut self) -> Vec<Write> {
         self.shared.close_data();
-        self.completed.drain(..).map(|completion| completion.write).collect()
+        self.copied.abandon()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {
@@ -547,7 +530,7 @@ impl DataSource for PipeSource {
 /// The sink's end of the data channel of a pipe.
 #[derive(Debug)]
 pub struct PipeSink {
-    shared: Arc<Shared>,
+    shared: Arc<PipeState>,
 }
 
 impl PipeSink {
@@ -655,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn shell_that_has_printed_and_ended_is_judged_by_what_it_printed() {
+    fn text_of_a_shell_that_ended_explains_the_failure() {
         let (near, mut remote) = UnixStream::pair().expect("a pair");
         remote.write_all(b"Welcome! This host has been up for a year.\n").expect("room");
         drop(remote);

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, getsockname, recv, send, shutdown};
 
 use super::channel::{Control, ControlEvent, TransportError};
 use super::incoming::Incoming;
 use crate::limits::{CONTROL_LEN_MAX, CONTROL_READ_LEN};
-use crate::mutex::lock;
 use crate::secure::{Cipher, Direction, PublicKey, Secret, SecureError, Tls};
+use weft_sys::calls::tcp_round_trip;
+use weft_sys::lock;
 
 /// One end of a control channel over a stream.
 pub struct StreamControl {
@@ -70,6 +72,12 @@ impl StreamControl {
         }
     }
 
+    /// Returns the address of this end; `None` if it is not an IP address.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        getsockname(&self.socket).ok()?.try_into().ok()
+    }
+
     /// Returns the peer's key, if the channel uses TLS.
     #[must_use]
     pub fn peer(&self) -> Option<PublicKey> {
@@ -118,6 +126,9 @@ impl StreamControl {
     fn failed(&self, error: Errno) -> TransportError {
         if self.is_closed.load(Ordering::SeqCst) {
             TransportError::Closed
+        } else if error == Errno::TIMEDOUT {
+            // The kernel's time limit for the peer's acknowledgements is the stall time, too.
+            TransportError::Stalled(self.stall)
         } else {
             io::Error::from(error).into()
         }
@@ -146,6 +157,11 @@ impl StreamControl {
 }
 
 impl Control for StreamControl {
+    fn round_trip(&self) -> Option<Duration> {
+        // A Unix socket has none.
+        tcp_round_trip(&self.socket).ok().flatten()
+    }
+
     fn send(&self, message: &[u8]) -> Result<(), TransportError> {
         if message.len() > CONTROL_LEN_MAX {
             return Err(TransportError::MessageTooLong(message.len()));

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use rustix::io::{Errno, Result};
 
 use crate::limits::{DEPTH_MAX, DIRECTORIES_CACHED_MAX};
-use crate::mutex::lock;
 use crate::tree::beneath;
 use crate::wire::record_name::Name;
+use weft_sys::lock;
 
 /// A directory: its name and its parent. It is opened when needed.
 #[derive(Debug)]

@@ -3,17 +3,20 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 
-use rustix::fs::{FileType, OFlags, fstat};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, pread, preadv};
 
-use crate::mutex::lock;
+use crate::limits::{COPIED_FILES_IN_BLOCK_MAX, COPIES_IN_BLOCK_MAX, EXTENT_LEN_MIN};
+use crate::tree::beneath;
 use crate::tree::dirs::{Dir, Dirs};
-use crate::tree::hash::{self, Subtrees};
-use crate::tree::{beneath, metadata};
-use crate::wire::record::{DIGEST_LEN, Record, Status, TAIL_LEN, Tail, Time, digest_bytes};
+use crate::tree::extent::Extent;
+use crate::tree::input::{Input, Portion};
+use crate::tree::reading::{Reading, status_of};
+use crate::wire::record::{
+    COPY_LEN, DATA_LEN, DIGEST_LEN, END_LEN, GRAIN, Record, Status, TAIL_LEN, Tail, Time,
+};
 use crate::wire::record_name::Name;
 
 /// Length of a read while a file is only hashed.
@@ -54,7 +57,33 @@ impl Job {
     /// # Panics
     /// If the payload is shorter than the source's option.
     pub fn fill(self, payload: &mut [u8]) -> Filled {
-        let Plan { mut table, items, data_len, .. } = self.plan;
+        self.plan.fill(payload)
+    }
+
+    /// Does the same, but leaves the last part of the payload in its file if the transport can take
+    /// it from there. That part is then behind the filled bytes, and counts in their length.
+    pub(crate) fn fill_before_extent(mut self, payload: &mut [u8]) -> (Filled, Option<Extent>) {
+        let Some(extent) = self.plan.take_extent() else { return (self.fill(payload), None) };
+        let Filled { table_len, len } = self.plan.fill(payload);
+        (Filled { table_len, len: len + extent.len() }, Some(extent))
+    }
+}
+
+impl Plan {
+    /// Removes the last part of the payload, if it can stay in its file.
+    fn take_extent(&mut self) -> Option<Extent> {
+        let last = self.items.pop_if(|last| {
+            matches!(last, Item::Part { reading, len, .. }
+                if reading.is_sent_by_extents && *len >= EXTENT_LEN_MIN)
+        })?;
+        // The table says already that the part has no digest.
+        let Item::Part { reading, offset, len, .. } = last else { return None };
+        self.data_len -= len;
+        Some(Extent::new(reading, offset, len))
+    }
+
+    fn fill(self, payload: &mut [u8]) -> Filled {
+        let Self { mut table, items, data_len, .. } = self;
         let table_len = table.len();
         let (head, behind) = payload[..table_len + data_len].split_at_mut(table_len);
         let mut at = 0;
@@ -68,6 +97,9 @@ impl Job {
                 Item::Part { reading, offset, len, digest_at } => {
                     let digest = reading.read_part(offset, &mut behind[at..at + len]);
                     table[digest_at..digest_at + DIGEST_LEN].copy_from_slice(&digest);
+                    if reading.is_sent_by_extents {
+                        reading.is_read();
+                    }
                     at += len;
                 }
                 Item::EndOfParts { reading, end_at } => {
@@ -76,6 +108,22 @@ impl Job {
                         end.emit(&mut bytes);
                         table[end_at..end_at + bytes.len()].copy_from_slice(&bytes);
                     }
+                }
+                Item::Input { input, file, len, data_at, end_at } => {
+                    let Portion { offset, len, digest, end } =
+                        input.read(&mut behind[at..at + len]);
+                    let mut put = |place: usize, record: Record| {
+                        let mut bytes = Vec::new();
+                        record.emit(&mut bytes);
+                        table[place..place + bytes.len()].copy_from_slice(&bytes);
+                    };
+                    if len > 0 {
+                        put(data_at, Record::Data { file, offset, len: len as u32, digest });
+                    }
+                    if let Some(tail) = end {
+                        put(end_at, Record::End { file, tail });
+                    }
+                    at += len;
                 }
                 Item::Hash { file, hash_at } => {
                     // The sink will want the file because of the wrong hash, and reading it then
@@ -86,7 +134,8 @@ impl Job {
             }
         }
         head.copy_from_slice(&table);
-        Filled { table_len, len: table_len + data_len }
+        // An input can deliver less than the block has room for.
+        Filled { table_len, len: table_len + at }
     }
 }
 
@@ -98,6 +147,10 @@ pub(crate) struct Plan {
     data_len: usize,
     capacity: usize,
     table_max: usize,
+    /// The bytes that the block may still have the kernel copy, and the files that it may begin for
+    /// that.
+    copies_left: u64,
+    copied_files_left: usize,
 }
 
 #[derive(Debug)]
@@ -122,11 +175,28 @@ enum Item {
         file: PlannedFile,
         hash_at: usize,
     },
+    /// At most `len` bytes of an input, the last data of its block. There is reserved space for the
+    /// records of the data and of the end.
+    Input {
+        input: Arc<Input>,
+        file: u64,
+        len: usize,
+        data_at: usize,
+        end_at: usize,
+    },
 }
 
 impl Plan {
     pub(crate) fn new(capacity: usize, table_max: usize) -> Self {
-        Self { table: Vec::new(), items: Vec::new(), data_len: 0, capacity, table_max }
+        Self {
+            table: Vec::new(),
+            items: Vec::new(),
+            data_len: 0,
+            capacity,
+            table_max,
+            copies_left: COPIES_IN_BLOCK_MAX,
+            copied_files_left: COPIED_FILES_IN_BLOCK_MAX,
+        }
     }
 
     fn len(&self) -> usize {
@@ -189,14 +259,49 @@ impl Plan {
         let record = Record::Data { file: reading.number, offset, len: len as u32, digest: None };
         let fits = self.push(&record);
         assert!(fits, "a part that does not fit was planned");
+        if reading.is_sent_by_extents {
+            reading.unread.fetch_add(1, AcqRel);
+        }
         let (digest_at, reading) = (self.table.len() - DIGEST_LEN, Arc::clone(reading));
         self.items.push(Item::Part { reading, offset, len, digest_at });
+    }
+
+    /// Fills the rest of the block with the next bytes of an input.
+    pub(crate) fn add_input(&mut self, input: &Arc<Input>, file: u64) {
+        let data_at = self.table.len();
+        let end_at = data_at + DATA_LEN;
+        self.table.resize(end_at + END_LEN, 0);
+        let len = self.left() - self.left() % GRAIN as usize;
+        self.data_len += len;
+        let input = Arc::clone(input);
+        self.items.push(Item::Input { input, file, len, data_at, end_at });
+    }
+
+    /// Counts a file that the kernel will copy. Returns false if the block has enough of them.
+    pub(crate) fn begin_copied_file(&mut self) -> bool {
+        let left = self.copied_files_left.checked_sub(1);
+        self.copied_files_left = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// The bytes that the block may still have the kernel copy; none if its table is full.
+    pub(crate) fn copies_left(&self) -> u64 {
+        let left = self.left().min(self.table_max.saturating_sub(self.table.len()));
+        let has_room = left >= COPY_LEN + END_LEN;
+        if has_room { self.copies_left } else { 0 }
+    }
+
+    /// Adds a range that the kernel will copy. The caller has checked that it fits.
+    pub(crate) fn add_copy(&mut self, file: u64, offset: u64, len: u64) {
+        let fits = self.push(&Record::Copy { file, offset, len });
+        assert!(fits, "a copy that does not fit was planned");
+        self.copies_left -= len;
     }
 
     /// Reserves space for the end of a file after its parts in this block.
     pub(crate) fn add_end_of_parts(&mut self, reading: &Arc<Reading>, is_last: bool) {
         let end_at = self.table.len();
-        self.table.resize(end_at + crate::wire::record::END_LEN, 0);
+        self.table.resize(end_at + END_LEN, 0);
         if !is_last {
             reading.unread.fetch_add(1, AcqRel);
         }
@@ -301,80 +406,4 @@ pub(crate) fn open_file(dirs: &Dirs, dir: &Arc<Dir>, name: &Name) -> Result<Owne
     let dir = dirs.open(dir)?;
     // A pipe in the file's place must not block the thread.
     beneath::open(&dir, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0)
-}
-
-/// Whether an open file is unchanged since it was planned.
-fn status_of(fd: BorrowedFd<'_>, size: u64, mtime: Time) -> Result<Status, Errno> {
-    let stat = fstat(fd)?;
-    if metadata::kind(&stat) != FileType::RegularFile {
-        return Err(Errno::NOENT);
-    }
-    let is_same = metadata::size(&stat) == size && metadata::mtime(&stat) == mtime;
-    Ok(if is_same { Status::Good } else { Status::Changed })
-}
-
-/// A file that is read in parts.
-#[derive(Debug)]
-pub(crate) struct Reading {
-    pub(crate) fd: OwnedFd,
-    pub(crate) number: u64,
-    pub(crate) size: u64,
-    pub(crate) mtime: Time,
-    pub(crate) is_hashed: bool,
-    /// Whether the whole file is sent as data, so that its hash becomes known.
-    pub(crate) is_all_data: bool,
-    /// The number of unfilled blocks with parts of it, plus one for the planner.
-    pub(crate) unread: AtomicUsize,
-    /// The end of the file: its planned size, or less if the file has been truncated.
-    pub(crate) end: AtomicU64,
-    pub(crate) subtrees: Mutex<Subtrees>,
-    pub(crate) error: Mutex<Option<Errno>>,
-}
-
-impl Reading {
-    /// Reads a part, and returns the bytes of its digest.
-    fn read_part(&self, offset: u64, data: &mut [u8]) -> [u8; DIGEST_LEN] {
-        let mut got = 0;
-        while got < data.len() {
-            match pread(&self.fd, &mut data[got..], offset + got as u64) {
-                Ok(0) => {
-                    self.end.fetch_min(offset + got as u64, AcqRel);
-                    break;
-                }
-                Ok(read) => got += read,
-                Err(Errno::INTR) => {}
-                Err(error) => {
-                    let mut first = lock(&self.error);
-                    first.get_or_insert(error);
-                    break;
-                }
-            }
-        }
-        data[got..].fill(0);
-        if !self.is_hashed {
-            return digest_bytes(None);
-        }
-        let (digest, subtrees) = hash::of_part(offset, data);
-        lock(&self.subtrees).add_all(&subtrees);
-        digest_bytes(Some(digest))
-    }
-
-    /// Counts a block of this file as filled. The last one returns the file's end.
-    fn part_is_done(&self) -> Option<Record> {
-        if self.unread.fetch_sub(1, AcqRel) != 1 {
-            return None;
-        }
-        let size = self.end.load(Acquire);
-        let mut status = match status_of(self.fd.as_fd(), self.size, self.mtime) {
-            Ok(status) if size == self.size => status,
-            _ => Status::Changed,
-        };
-        if let Some(error) = *lock(&self.error) {
-            status = Status::Failed { errno: error.raw_os_error() as u32 };
-        }
-        let is_known = self.is_hashed && self.is_all_data && size == self.size;
-        let subtrees = lock(&self.subtrees);
-        let hash = if is_known { subtrees.root(size) } else { None };
-        Some(Record::End { file: self.number, tail: Tail { status, size, hash } })
-    }
 }

@@ -20,12 +20,12 @@ use rustix::io::{Errno, Result, write};
 use crate::limits::{
     JOURNAL_FILES_MAX, JOURNAL_LEN_MAX, JOURNAL_RECORD_LEN_MAX, RANGES_MAX, SUBTREES_CARRIED_MAX,
 };
-use crate::mutex::lock;
 use crate::tree::hash::{Subtree, Subtrees};
 use crate::tree::ranges::Ranges;
 use crate::wire::record::Time;
 use crate::wire::record_bytes::{Reader, Short, push_counted_u8, push_counted_u16};
 use crate::wire::record_name::Name;
+use weft_sys::lock;
 
 const VERSION: u8 = 1;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::tree::job::Reading;
 use crate::tree::ranges::Ranges;
+use crate::tree::reading::Reading;
 
 /// The boundaries of data in a sparse file are rounded outwards to multiples of this.
 const HOLE_GRAIN: u64 = 4096;
@@ -83,7 +83,7 @@ impl Large {
     /// none.
     fn data_from(&self, offset: u64) -> (u64, u64) {
         let size = self.reading.size;
-        let start = match seek(&self.reading.fd, SeekFrom::Data(offset)) {
+        let start = match seek(&*self.reading.fd, SeekFrom::Data(offset)) {
             Ok(start) => (start & !(HOLE_GRAIN - 1)).max(offset),
             Err(Errno::NXIO) => return (size, size),
             // File systems without support for holes report an error, so everything counts as data.
@@ -92,7 +92,7 @@ impl Large {
         if start >= size {
             return (size, size);
         }
-        let end = match seek(&self.reading.fd, SeekFrom::Hole(start)) {
+        let end = match seek(&*self.reading.fd, SeekFrom::Hole(start)) {
             Ok(end) => end.next_multiple_of(HOLE_GRAIN).clamp(start + 1, size),
             Err(_) => size,
         };

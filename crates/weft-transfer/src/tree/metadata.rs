@@ -47,6 +47,15 @@ pub fn may_have_holes(stat: &Stat) -> bool {
     (stat.st_blocks as u64).saturating_mul(512) < size(stat)
 }
 
+/// Returns the process's umask. If it is unknown, returns all bits, so that modes are set
+/// explicitly.
+pub(crate) fn umask() -> u16 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = text.lines();
+    let digits = lines.find_map(|line| line.strip_prefix("Umask:"));
+    digits.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o777)
+}
+
 /// Returns all extended attributes of an open file, sorted by name.
 ///
 /// # Errors

@@ -7,16 +7,23 @@
 
 pub mod apply;
 pub mod beneath;
+pub mod direct;
 pub mod dirs;
+pub(crate) mod extent;
 pub mod hash;
+pub mod input;
 pub mod job;
 pub mod journal;
+pub mod kernel_copy;
 mod large;
 mod listing;
 pub mod metadata;
+pub mod output;
 pub mod owners;
 mod pattern;
 pub mod ranges;
+mod reading;
 pub mod rules;
 pub mod source;
 mod temporary;
+mod write;

@@ -9,15 +9,20 @@ use rustix::fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
 
 use crate::limits::{
-    OFFERS_IN_BLOCK_MAX, OFFERS_MAX, PLANNED_FILES_OPEN_MAX, TABLE_LEN_MAX, WHOLE_FILE_LEN_MAX,
+    EXTENT_FILE_LEN_MIN, EXTENT_FILES_MAX, OFFERS_IN_BLOCK_MAX, OFFERS_MAX, PLANNED_FILES_OPEN_MAX,
+    TABLE_LEN_MAX, WHOLE_FILE_LEN_MAX,
 };
+use crate::tree::direct::{Reader, Refusals, When};
 use crate::tree::dirs::{Dir, Dirs};
-use crate::tree::job::{CountedFd, Job, Plan, PlannedFile, Reading, open_file};
+use crate::tree::input::{Input, Turn};
+use crate::tree::job::{CountedFd, Job, Plan, PlannedFile, open_file};
+use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::large::{Large, Piece};
 use crate::tree::listing;
 use crate::tree::metadata;
 use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
+use crate::tree::reading::Reading;
 use crate::tree::rules::Rules;
 use crate::wire::record::{
     DATA_LEN, END_LEN, Entry, GRAIN, HOLE_LEN, Kind, ROOT, Record, Status, Tail,
@@ -52,6 +57,16 @@ pub struct SourceOptions {
     pub takes_special_files: bool,
     /// The rules that select names.
     pub rules: Rules,
+    /// Which files are read directly.
+    pub direct: When,
+    /// Whether a file system refuses it.
+    pub refusals: Arc<Refusals>,
+    /// Whether the transport may read parts of files itself. The ends of these files are planned
+    /// after the caller has reported that the parts have arrived.
+    pub sends_extents: bool,
+    /// Passes open files to a sink in this process, which lets the kernel copy them. Digests
+    /// (`verifies`) rule it out.
+    pub copies: Option<Arc<KernelCopies>>,
 }
 
 impl SourceOptions {
@@ -69,6 +84,10 @@ impl SourceOptions {
             names_owners: true,
             takes_special_files: true,
             rules: Rules::default(),
+            direct: When::Never,
+            refusals: Arc::default(),
+            sends_extents: false,
+            copies: None,
         }
     }
 }
@@ -85,12 +104,42 @@ pub struct Start {
     pub new_name: Option<Name>,
 }
 
+/// The content that a source sends.
+#[derive(Debug)]
+pub enum Content {
+    /// Files and directories.
+    Entries(Vec<Start>),
+    /// The bytes of an input, as a file of this name.
+    Input(Arc<Input>, Name),
+}
+
+impl From<Vec<Start>> for Content {
+    fn from(starts: Vec<Start>) -> Self {
+        Self::Entries(starts)
+    }
+}
+
+impl Content {
+    /// Sets the name at the sink of an input or of a single entry.
+    pub fn rename(&mut self, new_name: Name) {
+        match self {
+            Self::Entries(starts) => {
+                if let [start] = &mut starts[..] {
+                    start.new_name = Some(new_name);
+                }
+            }
+            Self::Input(_, name) => *name = new_name,
+        }
+    }
+}
+
 /// The next step of a source.
 #[derive(Debug)]
 pub enum Next {
     /// The caller fills and sends this block.
     Job(Box<Job>),
-    /// There is nothing to do before the next [`Source::answer`].
+    /// There is nothing to do before the next [`Source::answer`], or before the parts of files that
+    /// the transport reads have arrived.
     Wait,
     /// Everything has been planned.
     Done,
@@ -125,6 +174,7 @@ pub struct Planned {
 pub struct Source {
     options: SourceOptions,
     starts: VecDeque<Start>,
+    input: Option<InputInWork>,
     /// The directories that are being walked, from the top down.
     stack: Vec<Walked>,
     numbers: Numbers,
@@ -132,7 +182,10 @@ pub struct Source {
     units: VecDeque<Unit>,
     large: Option<LargeInWork>,
     offers: BTreeMap<u64, Offered>,
-    /// Walked directories with unanswered offers, and their counts, by directory number.
+    /// The files that wait for their parts to arrive, with their directories' numbers.
+    unfinished: Vec<(Arc<Reading>, u64)>,
+    /// Walked directories with unanswered offers or unfinished files, and their counts, by
+    /// directory number.
     waiting: HashMap<u64, Waiting>,
     linked: HashMap<(u64, u64), u64>,
     names: Option<OwnerNames>,
@@ -171,7 +224,7 @@ struct Offered {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    offers: usize,
+    files: usize,
     /// Set once the directory has been walked: whether its listing was complete.
     walked: Option<bool>,
 }
@@ -192,8 +245,17 @@ enum Unit {
     Large(LargeInWork),
     /// A file that the sink wants, with the ranges that it has. It is opened when its turn comes.
     Wanted(Offered, Ranges),
-    /// An answered offer whose file has been planned.
-    Answered(u64),
+    /// A file of this directory for which the directory has waited has been planned.
+    Planned(u64),
+}
+
+#[derive(Debug)]
+struct InputInWork {
+    input: Arc<Input>,
+    /// The number of the file.
+    number: u64,
+    /// The file's entry, until it has been sent before the first bytes.
+    entry: Option<Record>,
 }
 
 #[derive(Debug)]
@@ -204,31 +266,44 @@ struct LargeInWork {
 }
 
 impl Source {
-    /// Creates a source that copies `starts`.
+    /// Creates a source of this content.
     ///
     /// # Panics
     /// If the payload's length is too small or more than 1 GiB.
     #[must_use]
-    pub fn new(starts: Vec<Start>, options: SourceOptions) -> Self {
+    pub fn new(content: impl Into<Content>, options: SourceOptions) -> Self {
         assert!((PAYLOAD_LEN_MIN..=1 << 30).contains(&options.payload_len));
         let names = options.names_owners.then(|| {
             let names = Names::of_host();
             let (users, groups) = (names.by_id(false), names.by_id(true));
             OwnerNames { users, groups, sent: HashSet::new() }
         });
+        let (mut numbers, mut planned) = (Numbers { entry: ROOT + 1, job: 0 }, Planned::default());
+        let (starts, input) = match content.into() {
+            Content::Entries(starts) => (starts.into(), None),
+            Content::Input(input, name) => {
+                let number = numbers.entry;
+                numbers.entry += 1;
+                planned.entries = 1;
+                let entry = Some(Record::Entry(Box::new(input.entry(number, name))));
+                (VecDeque::new(), Some(InputInWork { input, number, entry }))
+            }
+        };
         Self {
             options,
-            starts: starts.into(),
+            starts,
+            input,
             stack: Vec::new(),
-            numbers: Numbers { entry: ROOT + 1, job: 0 },
+            numbers,
             units: VecDeque::new(),
             large: None,
+            unfinished: Vec::new(),
             offers: BTreeMap::new(),
             waiting: HashMap::new(),
             linked: HashMap::new(),
             names,
             open_files: Arc::default(),
-            planned: Planned::default(),
+            planned,
             is_finish_planned: false,
         }
     }
@@ -244,11 +319,29 @@ impl Source {
         let table_max = self.options.payload_len.min(TABLE_LEN_MAX);
         let mut plan = Plan::new(self.options.payload_len, table_max);
         let mut offers = 0;
+        self.finish_files();
         loop {
-            if let Some(large) = self.large.take() {
-                self.large = add_large(&mut plan, large);
+            if let Some(work) = &mut self.input {
+                match work.input.turn() {
+                    Turn::Next => {
+                        if let Some(entry) = work.entry.take() {
+                            let fits = plan.add(&entry);
+                            assert!(fits, "an empty block takes any entry");
+                        }
+                        plan.add_input(&work.input, work.number);
+                        break;
+                    }
+                    Turn::Reading => break,
+                    Turn::Ended => self.input = None,
+                }
+            } else if let Some(large) = self.large.take() {
+                let reading = Arc::clone(large.large.reading());
+                self.large = add_large(&mut plan, large, self.options.copies.as_deref());
                 if self.large.is_some() {
                     break;
+                }
+                if reading.is_sent_by_extents {
+                    reading.is_read();
                 }
             } else if let Some(unit) = self.units.pop_front() {
                 let is_offer = matches!(&unit, Unit::Record(Record::Offer(_)) | Unit::Hashed(..));
@@ -295,7 +388,7 @@ impl Source {
             if wants.get(number) == Some(true) {
                 self.units.push_back(Unit::Wanted(offered, ranges));
             }
-            self.units.push_back(Unit::Answered(parent));
+            self.units.push_back(Unit::Planned(parent));
         }
         Ok(())
     }
@@ -326,7 +419,7 @@ impl Source {
                 let unit = self.unit_of_offered(offered, have);
                 return self.add(plan, unit);
             }
-            Unit::Answered(directory) => self.offer_is_done(directory),
+            Unit::Planned(directory) => self.file_is_planned(directory),
         }
         None
     }
@@ -358,7 +451,8 @@ impl Source {
     /// Begins the next start.
     fn begin(&mut self) -> bool {
         let Some(Start { directory, name, new_name }) = self.starts.pop_front() else {
-            if !self.offers.is_empty() || self.is_finish_planned {
+            let is_waiting = !self.offers.is_empty() || !self.unfinished.is_empty();
+            if is_waiting || self.is_finish_planned {
                 return false;
             }
             self.is_finish_planned = true;
@@ -531,14 +625,23 @@ impl Source {
             self.units.push_back(unit);
             return Ok(());
         }
-        self.waiting.entry(place.number).or_default().offers += 1;
+        // Attributes are read again when the file is sent, so none are kept until then.
+        let mut entry = offered.entry.clone();
+        if self.options.takes_xattrs {
+            match open_file(&place.dirs, &place.dir, name) {
+                Ok(fd) => *entry = self.with_xattrs(*entry, &fd)?,
+                // The sink compares the rest. If it wants the file, opening it fails again.
+                Err(Errno::ACCESS | Errno::PERM) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.waiting.entry(place.number).or_default().files += 1;
         if self.options.compares_content {
-            let mut entry = offered.entry.clone();
             entry.hash = Some([0; 32]);
             let file = self.planned_file(&offered, None);
             self.units.push_back(Unit::Hashed(Record::Offer(entry), file));
         } else {
-            self.units.push_back(Unit::Record(Record::Offer(offered.entry.clone())));
+            self.units.push_back(Unit::Record(Record::Offer(entry)));
         }
         self.offers.insert(number, offered);
         Ok(())
@@ -575,7 +678,7 @@ impl Source {
         }
     }
 
-    fn unit_of_file(&self, offered: Offered, fd: OwnedFd, have: Ranges) -> Unit {
+    fn unit_of_file(&mut self, offered: Offered, fd: OwnedFd, have: Ranges) -> Unit {
         let size = offered.entry.size;
         // A whole file that does not fit leaves the rest of a block empty. This limit makes that at
         // most a quarter.
@@ -588,18 +691,34 @@ impl Source {
             return Unit::Whole(record, file);
         }
         let entry = offered.entry;
+        let is_direct = self.options.direct.is_for(size, &fd);
+        let is_sent_by_extents = self.options.sends_extents
+            && !is_direct
+            && !self.options.verifies
+            && size >= EXTENT_FILE_LEN_MIN
+            && self.unfinished.len() < EXTENT_FILES_MAX;
         let reading = Arc::new(Reading {
-            fd,
+            direct: is_direct.then(|| Reader::new(&fd, &self.options.refusals)),
+            fd: Arc::new(fd),
             number: entry.number,
             size,
             mtime: entry.mtime,
             is_hashed: self.options.verifies,
             is_all_data: !may_have_holes && have.is_empty(),
+            is_sent_by_extents,
             unread: AtomicUsize::new(1),
             end: AtomicU64::new(size),
             subtrees: std::sync::Mutex::default(),
             error: std::sync::Mutex::default(),
         });
+        if let Some(copies) = &self.options.copies {
+            debug_assert!(!self.options.verifies, "the source must see the bytes to hash them");
+            copies.put(&reading);
+        }
+        if is_sent_by_extents {
+            self.waiting.entry(entry.parent).or_default().files += 1;
+            self.unfinished.push((Arc::clone(&reading), entry.parent));
+        }
         let large = Large::new(reading, have, may_have_holes);
         Unit::Large(LargeInWork { large, entry: Some(Record::Entry(entry)) })
     }
@@ -624,7 +743,7 @@ impl Source {
 
     fn directory_is_walked(&mut self, number: u64, is_complete: bool) {
         match self.waiting.get_mut(&number) {
-            Some(waiting) if waiting.offers != 0 => waiting.walked = Some(is_complete),
+            Some(waiting) if waiting.files != 0 => waiting.walked = Some(is_complete),
             _ => {
                 self.waiting.remove(&number);
                 let end = Record::DirectoryEnd { directory: number, is_complete };
@@ -633,10 +752,23 @@ impl Source {
         }
     }
 
-    fn offer_is_done(&mut self, directory: u64) {
+    /// Plans the ends of the files whose parts have all arrived.
+    fn finish_files(&mut self) {
+        let units = &mut self.units;
+        self.unfinished.retain(|(reading, directory)| {
+            let is_unfinished = reading.unread.load(Acquire) > 0;
+            if !is_unfinished {
+                let end = Record::End { file: reading.number, tail: reading.tail() };
+                units.extend([Unit::Record(end), Unit::Planned(*directory)]);
+            }
+            is_unfinished
+        });
+    }
+
+    fn file_is_planned(&mut self, directory: u64) {
         let Some(waiting) = self.waiting.get_mut(&directory) else { return };
-        waiting.offers -= 1;
-        if waiting.offers == 0
+        waiting.files -= 1;
+        if waiting.files == 0
             && let Some(is_complete) = waiting.walked
         {
             self.directory_is_walked(directory, is_complete);
@@ -669,14 +801,15 @@ impl Source {
             mtime: metadata::mtime(stat),
             atime: metadata::atime(stat),
             is_linked: false,
-            xattrs: Vec::new(),
+            is_unsized: false,
+            xattrs: None,
             hash: None,
         }
     }
 
     fn with_xattrs(&self, mut entry: Entry, fd: impl AsFd) -> Result<Entry, Errno> {
         if self.options.takes_xattrs {
-            entry.xattrs = metadata::xattrs(fd.as_fd(), self.options.payload_len / 4)?;
+            entry.xattrs = Some(metadata::xattrs(fd.as_fd(), self.options.payload_len / 4)?);
         }
         Ok(entry)
     }
@@ -747,9 +880,14 @@ fn usable(parts: &[(u64, u64)], size: u64) -> Ranges {
 }
 
 /// Adds as much of a large file as fits. Returns the rest.
-fn add_large(plan: &mut Plan, mut work: LargeInWork) -> Option<LargeInWork> {
+fn add_large(
+    plan: &mut Plan,
+    mut work: LargeInWork,
+    copies: Option<&KernelCopies>,
+) -> Option<LargeInWork> {
+    let is_copied = copies.is_some_and(|copies| !copies.is_refused());
     if let Some(entry) = work.entry.take()
-        && !plan.add(&entry)
+        && ((is_copied && !plan.begin_copied_file()) || !plan.add(&entry))
     {
         work.entry = Some(entry);
         return Some(work);
@@ -766,8 +904,17 @@ fn add_large(plan: &mut Plan, mut work: LargeInWork) -> Option<LargeInWork> {
         } else {
             room - room % GRAIN as usize
         };
-        let is_last = match work.large.next(most as u64) {
+        let most = match is_copied {
+            true => plan.copies_left() & !(PART_LEN as u64 - 1),
+            false => most as u64,
+        };
+        let is_last = match work.large.next(most) {
             Piece::Full => false,
+            Piece::Data { offset, len } if is_copied => {
+                plan.add_copy(work.large.reading().number, offset, len);
+                has_part = true;
+                continue;
+            }
             Piece::Data { offset, len } => {
                 plan.add_part(work.large.reading(), offset, len as usize);
                 has_part = true;
@@ -785,7 +932,7 @@ fn add_large(plan: &mut Plan, mut work: LargeInWork) -> Option<LargeInWork> {
         if is_last && left < END_LEN {
             return Some(work);
         }
-        if has_part || is_last {
+        if (has_part || is_last) && !work.large.reading().is_sent_by_extents {
             plan.add_end_of_parts(work.large.reading(), is_last);
         }
         return if is_last { None } else { Some(work) };

@@ -38,7 +38,7 @@ pub struct BlockHeader {
     pub nonce: u64,
     /// Bytes of payload after the header.
     pub len: u32,
-    /// Bytes of the record table, with which the payload begins.
+    /// Bytes of the record table, with which the plain payload begins.
     pub table_len: u32,
     /// The sink's buffer for the block.
     pub buffer: u32,
@@ -107,7 +107,8 @@ impl BlockHeader {
             generation: cursor.u32("the generation")?,
         };
         cursor.end()?;
-        if header.table_len > header.len {
+        // The table of a compressed block is a part of the expanded payload.
+        if !header.flags.compressed && header.table_len > header.len {
             return Err(WireError::Table { table: header.table_len, payload: header.len });
         }
         Ok(header)
@@ -170,6 +171,9 @@ mod tests {
         assert_eq!(with(7, 1), Err(WireError::Reserved("the reserved field of a block")));
         assert!(matches!(with(24, 0xff), Err(WireError::TooLarge { .. })));
         assert!(matches!(with(28, 1), Err(WireError::Table { .. })));
+        let flags = BlockFlags { sealed: false, compressed: true };
+        let small = BlockHeader { flags, len: 1, table_len: 2, ..HEADER };
+        assert_eq!(BlockHeader::parse(&small.emit()), Ok(small));
         let mut bytes = HEADER.emit();
         bytes[..4].fill(0);
         assert!(matches!(BlockHeader::parse(&bytes), Err(WireError::Value { value: 0, .. })));

@@ -22,8 +22,8 @@ pub mod record_wants;
 pub use block::{BlockFlags, BlockHeader};
 pub use codes::{Code, Refusal};
 pub use control::{
-    Body, Cancel, Complete, ControlHeader, Credit, Credits, Hello, HelloReply, Message, Notice,
-    Open, OpenReply, Range, Role, Terms,
+    Body, Cancel, Complete, ControlHeader, Credit, Credits, Hello, HelloReply, ListenReply,
+    Message, Notice, Open, OpenReply, PipeSecret, Range, Role, Terms,
 };
 pub use error::WireError;
 pub use preface::{Kind, Mode, Preface, Token};

@@ -16,12 +16,22 @@
 //! | 9 | problem | directory u64, name, errno u32: the source could not read this |
 //! | 10 | owner | 0 for a user or 1 for a group u8, id u32, name u8 and bytes |
 //! | 11 | finish | number of entries u64: the tree is complete |
+//! | 12 | copy | file u64, offset u64, length u64: the sink copies this from the open file |
+//!
+//! Only a source in the sink's own process sends kind 12. A sink without such a source refuses it.
 //!
 //! *entry*: number u64, number of its directory u64, flags u8 (1: it has other names; 2: extended
-//! attributes; 4: BLAKE3 of the content), type u8, mode u16, user u32, group u32, mtime and
-//! atime each as seconds i64 and nanoseconds u32, size u64, name u8 and bytes; for a symbolic link
-//! u16 and its target, for a hard link u64, for a device u32 major and u32 minor; for extended
-//! attributes u16 how many, each u8 and name, u32 and value; 32 bytes of BLAKE3.
+//! attributes; 4: BLAKE3 of the content; 8: unknown size), type u8, mode u16, user u32, group u32,
+//! mtime and atime each as seconds i64 and nanoseconds u32, size u64, name u8 and bytes; for a
+//! symbolic link u16 and its target, for a hard link u64, for a device u32 major and u32 minor; for
+//! extended attributes u16 how many, each u8 and name, u32 and value; 32 bytes of BLAKE3.
+//!
+//! Flag 2 says that the list of extended attributes is complete, even if it is empty: the sink then
+//! compares it with what it has, and removes others.
+//!
+//! A file of unknown size (flag 8) is in a record of kind 1 only, and has none of the flags 1 and
+//! 4. Its size is zero there. Its parts come in the order of their offsets, without gaps, and its
+//! end comes after all of them with their length as the size.
 //!
 //! *tail*: status u8 (0 good, 1 changed while read, 2 failed), errno u32, size u64, *digest*.
 //! *digest*: 1 and 32 bytes, or 0 and 32 zeros; it has one length, so that its place can be
@@ -53,10 +63,13 @@ pub const END_LEN: usize = 1 + 8 + TAIL_LEN;
 pub const DATA_LEN: usize = 1 + 8 + 8 + 4 + DIGEST_LEN;
 /// Length of a hole.
 pub const HOLE_LEN: usize = 1 + 8 + 8 + 8;
+/// Length of a copy.
+pub const COPY_LEN: usize = HOLE_LEN;
 
 const LINKED: u8 = 1;
 const XATTRS: u8 = 2;
 const HASHED: u8 = 4;
+const UNSIZED: u8 = 8;
 
 /// Why bytes are no valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,8 +209,10 @@ pub struct Entry {
     pub size: u64,
     /// Whether later entries may be hard links to this file.
     pub is_linked: bool,
-    /// Extended attributes.
-    pub xattrs: Vec<Xattr>,
+    /// Whether the size of this file is unknown until its end; the field is zero then.
+    pub is_unsized: bool,
+    /// All extended attributes; `None` if the source does not send them.
+    pub xattrs: Option<Vec<Xattr>>,
     /// BLAKE3 of the content, if the sink is to compare it.
     pub hash: Option<[u8; 32]>,
 }
@@ -265,6 +280,15 @@ pub enum Record {
         /// The length of the hole.
         len: u64,
     },
+    /// A part of a file that the sink copies from the source's open file, in the same process.
+    Copy {
+        /// The file's number.
+        file: u64,
+        /// The offset of the part, a multiple of [`GRAIN`].
+        offset: u64,
+        /// The length of the part.
+        len: u64,
+    },
     /// The end of a file. It may come before some of the file's data.
     End {
         /// The file's number.
@@ -329,9 +353,9 @@ impl Record {
         Ok(match from.u8()? {
             0 => Self::Nothing,
             1 => Self::Entry(Box::new(Entry::parse(from)?)),
-            2 => Self::Offer(Box::new(file(Entry::parse(from)?)?)),
+            2 => Self::Offer(Box::new(sized_file(Entry::parse(from)?)?)),
             3 => {
-                let entry = Box::new(file(Entry::parse(from)?)?);
+                let entry = Box::new(sized_file(Entry::parse(from)?)?);
                 let (len, tail) = (from.u32()?, Tail::parse(from)?);
                 if tail.size > len.into() {
                     return Err(RecordError::Extent { offset: 0, len: tail.size });
@@ -371,6 +395,11 @@ impl Record {
                 Self::Owner { is_group: is_group == 1, id, name: name.into() }
             }
             11 => Self::Finish { entries: from.u64()? },
+            12 => {
+                let (file, offset, len) = (from.u64()?, from.u64()?, from.u64()?);
+                check_extent(offset, len)?;
+                Self::Copy { file, offset, len }
+            }
             kind => return Err(RecordError::Kind(kind)),
         })
     }
@@ -396,8 +425,8 @@ impl Record {
                 out.extend_from_slice(&len.to_be_bytes());
                 out.extend_from_slice(&digest_bytes(*digest));
             }
-            Self::Hole { file, offset, len } => {
-                out.push(5);
+            Self::Hole { file, offset, len } | Self::Copy { file, offset, len } => {
+                out.push(if matches!(self, Self::Copy { .. }) { 12 } else { 5 });
                 for number in [file, offset, len] {
                     out.extend_from_slice(&number.to_be_bytes());
                 }
@@ -474,7 +503,7 @@ impl Tail {
 impl Entry {
     fn parse(from: &mut Reader<'_>) -> Result<Self, RecordError> {
         let (number, parent, flags, kind) = (from.u64()?, from.u64()?, from.u8()?, from.u8()?);
-        if flags & !(LINKED | XATTRS | HASHED) != 0 {
+        if flags & !(LINKED | XATTRS | HASHED | UNSIZED) != 0 {
             return Err(RecordError::Flags(flags));
         }
         let mode = from.u16()?;
@@ -517,9 +546,14 @@ impl Entry {
             8 => Kind::BlockDevice { major: from.u32()?, minor: from.u32()? },
             other => return Err(RecordError::Type(other)),
         };
-        let xattrs = if flags & XATTRS != 0 { parse_xattrs(from)? } else { Vec::new() };
+        let xattrs = if flags & XATTRS != 0 { Some(parse_xattrs(from)?) } else { None };
         let hash = if flags & HASHED != 0 { Some(from.array()?) } else { None };
         let is_linked = flags & LINKED != 0;
+        let is_unsized = flags & UNSIZED != 0;
+        // The input has no other name, and its content is unknown before it is read.
+        if is_unsized && (kind != Kind::File || size != 0 || flags & (LINKED | HASHED) != 0) {
+            return Err(RecordError::Flags(flags));
+        }
         Ok(Self {
             number,
             parent,
@@ -532,6 +566,7 @@ impl Entry {
             atime,
             size,
             is_linked,
+            is_unsized,
             xattrs,
             hash,
         })
@@ -542,8 +577,9 @@ impl Entry {
         out.extend_from_slice(&self.number.to_be_bytes());
         out.extend_from_slice(&self.parent.to_be_bytes());
         let mut flags = if self.is_linked { LINKED } else { 0 };
-        flags |= if self.xattrs.is_empty() { 0 } else { XATTRS };
+        flags |= if self.xattrs.is_none() { 0 } else { XATTRS };
         flags |= if self.hash.is_none() { 0 } else { HASHED };
+        flags |= if self.is_unsized { UNSIZED } else { 0 };
         out.extend_from_slice(&[flags, self.kind.code()]);
         out.extend_from_slice(&self.mode.to_be_bytes());
         out.extend_from_slice(&self.uid.to_be_bytes());
@@ -563,10 +599,10 @@ impl Entry {
             }
             Kind::File | Kind::Directory | Kind::Fifo | Kind::Socket => {}
         }
-        if !self.xattrs.is_empty() {
-            let count = u16::try_from(self.xattrs.len()).expect("at most XATTRS_MAX");
+        if let Some(xattrs) = &self.xattrs {
+            let count = u16::try_from(xattrs.len()).expect("at most XATTRS_MAX");
             out.extend_from_slice(&count.to_be_bytes());
-            for xattr in &self.xattrs {
+            for xattr in xattrs {
                 push_counted_u8(out, &xattr.name);
                 let len = u32::try_from(xattr.value.len()).expect("at most XATTR_VALUE_LEN_MAX");
                 out.extend_from_slice(&len.to_be_bytes());
@@ -666,8 +702,10 @@ fn check_extent(offset: u64, len: u64) -> Result<(), RecordError> {
     }
 }
 
-fn file(entry: Entry) -> Result<Entry, RecordError> {
+/// Refuses entries other than files of known sizes.
+fn sized_file(entry: Entry) -> Result<Entry, RecordError> {
     match entry.kind {
+        Kind::File if entry.is_unsized => Err(RecordError::Flags(UNSIZED)),
         Kind::File => Ok(entry),
         other => Err(RecordError::Type(other.code())),
     }

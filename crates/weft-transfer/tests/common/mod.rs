@@ -104,6 +104,7 @@ impl Session {
     pub(crate) fn new(from: &Path, to: &Path, options: SourceOptions, apply: ApplyOptions) -> Self {
         let events = Arc::new(Events::default());
         let applier = Applier::begin(open(to), apply, Arc::clone(&events) as _).unwrap();
+        let applier = applier.copying(options.copies.clone());
         let payload_len = options.payload_len;
         let source = Source::new(contents_of(from), options);
         let (rng, wants) = (Rng::with_seed(7), Vec::new());
@@ -380,4 +381,32 @@ pub(crate) fn session_files(folder: &Path) -> Vec<PathBuf> {
     let is_own = |path: &PathBuf| path.file_name().unwrap().as_bytes().starts_with(b".weft-");
     let entries = fs::read_dir(folder).unwrap();
     entries.map(|entry| entry.unwrap().path()).filter(is_own).collect()
+}
+
+/// Returns options that keep a journal and go on with an interrupted copy.
+pub(crate) fn journaling() -> ApplyOptions {
+    ApplyOptions { keeps_journal: true, resumes: true, ..ApplyOptions::default() }
+}
+
+/// Checks that copies of random trees with these options go on wherever they are interrupted.
+pub(crate) fn break_off_anywhere(asking: fn() -> SourceOptions) {
+    for seed in 0..60 {
+        let mut rng = Rng::with_seed(seed);
+        let Folders { from, to, folder: _folder } = &Folders::new();
+        random_tree(from, &mut rng);
+        for _ in 0..rng.usize(1..4) {
+            let session = Session::new(from, to, asking(), journaling());
+            let steps = rng.usize(..12);
+            session.break_off(steps, &mut rng);
+            // The journal may end at any byte.
+            for journal in session_files(to) {
+                let len = fs::metadata(&journal).unwrap().len();
+                let cut = if rng.bool() { len } else { rng.u64(..=len) };
+                File::options().write(true).open(journal).unwrap().set_len(cut).unwrap();
+            }
+        }
+        let (summary, events, _) = copy(from, to, asking(), journaling());
+        assert_eq!((events.problems(), summary.failed), (vec![], 0), "seed {seed}");
+        assert_same(from, to);
+    }
 }

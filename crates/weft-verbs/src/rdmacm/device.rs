@@ -23,7 +23,7 @@ use crate::xrc::open_xrcd;
 
 /// A device with the objects that its identifiers share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedDevice {
     device: &'static Device,
     /// The context of all identifiers on the device.
     pub(super) verbs: *mut ibv_context,
@@ -35,16 +35,16 @@ pub(super) struct Shared {
 
 // SAFETY: any thread may use the objects that the pointers refer to, as the verbs manual demands,
 // and they are never freed.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedDevice {}
 
-static OPENED: Lock<Vec<Shared>> = Lock::new(Vec::new());
+static OPENED: Lock<Vec<SharedDevice>> = Lock::new(Vec::new());
 
 /// The device of a local address. Loopback addresses belong to the first device, as with the
 /// kernel's `rdma_cm`: libfabric does not use a device for loopback only.
 ///
 /// # Errors
 /// `ENODEV` if no device has the address; `EMFILE` or `ENFILE` if no descriptor is left.
-pub(super) fn of_address(address: IpAddr) -> Result<Shared> {
+pub(super) fn of_address(address: IpAddr) -> Result<SharedDevice> {
     if address.is_loopback() {
         return open(device::list()?.first().copied().ok_or(Errno::NODEV)?);
     }
@@ -58,7 +58,7 @@ pub(super) fn of_address(address: IpAddr) -> Result<Shared> {
     open(owner.ok_or(Errno::NODEV)?)
 }
 
-fn open(device: &'static Device) -> Result<Shared> {
+fn open(device: &'static Device) -> Result<SharedDevice> {
     let mut opened = OPENED.lock();
     if let Some(shared) = opened.iter().find(|shared| std::ptr::eq(shared.device, device)) {
         return Ok(*shared);
@@ -73,7 +73,7 @@ fn open(device: &'static Device) -> Result<Shared> {
     };
     // SAFETY: `verbs` was opened above.
     let xrcd = unsafe { open_xrcd(verbs, &raw mut init) };
-    let shared = Shared { device, verbs, pd, xrcd };
+    let shared = SharedDevice { device, verbs, pd, xrcd };
     // The newest context comes first: it has the current addresses.
     opened.insert(0, shared);
     Ok(shared)

@@ -79,7 +79,7 @@ impl Reason {
 
 /// One end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct End {
+pub struct RdEnd {
     /// The endpoint's index, among those that share the address.
     pub endpoint: u16,
     /// The endpoint's epoch towards the other one; 0 if not known.
@@ -110,9 +110,9 @@ pub struct Header {
     /// come.
     pub lost: bool,
     /// The sender.
-    pub source: End,
+    pub source: RdEnd,
     /// The receiver.
-    pub destination: End,
+    pub destination: RdEnd,
     /// Number of sequences, from the first missing one on, that the source accepts now. Meaningless
     /// in a Reset.
     pub window: u16,
@@ -200,8 +200,8 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
         syn: flags & SYN != 0,
         probe: flags & PROBE != 0,
         lost: flags & LOST != 0,
-        source: End { endpoint: be16(h, 4), epoch: be32(h, 8), stream: be32(h, 16) },
-        destination: End { endpoint: be16(h, 6), epoch: be32(h, 12), stream: be32(h, 20) },
+        source: RdEnd { endpoint: be16(h, 4), epoch: be32(h, 8), stream: be32(h, 16) },
+        destination: RdEnd { endpoint: be16(h, 6), epoch: be32(h, 12), stream: be32(h, 20) },
         window: if matches!(kind, Kind::Reset(_)) { 0 } else { window },
         sequence: be32(h, 24),
         ack: (flags & ACK != 0).then_some(ack),

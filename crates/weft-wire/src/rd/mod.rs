@@ -45,6 +45,6 @@ mod header;
 
 pub use failure::ReadFailure;
 pub use header::{
-    Acknowledgement, CRC_LEN, End, HEADER_LEN, Header, Kind, RdError, Reason, VERSION, WINDOW_MAX,
-    WORDS_MAX, parse, seal, words,
+    Acknowledgement, CRC_LEN, HEADER_LEN, Header, Kind, RdEnd, RdError, Reason, VERSION,
+    WINDOW_MAX, WORDS_MAX, parse, seal, words,
 };

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::super::allowances::Allowance;
 use super::check_crate;
 
-const NOTHING: Allowance = Allowance { upward: 0, in_cycles: 0, limits: 0 };
-
 const ROOT: &str = "\
 //! A crate.
 //!
@@ -50,7 +48,7 @@ fn imports_of_lower_layers_are_allowed() {
     let middle = ("middle/mod.rs", "mod part;\npub(crate) struct Middle(part::Part);");
     let part = ("middle/part.rs", "use crate::low::Low;\npub(super) struct Part(Low);");
     let files = [("lib.rs", ROOT), TOP, middle, part, LOW, OTHER];
-    assert!(findings(&files, NOTHING).is_empty());
+    assert!(findings(&files, Allowance::NONE).is_empty());
 }
 
 #[test]
@@ -61,7 +59,7 @@ fn use_of_a_higher_layer_is_reported() {
     let middle = ("middle.rs", "use crate::low::Low;\npub(crate) struct Middle(Low);");
     let files = [("lib.rs", root.as_str()), TOP, middle, LOW, OTHER];
     assert_eq!(
-        findings(&files, NOTHING),
+        findings(&files, Allowance::NONE),
         [
             "middle.rs:1: middle uses low of a higher layer",
             "top.rs:1: top uses middle of a higher layer",
@@ -77,10 +75,10 @@ fn allowance_permits_uses_of_higher_layers() {
     let middle = ("middle.rs", "pub(crate) struct Middle;");
     let low = ("low.rs", "pub(crate) fn low() { crate::other::other(); }");
     let files = [("lib.rs", ROOT), TOP, middle, low, OTHER];
-    let found = findings(&files, NOTHING);
+    let found = findings(&files, Allowance::NONE);
     assert_eq!(found[0], "low.rs:1: low uses other of a higher layer");
-    assert!(findings(&files, Allowance { upward: 1, ..NOTHING }).is_empty());
-    let too_much = findings(&files, Allowance { upward: 2, ..NOTHING });
+    assert!(findings(&files, Allowance { upward: 1, ..Allowance::NONE }).is_empty());
+    let too_much = findings(&files, Allowance { upward: 2, ..Allowance::NONE });
     assert_eq!(too_much, ["it: 1 uses of higher layers: lower its allowance of 2"]);
 }
 
@@ -90,7 +88,7 @@ fn cycle_is_reported() {
     let other = ("other.rs", "use crate::middle::Middle;");
     let files = [("lib.rs", ROOT), TOP, middle, LOW, other];
     assert_eq!(
-        findings(&files, NOTHING),
+        findings(&files, Allowance::NONE),
         [
             "it: modules that use one another in a cycle:",
             "    middle.rs:1: uses other",
@@ -98,7 +96,7 @@ fn cycle_is_reported() {
             "it: 2 modules in cycles, 0 allowed"
         ]
     );
-    assert!(findings(&files, Allowance { in_cycles: 2, ..NOTHING }).is_empty());
+    assert!(findings(&files, Allowance { in_cycles: 2, ..Allowance::NONE }).is_empty());
 }
 
 #[test]
@@ -106,11 +104,11 @@ fn child_may_use_a_parent_that_only_declares() {
     let part = ("middle/part.rs", "use super::Middle;\nimpl Middle { fn a(&self) {} }");
     let declares = ("middle/mod.rs", "mod part;\nuse part::b;\npub(crate) struct Middle;");
     let files = [("lib.rs", ROOT), TOP, declares, part, LOW, OTHER];
-    assert!(findings(&files, NOTHING).is_empty());
+    assert!(findings(&files, Allowance::NONE).is_empty());
     let works = "mod part;\nuse part::b;\npub(crate) struct Middle;\nfn a() { while b() {} }";
     let files = [("lib.rs", ROOT), TOP, ("middle/mod.rs", works), part, LOW, OTHER];
     assert_eq!(
-        findings(&files, NOTHING).last().expect("one"),
+        findings(&files, Allowance::NONE).last().expect("one"),
         "it: 2 modules in cycles, 0 allowed"
     );
 }
@@ -123,7 +121,7 @@ fn reexported_name_counts_for_its_declaring_module() {
     let rest = ("middle/rest.rs", "use super::part::Part;\npub(crate) struct Middle;");
     let files = [("lib.rs", ROOT), TOP, middle, part, rest, LOW, OTHER];
     assert_eq!(
-        findings(&files, NOTHING).last().expect("one"),
+        findings(&files, Allowance::NONE).last().expect("one"),
         "it: 2 modules in cycles, 0 allowed"
     );
 }
@@ -134,7 +132,7 @@ fn every_module_must_be_in_one_layer() {
     let root = ROOT.replace("//! middle other", "//! middle low gone");
     let files = [("lib.rs", root.as_str()), TOP, middle, LOW, OTHER];
     assert_eq!(
-        findings(&files, NOTHING),
+        findings(&files, Allowance::NONE),
         [
             "lib.rs: low stands in two layers",
             "lib.rs: other is in no layer of `# Layers`",

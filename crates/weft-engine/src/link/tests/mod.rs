@@ -16,12 +16,12 @@ use crate::wc::{self, Opcode, Status};
 use crate::wr::{Data, Operation, SendFlags};
 
 /// A link and its host.
-struct End {
+struct LinkEnd {
     host: TestHost,
     link: Link<TestHost>,
 }
 
-impl End {
+impl LinkEnd {
     fn new(number: u32, qp_type: QpType) -> Self {
         let config = Config { number, ack_stag: ack_stag(number), qp_type, shares_receives: false };
         let mut end = Self { host: TestHost::new(number), link: Link::new(config) };
@@ -84,20 +84,20 @@ fn ack_stag(number: u32) -> u32 {
 }
 
 /// Creates two connected ends.
-fn pair_of(qp_type: QpType, weft: bool) -> (End, End) {
-    let (mut a, mut b) = (End::new(1, qp_type), End::new(2, qp_type));
+fn pair_of(qp_type: QpType, weft: bool) -> (LinkEnd, LinkEnd) {
+    let (mut a, mut b) = (LinkEnd::new(1, qp_type), LinkEnd::new(2, qp_type));
     a.open(true, weft.then_some(2));
     b.open(false, weft.then_some(1));
     exchange(&mut a, &mut b);
     (a, b)
 }
 
-fn pair() -> (End, End) {
+fn pair() -> (LinkEnd, LinkEnd) {
     pair_of(QpType::Rc, true)
 }
 
 /// Exchanges output until neither end has any.
-fn exchange(a: &mut End, b: &mut End) {
+fn exchange(a: &mut LinkEnd, b: &mut LinkEnd) {
     loop {
         let (there, back) = (a.send_to(b), b.send_to(a));
         if !there && !back {
@@ -279,11 +279,11 @@ fn requests_to_a_lost_peer_wait_before_they_fail() {
 
 #[test]
 fn requests_before_the_connection_wait_for_the_peer() {
-    let mut a = End::new(1, QpType::Rc);
+    let mut a = LinkEnd::new(1, QpType::Rc);
     a.post(1, SEND, Data::Inline(&[b"early"]));
     a.link.await_peer(&a.host);
     assert_eq!(a.link.notices.awaited, Some(AwaitedPeer::NotYetThere));
-    let mut b = End::new(2, QpType::Rc);
+    let mut b = LinkEnd::new(2, QpType::Rc);
     b.host.post_receive(7, (0, 16));
     a.open(true, Some(2));
     b.open(false, Some(1));
@@ -348,7 +348,7 @@ fn refused_unreliable_write_does_not_end_the_connection() {
 
 #[test]
 fn extended_message_goes_to_its_numbered_queue() {
-    let (mut a, mut b) = (End::new(1, QpType::XrcSend), End::new(2, QpType::XrcRecv));
+    let (mut a, mut b) = (LinkEnd::new(1, QpType::XrcSend), LinkEnd::new(2, QpType::XrcRecv));
     a.open(true, Some(2));
     b.open(false, Some(1));
     b.host.add_queue(3);

@@ -3,7 +3,7 @@
 
 use weft_wire::ddp::Header as Ddp;
 use weft_wire::rd::{
-    Acknowledgement, End, HEADER_LEN, Header, Kind, ReadFailure, Reason, parse, seal,
+    Acknowledgement, HEADER_LEN, Header, Kind, RdEnd, ReadFailure, Reason, parse, seal,
 };
 use weft_wire::rdmap::{Opcode, ReadRequest};
 
@@ -16,9 +16,9 @@ const SEEDS: u64 = 500;
 const DATAGRAMS: usize = 400;
 const VICTIM: usize = 0;
 const HONEST: usize = 1;
-const LIAR: usize = 2;
+const ATTACKER: usize = 2;
 /// Ids of requests to the hostile peer, whose outcome is arbitrary.
-const TO_LIAR: u64 = 1 << 32;
+const TO_ATTACKER: u64 = 1 << 32;
 
 struct Stage {
     rng: fastrand::Rng,
@@ -71,7 +71,7 @@ impl Stage {
             }
             self.now += 10;
             for (from, to, bytes) in on_way {
-                if to == LIAR {
+                if to == ATTACKER {
                     self.seen = parse(&bytes).ok().map(|(header, _)| header);
                 } else {
                     let (source, host) = (host::address(from).socket, &mut self.hosts[to]);
@@ -83,12 +83,12 @@ impl Stage {
 
     fn take(&mut self, event: &Event) {
         match event {
-            Event::Received { from, bytes } if *from != host::address(LIAR) => {
+            Event::Received { from, bytes } if *from != host::address(ATTACKER) => {
                 assert_eq!(bytes[..], self.received.to_be_bytes().repeat(200));
                 self.received += 1;
             }
             Event::Received { .. } => {}
-            Event::Completed { id, .. } if *id >= TO_LIAR => self.open_to_liar -= 1,
+            Event::Completed { id, .. } if *id >= TO_ATTACKER => self.open_to_liar -= 1,
             Event::Completed { id, status } => {
                 assert_eq!(*status, Status::Success, "honest request {id}");
                 self.succeeded += 1;
@@ -112,8 +112,8 @@ impl Stage {
                 1 => Request::Write { data: Data::Registered(into), key: 1, addr: 0 },
                 _ => Request::Read { into, key: 1, addr: 0 },
             };
-            let (id, victim) = (TO_LIAR, &mut self.hosts[VICTIM].machine);
-            victim.post(self.now, host::address(LIAR), id, request).expect("room");
+            let (id, victim) = (TO_ATTACKER, &mut self.hosts[VICTIM].machine);
+            victim.post(self.now, host::address(ATTACKER), id, request).expect("room");
             self.open_to_liar += 1;
         }
     }
@@ -141,12 +141,12 @@ impl Stage {
             syn: self.rng.bool(),
             probe: self.rng.u8(..4) == 0,
             lost: self.rng.u8(..8) == 0,
-            source: End {
-                endpoint: host::address(LIAR).endpoint,
+            source: RdEnd {
+                endpoint: host::address(ATTACKER).endpoint,
                 epoch: self.pick(77, &[77, 78, any]),
                 stream: self.pick(stream_of_liar, &[stream_of_liar.wrapping_add(1), 0, any]),
             },
-            destination: End {
+            destination: RdEnd {
                 endpoint: host::address(VICTIM).endpoint,
                 epoch: self.pick(epoch, &[0, any]),
                 stream: self.pick(stream, &[stream.wrapping_sub(1), any]),
@@ -170,7 +170,7 @@ impl Stage {
             Kind::Challenge | Kind::Reset(_) => {}
         }
         seal(&mut bytes);
-        let (source, victim) = (host::address(LIAR).socket, &mut self.hosts[VICTIM]);
+        let (source, victim) = (host::address(ATTACKER).socket, &mut self.hosts[VICTIM]);
         victim.machine.input(self.now, source, &bytes, &mut victim.ram);
     }
 

@@ -69,7 +69,7 @@ pub(super) struct Oracle {
     pub(super) restarted: Vec<usize>,
     pub(super) cut: Vec<(usize, usize)>,
     /// Memory that failed requests may or may not have written: host, offset, length.
-    excused: Vec<(usize, usize, usize)>,
+    allowed_partial: Vec<(usize, usize, usize)>,
     pub(super) succeeded: usize,
     pub(super) failed: usize,
 }
@@ -109,7 +109,7 @@ impl Oracle {
             .into_iter()
             .partition::<BTreeMap<_, _>, _>(|(_, open)| open.from == host);
         self.open = open;
-        gone.into_values().for_each(|open| self.excuse(open));
+        gone.into_values().for_each(|open| self.allow_partial(open));
     }
 
     pub(super) fn received(
@@ -171,7 +171,7 @@ impl Oracle {
         }
         if status != Status::Success {
             self.failed += 1;
-            self.excuse(Open { from, to, effect });
+            self.allow_partial(Open { from, to, effect });
             return Ok(());
         }
         self.succeeded += 1;
@@ -204,11 +204,11 @@ impl Oracle {
         Ok(())
     }
 
-    fn excuse(&mut self, open: Open) {
+    fn allow_partial(&mut self, open: Open) {
         match open.effect {
-            Effect::Written { at, bytes } => self.excused.push((open.to, at, bytes.len())),
-            Effect::Marked { at, len, .. } => self.excused.push((open.to, at, len)),
-            Effect::Read { at, bytes } => self.excused.push((open.from, at, bytes.len())),
+            Effect::Written { at, bytes } => self.allowed_partial.push((open.to, at, bytes.len())),
+            Effect::Marked { at, len, .. } => self.allowed_partial.push((open.to, at, len)),
+            Effect::Read { at, bytes } => self.allowed_partial.push((open.from, at, bytes.len())),
             Effect::Sent { .. } | Effect::Refused(_) | Effect::LocalFault(_) => {}
         }
     }
@@ -230,12 +230,13 @@ impl Oracle {
         for (number, host) in hosts.iter().enumerate() {
             let ram = &host.ram;
             let differs = |at: &usize| ram.bytes[*at] != ram.shadow[*at];
-            let excused = |at: usize| {
-                let mut places = self.excused.iter();
+            let allowed_partial = |at: usize| {
+                let mut places = self.allowed_partial.iter();
                 places.any(|&(of, start, len)| of == number && (start..start + len).contains(&at))
             };
             if ram.bytes != ram.shadow
-                && let Some(at) = (0..ram.bytes.len()).filter(differs).find(|&at| !excused(at))
+                && let Some(at) =
+                    (0..ram.bytes.len()).filter(differs).find(|&at| !allowed_partial(at))
             {
                 return Err(format!("memory of host {number} has changed at {at}"));
             }

@@ -285,6 +285,14 @@ pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
 ];
 
 impl Target {
+    /// The target for a build beside an earlier one: at most 5 % worse.
+    pub(crate) fn no_worse(unit: Unit) -> Self {
+        match unit {
+            Unit::BytesPerSecond | Unit::MessagesPerSecond => Self::AtLeast(0.95),
+            Unit::Nanoseconds => Self::AtMost(1.05),
+        }
+    }
+
     /// Whether the target is met by `ratio`, Weft's result divided by the baseline's, and by
     /// `more`, the difference in nanoseconds.
     pub(crate) fn is_met(self, ratio: f64, more: f64) -> bool {

@@ -1,7 +1,15 @@
 //! `make bench`: measures Weft and TCP over the same path in alternating runs, and prints medians.
 
+mod block;
+mod bottleneck;
+mod builds;
 mod groups;
+mod plots;
+mod streams;
 mod transfer;
+
+use std::fmt::Display;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -32,13 +40,45 @@ struct Args {
     #[arg(long, conflicts_with = "one_host")]
     sockets: bool,
 
-    /// Measure copies of files, beside `cp` and `rsync`
-    #[arg(long, conflicts_with_all = ["one_host", "sockets", "only", "loopback"])]
+    /// Measure copies of files, beside `cp`, `rsync`, `scp` and others
+    #[arg(long, conflicts_with_all = ["one_host", "sockets", "loopback"])]
     transfer: bool,
 
-    /// Measure only beside tools whose description contains this
+    /// Measure block storage, beside tgt
+    #[arg(
+        long,
+        conflicts_with_all = ["one_host", "sockets", "transfer", "only", "loopback", "before"]
+    )]
+    target: bool,
+
+    /// Measure streams of `weft pipeline`, beside `timely`
+    #[arg(
+        long,
+        conflicts_with_all =
+            ["one_host", "sockets", "transfer", "target", "only", "loopback", "before"]
+    )]
+    pipeline: bool,
+
+    /// Measure what copies leave of a narrow path to another program's connection
+    #[arg(
+        long,
+        conflicts_with_all =
+            ["one_host", "sockets", "transfer", "target", "pipeline", "only", "loopback", "before"]
+    )]
+    fair: bool,
+
+    /// Measure only beside tools, or on paths, whose description contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+
+    /// Measure beside another build of Weft, whose `dist` directory this is, instead of beside
+    /// other tools
+    #[arg(long, value_name = "DIST", conflicts_with = "transfer")]
+    before: Option<PathBuf>,
+
+    /// Write a page with plots of the copies, too
+    #[arg(long, value_name = "FILE", requires = "transfer")]
+    html: Option<PathBuf>,
 
     /// Stay on loopback even with the right to make network namespaces
     #[arg(long)]
@@ -57,7 +97,16 @@ const IDLE_SECONDS: u32 = 3;
 fn main() -> Result<()> {
     let args = Args::parse();
     if args.transfer {
-        return transfer::run(args.runs, args.json);
+        return transfer::run(args.runs, args.only.as_deref(), args.html.as_deref(), args.json);
+    }
+    if args.target {
+        return block::run(args.runs, args.json);
+    }
+    if args.fair {
+        return bottleneck::run(args.runs, args.json);
+    }
+    if args.pipeline {
+        return streams::run(args.runs, args.json);
     }
     let stays = args.loopback || args.one_host || args.sockets;
     let stage = if stays { Stage::loopback() } else { Stage::best()? };
@@ -66,7 +115,6 @@ fn main() -> Result<()> {
         eprintln!("Falling back to loopback: {why}");
     }
     let bench = Bench { stage: &stage, placement: args.placement };
-    let mut comparisons = Vec::new();
     let groups: &[Group] = match (args.one_host, args.sockets) {
         (true, _) => &GROUPS_OF_ONE_HOST,
         (_, true) => &GROUPS_OF_SOCKETS,
@@ -76,13 +124,24 @@ fn main() -> Result<()> {
         let text = args.only.as_deref().unwrap_or_default();
         group.baseline.to_string().contains(text)
     };
-    for group in groups.iter().filter(wanted) {
-        if let Some(why) = group.baseline.denied() {
+    let possible = |group: &&Group| match group.baseline.denied() {
+        Some(why) => {
             eprintln!("left out: {}: {why}", group.baseline);
-            continue;
+            false
         }
-        comparisons.extend(compare(&bench, group, args.runs)?);
-    }
+        None => true,
+    };
+    let groups = groups.iter().filter(wanted).filter(possible);
+    let comparisons = match &args.before {
+        Some(before) => builds::compare(&bench, groups, args.runs, before)?,
+        None => {
+            let mut comparisons = Vec::new();
+            for group in groups {
+                comparisons.extend(compare(&bench, group, args.runs)?);
+            }
+            comparisons
+        }
+    };
     let report = Report {
         machine: machine::describe(),
         path: bench.stage.describe(),
@@ -92,12 +151,7 @@ fn main() -> Result<()> {
         idle: Idle::measure(bench.stage)?,
         memory: Memory::measure(bench.stage)?,
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(())
+    show(&report, args.json, Report::print)
 }
 
 #[derive(Debug, Serialize)]
@@ -281,6 +335,37 @@ impl Report {
 /// Returns the tool's name, followed by its placement if that differs from the usual one.
 fn at(tool: &str, placement: &str) -> String {
     if placement.is_empty() { tool.to_owned() } else { format!("{tool}, {placement}") }
+}
+
+/// Measures each of `tools`, one after the other, in each run. Run 0 fills caches and allocates
+/// memory; its samples are discarded. Returns the samples of each tool.
+fn interleave<T: Copy + Display, S: Clone>(
+    runs: u32,
+    load: impl Display,
+    tools: &[T],
+    measure: impl Fn(T) -> Result<S>,
+) -> Result<Vec<Vec<S>>> {
+    let mut samples = vec![Vec::new(); tools.len()];
+    for run in 0..=runs {
+        for (&tool, samples) in tools.iter().zip(&mut samples) {
+            eprintln!("run {run} of {runs}: {load}: {tool}");
+            let sample = measure(tool)?;
+            if run > 0 {
+                samples.push(sample);
+            }
+        }
+    }
+    Ok(samples)
+}
+
+/// Prints a report as JSON, or as `print` does.
+fn show<R: Serialize>(report: &R, is_json: bool, print: fn(&R)) -> Result<()> {
+    if is_json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print(report);
+    }
+    Ok(())
 }
 
 /// Returns the median: the middle value, or the mean of the two middle values.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
-use weft_lab::differ::{Campaign, Executor, Judge, Verdict, generate, read_program};
+use weft_lab::differ::{Campaign, Executor, Oracle, Verdict, generate, read_program};
 
 /// Run random programs on the kernel and on Weft, and compare what they observe
 #[derive(Parser)]
@@ -77,7 +77,7 @@ fn main() -> Result<ExitCode> {
         count: arguments.seed.map_or(arguments.count, |_| Some(1)),
         limit: Duration::from_secs(arguments.seconds),
         jobs,
-        judges: jobs.min(processors),
+        rechecks: jobs.min(processors),
         failures_max: arguments.failures,
         shrinks: !arguments.keep_long,
         save: arguments.save,
@@ -91,7 +91,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn run_one(executor: &Executor, steps: &[String]) -> Result<ExitCode> {
-    let verdict = Judge::new(executor, LATE).judge(steps)?;
+    let verdict = Oracle::new(executor, LATE).compare(steps)?;
     Ok(match verdict {
         Verdict::Same => {
             println!("the same on the kernel and on Weft");

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::time::Timespec;
-use weft_stream::{Held, PutBack, Registry, Tuple};
+use weft_stream::{End, Fetch, Holder, PutBack, Registry, Tuple};
 use weft_sys::{Buffers, FutexWord, Linux, Threads};
 
 use super::Fake;
@@ -33,6 +33,9 @@ enum Slept {
 /// Sleeps: runs the next planned act, or lets the time pass until the limit.
 fn sleep(until: Option<u64>) -> Slept {
     with(|host| host.looks = 0);
+    if super::disturbance::run_next() || with(|host| host.deliver_all(usize::MAX)) {
+        return Slept::On;
+    }
     let act = super::acts().pop_front();
     match (act, until) {
         (Some(act), _) => {
@@ -109,11 +112,11 @@ impl Threads for Fake {
     }
 
     fn own() -> u32 {
-        Linux::own()
+        super::disturbance::own()
     }
 
-    fn is_dead(thread: u32) -> bool {
-        Linux::is_dead(thread)
+    fn is_dead(_: u32) -> bool {
+        false
     }
 
     fn offer_core() {
@@ -121,6 +124,7 @@ impl Threads for Fake {
     }
 
     fn wait(word: &AtomicU32, value: u32) -> bool {
+        super::disturbance::wait_for_lock();
         Linux::wait(word, value)
     }
 
@@ -129,12 +133,83 @@ impl Threads for Fake {
     }
 }
 
-/// Both ends use memory, so unread bytes may stay there.
-impl PutBack for Fake {}
+/// Returns whether a process may fetch its peer's socket. Otherwise unread bytes stay in memory.
+fn can_fetch() -> bool {
+    with(|host| host.can_fetch)
+}
+
+impl PutBack for Fake {
+    fn fall_back_to_tcp(end: &End<Self>, socket: BorrowedFd<'_>) {
+        match can_fetch() {
+            true => end.fall_back_and_put_back(socket),
+            false => end.fall_back_unread(socket),
+        }
+    }
+
+    fn put_back_own(end: &End<Self>, socket: BorrowedFd<'_>) {
+        if can_fetch() {
+            end.put_back_before_the_end(socket);
+        }
+    }
+
+    fn put_back_rest(end: &End<Self>, socket: BorrowedFd<'_>) {
+        if can_fetch() {
+            end.put_back_before_later(socket);
+        }
+    }
+}
+
+impl Fetch for Fake {
+    type Fetched = Descriptor;
+
+    fn fetch(
+        own: BorrowedFd<'_>,
+        _: impl Iterator<Item = u32> + Clone,
+        _: u32,
+    ) -> Option<Descriptor> {
+        with(|host| host.socket(own.as_raw_fd()).ok()?.other).map(Descriptor::of)
+    }
+
+    fn fetched(fetched: &Descriptor) -> BorrowedFd<'_> {
+        fetched.as_fd()
+    }
+
+    fn send_at_once(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+        with(|host| host.send(socket.as_raw_fd(), bytes))
+    }
+
+    fn has_received(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+        Self::received(socket)
+    }
+
+    fn outstanding(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+        with(|host| host.in_flight_from(socket.as_raw_fd()))
+    }
+
+    fn has_urgent(_: BorrowedFd<'_>) -> bool {
+        false
+    }
+
+    fn send_buffer_size(socket: BorrowedFd<'_>) -> usize {
+        with(|host| 4 * host.room(socket.as_raw_fd())) // A quarter of it certainly fits.
+    }
+
+    fn wait_briefly(_: BorrowedFd<'_>, _: PollFlags) {
+        <Self as weft_stream::Kernel>::pause();
+    }
+}
 
 /// The part of the kernel for connections in memory.
 impl weft_stream::Kernel for Fake {
     type Socket<'a> = BorrowedFd<'a>;
+
+    fn moment() {
+        super::disturbance::moment();
+    }
+
+    fn pause() {
+        with(|host| host.deliver_all(1));
+    }
 
     fn send(socket: BorrowedFd<'_>, buffers: Buffers<'_>, flags: i32) -> Result<usize, Errno> {
         let bytes = bytes_of(buffers);
@@ -237,9 +312,9 @@ impl weft_stream::Kernel for Fake {
         false
     }
 
-    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno> {
+    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Holder>, Errno> {
         let is_it = with(|host| host.sockets().any(|it| (it.own, it.peer) == (own, peer)));
-        Ok(is_it.then(|| Held { inode: 1, user: Self::user() }))
+        Ok(is_it.then(|| Holder { inode: 1, user: Self::user() }))
     }
 
     fn is_alive(_: u32) -> bool {
@@ -392,7 +467,7 @@ impl Kernel for Fake {
     ) -> Result<PollFlags, Errno> {
         with(|host| host.count("poll"));
         let found = sleep_until_found(timeout.map(duration), || {
-            let now = with(|host| host.readiness(file.as_raw_fd())) & reported(events);
+            let now = with(|host| host.poll(file.as_raw_fd())) & reported(events);
             (!now.is_empty()).then_some(now)
         })?;
         Ok(found.unwrap_or(PollFlags::empty()))
@@ -407,7 +482,7 @@ impl Kernel for Fake {
                     ..0 => 0,
                     fd if !Self::is_open(Descriptor::of(fd).as_fd()) => libc::POLLNVAL,
                     fd => {
-                        let now = with(|host| host.readiness(fd)) & reported(asked);
+                        let now = with(|host| host.poll(fd)) & reported(asked);
                         now.bits().cast_signed()
                     }
                 };
@@ -478,6 +553,10 @@ pub(crate) fn wait_for_events(
             found => Some(found.map_or_else(errno::fail, |found| found as c_int)),
         }
     });
+    if matches!(found, Ok(Some(1..))) {
+        let act = super::act_before_return().take();
+        act.into_iter().for_each(|act| act());
+    }
     found.map_or_else(errno::fail, Option::unwrap_or_default)
 }
 

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::instance::Instance;
-use super::socket::Socket;
+use super::socket::{Packet, Socket};
 use crate::descriptor::Descriptor;
 
 /// How far the clock advances with each reading.
@@ -24,8 +24,9 @@ const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 static HOST: Mutex<Option<Host>> = Mutex::new(None);
 
-/// Runs `act` with the host.
+/// Runs `act` with the host, after a disturbance that is due.
 pub(super) fn with<R>(act: impl FnOnce(&mut Host) -> R) -> R {
+    super::disturbance::moment();
     let mut host = HOST.lock().unwrap_or_else(PoisonError::into_inner);
     act(host.get_or_insert_default())
 }
@@ -43,6 +44,10 @@ pub(super) struct Host {
     pub(super) looks: u32,
     /// Whether a signal has come for the sleeping thread.
     pub(super) is_interrupted: bool,
+    /// Whether what is sent by TCP stays in flight until it is delivered.
+    pub(super) is_slow: bool,
+    /// Whether processes may fetch each other's sockets.
+    pub(super) can_fetch: bool,
     pub(super) calls: BTreeMap<&'static str, u64>,
     /// The open files, each with a real descriptor that reserves the number.
     files: BTreeMap<RawFd, (UnixDatagram, File)>,
@@ -55,6 +60,8 @@ impl Default for Host {
             now: 1_000_000_000,
             looks: 0,
             is_interrupted: false,
+            is_slow: false,
+            can_fetch: false,
             calls: BTreeMap::new(),
             files: BTreeMap::new(),
             next: 1_000,
@@ -177,11 +184,57 @@ impl Host {
         self.note(fd, u32::MAX);
         if how != libc::SHUT_RD
             && let Some(other) = other
-            && let Ok(peer) = self.socket(other)
         {
-            peer.has_end = true;
-            self.note(other, INCOMING);
+            self.arrive(other, Packet::End);
         }
+    }
+
+    /// Sends a packet to a socket.
+    fn arrive(&mut self, fd: RawFd, packet: Packet) {
+        let is_slow = self.is_slow;
+        let Ok(socket) = self.socket(fd) else { return };
+        socket.in_flight.push_back(packet);
+        if !is_slow {
+            self.deliver(fd);
+        }
+    }
+
+    /// Delivers the oldest packet in flight to a socket. Returns whether there was one.
+    fn deliver(&mut self, fd: RawFd) -> bool {
+        let Ok(socket) = self.socket(fd) else { return false };
+        match socket.in_flight.pop_front() {
+            Some(Packet::Bytes(bytes)) => {
+                socket.received += bytes.len() as u64;
+                socket.incoming.extend(bytes);
+            }
+            Some(Packet::End) => socket.has_end = true,
+            None => return false,
+        }
+        self.note(fd, INCOMING);
+        true
+    }
+
+    /// Returns how many bytes that a socket has sent have not come.
+    pub(super) fn in_flight_from(&mut self, fd: RawFd) -> Result<usize, Errno> {
+        match self.socket(fd)?.other {
+            Some(other) => Ok(self.socket(other)?.in_flight()),
+            None => Ok(0),
+        }
+    }
+
+    /// Delivers at most this many packets to each socket. Returns whether there was one.
+    pub(super) fn deliver_all(&mut self, most: usize) -> bool {
+        let sockets: Vec<RawFd> = self.files.keys().copied().collect();
+        let mut is_any = false;
+        for fd in sockets {
+            for _ in 0..most {
+                if !self.deliver(fd) {
+                    break;
+                }
+                is_any = true;
+            }
+        }
+        is_any
     }
 
     /// Handles the arrival of a reset (tcp_reset).
@@ -224,35 +277,50 @@ impl Host {
         let peer = self.socket(other)?;
         let count = bytes.len().min(peer.room());
         if count == 0 && !bytes.is_empty() {
+            self.socket(fd)?.lacks_room = true;
             return Err(Errno::AGAIN);
         }
-        peer.incoming.extend(&bytes[..count]);
-        peer.received += count as u64;
-        self.note(other, INCOMING);
+        self.arrive(other, Packet::Bytes(bytes[..count].to_vec()));
+        self.socket(fd)?.lacks_room |= count < bytes.len();
         Ok(count)
     }
 
     pub(super) fn receive(&mut self, fd: RawFd, most: usize, keep: bool) -> Result<Vec<u8>, Errno> {
         let socket = self.socket(fd)?;
-        let was_full = socket.room() == 0;
         let received = socket.receive(most, keep);
-        if was_full && let Some(other) = self.socket(fd)?.other {
+        let has_room = socket.room() > 0;
+        if let Some(other) = socket.other
+            && has_room
+            && std::mem::take(&mut self.socket(other)?.lacks_room)
+        {
             self.note(other, ROOM);
         }
         received
     }
 
-    /// Returns the events that a descriptor has now.
-    pub(super) fn readiness(&self, fd: RawFd) -> PollFlags {
+    /// Polls a descriptor: returns the events that it has now.
+    pub(super) fn poll(&mut self, fd: RawFd) -> PollFlags {
+        let now = self.readiness(fd);
+        if let Ok(socket) = self.socket(fd)
+            && !now.contains(PollFlags::OUT)
+        {
+            socket.lacks_room = true;
+        }
+        now
+    }
+
+    /// Returns how many bytes a socket can send.
+    pub(super) fn room(&self, fd: RawFd) -> usize {
+        let socket = |fd| match self.files.get(&fd) {
+            Some((_, File::Socket(socket))) => Some(socket),
+            _ => None,
+        };
+        socket(fd).and_then(|own| socket(own.other?)).map_or(0, Socket::room)
+    }
+
+    fn readiness(&self, fd: RawFd) -> PollFlags {
         match self.files.get(&fd) {
-            Some((_, File::Socket(socket))) => {
-                let peer = socket.other.and_then(|other| self.files.get(&other));
-                let room = match peer {
-                    Some((_, File::Socket(peer))) => peer.room(),
-                    _ => 0,
-                };
-                socket.readiness(room)
-            }
+            Some((_, File::Socket(socket))) => socket.readiness(self.room(fd)),
             Some((_, File::Epoll(instance))) => {
                 let is_ready = instance.is_ready(|fd| u32::from(self.readiness(fd).bits()));
                 if is_ready { PollFlags::IN | PollFlags::RDNORM } else { PollFlags::empty() }
@@ -280,7 +348,7 @@ impl Host {
         event: Option<epoll_event>,
     ) -> Result<(), Errno> {
         let inode = self.inode(fd).ok_or(Errno::BADF)?;
-        let now = u32::from(self.readiness(fd).bits());
+        let now = u32::from(self.poll(fd).bits());
         let instance = self.instance(epoll).ok_or(Errno::BADF)?;
         instance.control(operation, fd, event, inode, now)?;
         self.note(epoll, INCOMING);
@@ -294,7 +362,7 @@ impl Host {
     ) -> Result<usize, Errno> {
         let watched = self.instance(epoll).ok_or(Errno::BADF)?.watches();
         let now: BTreeMap<RawFd, u32> =
-            watched.iter().map(|&fd| (fd, u32::from(self.readiness(fd).bits()))).collect();
+            watched.iter().map(|&fd| (fd, u32::from(self.poll(fd).bits()))).collect();
         let real: Vec<RawFd> = watched.into_iter().filter(|fd| !self.is_fake(*fd)).collect();
         let instance = self.instance(epoll).ok_or(Errno::BADF)?;
         for fd in real {

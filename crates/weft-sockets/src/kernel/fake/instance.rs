@@ -77,11 +77,11 @@ impl Instance {
     /// Records a change of a file that has the events `now`. Returns whether it is news.
     pub(super) fn note(&mut self, fd: RawFd, now: u32, change: u32) -> bool {
         let Some(entry) = self.entries.get(&fd) else { return false };
-        let is_news = entry.mask() & now & change != 0 && !self.ready.contains(&fd);
-        if is_news {
+        let is_new = entry.mask() & now & change != 0 && !self.ready.contains(&fd);
+        if is_new {
             self.ready.push_back(fd);
         }
-        is_news
+        is_new
     }
 
     /// Returns whether the instance would report something.

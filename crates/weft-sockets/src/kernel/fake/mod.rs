@@ -7,6 +7,7 @@
 //! each run is the same.
 
 mod calls;
+mod disturbance;
 mod host;
 mod instance;
 mod socket;
@@ -20,6 +21,9 @@ use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 
 pub(crate) use calls::{recv_from, recv_now, send_now, send_to, wait_for_events};
+pub(crate) use disturbance::{
+    Impossible, are_busy, as_threads, disturb_after, disturbances_left, forget_disturbances,
+};
 use host::{File, Host, with};
 use socket::Socket;
 
@@ -31,6 +35,7 @@ pub(crate) struct Fake;
 type Act = Box<dyn FnOnce() + Send>;
 
 static ACTS: Mutex<VecDeque<Act>> = Mutex::new(VecDeque::new());
+static ACT_BEFORE_RETURN: Mutex<Option<Act>> = Mutex::new(None);
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A test's exclusive use of a fresh kernel; other tests wait until it is dropped.
@@ -47,6 +52,8 @@ impl Drop for Booted {
 pub(crate) fn boot() -> Booted {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     acts().clear(); // A failed test may have left some.
+    forget_disturbances();
+    *act_before_return() = None;
     with(|host| *host = Host::default());
     Booted(turn)
 }
@@ -58,6 +65,16 @@ fn acts() -> MutexGuard<'static, VecDeque<Act>> {
 /// Plans an act for the next sleep that has none yet.
 pub(crate) fn while_asleep(act: impl FnOnce() + Send + 'static) {
     acts().push_back(Box::new(act));
+}
+
+/// Plans an act for the time between the moment when a thread that waits in an epoll instance takes
+/// events from the kernel, and its return to the core.
+pub(crate) fn before_return(act: impl FnOnce() + Send + 'static) {
+    *act_before_return() = Some(Box::new(act));
+}
+
+fn act_before_return() -> MutexGuard<'static, Option<Act>> {
+    ACT_BEFORE_RETURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns how many planned acts have not run.
@@ -86,6 +103,23 @@ pub(crate) fn connection() -> [RawFd; 2] {
         host.socket(other).expect("just made").other = Some(one);
         [one, other]
     })
+}
+
+/// Has what is sent by TCP stay in flight until it is delivered, at the latest to a thread that
+/// sleeps.
+pub(crate) fn slow_down() {
+    with(|host| host.is_slow = true);
+}
+
+/// Lets processes fetch each other's sockets, so that unread bytes move to TCP with a connection
+/// that falls back to TCP.
+pub(crate) fn let_fetch() {
+    with(|host| host.can_fetch = true);
+}
+
+/// Delivers at most this many packets to each socket.
+pub(crate) fn deliver(most: usize) {
+    with(|host| host.deliver_all(most));
 }
 
 /// Opens a UDP socket with an address of its own.

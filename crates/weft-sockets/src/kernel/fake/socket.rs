@@ -11,6 +11,22 @@ use rustix::io::Errno;
 /// Size of the receive buffer in bytes.
 const ROOM: usize = 64 << 10;
 
+/// A part of a TCP stream.
+#[derive(Debug)]
+pub(super) enum Packet {
+    Bytes(Vec<u8>),
+    End,
+}
+
+impl Packet {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::End => 0,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) cookie: u64,
@@ -25,6 +41,8 @@ pub(super) struct Socket {
     pub(super) options: BTreeMap<libc::c_int, libc::c_int>,
     /// Unread bytes.
     pub(super) incoming: VecDeque<u8>,
+    /// What the peer has sent and what has not come yet, if the network is slow.
+    pub(super) in_flight: VecDeque<Packet>,
     pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
     pub(super) received: u64,
     /// The peer has sent a FIN.
@@ -37,6 +55,8 @@ pub(super) struct Socket {
     pub(super) is_dead: bool,
     pub(super) error: Option<Errno>,
     pub(super) resets_at_close: bool,
+    /// A send has found too little room, or a poll none (SOCK_NOSPACE): new room is an event.
+    pub(super) lacks_room: bool,
 }
 
 impl Socket {
@@ -52,6 +72,7 @@ impl Socket {
             send_limit: None,
             options: BTreeMap::new(),
             incoming: VecDeque::new(),
+            in_flight: VecDeque::new(),
             datagrams: VecDeque::new(),
             received: 0,
             has_end: false,
@@ -61,6 +82,7 @@ impl Socket {
             is_dead: false,
             error: None,
             resets_at_close: false,
+            lacks_room: false,
         }
     }
 
@@ -70,7 +92,12 @@ impl Socket {
     }
 
     pub(super) fn room(&self) -> usize {
-        ROOM.saturating_sub(self.incoming.len())
+        ROOM.saturating_sub(self.incoming.len() + self.in_flight())
+    }
+
+    /// Returns how many bytes are on their way to it.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.iter().map(Packet::len).sum()
     }
 
     /// Takes or peeks at unread bytes.

@@ -66,7 +66,7 @@ pub(super) struct Inner {
     pub(super) rng: fastrand::Rng,
     pub(super) now: u64,
     pub(super) setup: Setup,
-    ends: [Weak<End>; 2],
+    ends: [Weak<SimulatedEnd>; 2],
     lines: [Line; 2],
     is_cut: bool,
     /// When a thread of the process handles the peer's request to fall back to TCP.
@@ -106,7 +106,7 @@ impl Net {
         self.0.borrow_mut()
     }
 
-    pub(super) fn connect(&self, ends: [&Rc<End>; 2]) {
+    pub(super) fn connect(&self, ends: [&Rc<SimulatedEnd>; 2]) {
         self.lock().ends = ends.map(Rc::downgrade);
     }
 
@@ -154,12 +154,12 @@ impl Inner {
     }
 
     /// Whether the peer's request is to be handled now. Returns `true` once.
-    pub(super) fn take_wish(&mut self, side: usize) -> bool {
+    pub(super) fn take_fallback_request(&mut self, side: usize) -> bool {
         self.wishes[side].take_if(|due| *due <= self.now).is_some()
     }
 
     /// Drops a request whose receiver is gone.
-    pub(super) fn drop_wish(&mut self, side: usize) {
+    pub(super) fn drop_fallback_request(&mut self, side: usize) {
         self.wishes[side] = None;
     }
 
@@ -177,7 +177,7 @@ impl Inner {
 
     /// Destroys the queue pair of an end, or its chance to get one. Operations under way are lost,
     /// and the peer learns of it.
-    pub(super) fn leave(&mut self, side: usize) {
+    pub(super) fn fall_back_to_tcp(&mut self, side: usize) {
         let longest = 2 * self.setup.wire;
         let due = self.now + self.rng.u64(..=longest);
         for line in &mut self.lines {
@@ -189,7 +189,7 @@ impl Inner {
     }
 
     /// The window of an end, if it still exists.
-    fn end(&self, side: usize) -> Option<Rc<End>> {
+    fn end(&self, side: usize) -> Option<Rc<SimulatedEnd>> {
         self.ends[side].upgrade()
     }
 
@@ -247,7 +247,7 @@ impl Inner {
                 } else {
                     peer.wakeup_fd().written(8 * first, 8 * count);
                 }
-                if window::is_wish(8 * first, 8 * count) {
+                if window::is_fallback_request(8 * first, 8 * count) {
                     let due = self.now + self.rng.u64(..=self.setup.thread);
                     self.wishes[1 - side] = Some(due);
                 }
@@ -257,7 +257,7 @@ impl Inner {
     }
 
     /// The value that the receiver sees instead of a word.
-    fn mutated_word(&mut self, peer: &End, word: usize, value: u64) -> u64 {
+    fn mutated_word(&mut self, peer: &SimulatedEnd, word: usize, value: u64) -> u64 {
         let mutation = self.mutation;
         let is = |changed: StateWord, early: Mutation| {
             word == changed as usize && mutation == Some(early)
@@ -324,7 +324,7 @@ impl Inner {
 }
 
 /// One end of the connection.
-pub(super) type End = Remote<Rdma, WorldClock>;
+pub(super) type SimulatedEnd = Remote<Rdma, WorldClock>;
 
 /// A simulated queue pair.
 #[derive(Debug)]
@@ -385,6 +385,6 @@ impl Wire for Rdma {
 
 impl Drop for Rdma {
     fn drop(&mut self) {
-        self.net.lock().leave(self.side);
+        self.net.lock().fall_back_to_tcp(self.side);
     }
 }

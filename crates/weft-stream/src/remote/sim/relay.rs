@@ -12,7 +12,7 @@ const NEVER: u64 = u64::MAX;
 
 /// How a direction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum RelayEnd {
     Fin,
     Reset,
 }
@@ -21,7 +21,7 @@ enum End {
 #[derive(Debug, Default)]
 struct Pipe {
     pieces: VecDeque<(u64, Vec<u8>)>,
-    end: Option<(u64, End)>,
+    end: Option<(u64, RelayEnd)>,
     /// Nothing more is read from the sender, or delivered.
     is_over: bool,
     last: u64,
@@ -73,14 +73,14 @@ impl Relay {
         let pipe = &mut self.pipes[side];
         let Some(socket) = self.sockets[side].as_mut() else { return };
         let mut bytes = [0; 8_192];
-        while !pipe.is_over && pipe.end.is_none_or(|(_, end)| end == End::Fin) {
+        while !pipe.is_over && pipe.end.is_none_or(|(_, end)| end == RelayEnd::Fin) {
             let due = pipe.last.max(now + rng.u64(..=delay));
             match socket.read(&mut bytes) {
                 Ok(0) if pipe.end.is_some() => break,
-                Ok(0) => pipe.end = Some((due, End::Fin)),
+                Ok(0) => pipe.end = Some((due, RelayEnd::Fin)),
                 Ok(len) => pipe.pieces.push_back((due, bytes[..len].to_vec())),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => pipe.end = Some((due, End::Reset)),
+                Err(_) => pipe.end = Some((due, RelayEnd::Reset)),
             }
             pipe.last = due;
         }
@@ -105,7 +105,7 @@ impl Relay {
                 Err(_) => {
                     // The kernel reports only once that the connection has gone.
                     pipe.pieces.clear();
-                    back.end = Some((back.last.max(now), End::Reset));
+                    back.end = Some((back.last.max(now), RelayEnd::Reset));
                 }
             }
             if len != 0 && rng.u8(..4) == 0 {
@@ -118,12 +118,12 @@ impl Relay {
             && !pipe.is_over
         {
             match end {
-                End::Fin => {
+                RelayEnd::Fin => {
                     // It fails if the connection has been reset.
                     let _ = to.shutdown(Shutdown::Write);
-                    pipe.end = Some((NEVER, End::Fin)); // It has been delivered.
+                    pipe.end = Some((NEVER, RelayEnd::Fin)); // It has been delivered.
                 }
-                End::Reset => {
+                RelayEnd::Reset => {
                     let _ = sockopt::set_socket_linger(&*to, Some(Duration::ZERO));
                     self.sockets[1 - side] = None;
                     pipe.is_over = true;

@@ -19,7 +19,7 @@ use weft_sys::Buffers;
 use super::super::window::{RING_LEN, StateWord};
 use super::super::{Clock, Closing, Remote};
 use super::Mutation;
-use super::net::{End, Net, Setup};
+use super::net::{Net, Setup, SimulatedEnd};
 use super::relay::Relay;
 use crate::end::Carrier;
 use crate::recv_options::RecvOptions;
@@ -46,7 +46,7 @@ pub(super) type Check = Result<(), String>;
 struct Plan {
     /// One in this many acts breaks the wire.
     breaks: Option<u32>,
-    leaves: Option<u32>,
+    falls_back: Option<u32>,
     kills: bool,
     /// Two threads of a program wait for bytes while others read.
     crowds: bool,
@@ -62,7 +62,7 @@ struct Plan {
 /// One program.
 #[derive(Debug)]
 struct Side {
-    end: Option<Rc<End>>,
+    end: Option<Rc<SimulatedEnd>>,
     socket: Option<Rc<TcpStream>>,
     /// Bytes that were sent successfully, and the same including the call under way.
     sent: u64,
@@ -90,7 +90,7 @@ pub(super) struct World {
     /// The side is in a call.
     busy: [Cell<bool>; 2],
     /// A thread of the side falls back to TCP.
-    leaving: [Cell<bool>; 2],
+    falling_back: [Cell<bool>; 2],
     acts: Cell<u32>,
     is_cut: Cell<bool>,
     wrong: RefCell<Option<String>>,
@@ -195,7 +195,7 @@ impl World {
         let mut plan = Plan {
             breaks: (rng.u8(..4) == 0).then(|| rng.u32(10..200)),
             kills: rng.u8(..6) == 0,
-            leaves: (rng.u8(..3) == 0).then(|| rng.u32(4..60)),
+            falls_back: (rng.u8(..3) == 0).then(|| rng.u32(4..60)),
             crowds: rng.u8(..4) == 0,
             closes_early: rng.u8(..4) == 0,
             large: rng.bool(),
@@ -205,9 +205,9 @@ impl World {
         if mutation.is_some() {
             // Exclude other reasons for a failure.
             (plan.breaks, plan.kills) = (None, false);
-            plan.leaves = None;
+            plan.falls_back = None;
             if let Some(Mutation::DoneEarly | Mutation::BackEarly) = mutation {
-                plan.leaves = Some(4);
+                plan.falls_back = Some(4);
                 (setup.wire, setup.tcp) = (20_000_000, 0); // TCP overtakes the wire.
             }
             (plan.closes_early, plan.stays) = (false, false);
@@ -243,7 +243,7 @@ impl World {
                 plan,
                 sides,
                 busy: Default::default(),
-                leaving: Default::default(),
+                falling_back: Default::default(),
                 acts: Cell::new(0),
                 is_cut: Cell::new(false),
                 wrong: RefCell::default(),
@@ -417,12 +417,12 @@ impl World {
             self.note(side, || "the wire breaks".into());
             self.net.lock().cut();
         }
-        if let Some(often) = self.plan.leaves
+        if let Some(often) = self.plan.falls_back
             && !self.is_ending()
             && self.may_leave(side)
             && self.chance(often)
         {
-            self.leave(side);
+            self.fall_back_to_tcp(side);
             return true;
         }
         if sleepers > 0 && self.is_readable(side) && !self.chance(4) {
@@ -432,7 +432,7 @@ impl World {
         if self.is_ending() {
             return self.end(side, sleepers, idle);
         }
-        let is_used = self.leaving[side].get();
+        let is_used = self.falling_back[side].get();
         let reads = sleepers == 0 || self.plan.crowds;
         match self.random(|rng| rng.u8(..32)) {
             0..=9 => self.send(side),
@@ -450,7 +450,7 @@ impl World {
 
     /// Finishes: shuts down, reads everything, and closes.
     fn end(&self, side: usize, sleepers: u32, has_ended: bool) -> bool {
-        let is_used = self.leaving[side].get();
+        let is_used = self.falling_back[side].get();
         if has_ended && is_used {
             return false;
         }
@@ -482,10 +482,10 @@ impl World {
 
     fn answer_leave(&self, side: usize) {
         let Some(end) = self.sides[side].borrow().end.clone() else {
-            return self.net.lock().drop_wish(side);
+            return self.net.lock().drop_fallback_request(side);
         };
         // That thread would block on the lock.
-        if self.is_held(side) || !self.net.lock().take_wish(side) {
+        if self.is_held(side) || !self.net.lock().take_fallback_request(side) {
             return;
         }
         self.note(side, || "answers".into());
@@ -499,7 +499,7 @@ impl World {
         this.end.as_ref().is_some_and(|end| end.local().tx_lock.load(Ordering::Relaxed) != 0)
     }
 
-    fn parts_of(&self, side: usize) -> Option<(Rc<End>, Rc<TcpStream>)> {
+    fn parts_of(&self, side: usize) -> Option<(Rc<SimulatedEnd>, Rc<TcpStream>)> {
         let this = self.sides[side].borrow();
         Some((this.end.clone()?, this.socket.clone()?))
     }
@@ -731,25 +731,25 @@ impl World {
         self.mutation.is_none() || end.carrier_out() == Carrier::Memory
     }
 
-    fn leave(&self, side: usize) {
+    fn fall_back_to_tcp(&self, side: usize) {
         let Some((end, socket)) = self.parts_of(side) else { return };
         // One thread runs everything, so a lock that the peer holds would never be released.
-        if self.is_held(1 - side) || self.leaving[side].replace(true) {
+        if self.is_held(1 - side) || self.falling_back[side].replace(true) {
             return;
         }
         self.note(side, || "leaves".into());
         let began = self.now();
         self.busy[side].set(false); // Other threads go on.
-        end.leave(socket.as_fd());
+        end.fall_back_to_tcp(socket.as_fd());
         self.busy[side].set(true);
         let took = self.now() - began;
         self.note(side, || "has left".into());
-        self.check_left(side, &end, took);
-        self.leaving[side].set(false);
+        self.check_fallback(side, &end, took);
+        self.falling_back[side].set(false);
     }
 
     /// Checks that the socket's next holder can use it as plain TCP.
-    fn check_left(&self, side: usize, end: &End, took: u64) {
+    fn check_fallback(&self, side: usize, end: &SimulatedEnd, took: u64) {
         const LONG_NS: u64 = 100_000_000;
         let (peer, is_closing) = {
             let peer = self.sides[1 - side].borrow();
@@ -757,7 +757,7 @@ impl World {
         };
         let is_checked = !is_closing && !self.is_cut.get() && self.mutation.is_none();
         let Some(peer) = peer.filter(|_| is_checked) else { return };
-        let heads = |from: &End, to: &End| {
+        let heads = |from: &SimulatedEnd, to: &SimulatedEnd| {
             [from.window().local_state(StateWord::Head), to.window().peer_state(StateWord::Head)]
                 .map(|head| head.load(Ordering::Relaxed))
         };
@@ -803,16 +803,16 @@ impl World {
     }
 
     /// Closes the end, and returns whether the connection is to be reset.
-    fn close_end(&self, end: &End) -> bool {
+    fn close_end(&self, end: &SimulatedEnd) -> bool {
         const TIMEOUT_NS: u64 = 2_000_000_000;
         let until = self.now() + TIMEOUT_NS;
         let mut closing = end.close(false);
-        while let Closing::Flushing(mut farewell) = closing {
+        while let Closing::Flushing(mut final_flush) = closing {
             self.pass(20_000);
-            closing = match end.is_closed(&mut farewell) {
+            closing = match end.is_closed(&mut final_flush) {
                 Some(closing) => closing,
                 None if self.now() >= until => Closing::Reset,
-                None => Closing::Flushing(farewell),
+                None => Closing::Flushing(final_flush),
             };
         }
         matches!(closing, Closing::Reset)
@@ -832,9 +832,9 @@ impl World {
     }
 
     /// An end that is still to be connected gets no queue pair any more.
-    fn forget(&self, side: usize, end: &End) {
+    fn forget(&self, side: usize, end: &SimulatedEnd) {
         if end.is_pending() {
-            self.net.lock().leave(side);
+            self.net.lock().fall_back_to_tcp(side);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Data channels over TCP.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -11,19 +10,19 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::fs::sendfile;
-use rustix::io::Errno;
+use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::socket::TcpSettings;
-use crate::limits::{DROP_READ_LEN, HEAD_LEN_MAX};
+use crate::limits::{DROP_READ_LEN, EXTENT_READ_LEN, HEAD_LEN_MAX};
 use crate::pipeline::Block;
 use crate::transport::channel::{
-    Arrival, Arrivals, Claim, Completion, DataSink, DataSource, Grants, Head, Payload, Received,
+    Arrival, Claim, Completion, Copied, DataSink, DataSource, Grants, Head, Payload, Received,
     TransportError, Write,
 };
 use crate::transport::stream::wait_for;
 
-/// The zeros that replace the missing bytes of a truncated file.
+/// The zeros that replace the bytes that a file does not have or cannot give.
 const ZEROS: [u8; 4_096] = [0; 4_096];
 
 /// A connection that another thread can close.
@@ -58,8 +57,9 @@ impl Connection {
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
                 // The timeout of the socket is the stall time. A call that has moved some bytes
-                // does not report the timeout, so this one is a stall.
-                Err(Errno::AGAIN) => {
+                // does not report the timeout, so this one is a stall. Where the kernel waits for
+                // the peer to acknowledge or to take data, its own time limit may end first.
+                Err(Errno::AGAIN | Errno::TIMEDOUT) => {
                     return Err(self.explain(TransportError::Stalled(self.stall)));
                 }
                 Err(error) => return Err(self.explain(io::Error::from(error).into())),
@@ -77,7 +77,7 @@ impl Connection {
 /// The source's end of a data channel over TCP.
 pub struct TcpSource {
     connection: Arc<Connection>,
-    completed: VecDeque<Completion>,
+    copied: Copied,
     /// The payload is encrypted, so it must pass through this process's memory.
     is_sealed: bool,
 }
@@ -91,10 +91,17 @@ impl fmt::Debug for TcpSource {
 impl TcpSource {
     /// Creates the source's end from a connection of [`connect_data`](super::connect_data) or
     /// [`accept`](super::accept). A channel of sealed blocks does not accept extents.
-    #[must_use]
-    pub fn new(stream: TcpStream, settings: &TcpSettings, is_sealed: bool) -> Self {
+    ///
+    /// # Errors
+    /// If the connection cannot use the congestion control.
+    pub fn new(
+        stream: TcpStream,
+        settings: &TcpSettings,
+        is_sealed: bool,
+    ) -> Result<Self, TransportError> {
+        settings.congestion.apply(&stream)?;
         let connection = Connection::new(stream, settings);
-        Self { connection, completed: VecDeque::new(), is_sealed }
+        Ok(Self { connection, copied: Copied::default(), is_sealed })
     }
 
     /// Sends the header and the payload. Returns how much of an extent the file had, if it was
@@ -125,63 +132,68 @@ impl TcpSource {
         })
     }
 
+    /// Sends a part of a file. Returns how much of it the file had, if that is less.
     fn send_file(
         &self,
         file: &impl AsFd,
         offset: u64,
         len: usize,
     ) -> Result<Option<usize>, TransportError> {
-        let (mut at, mut had) = (offset, None);
+        let stream = &self.connection.stream;
+        let (mut is_refused, mut had, mut buffer) = (false, None, Vec::new());
         self.connection.whole(len, |done| {
-            if had.is_none() {
-                match sendfile(&self.connection.stream, file, Some(&mut at), len - done) {
-                    // The file was truncated. The sink still expects the whole block.
-                    Ok(0) => had = Some(done),
-                    sent => return sent,
+            let (at, left) = (offset + done as u64, len - done);
+            if !is_refused {
+                match sendfile(stream, file, Some(&mut { at }), left) {
+                    sent @ (Ok(1..) | Err(Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT)) => {
+                        return sent;
+                    }
+                    // The file has ended or cannot be read, its file system does not support this,
+                    // or the connection has failed, which `send` will report.
+                    _ => is_refused = true,
                 }
             }
-            let zeros = &ZEROS[..ZEROS.len().min(len - done)];
-            send(&self.connection.stream, zeros, SendFlags::NOSIGNAL)
+            buffer.resize(EXTENT_READ_LEN.min(left), 0);
+            let got = match had {
+                None => retry_on_intr(|| pread(file, &mut buffer[..], at)).unwrap_or(0),
+                Some(_) => 0,
+            };
+            let part = match got {
+                0 => {
+                    // The sink still expects the whole block.
+                    had.get_or_insert(done);
+                    &ZEROS[..ZEROS.len().min(left)]
+                }
+                got => &buffer[..got],
+            };
+            send(stream, part, SendFlags::NOSIGNAL)
         })?;
         Ok(had)
     }
 }
 
 impl DataSource for TcpSource {
-    fn arrivals(&self) -> Arrivals {
-        Arrivals::Seen
-    }
-
     fn takes_extents(&self) -> bool {
         !self.is_sealed
     }
 
-    fn depth(&self) -> usize {
-        1
-    }
-
     fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
-        match self.send(&write) {
-            Ok(short) => {
-                self.completed.push_back(Completion { write, short });
-                Ok(())
-            }
-            Err(error) => {
-                // A part of the block may have been sent, so nothing can follow.
-                self.connection.close();
-                Err((Box::new(write), error))
-            }
+        let sent = self.send(&write);
+        if sent.is_err() {
+            // A part of the block may have been sent, so nothing can follow.
+            self.connection.close();
         }
+        self.copied.post(write, sent)
     }
 
     fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
         // The kernel has copied a posted block, so its memory is free.
-        Ok(self.completed.pop_front())
+        Ok(self.copied.take())
     }
 
     fn abandon(&mut self) -> Vec<Write> {
         self.connection.close();
-        self.completed.drain(..).map(|completion| completion.write).collect()
+        self.copied.abandon()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {

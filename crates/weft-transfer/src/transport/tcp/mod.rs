@@ -3,6 +3,8 @@
 //! On a data channel each block is a header followed by its payload. The sink reads the header, has
 //! the session check it, and reads the payload directly into the granted buffer.
 
+mod beside;
+mod congestion;
 mod data;
 mod socket;
 
@@ -12,8 +14,11 @@ mod tests;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
+pub use beside::{BesideListener, connect_beside};
+pub use congestion::{Congestion, CongestionError};
 pub use data::{TcpSink, TcpSource};
 pub use socket::TcpSettings;
+pub use socket::round_trip;
 
 use super::channel::TransportError;
 use super::greeting::{greet, greeting};

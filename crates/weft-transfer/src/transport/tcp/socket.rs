@@ -2,17 +2,20 @@
 
 use std::io;
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 
+use super::congestion::Congestion;
 use crate::limits::{HANDSHAKE_TIME, STALL_TIME};
+use weft_sys::calls::tcp_round_trip;
 
 /// The settings of TCP connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSettings {
-    /// The congestion control of data channels, for instance `bbr`; by default the system's.
-    pub congestion: Option<String>,
+    /// The congestion control of data channels.
+    pub congestion: Congestion,
     /// The size of the socket buffers of data channels. By default the kernel adapts it to the
     /// path, up to the system's limits.
     pub buffer: Option<usize>,
@@ -24,7 +27,12 @@ pub struct TcpSettings {
 
 impl Default for TcpSettings {
     fn default() -> Self {
-        Self { congestion: None, buffer: None, stall: STALL_TIME, handshake: HANDSHAKE_TIME }
+        Self {
+            congestion: Congestion::default(),
+            buffer: None,
+            stall: STALL_TIME,
+            handshake: HANDSHAKE_TIME,
+        }
     }
 }
 
@@ -41,9 +49,6 @@ impl TcpSettings {
         // A call that makes no progress for this time fails, and its thread reports a stall.
         stream.set_write_timeout(Some(self.stall))?;
         stream.set_read_timeout(Some(self.stall))?;
-        if let Some(name) = &self.congestion {
-            sockopt::set_tcp_congestion(stream, name)?;
-        }
         if let Some(len) = self.buffer {
             sockopt::set_socket_send_buffer_size(stream, len)?;
             sockopt::set_socket_recv_buffer_size(stream, len)?;
@@ -62,4 +67,10 @@ impl TcpSettings {
         sockopt::set_tcp_keepintvl(stream, third)?;
         Ok(sockopt::set_tcp_keepcnt(stream, 2)?)
     }
+}
+
+/// Returns the shortest round trip that a connection has measured, if it is known.
+#[must_use]
+pub fn round_trip(stream: impl AsFd) -> Option<Duration> {
+    tcp_round_trip(stream).ok().flatten()
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Accepted, TcpSettings, TcpSink, TcpSource, accept, connect_control, connect_data};
+use super::{
+    Accepted, Congestion, TcpSettings, TcpSink, TcpSource, accept, connect_control, connect_data,
+};
 use crate::limits::CONTROL_LEN_MAX;
 use crate::pipeline::{Clock, Pool};
 use crate::secure::{Identity, SecureError, TlsClient, TlsServer};
@@ -230,7 +232,7 @@ proptest! {
         let [ours, theirs] = [(); 2].map(|()| pool(lens.len(), LEN).expect("memory"));
         let table = Table::of(&theirs);
         let (near, remote) = data_pair(&settings());
-        let mut source = TcpSource::new(near, &settings(), true);
+        let mut source = TcpSource::new(near, &settings(), true).expect("a connection");
         let mut sink = TcpSink::new(remote, &settings());
         let sent = lens.clone();
         let sending = thread::spawn(move || {
@@ -275,7 +277,7 @@ fn extent_is_read_from_the_file_and_padded_with_zeros() {
     let theirs = Pool::private(1, LEN).expect("memory");
     let table = Table::of(&theirs);
     let (near, remote) = data_pair(&settings());
-    let mut source = TcpSource::new(near, &settings(), false);
+    let mut source = TcpSource::new(near, &settings(), false).expect("a connection");
     assert!(source.takes_extents());
     let mut sink = TcpSink::new(remote, &settings());
     for (len_of_file, short) in [(60_000, None), (30_000, Some(29_000)), (500, Some(0))] {
@@ -310,7 +312,7 @@ fn extent_is_read_from_the_file_and_padded_with_zeros() {
 fn sealed_channel_refuses_extents() {
     let pool = Pool::private(1, 4_096).expect("memory");
     let (near, _remote) = data_pair(&settings());
-    let mut source = TcpSource::new(near, &settings(), true);
+    let mut source = TcpSource::new(near, &settings(), true).expect("a connection");
     assert!(!source.takes_extents());
     let block = pool.try_take().expect("a free block");
     let payload = Payload::Extent { block, prefix: 0, file: file(10), offset: 0, len: 10 };
@@ -379,21 +381,27 @@ fn stalls_are_detected_on_both_sides() {
     assert!(matches!(failed, Err(TransportError::Stalled(_))), "{failed:?}");
     assert_eq!(table.granted(), 1);
 
-    let ours = Pool::private(1, 1 << 20).expect("memory");
-    let (near, _sleeping) = data_pair(&settings);
-    let mut source = TcpSource::new(near, &settings, false);
-    let mut block = ours.try_take();
-    let failed = loop {
-        let full = write(block.take().expect("free again"), 1 << 20, 0, 0);
-        match source.post(full) {
-            Ok(()) => {
-                let done = source.completion(Duration::ZERO).expect("posted").expect("at once");
-                block = Some(done.write.payload.into_block());
-            }
-            Err((_, error)) => break error,
+    // The timeout of the call and that of the connection race: each of them is a stall.
+    for is_timed in [true, false] {
+        let ours = Pool::private(1, 1 << 20).expect("memory");
+        let (near, _sleeping) = data_pair(&settings);
+        if !is_timed {
+            near.set_write_timeout(None).expect("a socket");
         }
-    };
-    assert!(matches!(failed, TransportError::Stalled(_)), "{failed}");
+        let mut source = TcpSource::new(near, &settings, false).expect("a connection");
+        let mut block = ours.try_take();
+        let failed = loop {
+            let full = write(block.take().expect("free again"), 1 << 20, 0, 0);
+            match source.post(full) {
+                Ok(()) => {
+                    let done = source.completion(Duration::ZERO).expect("posted").expect("at once");
+                    block = Some(done.write.payload.into_block());
+                }
+                Err((_, error)) => break error,
+            }
+        };
+        assert!(matches!(failed, TransportError::Stalled(_)), "{failed}");
+    }
 }
 
 #[test]
@@ -411,7 +419,7 @@ fn closer_wakes_both_ends() {
     });
     let ours = Pool::private(1, 1 << 20).expect("memory");
     let (near, _sleeping) = data_pair(&settings());
-    let mut source = TcpSource::new(near, &settings(), false);
+    let mut source = TcpSource::new(near, &settings(), false).expect("a connection");
     let closer = source.closer();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
@@ -440,7 +448,7 @@ fn channels_share_a_rate_limit() {
     thread::scope(|scope| {
         for to in 0..2 {
             let (near, remote) = data_pair(&settings());
-            let source = TcpSource::new(near, &settings(), false);
+            let source = TcpSource::new(near, &settings(), false).expect("a connection");
             let mut source = Limited::<Box<dyn DataSource>>::new(Box::new(source), limit.clone());
             let ours = &ours;
             scope.spawn(move || {
@@ -458,13 +466,15 @@ fn channels_share_a_rate_limit() {
 }
 
 #[test]
-fn congestion_control_is_set_or_an_error() {
-    let (listener, address) = listen();
-    let settings = TcpSettings { congestion: Some("reno".into()), ..settings() };
-    let stream = connect_data(address, TOKEN, 0, &settings).expect("a listener");
-    let name = rustix::net::sockopt::tcp_congestion(&stream).expect("a socket");
+fn congestion_control_of_a_source_is_set_or_an_error() {
+    let with = |name: &str| TcpSettings {
+        congestion: Congestion::named(name).expect("a name"),
+        ..settings()
+    };
+    let (near, _remote) = data_pair(&settings());
+    let copy = near.try_clone().expect("a descriptor");
+    TcpSource::new(near, &with("reno"), true).expect("every kernel has it");
+    let name = rustix::net::sockopt::tcp_congestion(&copy).expect("a socket");
     assert_eq!(name.as_str(), "reno");
-    let settings = TcpSettings { congestion: Some("none-such".into()), ..settings };
-    assert!(connect_data(address, TOKEN, 0, &settings).is_err());
-    drop(listener);
+    assert!(TcpSource::new(copy, &with("none-such"), true).is_err());
 }

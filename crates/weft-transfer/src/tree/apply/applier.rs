@@ -14,6 +14,7 @@ use crate::limits::{
     OFFERS_IN_TASK_MAX, OWNERS_MAX, RANGES_MAX, WANTS_SPAN_MAX,
 };
 use crate::tree::dirs::Dirs;
+use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::ranges::Ranges;
 use crate::tree::rules::Rules;
 use crate::tree::temporary;
@@ -22,6 +23,7 @@ use crate::wire::record_name::Name;
 use crate::wire::record_table::{self, Placed, TableError};
 use crate::wire::record_wants::Wants;
 
+use super::asked::Asked;
 use super::begun::Begun;
 use super::context::Context;
 use super::directory::Directory;
@@ -30,6 +32,7 @@ use super::install::{self, Failure};
 use super::links::Links;
 use super::look::{self, Offer, Resumable};
 use super::options::ApplyOptions;
+use super::quota::Quota;
 use super::report::{Report, Step, Summary};
 use super::session::{Session, remove_beside};
 
@@ -72,6 +75,9 @@ pub enum ApplyError {
     /// The source sends a file that the sink did not ask for.
     #[error("the source sent entry {0}, which was not requested")]
     NotAsked(u64),
+    /// The source asks for a copy within one process, but it is in another one.
+    #[error("file {0} is not open in this process, so its data has to be sent")]
+    NotHere(u64),
     /// Records follow the end of the tree.
     #[error("a record follows the end of the tree")]
     AfterFinish,
@@ -90,13 +96,13 @@ pub enum ApplyError {
 /// session then resumes from it, or removes the rest.
 #[derive(Debug)]
 pub struct Applier {
-    shared: Arc<Shared>,
+    shared: Arc<ApplierState>,
     root: Arc<Directory>,
     directories: HashMap<u64, Arc<Directory>>,
     files: HashMap<u64, InWork>,
     owners: usize,
     /// The only names that the source may create in the root; `None` allows all.
-    asked: Option<HashSet<Name>>,
+    asked: Option<Asked>,
     /// The root corresponds to one directory of the source, so the source lists all names in it.
     is_root_listed: bool,
     is_finished: bool,
@@ -104,10 +110,12 @@ pub struct Applier {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ApplierState {
     context: Context,
     links: Links,
     resumable: Resumable,
+    /// The open files of a source in this process.
+    copies: Option<Arc<KernelCopies>>,
 }
 
 #[derive(Debug)]
@@ -121,7 +129,7 @@ struct InWork {
 /// A piece of work for any thread, which needs the payload of its block.
 #[derive(Debug)]
 pub struct Task {
-    shared: Arc<Shared>,
+    shared: Arc<ApplierState>,
     work: Work,
 }
 
@@ -133,6 +141,12 @@ enum Work {
         offset: u64,
         data: Range<usize>,
         digest: Option<[u8; 32]>,
+    },
+    /// A part that the kernel copies.
+    Copy {
+        begun: Arc<Begun>,
+        offset: u64,
+        len: u64,
     },
     /// All parts of a file have been written.
     Complete(Arc<Begun>),
@@ -157,7 +171,7 @@ impl Task {
     /// If the payload is shorter than that of the block.
     #[must_use = "the source waits for the answer"]
     pub fn run(self, payload: &[u8]) -> Option<Wants> {
-        let Shared { context, links, resumable } = &*self.shared;
+        let ApplierState { context, links, resumable, copies } = &*self.shared;
         match self.work {
             Work::Entries(entries) => {
                 for small in entries {
@@ -166,6 +180,12 @@ impl Task {
             }
             Work::Part { begun, offset, data, digest } => {
                 begun.write(context, offset, &payload[data], digest);
+                end_part(context, links, &begun);
+            }
+            Work::Copy { begun, offset, len } => {
+                if let Some(copies) = copies {
+                    begun.copy(context, copies, offset, len);
+                }
                 end_part(context, links, &begun);
             }
             Work::Complete(begun) => end_part(context, links, &begun),
@@ -275,7 +295,7 @@ impl Applier {
         let root = Arc::new(Directory::root(&context).map_err(BeginError)?);
         let (links, resumable) = (Links::default(), Resumable::default());
         Ok(Self {
-            shared: Arc::new(Shared { context, links, resumable }),
+            shared: Arc::new(ApplierState { context, links, resumable, copies: None }),
             directories: HashMap::from([(ROOT, Arc::clone(&root))]),
             root,
             files: HashMap::new(),
@@ -287,12 +307,25 @@ impl Applier {
         })
     }
 
-    /// Allows only these names in the root, and keeps the root's own attributes: a source that was
-    /// asked for single names must not choose others.
+    /// Allows only these names in the root.
     #[must_use]
     pub fn only(mut self, names: HashSet<Name>) -> Self {
-        self.asked = Some(names);
+        self.asked = Some(Asked(names));
         self
+    }
+
+    /// Limits what is created, by a quota.
+    ///
+    /// # Errors
+    /// If the tree of the quota cannot be counted.
+    ///
+    /// # Panics
+    /// If a block has been applied already.
+    pub fn within(mut self, quota: Option<&Arc<Quota>>) -> Result<Self, BeginError> {
+        let quota = quota.map(|quota| quota.begin().map_err(BeginError)).transpose()?;
+        let shared = Arc::get_mut(&mut self.shared).expect("no task has begun");
+        shared.context.quota = quota;
+        Ok(self)
     }
 
     /// Protects entries that these rules exclude from deletion.
@@ -303,6 +336,16 @@ impl Applier {
     pub fn protecting(mut self, rules: Rules) -> Self {
         let shared = Arc::get_mut(&mut self.shared).expect("no task has begun");
         shared.context.rules = rules;
+        self
+    }
+
+    /// Lets the kernel copy from the open files of a source in this process.
+    ///
+    /// # Panics
+    /// If a block has been applied already.
+    #[must_use]
+    pub fn copying(mut self, copies: Option<Arc<KernelCopies>>) -> Self {
+        Arc::get_mut(&mut self.shared).expect("no task has begun").copies = copies;
         self
     }
 
@@ -378,9 +421,24 @@ impl Applier {
                 begun.hole(&self.shared.context, offset, len);
                 self.end_file(file, batch);
             }
+            Record::Copy { file, offset, len } => {
+                let begun = self.part(file, offset, len)?;
+                if !begun.has_source() {
+                    return Err(ApplyError::NotHere(file));
+                }
+                begun.begin_part();
+                batch.work.push(Work::Copy { begun, offset, len });
+                self.end_file(file, batch);
+            }
             Record::End { file, tail } => {
                 let in_work = self.files.get_mut(&file).ok_or(ApplyError::NoFile(file))?;
-                if in_work.tail.is_some() || tail.size > in_work.begun.entry.size {
+                let entry = &in_work.begun.entry;
+                let is_possible = match entry.is_unsized {
+                    // Its end follows all of its parts.
+                    true => in_work.ranges.end_at(0).unwrap_or(0) == tail.size,
+                    false => tail.size <= entry.size,
+                };
+                if in_work.tail.is_some() || !is_possible {
                     return Err(ApplyError::Twice(file));
                 }
                 in_work.tail = Some(tail);
@@ -435,14 +493,19 @@ impl Applier {
                 let directory = self.directory(entry.parent)?;
                 let refusal = self.refusal(&directory, &name);
                 directory.begin_pending();
-                let Shared { context, resumable, .. } = &*self.shared;
-                let resumed = resumable.take(context, &directory, &entry);
+                let ApplierState { context, resumable, copies, .. } = &*self.shared;
+                let reading = copies.as_ref().and_then(|copies| copies.take(number));
+                let resumed = match entry.is_unsized {
+                    true => None,
+                    false => resumable.take(context, &directory, &entry),
+                };
                 let (unfinished, ranges) = match resumed {
                     Some((unfinished, ranges)) => (Some(unfinished), ranges),
                     None => (None, Ranges::default()),
                 };
                 let begun = Begun::begin(context, &directory, entry, &name, unfinished, refusal);
-                let in_work = InWork { begun: Arc::new(begun), ranges, tail: None };
+                let begun = Arc::new(begun.reading_from(reading));
+                let in_work = InWork { begun, ranges, tail: None };
                 self.files.insert(number, in_work);
                 Ok(())
             }
@@ -475,7 +538,7 @@ impl Applier {
     ) -> Result<(), ApplyError> {
         let directory = self.directory(entry.parent)?;
         let Some(name) = entry.name.clone() else { return Ok(()) };
-        let Shared { context, links, .. } = &*self.shared;
+        let ApplierState { context, links, .. } = &*self.shared;
         let lost = || directory.is_lost.then_some((Step::Create, Errno::NOENT));
         if let Some((step, error)) = self.refusal(&directory, &name).or_else(lost) {
             directory.failed(context, Some(&name), step, error);
@@ -503,12 +566,10 @@ impl Applier {
     }
 
     fn check_asked(&self, entry: &Entry) -> Result<(), ApplyError> {
-        let Some(asked) = &self.asked else { return Ok(()) };
-        let is_asked = match &entry.name {
-            Some(name) => entry.parent != ROOT || asked.contains(name),
-            None => false,
-        };
-        if is_asked { Ok(()) } else { Err(ApplyError::NotAsked(entry.number)) }
+        match &self.asked {
+            Some(asked) if !asked.allows(entry) => Err(ApplyError::NotAsked(entry.number)),
+            _ => Ok(()),
+        }
     }
 
     fn expect_links(&self, entry: &Entry) -> Result<(), ApplyError> {
@@ -521,7 +582,11 @@ impl Applier {
     /// Records that a part of a file has come.
     fn part(&mut self, file: u64, offset: u64, len: u64) -> Result<Arc<Begun>, ApplyError> {
         let in_work = self.files.get_mut(&file).ok_or(ApplyError::NoFile(file))?;
-        let is_within = offset.checked_add(len).is_some_and(|end| end <= in_work.begun.entry.size);
+        let entry = &in_work.begun.entry;
+        let is_within = match entry.is_unsized {
+            true => in_work.ranges.end_at(0).unwrap_or(0) == offset,
+            false => offset.checked_add(len).is_some_and(|end| end <= entry.size),
+        };
         let is_room = in_work.ranges.count() < RANGES_MAX;
         if !is_within || !is_room || !in_work.ranges.add(offset, len) {
             return Err(ApplyError::Part { file, offset, len });
@@ -534,7 +599,9 @@ impl Applier {
         let Slot::Occupied(slot) = self.files.entry(file) else { return };
         let Some(tail) = slot.get().tail else { return };
         let is_failed = matches!(tail.status, Status::Failed { .. });
-        if is_failed || slot.get().ranges.is_complete(slot.get().begun.entry.size) {
+        let entry = &slot.get().begun.entry;
+        let size = if entry.is_unsized { tail.size } else { entry.size };
+        if is_failed || slot.get().ranges.is_complete(size) {
             let begun = slot.remove().begun;
             begun.set_tail(tail);
             batch.work.push(Work::Complete(begun));
@@ -551,7 +618,7 @@ impl Applier {
             return Err(ApplyError::NoFinish);
         }
         self.is_ended = true;
-        let Shared { context, links, .. } = &*self.shared;
+        let ApplierState { context, links, .. } = &*self.shared;
         for InWork { begun, .. } in std::mem::take(&mut self.files).into_values() {
             begun.give_up(context);
             if begun.entry.is_linked {

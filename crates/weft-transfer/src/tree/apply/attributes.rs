@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, fsetxattr,
-    futimens, utimensat,
+    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, chownat, fchmod, fchown, futimens, utimensat,
 };
 use rustix::io::{Errno, Result};
 
@@ -13,6 +12,7 @@ use crate::wire::record::{Entry, Time};
 use crate::wire::record_name::Name;
 
 use super::context::Context;
+use super::xattrs;
 
 /// The attributes that the kernel gives a new file in a directory.
 #[derive(Clone, Copy, Debug)]
@@ -83,13 +83,7 @@ impl Plan {
                 }
             }
         }
-        for xattr in &entry.xattrs {
-            if is_privileged(&xattr.name) && !context.options.keeps_special_bits {
-                note(Err(Errno::PERM));
-                continue;
-            }
-            note(fsetxattr(fd, &*xattr.name, &xattr.value, XattrFlags::empty()));
-        }
+        note(xattrs::differences(context, fd, entry).apply(fd));
         if let Some(mode) = mode {
             note(fchmod(fd, Mode::from_raw_mode(mode.into())));
         }
@@ -146,12 +140,6 @@ pub(super) fn is_same_by_name(
         uid.is_none_or(|uid| uid == stat.st_uid) && gid.is_none_or(|gid| gid == stat.st_gid)
     });
     has_owner && (!context.options.keeps_times || metadata::mtime(stat) == entry.mtime)
-}
-
-/// Whether an attribute can give privileges to a program (`security.capability`), or is reserved
-/// for the system.
-fn is_privileged(name: &[u8]) -> bool {
-    name.starts_with(b"security.") || name.starts_with(b"trusted.")
 }
 
 fn times(entry: &Entry) -> Timestamps {

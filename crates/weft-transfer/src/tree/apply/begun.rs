@@ -1,7 +1,9 @@
 //! Files that arrive in parts.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{
@@ -10,12 +12,15 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::mutex::lock;
 use crate::tree::hash::{self, Subtrees};
 use crate::tree::journal::Unfinished;
-use crate::tree::{beneath, metadata};
+use crate::tree::kernel_copy::KernelCopies;
+use crate::tree::reading::Reading;
+use crate::tree::write::write_all;
+use crate::tree::{beneath, direct, metadata};
 use crate::wire::record::{Entry, Status, Tail};
 use crate::wire::record_name::Name;
+use weft_sys::lock;
 
 use super::attributes::{self, Plan};
 use super::context::Context;
@@ -39,11 +44,18 @@ pub(super) struct Begun {
     write: Mutex<()>,
     subtrees: Mutex<Subtrees>,
     tail: OnceLock<Tail>,
+    /// The source's open file, if the kernel copies parts of it.
+    reading: Option<Arc<Reading>>,
+    /// Bytes of a file of unknown size that the quota is charged with.
+    charged: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Open {
     fd: OwnedFd,
+    /// The same file, for direct I/O.
+    direct: Option<OwnedFd>,
+    is_direct: AtomicBool,
     temporary: Name,
     plan: Plan,
     journal_id: Option<u32>,
@@ -82,7 +94,19 @@ impl Begun {
             write: Mutex::new(()),
             subtrees: Mutex::new(unfinished.map(|it| it.subtrees.clone()).unwrap_or_default()),
             tail: OnceLock::new(),
+            reading: None,
+            charged: AtomicU64::new(0),
         }
+    }
+
+    /// Sets the source's open file.
+    pub(super) fn reading_from(self, reading: Option<Arc<Reading>>) -> Self {
+        Self { reading, ..self }
+    }
+
+    /// Whether the source's open file is known.
+    pub(super) fn has_source(&self) -> bool {
+        self.reading.is_some()
     }
 
     /// Counts a part that will be written.
@@ -110,17 +134,72 @@ impl Begun {
             }
             subtrees = of_part;
         }
+        if self.entry.is_unsized {
+            // The size of a stream is unknown when it begins.
+            if let Err(error) = context.charge(data.len() as u64, 0) {
+                return self.fail((Step::Write, error));
+            }
+            self.charged.fetch_add(data.len() as u64, AcqRel);
+        }
         let writing = lock(&self.write);
-        let written = install::write_all(&open.fd, data, offset);
+        let written = self.write_part(context, open, data, offset);
         drop(writing);
         if let Err(error) = written {
             return self.fail((Step::Write, error));
         }
-        let len = data.len() as u64;
-        if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
-            journal.part(id, offset, len, &subtrees);
+        self.part_is_written(context, open, offset, data.len() as u64, &subtrees);
+    }
+
+    fn write_part(
+        &self,
+        context: &Context,
+        open: &Open,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<(), Errno> {
+        if let Some(direct) = open.direct.as_ref().filter(|_| open.is_direct.load(Acquire)) {
+            match direct::write(direct, &open.fd, data, offset) {
+                Err(Errno::INVAL) => {
+                    open.is_direct.store(false, Release);
+                    context.direct_refused(&self.directory.dir, &self.name, Errno::INVAL);
+                }
+                written => return written,
+            }
         }
-        lock(&self.subtrees).add_all(&subtrees);
+        write_all(&open.fd, data, offset)
+    }
+
+    /// Lets the kernel copy a part from the source's open file.
+    pub(super) fn copy(&self, context: &Context, copies: &KernelCopies, offset: u64, len: u64) {
+        let (Some(open), Some(reading)) = (&self.open, &self.reading) else { return };
+        if lock(&self.failure).is_some() {
+            return;
+        }
+        let writing = lock(&self.write);
+        let copied = copies.copy(reading, open.fd.as_fd(), offset, len);
+        drop(writing);
+        match copied {
+            Ok(true) => self.part_is_written(context, open, offset, len, &Subtrees::default()),
+            // The tail says what has happened at the source.
+            Ok(false) => {}
+            Err(error) => self.fail((Step::Write, error)),
+        }
+    }
+
+    fn part_is_written(
+        &self,
+        context: &Context,
+        open: &Open,
+        offset: u64,
+        len: u64,
+        subtrees: &Subtrees,
+    ) {
+        if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id)
+            && !self.entry.is_unsized
+        {
+            journal.part(id, offset, len, subtrees);
+        }
+        lock(&self.subtrees).add_all(subtrees);
         context.has_written(len);
     }
 
@@ -154,6 +233,8 @@ impl Begun {
             return None;
         }
         let tail = *self.tail.get()?;
+        // The kernel may have read parts of the file after the source sent its tail.
+        let tail = self.reading.as_ref().map_or(tail, |reading| reading.tail());
         let mut whole_hash = None;
         let result = self.install(context, tail, &mut whole_hash);
         if result.is_err() {
@@ -191,7 +272,9 @@ impl Begun {
         }
         let create_error = |error| (Step::Create, error);
         let dir = context.dirs.open(&self.directory.dir).map_err(create_error)?;
-        install::rename(&*dir, &open.temporary, &self.name)?;
+        install::rename(context, &*dir, &open.temporary, &self.name)?;
+        // The file may have become shorter while it was read.
+        context.refund(self.entry.size.saturating_sub(tail.size), 0);
         if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
             journal.end(id);
         }
@@ -201,6 +284,7 @@ impl Begun {
     /// Removes the temporary file after a failure.
     fn remove(&self, context: &Context) {
         let Some(open) = &self.open else { return };
+        context.refund(self.entry.size + self.charged.load(Acquire), 1);
         if let Ok(dir) = context.dirs.open(&self.directory.dir) {
             // If this fails, the file is gone, or a later session removes it.
             let _ = unlinkat(&*dir, open.temporary.as_path(), AtFlags::empty());
@@ -218,7 +302,8 @@ impl Begun {
 
     /// Removes the temporary file unless a later session can resume it.
     pub(super) fn leave(&self, context: &Context) {
-        if self.open.as_ref().is_some_and(|open| open.journal_id.is_none()) {
+        let is_lost = |open: &Open| open.journal_id.is_none() || self.entry.is_unsized;
+        if self.open.as_ref().is_some_and(is_lost) {
             self.remove(context);
         }
     }
@@ -244,13 +329,32 @@ fn create(
     if let Err(error) = prepare() {
         // Only the first error is reported.
         let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
+        context.refund(entry.size, 1);
         return Err((Step::Write, error));
     }
     let path = directory.dir.path_of(Some(name));
     let journal = context.session.journal.as_ref();
     let journal_id =
         journal.and_then(|journal| journal.file(&path, &temporary, entry.size, entry.mtime));
-    Ok(Open { fd, temporary, plan, journal_id, is_resumed: false })
+    let direct = open_direct(context, directory, dir.as_fd(), entry, name, &temporary);
+    let is_direct = AtomicBool::new(true);
+    Ok(Open { fd, direct, is_direct, temporary, plan, journal_id, is_resumed: false })
+}
+
+/// Opens a temporary file once more, for direct I/O, if that is wanted and allowed.
+fn open_direct(
+    context: &Context,
+    directory: &Directory,
+    dir: BorrowedFd<'_>,
+    entry: &Entry,
+    name: &Name,
+    temporary: &Name,
+) -> Option<OwnedFd> {
+    if !context.options.direct.is_for(entry.size, dir) {
+        return None;
+    }
+    let opened = beneath::open(dir, temporary.as_path(), OFlags::WRONLY | OFlags::DIRECT, 0);
+    opened.inspect_err(|&errno| context.direct_refused(&directory.dir, name, errno)).ok()
 }
 
 /// Opens the file of an earlier session.
@@ -283,7 +387,10 @@ fn go_on(
         });
         // The attributes with which it was created are unknown.
         let plan = attributes::plan(context, entry, None);
-        Ok(Open { fd, temporary, plan, journal_id: id, is_resumed: true })
+        let name = entry.name.as_ref().unwrap_or(&temporary);
+        let direct = open_direct(context, directory, dir.as_fd(), entry, name, &temporary);
+        let is_direct = AtomicBool::new(true);
+        Ok(Open { fd, direct, is_direct, temporary, plan, journal_id: id, is_resumed: true })
     };
     open().map_err(|error| (Step::Create, error))
 }

@@ -55,7 +55,12 @@ pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Nam
 fn is_stale(context: &Context, dir: impl AsFd, name: &Name, session: u32) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let Ok(stat) = statat(&dir, name.as_path(), flags) else { return false };
-    let is_free = match FileType::from_raw_mode(stat.st_mode) {
+    let is_old = stat.st_ctime.saturating_add(STALE_SECONDS) < now();
+    // A file is locked below only if it is left: a session that has just made it locks it, too.
+    if !is_old && !context.session.dead.contains_key(&session) {
+        return false;
+    }
+    match FileType::from_raw_mode(stat.st_mode) {
         // A session with another root locks the files that it takes long to write.
         FileType::RegularFile => {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
@@ -64,9 +69,7 @@ fn is_stale(context: &Context, dir: impl AsFd, name: &Name, session: u32) -> boo
         }
         FileType::Directory => false, // No session creates a directory with such a name.
         _ => true,                    // Links and devices are renamed at once.
-    };
-    let is_old = stat.st_ctime.saturating_add(STALE_SECONDS) < now();
-    is_free && (is_old || context.session.dead.contains_key(&session))
+    }
 }
 
 /// Whether the rules protect a name of the destination.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{Stat, fstat};
@@ -10,11 +10,13 @@ use rustix::io::{Errno, Result};
 
 use crate::limits::DURABLE_EACH;
 use crate::tree::dirs::{Dir, Dirs};
+use crate::tree::metadata;
 use crate::tree::owners::Names;
 use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
 
 use super::options::ApplyOptions;
+use super::quota::QuotaSession;
 use super::report::{Change, Counters, EntryKind, Event, Problem, Report, Step, Subject};
 use super::session::{Session, now};
 
@@ -31,8 +33,10 @@ pub(super) struct Context {
     pub(super) counters: Counters,
     /// The entries that these rules exclude are not deleted.
     pub(super) rules: Rules,
+    pub(super) quota: Option<QuotaSession>,
     owners: RwLock<Owners>,
     report: Arc<dyn Report>,
+    is_direct_refused: AtomicBool,
     /// Bytes written since the last sync of the file system.
     unsynced: AtomicU64,
     /// The number of remembered names.
@@ -77,7 +81,7 @@ impl Context {
         let who = Who {
             uid: rustix::process::geteuid().as_raw(),
             gid,
-            umask: umask(),
+            umask: metadata::umask(),
             gets_odd_groups: session.gid.is_some_and(|gid| gid != expected),
         };
         let folds = || -> Result<bool> {
@@ -96,8 +100,10 @@ impl Context {
             folds_case,
             counters: Counters::default(),
             rules: Rules::default(),
+            quota: None,
             owners,
             report,
+            is_direct_refused: AtomicBool::new(false),
             unsynced: AtomicU64::new(0),
             names: AtomicUsize::new(0),
         })
@@ -110,6 +116,13 @@ impl Context {
 
     pub(super) fn problem(&self, dir: &Dir, name: Option<&Name>, step: Step, errno: Errno) {
         self.event(dir, name, Event::Problem(Problem { step, errno: Some(errno) }));
+    }
+
+    /// Reports the first file that the file system refuses to write directly.
+    pub(super) fn direct_refused(&self, dir: &Dir, name: &Name, errno: Errno) {
+        if !self.is_direct_refused.swap(true, AcqRel) {
+            self.problem(dir, Some(name), Step::Direct, errno);
+        }
     }
 
     /// Reports a predicted change.
@@ -156,6 +169,18 @@ impl Context {
         self.names.fetch_sub(names, AcqRel);
     }
 
+    /// Charges the quota, if there is one, for what is about to be created.
+    pub(super) fn charge(&self, bytes: u64, names: u64) -> Result<()> {
+        self.quota.as_ref().map_or(Ok(()), |quota| quota.charge(bytes, names))
+    }
+
+    /// Takes back a charge.
+    pub(super) fn refund(&self, bytes: u64, names: u64) {
+        if let Some(quota) = &self.quota {
+            quota.refund(bytes, names);
+        }
+    }
+
     /// Counts written bytes, and syncs after each `DURABLE_EACH`.
     pub(super) fn has_written(&self, len: u64) {
         let Some(journal) = &self.session.journal else { return };
@@ -173,13 +198,4 @@ impl Context {
 /// Whether new entries of a directory inherit its group.
 pub(super) fn is_setgid(stat: &Stat) -> bool {
     stat.st_mode & 0o2000 != 0
-}
-
-/// Returns the process's umask. If it is unknown, returns all bits, so that modes are set
-/// explicitly.
-fn umask() -> u16 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut lines = text.lines();
-    let digits = lines.find_map(|line| line.strip_prefix("Umask:"));
-    digits.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o777)
 }

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{Mode, fchmod, fgetxattr, fstat, mkdirat};
 use rustix::io::{Errno, Result};
 
-use crate::mutex::lock;
 use crate::tree::dirs::Dir;
 use crate::wire::record::Entry;
 use crate::wire::record_name::Name;
+use weft_sys::lock;
 
 use super::attributes::{self, Created};
 use super::clean;
@@ -261,7 +261,19 @@ fn create(
     }
     let above = context.dirs.open(&parent.dir).map_err(create_error)?;
     let mode = if context.options.keeps_modes { 0o700 } else { 0o777 };
-    match mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)) {
+    let charged = context.charge(0, 1);
+    let made = match charged {
+        Ok(()) => mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)),
+        // A directory that is there is not created.
+        Err(error) => match look(context, dir) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(_) => Err(error),
+        },
+    };
+    if charged.is_ok() && made.is_err() {
+        context.refund(0, 1);
+    }
+    match made {
         // New entries inherit ACLs and the group as in the parent.
         Ok(()) if parent.created.has_plain_modes => return Ok((false, parent.created)),
         Ok(()) => return Ok((false, look(context, dir).map_err(create_error)?)),

@@ -14,6 +14,7 @@ use crate::wire::record_name::Name;
 use super::attributes::{self, Created};
 use super::context::Context;
 use super::report::{Change, EntryKind, Step};
+use super::xattrs;
 
 /// A name in a directory of the destination.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,7 @@ fn may_set(context: &Context, stat: &Stat) -> bool {
     context.who.uid == 0 || stat.st_uid == context.who.uid
 }
 
-/// Predicts the changes to a file whose contents are equal but whose owner or mode may differ.
+/// Predicts the changes to a file whose contents are equal but whose attributes may differ.
 pub(super) fn attributes(context: &Context, dir: &Dir, name: &Name, stat: &Stat) {
     if may_set(context, stat) {
         context.planned(dir, Some(name), Change::Attributes, EntryKind::File, metadata::size(stat));
@@ -108,10 +109,13 @@ fn is_same_link(context: &Context, place: Place<'_>, entry: &Entry) -> bool {
 
 /// Predicts the changes to the attributes of an existing directory.
 pub(super) fn directory_attributes(context: &Context, dir: &Arc<Dir>, entry: &Entry) {
-    let stat = context.dirs.open(dir).and_then(|fd| fstat(fd.as_fd()));
-    let Ok(stat) = stat else { return };
+    let Ok(fd) = context.dirs.open(dir) else { return };
+    let Ok(stat) = fstat(fd.as_fd()) else { return };
     let is_same_time = !context.options.keeps_times || metadata::mtime(&stat) == entry.mtime;
-    if !(is_same_time && attributes::is_same(context, entry, &stat)) && may_set(context, &stat) {
+    let is_same = is_same_time
+        && attributes::is_same(context, entry, &stat)
+        && xattrs::differences(context, fd.as_fd(), entry).is_empty();
+    if !is_same && may_set(context, &stat) {
         context.planned(dir, None, Change::Attributes, EntryKind::Directory, 0);
     }
 }

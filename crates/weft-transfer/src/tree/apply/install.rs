@@ -4,11 +4,12 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fdatasync, makedev, mknodat, readlinkat, renameat, symlinkat,
-    unlinkat,
+    AtFlags, FileType, Mode, OFlags, fdatasync, makedev, mknodat, readlinkat, renameat, statat,
+    symlinkat, unlinkat,
 };
-use rustix::io::{Errno, pwrite};
+use rustix::io::Errno;
 
+use crate::tree::write::write_all;
 use crate::tree::{beneath, temporary};
 use crate::wire::record::{Entry, Kind, Status, Tail};
 use crate::wire::record_name::Name;
@@ -16,6 +17,7 @@ use crate::wire::record_name::Name;
 use super::attributes;
 use super::context::Context;
 use super::directory::Directory;
+use super::quota;
 use super::report::{Event, Step};
 
 /// The step that failed, and its error.
@@ -88,18 +90,22 @@ fn try_whole(
         if context.options.syncs {
             fdatasync(&fd).map_err(|error| (Step::Write, error))?;
         }
-        rename(&*dir, &temporary, name)?;
+        rename(context, &*dir, &temporary, name)?;
         Ok(attributes)
     });
     if result.is_err() {
         // Only the first error is reported.
         let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
+        context.refund(entry.size, 1);
+    } else {
+        // The file may have become shorter while it was read.
+        context.refund(entry.size.saturating_sub(tail.size), 0);
     }
     context.has_written(tail.size);
     result
 }
 
-/// Creates a temporary file.
+/// Creates a temporary file, and charges the quota for its size.
 pub(super) fn create(
     context: &Context,
     directory: &Directory,
@@ -110,34 +116,33 @@ pub(super) fn create(
     let temporary = temporary::name_of(name, context.session.id);
     let plan = attributes::plan(context, entry, Some(directory.created));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-    let fd = beneath::open(dir, temporary.as_path(), flags, plan.create_mode)
-        .map_err(|error| (Step::Create, error))?;
+    context.charge(entry.size, 1).map_err(|error| (Step::Write, error))?;
+    let fd = beneath::open(dir, temporary.as_path(), flags, plan.create_mode);
+    let fd = fd.map_err(|error| {
+        context.refund(entry.size, 1);
+        (Step::Create, error)
+    })?;
     Ok((fd, temporary, plan))
 }
 
-/// Renames a temporary file to its final name.
-pub(super) fn rename(dir: impl AsFd, temporary: &Name, name: &Name) -> Result<(), Failure> {
+/// Renames a temporary file to its final name. What it replaces does not count towards the quota
+/// any more.
+pub(super) fn rename(
+    context: &Context,
+    dir: impl AsFd,
+    temporary: &Name,
+    name: &Name,
+) -> Result<(), Failure> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let before = context.quota.as_ref().and_then(|_| statat(&dir, name.as_path(), flags).ok());
     let result = renameat(&dir, temporary.as_path(), &dir, name.as_path());
+    if let (Ok(()), Some(before)) = (&result, before) {
+        context.refund(quota::size_of(&before), 1);
+    }
     result.map_err(|error| match error {
         Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST => (Step::Clash, error),
         error => (Step::Rename, error),
     })
-}
-
-pub(super) fn write_all(fd: impl AsFd, data: &[u8], offset: u64) -> Result<(), Errno> {
-    let (mut rest, mut at) = (data, offset);
-    while !rest.is_empty() {
-        match pwrite(&fd, rest, at) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(written) => {
-                rest = &rest[written..];
-                at += written as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Creates a symbolic link, a pipe, a socket or a device.
@@ -167,11 +172,16 @@ fn try_other(
         return Ok(set(name));
     }
     let temporary = temporary::name_of(name, context.session.id);
-    make(context, &*dir, entry, &temporary).map_err(create_error)?;
+    context.charge(0, 1).map_err(create_error)?;
+    make(context, &*dir, entry, &temporary).map_err(|error| {
+        context.refund(0, 1);
+        create_error(error)
+    })?;
     let attributes = set(&temporary);
-    if let Err(failure) = rename(&*dir, &temporary, name) {
+    if let Err(failure) = rename(context, &*dir, &temporary, name) {
         // Only the first error is reported.
         let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
+        context.refund(0, 1);
         return Err(failure);
     }
     Ok(attributes)

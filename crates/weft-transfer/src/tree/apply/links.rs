@@ -1,16 +1,17 @@
 //! Hard links between files of the tree.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, linkat, statat, unlinkat};
 use rustix::io::Errno;
 
-use crate::limits::LINKED_FILES_MAX;
-use crate::mutex::lock;
+use crate::limits::{LINK_TRIES_MAX, LINKED_FILES_MAX};
 use crate::tree::dirs::Dir;
 use crate::tree::temporary;
 use crate::wire::record_name::Name;
+use weft_sys::lock;
 
 use super::context::Context;
 use super::directory::Directory;
@@ -139,23 +140,56 @@ fn make(
     let link_error = |error| (Step::Link, error);
     let from = context.dirs.open(target_dir).map_err(link_error)?;
     let to = context.dirs.open(&directory.dir).map_err(link_error)?;
-    let link =
-        |name: &Name| linkat(&*from, target.as_path(), &*to, name.as_path(), AtFlags::empty());
+    let link = |name: &Name| link_anew(&*from, target, &*to, name);
+    context.charge(0, 1).map_err(link_error)?;
+    let made = replace(context, &*from, target, &*to, name, link);
+    if !matches!(made, Ok(true)) {
+        context.refund(0, 1);
+    }
+    made.map(drop)
+}
+
+/// Creates a hard link. The kernel reports that there is no such file if the target is replaced at
+/// this moment, by another copy of the same tree (`vfs_link`); then the link is to the new file.
+fn link_anew(from: impl AsFd, target: &Name, to: impl AsFd, name: &Name) -> Result<(), Errno> {
+    let mut tries = 1;
+    loop {
+        let made = linkat(&from, target.as_path(), &to, name.as_path(), AtFlags::empty());
+        let is_there = || statat(&from, target.as_path(), AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if made != Err(Errno::NOENT) || tries == LINK_TRIES_MAX || !is_there() {
+            return made;
+        }
+        tries += 1;
+    }
+}
+
+/// Creates a hard link, in the place of another entry if there is one. Returns false if the two are
+/// the same file already.
+fn replace(
+    context: &Context,
+    from: impl AsFd,
+    target: &Name,
+    to: impl AsFd,
+    name: &Name,
+    link: impl Fn(&Name) -> Result<(), Errno>,
+) -> Result<bool, Failure> {
+    let link_error = |error| (Step::Link, error);
     match link(name) {
-        Ok(()) => return Ok(()),
+        Ok(()) => return Ok(true),
         Err(Errno::EXIST) => {}
         Err(error) => return Err(link_error(error)),
     }
     let flags = AtFlags::SYMLINK_NOFOLLOW;
-    let one = statat(&*from, target.as_path(), flags).map_err(link_error)?;
-    let other = statat(&*to, name.as_path(), flags).map_err(link_error)?;
+    let one = statat(from, target.as_path(), flags).map_err(link_error)?;
+    let other = statat(&to, name.as_path(), flags).map_err(link_error)?;
     if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
-        return Ok(());
+        return Ok(false);
     }
     let temporary = temporary::name_of(name, context.session.id);
     link(&temporary).map_err(link_error)?;
-    rename(&*to, &temporary, name).inspect_err(|_| {
+    let renamed = rename(context, &to, &temporary, name).inspect_err(|_| {
         // Only the first error is reported.
-        let _ = unlinkat(&*to, temporary.as_path(), AtFlags::empty());
-    })
+        let _ = unlinkat(&to, temporary.as_path(), AtFlags::empty());
+    });
+    renamed.map(|()| true)
 }

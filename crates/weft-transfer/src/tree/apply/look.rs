@@ -8,13 +8,13 @@ use rustix::fs::{AtFlags, FileType, OFlags, Stat, statat};
 use rustix::io::{Errno, pread};
 
 use crate::limits::{HAVE_RANGES_ALL_MAX, HAVE_RANGES_MAX};
-use crate::mutex::lock;
 use crate::tree::journal::Unfinished;
 use crate::tree::ranges::Ranges;
 use crate::tree::{beneath, metadata};
 use crate::wire::record::Entry;
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::{Have, Wants};
+use weft_sys::lock;
 
 use super::attributes;
 use super::context::Context;
@@ -23,6 +23,7 @@ use super::dry;
 use super::install::Failure;
 use super::links::Links;
 use super::report::{EntryKind, Event, Step};
+use super::xattrs;
 
 /// Length of a read while a file is hashed.
 const READ_LEN: usize = 256 << 10;
@@ -110,7 +111,7 @@ fn plan(context: &Context, links: &Links, directory: &Directory, name: &Name, en
     }
 }
 
-/// Whether an equal file exists. Owner and mode are corrected if they differ.
+/// Whether an equal file exists. Its attributes are corrected if they differ.
 fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry) -> bool {
     let is_taken_anew = context.options.dry_run.is_some_and(|dry_run| !dry_run.skips);
     if directory.is_new() || is_taken_anew {
@@ -127,7 +128,7 @@ fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry
         return false;
     }
     let is_same = attributes::is_same(context, entry, &stat) && is_new_enough;
-    if entry.hash.is_none() && is_same {
+    if entry.hash.is_none() && entry.xattrs.is_none() && is_same {
         return true;
     }
     let Ok(fd) = beneath::open(&*dir, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0) else {
@@ -136,6 +137,7 @@ fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry
     if entry.hash.is_some() && hash_of(&fd) != entry.hash {
         return false;
     }
+    let is_same = is_same && xattrs::differences(context, fd.as_fd(), entry).is_empty();
     if !is_same && context.is_dry_run() {
         dry::attributes(context, &directory.dir, name, &stat);
     } else if !is_same {

@@ -1,6 +1,7 @@
 //! The sink: it applies records beneath one directory.
 
 mod applier;
+mod asked;
 mod attributes;
 mod begun;
 mod clean;
@@ -11,9 +12,13 @@ mod install;
 mod links;
 mod look;
 mod options;
+mod quota;
 mod report;
 mod session;
+mod xattrs;
 
 pub use applier::{Applier, ApplyError, BeginError, Task};
+pub use asked::Asked;
 pub use options::{ApplyOptions, DryRun};
+pub use quota::{Quota, Usage};
 pub use report::{Change, EntryKind, Event, Problem, Report, Step, Subject, Summary};

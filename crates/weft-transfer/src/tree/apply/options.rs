@@ -1,6 +1,7 @@
 //! Options of the applier.
 
 use crate::limits::NAMES_KEPT_MAX;
+use crate::tree::direct::When;
 
 /// A dry run: nothing is written, and events report the predicted changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct ApplyOptions {
     /// Whether each file is synced before it gets its name, and the file system at the end.
     /// Otherwise a loss of power can leave recent files without their data.
     pub syncs: bool,
+    /// Which files are written past the page cache, where the file system allows it.
+    pub direct: When,
     /// Whether names that differ in case are the same; `None` asks the file system.
     pub folds_case: Option<bool>,
     /// Whether this is a dry run. The source must offer files then.
@@ -59,6 +62,7 @@ impl Default for ApplyOptions {
             keeps_journal: false,
             resumes: false,
             syncs: false,
+            direct: When::Never,
             folds_case: None,
             dry_run: None,
             names_max: NAMES_KEPT_MAX,

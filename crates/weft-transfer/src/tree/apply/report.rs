@@ -148,13 +148,15 @@ pub enum Step {
     Delete,
     /// Parts of it are missing.
     Incomplete,
+    /// Writing it past the page cache. It is written through the cache.
+    Direct,
 }
 
 impl Step {
     /// Whether the entry exists in spite of the problem.
     #[must_use]
     pub fn is_warning(self) -> bool {
-        matches!(self, Self::Changed | Self::Attributes)
+        matches!(self, Self::Changed | Self::Attributes | Self::Direct)
     }
 }
 
@@ -172,6 +174,9 @@ impl fmt::Display for Problem {
             Step::Attributes => "cannot get its attributes",
             Step::Delete => "cannot be deleted",
             Step::Incomplete => "is incomplete",
+            Step::Direct => {
+                "is written through the page cache, as the file system refuses direct I/O"
+            }
         };
         f.write_str(step)?;
         self.errno.map_or(Ok(()), |errno| write!(f, ": {errno}"))

@@ -175,14 +175,26 @@ fn create(root: BorrowedFd<'_>) -> Result<(u32, OwnedFd)> {
         let id = u32::from_be_bytes([a, b, c, d]);
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         let mode = Mode::RUSR.union(Mode::WUSR).as_raw_mode() as u16;
-        match beneath::open(root, temporary::name_of_session(id).as_path(), flags, mode) {
-            Ok(file) => {
-                flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-                return Ok((id, file));
-            }
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error),
+        let name = temporary::name_of_session(id);
+        let file = match beneath::open(root, name.as_path(), flags, mode) {
+            Err(Errno::EXIST) => continue,
+            created => created?,
+        };
+        if own(&file)? {
+            return Ok((id, file));
         }
+        // The session that has it may have removed it already.
+        let _ = unlinkat(root, name.as_path(), AtFlags::empty());
+    }
+}
+
+/// Locks the new file of a session. Returns false if another session that began meanwhile has found
+/// the file unlocked, and so takes it for that of a dead session: it has the lock, or has already
+/// removed the file.
+fn own(file: &OwnedFd) -> Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        locked => locked.and_then(|()| Ok(fstat(file)?.st_nlink > 0)),
     }
 }
 
@@ -233,5 +245,32 @@ fn carry_over(journal: &Journal, file: &Unfinished) {
     let Unfinished { path, temporary, size, mtime, ranges, subtrees } = file;
     if let Some(id) = journal.file(path, temporary, *size, *mtime) {
         journal.parts(id, ranges, subtrees);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_another_session_has_taken_is_not_this_ones() {
+        let folder = tempfile::tempdir().expect("room");
+        let root = File::open(folder.path()).expect("a directory");
+        let here = origin(root.as_fd()).expect("a mount");
+        let make = |name: &Name| {
+            let path = folder.path().join(name.as_path());
+            let file = File::options().read(true).write(true).create_new(true).open(path);
+            OwnedFd::from(file.expect("room"))
+        };
+        let (one, other) = (temporary::name_of_session(1), temporary::name_of_session(2));
+        let file = make(&one);
+        let taken = take(root.as_fd(), &one, here).expect("it is not locked yet");
+        assert_eq!(own(&file), Ok(false), "locked");
+        unlinkat(&root, one.as_path(), AtFlags::empty()).expect("it is there");
+        drop(taken);
+        assert_eq!(own(&file), Ok(false), "removed");
+        let file = make(&other);
+        assert_eq!(own(&file), Ok(true));
+        assert!(take(root.as_fd(), &other, here).is_none(), "it is alive");
     }
 }

@@ -7,9 +7,9 @@ use super::bytes_of;
 use crate::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CHANNELS_MAX, JOB_LEN_MAX, TEXT_LEN_MAX};
 
 /// The status of an accepted request.
-const ACCEPTED: u16 = 0;
+pub(super) const ACCEPTED: u16 = 0;
 
-/// What the initiator of a connection supports and asks for.
+/// The features that the initiator of a connection supports, and its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The lowest protocol version that it supports.
@@ -190,18 +190,20 @@ impl OpenReply {
     }
 }
 
-fn emit_status(status: u16, out: &mut Vec<u8>) {
+pub(super) fn emit_status(status: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(&status.to_be_bytes());
     out.extend_from_slice(&[0; 2]);
 }
 
-fn emit_refusal(refusal: Refusal, text: &str, out: &mut Vec<u8>) {
+pub(super) fn emit_refusal(refusal: Refusal, text: &str, out: &mut Vec<u8>) {
     emit_status(refusal.number(), out);
     out.extend_from_slice(text.as_bytes());
 }
 
 /// Returns the refusal with its text; `None` if the request is accepted.
-fn parse_status(cursor: &mut Cursor<'_>) -> Result<Option<(Refusal, String)>, WireError> {
+pub(super) fn parse_status(
+    cursor: &mut Cursor<'_>,
+) -> Result<Option<(Refusal, String)>, WireError> {
     let status = cursor.u16("the status")?;
     cursor.zero16("the reserved field of a reply")?;
     if status == ACCEPTED {

@@ -8,11 +8,13 @@
 //! ```
 
 mod hello;
+mod listen;
 mod parts;
 #[cfg(test)]
 mod tests;
 
 pub use hello::{Hello, HelloReply, Open, OpenReply, Role, Terms};
+pub use listen::{ListenReply, PipeSecret};
 pub use parts::{Cancel, Complete, Credit, Credits, Notice, Range};
 
 use super::WireError;
@@ -104,6 +106,11 @@ pub enum Body {
     Ping(u64),
     /// Answers a ping, with its number.
     Pong(u64),
+    /// From the initiator, before the first session: asks the acceptor of a pipe to listen for data
+    /// channels over TCP.
+    Listen,
+    /// The acceptor's answer.
+    ListenReply(ListenReply),
 }
 
 impl Body {
@@ -126,6 +133,8 @@ impl Body {
             Self::Closed => 13,
             Self::Ping(_) => 14,
             Self::Pong(_) => 15,
+            Self::Listen => 16,
+            Self::ListenReply(_) => 17,
         }
     }
 
@@ -135,7 +144,7 @@ impl Body {
             Self::HelloReply(reply) => reply.emit(out),
             Self::Open(open) => open.emit(out),
             Self::OpenReply(reply) => reply.emit(out),
-            Self::CreditRequest | Self::Closed => {}
+            Self::CreditRequest | Self::Closed | Self::Listen => {}
             Self::Credits(credits) => credits.emit(out),
             Self::Notice(notice) => notice.emit(out),
             Self::Records(records) => out.extend_from_slice(records),
@@ -148,6 +157,7 @@ impl Body {
             }
             Self::Complete(complete) => complete.emit(out),
             Self::Cancel(cancel) => cancel.emit(out),
+            Self::ListenReply(reply) => reply.emit(out),
         }
     }
 
@@ -173,6 +183,8 @@ impl Body {
             13 => Self::Closed,
             14 => Self::Ping(cursor.u64("the number of a ping")?),
             15 => Self::Pong(cursor.u64("the number of a pong")?),
+            16 => Self::Listen,
+            17 => Self::ListenReply(ListenReply::parse(&mut cursor)?),
             kind => return Err(WireError::Type(kind)),
         };
         cursor.end()?;
@@ -182,7 +194,12 @@ impl Body {
     /// Whether the body is allowed in a message of the connection, and in one of a session.
     const fn places(&self) -> (bool, bool) {
         match self {
-            Self::Hello(_) | Self::HelloReply(_) | Self::Ping(_) | Self::Pong(_) => (true, false),
+            Self::Hello(_)
+            | Self::HelloReply(_)
+            | Self::Ping(_)
+            | Self::Pong(_)
+            | Self::Listen
+            | Self::ListenReply(_) => (true, false),
             Self::Cancel(_) => (true, true),
             _ => (false, true),
         }

@@ -80,6 +80,19 @@ fn examples() -> Vec<(Body, String)> {
         (Body::Closed, String::new()),
         (Body::Ping(1), u64s(1)),
         (Body::Pong(2), u64s(2)),
+        (Body::Listen, String::new()),
+        (
+            Body::ListenReply(ListenReply::Accepted {
+                port: 0x1234,
+                secret: PipeSecret([0xa5; 32]),
+                address: "::1".into(),
+            }),
+            "0000000012340000".to_owned() + &"a5".repeat(32) + "3a3a31",
+        ),
+        (
+            Body::ListenReply(ListenReply::Refused { refusal: Refusal::System, text: "?".into() }),
+            "000800003f".into(),
+        ),
     ]
 }
 
@@ -105,8 +118,8 @@ fn each_type_has_the_specified_bytes() {
 fn all_types_are_among_the_examples() {
     let mut kinds: Vec<u16> = examples().iter().map(|(body, _)| body.kind()).collect();
     kinds.dedup();
-    assert!(kinds.into_iter().eq(1..16));
-    assert_eq!(Body::parse(16, &[]), Err(WireError::Type(16)));
+    assert!(kinds.into_iter().eq(1..18));
+    assert_eq!(Body::parse(18, &[]), Err(WireError::Type(18)));
     assert_eq!(Body::parse(0, &[]), Err(WireError::Type(0)));
 }
 
@@ -190,7 +203,7 @@ fn codes_round_trip_and_have_texts() {
 proptest! {
     #[test]
     fn parsed_bodies_are_emitted_unchanged(
-        kind in 0_u16..17,
+        kind in 0_u16..19,
         session in 0_u32..2,
         mut body in vec(any::<u8>(), 0..80),
         is_plausible: bool,

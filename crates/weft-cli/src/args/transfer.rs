@@ -1,0 +1,428 @@
+//! The command lines of `weft cp` and `weft serve`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueEnum, ValueHint};
+
+use super::size::bytes;
+use crate::limits::RETRY_SECONDS_MAX;
+use weft_transfer::transport::tcp::Congestion;
+
+#[derive(Debug, Args)]
+#[command(override_usage = "weft cp [OPTIONS] SOURCE... DESTINATION")]
+#[command(
+    after_help = "A place is a path, HOST:SHARE/PATH, or HOST:PORT//SHARE/PATH; [ADDRESS] for \
+    an IPv6 address.\nWith --rsh it is a path or [USER@]HOST:PATH.\n\
+    A directory goes into \
+    DESTINATION, which is made if it is not there;\nwith a slash behind it, only what is in \
+    it does. A file goes into DESTINATION if that is a directory.\n\
+    Exit status: 0 all is copied, 1 the copy failed, 2 the arguments are wrong, 3 some entries \
+    could not be copied."
+)]
+pub(crate) struct CpArgs {
+    /// What to copy, and where to
+    ///
+    /// A path, HOST:SHARE/PATH or HOST:PORT//SHARE/PATH; with --rsh, a path, HOST:PATH or
+    /// USER@HOST:PATH. `-` is standard input as the only source, and standard output as the
+    /// destination of one file. Both places may be on other hosts: with --rsh, that of the sources
+    /// copies to the other one; between servers, the data passes through this host.
+    #[arg(
+        required_unless_present = "show_key",
+        num_args = 2..,
+        value_name = "PLACE",
+        value_hint = ValueHint::AnyPath
+    )]
+    pub(crate) paths: Vec<OsString>,
+
+    /// Say what would be copied, updated and deleted, and change nothing at either end
+    ///
+    /// A line for each entry of the destination that would change, in no particular order: `copy`
+    /// (it is not there), `update` (something else is in its place), `attributes` (only owner,
+    /// mode or time differ), `delete`. A file is taken for the same only with --skip-unchanged or
+    /// --resume.
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+
+    /// Go on with a copy that was broken off: use what it has left, and skip what is unchanged
+    ///
+    /// The destination keeps a journal while it copies. If the connection is lost meanwhile, `weft
+    /// cp` connects again, and goes on.
+    #[arg(long)]
+    pub(crate) resume: bool,
+
+    /// With --resume: the seconds for which a lost connection is made again; 0 for none
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u32).range(..=RETRY_SECONDS_MAX),
+        default_value = "60",
+        requires = "resume"
+    )]
+    pub(crate) retry_for: u32,
+
+    /// Leave out files whose size and time are the same at the destination
+    #[arg(short = 'u', long)]
+    pub(crate) skip_unchanged: bool,
+
+    /// Delete what is in directories of the destination and not at the source
+    #[arg(long)]
+    pub(crate) delete: bool,
+
+    #[command(flatten)]
+    pub(crate) filters: Filters,
+
+    /// Compare BLAKE3 digests of all data at the destination
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Keep owners and groups, where the destination may set them
+    #[arg(long)]
+    pub(crate) owners: bool,
+
+    /// Keep extended attributes
+    #[arg(long)]
+    pub(crate) xattrs: bool,
+
+    /// Read and write files past the page cache (O_DIRECT): automatically, large ones, or none
+    ///
+    /// The cache then keeps what other programs need. By default these are files on disks that are
+    /// larger than the memory that is available. Where a file system refuses, `weft cp` says so and
+    /// copies through the cache.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "auto",
+        default_missing_value = "always"
+    )]
+    pub(crate) direct: Direct,
+
+    /// Compress data by Zstandard: while that makes the copy faster, always, or never
+    ///
+    /// Between two hosts the default is `auto`, and on one host `none`; -z means `zstd`. No file
+    /// name matters: `weft cp` measures how much smaller the data becomes, and how fast the
+    /// processors and the network are.
+    #[arg(
+        short = 'z',
+        long,
+        value_enum,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "zstd"
+    )]
+    pub(crate) compress: Option<Compress>,
+
+    /// Copy at most this many bytes a second: 500K, 1.5M, 2G of 1024, or 500KB, 2MB of 1000
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) limit: Option<u64>,
+
+    /// The congestion control of the sender's TCP connections, such as cubic, reno or bbr
+    ///
+    /// The kernel of the host that sends the data must have it. By default it is bbr over long
+    /// paths where the kernel has it, and otherwise the system's.
+    #[arg(long, value_name = "NAME", value_parser = congestion)]
+    pub(crate) congestion: Option<Congestion>,
+
+    /// Take no more of the network than one connection of another program
+    ///
+    /// The data goes by one TCP connection with the congestion control of the system, or that of
+    /// --congestion.
+    #[arg(long)]
+    pub(crate) fair_share: bool,
+
+    /// Reach the other host by this remote shell, such as ssh, which starts weft there
+    ///
+    /// The shell is given the host and a command (weft serve --stdio); a quoted part of it is one
+    /// argument. It encrypts and authenticates: neither end needs a key or a port of its own.
+    #[arg(short = 'e', long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
+    pub(crate) rsh: Option<String>,
+
+    /// Which way the data goes between hosts
+    ///
+    /// To or from a server, `auto` takes RDMA if the server offers it (weft serve --rdma) and a
+    /// device of this host leads there, and otherwise TCP. With --rsh, the data goes by TCP if the
+    /// other host can be reached, and otherwise through the shell. By TCP it does not pass through
+    /// the shell: both ends encrypt it, with a key that they exchange through the shell.
+    #[arg(long, value_enum, value_name = "WAY", default_value = "auto")]
+    pub(crate) data: Data,
+
+    /// Send data to or from a server without encryption
+    ///
+    /// Both ends still prove who they are, but the data can be read and changed on its way.
+    /// The server has to allow it (weft serve --allow-clear).
+    #[arg(long, conflicts_with = "rsh")]
+    pub(crate) clear: bool,
+
+    /// The program that the remote shell starts
+    #[arg(long, value_name = "PROGRAM", default_value = "weft", requires = "rsh")]
+    pub(crate) remote_weft: String,
+
+    /// Trust a server whose key is not known yet, and remember its key
+    #[arg(long)]
+    pub(crate) accept_new: bool,
+
+    /// Print this user's public key, for the file of authorised clients at a server
+    #[arg(long, conflicts_with = "paths")]
+    pub(crate) show_key: bool,
+
+    /// Where sysfs is mounted: tests describe other machines there
+    #[arg(long, value_name = "DIR", default_value = "/sys", hide = true)]
+    pub(crate) sysfs: PathBuf,
+
+    /// Say before the copy how it is made: connections, block size, threads, cipher and the like
+    #[arg(long)]
+    pub(crate) explain: bool,
+
+    /// Print events as JSON, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print problems only
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compress {
+    /// While compression is faster than the network
+    Auto,
+    /// All data that becomes smaller
+    Zstd,
+    /// No data
+    None,
+}
+
+/// Which files bypass the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Direct {
+    /// Those that are larger than the available memory, at each end
+    Auto,
+    /// All from 1 MiB on
+    Always,
+    /// None
+    Never,
+}
+
+/// Which way the data of a copy between hosts goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Data {
+    /// The fastest way that is possible
+    Auto,
+    /// By RDMA, with a server; otherwise the copy fails
+    Rdma,
+    /// By TCP; otherwise the copy fails
+    Tcp,
+    /// Through the shell of --rsh
+    Shell,
+}
+
+/// The lowest rate. One block then takes many seconds, but less than the other end's timeout.
+const RATE_MIN: u64 = 8 << 10;
+
+/// Parses a rate in bytes a second.
+fn rate(text: &str) -> Result<u64, String> {
+    let rate = bytes(text)?;
+    if rate < RATE_MIN { Err("from 8K on".to_owned()) } else { Ok(rate) }
+}
+
+/// Parses the name of a congestion control.
+fn congestion(name: &str) -> Result<Congestion, String> {
+    Congestion::named(name).map_err(|error| error.to_string())
+}
+
+/// The names of a tree that are copied: rules in the order of the command line.
+#[derive(Debug, Default)]
+pub(crate) struct Filters(pub(crate) Vec<Filter>);
+
+/// An option that includes or excludes names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Filter {
+    /// Includes or excludes the names that match the pattern.
+    Pattern { includes: bool, pattern: String },
+    /// Includes or excludes names by a file of patterns, one a line.
+    File { includes: bool, path: PathBuf },
+}
+
+const INCLUDE: &str = "include";
+const EXCLUDE: &str = "exclude";
+const INCLUDE_FROM: &str = "include-from";
+const EXCLUDE_FROM: &str = "exclude-from";
+
+impl FromArgMatches for Filters {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut all = Vec::new();
+        for (name, includes) in [(INCLUDE, true), (EXCLUDE, false)] {
+            let indices = matches.indices_of(name).into_iter().flatten();
+            let patterns = matches.get_many::<String>(name).into_iter().flatten().cloned();
+            let filters = patterns.map(|pattern| Filter::Pattern { includes, pattern });
+            all.extend(indices.zip(filters));
+        }
+        for (name, includes) in [(INCLUDE_FROM, true), (EXCLUDE_FROM, false)] {
+            let indices = matches.indices_of(name).into_iter().flatten();
+            let paths = matches.get_many::<PathBuf>(name).into_iter().flatten().cloned();
+            all.extend(indices.zip(paths.map(|path| Filter::File { includes, path })));
+        }
+        all.sort_by_key(|(index, _)| *index);
+        Ok(Self(all.into_iter().map(|(_, filter)| filter).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Filters {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let arg = |name: &'static str| Arg::new(name).long(name).action(ArgAction::Append);
+        let pattern = |name| arg(name).value_name("PATTERN");
+        let file = |name| {
+            let parser = clap::value_parser!(PathBuf);
+            arg(name).value_name("FILE").value_hint(ValueHint::FilePath).value_parser(parser)
+        };
+        command
+            .arg(
+                pattern(EXCLUDE)
+                    .help("Leave out names that fit this pattern; may be repeated")
+                    .long_help(
+                        "Leave out names that fit this pattern; may be repeated\n\n\
+                Of all --exclude and --include in their order, the first that fits a name \
+                decides. A name that none fits is copied. What is in a directory that is left out \
+                is not looked at, and --delete deletes nothing that is left out. `*` and `?` stand \
+                for anything but `/`, `**` for anything, `[...]` for one of several characters. A \
+                pattern that begins with `/` fits from the top of what is copied on, one that ends \
+                in `/` fits directories only. All this is as it is in rsync.",
+                    ),
+            )
+            .arg(
+                pattern(INCLUDE).help("Copy names that fit this pattern, whatever patterns follow"),
+            )
+            .arg(file(EXCLUDE_FROM).help(
+                "Leave out names that fit a line of this file; empty lines, and those that begin \
+                with # or ;, are none",
+            ))
+            .arg(file(INCLUDE_FROM).help("The same for names to copy"))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Clients are let in by their keys (weft cp --show-key), one a line in \
+    ~/.config/weft/authorised-clients.\nNothing outside of the directories is read or written, \
+    whatever links are in them.")]
+pub(crate) struct ServeArgs {
+    /// Directory to share under its last name, or NAME=DIR
+    #[arg(
+        required_unless_present = "stdio",
+        value_name = "DIR|NAME=DIR",
+        value_hint = ValueHint::DirPath
+    )]
+    pub(crate) directories: Vec<OsString>,
+
+    /// Address to listen at; all of this host by default
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) bind: Option<std::net::IpAddr>,
+
+    /// TCP port to listen at; 0 takes a free one
+    #[arg(short, long, default_value_t = weft_transfer::limits::PORT)]
+    pub(crate) port: u16,
+
+    /// Offer RDMA for data, too, at the port after that of TCP
+    ///
+    /// Needs an RDMA device and its libraries (libibverbs1, librdmacm1). Without this option the
+    /// server does not load them.
+    #[arg(long)]
+    pub(crate) rdma: bool,
+
+    /// Do one copy on standard input and output, for `weft cp --rsh`, which starts this
+    ///
+    /// Without directories it may do whatever this user may. A command of authorized_keys that
+    /// names directories keeps clients of ssh to these.
+    #[arg(long, conflicts_with_all = ["bind", "port", "rdma", "authorised", "allow"])]
+    pub(crate) stdio: bool,
+
+    /// Let clients have data go without encryption (weft cp --clear)
+    ///
+    /// The data of such a copy can be read and changed on its way.
+    #[arg(long, conflicts_with = "stdio")]
+    pub(crate) allow_clear: bool,
+
+    /// Let clients read, and not write
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// The most bytes of files in each shared directory, holes included: 500M, 10G, 2TB
+    ///
+    /// What other programs have created counts, too. A client's file that does not fit is refused,
+    /// and others are copied.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "directories")]
+    pub(crate) quota: Option<u64>,
+
+    /// The most files, directories and links in each shared directory
+    #[arg(long, value_name = "NUMBER", requires = "directories")]
+    pub(crate) quota_files: Option<u64>,
+
+    /// File of the keys of clients that are let in
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) authorised: Option<PathBuf>,
+
+    /// Let the client with this key in; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub(crate) allow: Vec<weft_transfer::secure::PublicKey>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Command, Weft};
+
+    #[test]
+    fn rates_have_units() {
+        for (text, expected) in [
+            ("10000", 10_000),
+            ("8K", 8 << 10),
+            ("1.5M", 3 << 19),
+            ("2GiB", 2 << 30),
+            ("500kB", 500_000),
+            ("2MB", 2_000_000),
+            ("5T", 5 << 40),
+        ] {
+            assert_eq!(rate(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "M", "1", "8191", "-5M", "nan", "inf", "5X", "5 M", "1e30"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        // A quota can be small, or nothing.
+        assert_eq!((bytes("0"), bytes("100")), (Ok(0), Ok(100)));
+        assert!(bytes("-1").is_err() && bytes("2000000TB").is_err());
+    }
+
+    #[test]
+    fn filters_keep_the_order_of_the_command_line() {
+        let line =
+            "weft cp --exclude=a --include b --exclude-from f --exclude c --include-from g x y";
+        let Command::Cp(args) = Weft::try_parse_from(line.split(' ')).unwrap().command else {
+            panic!("not a copy");
+        };
+        let pattern =
+            |includes, pattern: &str| Filter::Pattern { includes, pattern: pattern.into() };
+        let file = |includes, path: &str| Filter::File { includes, path: path.into() };
+        let expected = [
+            pattern(false, "a"),
+            pattern(true, "b"),
+            file(false, "f"),
+            pattern(false, "c"),
+            file(true, "g"),
+        ];
+        assert_eq!(args.filters.0, expected);
+    }
+}

@@ -1,0 +1,67 @@
+//! `weft tuples serve`.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use weft_tuples::log::{Cut, Directory, Log};
+use weft_tuples::model::Space;
+use weft_tuples::server::{Listener, Server};
+
+use crate::args::TuplesServeArgs;
+use crate::private_socket::PrivateSocket;
+use crate::{output, signals};
+
+/// Serves until a signal ends it.
+pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
+    let address = args.listening.listen;
+    let tcp = TcpListener::bind(address).with_context(|| address.to_string())?;
+    tcp.set_nonblocking(true)?;
+    let address = tcp.local_addr()?;
+    let mut listeners = vec![Listener::of_tcp(tcp)];
+    let mut unix = None;
+    if let Some(path) = &args.unix {
+        let socket =
+            PrivateSocket::bind(path).with_context(|| format!("Unix socket {}", path.display()))?;
+        let listener = socket.listener()?;
+        listener.set_nonblocking(true)?;
+        listeners.push(Listener::of_unix(listener));
+        unix = Some(socket);
+    }
+    let memory = usize::try_from(args.memory).unwrap_or(usize::MAX);
+    let mut server = Server::new(Space::new(memory), listeners, args.connections as usize)
+        .context("event loop")?;
+    if let Some(directory) = &args.state {
+        server = restore(server, directory, args.log_size)?;
+    }
+    stop_on_signals(&server)?;
+    output::print(&format!("listening on {address}\n"))?;
+    let served = server.run();
+    drop(unix);
+    Ok(served?)
+}
+
+/// Lets a server go on where the last one with this directory has ended.
+fn restore(server: Server, directory: &Path, log_size: u64) -> Result<Server> {
+    let directory = Directory::open(directory)?;
+    let open =
+        |service: &mut _| Ok(Log::open(Box::new(directory), service)?.with_len_max(log_size));
+    let server = server.with_log(open)?;
+    if let Some(Cut { offset, len }) = server.log().and_then(Log::cut) {
+        output::complain(format!(
+            "the last {len} bytes of the log, from byte {offset} on, were not complete: nobody has \
+             been answered because of them, and they are removed"
+        ));
+    }
+    Ok(server)
+}
+
+fn stop_on_signals(server: &Server) -> Result<()> {
+    let stop = server.stop();
+    signals::on(&[SIGINT, SIGTERM], move || {
+        if let Err(error) = stop.stop() {
+            output::complain(error);
+        }
+    })
+}

@@ -1,0 +1,165 @@
+//! `weft tuples` serves clients that we did not write: redis-cli, redis-benchmark and redis-py.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Program, Running, ports, require, source, weft};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Debian's Python and its redis-py.
+const PYTHON: &str = "/usr/bin/python3.11";
+const REDIS_PY: &str = "/usr/lib/python3/dist-packages/redis/client.py";
+
+/// A server, and the programs that connect to it.
+struct Server<'a> {
+    sockets: &'a Sockets,
+    port: u16,
+    running: Running,
+}
+
+impl<'a> Server<'a> {
+    fn start(sockets: &'a Sockets) -> Result<Self> {
+        let port = ports::next();
+        let program = sockets.server(weft()?);
+        let program =
+            program.line(&format!("tuples serve --unix socket --listen 127.0.0.1:{port}"));
+        let running = program.start()?.listening(Port::Tcp(port))?;
+        Ok(Self { sockets, port, running })
+    }
+
+    /// Runs one command with `redis-cli` and returns the answer.
+    fn redis(&self, command: &str) -> Result<String> {
+        let cli = self.sockets.client("redis-cli").args(["-p", &self.port.to_string()]);
+        Ok(cli.line(command).run(TIMEOUT)?.success()?.stdout.trim().to_owned())
+    }
+
+    /// A command of `weft tuples`.
+    fn tuples(&self, command: &str, arguments: &[&str]) -> Result<Program> {
+        let program = self.sockets.client(weft()?).args(["tuples", command, "--server"]);
+        Ok(program.arg(format!("127.0.0.1:{}", self.port)).args(arguments))
+    }
+
+    fn ask(&self, command: &str, arguments: &[&str]) -> Result<String> {
+        Ok(self.tuples(command, arguments)?.run(TIMEOUT)?.success()?.stdout)
+    }
+}
+
+fn redis_tools(ends: Ends) -> Result<()> {
+    let sockets = Sockets::new(ends)?;
+    let server = Server::start(&sockets)?;
+    for (command, answer) in [
+        ("PING", "PONG"),
+        ("RPUSH l a b c", "3"),
+        ("LRANGE l 0 -1", "a\nb\nc"),
+        ("BLPOP l 1", "l\na"),
+        ("BLMOVE l m RIGHT LEFT 1", "c"),
+        ("XADD s 5-1 f v", "5-1"),
+        ("XRANGE s - +", "5-1\nf\nv"),
+        ("XREAD STREAMS s 0", "s\n5-1\nf\nv"),
+        ("TYPE s", "stream"),
+        ("DEL l m s", "3"),
+    ] {
+        let found = server.redis(command)?;
+        ensure!(found == answer, "{command}: {found}");
+    }
+    for options in ["-n 5000 -c 50", "-n 20000 -c 20 -P 16"] {
+        let benchmark = sockets.client("redis-benchmark").args(["-p", &server.port.to_string()]);
+        let benchmark = benchmark.line("-t ping,lpush,rpush,lpop,rpop,lrange_100 --csv -d 100");
+        let figures = benchmark.line(options).run(TIMEOUT)?.success()?;
+        figures.expect_output("\"LPUSH\"")?.expect_output("\"LRANGE_100")?;
+    }
+    let benchmark = sockets.client("redis-benchmark").args(["-p", &server.port.to_string()]);
+    benchmark.line("-n 5000 --csv xadd stream * field value").run(TIMEOUT)?.success()?;
+    ensure!(server.redis("XLEN stream")? == "5000", "entries are missing");
+    sockets.check(1_000_000)
+}
+
+#[test]
+fn redis_tools_work_over_tcp() -> Result<()> {
+    redis_tools(Ends::Server)?;
+    redis_tools(Ends::Client)
+}
+
+#[test]
+fn redis_tools_work_through_shared_memory() -> Result<()> {
+    redis_tools(Ends::Both)
+}
+
+#[test]
+fn redis_py_works() -> Result<()> {
+    require(REDIS_PY)?;
+    for ends in Ends::ALL {
+        let sockets = Sockets::new(ends)?;
+        let server = Server::start(&sockets)?;
+        let client = sockets.client(PYTHON).arg(source("programs/tuples/client.py"));
+        client.arg(server.port.to_string()).run(TIMEOUT)?.success()?.expect_output("done")?;
+        sockets.check(5_000_000)?;
+    }
+    Ok(())
+}
+
+/// The figures are not judged: they depend on the machine.
+#[test]
+fn bench_measures_a_running_server_and_leaves_nothing() -> Result<()> {
+    let sockets = Sockets::new(Ends::Server)?;
+    let server = Server::start(&sockets)?;
+    let small = ["--moves", "20", "--runs", "2"];
+    let table = server.ask("bench", &small)?;
+    ensure!(table.contains("31744") && table.contains("ping-pong"), "{table}");
+    let json = server.ask("bench", &[&small[..], &["--json"]].concat())?;
+    let json: serde_json::Value = serde_json::from_str(&json)?;
+    let sizes = json["move"].as_array().context("no moves")?;
+    ensure!(sizes.first().is_some_and(|it| it["bytes"] == 1), "{json}");
+    for size in sizes {
+        let runs = size["medians_of_runs_us"].as_array().context("no runs")?;
+        let are_times = runs.iter().all(|it| it.as_f64().is_some_and(|time| time > 0.0));
+        ensure!(runs.len() == 2 && are_times, "{size}");
+    }
+    ensure!(json["ping_pong"]["median_us"].as_f64().is_some_and(|time| time > 0.0), "{json}");
+    ensure!(server.ask("list", &["--json"])?.trim() == "[]", "elements are left");
+    Ok(())
+}
+
+#[test]
+fn shells_share_tuples() -> Result<()> {
+    for ends in [Ends::Both, Ends::Server] {
+        let sockets = Sockets::new(ends)?;
+        let mut server = Server::start(&sockets)?;
+        server.ask("create", &["queue", "--bound", "2"])?;
+        server.ask("put", &["queue", "first", "second"])?;
+        let late = server.tuples("put", &["queue", "third", "--timeout", "0.01"])?.run(TIMEOUT)?;
+        ensure!(late.stderr.contains("full"), late.error("a put that has no place"));
+        let waiting = server.tuples("put", &["queue", "third"])?.start()?;
+        ensure!(server.ask("take", &["queue"])? == "first\n", "the order");
+        waiting.wait(TIMEOUT)?.success()?;
+        ensure!(server.ask("list", &["queue"])? == "second\nthird\n", "the element");
+        let taker = server.tuples("take", &["none", "later", "-n", "2", "--exactly"])?.start()?;
+        let mut watcher = server.tuples("watch", &["later", "queue", "-n", "2"])?.start()?;
+        // Both are waiting once the list says so.
+        let deadline = std::time::Instant::now() + TIMEOUT;
+        loop {
+            let all: serde_json::Value = serde_json::from_str(&server.ask("list", &["--json"])?)?;
+            let queue =
+                all.as_array().and_then(|all| all.iter().find(|it| it["element"] == "queue"));
+            if queue.is_some_and(|queue| queue["waiting"] == 1) {
+                break;
+            }
+            ensure!(std::time::Instant::now() < deadline, "nobody watches: {all}");
+        }
+        ensure!(server.redis("RPUSH later a b")? == "2", "both protocols share elements");
+        watcher.printed("a\nb\n", TIMEOUT)?;
+        watcher.wait(TIMEOUT)?.success()?;
+        let taken = taker.wait(TIMEOUT)?.success()?;
+        ensure!(taken.stdout == "a\nb\n", taken.error("the tuples that were taken"));
+        // By the Unix socket.
+        let list = sockets.client(weft()?).line("tuples list --server ./socket queue");
+        ensure!(list.run(TIMEOUT)?.success()?.stdout == "second\nthird\n", "by the Unix socket");
+        server.ask("delete", &["queue"])?;
+        server.running.signal(Signal::TERM)?;
+        server.running.wait(TIMEOUT)?.success().context("the server")?;
+    }
+    Ok(())
+}

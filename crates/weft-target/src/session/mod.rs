@@ -1,0 +1,24 @@
+//! Sessions of initiators: login, and the exchange of commands and data (RFC 7143).
+//!
+//! A [`Connection`] takes received bytes and holds the bytes to be sent. It knows no sockets. The
+//! time of commands is measured by a clock that the portal is given.
+
+mod addresses;
+mod authentication;
+mod closed;
+mod connection;
+mod full;
+mod login;
+mod portal;
+mod settings;
+mod stats;
+mod task;
+#[cfg(test)]
+mod tests;
+
+pub use addresses::Addresses;
+pub use closed::Closed;
+pub use connection::Connection;
+pub use login::is_name;
+pub use portal::{Clock, Portal, Random, Target, Wake};
+pub use stats::SessionStats;

@@ -1,0 +1,328 @@
+//! The state that all connections share: the targets, and the initiators that are logged in.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::stats::{Counters, SessionStats};
+use crate::limits::SESSIONS_MAX;
+use crate::scsi::{Device, Initiator, Nexus, NexusId};
+use crate::security::Access;
+use weft_sys::lock;
+
+/// Wakes the thread that serves a connection.
+#[derive(Clone)]
+pub struct Wake(Arc<dyn Fn() + Send + Sync>);
+
+impl Wake {
+    /// Returns one that calls `wake`, from any thread.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wake))
+    }
+}
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Wake").finish()
+    }
+}
+
+/// Fills a buffer with bytes that nobody can predict. Returns `false` if it cannot.
+#[derive(Clone, Copy, Debug)]
+pub struct Random(pub fn(&mut [u8]) -> bool);
+
+/// Returns the time since a moment that does not change.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(pub fn() -> Duration);
+
+/// A device that initiators reach under its name, and who may.
+#[derive(Debug)]
+pub struct Target {
+    device: Arc<Device>,
+    access: Access,
+}
+
+impl Target {
+    /// Returns a target.
+    #[must_use]
+    pub fn new(device: Arc<Device>, access: Access) -> Self {
+        Self { device, access }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The initiators that may log in.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+}
+
+/// The targets that can be reached, and their sessions.
+#[derive(Debug)]
+pub struct Portal {
+    /// Logins and discovery look at it, commands do not.
+    offer: RwLock<Arc<Offer>>,
+    random: Random,
+    clock: Clock,
+    sessions: Mutex<Sessions>,
+    next_nexus: AtomicU64,
+}
+
+/// The targets that initiators can log in to, and the rules for it. It is replaced as a whole.
+#[derive(Clone, Debug)]
+struct Offer {
+    targets: Vec<Arc<Target>>,
+    discovery: Arc<Access>,
+    sessions_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    by_identity: HashMap<Identity, Arc<Session>>,
+    /// Sessions of discovery.
+    discoveries: usize,
+    last_tsih: u16,
+}
+
+/// The identity of a session, by which an initiator that logs in again gets the same one (RFC 7143,
+/// section 4.4.3.2).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    initiator: Initiator,
+    target: String,
+}
+
+/// A session in full feature phase.
+#[derive(Debug)]
+pub(super) struct Session {
+    device: Arc<Device>,
+    /// The nexus.
+    pub(super) nexus: Nexus,
+    /// The target's part of the session's identity.
+    pub(super) tsih: u16,
+    /// The initiator's address.
+    from: SocketAddr,
+    counters: Counters,
+    is_closed: AtomicBool,
+    /// Held while the connection handles requests.
+    work: Mutex<()>,
+    wake: Wake,
+}
+
+impl Portal {
+    /// Returns a portal to these targets, with the rules for discovery.
+    #[must_use]
+    pub fn new(targets: Vec<Target>, discovery: Access, random: Random) -> Self {
+        let offer = RwLock::new(Arc::new(Offer::new(targets, discovery, SESSIONS_MAX)));
+        let (sessions, next_nexus) = (Mutex::default(), AtomicU64::new(1));
+        let clock = Clock(|| Duration::ZERO);
+        Self { offer, random, clock, sessions, next_nexus }
+    }
+
+    /// Measures how long commands take. Without a clock they take no time.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Sets the most sessions, those of discovery included.
+    #[must_use]
+    pub fn with_sessions_max(self, sessions_max: usize) -> Self {
+        let offer = Offer { sessions_max, ..Offer::clone(&self.offer()) };
+        Self { offer: RwLock::new(Arc::new(offer)), ..self }
+    }
+
+    /// Replaces the targets, the rules for discovery and the most sessions, in one step.
+    ///
+    /// Logins that begin afterwards see only the new ones. Open sessions stay, also those with a
+    /// target that is no longer there, and those beyond the most: each keeps its device.
+    pub fn replace(&self, targets: Vec<Target>, discovery: Access, sessions_max: usize) {
+        let offer = Arc::new(Offer::new(targets, discovery, sessions_max));
+        *self.offer.write().unwrap_or_else(PoisonError::into_inner) = offer;
+    }
+
+    fn offer(&self) -> Arc<Offer> {
+        Arc::clone(&self.offer.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The targets.
+    #[must_use]
+    pub fn targets(&self) -> Vec<Arc<Target>> {
+        self.offer().targets.clone()
+    }
+
+    /// The target with a name. Names are compared without case (RFC 7143, section 4.2.7.2).
+    #[must_use]
+    pub fn target(&self, name: &str) -> Option<Arc<Target>> {
+        let offer = self.offer();
+        let has_name = |target: &&Arc<Target>| target.device.name().eq_ignore_ascii_case(name);
+        offer.targets.iter().find(has_name).cloned()
+    }
+
+    /// The initiators that may ask for the names of targets.
+    pub(super) fn discovery(&self) -> Arc<Access> {
+        Arc::clone(&self.offer().discovery)
+    }
+
+    /// The time now.
+    pub(super) fn now(&self) -> Duration {
+        (self.clock.0)()
+    }
+
+    /// The source of challenges.
+    pub(super) fn random(&self) -> Random {
+        self.random
+    }
+
+    /// The sessions, without those of discovery, ordered by target and initiator.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionStats> {
+        let sessions = lock(&self.sessions);
+        let mut stats: Vec<_> = sessions.by_identity.values().map(|each| each.stats()).collect();
+        stats.sort_by(|one, other| {
+            let key = |stats: &SessionStats| (stats.target.clone(), stats.initiator.name.clone());
+            (key(one), one.initiator.isid).cmp(&(key(other), other.initiator.isid))
+        });
+        stats
+    }
+
+    /// Closes all sessions with a target.
+    pub(super) fn close_all(&self, device: &Device) {
+        let closed: Vec<Arc<Session>> = {
+            let mut sessions = lock(&self.sessions);
+            let found = sessions
+                .by_identity
+                .extract_if(|_, session| std::ptr::eq(Arc::as_ptr(&session.device), device));
+            found.map(|(_, session)| session).collect()
+        };
+        closed.iter().for_each(|session| session.close());
+    }
+
+    /// Opens a session. One with the same identity is closed first: nothing of it happens after
+    /// this call (session reinstatement). `None` if there are too many.
+    pub(super) fn open(
+        &self,
+        device: &Arc<Device>,
+        initiator: Initiator,
+        from: SocketAddr,
+        wake: Wake,
+    ) -> Option<Arc<Session>> {
+        let identity =
+            Identity { initiator: initiator.clone(), target: device.name().to_ascii_lowercase() };
+        let id = NexusId(self.next_nexus.fetch_add(1, Ordering::Relaxed));
+        let nexus = Nexus { id, initiator: Arc::new(initiator) };
+        let sessions_max = self.offer().sessions_max;
+        let mut sessions = lock(&self.sessions);
+        if !sessions.by_identity.contains_key(&identity) && sessions.count() >= sessions_max {
+            return None;
+        }
+        let tsih = sessions.next_tsih();
+        let session = Arc::new(Session {
+            device: Arc::clone(device),
+            nexus,
+            tsih,
+            from,
+            counters: Counters::default(),
+            is_closed: AtomicBool::new(false),
+            work: Mutex::new(()),
+            wake,
+        });
+        let before = sessions.by_identity.insert(identity, Arc::clone(&session));
+        drop(sessions);
+        if let Some(before) = before {
+            before.close();
+            // Its connection sees the mark before it handles another request.
+            drop(lock(&before.work));
+            // Its device is another one if the target was removed and added again meanwhile.
+            before.device.detach(before.nexus.id);
+        }
+        device.attach(&session.nexus);
+        Some(session)
+    }
+
+    /// Counts a session of discovery. Returns `false` if there are too many.
+    pub(super) fn begin_discovery(&self) -> bool {
+        let sessions_max = self.offer().sessions_max;
+        let mut sessions = lock(&self.sessions);
+        let has_room = sessions.count() < sessions_max;
+        sessions.discoveries += usize::from(has_room);
+        has_room
+    }
+
+    /// A session of discovery has ended.
+    pub(super) fn end_discovery(&self) {
+        lock(&self.sessions).discoveries -= 1;
+    }
+
+    /// Removes a session whose connection has ended.
+    pub(super) fn remove(&self, session: &Arc<Session>) {
+        lock(&self.sessions).by_identity.retain(|_, other| !Arc::ptr_eq(other, session));
+        session.device.detach(session.nexus.id);
+    }
+}
+
+impl Offer {
+    fn new(targets: Vec<Target>, discovery: Access, sessions_max: usize) -> Self {
+        let targets = targets.into_iter().map(Arc::new).collect();
+        Self { targets, discovery: Arc::new(discovery), sessions_max }
+    }
+}
+
+impl Sessions {
+    fn count(&self) -> usize {
+        self.by_identity.len() + self.discoveries
+    }
+
+    /// A number that no other session has. 0 means none.
+    fn next_tsih(&mut self) -> u16 {
+        loop {
+            self.last_tsih = self.last_tsih.wrapping_add(1);
+            let tsih = self.last_tsih;
+            if tsih != 0 && self.by_identity.values().all(|session| session.tsih != tsih) {
+                return tsih;
+            }
+        }
+    }
+}
+
+impl Session {
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        (self.wake.0)();
+    }
+
+    /// While the guard lives the session is not replaced by another. `None` if it has been.
+    pub(super) fn work(&self) -> Option<MutexGuard<'_, ()>> {
+        let guard = lock(&self.work);
+        (!self.is_closed.load(Ordering::Acquire)).then_some(guard)
+    }
+
+    /// Its counters.
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn stats(&self) -> SessionStats {
+        SessionStats {
+            target: self.device.name().to_owned(),
+            initiator: Initiator::clone(&self.nexus.initiator),
+            from: self.from,
+            commands: self.counters.commands.load(Ordering::Relaxed),
+            read_bytes: self.counters.read_bytes.load(Ordering::Relaxed),
+            written_bytes: self.counters.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The target.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}

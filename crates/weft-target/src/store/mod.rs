@@ -1,0 +1,100 @@
+//! Where the blocks of a unit are: a file or block device, memory, or nowhere.
+
+mod file;
+mod null;
+mod ram;
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+pub use file::File;
+pub use null::Null;
+pub use ram::Ram;
+
+/// A number of bytes that can be read and written from several threads.
+///
+/// Ranges that are not within [`Store::len`] are errors. Calls with ranges that overlap, of which
+/// one writes, may mix the bytes of both.
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> u64;
+
+    /// The length that the medium has now, of which [`Store::len`] bytes are used.
+    ///
+    /// # Errors
+    ///
+    /// If the medium reports one.
+    fn medium_len(&self) -> io::Result<u64>;
+
+    /// Sets the length. The medium is made longer or shorter, if it can be.
+    ///
+    /// # Errors
+    ///
+    /// If the medium is too short and cannot be made longer.
+    fn resize(&self, len: u64) -> io::Result<()>;
+
+    /// Fills `buffer` with the bytes at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// If the medium reports one.
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Writes bytes at `offset`. They are safe after [`Store::flush`].
+    ///
+    /// # Errors
+    ///
+    /// If the medium reports one.
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes everything safe that was written before this call, against loss of power too.
+    ///
+    /// # Errors
+    ///
+    /// If the medium reports one. What was written since the last success may be lost then.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Makes a range read as zeros, and frees its space where the store can.
+    ///
+    /// # Errors
+    ///
+    /// If the medium reports one.
+    fn discard(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Tells if the byte at `offset` has space of its own, and where that changes: at most at
+    /// [`Store::len`].
+    ///
+    /// # Errors
+    ///
+    /// If the medium reports one.
+    fn extent(&self, offset: u64) -> io::Result<(Extent, u64)>;
+
+    /// A range that is discarded gives its space back.
+    fn is_thin(&self) -> bool;
+
+    /// The most bytes of a write that is done whole or not at all, whatever happens meanwhile. 0 if
+    /// the store cannot say that.
+    fn atomic_len(&self) -> u64 {
+        0
+    }
+
+    /// Writes are refused by the medium.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// It has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The state of a range of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Space of its own.
+    Mapped,
+    /// No space. It reads as zeros.
+    Unmapped,
+}

@@ -1,0 +1,172 @@
+//! Quotas: limits of the bytes and names in a directory tree.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{AtFlags, FileType, Stat, statat};
+use rustix::io::{Errno, Result};
+
+use crate::tree::dirs::Dirs;
+use crate::tree::{beneath, listing, metadata, temporary};
+use weft_sys::lock;
+
+/// The size of a tree, or the limit of its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The sizes of all files, holes included.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub names: u64,
+}
+
+/// The quota of a tree, which all sessions share that write to it. Sessions charge what they
+/// create. The first one counts what is there, so changes by other programs count from the next
+/// time on that no session writes.
+#[derive(Debug)]
+pub struct Quota {
+    root: OwnedFd,
+    most: Usage,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    used: Usage,
+    sessions: usize,
+}
+
+impl Quota {
+    /// Creates the quota of an open directory.
+    #[must_use]
+    pub fn new(root: OwnedFd, most: Usage) -> Arc<Self> {
+        let used = Usage { bytes: 0, names: 0 };
+        Arc::new(Self { root, most, state: Mutex::new(State { used, sessions: 0 }) })
+    }
+
+    /// Begins a session.
+    ///
+    /// # Errors
+    /// If the tree cannot be counted.
+    pub(super) fn begin(self: &Arc<Self>) -> Result<QuotaSession> {
+        let mut state = lock(&self.state);
+        if state.sessions == 0 {
+            state.used = count(&self.root)?;
+        }
+        state.sessions += 1;
+        Ok(QuotaSession(Arc::clone(self)))
+    }
+}
+
+/// A session's use of a quota.
+#[derive(Debug)]
+pub(super) struct QuotaSession(Arc<Quota>);
+
+impl Drop for QuotaSession {
+    fn drop(&mut self) {
+        lock(&self.0.state).sessions -= 1;
+    }
+}
+
+impl QuotaSession {
+    /// Charges for what is about to be created.
+    ///
+    /// # Errors
+    /// `EDQUOT`.
+    pub(super) fn charge(&self, bytes: u64, names: u64) -> Result<()> {
+        let mut state = lock(&self.0.state);
+        let (used, most) = (&mut state.used, self.0.most);
+        let bytes = used.bytes.saturating_add(bytes);
+        let names = used.names.saturating_add(names);
+        // A tree that is over its quota already may still lose and replace.
+        if (bytes > most.bytes && bytes > used.bytes) || (names > most.names && names > used.names)
+        {
+            return Err(Errno::DQUOT);
+        }
+        *used = Usage { bytes, names };
+        Ok(())
+    }
+
+    /// Takes back the charge for what has been removed.
+    pub(super) fn refund(&self, bytes: u64, names: u64) {
+        let used = &mut lock(&self.0.state).used;
+        used.bytes = used.bytes.saturating_sub(bytes);
+        used.names = used.names.saturating_sub(names);
+    }
+}
+
+/// Returns the bytes that are free if a name is removed.
+pub(super) fn size_of(stat: &Stat) -> u64 {
+    let is_last = metadata::kind(stat) == FileType::RegularFile && stat.st_nlink == 1;
+    if is_last { metadata::size(stat) } else { 0 }
+}
+
+/// Counts what is in a tree. Journals do not count.
+fn count(root: &OwnedFd) -> Result<Usage> {
+    let dirs = Dirs::new(beneath::open_dir(root, std::path::Path::new("."))?);
+    let mut used = Usage { bytes: 0, names: 0 };
+    let mut queue = vec![Arc::clone(dirs.root())];
+    let mut linked = HashSet::new();
+    let mut names = Vec::new();
+    while let Some(dir) = queue.pop() {
+        let fd = match dirs.open(&dir) {
+            Ok(fd) => fd,
+            // It was removed meanwhile, or its owner lets nobody in.
+            Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(error) => return Err(error),
+        };
+        listing::list(&*fd, &mut names)?;
+        for (name, _) in names.drain(..) {
+            if temporary::session_itself(&name).is_some() {
+                continue;
+            }
+            let Ok(stat) = statat(fd.as_fd(), name.as_path(), AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            used.names += 1;
+            match metadata::kind(&stat) {
+                FileType::Directory => queue.push(dirs.child(&dir, name)?),
+                FileType::RegularFile
+                    if stat.st_nlink == 1 || linked.insert((stat.st_dev, stat.st_ino)) =>
+                {
+                    used.bytes = used.bytes.saturating_add(metadata::size(&stat));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(used)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn existing_files_count_and_removed_ones_are_free_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("sub")).expect("room");
+        fs::write(path("sub/file"), [1; 100]).expect("room");
+        fs::hard_link(path("sub/file"), path("link")).expect("room");
+        fs::write(path(".weft-00000001"), [1; 1_000]).expect("room");
+        std::os::unix::fs::symlink("sub", path("symlink")).expect("room");
+        let root = || OwnedFd::from(fs::File::open(folder.path()).expect("a folder"));
+        assert_eq!(count(&root()), Ok(Usage { bytes: 100, names: 4 }));
+        let quota = Quota::new(root(), Usage { bytes: 150, names: 5 });
+        let session = quota.begin().expect("a tree");
+        assert_eq!(session.charge(51, 0), Err(Errno::DQUOT));
+        assert_eq!(session.charge(0, 2), Err(Errno::DQUOT));
+        assert_eq!(session.charge(50, 1), Ok(()));
+        // Another session shares the quota, and does not count again.
+        let other = quota.begin().expect("a tree");
+        assert_eq!((other.charge(1, 0), other.charge(0, 0)), (Err(Errno::DQUOT), Ok(())));
+        session.refund(50, 0);
+        assert_eq!(other.charge(u64::MAX, 0), Err(Errno::DQUOT));
+        assert_eq!(other.charge(50, 0), Ok(()));
+        drop((session, other));
+        fs::remove_file(path("symlink")).expect("it is there");
+        assert_eq!(quota.begin().expect("a tree").charge(50, 2), Ok(()));
+    }
+}

@@ -1,0 +1,28 @@
+//! A shared tuple space: ordered elements of tuples, with operations that wait.
+//!
+//! [`model`] is a state machine without input or output, and so are the connections. The time is an
+//! argument. [`log`] keeps the state machine's effects on disk.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! fuzzing server
+//! log native resp
+//! wire
+//! model
+//! input
+//! limits
+//! ```
+
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod input;
+pub mod limits;
+pub mod log;
+pub mod model;
+pub mod native;
+pub mod resp;
+pub mod server;
+pub mod wire;

@@ -1,0 +1,80 @@
+//! Limits and sizes of the whole crate.
+
+/// The longest name of an element in bytes.
+pub const NAME_LEN_MAX: usize = 4 << 10;
+/// The longest key of a tuple in bytes.
+pub const KEY_LEN_MAX: usize = 4 << 10;
+/// The most fields of a tuple.
+pub const FIELDS_MAX: usize = 4 << 10;
+/// The longest tuple in bytes: its key and its fields.
+pub const TUPLE_LEN_MAX: usize = 16 << 20;
+/// The most tuples of one put.
+pub const PUT_TUPLES_MAX: usize = 64 << 10;
+/// The most tuples that an operation gets at once or not at all.
+pub const COUNT_MAX: u32 = 1 << 20;
+/// The most bytes of the tuples that one operation returns, with the overhead of each
+/// tuple and field.
+pub const ANSWER_LEN_MAX: usize = 256 << 20;
+/// The most elements that one operation names.
+pub const NAMES_MAX: usize = 1 << 10;
+/// The most elements of a space.
+pub const ELEMENTS_MAX: usize = 1 << 20;
+/// The most operations that wait in a space.
+pub const WAITING_MAX: usize = 64 << 10;
+/// Bytes that are counted for each tuple and each element besides their contents.
+pub const OVERHEAD_LEN: usize = 128;
+/// Bytes that are counted for each field besides its contents.
+pub const FIELD_OVERHEAD_LEN: usize = 32;
+/// The most bytes that a space stores, unless the user sets another limit.
+pub const MEMORY_MAX: usize = 1 << 30;
+/// The largest position of a tuple. A server cannot put that many.
+pub const POSITION_MAX: i64 = 1 << 62;
+/// A snapshot cuts an element into effects that are longer than this by one tuple at most.
+pub const EFFECT_LEN_MAX: usize = 1 << 20;
+/// While this many bytes are to be logged, no more connections are served before.
+pub const BATCH_LEN_MAX: usize = 64 << 20;
+/// Bytes of a damaged log that are looked at together.
+pub const SEARCH_LEN: usize = 64 << 10;
+/// A log that has grown by this, and by the length of its snapshot, is replaced by another one with
+/// a new snapshot, unless the user sets another length.
+pub const LOG_LEN_MAX: u64 = 256 << 20;
+/// The most clients whose answers are kept for a retry.
+pub const CLIENTS_MAX: usize = 16 << 10;
+/// The most answers that are kept for one client.
+pub const ANSWERS_MAX: usize = 256;
+/// The most bytes of the answers that are kept for all clients.
+pub const KEPT_LEN_MAX: usize = 512 << 20;
+/// A client that has been away for this time is forgotten if its place is needed.
+pub const CLIENT_AWAY_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(600);
+/// The longest command of the Redis protocol in bytes, without the lengths in it.
+pub const COMMAND_LEN_MAX: usize = 64 << 20;
+/// The most arguments of a command, with its name.
+pub const ARGUMENTS_MAX: usize = PUT_TUPLES_MAX + 2;
+/// The longest command in one line, in bytes.
+pub const INLINE_LEN_MAX: usize = 64 << 10;
+/// The longest line of a length, in bytes.
+pub const LENGTH_LEN_MAX: usize = 32;
+/// Space for what is received at once.
+pub const READ_LEN: usize = 16 << 10;
+/// While a connection has this much output, it begins no more operations.
+pub const OUTPUT_LEN_MAX: usize = 1 << 20;
+/// The longest request of Weft's own protocol in bytes.
+pub const FRAME_LEN_MAX: usize = 72 << 20;
+/// The most members of a list in an answer of that protocol.
+pub const LIST_LEN_MAX: usize = ANSWER_LEN_MAX / OVERHEAD_LEN;
+/// The longest answer of that protocol in bytes.
+pub const ANSWER_FRAME_LEN_MAX: usize = ANSWER_LEN_MAX + (1 << 20);
+/// Bytes that may have arrived while a connection begins no more operations.
+pub const INPUT_LEN_MAX: usize = 64 << 10;
+/// The most connections, unless the user sets another limit.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Events that the server takes from the kernel at once.
+pub const LOOP_EVENTS_MAX: usize = 256;
+/// The TCP port of the server.
+pub const PORT: u16 = 7_417;
+/// Pause of a client before it connects again.
+pub const RECONNECT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+/// Pause after a connection could not be accepted.
+pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+/// A connection without traffic is probed after this time, to find peers that are gone.
+pub const KEEPALIVE_IDLE: std::time::Duration = std::time::Duration::from_secs(60);

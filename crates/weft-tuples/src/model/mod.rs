@@ -1,0 +1,33 @@
+//! The tuple space as a state machine.
+//!
+//! # Layers
+//!
+//! ```text
+//! clients
+//! restore
+//! space
+//! element
+//! effect waiting
+//! operation
+//! criteria tuple
+//! ```
+
+mod clients;
+mod criteria;
+mod effect;
+mod element;
+mod operation;
+mod restore;
+mod space;
+#[cfg(test)]
+mod tests;
+mod tuple;
+mod waiting;
+
+pub use clients::{Request, Service};
+pub use criteria::{Count, Criteria, ElementEnd, Order, Sync};
+pub use effect::{ClientId, Effect, Impossible};
+pub use operation::{Description, Name, Now, Operation, Outcome, Refusal, Selection, Wait};
+pub use space::{Called, Space};
+pub use tuple::{Fields, Item, Rank, Stamp, Tuple};
+pub use waiting::Ticket;

@@ -1,0 +1,196 @@
+//! A client that does one operation after the other.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::limits::{ANSWER_FRAME_LEN_MAX, RECONNECT_PAUSE};
+use crate::model::{ClientId, Operation, Outcome, Refusal};
+use crate::wire::{Action, Answer, Hello, Malformed, RequestFrame, Welcome};
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host and a port.
+    Tcp(String),
+    /// A socket of the file system.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = std::convert::Infallible;
+
+    /// A text with a slash is a path.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_path = text.contains('/');
+        Ok(if is_path { Self::Unix(text.into()) } else { Self::Tcp(text.to_owned()) })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Why an operation was not done, or why it is not known whether it was.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// There is no connection.
+    #[error("no connection")]
+    Io(#[from] io::Error),
+    /// The peer is no server of this protocol.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The server does not let the client in. With [`Refusal::Stale`] it does not know the client
+    /// any more: what the client has not seen answered may have taken effect.
+    #[error("the server refuses the connection: {0:?}")]
+    Refused(Refusal),
+    /// The server has stopped because of its log.
+    #[error(
+        "the server has stopped because it cannot write its log; it is not known whether the \
+         operation took effect"
+    )]
+    Log,
+}
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+/// A client. If the connection is lost it connects again and repeats its operation, which takes
+/// effect once.
+pub struct Client {
+    address: Address,
+    id: ClientId,
+    stream: Option<Box<dyn Stream>>,
+    /// Whether the server has known the client.
+    was_in: bool,
+    number: u64,
+    retry_time: Duration,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, number, .. } = self;
+        f.debug_struct("Client").field("address", address).field("number", number).finish()
+    }
+}
+
+impl Client {
+    /// Connects. After the loss of a connection the client tries for `retry_time` to get another.
+    ///
+    /// # Errors
+    ///
+    /// If there is no server, or it refuses.
+    pub fn connect(address: Address, retry_time: Duration) -> Result<Self, Failure> {
+        let mut id = ClientId::default();
+        let mut filled = 0;
+        while filled < id.len() {
+            filled += getrandom(&mut id[filled..], GetRandomFlags::empty())
+                .map_err(|error: Errno| Failure::Io(error.into()))?;
+        }
+        let mut client = Self { address, id, stream: None, was_in: false, number: 0, retry_time };
+        client.enter()?;
+        Ok(client)
+    }
+
+    /// Does an operation, which may wait for so long; `None` is for ever.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is lost and there is no other one within the time for it.
+    pub fn call(
+        &mut self,
+        operation: Operation,
+        wait: Option<Duration>,
+    ) -> Result<Outcome, Failure> {
+        self.number += 1;
+        let (number, confirmed) = (self.number, self.number - 1);
+        let start = Instant::now();
+        let mut lost_since: Option<Instant> = None;
+        let mut has_log_failed = false;
+        loop {
+            let left = wait.map(|wait| wait.saturating_sub(start.elapsed()));
+            let action = Action::Do(operation.clone(), left);
+            let bytes = RequestFrame { number, confirmed, action }.encode();
+            match self.attempt(number, &bytes) {
+                Err(failure @ (Failure::Io(_) | Failure::Log)) => {
+                    self.stream = None;
+                    has_log_failed |= matches!(failure, Failure::Log);
+                    let since = *lost_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.retry_time {
+                        return Err(if has_log_failed { Failure::Log } else { failure });
+                    }
+                    sleep(RECONNECT_PAUSE);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn attempt(&mut self, number: u64, request: &[u8]) -> Result<Outcome, Failure> {
+        if self.stream.is_none() {
+            self.enter()?;
+        }
+        let stream =
+            self.stream.as_mut().ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
+        stream.write_all(request)?;
+        let mut len = [0; 4];
+        stream.read_exact(&mut len)?;
+        let len = u32::from_be_bytes(len) as usize;
+        if len > ANSWER_FRAME_LEN_MAX {
+            return Err(Malformed.into());
+        }
+        let mut bytes = vec![0; len];
+        stream.read_exact(&mut bytes)?;
+        match Answer::decode(&bytes)? {
+            (of, Answer::Outcome(outcome)) if of == number => Ok(outcome),
+            (0, Answer::Outcome(Outcome::Refused(Refusal::Log))) => Err(Failure::Log),
+            _ => Err(Malformed.into()),
+        }
+    }
+
+    fn enter(&mut self) -> Result<(), Failure> {
+        let mut stream: Box<dyn Stream> = match &self.address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+            Address::Unix(path) => Box::new(UnixStream::connect(path)?),
+        };
+        stream.write_all(&Hello { id: self.id, returns: self.was_in }.encode())?;
+        let mut bytes = [0; Welcome::LEN];
+        stream.read_exact(&mut bytes)?;
+        Welcome::decode(&bytes)?.0.map_err(|refusal| match refusal {
+            Refusal::Log => Failure::Log,
+            refusal => Failure::Refused(refusal),
+        })?;
+        self.was_in = true;
+        self.stream = Some(stream);
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    /// Lets the server forget the client.
+    fn drop(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            let (number, confirmed) = (self.number + 1, self.number);
+            let part = RequestFrame { number, confirmed, action: Action::Part };
+            // A server that does not get it forgets the client later.
+            let _ = stream.write_all(&part.encode());
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A connection of a client of Weft's own.
+
+use std::collections::HashMap;
+
+use crate::input::Input;
+use crate::limits::OUTPUT_LEN_MAX;
+use crate::model::{Called, ClientId, Now, Outcome, Refusal, Request, Service, Ticket, Wait};
+use crate::wire::{Action, Answer, Hello, Malformed, RequestFrame, Welcome, frame, split};
+
+/// A connection without its socket. Its operations need not end in the order in which they began.
+#[derive(Debug, Default)]
+pub struct Connection {
+    id: Option<ClientId>,
+    /// The requests that wait.
+    waiting: HashMap<Ticket, u64>,
+    output: Vec<u8>,
+    sent: usize,
+    /// The client has got the answer to its greeting.
+    is_welcomed: bool,
+    is_ended: bool,
+}
+
+impl Connection {
+    /// Handles what has arrived. Returns the operations that begin to wait.
+    ///
+    /// # Errors
+    ///
+    /// If the peer does not speak the protocol.
+    pub fn handle(
+        &mut self,
+        now: Now,
+        input: &mut Input,
+        service: &mut Service,
+    ) -> Result<Vec<Ticket>, Malformed> {
+        let mut tickets = Vec::new();
+        if self.id.is_none() && !self.greet(now, input, service)? {
+            return Ok(tickets);
+        }
+        while !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
+            let Some(bytes) = split(input.bytes(), RequestFrame::LEN_MAX)? else { break };
+            let (len, request) = (bytes.len(), RequestFrame::decode(bytes)?);
+            input.consume(4 + len);
+            tickets.extend(self.run(now, request, service));
+        }
+        Ok(tickets)
+    }
+
+    fn greet(
+        &mut self,
+        now: Now,
+        input: &mut Input,
+        service: &mut Service,
+    ) -> Result<bool, Malformed> {
+        let Some(bytes) = input.bytes().get(..Hello::LEN) else { return Ok(false) };
+        let hello = Hello::decode(bytes)?;
+        input.consume(Hello::LEN);
+        let entered = service.enter(now, hello.id, hello.returns);
+        self.output.extend(Welcome(entered).encode());
+        match entered {
+            Ok(()) => self.id = Some(hello.id),
+            Err(_) => self.is_ended = true,
+        }
+        Ok(entered.is_ok())
+    }
+
+    fn run(&mut self, now: Now, request: RequestFrame, service: &mut Service) -> Option<Ticket> {
+        let RequestFrame { number, confirmed, action } = request;
+        let id = self.id?;
+        match action {
+            Action::Do(operation, wait) => {
+                let wait = match wait {
+                    Some(wait) if wait.is_zero() => Wait::No,
+                    // A time beyond the clock is for ever.
+                    Some(wait) => now.clock.checked_add(wait).map_or(Wait::Forever, Wait::Until),
+                    None => Wait::Forever,
+                };
+                let request = Request { number, confirmed, operation, wait };
+                match service.call(now, id, request) {
+                    Called::Done(outcome) => self.write(number, &Answer::Outcome(outcome)),
+                    Called::Waits(ticket) => {
+                        self.waiting.insert(ticket, number);
+                        return Some(ticket);
+                    }
+                }
+            }
+            Action::Cancel(of) => {
+                let was_waiting = service.cancel(now, id, of);
+                self.write(number, &Answer::Cancelled(was_waiting));
+            }
+            Action::Part => {
+                service.part(now, id);
+                (self.id, self.is_ended) = (None, true);
+            }
+        }
+        None
+    }
+
+    fn write(&mut self, number: u64, answer: &Answer) {
+        self.output.extend(frame(number, answer));
+    }
+
+    /// Writes the outcome of an operation that has waited.
+    pub fn answer(&mut self, ticket: Ticket, outcome: Outcome) {
+        if let Some(number) = self.waiting.remove(&ticket) {
+            self.write(number, &Answer::Outcome(outcome));
+        }
+    }
+
+    /// Ends the connection because the log has failed. All of the output but its first `kept` bytes
+    /// tells of what may not be on disk, and is not sent.
+    pub fn fail(&mut self, kept: usize) {
+        self.output.truncate(self.sent + kept);
+        if self.is_welcomed || kept != 0 {
+            self.write(0, &Answer::Outcome(Outcome::Refused(Refusal::Log)));
+        } else {
+            self.output.extend(Welcome(Err(Refusal::Log)).encode());
+        }
+        self.is_ended = true;
+    }
+
+    /// The client that is connected.
+    #[must_use]
+    pub fn client(&self) -> Option<ClientId> {
+        self.id
+    }
+
+    /// Forgets the client, which has another connection.
+    pub fn replaced(&mut self) {
+        (self.id, self.is_ended) = (None, true);
+    }
+
+    /// Whether the connection ends when its output is sent.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Bytes to send.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.output[self.sent..]
+    }
+
+    /// Notes that this many bytes of the output are sent.
+    pub fn sent(&mut self, len: usize) {
+        self.is_welcomed |= len != 0;
+        self.sent = (self.sent + len).min(self.output.len());
+        if self.sent == self.output.len() {
+            self.sent = 0;
+            self.output.clear();
+            self.output.shrink_to(OUTPUT_LEN_MAX);
+        }
+    }
+}

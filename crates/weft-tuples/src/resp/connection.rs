@@ -1,0 +1,93 @@
+//! A connection that speaks the Redis protocol.
+
+use super::commands::{Call, Pending, Problem, Step, reply};
+use super::parse::Parser;
+use super::reply::Replies;
+use crate::input::Input;
+use crate::limits::OUTPUT_LEN_MAX;
+use crate::model::{Now, Outcome, Refusal, Space, Ticket};
+
+/// A connection without its socket. While one of its operations waits, it begins no other.
+#[derive(Debug, Default)]
+pub struct Connection {
+    parser: Parser,
+    replies: Replies,
+    sent: usize,
+    waiting: Option<(Ticket, Pending)>,
+    is_ended: bool,
+}
+
+impl Connection {
+    /// Runs the commands that have arrived. Returns the operation that waits, if one begins to.
+    pub fn handle(&mut self, now: Now, input: &mut Input, space: &mut Space) -> Option<Ticket> {
+        while self.waiting.is_none() && !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
+            let words = match self.parser.next(input) {
+                Ok(Some(words)) => words,
+                Ok(None) => return None,
+                Err(malformed) => {
+                    self.replies.error(&format!("ERR Protocol error: {}", malformed.0));
+                    self.is_ended = true;
+                    return None;
+                }
+            };
+            match Call::new(now, space, &mut self.replies).run(&words) {
+                Ok(Step::Replied) => {}
+                Ok(Step::Waits(ticket, pending)) => {
+                    self.waiting = Some((ticket, pending));
+                    return Some(ticket);
+                }
+                Ok(Step::Quit) => self.is_ended = true,
+                Err(problem) => self.replies.error(&problem.text()),
+            }
+        }
+        None
+    }
+
+    /// Writes the outcome of an operation that has waited. [`Self::handle`] can go on.
+    pub fn answer(&mut self, ticket: Ticket, outcome: Outcome) {
+        if let Some((_, pending)) = self.waiting.take_if(|(waiting, _)| *waiting == ticket)
+            && let Err(problem) = reply(&mut self.replies, &pending, outcome)
+        {
+            self.replies.error(&problem.text());
+        }
+    }
+
+    /// Ends the connection because the log has failed. All of the output but its first `kept` bytes
+    /// tells of what may not be on disk, and is not sent. `is_asked` says whether there were more.
+    pub fn fail(&mut self, kept: usize, is_asked: bool) {
+        self.replies.0.truncate(self.sent + kept);
+        if is_asked || self.waiting.take().is_some() {
+            self.replies.error(&Problem::Refused(Refusal::Log).text());
+        }
+        self.is_ended = true;
+    }
+
+    /// The operation that waits, which has to be cancelled if the peer is gone.
+    #[must_use]
+    pub fn waiting(&self) -> Option<Ticket> {
+        self.waiting.as_ref().map(|(ticket, _)| *ticket)
+    }
+
+    /// Whether the connection ends when its output is sent.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Bytes to send.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.replies.0[self.sent..]
+    }
+
+    /// Notes that this many bytes of the output are sent.
+    pub fn sent(&mut self, len: usize) {
+        self.sent = (self.sent + len).min(self.replies.0.len());
+        if self.sent == self.replies.0.len() {
+            self.sent = 0;
+            self.replies.0.clear();
+            // A long reply does not keep its memory for good.
+            self.replies.0.shrink_to(OUTPUT_LEN_MAX);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Conversations with a connection.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::Connection;
+use crate::input::Input;
+use crate::model::{Now, Outcome, Space};
+
+/// A space and its connections.
+#[derive(Default)]
+struct Server {
+    space: Space,
+    ms: u64,
+}
+
+#[derive(Default)]
+struct TestClient {
+    input: Input,
+    connection: Connection,
+}
+
+impl Server {
+    fn now(&self) -> Now {
+        Now { clock: std::time::Duration::from_millis(self.ms), ms: 1_000 + self.ms }
+    }
+
+    /// Sends bytes and returns the replies.
+    fn send(&mut self, peer: &mut TestClient, mut bytes: &[u8]) -> String {
+        while !bytes.is_empty() {
+            let space = peer.input.space();
+            let len = space.len().min(bytes.len());
+            space[..len].copy_from_slice(&bytes[..len]);
+            peer.input.received(len);
+            bytes = &bytes[len..];
+        }
+        let now = self.now();
+        peer.connection.handle(now, &mut peer.input, &mut self.space);
+        replies(peer)
+    }
+
+    /// Hands a waiting connection the outcome of its operation, and returns the replies.
+    fn poll(&mut self, peer: &mut TestClient) -> String {
+        while let Some((ticket, outcome)) = self.space.poll() {
+            peer.connection.answer(ticket, outcome);
+            let now = self.now();
+            peer.connection.handle(now, &mut peer.input, &mut self.space);
+        }
+        replies(peer)
+    }
+}
+
+fn replies(peer: &mut TestClient) -> String {
+    let text = String::from_utf8_lossy(peer.connection.output()).replace("\r\n", " ");
+    let len = peer.connection.output().len();
+    peer.connection.sent(len);
+    text.trim_end().to_owned()
+}
+
+/// Runs lines, and checks the replies behind `=>`.
+fn converse(script: &str) {
+    let (mut server, mut peer) = (Server::default(), TestClient::default());
+    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (command, expected) = line.split_once(" => ").expect("a line has a reply");
+        let reply = server.send(&mut peer, format!("{command}\r\n").as_bytes());
+        assert_eq!(reply, expected, "{command}");
+    }
+}
+
+#[test]
+fn lists_behave_as_those_of_redis() {
+    converse(
+        "LPUSH l a b c => :3
+         LRANGE l 0 -1 => *3 $1 c $1 b $1 a
+         LRANGE l -2 -1 => *2 $1 b $1 a
+         LRANGE l 5 9 => *0
+         RPUSH l d => :4
+         LINDEX l -1 => $1 d
+         LINDEX l 9 => $-1
+         LLEN l => :4
+         RPOP l => $1 d
+         LPOP l 2 => *2 $1 c $1 b
+         LPOP l 0 => *0
+         LPOP none => $-1
+         LPOP none 2 => *-1
+         LMOVE l m LEFT RIGHT => $1 a
+         EXISTS l m m => :2
+         TYPE m => +list
+         RPOPLPUSH m m => $1 a
+         BLPOP l m 0 => *2 $1 m $1 a
+         LMOVE l m LEFT RIGHT => $-1
+         LLEN l => :0
+         RPUSH l => -ERR wrong number of arguments for 'rpush' command
+         LRANGE l x 1 => -ERR value is not an integer or out of range
+         LMOVE l m UP RIGHT => -ERR syntax error
+         BLPOP l -1 => -ERR timeout is negative
+         BLPOP l nan => -ERR timeout is not a float or out of range",
+    );
+}
+
+#[test]
+fn streams_behave_as_those_of_redis() {
+    converse(
+        "XADD s * f 1 => $6 1000-0
+         XADD s * f 2 => $6 1000-1
+         XADD s 2000-* f 3 => $6 2000-0
+         XADD s 2000-* f 4 => $6 2000-1
+         XADD s 1-1 f 4 => -ERR The ID specified in XADD is equal or \
+           smaller than the target stream top item
+         XADD s 3000 f 5 => $6 3000-0
+         XLEN s => :5
+         XRANGE s - + COUNT 1 => *1 *2 $6 1000-0 *2 $1 f $1 1
+         XRANGE s (1000-0 (2000-0 => *1 *2 $6 1000-1 *2 $1 f $1 2
+         XRANGE s 2000 2000 COUNT 1 => *1 *2 $6 2000-0 *2 $1 f $1 3
+         XREAD COUNT 1 STREAMS s none 2000-0 0 => *1 *2 $1 s *1 *2 $6 2000-1 *2 $1 f $1 4
+         XREAD STREAMS s $ => *-1
+         TYPE s => +stream
+         LPUSH s x => -WRONGTYPE Operation against a key holding the wrong kind of value
+         BLPOP s 0 => -WRONGTYPE Operation against a key holding the wrong kind of value
+         XADD s 0-0 f 1 => -ERR The ID specified in XADD is equal or \
+           smaller than the target stream top item
+         XADD s * f => -ERR wrong number of arguments for 'xadd' command
+         XREAD STREAMS s => -ERR wrong number of arguments for 'xread' command
+         XADD s a-b f 1 => -ERR Invalid stream ID specified as stream command argument
+         RPUSH l x => :1
+         XLEN l => -WRONGTYPE Operation against a key holding the wrong kind of value
+         KEYS * => *2 $1 l $1 s
+         DEL s l none => :2
+         DBSIZE => :0",
+    );
+}
+
+#[test]
+fn connections_are_set_up_as_clients_expect() {
+    converse(
+        "PING => +PONG
+         PING hi => $2 hi
+         ECHO hi => $2 hi
+         SELECT 0 => +OK
+         SELECT 1 => -ERR DB index is out of range
+         CLIENT SETNAME me => +OK
+         CLIENT SETINFO LIB-NAME x => +OK
+         CLIENT KILL => -ERR unknown command 'client'
+         HELLO 3 => -NOPROTO unsupported protocol version
+         CONFIG GET save => *2 $4 save $0
+         CONFIG GET other => *0
+         COMMAND DOCS => *0
+         GET x => -ERR unknown command 'get'",
+    );
+}
+
+#[test]
+fn a_blocked_connection_begins_no_other_command() {
+    let (mut server, mut waiter, mut other) =
+        (Server::default(), TestClient::default(), TestClient::default());
+    assert_eq!(server.send(&mut waiter, b"BLPOP a b 0\r\nPING\r\n"), "");
+    assert_eq!(server.send(&mut other, b"RPUSH b 1\r\nLLEN b\r\n"), ":1 :0");
+    assert_eq!(server.poll(&mut waiter), "*2 $1 b $1 1 +PONG");
+    assert_eq!(server.send(&mut waiter, b"BLMOVE a b LEFT LEFT 0.5\r\nECHO x\r\n"), "");
+    server.ms += 500;
+    let now = server.now();
+    server.space.expire(now);
+    assert_eq!(server.poll(&mut waiter), "*-1 $1 x");
+    assert_eq!(server.send(&mut waiter, b"XREAD BLOCK 0 STREAMS s $\r\n"), "");
+    assert_eq!(server.send(&mut other, b"XADD s * a b\r\n"), "$6 1500-0");
+    assert_eq!(server.poll(&mut waiter), "*1 *2 $1 s *1 *2 $6 1500-0 *2 $1 a $1 b");
+}
+
+#[test]
+fn quit_and_malformed_commands_end_a_connection() {
+    for (bytes, reply) in [
+        (&b"QUIT\r\nPING\r\n"[..], "+OK"),
+        (b"*1\r\n:1\r\nPING\r\n", "-ERR Protocol error: expected '$'"),
+    ] {
+        let (mut server, mut peer) = (Server::default(), TestClient::default());
+        assert_eq!(server.send(&mut peer, bytes), reply);
+        assert!(peer.connection.is_ended());
+    }
+}
+
+fn word() -> impl Strategy<Value = Vec<u8>> {
+    const WORDS: [&str; 36] = [
+        "LPUSH",
+        "RPOP",
+        "BLPOP",
+        "BRPOP",
+        "LMOVE",
+        "BLMOVE",
+        "XADD",
+        "XREAD",
+        "XRANGE",
+        "STREAMS",
+        "COUNT",
+        "BLOCK",
+        "LEFT",
+        "RIGHT",
+        "DEL",
+        "KEYS",
+        "CONFIG",
+        "GET",
+        "LRANGE",
+        "HELLO",
+        "*",
+        "$",
+        "0",
+        "1",
+        "-1",
+        "-",
+        "+",
+        "a",
+        "b",
+        "1-1",
+        "18446744073709551615-*",
+        "1e300",
+        "(0",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "18446744073709551615-18446744073709551615",
+    ];
+    let known = proptest::sample::select(&WORDS[..]).prop_map(|word| word.as_bytes().to_vec());
+    prop_oneof![9 => known, 1 => vec(any::<u8>(), 0..4)]
+}
+
+proptest! {
+    #[test]
+    fn any_commands_are_answered(commands in vec(vec(word(), 1..7), 1..20)) {
+        let (mut server, mut peer) = (Server::default(), TestClient::default());
+        for words in &commands {
+            let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+            for word in words {
+                bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+                bytes.extend(word);
+                bytes.extend(b"\r\n");
+            }
+            let reply = server.send(&mut peer, &bytes);
+            match peer.connection.waiting() {
+                Some(ticket) => {
+                    let now = server.now();
+                    prop_assert!(server.space.cancel(now, ticket));
+                    while let Some((ticket, outcome)) = server.space.poll() {
+                        prop_assert_eq!(&outcome, &Outcome::Cancelled);
+                        peer.connection.answer(ticket, outcome);
+                    }
+                    prop_assert!(!replies(&mut peer).is_empty());
+                }
+                None => prop_assert!(!reply.is_empty(), "{words:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Waits for sockets and serves them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use mio::{Events, Poll, Token, Waker};
+
+use super::served::Served;
+use super::socket::Listener;
+use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, LOOP_EVENTS_MAX};
+use crate::log::{Log, LogError};
+use crate::model::{ClientId, Now, Service, Space, Ticket};
+
+/// The token of the wakeup. Listeners follow, then connections.
+const WAKEUP: usize = 0;
+
+/// Ends a server from another thread.
+#[derive(Debug)]
+pub struct Stop {
+    waker: Waker,
+    is_stopped: AtomicBool,
+}
+
+impl Stop {
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses to wake the server.
+    pub fn stop(&self) -> io::Result<()> {
+        self.is_stopped.store(true, Ordering::Release);
+        self.waker.wake()
+    }
+}
+
+/// Why a server has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The kernel refuses to wait.
+    #[error("event loop")]
+    Wait(#[from] io::Error),
+    /// The log cannot be written. Clients that wait for answers have got an error, as far as their
+    /// sockets took it.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// A server of a tuple space.
+#[derive(Debug)]
+pub struct Server {
+    poll: Poll,
+    stop: Arc<Stop>,
+    listeners: Vec<Listener>,
+    service: Service,
+    log: Option<Log>,
+    served: HashMap<usize, Served>,
+    last_key: usize,
+    connections: usize,
+    /// The connections whose operations wait.
+    tickets: HashMap<Ticket, usize>,
+    clients: HashMap<ClientId, usize>,
+    /// Connections that have something to do.
+    ready: BTreeSet<usize>,
+    /// Listeners that may have more connections; those that failed are tried again later.
+    accepting: BTreeSet<usize>,
+    start: Instant,
+}
+
+impl Server {
+    /// Makes a server that has at most this many connections.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub fn new(space: Space, mut listeners: Vec<Listener>, connections: usize) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), Token(WAKEUP))?;
+        let stop = Arc::new(Stop { waker, is_stopped: AtomicBool::new(false) });
+        for (at, listener) in listeners.iter_mut().enumerate() {
+            listener.register(poll.registry(), Token(WAKEUP + 1 + at))?;
+        }
+        Ok(Self {
+            poll,
+            stop,
+            last_key: listeners.len() + WAKEUP,
+            listeners,
+            service: Service::new(space),
+            log: None,
+            served: HashMap::new(),
+            connections,
+            tickets: HashMap::new(),
+            clients: HashMap::new(),
+            ready: BTreeSet::new(),
+            accepting: BTreeSet::new(),
+            start: Instant::now(),
+        })
+    }
+
+    /// Keeps the state in a log. `open` opens it, and restores the state that it has led to.
+    ///
+    /// # Errors
+    ///
+    /// Those of `open`.
+    pub fn with_log(
+        mut self,
+        open: impl FnOnce(&mut Service) -> Result<Log, LogError>,
+    ) -> Result<Self, LogError> {
+        self.log = Some(open(&mut self.service)?);
+        Ok(self)
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> Option<&Log> {
+        self.log.as_ref()
+    }
+
+    /// Returns what ends the server.
+    #[must_use]
+    pub fn stop(&self) -> Arc<Stop> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Serves until it is stopped.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses to wait, or to write the log.
+    pub fn run(mut self) -> Result<(), ServerError> {
+        let mut events = Events::with_capacity(LOOP_EVENTS_MAX);
+        while !self.stop.is_stopped.load(Ordering::Acquire) {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error.into()),
+                _ => {}
+            }
+            for event in &events {
+                let key = event.token().0;
+                if key > self.listeners.len() {
+                    if let Some(served) = self.served.get_mut(&key) {
+                        served.is_closing |= event.is_read_closed() || event.is_error();
+                        served.is_readable |= event.is_readable() || served.is_closing;
+                        self.ready.insert(key);
+                    }
+                } else if key != WAKEUP {
+                    self.accepting.insert(key);
+                }
+            }
+            self.accept();
+            self.turn()?;
+        }
+        Ok(self.commit()?)
+    }
+
+    fn now(&self) -> Now {
+        let day = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let ms = u64::try_from(day.as_millis()).unwrap_or(u64::MAX);
+        Now { clock: self.start.elapsed(), ms }
+    }
+
+    fn timeout(&mut self) -> Option<Duration> {
+        if !self.ready.is_empty() || self.service.effects_len() != 0 {
+            return Some(Duration::ZERO);
+        }
+        let pause = (!self.accepting.is_empty()).then_some(ACCEPT_PAUSE);
+        let deadline = self.service.space().next_deadline();
+        let left = deadline.map(|deadline| deadline.saturating_sub(self.start.elapsed()));
+        pause.into_iter().chain(left).min()
+    }
+
+    fn accept(&mut self) {
+        self.accepting.retain(|at| {
+            loop {
+                match self.listeners[at - WAKEUP - 1].accept() {
+                    Ok(mut socket) => {
+                        // One connection too many is closed at once.
+                        if self.served.len() >= self.connections {
+                            continue;
+                        }
+                        self.last_key += 1;
+                        let key = self.last_key;
+                        if socket.register(self.poll.registry(), Token(key)).is_ok() {
+                            self.served.insert(key, Served::new(socket));
+                            self.ready.insert(key);
+                        }
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                    // Too few descriptors: the listener is tried again after a pause.
+                    Err(_) => return true,
+                }
+            }
+        });
+    }
+
+    /// Serves the connections that have something to do. One write to disk is for all of them, and
+    /// nothing is sent before it.
+    fn turn(&mut self) -> Result<(), LogError> {
+        let now = self.now();
+        self.service.space().expire(now);
+        let mut touched = std::mem::take(&mut self.ready);
+        for key in &touched {
+            if self.service.effects_len() >= BATCH_LEN_MAX {
+                self.ready.insert(*key);
+                continue;
+            }
+            if let Some(served) = self.served.get_mut(key) {
+                served.receive();
+            }
+            self.handle(now, *key);
+        }
+        self.answer(now, &mut touched);
+        self.commit()?;
+        for key in &touched {
+            let Some(served) = self.served.get_mut(key) else { continue };
+            let can_go_on = served.send();
+            if served.is_gone {
+                self.close(now, *key);
+            } else if can_go_on || served.may_receive() {
+                self.ready.insert(*key);
+            }
+        }
+        // What closed connections have left.
+        let mut more = BTreeSet::new();
+        self.answer(now, &mut more);
+        self.ready.extend(more);
+        Ok(())
+    }
+
+    /// Writes what operations have changed to disk.
+    fn commit(&mut self) -> Result<(), LogError> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let committed = log.commit(&mut self.service);
+        if committed.is_err() {
+            self.served.values_mut().for_each(Served::fail);
+        }
+        committed
+    }
+
+    fn handle(&mut self, now: Now, key: usize) {
+        let Some(served) = self.served.get_mut(&key) else { return };
+        for ticket in served.handle(now, &mut self.service) {
+            self.tickets.insert(ticket, key);
+        }
+        let client = served.client();
+        served.entered = client.or(served.entered);
+        if let Some(id) = client
+            && let Some(earlier) = self.clients.insert(id, key).filter(|earlier| *earlier != key)
+            && let Some(earlier_served) = self.served.get_mut(&earlier)
+        {
+            earlier_served.replaced();
+            self.ready.insert(earlier);
+        }
+    }
+
+    /// Hands out the outcomes of operations that have waited.
+    fn answer(&mut self, now: Now, touched: &mut BTreeSet<usize>) {
+        while let Some((ticket, outcome)) = self.service.poll() {
+            let Some(key) = self.tickets.remove(&ticket) else { continue };
+            if let Some(served) = self.served.get_mut(&key) {
+                served.answer(ticket, outcome);
+                touched.insert(key);
+                // It may go on with what has arrived meanwhile.
+                self.handle(now, key);
+            }
+        }
+    }
+
+    fn close(&mut self, now: Now, key: usize) {
+        let Some(mut served) = self.served.remove(&key) else { return };
+        if let Some(id) = served.entered.filter(|id| self.clients.get(id) == Some(&key)) {
+            self.clients.remove(&id);
+        }
+        served.leave(now, &mut self.service);
+    }
+}

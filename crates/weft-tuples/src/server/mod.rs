@@ -1,0 +1,21 @@
+//! The server: one event loop, on one thread, for all connections of both protocols.
+//!
+//! One thread does all operations, so that they have one order. Sockets are waited for by mio,
+//! which calls the C library: under `weft run` connections of one host go through shared memory.
+//!
+//! # Layers
+//!
+//! ```text
+//! event_loop
+//! served
+//! socket
+//! ```
+
+mod event_loop;
+mod served;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use event_loop::{Server, ServerError, Stop};
+pub use socket::Listener;

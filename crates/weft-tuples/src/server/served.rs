@@ -1,0 +1,212 @@
+//! A connection with its socket.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+
+use super::socket::Socket;
+use crate::input::Input;
+use crate::limits::{INPUT_LEN_MAX, OUTPUT_LEN_MAX};
+use crate::model::{ClientId, Now, Outcome, Service, Ticket};
+use crate::{native, resp, wire};
+
+/// Which protocol the peer speaks. Its first byte says it.
+#[derive(Debug)]
+enum Protocol {
+    Unknown,
+    Redis(resp::Connection),
+    Native(native::Connection),
+}
+
+#[derive(Debug)]
+pub(super) struct Served {
+    socket: Socket,
+    input: Input,
+    protocol: Protocol,
+    /// The socket may have bytes that were not received.
+    pub(super) is_readable: bool,
+    /// The peer sends nothing more: what is left has to be received up to the end.
+    pub(super) is_closing: bool,
+    /// The client that has made the connection its own.
+    pub(super) entered: Option<ClientId>,
+    /// The length of the output that tells of nothing but what is in the log. `None` for all of it.
+    logged: Option<usize>,
+    /// The peer is gone, or does not speak a protocol.
+    pub(super) is_gone: bool,
+}
+
+impl Served {
+    pub(super) fn new(socket: Socket) -> Self {
+        let (input, protocol) = (Input::default(), Protocol::Unknown);
+        Self {
+            socket,
+            input,
+            protocol,
+            is_readable: true,
+            is_closing: false,
+            entered: None,
+            logged: None,
+            is_gone: false,
+        }
+    }
+
+    /// Receives a bounded number of bytes, so that other connections have their turn.
+    pub(super) fn receive(&mut self) {
+        let mut left = INPUT_LEN_MAX;
+        while self.may_receive() && left != 0 {
+            let space = self.input.space();
+            let room = space.len();
+            match self.socket.read(space) {
+                Ok(0) => self.is_gone = true,
+                Ok(len) => {
+                    self.input.received(len);
+                    left = left.saturating_sub(len);
+                    // A short read has emptied the socket; more bytes are a new event. The end may
+                    // have been reported together with the bytes.
+                    self.is_readable = len == room || self.is_closing;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
+                Err(_) => self.is_gone = true,
+            }
+        }
+    }
+
+    /// Whether there is something to receive, and a place for it.
+    pub(super) fn may_receive(&self) -> bool {
+        let is_able = !self.is_stopped() || self.input.bytes().len() < INPUT_LEN_MAX;
+        self.is_readable && !self.is_gone && is_able
+    }
+
+    /// Whether it begins no more operations for now.
+    fn is_stopped(&self) -> bool {
+        let waits = matches!(&self.protocol, Protocol::Redis(it) if it.waiting().is_some());
+        waits || self.output().len() >= OUTPUT_LEN_MAX
+    }
+
+    /// Does what the peer has asked for. Returns the operations that begin to wait.
+    pub(super) fn handle(&mut self, now: Now, service: &mut Service) -> Vec<Ticket> {
+        self.hold();
+        if matches!(self.protocol, Protocol::Unknown) {
+            self.protocol = match self.input.bytes().first() {
+                None => return Vec::new(),
+                Some(&wire::FIRST) => Protocol::Native(native::Connection::default()),
+                Some(_) => Protocol::Redis(resp::Connection::default()),
+            };
+        }
+        match &mut self.protocol {
+            Protocol::Unknown => Vec::new(),
+            Protocol::Redis(it) => {
+                it.handle(now, &mut self.input, service.space()).into_iter().collect()
+            }
+            Protocol::Native(it) => it.handle(now, &mut self.input, service).unwrap_or_else(|_| {
+                self.is_gone = true;
+                Vec::new()
+            }),
+        }
+    }
+
+    /// Writes the outcome of an operation that has waited.
+    pub(super) fn answer(&mut self, ticket: Ticket, outcome: Outcome) {
+        self.hold();
+        match &mut self.protocol {
+            Protocol::Unknown => {}
+            Protocol::Redis(it) => it.answer(ticket, outcome),
+            Protocol::Native(it) => it.answer(ticket, outcome),
+        }
+    }
+
+    /// Holds the bytes that are written from now on until the log is on disk.
+    fn hold(&mut self) {
+        let len = self.output().len();
+        self.logged.get_or_insert(len);
+    }
+
+    /// Ends the connection because the log has failed, and tells the peer if it waits for answers.
+    pub(super) fn fail(&mut self) {
+        let len = self.output().len();
+        let kept = self.logged.take().unwrap_or(len);
+        match &mut self.protocol {
+            Protocol::Unknown => {}
+            Protocol::Redis(it) => it.fail(kept, kept < len),
+            Protocol::Native(it) => it.fail(kept),
+        }
+        self.send();
+    }
+
+    fn output(&self) -> &[u8] {
+        match &self.protocol {
+            Protocol::Unknown => &[],
+            Protocol::Redis(it) => it.output(),
+            Protocol::Native(it) => it.output(),
+        }
+    }
+
+    /// Sends what the socket takes, when all that it tells of is on disk. Returns whether the
+    /// connection has begun no more operations because of its output, and can go on now.
+    pub(super) fn send(&mut self) -> bool {
+        self.logged = None;
+        let was_stopped = self.output().len() >= OUTPUT_LEN_MAX;
+        while !self.is_gone {
+            let output = match &self.protocol {
+                Protocol::Unknown => return false,
+                Protocol::Redis(it) => it.output(),
+                Protocol::Native(it) => it.output(),
+            };
+            if output.is_empty() {
+                self.is_gone = self.is_ended();
+                break;
+            }
+            match self.socket.write(output) {
+                Ok(len) => match &mut self.protocol {
+                    Protocol::Unknown => {}
+                    Protocol::Redis(it) => it.sent(len),
+                    Protocol::Native(it) => it.sent(len),
+                },
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => self.is_gone = true,
+            }
+        }
+        was_stopped && !self.is_gone && self.output().len() < OUTPUT_LEN_MAX
+    }
+
+    fn is_ended(&self) -> bool {
+        match &self.protocol {
+            Protocol::Unknown => false,
+            Protocol::Redis(it) => it.is_ended(),
+            Protocol::Native(it) => it.is_ended(),
+        }
+    }
+
+    /// The client that is connected, if it speaks Weft's own protocol.
+    pub(super) fn client(&self) -> Option<ClientId> {
+        match &self.protocol {
+            Protocol::Native(it) => it.client(),
+            Protocol::Unknown | Protocol::Redis(_) => None,
+        }
+    }
+
+    /// Ends the connection of a client that has another one.
+    pub(super) fn replaced(&mut self) {
+        if let Protocol::Native(it) = &mut self.protocol {
+            it.replaced();
+        }
+        self.is_gone = true;
+    }
+
+    /// Takes back what waits, since the peer is gone.
+    pub(super) fn leave(&mut self, now: Now, service: &mut Service) {
+        match &self.protocol {
+            Protocol::Unknown => {}
+            Protocol::Redis(it) => {
+                if let Some(ticket) = it.waiting() {
+                    service.space().cancel(now, ticket);
+                }
+            }
+            Protocol::Native(it) => {
+                if let Some(id) = it.client() {
+                    service.leave(now, id);
+                }
+            }
+        }
+    }
+}

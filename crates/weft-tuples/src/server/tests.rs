@@ -1,0 +1,410 @@
+//! A server and its clients, over real sockets.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+use mio::net::{TcpListener, UnixListener};
+
+use super::{Listener, Server, ServerError, Stop};
+use crate::limits::{CONNECTIONS_MAX, OUTPUT_LEN_MAX};
+use crate::log::{Directory, Files, Log, LogError, LogFile};
+use crate::model::{
+    Count, Criteria, ElementEnd, Name, Operation, Order, Outcome, Refusal, Space, Sync, Tuple,
+};
+use crate::native::{Address, Client, Failure};
+
+struct Running {
+    address: SocketAddr,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start() -> Self {
+        Self::with(CONNECTIONS_MAX, Vec::new())
+    }
+
+    fn with(connections: usize, mut listeners: Vec<Listener>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        listeners.push(Listener::Tcp(listener));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        // A space stays with its thread.
+        let thread = spawn(move || {
+            let server = Server::new(Space::default(), listeners, connections).unwrap();
+            sender.send(server.stop()).unwrap();
+            server.run().unwrap();
+        });
+        Self { address, stop: receiver.recv().unwrap(), thread: Some(thread) }
+    }
+
+    fn client(&self) -> Client {
+        let address = Address::Tcp(self.address.to_string());
+        Client::connect(address, Duration::from_secs(60)).unwrap()
+    }
+
+    fn redis(&self) -> TcpStream {
+        TcpStream::connect(self.address).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.stop().unwrap();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn name(text: &str) -> Name {
+    Rc::from(text.as_bytes())
+}
+
+fn put(element: &str, value: &str) -> Operation {
+    let (criteria, end) = (Criteria::default(), ElementEnd::Back);
+    let tuples = vec![Tuple::of(value)];
+    Operation::Put { element: name(element), criteria, end, tuples, is_append: false }
+}
+
+fn take(element: &str) -> Operation {
+    let elements = vec![name(element)];
+    Operation::Take { elements, end: ElementEnd::Front, count: Count::AtMost(1) }
+}
+
+fn taken(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Taken(_, items) => String::from_utf8(items[0].fields[0].clone()).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn expect(stream: &mut TcpStream, reply: &str) {
+    let mut bytes = vec![0; reply.len()];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(String::from_utf8_lossy(&bytes), reply);
+}
+
+#[test]
+fn both_protocols_share_a_space() {
+    let running = Running::start();
+    let (mut native, mut redis) = (running.client(), running.redis());
+    let waiter = spawn({
+        let mut other = running.client();
+        move || taken(other.call(take("q"), None).unwrap())
+    });
+    redis.write_all(b"RPUSH l a b\r\n").unwrap();
+    expect(&mut redis, ":2\r\n");
+    assert_eq!(taken(native.call(take("l"), None).unwrap()), "a");
+    redis.write_all(b"BLPOP l 0\r\nBLPOP l 0\r\n").unwrap();
+    expect(&mut redis, "*2\r\n$1\r\nl\r\n$1\r\nb\r\n");
+    native.call(put("l", "c"), None).unwrap();
+    expect(&mut redis, "*2\r\n$1\r\nl\r\n$1\r\nc\r\n");
+    native.call(put("q", "d"), None).unwrap();
+    assert_eq!(waiter.join().unwrap(), "d");
+    let late = native.call(take("l"), Some(Duration::from_millis(1))).unwrap();
+    assert_eq!(late, Outcome::Nothing);
+}
+
+#[test]
+fn full_element_pushes_back_over_the_network() {
+    let running = Running::start();
+    let mut native = running.client();
+    let criteria = Criteria { order: Order::Arrival, sync: Sync::Bound(1) };
+    native.call(Operation::Create { element: name("b"), criteria }, None).unwrap();
+    let producer = spawn({
+        let mut producer = running.client();
+        move || {
+            for number in 0..50 {
+                producer.call(put("b", &number.to_string()), None).unwrap();
+            }
+        }
+    });
+    for number in 0..50 {
+        let value = taken(native.call(take("b"), None).unwrap());
+        assert_eq!(value, number.to_string());
+    }
+    producer.join().unwrap();
+    let mut redis = running.redis();
+    redis.write_all(b"RPUSH b x\r\nRPUSH b y\r\n").unwrap();
+    expect(&mut redis, ":1\r\n-FULL the element has no place\r\n");
+}
+
+#[test]
+fn tuple_is_not_taken_for_a_peer_that_has_gone() {
+    let running = Running::start();
+    let mut gone = running.redis();
+    gone.write_all(b"BLPOP l 0\r\n").unwrap();
+    let mut other = running.redis();
+    // Until the command waits.
+    loop {
+        other.write_all(b"INFO\r\n").unwrap();
+        let mut bytes = [0; 4096];
+        let len = other.read(&mut bytes).unwrap();
+        if String::from_utf8_lossy(&bytes[..len]).contains("blocked_clients:1\r\n") {
+            break;
+        }
+    }
+    drop(gone);
+    loop {
+        other.write_all(b"INFO\r\n").unwrap();
+        let mut bytes = [0; 4096];
+        let len = other.read(&mut bytes).unwrap();
+        if String::from_utf8_lossy(&bytes[..len]).contains("blocked_clients:0\r\n") {
+            break;
+        }
+    }
+    other.write_all(b"RPUSH l a\r\nLLEN l\r\n").unwrap();
+    expect(&mut other, ":1\r\n:1\r\n");
+}
+
+/// A peer that sends and does not receive is not served without bound, and gets everything at last.
+#[test]
+fn replies_that_nobody_receives_stop_the_commands() {
+    let running = Running::start();
+    let mut peer = running.redis();
+    let value = "v".repeat(100_000);
+    peer.write_all(format!("RPUSH l {}\r\n", &value[..60_000]).as_bytes()).unwrap();
+    expect(&mut peer, ":1\r\n");
+    let (count, reply) = (1_000, format!("$60000\r\n{}\r\n", &value[..60_000]));
+    assert!(count * reply.len() > 10 * OUTPUT_LEN_MAX);
+    let sender = spawn({
+        let mut peer = peer.try_clone().unwrap();
+        move || peer.write_all("LINDEX l 0\r\n".repeat(count).as_bytes()).unwrap()
+    });
+    for _ in 0..count {
+        expect(&mut peer, &reply);
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn peers_that_speak_no_protocol_are_closed_and_places_are_bounded() {
+    let running = Running::with(2, Vec::new());
+    let mut wrong = running.redis();
+    wrong.write_all(&[0xf7; 64]).unwrap();
+    assert_eq!(wrong.read(&mut [0; 8]).unwrap_or(0), 0);
+    let mut places = [running.redis(), running.redis()];
+    for place in &mut places {
+        place.write_all(b"PING\r\n").unwrap();
+        expect(place, "+PONG\r\n");
+    }
+    assert_eq!(running.redis().read(&mut [0; 8]).unwrap_or(0), 0);
+}
+
+#[test]
+fn clients_come_by_unix_sockets_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+    let running = Running::with(CONNECTIONS_MAX, vec![listener]);
+    let mut client = Client::connect(Address::Unix(path), Duration::ZERO).unwrap();
+    client.call(put("l", "a"), None).unwrap();
+    assert_eq!(taken(running.client().call(take("l"), None).unwrap()), "a");
+}
+
+/// A proxy that breaks connections at random places, in both directions. Whatever is lost, each put
+/// takes effect once.
+#[test]
+fn lost_connections_neither_lose_nor_repeat_an_operation() {
+    let running = Running::start();
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, server) = (proxy.local_addr().unwrap(), running.address);
+    spawn(move || {
+        let mut rng = fastrand::Rng::with_seed(7);
+        for client in proxy.incoming() {
+            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let (up, down) = (rng.u64(20..2_000), rng.u64(8..1_000));
+            spawn(move || {
+                let _ = io::copy(&mut (&mut from).take(up), &mut to);
+                let _ = (
+                    from.shutdown(std::net::Shutdown::Both),
+                    to.shutdown(std::net::Shutdown::Both),
+                );
+            });
+            spawn(move || {
+                let _ = io::copy(&mut (&mut server).take(down), &mut client);
+                let _ = (
+                    client.shutdown(std::net::Shutdown::Both),
+                    server.shutdown(std::net::Shutdown::Both),
+                );
+            });
+        }
+    });
+    let mut client = Client::connect(Address::Tcp(address.to_string()), Duration::from_secs(60));
+    while let Err(Failure::Io(_)) = client {
+        client = Client::connect(Address::Tcp(address.to_string()), Duration::from_secs(60));
+    }
+    let mut client = client.unwrap();
+    for number in 0..100 {
+        let outcome = client.call(put("l", &number.to_string()), None).unwrap();
+        assert!(matches!(outcome, Outcome::Put(..)), "{outcome:?}");
+        if number % 2 == 1 {
+            assert_eq!(taken(client.call(take("l"), None).unwrap()), (number / 2).to_string());
+        }
+    }
+    let mut direct = running.client();
+    for number in 50..100 {
+        assert_eq!(taken(direct.call(take("l"), None).unwrap()), number.to_string());
+    }
+    let empty = direct.call(take("l"), Some(Duration::ZERO)).unwrap();
+    assert!(!matches!(empty, Outcome::Refused(Refusal::Stale)));
+    assert_eq!(empty, Outcome::Nothing);
+}
+
+/// A directory whose disk fails when a test says so.
+#[derive(Debug)]
+struct Failing {
+    directory: Directory,
+    has_failed: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct FailingFile {
+    file: Box<dyn LogFile>,
+    has_failed: Arc<AtomicBool>,
+}
+
+impl Failing {
+    fn file(&self, file: Box<dyn LogFile>) -> Box<dyn LogFile> {
+        Box::new(FailingFile { file, has_failed: Arc::clone(&self.has_failed) })
+    }
+}
+
+impl Files for Failing {
+    fn name(&self) -> String {
+        self.directory.name()
+    }
+
+    fn open(&mut self) -> io::Result<Option<Box<dyn LogFile>>> {
+        Ok(self.directory.open()?.map(|file| self.file(file)))
+    }
+
+    fn create(&mut self) -> io::Result<Box<dyn LogFile>> {
+        let file = self.directory.create()?;
+        Ok(self.file(file))
+    }
+
+    fn install(&mut self) -> io::Result<()> {
+        self.directory.install()
+    }
+
+    fn random(&mut self) -> io::Result<[u8; 8]> {
+        self.directory.random()
+    }
+}
+
+impl LogFile for FailingFile {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_at(bytes, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.file.truncate(len)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        match self.has_failed.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.file.sync(),
+        }
+    }
+}
+
+/// Serves with a log. Returns what the server has ended with, too.
+fn serve_with_log(
+    path: &Path,
+    has_failed: &Arc<AtomicBool>,
+) -> (SocketAddr, Arc<Stop>, JoinHandle<Result<(), ServerError>>) {
+    let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let directory = Directory::open(path).unwrap();
+    let files = Failing { directory, has_failed: Arc::clone(has_failed) };
+    let thread = spawn(move || {
+        let listeners = vec![Listener::Tcp(listener)];
+        let server = Server::new(Space::default(), listeners, CONNECTIONS_MAX).unwrap();
+        let server = server.with_log(|service| Log::open(Box::new(files), service)).unwrap();
+        sender.send(server.stop()).unwrap();
+        server.run()
+    });
+    (address, receiver.recv().unwrap(), thread)
+}
+
+#[test]
+fn nothing_is_answered_after_the_log_has_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let (address, _, thread) = serve_with_log(folder.path(), &has_failed);
+    let connect = |retry| Client::connect(Address::Tcp(address.to_string()), retry).unwrap();
+    let mut native = connect(Duration::ZERO);
+    assert_eq!(
+        native.call(put("l", "a"), None).map(|it| matches!(it, Outcome::Put(..))).ok(),
+        Some(true)
+    );
+    let mut redis = TcpStream::connect(address).unwrap();
+    redis.write_all(b"RPUSH l b\r\n").unwrap();
+    expect(&mut redis, ":2\r\n");
+    // One waits by each protocol.
+    let waiter = spawn({
+        let mut waiter = connect(Duration::ZERO);
+        move || waiter.call(take("none"), None).map(taken)
+    });
+    let mut blocked = TcpStream::connect(address).unwrap();
+    blocked.write_all(b"PING\r\nBLPOP none 0\r\n").unwrap();
+    expect(&mut blocked, "+PONG\r\n");
+    loop {
+        redis.write_all(b"INFO\r\n").unwrap();
+        let mut bytes = [0; 4096];
+        let len = redis.read(&mut bytes).unwrap();
+        if String::from_utf8_lossy(&bytes[..len]).contains("blocked_clients:2\r\n") {
+            break;
+        }
+    }
+    has_failed.store(true, Ordering::Release);
+    // The first reply tells nothing of the failed operation, but it comes with it.
+    redis.write_all(b"LLEN l\r\nRPUSH l c\r\nPING\r\n").unwrap();
+    for stream in [&mut redis, &mut blocked] {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("-LOG the server stops"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    let failure = waiter.join().unwrap().unwrap_err();
+    assert!(matches!(failure, Failure::Log), "{failure:?}");
+    let ended = thread.join().unwrap().unwrap_err();
+    assert!(matches!(ended, ServerError::Log(LogError::Io { .. })), "{ended:?}");
+    // The next server has what was answered, and a client goes on with it.
+    has_failed.store(false, Ordering::Release);
+    let (address, stop, thread) = serve_with_log(folder.path(), &has_failed);
+    let mut client = Client::connect(Address::Tcp(address.to_string()), Duration::ZERO).unwrap();
+    assert_eq!(taken(client.call(take("l"), None).unwrap()), "a");
+    assert_eq!(taken(client.call(take("l"), None).unwrap()), "b");
+    stop.stop().unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+/// A client that is being let in when the log fails is not let in.
+#[test]
+fn client_is_known_on_disk_before_it_is_let_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let (address, _, thread) = serve_with_log(folder.path(), &has_failed);
+    has_failed.store(true, Ordering::Release);
+    let refused = Client::connect(Address::Tcp(address.to_string()), Duration::ZERO).unwrap_err();
+    assert!(matches!(refused, Failure::Log), "{refused:?}");
+    assert!(thread.join().unwrap().is_err());
+}
