@@ -19,7 +19,7 @@ benched := sockperf wrk nginx-light memcached libmemcached-tools apache2 apache2
 	mariadb-server mariadb-client sysbench mosquitto mosquitto-clients python3-venv \
 	openjdk-17-jdk-headless rsync
 
-.PHONY: help build check demo test differ bench deb install clean
+.PHONY: help build check demo test soak differ bench deb install clean
 
 help: ## Show this text
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -35,8 +35,11 @@ demo: ## Run RDMA programs between two network namespaces, redis on one host, co
 check: ## Format, lints, house rules, unit tests and simulations: before each commit
 	scripts/check
 
-test: ## Run every check and every test, real programs included
+test: ## For each change that lands: every promise, and every real program over its main path (scripts/test --codes)
 	scripts/test
+
+soak: ## Run what is long, random or foreign, for SOAK_MINUTES (60), and all of it if they suffice (SOAK="fuzz stall": only these)
+	scripts/soak $(SOAK)
 
 differ: ## Compare random programs on the kernel and on Weft, for an hour (DIFFER="--seconds 600")
 	scripts/setup build-essential

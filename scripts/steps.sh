@@ -1,33 +1,38 @@
-# What `check` and `test` have in common: steps that are counted, whatever became of the others, and
-# a summary. The last line is "N passed, N failed, N skipped" alone.
+# What the scripts that test have in common: steps that are counted, whatever became of the others, and a summary. The last line is
+# "N passed, N failed, N skipped" alone.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+# shellcheck source=scripts/codes.sh
+source scripts/codes.sh
 
 target=${CARGO_TARGET_DIR:-target}
-skips=$target/lab/skipped
-logs=$(mktemp -d)
+lab=$target/lab
+# The output of each step and of each run of test programs.
+logs=$lab/logs
+skips=$lab/skipped
+# The steps and the test programs that failed, in this order; which decide the exit status.
+failed_steps=()
+failed_programs=()
+has_not_compiled=
 passed=0
 failed=0
 failures=()
-# Of each run of tests beside the steps: its process group, its log and its name.
+flaky=()
+# Of each run of tests beside the steps: its process and its name.
 beside=()
+mkdir -p "$logs"
+rm -f "$logs"/*
 
 finish() {
     local group
     for group in $(jobs -p); do
         kill -- "-$group" 2>/dev/null
     done
-    rm -rf "$logs"
 }
 trap finish EXIT
 
-note_failure() {
-    failed=$((failed + $2))
-    failures+=("$1")
-}
-
-# in_background LOG COMMAND...: starts a command as the head of a process group of its own, which
-# ends with this script. $! is its number.
+# in_background LOG COMMAND...: starts a command as the head of a process group of its own, which ends with this script. $! is its
+# number.
 in_background() {
     local log=$1
     shift
@@ -36,123 +41,165 @@ in_background() {
     set +m
 }
 
+# begin NAME: notes which step it is.
+begin() {
+    echo "== $1"
+    echo "$1" >"$lab/step"
+}
+
+# ended NAME SECONDS: notes the seconds of a step or of a run of tests, for the summary.
+ended() {
+    echo "== $1: $2 s"
+    echo "$2 $1" >>"$logs/seconds"
+}
+
 # check NAME COMMAND...: one check, passed if the command succeeds.
 check() {
     local name=$1 start=$SECONDS
     shift
-    echo "== $name"
+    begin "$name"
     if "$@"; then
         passed=$((passed + 1))
-        echo "== $name: $((SECONDS - start)) s"
+        ended "$name" $((SECONDS - start))
     else
-        note_failure "$name" 1
+        failed=$((failed + 1))
+        failures+=("$name")
+        failed_steps+=("$name")
+        ended "$name" $((SECONDS - start))
         return 1
     fi
 }
 
-# tests NAME COMMAND...: a run of `cargo test`, whose own results are counted. It prints the seconds
-# of each test program.
-tests() {
-    run_tests "$@" 2>&1 | tee "$logs/tests"
-    count "$1" "${PIPESTATUS[0]}" "$logs/tests"
+# compiles NAME COMMAND...: a check that something compiles.
+compiles() {
+    check "$@" && return
+    has_not_compiled=yes
+    return 1
 }
 
-# tests_beside NAME COMMAND...: the same, while the next steps go on. What it prints is shown, and
-# its results are counted, by `join_tests`.
+# tests NAME COMMAND...: a run of `cargo test`, whose results are counted. Its whole output is in the logs; what is shown is its
+# failures, and one line for each test program.
+tests() {
+    begin "$1"
+    run_tests "$@"
+    count "$1"
+}
+
+# tests_beside NAME COMMAND...: the same, while the next steps go on. Its results are shown and counted by `join_tests`.
 tests_beside() {
-    local log
-    log=$(mktemp -p "$logs")
-    in_background "$log" run_tests "$@"
-    beside+=("$! $log $1")
+    begin "$1, beside what follows"
+    in_background /dev/null run_tests "$@"
+    beside+=("$! $1")
 }
 
 # join_tests [NAME]: waits for the run with this name, or for all.
 join_tests() {
-    local each process log name status others=()
+    local each process name others=()
     for each in "${beside[@]}"; do
-        read -r process log name <<<"$each"
-        if [ "${1-$name}" != "$name" ]; then
+        read -r process name <<<"$each"
+        if [ "${1-$name}" = "$name" ]; then
+            begin "$name"
+            wait "$process"
+            count "$name"
+        else
             others+=("$each")
-            continue
         fi
-        wait "$process"
-        status=$?
-        cat "$log"
-        count "$name" "$status" "$log"
     done
     beside=("${others[@]}")
 }
 
-# pool WORKERS FUNCTION ARGUMENT...: calls FUNCTION with each argument in turn, at most WORKERS calls
-# at a time, and prints what each has printed when it has ended. Fails if one of them does.
-pool() {
-    local workers=$1 function=$2 status=0 argument
-    shift 2
-    for argument; do
-        if (($(jobs -pr | wc -l) >= workers)); then
-            wait -n || status=1
-        fi
-        whole "$function" "$argument" &
-    done
-    while (($(jobs -p | wc -l))); do
-        wait -n || status=1
-    done
-    return "$status"
-}
-
-# whole COMMAND...: runs a command, and prints its output in one piece, after its end.
-whole() {
-    local output status
-    output=$(mktemp -p "$logs")
-    "$@" >"$output" 2>&1
-    status=$?
-    flock "$logs" cat "$output"
-    return "$status"
+# log_of NAME: where the output of a run goes.
+log_of() {
+    echo "$logs/${1//[ \/]/-}"
 }
 
 run_tests() {
-    local name=$1 start=$SECONDS runner=$PWD/scripts/timed status
+    local name=$1 start=$SECONDS runner=$PWD/scripts/timed log status
+    log=$(log_of "$name")
     shift
-    echo "== $name"
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$runner \
-        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner "$@"
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner "$@" >"$log.log" 2>&1
     status=$?
-    echo "== $name: $((SECONDS - start)) s"
+    echo "$status" >"$log.status"
+    echo $((SECONDS - start)) >"$log.seconds"
     return "$status"
 }
 
-# count NAME STATUS LOG: counts what a run of `cargo test` has printed.
+# count NAME: counts and shows what a run of `cargo test` has printed.
 count() {
-    local name=$1 status=$2 log=$3
-    passed=$((passed + $(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")))
-    failed=$((failed + $(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")))
+    local name=$1 log status
+    log=$(log_of "$name")
+    status=$(cat "$log.status" 2>/dev/null || echo 1)
+    passed=$((passed + $(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log.log")))
+    failed=$((failed + $(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log.log")))
     # "test NAME ... ok <SECONDSs>"
-    sed -n "s/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>\$/\2 \1 ($name)/p" "$log" >>"$logs/times"
+    sed -n "s|^test \(.*\) \.\.\. .*<\([0-9.]*\)s>\$|\2 \1 ($name)|p" "$log.log" >>"$logs/times"
     mapfile -t -O ${#failures[@]} failures < <(
-        sed -n 's/^test \(.*\) \.\.\. FAILED\( <.*>\)\?$/\1/p' "$log"
+        sed -n "s|^test \(.*\) \.\.\. FAILED\( <.*>\)\?\$|\1 ($name)|p" "$log.log"
     )
-    # Nothing counted as failed, but not well either: it did not compile, or a test aborted.
-    if [ "$status" -ne 0 ] && ! grep -q ' \.\.\. FAILED' "$log"; then
-        note_failure "$name (exit status $status)" 1
+    if [ "$status" -ne 0 ]; then
+        cat "$log.log"
+        note_programs "$log.log"
+        # Nothing counted as failed, but not well either: it did not compile, or a test aborted.
+        if ! grep -q ' \.\.\. FAILED' "$log.log"; then
+            failed=$((failed + 1))
+            failures+=("$name (exit status $status)")
+            ! grep -q '^error: could not compile' "$log.log" || has_not_compiled=yes
+        fi
+    else
+        grep '^time: ' "$log.log"
+        grep '^SKIP: ' "$log.log"
     fi
+    ended "$name" "$(cat "$log.seconds" 2>/dev/null || echo 0)"
 }
 
-# summary: the slowest tests, what was skipped, what failed. Fails if anything did.
+# note_programs LOG: notes the test programs that cargo says to run again: `-p PACKAGE --test NAME`, `-p PACKAGE --lib`.
+note_programs() {
+    mapfile -t -O ${#failed_programs[@]} failed_programs < <(
+        grep -o '`-p [^`]*`' "$1" | tr -d '`' | sort -u |
+            sed 's/^-p \([^ ]*\) --test /\1 /; s/^-p \([^ ]*\) --.*/\1 unit/'
+    )
+}
+
+# summary: how long the steps and the slowest tests took, what was skipped, what passed when it was run again, what failed. Fails if
+# anything did.
 summary() {
     local skipped=0
     echo
+    echo "Seconds by step (some run beside others):"
+    sed 's/^/  /' "$logs/seconds"
     echo "The ten slowest tests, in seconds:"
-    sort -rn "$logs/times" | head -n 10 | sed 's/^/  /'
+    sort -rn "$logs/times" 2>/dev/null | head -n 10 | sed 's/^/  /'
     # A test that skips itself returns normally, so that cargo counts it as passed.
     if [ -s "$skips" ]; then
+        sort -u -o "$skips" "$skips"
         skipped=$(wc -l <"$skips")
         passed=$((passed - skipped))
         sed 's/^/SKIP: /' "$skips"
     fi
-    for failure in "${failures[@]}"; do
-        echo "FAIL: $failure"
-    done
     echo "$SECONDS s"
+    for each in "${flaky[@]}"; do
+        echo "FLAKY: $each"
+    done
+    for each in "${failures[@]}"; do
+        echo "FAIL: $each"
+    done
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ]
+}
+
+# status: prints the exit status that names what failed first.
+status() {
+    if [ "$failed" -eq 0 ]; then
+        echo 0
+    elif [ -n "$has_not_compiled" ]; then
+        echo "$not_compiled_code"
+    elif [ ${#failed_steps[@]} -gt 0 ]; then
+        code_of_step "${failed_steps[0]}"
+    elif [ ${#failed_programs[@]} -gt 0 ]; then
+        # shellcheck disable=SC2086 # Two words.
+        code_of_program ${failed_programs[0]}
+    else
+        echo "$last_program_code"
+    fi
 }

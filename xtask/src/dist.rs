@@ -81,7 +81,8 @@ pub(crate) fn cc() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
-/// Compiles the crates that go into `dist/`, and returns the directory of the results.
+/// Compiles the crates that go into `dist/`, and returns the directory of the results. The variable
+/// `WEFT_PROFILE` names cargo's profile: `release`, or `gate`, which tests make do with.
 fn build() -> Result<PathBuf, String> {
     let cargo = || {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -90,13 +91,14 @@ fn build() -> Result<PathBuf, String> {
     };
     // Cargo optimises no crate at link time that is also built as a Rust library, which the verbs
     // library is for its tests.
+    let profile = std::env::var("WEFT_PROFILE").unwrap_or_else(|_| "release".into());
     let alone = ["--package", "weft-verbs", "--lib", "--crate-type", "staticlib"];
-    execute(cargo().args(["rustc", "--release"]).args(alone))?;
+    execute(cargo().args(["rustc", "--profile", &profile]).args(alone))?;
     let others = ["weft-preload", "weft-sockets", "weft-cli"];
     let others = others.into_iter().flat_map(|package| ["--package", package]);
-    execute(cargo().args(["build", "--release"]).args(others))?;
+    execute(cargo().args(["build", "--profile", &profile]).args(others))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    Ok(workspace().join(target.unwrap_or_else(|| "target".into())).join("release"))
+    Ok(workspace().join(target.unwrap_or_else(|| "target".into())).join(profile))
 }
 
 fn link_verbs(archive: &Path, libraries: &Path) -> Result<(), String> {

@@ -389,19 +389,31 @@ fn half_written(folder: &Path, expected: &Tree) -> Option<PathBuf> {
     })
 }
 
-/// How often a copy is killed: `WEFT_COPIES_KILLS`.
-fn kills() -> u64 {
-    let kills = std::env::var("WEFT_COPIES_KILLS").unwrap_or_else(|_| "12".to_owned());
-    kills.parse().expect("WEFT_COPIES_KILLS is a number")
+/// How often a copy is killed in an ordinary run.
+const KILLS: u64 = 6;
+
+fn number_of(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
 }
 
+/// `WEFT_COPIES_KILLS` says how often a copy is killed. With it, trees and moments are new each
+/// time, and follow from the seed that is printed; `WEFT_COPIES_SEED` repeats them.
 #[test]
 fn killed_copies_leave_no_partial_file_and_resume() {
-    let mut rng = Rng::with_seed(4);
-    for round in 0..kills() {
+    let kills = number_of("WEFT_COPIES_KILLS");
+    let fresh = kills.map(|_| u64::from(fastrand::u32(..)));
+    let seed = number_of("WEFT_COPIES_SEED").or(fresh).unwrap_or(4);
+    if let Some(kills) = kills {
+        // Not held back by the test runner, so that a crash does not lose it.
+        let line = format!("WEFT_COPIES_SEED={seed} WEFT_COPIES_KILLS={kills}\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+    let mut rng = Rng::with_seed(seed);
+    for round in 0..kills.unwrap_or(KILLS) {
         let hosts = Hosts::new(&[]);
         let from = hosts.path("from");
-        make_tree(&from, 100 + round);
+        make_tree(&from, rng.u64(..));
         fs::write(from.join("large"), noise(40_000_000, &mut rng)).expect("room");
         let expected = tree(&from);
         let is_push = round % 2 == 0;
@@ -755,7 +767,7 @@ fn copy_that_was_broken_off_goes_on_within_its_quota() {
     };
     for options in [&["--resume"][..], &[]] {
         let mut slow =
-            copy(&hosts, &["--limit", "8M"]).stderr(Stdio::null()).spawn().expect("weft");
+            copy(&hosts, &["--limit", "4M"]).stderr(Stdio::null()).spawn().expect("weft");
         wait_until("a part is written", || written(&hosts.path("share")) > 4 << 20);
         hosts.restart();
         assert!(!slow.wait().expect("our own").success());
@@ -787,7 +799,7 @@ fn direct_copies_are_the_same_and_go_on() {
     assert_same(&from, &hosts.path("here"));
     // Killed in the middle, and resumed.
     let mut slow = hosts.client();
-    slow.args(["--direct", "--limit", "8M"]).arg(from.join("")).arg(hosts.at("share/slow"));
+    slow.args(["--direct", "--limit", "4M"]).arg(from.join("")).arg(hosts.at("share/slow"));
     let mut slow = slow.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("weft");
     let share = hosts.path("share/slow");
     wait_until("a part is written", || written(&share) > 2 << 20);

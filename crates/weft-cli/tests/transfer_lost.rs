@@ -6,19 +6,22 @@ use std::fs;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use common::hosts::{Hosts, serve, wait_until};
 use common::{assert_same, fail, make_tree, noise, succeed, weft, written};
 use fastrand::Rng;
 
-/// A relay to a server. It counts the bytes of both directions, and can cut all connections.
+/// A relay to a server. It counts the bytes of both directions, holds them back from a limit on
+/// until it is released, and can cut all connections.
 struct Relay {
     port: u16,
     server: AtomicU16,
     passed: AtomicU64,
+    is_released: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -29,6 +32,7 @@ impl Relay {
             port: listener.local_addr().expect("it is bound").port(),
             server: AtomicU16::new(server),
             passed: AtomicU64::new(0),
+            is_released: AtomicBool::new(false),
             open: Mutex::default(),
         });
         let it = Arc::clone(&relay);
@@ -55,6 +59,9 @@ impl Relay {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(len @ 1..) = from.read(&mut bytes) {
             self.passed.fetch_add(len as u64, SeqCst);
+            while self.passed.load(SeqCst) > PART && !self.is_released.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
             if to.write_all(&bytes[..len]).is_err() {
                 break;
             }
@@ -67,15 +74,22 @@ impl Relay {
         for connection in self.open.lock().expect("no panic").drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
+        self.release();
+    }
+
+    /// Passes on what it has held back, and all that comes.
+    fn release(&self) {
+        self.is_released.store(true, SeqCst);
     }
 }
 
-/// Begins a copy in either direction through a relay, and waits until a part of it has passed.
+/// Begins a copy in either direction through a relay, and waits until a part of it has passed. The
+/// copy cannot end before the relay is released.
 fn begin(hosts: &Hosts, relay: &Relay, is_up: bool, options: &[&str]) -> Child {
     let remote = format!("127.0.0.1:{}//share/{}", relay.port, if is_up { "to" } else { "from/" });
     let local = hosts.path(if is_up { "from/" } else { "to" });
     let mut copy = hosts.client();
-    copy.args(["-q", "--limit", "64M"]).args(options);
+    copy.arg("-q").args(options);
     if is_up {
         copy.arg(local).arg(remote)
     } else {
@@ -124,6 +138,8 @@ fn copy_waits_for_a_server_that_is_started_again() {
     let relay = Relay::new(hosts.port);
     make(&hosts.path("from"));
     let copy = begin(&hosts, &relay, true, &["--resume", "--json"]);
+    hosts.kill_server();
+    relay.release();
     hosts.restart();
     relay.server.store(hosts.port, SeqCst);
     let output = copy.wait_with_output().expect("our own");
@@ -140,6 +156,7 @@ fn copy_fails_if_the_server_does_not_come_back_or_need_not() {
         make(&hosts.path("from"));
         let copy = begin(&hosts, &relay, true, options);
         hosts.kill_server();
+        relay.release();
         let output = copy.wait_with_output().expect("our own");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{text}");

@@ -230,7 +230,7 @@ fn servers_that_refuse_are_named() {
 fn begin(one: &Hosts, two: &Hosts) -> Child {
     write(&one.path("share/large"), noise(40_000_000, &mut Rng::with_seed(7)));
     let mut copy = one.client();
-    copy.args(["--limit", "8M"]).arg(one.at("share/large")).arg(two.at("share/large"));
+    copy.args(["--limit", "4M"]).arg(one.at("share/large")).arg(two.at("share/large"));
     let child = copy.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("weft starts");
     let is_part = |name: fs::DirEntry| {
         let is_part = name.file_name().as_encoded_bytes().starts_with(b".large");

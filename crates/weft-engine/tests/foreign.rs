@@ -12,7 +12,7 @@ use weft_engine::qp::conn::Connection;
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(240);
 const MESSAGE: &[u8] = b"the server speaks first";
 
 /// Connects the queue pair as the responder, posts one Send, and returns the peer's stream.

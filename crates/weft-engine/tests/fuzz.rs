@@ -18,16 +18,16 @@ mod shared;
 use weft_engine::qp::QpType;
 use weft_testing::inputs;
 
-const COUNT: u64 = 500;
+const COUNT: u64 = 200;
 
 #[test]
 fn the_link_survives_fuzz_inputs() {
     let types = [QpType::Uc, QpType::XrcRecv];
-    inputs::run("engine_link", COUNT, |input, number| {
+    inputs::run("engine_link", COUNT, |input, seed| {
         engine::link(input);
         // An unreliable connection waits a tenth of a second for a receive, so run it on every
         // tenth random input only.
-        let skips_uc = number.is_some_and(|number| number % 10 != 0);
+        let skips_uc = seed.is_some_and(|seed| seed % 10 != 0);
         for &qp_type in types.iter().filter(|&&qp_type| qp_type != QpType::Uc || !skips_uc) {
             engine::link_of(qp_type, input);
         }

@@ -19,6 +19,7 @@ use weft_engine::pd::Pd;
 use weft_engine::qp::QpState;
 use weft_engine::wc::Status;
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, WindowBind};
+use weft_testing::seeds;
 use weft_wire::ddp::Header;
 use weft_wire::rdmap::{AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
 
@@ -645,10 +646,8 @@ fn a_flood_of_sends_without_receives_is_bounded() {
 /// memory that the peer has rights to may change, and the process must go on.
 #[test]
 fn random_frames() {
-    let seed = std::env::var("WEFT_HOSTILE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = seed.map_or(0..24, |seed: u64| seed..seed + 1);
-    for seed in seeds {
-        eprintln!("seed {seed} (replay it by WEFT_HOSTILE_SEED)");
+    seeds::run(24, |seed| {
+        eprintln!("seed {seed} (replay it by WEFT_SIM_SEED)");
         let mut rng = fastrand::Rng::with_seed(seed);
         let victim = Victim::new();
         let mut peer = ScriptedPeer::dial(&victim.end, rng.bool());
@@ -665,7 +664,8 @@ fn random_frames() {
             memory.check_guards();
         }
         victim.check_bystanders();
-    }
+        None
+    });
 }
 
 fn noise(rng: &mut fastrand::Rng, victim: &Victim, peer: &ScriptedPeer) -> Vec<u8> {
@@ -749,7 +749,7 @@ fn an_invalid_mpa_request_is_refused() {
         eprintln!("{what}");
         let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
         stream.write_all(&bytes).expect("the socket buffer has room");
-        assert!(is_refused(&mut stream, Duration::from_secs(10)), "{what}");
+        assert!(is_refused(&mut stream, peer::TIMEOUT), "{what}");
     }
     // The victim is unaffected: its real peer can still connect.
     let mut peer = ScriptedPeer::dial(&victim.end, true);
@@ -795,7 +795,7 @@ fn an_incomplete_request_times_out() {
         })
         .collect();
     for stream in &mut streams {
-        assert!(is_refused(stream, Duration::from_secs(20)), "the victim closes the connection");
+        assert!(is_refused(stream, peer::TIMEOUT), "the victim closes the connection");
     }
     assert!(
         start.elapsed() > Duration::from_secs(2),

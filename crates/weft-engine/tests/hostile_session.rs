@@ -236,13 +236,19 @@ fn invalid_offers_are_refused() {
 #[test]
 fn a_silent_session_is_closed() {
     let _alone = alone();
-    let victim = Victim::new();
-    let mut stranger = Stranger::dial(&victim.end);
-    let session = Session::dial(&stranger.tcp.victim.process);
-    let start = Instant::now();
-    victim.check_well_over_tcp(&mut stranger);
-    assert!(start.elapsed() < Duration::from_secs(4));
-    assert!(session.is_closed(), "after a while");
+    // The machine may stall for so long that the session is closed before the other connection is
+    // served.
+    const ROUNDS_MAX: usize = 20;
+    let is_served_first = (0..ROUNDS_MAX).any(|_| {
+        let victim = Victim::new();
+        let mut stranger = Stranger::dial(&victim.end);
+        let session = Session::dial(&stranger.tcp.victim.process);
+        victim.check_well_over_tcp(&mut stranger);
+        let is_open = session.is_open();
+        assert!(session.is_closed(), "after a while");
+        is_open
+    });
+    assert!(is_served_first, "the silent session delays another connection");
 }
 
 /// The victim keeps an offer for a queue pair without a connection for a limited time, and frees it
@@ -270,17 +276,17 @@ fn an_offer_without_a_connection_is_kept_for_a_limited_time() {
     };
     let before = settled();
     let session = make_offer();
-    let start = Instant::now();
     let wait_until = |is_so: &dyn Fn() -> bool, what| {
+        let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+            assert!(start.elapsed() < peer::TIMEOUT, "{what}");
             std::thread::sleep(Duration::from_millis(1));
         }
     };
     // A kept offer shows as a mapping of its segment.
     wait_until(&|| in_use().1 > before.1, "the offer is kept");
     drop(session);
-    wait_until(&|| in_use() == before, "the offer is freed");
+    wait_until(&|| is_within(in_use(), before), "the offer is freed");
     assert!(make_offer().is_closed(), "after a while");
     victim.check_bystanders();
 }
@@ -563,11 +569,11 @@ fn attacks_leak_no_descriptors_or_mappings() {
     let start = Instant::now();
     loop {
         let after = in_use();
-        if after.0 <= before.0 && after.1 <= before.1 {
+        if is_within(after, before) {
             break;
         }
         assert!(
-            start.elapsed() < Duration::from_secs(30),
+            start.elapsed() < peer::TIMEOUT,
             "descriptors and mappings: {before:?} before, {after:?} after"
         );
         std::thread::sleep(Duration::from_millis(20));
@@ -578,8 +584,20 @@ fn attacks_leak_no_descriptors_or_mappings() {
 /// mappings of this process.
 fn settled() -> (usize, usize) {
     // Longer than connections linger, and than the victim waits for an offer on a session.
-    std::thread::sleep(Duration::from_millis(5_500));
-    in_use()
+    const STILL: Duration = Duration::from_millis(5_500);
+    let (mut last, mut since) = (in_use(), Instant::now());
+    while since.elapsed() < STILL {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = in_use();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
+}
+
+fn is_within(now: (usize, usize), before: (usize, usize)) -> bool {
+    now.0 <= before.0 && now.1 <= before.1
 }
 
 fn in_use() -> (usize, usize) {

@@ -426,12 +426,14 @@ fn requests_wait_while_the_ring_stays_full() {
 /// A peer that never stops using a key delays deregistration once, and for a bounded time.
 #[test]
 fn a_key_in_use_forever_delays_deregistration_for_a_bounded_time() {
-    const BOUND: Duration = Duration::from_secs(8);
+    // Half of the time that the deregistrations would take if each of them was delayed.
+    const BOUND: Duration = Duration::from_secs(60);
+    const KEYS: usize = 60;
     let _alone = alone();
     let victim = Victim::new();
     let peer = Local::dial(&victim.end);
     let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let memories: Vec<Memory> = (0..8).map(|_| Memory::new(&victim.host, 64, all)).collect();
+    let memories: Vec<Memory> = (0..KEYS).map(|_| Memory::new(&victim.host, 64, all)).collect();
     for memory in &memories {
         assert_eq!(peer.ask(memory.key()).bytes[0], GRANT);
     }

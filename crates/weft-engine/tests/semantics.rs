@@ -86,7 +86,7 @@ fn has_event(channel: &CompChannel) -> bool {
 
 /// Waits for an event, which may follow its completion with a short delay.
 fn gets_event(channel: &CompChannel) -> bool {
-    has_event_within(channel, Duration::from_secs(5))
+    has_event_within(channel, Duration::from_secs(240))
 }
 
 fn has_event_within(channel: &CompChannel, time: Duration) -> bool {

@@ -18,6 +18,7 @@ LENGTH = 5_000_003
 PIECE = 150_000
 
 role, address, port, task = sys.argv[1:]
+random.seed(f"{role} {os.environ.get('BETWEEN_HOSTS_SEED', 1)}")
 if role == "server":
     listener = socket.create_server((address, int(port)))
     stream, _ = listener.accept()

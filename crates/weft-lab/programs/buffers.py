@@ -43,7 +43,7 @@ class Buffer:
 
 def check(buffer, size, seed, what):
     if buffer.view != pattern(size, seed):
-        print(f"buffers: rank {world.rank}: {what} of {size} bytes is damaged", flush=True)
+        print(f"DEFECT: rank {world.rank}: {what} of {size} bytes is damaged", flush=True)
         world.Abort(1)
 
 
@@ -72,7 +72,7 @@ def all_to_all(size, number):
     world.Alltoall(out.view, into.view)
     for rank in range(world.size):
         if into.view[rank * part:(rank + 1) * part] != pattern(part, number + rank + 11 * world.rank):
-            print(f"buffers: rank {world.rank}: the part of rank {rank} is damaged", flush=True)
+            print(f"DEFECT: rank {world.rank}: the part of rank {rank} is damaged", flush=True)
             world.Abort(1)
     out.drop()
     into.drop()

@@ -1,11 +1,12 @@
 """Runs the tests of pyverbs and writes the outcome of each to a file.
 
-    conformance.py <directory of the tests> <file> [options of the tests' run_tests.py]
+    conformance.py <directory of the tests> <file> <seed> [options of run_tests.py]
 
-Each line of the file is a test's name, "ok" or how it ended, and why, separated by tabs. Tests for
-one vendor's cards are left out.
+The seed is that of the random numbers which the tests use. Each line of the file is a test's name,
+"ok" or how it ended, and why, separated by tabs. Tests for one vendor's cards are left out.
 """
 
+import random
 import sys
 import unittest
 from importlib.machinery import SourceFileLoader
@@ -46,7 +47,8 @@ def cases(suite):
 
 
 def main():
-    _, directory, outcomes, *options = sys.argv
+    _, directory, outcomes, seed, *options = sys.argv
+    random.seed(int(seed))
     # As run_tests.py does.
     sys.argv[1:] = options
     sys.path.insert(0, directory)

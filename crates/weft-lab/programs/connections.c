@@ -16,7 +16,21 @@
 
 #include "lab.h"
 
-enum { QUEUE_DEPTH = 16 };
+enum {
+	QUEUE_DEPTH = 16,
+	/* Memory that allocators and the kernel may retain. */
+	SLACK_KIB = 512,
+	/* After a tenth of so many connections caches have their size. */
+	MANY = 1000,
+	SETTLE_MS = 20,
+	LEAK_S = 240, /* what is left for so long has leaked */
+};
+
+/* What the process uses. Memory is in KiB. */
+struct resources {
+	long memory;
+	int descriptors, threads;
+};
 
 static struct lab_objects objects;
 
@@ -31,7 +45,7 @@ static int entries_of(const char *path)
 	return count;
 }
 
-static void report(const char *when)
+static struct resources used(void)
 {
 	FILE *status = check_pointer(fopen("/proc/self/status", "r"), "/proc/self/status");
 	long anonymous = 0, shared = 0;
@@ -43,9 +57,32 @@ static void report(const char *when)
 	}
 	fclose(status);
 	/* The descriptor that reads the list of descriptors does not count. */
-	printf("%s: memory %ld descriptors %d threads %d\n", when, anonymous + shared,
-	       entries_of("/proc/self/fd") - 1, entries_of("/proc/self/task"));
+	return (struct resources){ anonymous + shared, entries_of("/proc/self/fd") - 1,
+				   entries_of("/proc/self/task") };
+}
+
+static struct resources report(const char *when)
+{
+	struct resources now = used();
+
+	printf("%s: memory %ld descriptors %d threads %d\n", when, now.memory, now.descriptors,
+	       now.threads);
 	fflush(stdout);
+	return now;
+}
+
+/* Waits until the process uses no more than it did before: closed connections are freed in the
+ * background. */
+static void settle(struct resources before)
+{
+	for (int i = 0; i < LEAK_S * 1000 / SETTLE_MS; i++) {
+		struct resources now = used();
+
+		if (now.memory <= before.memory + SLACK_KIB &&
+		    now.descriptors <= before.descriptors && now.threads <= before.threads)
+			return;
+		usleep(SETTLE_MS * 1000);
+	}
 }
 
 /* Gives an identifier a queue pair. The first call also makes the shared objects. */
@@ -64,6 +101,7 @@ static void serve(const char *port, int count)
 		check_pointer(rdma_create_event_channel(), "rdma_create_event_channel");
 	struct rdma_cm_id *listener = listen_on(channel, port);
 	struct rdma_conn_param parameters = connection_parameters();
+	struct resources tenth = { 0 };
 	int established = 0, gone = 0;
 
 	while (gone < count) {
@@ -76,7 +114,7 @@ static void serve(const char *port, int count)
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
 			if (++established == count / 10)
-				report("tenth");
+				tenth = report("tenth");
 			if (established == count)
 				report("all");
 			break;
@@ -91,6 +129,8 @@ static void serve(const char *port, int count)
 			die("unexpected event %s", rdma_event_str(event.kind));
 		}
 	}
+	if (count >= MANY)
+		settle(tenth);
 	report("end");
 	check(rdma_destroy_id(listener), "rdma_destroy_id");
 }
@@ -147,12 +187,15 @@ static void churn(const char *host, const char *port, int count)
 {
 	struct rdma_event_channel *channel =
 		check_pointer(rdma_create_event_channel(), "rdma_create_event_channel");
+	struct resources tenth = { 0 };
 
 	for (int i = 0; i < count; i++) {
 		close_one(channel, open_one(channel, host, port));
 		if (i + 1 == count / 10)
-			report("tenth");
+			tenth = report("tenth");
 	}
+	if (count >= MANY)
+		settle(tenth);
 	report("end");
 }
 

@@ -8,7 +8,7 @@
 %% Prime: no buffer's size is a multiple of it.
 -define(PERIOD, 65521).
 -define(OPTIONS, [binary, {packet, raw}, {active, false}, {nodelay, true}]).
--define(TIMEOUT, 20000).
+-define(TIMEOUT, 200000).
 
 main([Role, Port, Number]) ->
     run(Role, list_to_integer(Port), list_to_integer(Number)),

@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PIECE = 50000, CHUNK_MAX = 70001, PERIOD = 65521, STALLED_S = 30, PIECES_A_CHILD = 40 };
+enum { PIECE = 50000, CHUNK_MAX = 70001, PERIOD = 65521, STALLED_S = 240, PIECES_A_CHILD = 40 };
 
 __attribute__((noreturn)) static void die(const char *what)
 {

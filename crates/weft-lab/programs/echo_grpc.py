@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-TIMEOUT = 20
+TIMEOUT = 200
 # Prime: no buffer's size is a multiple of it.
 PERIOD = 65521
 BLOCK = bytes((i ^ i >> 8) & 255 for i in range(PERIOD))

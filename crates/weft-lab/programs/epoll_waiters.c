@@ -28,9 +28,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* SETTLE_MS is the time in which a thread falls asleep. A thread that must be woken sleeps for less
- * than LIMIT_MS. */
-enum { SETTLE_MS = 60, LIMIT_MS = 3000, QUIET_MS = 150, THREADS_MAX = 4, MANY = 8 };
+enum { THREADS_MAX = 4, MANY = 8 };
+
+/* A thread falls asleep in settle_ms. A thread that must be woken sleeps for less than limit_ms.
+ * EPOLL_WAITERS_SLOWNESS multiplies these times, for a busy machine. */
+static int settle_ms = 60, limit_ms = 3000, quiet_ms = 150;
 
 __attribute__((noreturn)) static void die(const char *what)
 {
@@ -47,7 +49,7 @@ static long check(long result, const char *what)
 
 static void settle(void)
 {
-	usleep(SETTLE_MS * 1000);
+	usleep(settle_ms * 1000);
 }
 
 struct pair {
@@ -188,16 +190,16 @@ static void copies(void)
 
 	control(second, EPOLL_CTL_ADD, pair.here, EPOLLIN | EPOLLRDHUP | EPOLLET, DATA);
 	wait_and_print("nothing", first, 0);
-	begin_waiting(&waiter, 1, first, LIMIT_MS);
+	begin_waiting(&waiter, 1, first, limit_ms);
 	put(pair.there, "a");
 	finish_waiting("by a copy", &waiter, 1);
 	take(pair.here);
 	close(first);
-	begin_waiting(&waiter, 1, third, LIMIT_MS);
+	begin_waiting(&waiter, 1, third, limit_ms);
 	put(pair.there, "b");
 	finish_waiting("by another copy", &waiter, 1);
 	control(third, EPOLL_CTL_MOD, pair.here, EPOLLIN, DATA + 1);
-	wait_and_print("changed", second, LIMIT_MS);
+	wait_and_print("changed", second, limit_ms);
 	hang_up(pair);
 	close(second);
 	close(third);
@@ -211,41 +213,41 @@ static void changes(void)
 	struct waiter waiter;
 
 	put(pair.there, "a");
-	begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+	begin_waiting(&waiter, 1, epoll, limit_ms);
 	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, 1);
 	finish_waiting("ADD", &waiter, 1);
 
 	control(epoll, EPOLL_CTL_ADD, other.here, EPOLLIN, 2);
 	for (int round = 0; round < 3; round++) {
 		control(epoll, EPOLL_CTL_DEL, pair.here, 0, 0);
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, 1);
 		finish_waiting("ADD after DEL", &waiter, 1);
 
 		control(epoll, EPOLL_CTL_MOD, pair.here, 0, 1);
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		control(epoll, EPOLL_CTL_MOD, pair.here, EPOLLIN, 1);
 		finish_waiting("MOD", &waiter, 1);
 
 		control(epoll, EPOLL_CTL_MOD, pair.here, EPOLLIN | EPOLLONESHOT, 1);
-		wait_and_print("one-shot", epoll, LIMIT_MS);
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		wait_and_print("one-shot", epoll, limit_ms);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		control(epoll, EPOLL_CTL_MOD, pair.here, EPOLLIN | EPOLLONESHOT, 1);
 		finish_waiting("one-shot again", &waiter, 1);
 
 		control(epoll, EPOLL_CTL_MOD, other.here, EPOLLIN | EPOLLET, 2);
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		control(epoll, EPOLL_CTL_MOD, other.here, EPOLLIN | EPOLLOUT | EPOLLET, 2);
 		finish_waiting("room", &waiter, 1);
 
 		control(epoll, EPOLL_CTL_MOD, pair.here, EPOLLIN | EPOLLET, 1);
-		wait_and_print("edge", epoll, LIMIT_MS);
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		wait_and_print("edge", epoll, limit_ms);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		control(epoll, EPOLL_CTL_MOD, pair.here, EPOLLIN | EPOLLET, 1);
 		finish_waiting("edge again", &waiter, 1);
 
 		control(epoll, EPOLL_CTL_MOD, other.here, EPOLLIN, 2);
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		put(other.there, "b");
 		finish_waiting("bytes", &waiter, 1);
 		take(other.here);
@@ -266,9 +268,9 @@ static void readers_and_writers(void)
 	fcntl(pair.here, F_SETFL, O_NONBLOCK);
 	fcntl(pair.there, F_SETFL, O_NONBLOCK);
 	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN | EPOLLOUT | EPOLLET, 1);
-	wait_and_print("at first", epoll, LIMIT_MS);
+	wait_and_print("at first", epoll, limit_ms);
 	for (int round = 0; round < 4; round++) {
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		while (write(pair.here, bytes, sizeof bytes) > 0)
 			;
 		settle();
@@ -277,7 +279,7 @@ static void readers_and_writers(void)
 				quiet = 0;
 		finish_waiting("room", &waiter, 1);
 		/* The first byte is read, perhaps before the sleeper has seen it. */
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		put(pair.there, "ab");
 		(void)!read(pair.here, bytes, 1);
 		put(pair.there, "cd");
@@ -301,20 +303,20 @@ static void sleepers(void)
 
 		control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, 1);
 		control(epoll, EPOLL_CTL_ADD, other.here, EPOLLIN | EPOLLET, 2);
-		begin_waiting(waiters, THREADS_MAX, epoll, 1000);
+		begin_waiting(waiters, THREADS_MAX, epoll, limit_ms / 3);
 		put(pair.there, "a");
 		finish_waiting("level", waiters, THREADS_MAX);
 		take(pair.here);
-		begin_waiting(waiters, THREADS_MAX, epoll, 1000);
+		begin_waiting(waiters, THREADS_MAX, epoll, limit_ms / 3);
 		put(other.there, "a");
 		finish_waiting("edge", waiters, THREADS_MAX);
 		take(other.here);
 		control(epoll, EPOLL_CTL_MOD, pair.here, EPOLLIN | EPOLLONESHOT, 1);
-		begin_waiting(waiters, THREADS_MAX, epoll, 1000);
+		begin_waiting(waiters, THREADS_MAX, epoll, limit_ms / 3);
 		put(pair.there, "a");
 		finish_waiting("one-shot", waiters, THREADS_MAX);
 		take(pair.here);
-		begin_waiting(waiters, THREADS_MAX, epoll, 1000);
+		begin_waiting(waiters, THREADS_MAX, epoll, limit_ms / 3);
 		control(epoll, EPOLL_CTL_DEL, pair.here, 0, 0);
 		put(pair.there, "a");
 		finish_waiting("deleted", waiters, THREADS_MAX);
@@ -333,12 +335,12 @@ static void closed(void)
 
 	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, 1);
 	control(epoll, EPOLL_CTL_ADD, other.here, EPOLLIN, 2);
-	begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+	begin_waiting(&waiter, 1, epoll, limit_ms);
 	close(other.here);
 	put(pair.there, "a");
 	finish_waiting("another is closed", &waiter, 1);
 	take(pair.here);
-	begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+	begin_waiting(&waiter, 1, epoll, limit_ms);
 	close(epoll);
 	put(pair.there, "a");
 	finish_waiting("the instance is closed", &waiter, 1);
@@ -356,24 +358,24 @@ static void same_data(void)
 	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, 7);
 	wait_and_print("nothing", epoll, 0);
 	put(pair.there, "a");
-	wait_and_print("one", epoll, LIMIT_MS);
+	wait_and_print("one", epoll, limit_ms);
 	control(epoll, EPOLL_CTL_ADD, other.here, EPOLLIN, 7);
 	put(other.there, "a");
-	wait_and_print("both", epoll, LIMIT_MS);
+	wait_and_print("both", epoll, limit_ms);
 	take(pair.here);
-	wait_and_print("the other", epoll, LIMIT_MS);
+	wait_and_print("the other", epoll, limit_ms);
 	take(other.here);
 	wait_and_print("none", epoll, 0);
 	control(epoll, EPOLL_CTL_ADD, event, EPOLLIN, 8);
 	control(epoll, EPOLL_CTL_ADD, third.here, EPOLLIN, 8);
 	check(eventfd_write(event, 1), "eventfd_write");
-	wait_and_print("the event", epoll, LIMIT_MS);
+	wait_and_print("the event", epoll, limit_ms);
 	put(third.there, "a");
 	settle();
-	wait_and_print("the event and the socket", epoll, LIMIT_MS);
+	wait_and_print("the event and the socket", epoll, limit_ms);
 	control(epoll, EPOLL_CTL_MOD, third.here, EPOLLIN | EPOLLONESHOT, 9);
 	control(epoll, EPOLL_CTL_DEL, event, 0, 0);
-	wait_and_print("other data", epoll, LIMIT_MS);
+	wait_and_print("other data", epoll, limit_ms);
 	wait_and_print("reported once", epoll, 0);
 	hang_up(pair);
 	hang_up(other);
@@ -391,14 +393,14 @@ static void exclusive(void)
 
 	put(pair.there, "a");
 	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN | EPOLLEXCLUSIVE, 5);
-	wait_and_print("unread before", epoll, LIMIT_MS);
+	wait_and_print("unread before", epoll, limit_ms);
 	take(pair.here);
-	begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+	begin_waiting(&waiter, 1, epoll, limit_ms);
 	put(pair.there, "b");
 	finish_waiting("woken", &waiter, 1);
 	printf("MOD: %d\n", epoll_ctl(epoll, EPOLL_CTL_MOD, pair.here, &event));
 	control(second, EPOLL_CTL_ADD, pair.here, EPOLLIN, 6);
-	wait_and_print("another instance", second, LIMIT_MS);
+	wait_and_print("another instance", second, limit_ms);
 	take(pair.here);
 	wait_and_print("nothing", epoll, 0);
 	hang_up(pair);
@@ -437,7 +439,7 @@ static void arrive(uint32_t modes)
 		for (int i = 0; i < count; i++)
 			put(pairs[order[i]].there, "a");
 		while (seen < count) {
-			int got = check(epoll_wait(epoll, events, 1 + rand_r(&seed) % MANY, LIMIT_MS), "wait");
+			int got = check(epoll_wait(epoll, events, 1 + rand_r(&seed) % MANY, limit_ms), "wait");
 
 			if (!got)
 				die("not reported");
@@ -455,7 +457,7 @@ static void arrive(uint32_t modes)
 		put(pairs[i].there, "a");
 	settle();
 	for (int i = 0; i < 5; i++)
-		print_events("one at a time", events, epoll_wait(epoll, events, 1, LIMIT_MS));
+		print_events("one at a time", events, epoll_wait(epoll, events, 1, limit_ms));
 	for (int i = 0; i < MANY; i++)
 		hang_up(pairs[i]);
 	close(epoll);
@@ -499,7 +501,7 @@ static void races(void)
 		die("pthread_create");
 	for (int round = 1; round <= rounds; round++) {
 		for (int i = 0; i < 2; i++) {
-			if (check(epoll_wait(epoll, &event, 1, LIMIT_MS), "epoll_wait") != 1)
+			if (check(epoll_wait(epoll, &event, 1, limit_ms), "epoll_wait") != 1)
 				die("not reported");
 			wrong += (int)event.data.u64 != (i ? 1 - round % 2 : round % 2);
 			take(racing[event.data.u64].here);
@@ -530,25 +532,25 @@ static void forked(void)
 	child = check(fork(), "fork");
 	if (!child) {
 		check(read(go[0], &byte, 1), "read");
-		wait_and_print("child", epoll, LIMIT_MS);
+		wait_and_print("child", epoll, limit_ms);
 		take(pair.here);
-		wait_and_print("child, nothing", epoll, QUIET_MS);
+		wait_and_print("child, nothing", epoll, quiet_ms);
 		fflush(stdout);
 		_exit(0);
 	}
 	put(pair.there, "a");
-	wait_and_print("parent alone", epoll, LIMIT_MS);
+	wait_and_print("parent alone", epoll, limit_ms);
 	later = connected();
 	control(epoll, EPOLL_CTL_ADD, later.here, EPOLLIN | EPOLLONESHOT, 2);
 	fflush(stdout);
 	check(write(go[1], "x", 1), "write");
 	check(waitpid(child, &status, 0), "waitpid");
 	printf("status %d\n", status);
-	begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+	begin_waiting(&waiter, 1, epoll, limit_ms);
 	put(later.there, "b");
 	finish_waiting("parent", &waiter, 1);
 	put(pair.there, "c");
-	wait_and_print("parent again", epoll, LIMIT_MS);
+	wait_and_print("parent again", epoll, limit_ms);
 	hang_up(pair);
 	hang_up(later);
 	close(epoll);
@@ -573,7 +575,7 @@ static void passed(void)
 		hang_up(pair);
 		check(recvmsg(way[0], &message, 0), "recvmsg");
 		epoll = *(int *)(void *)CMSG_DATA(CMSG_FIRSTHDR(&message));
-		wait_and_print("who got it", epoll, LIMIT_MS);
+		wait_and_print("who got it", epoll, limit_ms);
 		fflush(stdout);
 		_exit(0);
 	}
@@ -616,7 +618,7 @@ static void executed(void)
 	put(pair.there, "a");
 	check(waitpid(child, &status, 0), "waitpid");
 	printf("status %d\n", status);
-	wait_and_print("here", epoll, LIMIT_MS);
+	wait_and_print("here", epoll, limit_ms);
 	hang_up(pair);
 	close(epoll);
 }
@@ -688,7 +690,7 @@ static void by_number(void)
 	wait_and_print("nothing", epoll, 20);
 	close(pair.there);
 	settle();
-	if (check(syscall(SYS_epoll_pwait, epoll, &event, 1, LIMIT_MS, NULL, 8), "epoll_pwait") == 1)
+	if (check(syscall(SYS_epoll_pwait, epoll, &event, 1, limit_ms, NULL, 8), "epoll_pwait") == 1)
 		printf("data %llx\n", (unsigned long long)event.data.u64);
 	close(pair.here);
 	close(epoll);
@@ -704,12 +706,12 @@ static void copied_socket(void)
 
 	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, 3);
 	put(pair.there, "a");
-	wait_and_print("before", epoll, LIMIT_MS);
+	wait_and_print("before", epoll, limit_ms);
 	close(pair.here);
-	wait_and_print("unread", epoll, LIMIT_MS);
+	wait_and_print("unread", epoll, limit_ms);
 	take(copy);
 	wait_and_print("read", epoll, 0);
-	begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+	begin_waiting(&waiter, 1, epoll, limit_ms);
 	put(pair.there, "b");
 	finish_waiting("by the copy", &waiter, 1);
 	printf("MOD: %d\n", epoll_ctl(epoll, EPOLL_CTL_MOD, copy, &event));
@@ -733,7 +735,7 @@ static void *poll_once(void *context)
 	struct poller *poller = context;
 
 	if (poller->selects) {
-		struct timeval limit = { .tv_sec = 1 };
+		struct timeval limit = { .tv_sec = limit_ms / 3000 };
 		fd_set reads, writes;
 
 		FD_ZERO(&reads);
@@ -746,7 +748,7 @@ static void *poll_once(void *context)
 	} else {
 		struct pollfd polled = { .fd = poller->fd, .events = poller->events };
 
-		poller->result = poll(&polled, 1, 1000);
+		poller->result = poll(&polled, 1, limit_ms / 3);
 		poller->found = polled.revents;
 	}
 	return NULL;
@@ -832,7 +834,7 @@ static void closed_wholesale(void)
 	close(first);
 	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, DATA);
 	for (int round = 0; round < ROUNDS * WAYS; round++) {
-		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		begin_waiting(&waiter, 1, epoll, limit_ms);
 		switch (round % WAYS) {
 		case 0:
 			break;
@@ -963,8 +965,14 @@ static const struct {
 
 int main(int argc, char **argv)
 {
+	const char *slowness = getenv("EPOLL_WAITERS_SLOWNESS");
+	int factor = slowness ? atoi(slowness) : 1;
+
+	settle_ms *= factor;
+	limit_ms *= factor;
+	quiet_ms *= factor;
 	if (argc == 3 && !strcmp(argv[1], "wait")) {
-		wait_and_print("another program", atoi(argv[2]), LIMIT_MS);
+		wait_and_print("another program", atoi(argv[2]), limit_ms);
 		return 0;
 	}
 	for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

@@ -157,8 +157,8 @@ static void accept_request(struct rdma_cm_id *id, const uint32_t *established)
 	const struct request *request = &((struct endpoint *)id->context)->request;
 
 	if (space == RDMA_PS_TCP && established[request->client] != request->established)
-		die("a request of client %u, of whose %u connections %u are established here",
-		    request->client, request->established, established[request->client]);
+		die("DEFECT: a request of client %u, of whose %u connections %u are established "
+		    "here", request->client, request->established, established[request->client]);
 	equip(id);
 	if (space == RDMA_PS_UDP)
 		parameters.qp_num = id->qp->qp_num;

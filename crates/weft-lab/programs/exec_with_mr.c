@@ -105,7 +105,7 @@ static void after(char **files)
 	await_file(files[1]);
 	for (int i = 0; i < BYTES; i++) {
 		if (memory[i] != MARK)
-			die("byte %d is %#x", i, memory[i]);
+			die("DEFECT: byte %d is %#x", i, memory[i]);
 	}
 	puts("untouched");
 }

@@ -103,7 +103,7 @@ static void jumps_of_a_process(int microseconds)
 			use_a_connection(NULL);
 	}
 	signal(SIGALRM, SIG_DFL);
-	alarm(60);
+	alarm(240);
 	for (int i = 0; i < 3; i++) {
 		REQUIRE(!pthread_create(&thread, NULL, nothing, NULL));
 		REQUIRE(!pthread_join(thread, NULL));

@@ -169,7 +169,7 @@ static void break_up(struct side *side, struct ibv_wc first)
 		struct ibv_wc completion = next_completion(side);
 
 		if (completion.status == IBV_WC_SUCCESS)
-			die("request %lu succeeds after one that failed",
+			die("DEFECT: request %lu succeeds after one that failed",
 			    (unsigned long)completion.wr_id);
 	}
 	printf("outstanding: %d flushed: %d\n", outstanding, flushed);

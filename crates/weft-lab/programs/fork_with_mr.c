@@ -116,7 +116,7 @@ int main(int argc, char **argv)
 	child = checked_fork();
 	if (!child) {
 		if (strcmp(connection.message + MESSAGE_BYTES, "the parent's"))
-			die("the child has not inherited the memory");
+			die("DEFECT: the child has not inherited the memory");
 		memset(connection.message, 0xee, 4096);
 		usleep(200000);
 		exit(0); /* runs the library's destructors */
@@ -124,7 +124,7 @@ int main(int argc, char **argv)
 	send_some(&connection);
 	reap(child);
 	if (strcmp(connection.message + MESSAGE_BYTES, "the parent's"))
-		die("the child has changed its parent's memory");
+		die("DEFECT: the child has changed its parent's memory");
 	send_some(&connection);
 
 	child = checked_fork();

@@ -1,11 +1,12 @@
 /*
  * Peers that are killed or stopped at a random time of a connection's life.
  *
- *   peer_death survive ROLE END PORT ROUNDS
+ *   peer_death survive ROLE END PORT ROUNDS SEED
  *
  * ROLE: `serve` answers peers that dial, `dial` connects to peers that listen. END: `kill` or
  * `stop`. Each round starts a peer (this program again). Both sides send, write, read and do
  * atomics at once, until the peer ends after a random time, perhaps before there is a connection.
+ * SEED chooses these times.
  * In a bounded time the survivor must learn that its peer was killed, or must be able to close its
  * side if the peer was stopped. In the end no descriptors or mappings of the connections may be
  * left. The survivor prints
@@ -40,11 +41,11 @@ enum {
 	PEERS_MAX = 4,
 	/* Longer than Weft keeps closed connections. */
 	SETTLE_US = 2500000,
-	LEAK_S = 30, /* what is left for so long has leaked */
+	LEAK_S = 240, /* what is left for so long has leaked */
 };
 
 /* Seconds that a survivor may wait for the event of its peer's end. */
-static const double TIMEOUT_S = 20;
+static const double TIMEOUT_S = 240;
 
 extern char **environ;
 
@@ -101,7 +102,6 @@ static int mappings(void)
 
 static void tell_resources(const char *when)
 {
-	usleep(SETTLE_US);
 	printf("%s: descriptors %d mappings %d\n", when, descriptors(), mappings());
 	fflush(stdout);
 }
@@ -344,7 +344,7 @@ static void await_ends(void)
 		while (connections[i].id && !connections[i].over) {
 			look();
 			if (now() > deadline)
-				die("no event reports the end of the peer (established: %d)",
+				die("DEFECT: no event reports the end of the peer (established: %d)",
 				    connections[i].established);
 		}
 	}
@@ -392,12 +392,14 @@ static void forget_memory(void)
 	pd = NULL;
 }
 
-static void survive_all(const char *role, const char *end, const char *port, int rounds)
+static void survive_all(const char *role, const char *end, const char *port, int rounds,
+			unsigned int seed)
 {
 	bool serves = !strcmp(role, "serve"), kills = !strcmp(end, "kill");
 	int connected = 0, early_descriptors = 0, early_mappings = 0;
 	double longest = 0;
 
+	srandom(seed);
 	channel = check_pointer(rdma_create_event_channel(), "rdma_create_event_channel");
 	if (serves)
 		listen_on(channel, port);
@@ -409,6 +411,7 @@ static void survive_all(const char *role, const char *end, const char *port, int
 			forget_memory();
 		if (round == EARLY) {
 			forget_memory(); /* whether it is registered is chance */
+			usleep(SETTLE_US);
 			tell_resources("early");
 			early_descriptors = descriptors();
 			early_mappings = mappings();
@@ -422,11 +425,10 @@ static void survive_all(const char *role, const char *end, const char *port, int
 
 int main(int argc, char **argv)
 {
-	srandom(getpid());
 	if (argc == 4 && !strcmp(argv[1], "peer"))
 		be_peer(argv[2], argv[3]);
-	else if (argc == 6 && !strcmp(argv[1], "survive"))
-		survive_all(argv[2], argv[3], argv[4], atoi(argv[5]));
+	else if (argc == 7 && !strcmp(argv[1], "survive"))
+		survive_all(argv[2], argv[3], argv[4], atoi(argv[5]), atoi(argv[6]));
 	else
 		die("usage: see the head of peer_death.c");
 	return 0;

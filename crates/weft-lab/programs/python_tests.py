@@ -1,8 +1,9 @@
 """Runs tests of Python's own and writes what became of each, by name, as JSON.
 
-python_tests.py RESULT LEFT_OUT MODULE...
+python_tests.py RESULT LEFT_OUT MODULE... [-- NAME...]
 
-LEFT_OUT is a regular expression: tests whose name it matches are not run.
+LEFT_OUT is a regular expression: tests whose name it matches are not run. If there are names, only
+these tests are run.
 """
 
 import errno
@@ -15,7 +16,7 @@ import unittest
 from test import support
 
 # Of one test: then the traces of all threads are printed and the process ends.
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 # How often a test may find that another program has taken its port.
 TRIES = 3
 
@@ -68,13 +69,17 @@ def tests_of(suite):
 
 def main():
     path, left_out, *modules = sys.argv[1:]
+    only = []
+    if "--" in modules:
+        at = modules.index("--")
+        modules, only = modules[:at], modules[at + 1 :]
     names = [f"test.{module}" for module in modules]
     # Nothing but the suite may hold the tests, or what they have made stays and is searched by
     # each garbage collection.
     suite = unittest.TestSuite(
         test
         for test in tests_of(unittest.defaultTestLoader.loadTestsFromNames(names))
-        if not re.search(left_out, test.id())
+        if not re.search(left_out, test.id()) and (not only or test.id() in only)
     )
     # Tests that would leave this host are skipped. Modules that need no more than loopback demand
     # the same resource when they are loaded.

@@ -31,7 +31,7 @@ int main(int argc, char **argv)
 	param.private_data = data;
 	param.private_data_len = length;
 	if (!rdma_connect(id, &param))
-		die("the listener has accepted");
+		die("DEFECT: the listener has accepted");
 	if (errno != ECONNREFUSED)
 		die("rdma_connect: %s", strerror(errno));
 	puts("refused");

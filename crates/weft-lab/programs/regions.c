@@ -122,7 +122,7 @@ __attribute__((noreturn)) static void wrong(const char *what)
 {
 	for (long line = step >= LOG_LINES ? step - LOG_LINES + 1 : 0; line <= step; line++)
 		fprintf(stderr, "%ld: %s\n", line, history[line % LOG_LINES]);
-	die("step %ld: %s", step, what);
+	die("DEFECT: step %ld: %s", step, what);
 }
 
 static uint32_t below(uint32_t limit)
@@ -312,7 +312,7 @@ static void write_and_read(const struct order_to_peer *order)
 		memset(buffer, 0, order->length);
 		post(id->qp, IBV_WR_RDMA_READ, sge, order->address, order->key);
 		if (memcmp(buffer, bytes, order->length))
-			die("the peer reads other bytes than it has written");
+			die("DEFECT: the peer reads other bytes than it has written");
 	} while (!poll(&next, 1, 0));
 }
 

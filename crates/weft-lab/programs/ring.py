@@ -27,7 +27,7 @@ def lap(size, number):
         world.Recv(buffer, preceding, tag=number)
         expected = steps + world.rank - 1
     if buffer != pattern(size, expected):
-        print(f"ring: rank {world.rank}: damaged message of {size} bytes", flush=True)
+        print(f"DEFECT: ring: rank {world.rank}: damaged message of {size} bytes", flush=True)
         world.Abort(1)
     if world.rank != 0:
         world.Send(pattern(size, steps + world.rank), following, tag=number)

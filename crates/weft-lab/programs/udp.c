@@ -606,7 +606,7 @@ static void waking(void)
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(60); /* Ends the program if it hangs. */
+    alarm(240); /* Ends the program if it hangs. */
     boundaries();
     messages();
     connected();

@@ -11,7 +11,7 @@ import time
 
 import zmq
 
-TIMEOUT_MS = 20000
+TIMEOUT_MS = 200000
 # Prime: no buffer's size is a multiple of it.
 PERIOD = 65521
 BLOCK = bytes((i ^ i >> 8) & 255 for i in range(PERIOD))

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Makes a small virtual machine with the kernel's soft iWARP (siw), of Debian's packages only.
 
+    build.py --fetch FOLDER
     build.py FOLDER [PROGRAM...]
 
 Debian's kernels come without siw. So its module is compiled here, of Debian's kernel sources and
 against Debian's headers, to be loaded into Debian's unchanged kernel. Nothing is installed: the
-packages of the kernel are fetched and unpacked in FOLDER/work, and the programs of the guest are
-those of this machine. Left in FOLDER are `vmlinux` and `initramfs`. PROGRAMs are put into the
+first command fetches the packages of the kernel and unpacks them in FOLDER/packages, unless they
+are there. `scripts/fetch` calls it. The second command uses no network. The programs of the guest
+are those of this machine. Left in FOLDER are `vmlinux` and `initramfs`. PROGRAMs are put into the
 guest's /bin, too. What is there already, made of the same files, stays.
 
-Exit status 3 means that the packages cannot be fetched: there is no machine, and no defect.
+Exit status 3 means that there is no machine, and no defect: the packages have not been fetched, or
+they are of another kernel than the one tried, and the module cannot be made for that one.
 """
 
 import fcntl
@@ -39,6 +42,8 @@ PARAMETERS = {
     "siw_cm.c": [("rtr_type", "ushort")],
 }
 CANNOT_FETCH = 3
+# Debian's archive has only the newest kernel. Another one than this can be right, too.
+TRIED = "6.1.0-56-amd64"
 
 
 def run(*command, **options):
@@ -49,39 +54,76 @@ def output(*command):
     return run(*command, stdout=subprocess.PIPE, text=True).stdout
 
 
-def depends(package, pattern):
+def depends(package, pattern, options):
     """The first package that `package` depends on and that matches."""
-    for line in output("apt-cache", "depends", package).splitlines():
+    for line in output("apt-cache", *options, "depends", package).splitlines():
         word = line.split()[-1]
         if "Depends:" in line and re.fullmatch(pattern, word):
             return word
     raise LookupError(f"{package} depends on no {pattern}")
 
 
-def fetch(folder):
-    """The kernel, its headers and sources, unpacked. Returns the kernel's release."""
+def download(folder, options):
+    """Fetches the kernel, its headers and sources. Returns the kernel's release."""
+    image = depends("linux-image-amd64", r"linux-image-\d.*", options)
+    release = image.removeprefix("linux-image-")
+    headers = f"linux-headers-{release}"
+    common = depends(headers, r"linux-headers-.*common.*", options)
+    kbuild = depends(headers, r"linux-kbuild-.*", options)
+    source = kbuild.replace("kbuild", "source").split("+")[0]
+    source = re.sub(r"(linux-source-\d+\.\d+).*", r"\1", source)
+    packages = [image, headers, common, kbuild, source, "busybox-static"]
+    run("apt-get", "-qq", *options, "download", *packages, cwd=folder)
+    return release
+
+
+def fetch(target):
+    """The kernel, its headers and siw's sources, unpacked in `target`/packages."""
+    packages = target / "packages"
+    if packages.exists():
+        return
+    folder, lists = target / "packages.new", target / "lists"
     debs = folder / "debs"
     shutil.rmtree(folder, ignore_errors=True)
     debs.mkdir(parents=True)
+    options = ["-o", "APT::Sandbox::User=root"]
     try:
-        image = depends("linux-image-amd64", r"linux-image-\d.*")
-        release = image.removeprefix("linux-image-")
-        headers = f"linux-headers-{release}"
-        common = depends(headers, r"linux-headers-.*common.*")
-        kbuild = depends(headers, r"linux-kbuild-.*")
-        source = kbuild.replace("kbuild", "source").split("+")[0]
-        source = re.sub(r"(linux-source-\d+\.\d+).*", r"\1", source)
-        packages = [image, headers, common, kbuild, source, "busybox-static"]
-        get = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *packages]
-        run(*get, cwd=debs)
-    except (subprocess.CalledProcessError, LookupError) as error:
+        try:
+            release = download(debs, options)
+        except (subprocess.CalledProcessError, LookupError):
+            # This machine's lists of packages may be missing or old. They are left as they are.
+            (lists / "partial").mkdir(parents=True, exist_ok=True)
+            options += ["-o", f"Dir::State::lists={lists}", "-o", "Dir::Cache::pkgcache="]
+            options += ["-o", "Dir::Cache::srcpkgcache="]
+            subprocess.run(["apt-get", "-qq", *options, "update"])
+            release = download(debs, options)
+    except (subprocess.CalledProcessError, LookupError, OSError) as error:
         print(f"siw: the kernel's packages cannot be fetched: {error}", file=sys.stderr)
         sys.exit(CANNOT_FETCH)
+    finally:
+        shutil.rmtree(lists, ignore_errors=True)
     for deb in debs.iterdir():
         run("dpkg", "-x", deb, folder / "root")
     shutil.rmtree(debs)
+    unpack_source(folder)
     (folder / "release").write_text(release)
-    return release
+    shutil.rmtree(target / "work", ignore_errors=True)
+    folder.rename(packages)
+
+
+def unpack_source(folder):
+    """siw's sources, of the archive with the kernel's."""
+    archive = next((folder / "root/usr/src").glob("linux-source-*.tar.xz"))
+    siw = folder / "siw"
+    siw.mkdir()
+    with tarfile.open(archive, "r|xz") as sources:
+        for member in sources:
+            path = pathlib.PurePath(member.name)
+            if path.parent.match("drivers/infiniband/sw/siw") and member.isfile():
+                (siw / path.name).write_bytes(sources.extractfile(member).read())
+            elif (siw / "siw_verbs.h").exists():
+                break  # the last of them
+    archive.unlink()
 
 
 def edit(path, *changes):
@@ -94,20 +136,11 @@ def edit(path, *changes):
     path.write_text(text)
 
 
-def compile_module(folder, release):
+def compile_module(packages, siw, release):
     """siw.ko, with parameters, and without two defects of its own."""
-    root = folder / "root"
-    archive = next((root / "usr/src").glob("linux-source-*.tar.xz"))
-    siw = folder / "siw"
-    siw.mkdir()
-    with tarfile.open(archive, "r|xz") as sources:
-        for member in sources:
-            path = pathlib.PurePath(member.name)
-            if path.parent.match("drivers/infiniband/sw/siw") and member.isfile():
-                (siw / path.name).write_bytes(sources.extractfile(member).read())
-            elif (siw / "siw_verbs.h").exists():
-                break  # the last of them
-    archive.unlink()
+    root = packages / "root"
+    shutil.rmtree(siw, ignore_errors=True)
+    shutil.copytree(packages / "siw", siw)
     for name, parameters in PARAMETERS.items():
         for parameter, kind in parameters:
             # Declared in the header, too, if another file looks at it.
@@ -149,7 +182,8 @@ def compile_module(folder, release):
     headers = root / f"usr/src/linux-headers-{release}"
     makefile = headers / "Makefile"
     text = makefile.read_text()
-    makefile.write_text(text.replace("include /usr/src", f"include {root}/usr/src"))
+    text = re.sub(r"(?m)^include \S*/usr/src/", f"include {root}/usr/src/", text)
+    makefile.write_text(text)
     made = subprocess.run(
         ["make", "-s", "-C", headers, f"M={siw}", "CONFIG_RDMA_SIW=m", "modules"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -157,7 +191,7 @@ def compile_module(folder, release):
     if made.returncode:
         sys.exit("siw: the module does not compile:\n" + made.stdout[-4000:])
     target = root / f"lib/modules/{release}/extra"
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     run("strip", "-g", siw / "siw.ko", "-o", target / "siw.ko")
 
 
@@ -225,8 +259,7 @@ def modules_needed(folder):
     return order
 
 
-def initramfs(folder, release, programs):
-    root = folder / "root"
+def initramfs(root, release, programs):
     archive = Archive()
     busybox = root / "bin/busybox"
     archive.file("bin/busybox", busybox)
@@ -273,29 +306,47 @@ def digest(files):
     return total.hexdigest()
 
 
-def main():
-    target, programs = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
-    target.mkdir(parents=True, exist_ok=True)
-    lock = open(target / "lock", "w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    made = target / "made"
+def make(target, programs):
+    """The machine, of the packages that have been fetched."""
+    packages, made, kernel = target / "packages", target / "made", target / "kernel"
+    release = (packages / "release").read_text()
     sources = [HERE / name for name in ["build.py", "accept.c", "init"]]
-    state = digest([*sources, *programs])
+    state = digest([*sources, packages / "release", *programs])
     if made.exists() and made.read_text() == state:
         return
     made.unlink(missing_ok=True)
-    folder = target / "work"
-    kernel = target / "kernel"
-    built = digest([HERE / "build.py", HERE / "accept.c"])
+    built = digest([HERE / "build.py", HERE / "accept.c", packages / "release"])
     if not kernel.exists() or kernel.read_text() != built:
         kernel.unlink(missing_ok=True)
-        release = fetch(folder)
-        compile_module(folder, release)
-        unpack_kernel(folder / f"root/boot/vmlinuz-{release}", target / "vmlinux")
+        compile_module(packages, target / "work", release)
+        unpack_kernel(packages / f"root/boot/vmlinuz-{release}", target / "vmlinux")
         kernel.write_text(built)
-    release = (folder / "release").read_text()
-    (target / "initramfs").write_bytes(initramfs(folder, release, programs))
+    (target / "initramfs").write_bytes(initramfs(packages / "root", release, programs))
     made.write_text(state)
+
+
+def main():
+    fetches = sys.argv[1] == "--fetch"
+    target, *programs = sys.argv[2:] if fetches else sys.argv[1:]
+    target = pathlib.Path(target).resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    lock = open(target / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if fetches:
+        return fetch(target)
+    if not (target / "packages").exists():
+        why = target.parent / "fetched/siw.failed"
+        why = why.read_text().strip() if why.exists() else "scripts/fetch has not run"
+        print(f"siw: the kernel's packages were not fetched: {why}", file=sys.stderr)
+        sys.exit(CANNOT_FETCH)
+    try:
+        make(target, programs)
+    except (Exception, SystemExit) as error:
+        release = (target / "packages/release").read_text()
+        if release == TRIED:
+            raise
+        print(f"siw: not for the kernel {release}, only for {TRIED}: {error}", file=sys.stderr)
+        sys.exit(CANNOT_FETCH)
 
 
 main()

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::packages::{locate, require};
+use crate::packages::{locate, not_fetched, require};
 use crate::paths::{kept, scratch, source};
 
 /// Compiles `programs/<name>.c` against the system's verbs headers and libraries, and returns the
@@ -168,20 +168,31 @@ pub fn compile_erlang(name: &str) -> Result<PathBuf> {
 }
 
 /// Builds the crate `programs/<name>/`, which is outside the workspace, and returns the executable.
+/// The inner error says why its dependencies were not fetched: this function does not fetch them.
 ///
 /// # Errors
 ///
-/// If the crate does not build; its dependencies come from the registry.
-pub fn compile_cargo(name: &str) -> Result<PathBuf> {
+/// If the crate does not build.
+pub fn compile_cargo(name: &str) -> Result<std::result::Result<PathBuf, String>> {
     let target = kept(name)?;
     let manifest = source(&format!("programs/{name}/Cargo.toml"));
-    let mut cargo = Command::new(locate("cargo")?);
-    // `scripts/timed` sets this variable. With it, build scripts assume a nightly compiler.
-    cargo.env_remove("RUSTC_BOOTSTRAP");
-    cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
-    cargo.arg("--target-dir").arg(&target);
-    finish(cargo, name)?;
-    Ok(target.join("release").join(name))
+    let cargo = |command: &str| -> Result<Command> {
+        let mut cargo = Command::new(locate("cargo")?);
+        // `scripts/timed` sets this variable. With it, build scripts assume a nightly compiler.
+        cargo.env_remove("RUSTC_BOOTSTRAP");
+        cargo.args([command, "--quiet", "--locked", "--offline", "--manifest-path"]).arg(&manifest);
+        Ok(cargo)
+    };
+    // Without the network this finds out whether all dependencies are there.
+    let mut fetch = cargo("fetch")?;
+    let fetched = fetch.args(["--target", "host-tuple"]).output();
+    if !fetched.with_context(|| format!("cannot run {fetch:?}"))?.status.success() {
+        return Ok(Err(not_fetched(name)));
+    }
+    let mut build = cargo("build")?;
+    build.arg("--release").arg("--target-dir").arg(&target);
+    finish(build, name)?;
+    Ok(Ok(target.join("release").join(name)))
 }
 
 /// Whether `executable` exists and is newer than its source.

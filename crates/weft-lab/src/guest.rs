@@ -18,16 +18,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::compile::compile;
+use crate::defect::defect;
 use crate::folder::Folder;
 use crate::namespace::{Namespace, namespaces_denied};
 use crate::packages::locate;
 use crate::paths::{kept, scratch, source};
 use crate::program::{Program, Running, TIMEOUT_FACTOR};
 
-/// How long the machine may take to start.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(360);
+/// How long the machine may take to start. This limit and the next one are extended by
+/// [`TIMEOUT_FACTOR`], as all limits of the lab are.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for a command that waits for nothing.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of polling loops. Each poll takes the guest some milliseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The status with which `build.py` says that Debian's packages cannot be fetched.
@@ -128,7 +130,7 @@ impl Guest {
     fn exchange(&self, command: &str, timeout: Duration) -> Result<(i32, String)> {
         ensure!(!command.contains('\n'), "a command is one line");
         let mut serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
-        serial.get_ref().set_read_timeout(Some(timeout))?;
+        serial.get_ref().set_read_timeout(Some(TIMEOUT_FACTOR * timeout))?;
         writeln!(serial.get_mut(), "{command}")?;
         let mut head = String::new();
         serial.read_line(&mut head)?;
@@ -188,7 +190,7 @@ impl Guest {
         let job = self.start(command)?;
         // rdma_cm reports success a little before siw's socket listens.
         let listening = format!("netstat -ltn | grep -q ':{port} '");
-        let deadline = Instant::now() + COMMAND_TIMEOUT;
+        let deadline = Instant::now() + TIMEOUT_FACTOR * COMMAND_TIMEOUT;
         while self.exchange(&listening, COMMAND_TIMEOUT)?.0 != 0 {
             if Instant::now() >= deadline || job.status()?.is_some() {
                 bail!("{job} does not listen: {}", job.output()?);
@@ -236,7 +238,10 @@ impl Job<'_> {
                 return Ok((status, self.output()?));
             }
             if Instant::now() >= deadline {
-                bail!("{self} did not end within {timeout:?}: {}", self.output()?);
+                return Err(defect(format!(
+                    "{self} did not end within {timeout:?}: {}",
+                    self.output()?
+                )));
             }
             thread::sleep(POLL_INTERVAL);
         }
@@ -299,7 +304,7 @@ fn machine(
 }
 
 fn connect(socket: &Path) -> Result<UnixStream> {
-    let deadline = Instant::now() + COMMAND_TIMEOUT;
+    let deadline = Instant::now() + TIMEOUT_FACTOR * COMMAND_TIMEOUT;
     loop {
         match UnixStream::connect(socket) {
             Ok(stream) => return Ok(stream),

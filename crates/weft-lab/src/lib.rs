@@ -15,10 +15,11 @@
 //! copies
 //! ssh
 //! differ program skip
+//! hang
 //! compile namespace
 //! long_path
 //! segments
-//! crowd endpoint folder limits machine packages parse paths ports tun usage
+//! crowd defect endpoint folder limits machine packages parse paths ports tun usage
 //! ```
 
 pub mod block;
@@ -26,10 +27,12 @@ pub mod capture;
 mod compile;
 pub mod copies;
 mod crowd;
+mod defect;
 pub mod differ;
 pub mod endpoint;
 mod folder;
 pub mod guest;
+mod hang;
 mod limits;
 mod long_path;
 mod loss;
@@ -59,6 +62,7 @@ pub use compile::{
     compile, compile_cargo, compile_cgo, compile_cpp, compile_erlang, compile_folder, compile_go,
     compile_java, compile_library, compile_plain,
 };
+pub use defect::defect;
 pub use folder::Folder;
 pub use long_path::PathSettings;
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};

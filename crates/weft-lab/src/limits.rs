@@ -1,4 +1,4 @@
-//! Limits of random programs, and of long paths.
+//! Limits of random programs, of long paths, and of what is written about hangs.
 
 use std::time::Duration;
 
@@ -19,3 +19,5 @@ pub(crate) const SHORT_PACKET_LEN_MAX: usize = 4 << 10;
 pub(crate) const PATH_QUEUE_LEN_MAX: usize = 512 << 20;
 /// The most buffers that a long path keeps for the next packets.
 pub(crate) const SPARE_BUFFERS_MAX: usize = 1_024;
+/// Maximum number of processes of a program that hangs that are described.
+pub(crate) const HANGING_PROCESSES_MAX: usize = 16;

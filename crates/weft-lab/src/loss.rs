@@ -10,7 +10,7 @@ use crate::program::Program;
 
 /// Class 1:2, in the form that a classifier returns.
 const LOST: u32 = 0x1_0002;
-const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl NamespacePair {
     /// Makes both ends drop this percentage of the IPv4 UDP packets that they send.

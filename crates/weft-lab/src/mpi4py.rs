@@ -1,22 +1,20 @@
 //! `mpi4py`: runs Python programs and `mpi4py`'s own tests on an MPI library.
 
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::packages::require;
-use crate::paths::{kept, scratch, source};
+use crate::paths::{scratch, source};
 use crate::program::{Finished, Program};
 use crate::skip::note_skip;
-use crate::venv::{self, INSTALL_TIMEOUT};
+use crate::venv;
 
-/// Packages from the package index.
-const PACKAGES: [&str; 2] = ["mpich==5.0.2", "mpi4py==4.1.2"];
-const TESTS_RELEASE: &str = "mpi4py-4.1.2";
+/// Where mpi4py's tests are in its sources, of the version in `programs/python-mpi.txt`.
+const TESTS: &str = "mpi4py-4.1.2/test/main.py";
 /// Debian's MPICH, under Debian's name for it.
 const DEBIANS_MPICH: &str = "/usr/lib/x86_64-linux-gnu/libmpich.so.12";
 
@@ -40,26 +38,22 @@ pub enum Library {
 
 impl Mpi4py {
     /// The environment for the test `name`. The first test that needs it makes it, and it is kept
-    /// for later runs. `None`, with a note, where the package index is out of reach.
+    /// for later runs. `None`, with a note, if its packages were not fetched.
     ///
     /// # Errors
     ///
     /// If it cannot be made for another reason.
     pub fn for_test(name: &str) -> Result<Option<Self>> {
-        static OUTCOME: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
-        let directory = kept("python")?;
-        let (bin, sources) = (directory.join("bin"), directory.join("src"));
-        let outcome =
-            OUTCOME.get_or_init(|| install(&directory, &sources).map_err(|e| format!("{e:#}")));
-        match outcome {
-            Ok(None) => {
-                Ok(Some(Self { bin, tests: sources.join(TESTS_RELEASE).join("test/main.py") }))
+        static OUTCOME: OnceLock<std::result::Result<venv::Outcome, String>> = OnceLock::new();
+        match venv::once(&OUTCOME, "python-mpi")? {
+            Ok(directory) => {
+                let tests = directory.join("src").join(TESTS);
+                Ok(Some(Self { bin: directory.join("bin"), tests }))
             }
-            Ok(Some(out_of_reach)) => {
-                note_skip(name, out_of_reach);
+            Err(not_fetched) => {
+                note_skip(name, &not_fetched);
                 Ok(None)
             }
-            Err(error) => bail!("{error}"),
         }
     }
 
@@ -144,25 +138,4 @@ fn debians_mpich() -> Result<PathBuf> {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error.into()),
         _ => Ok(directory),
     }
-}
-
-/// Installs the packages. Returns the reason if the package index is out of reach.
-fn install(directory: &Path, sources: &Path) -> Result<Option<String>> {
-    let complete = directory.join(format!("complete {}", PACKAGES.join(" ")));
-    if complete.exists() {
-        return Ok(None);
-    }
-    let pip = venv::create(directory)?;
-    let [_, mpi4py] = PACKAGES;
-    let no_binary = pip.clone().line("download --quiet --no-deps --no-binary mpi4py -d");
-    for step in [pip.line("install --quiet").args(PACKAGES), no_binary.arg(sources).arg(mpi4py)] {
-        if let Some(refused) = venv::ask_index(&step)? {
-            return Ok(Some(refused));
-        }
-    }
-    let archive = sources.join(format!("{TESTS_RELEASE}.tar.gz"));
-    let unpack = Program::plain("tar").arg("xzf").arg(archive).arg("-C").arg(sources);
-    unpack.run(INSTALL_TIMEOUT)?.success()?;
-    fs::write(complete, "")?;
-    Ok(None)
 }

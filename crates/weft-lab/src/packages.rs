@@ -2,9 +2,12 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+
+use crate::paths::kept;
 
 /// The list that `scripts/setup` installs: in each line a package, then its programs and files in
 /// use.
@@ -43,6 +46,15 @@ pub fn require(file: impl AsRef<OsStr>) -> Result<()> {
     Ok(())
 }
 
+/// Returns why what `scripts/fetch <name>` gets is missing, for the note of a skipped test.
+pub(crate) fn not_fetched(name: &str) -> String {
+    let file = kept("fetched").map(|directory| directory.join(format!("{name}.failed")));
+    match file.ok().and_then(|file| fs::read_to_string(file).ok()) {
+        Some(reason) => format!("{name} was not fetched: {}", reason.trim()),
+        None => format!("{name} was not fetched: run scripts/fetch"),
+    }
+}
+
 fn missing(program: &OsStr) -> String {
     let name = program.to_string_lossy();
     match package_of(&name) {
@@ -69,6 +81,11 @@ mod tests {
         assert_eq!(package_of("/usr/include/rdma/rdma_cma.h"), Some("librdmacm-dev"));
         assert_eq!(package_of("no-such-program"), None);
         assert!(missing(OsStr::new("tgtd")).contains("apt-get install -y tgt"));
+    }
+
+    #[test]
+    fn what_was_not_fetched_has_a_reason() {
+        assert_eq!(not_fetched("no-such"), "no-such was not fetched: run scripts/fetch");
     }
 
     #[test]

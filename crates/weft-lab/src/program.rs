@@ -5,7 +5,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::defect::{MARK, defect};
 use crate::endpoint::{Port, is_listening};
+use crate::hang;
 use crate::namespace::Namespace;
 use crate::packages::locate;
 use crate::paths::{scratch, weft};
@@ -26,6 +28,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Factor by which time limits are extended, because a busy machine may be many times slower.
 pub(crate) const TIMEOUT_FACTOR: u32 = 4;
+/// Signals that end a program that has crashed. On Weft that is a defect.
+const CRASHES: [Signal; 6] =
+    [Signal::SEGV, Signal::BUS, Signal::ABORT, Signal::ILL, Signal::FPE, Signal::SYS];
 /// Lines of each output of a failed program that an error quotes.
 const LINES_QUOTED: usize = 12;
 
@@ -159,7 +164,15 @@ impl Program {
             command.current_dir(directory);
         }
         let child = command.spawn().with_context(|| format!("cannot start {self}"))?;
-        Ok(Running { child, description: self.to_string(), output, ended: None })
+        let shared = self.environment.iter().find(|(name, _)| name == "WEFT_SHM_DIR");
+        Ok(Running {
+            child,
+            description: self.to_string(),
+            output,
+            ended: None,
+            is_on_weft: self.weft_options.is_some(),
+            shared: shared.map(|(_, directory)| directory.into()),
+        })
     }
 
     /// Starts the program and waits for its end.
@@ -262,6 +275,9 @@ pub struct Running {
     description: String,
     output: OutputFiles,
     ended: Option<ExitStatus>,
+    is_on_weft: bool,
+    /// The directory of its shared memory, if not the default.
+    shared: Option<PathBuf>,
 }
 
 impl Running {
@@ -330,7 +346,7 @@ impl Running {
                 return Ok(self.finished(status));
             }
             if Instant::now() >= deadline {
-                bail!("{} did not end within {timeout:?}{}", self.description, self.quote());
+                return Err(self.hang(&format!("did not end within {timeout:?}")));
             }
             thread::sleep(POLL_INTERVAL);
         }
@@ -377,11 +393,22 @@ impl Running {
                 bail!("{} ended before it {what}{}", self.description, self.quote());
             }
             if Instant::now() >= deadline {
-                bail!("{}: {timeout:?} passed before it {what}{}", self.description, self.quote());
+                return Err(self.hang(&format!("{timeout:?} passed before it {what}")));
             }
             thread::sleep(POLL_INTERVAL);
         }
         Ok(())
+    }
+
+    /// An error about a program that does not go on, and why, as far as that can be seen. On Weft
+    /// that is a defect.
+    fn hang(&self, what: &str) -> anyhow::Error {
+        let state = match hang::describe(self.pid(), self.shared.as_deref()) {
+            Ok(path) => format!("its state is in {}", path.display()),
+            Err(error) => format!("its state cannot be written: {error}"),
+        };
+        let text = format!("{}: {what}; {state}{}", self.description, self.quote());
+        if self.is_on_weft { defect(format!("hang: {text}")) } else { anyhow::anyhow!(text) }
     }
 
     fn poll(&mut self) -> Result<Option<ExitStatus>> {
@@ -393,7 +420,8 @@ impl Running {
 
     fn finished(&self, status: ExitStatus) -> Finished {
         let (stdout, stderr) = self.output();
-        Finished { status, stdout, stderr, description: self.description.clone() }
+        let (description, is_on_weft) = (self.description.clone(), self.is_on_weft);
+        Finished { status, stdout, stderr, description, is_on_weft }
     }
 
     fn quote(&self) -> String {
@@ -425,6 +453,7 @@ pub struct Finished {
     /// Its standard error.
     pub stderr: String,
     description: String,
+    is_on_weft: bool,
 }
 
 impl Finished {
@@ -435,7 +464,9 @@ impl Finished {
     /// If it did not; the error quotes the end of its output.
     pub fn success(self) -> Result<Self> {
         if !self.status.success() {
-            bail!("{}: {}{}", self.description, self.status, quote(&self.stdout, &self.stderr));
+            let error = self.error(self.status);
+            let has_crashed = self.status.signal().is_some_and(is_crash);
+            return Err(if self.is_on_weft && has_crashed { defect(error) } else { error });
         }
         Ok(self)
     }
@@ -479,10 +510,12 @@ fn quote(stdout: &str, stderr: &str) -> String {
     for (name, content) in [("standard output", stdout), ("standard error", stderr)] {
         let mut last = VecDeque::new();
         for line in content.lines() {
-            if last.len() == LINES_QUOTED {
-                last.pop_front();
-            }
             last.push_back(line);
+            if last.len() > LINES_QUOTED {
+                // A defect that the program has found itself stays in sight.
+                let plain = last.iter().position(|line: &&str| !line.starts_with(MARK));
+                last.remove(plain.unwrap_or(0));
+            }
         }
         if !last.is_empty() {
             text.push_str(&format!("\n--- {name}"));
@@ -490,6 +523,11 @@ fn quote(stdout: &str, stderr: &str) -> String {
         }
     }
     text
+}
+
+/// Returns whether a signal of this number says that the program has crashed.
+fn is_crash(number: i32) -> bool {
+    CRASHES.iter().any(|signal| signal.as_raw() == number)
 }
 
 /// Returns whether all threads of a process are stopped.

@@ -1,19 +1,26 @@
 //! Measures what connections cost, with the program `connections.c`.
 
+use std::fmt;
 use std::fs;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::compile::compile;
 use crate::endpoint::Port;
 use crate::ports;
-use crate::program::{Finished, Program};
+use crate::program::{Finished, Program, TIMEOUT_FACTOR};
 use crate::stage::Stage;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a count has to stay the same to be still: longer than Weft keeps closed connections.
+const STILL_TIME: Duration = Duration::from_secs(3);
+/// How long a count may change. What is left then has leaked.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60).saturating_mul(TIMEOUT_FACTOR);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The resources that a process uses at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +111,45 @@ pub fn idle_cpu(client: &Finished) -> Result<Duration> {
     Ok(Duration::from_micros(microseconds.unsigned_abs()))
 }
 
+/// Reads a count until it is still, and returns it. Processes close and free in the background.
+///
+/// # Errors
+///
+/// If `read` fails, or the count never is still.
+pub fn still<T: PartialEq + fmt::Debug>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    let (mut last, mut since) = (read()?, start);
+    while since.elapsed() < STILL_TIME {
+        ensure!(start.elapsed() < SETTLE_TIMEOUT, "still changing: {last:?}");
+        thread::sleep(POLL_INTERVAL);
+        let next = read()?;
+        if next != last {
+            (last, since) = (next, Instant::now());
+        }
+    }
+    Ok(last)
+}
+
+/// Reads a count until it is at most `limit`.
+///
+/// # Errors
+///
+/// If `read` fails, or the count stays above the limit.
+pub fn falls_to<T: PartialOrd + fmt::Debug>(
+    limit: T,
+    mut read: impl FnMut() -> Result<T>,
+) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let count = read()?;
+        if count <= limit {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < SETTLE_TIMEOUT, "{count:?} are left, not {limit:?}");
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
 fn number_after(line: &str, name: &str) -> Option<i64> {
     line.split_whitespace().skip_while(|&word| word != name).nth(1)?.parse().ok()
 }
@@ -140,6 +186,16 @@ mod tests {
         assert_eq!(resources(&finished, "before").unwrap(), expected);
         assert_eq!(idle_cpu(&finished).unwrap(), Duration::from_micros(250));
         assert!(resources(&finished, "all").is_err());
+    }
+
+    #[test]
+    fn a_count_is_read_until_it_is_still_and_until_it_has_fallen() {
+        let mut counts = [9, 7, 7, 5].into_iter();
+        assert_eq!(still(|| Ok(counts.next().unwrap_or(4))).unwrap(), 4);
+        let mut counts = [9, 7, 3].into_iter();
+        falls_to(4, || counts.next().context("read too often")).unwrap();
+        assert_eq!(counts.next(), None);
+        assert!(falls_to(4, || anyhow::bail!("no count")).is_err());
     }
 
     #[test]

@@ -11,22 +11,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Deserialize;
 use weft_stream::Registry;
 use weft_stream::datagram::Datagrams;
 
+use crate::defect::defect;
 use crate::folder::Folder;
 use crate::paths::{scratch, weft};
-use crate::program::Program;
+use crate::program::{Program, TIMEOUT_FACTOR};
 use crate::skip::note_skip;
 
 /// Debian's user `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// How long the counters may lag behind the programs.
-const COUNTED_WITHIN: Duration = Duration::from_secs(30);
+/// Time limit for a condition that must become true, before the lab's factor.
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const STAT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often [`Sockets::until_shared`] tries.
+const SHARING_TRIES: usize = 20;
 
 /// Which ends of the connections run under `weft run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,25 +194,50 @@ impl Sockets {
     }
 
     /// Checks that at least `bytes_min` bytes went through shared memory if both ends run on Weft,
-    /// else that none did.
+    /// else that none did. The counters may lag behind the programs.
     ///
     /// # Errors
     ///
     /// If it was otherwise.
     pub fn check(&self, bytes_min: u64) -> Result<()> {
-        let deadline = Instant::now() + COUNTED_WITHIN;
-        loop {
-            let totals = self.totals()?;
-            if self.ends != Ends::Both {
-                ensure!(totals.joined == 0 && totals.bytes == 0, "{:?}: {totals:?}", self.ends);
-                return Ok(());
-            }
-            if totals.bytes >= bytes_min {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "not {bytes_min} bytes: {totals:?}");
-            thread::sleep(POLL_INTERVAL);
+        if self.ends != Ends::Both {
+            return self.check_none();
         }
+        let mut last = Totals::default();
+        let counted = until(&format!("{bytes_min} bytes through shared memory"), || {
+            last = self.totals()?;
+            Ok((last.bytes >= bytes_min).then_some(()))
+        });
+        counted.with_context(|| format!("{last:?}"))
+    }
+
+    /// Repeats `attempt` until the attempts have moved at least `bytes_min` bytes through shared
+    /// memory. If one end has no Weft, does it once and checks that none went there.
+    ///
+    /// A connection may rightly stay on TCP: if a server forks right after it has accepted, and a
+    /// busy machine delays the client's offer of memory until then, or if brief connections came
+    /// just before. So a test that needs shared memory has to try more than once.
+    ///
+    /// # Errors
+    ///
+    /// If an attempt fails, or if they all did not move that many bytes.
+    pub fn until_shared(
+        &self,
+        bytes_min: u64,
+        mut attempt: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let before = self.totals()?.bytes;
+        for _ in 1..SHARING_TRIES {
+            attempt()?;
+            if self.ends != Ends::Both {
+                return self.check_none();
+            }
+            if self.totals()?.bytes - before >= bytes_min {
+                return Ok(());
+            }
+        }
+        attempt()?;
+        self.check(before + bytes_min).with_context(|| format!("{SHARING_TRIES} attempts"))
     }
 
     /// Checks that a connection fell back to TCP for this reason, if both ends run on Weft.
@@ -223,15 +252,19 @@ impl Sockets {
         Ok(())
     }
 
-    /// Checks that no byte went through shared memory, because Weft cannot preload one of the
-    /// programs that `weft run` has started.
+    /// Checks that no byte went through shared memory, because one end has no Weft, or because Weft
+    /// cannot preload one of the programs that `weft run` has started.
     ///
     /// # Errors
     ///
     /// If one did.
     pub fn check_none(&self) -> Result<()> {
         let totals = self.totals()?;
-        ensure!(totals.joined == 0 && totals.bytes == 0, "not over TCP: {totals:?}");
+        ensure!(
+            totals.joined == 0 && totals.bytes == 0,
+            "{:?}: not over TCP: {totals:?}",
+            self.ends
+        );
         Ok(())
     }
 }
@@ -245,6 +278,17 @@ impl Drop for Sockets {
     }
 }
 
+/// Returns the first core on which this process may run. The kernel keeps the order of what is sent
+/// from one core to several sockets of this host, or from one datagram socket.
+///
+/// # Errors
+///
+/// If the kernel does not tell.
+pub fn first_core() -> Result<Option<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).find(|&core| allowed.is_set(core)))
+}
+
 /// Whether every user may search all directories that lead to a file.
 pub fn is_reachable(file: &Path) -> bool {
     const SEARCH_BY_OTHERS: u32 = 0o001;
@@ -254,19 +298,37 @@ pub fn is_reachable(file: &Path) -> bool {
     file.ancestors().skip(1).all(open)
 }
 
+/// Calls `check` until it returns a value. `what` names that value in the error message.
+///
+/// # Errors
+///
+/// If `check` fails, or if it returns none for so long that something must hang.
+pub fn until<T>(what: &str, mut check: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let timeout = TIMEOUT_FACTOR * CONDITION_TIMEOUT;
+    let deadline = Instant::now() + timeout;
+    loop {
+        if let Some(found) = check()? {
+            return Ok(found);
+        }
+        ensure!(Instant::now() < deadline, "not within {timeout:?}: {what}");
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
 /// Checks that two byte strings are equal.
 ///
 /// # Errors
 ///
-/// If they are not: their lengths, and where they begin to differ.
+/// If they are not, with a [`defect`]: their lengths, and where they begin to differ.
 pub fn same(found: &[u8], expected: &[u8]) -> Result<()> {
-    ensure!(
-        found == expected,
-        "{} bytes instead of {}, which differ first at {}",
-        found.len(),
-        expected.len(),
-        found.iter().zip(expected).take_while(|(left, right)| left == right).count()
-    );
+    if found != expected {
+        return Err(defect(format!(
+            "{} bytes instead of {}, which differ first at {}",
+            found.len(),
+            expected.len(),
+            found.iter().zip(expected).take_while(|(left, right)| left == right).count()
+        )));
+    }
     Ok(())
 }
 

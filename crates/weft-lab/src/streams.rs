@@ -73,7 +73,8 @@ impl Streams {
     ///
     /// If a compiler is missing or fails.
     pub fn new() -> Result<Self> {
-        let (hop, timely) = (compile_plain("stream_hop")?, compile_cargo("timely-stream")?);
+        let hop = compile_plain("stream_hop")?;
+        let timely = compile_cargo("timely-stream")?.map_err(anyhow::Error::msg)?;
         Ok(Self { folder: Folder::new(0o700)?, hop, timely })
     }
 

@@ -1,39 +1,40 @@
-//! Python environments with packages from the package index, which later runs use again.
+//! Python environments, which later runs use again. Their packages come from `scripts/fetch`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::paths::kept;
+use crate::packages::not_fetched;
+use crate::paths::{kept, source};
 use crate::program::Program;
 use crate::skip::note_skip;
 
-/// Time limit for an installation from the package index.
-pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// Libraries with their own event loops.
-const PACKAGES: [&str; 3] = ["uvloop==0.23.0", "grpcio==1.85.1", "pyzmq==27.3.0"];
+/// Time limit for an installation.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
+/// What an installation came to. The inner error says why its packages were not fetched.
+pub(crate) type Outcome = std::result::Result<PathBuf, String>;
 
 /// A Python environment with uvloop, gRPC and ZeroMQ.
 #[derive(Debug)]
 pub struct Venv {
-    bin: PathBuf,
+    directory: PathBuf,
 }
 
 impl Venv {
     /// The environment for the test `name`. The first test that needs it makes it, and it is kept
-    /// for later runs. `None`, with a note, where the package index is out of reach.
+    /// for later runs. `None`, with a note, if its packages were not fetched.
     ///
     /// # Errors
     ///
     /// If it cannot be made for another reason.
     pub fn for_test(name: &str) -> Result<Option<Self>> {
         match Self::make()? {
-            Ok(venv) => Ok(Some(venv)),
-            Err(out_of_reach) => {
-                note_skip(name, &out_of_reach);
+            Ok(directory) => Ok(Some(Self { directory })),
+            Err(not_fetched) => {
+                note_skip(name, &not_fetched);
                 Ok(None)
             }
         }
@@ -45,57 +46,62 @@ impl Venv {
     ///
     /// If it cannot be made.
     pub fn new() -> Result<Self> {
-        Self::make()?.map_err(anyhow::Error::msg)
+        let directory = Self::make()?.map_err(anyhow::Error::msg)?;
+        Ok(Self { directory })
     }
 
-    /// Makes the environment. The inner error says why the package index is out of reach.
-    fn make() -> Result<std::result::Result<Self, String>> {
-        static OUTCOME: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
-        let directory = kept("python-sockets")?;
-        let outcome = OUTCOME.get_or_init(|| install(&directory).map_err(|e| format!("{e:#}")));
-        match outcome {
-            Ok(None) => Ok(Ok(Self { bin: directory.join("bin") })),
-            Ok(Some(out_of_reach)) => Ok(Err(out_of_reach.clone())),
-            Err(error) => bail!("{error}"),
-        }
+    fn make() -> Result<Outcome> {
+        static OUTCOME: OnceLock<std::result::Result<Outcome, String>> = OnceLock::new();
+        once(&OUTCOME, "python-sockets")
     }
 
     /// The path of a program in the environment.
     pub fn program(&self, name: &str) -> PathBuf {
-        self.bin.join(name)
+        self.directory.join("bin").join(name)
     }
 }
 
-/// Installs the packages. Returns the reason if the package index is out of reach.
-fn install(directory: &Path) -> Result<Option<String>> {
-    let complete = directory.join(format!("complete {}", PACKAGES.join(" ")));
-    if complete.exists() {
-        return Ok(None);
-    }
-    let pip = create(directory)?;
-    let refused = ask_index(&pip.line("install --quiet").args(PACKAGES))?;
-    if refused.is_none() {
-        fs::write(complete, "")?;
-    }
-    Ok(refused)
+/// Installs an environment ([`install`]) once a process; `outcome` keeps what it came to.
+pub(crate) fn once(
+    outcome: &OnceLock<std::result::Result<Outcome, String>>,
+    name: &str,
+) -> Result<Outcome> {
+    let outcome = outcome.get_or_init(|| install(name).map_err(|error| format!("{error:#}")));
+    outcome.clone().map_err(anyhow::Error::msg)
 }
 
-/// Makes an empty environment, and returns its pip without a command.
-pub(crate) fn create(directory: &Path) -> Result<Program> {
+/// Makes an environment with the packages that `programs/<name>.txt` lists, of the files that
+/// `scripts/fetch <name>` has left. Unpacks the archives of sources among them to `src/` in it.
+fn install(name: &str) -> Result<Outcome> {
+    let list = source(&format!("programs/{name}.txt"));
+    let packages = fs::read_to_string(&list)?;
+    let fetched = kept("fetched")?.join(name);
+    // Python's version is before the list.
+    match fs::read_to_string(fetched.join("complete")) {
+        Ok(state) if state.trim_end().ends_with(packages.trim_end()) => {}
+        _ => return Ok(Err(not_fetched(name))),
+    }
+    // The tests of several processes may need it at the same time.
+    let lock = File::create(kept("fetched")?.join(format!("{name}.lock")))?;
+    lock.lock()?;
+    let directory = kept(name)?;
+    let complete = directory.join("complete");
+    if fs::read_to_string(&complete).is_ok_and(|installed| installed == packages) {
+        return Ok(Ok(directory));
+    }
     // Debian's Python, regardless of PATH, because python3-venv belongs to it.
-    let venv = Program::plain("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(directory);
+    let venv = Program::plain("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&directory);
     let made = venv.run(INSTALL_TIMEOUT)?.success();
     made.context("sudo apt-get install -y python3-venv")?;
-    let python = Program::plain(directory.join("bin/python"));
-    Ok(python.line("-m pip --disable-pip-version-check"))
-}
-
-/// Runs a pip command. Returns its last error if it fails.
-pub(crate) fn ask_index(command: &Program) -> Result<Option<String>> {
-    let ended = command.run(INSTALL_TIMEOUT)?;
-    if ended.status.success() {
-        return Ok(None);
+    let pip = Program::plain(directory.join("bin/python"));
+    let pip = pip.line("-m pip install --quiet --no-index --no-deps --find-links").arg(&fetched);
+    pip.arg("--requirement").arg(&list).run(INSTALL_TIMEOUT)?.success()?;
+    let sources = directory.join("src");
+    fs::create_dir_all(&sources)?;
+    for archive in fs::read_dir(fetched.join("sources")).into_iter().flatten() {
+        let unpack = Program::plain("tar").arg("xzf").arg(archive?.path()).arg("-C").arg(&sources);
+        unpack.run(INSTALL_TIMEOUT)?.success()?;
     }
-    let last = ended.stderr.lines().rfind(|line| line.starts_with("ERROR"));
-    Ok(Some(format!("pip: {}", last.unwrap_or("no reason given"))))
+    fs::write(complete, packages)?;
+    Ok(Ok(directory))
 }

@@ -11,6 +11,11 @@ use weft_lab::endpoint::Port;
 use weft_lab::{Folder, NamespacePair, Program, Running, ports, skip_without_namespaces, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Time limit for what the lab itself does not limit. It detects a hang.
+const LONG_TIMEOUT: Duration = Duration::from_secs(240);
+/// The file is copied in half a minute, in which the connections can be looked at.
+const FILE_LEN: usize = 32 << 20;
+const LIMIT: &str = "1M";
 /// One that each kernel has, and that no kernel has by default.
 const RENO: &str = "reno";
 
@@ -31,7 +36,7 @@ impl Place {
         let key = weft()?.args(["cp", "--show-key"]).run(TIMEOUT)?.success()?.stdout;
         fs::create_dir(path("share"))?;
         for file in [path("share/file"), path("file")] {
-            fs::write(file, vec![7; 4 << 20])?;
+            fs::write(file, vec![7; FILE_LEN])?;
         }
         let server = weft()?.args(["serve", "--port", &port.to_string(), "--allow", key.trim()]);
         let server = server.arg(path("share")).within(Some(&pair.left)).start()?;
@@ -56,10 +61,9 @@ impl Place {
     }
 
     /// Returns the congestion controls of the sender's connections, without the control channel,
-    /// as soon as the sender has sent data on each.
+    /// as soon as the sender has sent data on each. The copy does not go on.
     fn controls(&self, is_up: bool, channels: usize, options: &[&str]) -> Result<BTreeSet<String>> {
-        // The copy takes some seconds, in which it can be looked at.
-        let limited = [options, &["--limit", "1M"]].concat();
+        let limited = [options, &["--limit", LIMIT]].concat();
         let mut copy = self.copy(is_up, &limited)?.start()?;
         let (sender, side) = match is_up {
             true => (&self.pair.right, "dport"),
@@ -74,14 +78,15 @@ impl Place {
             let has_data = |line: &&str| sent(line).is_some_and(|sent| sent > 100_000);
             let data: Vec<&str> = shown.lines().filter(has_data).collect();
             if data.len() == channels {
-                copy.wait(TIMEOUT)?.success()?;
+                ensure!(copy.is_running()?, "it has ended: {}", copy.account());
+                copy.kill()?;
                 ensure!(shown.lines().count() == channels + 1, "{shown}");
                 return data.into_iter().map(control).collect();
             }
             if !copy.is_running()? {
                 bail!(copy.wait(TIMEOUT)?.error(format!("{channels} connections: {shown}")));
             }
-            ensure!(start.elapsed() < TIMEOUT, "{shown}");
+            ensure!(start.elapsed() < LONG_TIMEOUT, "{shown}");
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use weft_lab::endpoint::Port;
 use weft_lab::{
-    Finished, Folder, NamespacePair, PathSettings, Program, Running, ports,
+    Folder, NamespacePair, PathSettings, Program, Running, ensure_data, ports,
     skip_without_namespaces, weft,
 };
 
@@ -60,7 +60,9 @@ fn command(folder: &Folder) -> Result<Program> {
 
 fn assert_same(one: &Path, other: &Path) -> Result<()> {
     let diff = Program::plain("diff").args(["-r", "--no-dereference"]).arg(one).arg(other);
-    diff.run(TIMEOUT).and_then(Finished::success).map(drop)
+    let diff = diff.run(TIMEOUT)?;
+    ensure_data!(diff.status.success(), "{}", diff.error("the trees differ"));
+    Ok(())
 }
 
 /// Creates a large file and some small ones.
@@ -103,18 +105,16 @@ fn trees_are_the_same_after_a_path_that_delays_and_loses_packets() -> Result<()>
 #[test]
 fn connections_and_blocks_grow_with_the_round_trip() -> Result<()> {
     skip_without_namespaces!();
-    let mut last = (0, 0);
     for (milliseconds, channels, blocks) in [(5, 4, 43), (20, 13, 79), (200, 16, 256)] {
         let round_trip = Duration::from_millis(milliseconds);
         let place = Place::new(&PathSettings { round_trip, ..PathSettings::default() })?;
         fs::write(place.path("file"), "text")?;
         let file = place.path("file").display().to_string();
         let decisions = place.copy(&file, &place.remote("file"))?;
-        ensure!(fs::read_to_string(place.path("share/file"))? == "text");
+        ensure_data!(fs::read_to_string(place.path("share/file"))? == "text", "another text");
         let now = (number(&decisions, "channels")?, number(&decisions, "blocks")?);
         // A busy machine makes the round trip longer, which never means fewer of them.
-        ensure!(now.0 >= channels && now.1 >= blocks && now >= last, "{decisions}");
-        last = now;
+        ensure!(now.0 >= channels && now.1 >= blocks, "{decisions}");
     }
     Ok(())
 }

@@ -12,11 +12,13 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::{
-    Finished, Folder, Namespace, NamespacePair, Program, Running, compile, ports,
+    Folder, Namespace, NamespacePair, Program, Running, compile, ensure_data, ports,
     skip_without_namespaces, weft,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Time limit for what the lab itself does not limit. It detects a hang.
+const LONG_TIMEOUT: Duration = Duration::from_secs(240);
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A folder with the keys of two hosts, and the port of a server.
@@ -99,7 +101,9 @@ fn make_tree(root: &Path) -> Result<()> {
 
 fn assert_same(one: &Path, other: &Path) -> Result<()> {
     let diff = Program::plain("diff").args(["-r", "--no-dereference"]).arg(one).arg(other);
-    diff.run(TIMEOUT).and_then(Finished::success).map(drop)
+    let diff = diff.run(TIMEOUT)?;
+    ensure_data!(diff.status.success(), "{}", diff.error("the trees differ"));
+    Ok(())
 }
 
 /// Parts of the summary that tell what has carried the data, and why.
@@ -143,7 +147,8 @@ fn trees_go_both_ways_over_rdma_on_one_host() -> Result<()> {
     assert_same(&place.path("from"), &place.path("share/compressed"))?;
     let copy = place.cp("rdma")?.arg(place.at(LOCALHOST, "compressed/folder-0/file-40")).arg("-");
     let file = copy.run(TIMEOUT)?.success()?.expect_output(OVER_RDMA)?.stdout;
-    ensure!(file.as_bytes() == fs::read(place.path("from/folder-0/file-40"))?);
+    let expected = fs::read(place.path("from/folder-0/file-40"))?;
+    ensure_data!(file.as_bytes() == expected, "another content");
     Ok(())
 }
 
@@ -166,10 +171,10 @@ fn several_clients_copy_over_rdma_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Starts a slow copy, and waits until the sink has a part of the large file.
+/// Starts a copy that takes half a minute, and waits until the sink has a part of the large file.
 fn begin(place: &Place, to: &Path) -> Result<Running> {
-    let copy = place.cp("rdma")?.args(["--limit", "20M"]).arg(place.path("from").join(""));
-    let copy = copy.arg(place.at(LOCALHOST, "to")).start()?;
+    let copy = place.cp("rdma")?.args(["--limit", "1600K"]).arg(place.path("from").join(""));
+    let mut copy = copy.arg(place.at(LOCALHOST, "to")).start()?;
     let is_begun = || {
         let entries = fs::read_dir(to).into_iter().flatten().flatten();
         let is_part = |it: &fs::DirEntry| it.file_name().as_encoded_bytes().starts_with(b".large");
@@ -178,7 +183,7 @@ fn begin(place: &Place, to: &Path) -> Result<Running> {
     };
     let start = Instant::now();
     while !is_begun() {
-        ensure!(start.elapsed() < TIMEOUT, "no part of the file after {TIMEOUT:?}");
+        ensure!(start.elapsed() < LONG_TIMEOUT, "no part of the file: {}", copy.account());
         thread::sleep(Duration::from_millis(5));
     }
     Ok(copy)

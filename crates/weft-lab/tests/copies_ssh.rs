@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Folder, Program, Running, locate, note_skip, ports, ssh, weft};
+use weft_lab::{
+    Finished, Folder, Program, Running, ensure_data, locate, note_skip, ports, ssh, weft,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -61,7 +63,7 @@ fn make_tree(root: &Path) -> Result<()> {
             fs::write(path.join(format!("{file};$HOME\n")), vec![b'x'; file * 131])?;
         }
     }
-    let large: Vec<u8> = (0..20_000_000_u32).flat_map(|word| word.to_ne_bytes()).collect();
+    let large: Vec<u8> = (0..3_000_000_u32).flat_map(|word| word.to_ne_bytes()).collect();
     fs::write(root.join("large"), large)?;
     fs::set_permissions(root.join("large"), Permissions::from_mode(0o640))?;
     fs::hard_link(root.join("large"), root.join("another name"))?;
@@ -73,7 +75,7 @@ fn make_tree(root: &Path) -> Result<()> {
 fn assert_same(one: &Path, other: &Path) -> Result<()> {
     let rsync = Program::plain(locate("rsync")?).args(["-aHnic", "--delete", "--modify-window=-1"]);
     let stdout = rsync.arg(one.join("")).arg(other.join("")).run(TIMEOUT)?.success()?.stdout;
-    ensure!(stdout.is_empty(), "{stdout}");
+    ensure_data!(stdout.is_empty(), "the trees differ: {stdout}");
     Ok(())
 }
 
@@ -112,7 +114,7 @@ fn trees_go_both_ways_by_ssh_and_are_as_rsync_makes_them() -> Result<()> {
     host.run(&scp)?;
     let copy = host.cp()?.arg(from.join("large")).arg(format!("server:{}", other.display()));
     host.run(&copy)?;
-    ensure!(fs::read(one)? == fs::read(other)?);
+    ensure_data!(fs::read(one)? == fs::read(other)?, "another content");
     Ok(())
 }
 
@@ -130,11 +132,12 @@ fn key_that_is_bound_to_a_directory_reads_nothing_else() -> Result<()> {
     let got = host.path("got");
     let copy = host.cp()?.arg("bound:data/file").arg(&got);
     host.run(&copy)?;
-    ensure!(fs::read_to_string(&got)? == "x");
+    ensure_data!(fs::read_to_string(&got)? == "x", "another content");
     let secret = host.path("ssh_config").display().to_string();
     for place in [format!("bound:{secret}"), format!("bound:data/../{secret}")] {
         let refused = host.cp()?.arg(place).arg(host.path("secret")).run(TIMEOUT)?;
-        ensure!(refused.success().is_err() && !host.path("secret").exists());
+        let is_refused = refused.success().is_err() && !host.path("secret").exists();
+        ensure_data!(is_refused, "a key has read what it may not");
     }
     let refused = host.cp()?.arg(&got).arg("bound:data/new").run(TIMEOUT)?;
     ensure!(refused.stderr.contains("reading only"), "{}", refused.stderr);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Program, Stage, ports, scratch, skip_without_namespaces};
+use weft_lab::{Finished, Program, Stage, ensure_data, ports, scratch, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SIZE_BYTES: u64 = 32 << 20;
@@ -39,7 +39,7 @@ fn transfer(stage: &Stage, verb: &str, options: &str) -> Result<()> {
     let job = job(&client)?;
     ensure!(job["error"] == 0, client.error("fio reports an error"));
     let moved = &job["write"]["io_bytes"];
-    ensure!(*moved == SIZE_BYTES, client.error(format!("{moved} bytes instead of {SIZE_BYTES}")));
+    ensure_data!(*moved == SIZE_BYTES, "{}", client.error(format!("{moved} bytes")));
     Ok(())
 }
 

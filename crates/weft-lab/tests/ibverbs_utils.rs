@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
+use weft_lab::{Finished, Program, Stage, ensure_data, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -65,10 +65,10 @@ fn pingpong(stage: &Stage, program: &str, size: u64, iterations: u64, options: &
 
 fn exchanged(end: &Finished, bytes: u64, iterations: u64) -> Result<()> {
     let has = |text: String| end.stdout.lines().any(|line| line.starts_with(&text));
-    ensure!(has(format!("{bytes} bytes in")), end.error(format!("not {bytes} bytes")));
+    ensure_data!(has(format!("{bytes} bytes in")), "{}", end.error(format!("not {bytes} bytes")));
     let all = has(format!("{iterations} iters in"));
-    ensure!(all, end.error(format!("not {iterations} iterations")));
-    ensure!(!end.stderr.contains("invalid data"), end.error("data was damaged"));
+    ensure_data!(all, "{}", end.error(format!("not {iterations} iterations")));
+    ensure_data!(!end.stderr.contains("invalid data"), "{}", end.error("data was damaged"));
     Ok(())
 }
 

@@ -140,6 +140,7 @@ fn open_mpi_ring() -> Result<()> {
 }
 
 #[test]
+#[ignore = "soak: a long suite of another project"]
 fn open_mpi_runs_the_tests_of_mpi4py() -> Result<()> {
     mpi4py_tests("open_mpi_runs_the_tests_of_mpi4py", Mpi::Open)
 }
@@ -166,6 +167,7 @@ fn mpich_ring() -> Result<()> {
 }
 
 #[test]
+#[ignore = "soak: a long suite of another project"]
 fn mpich_runs_the_tests_of_mpi4py() -> Result<()> {
     mpi4py_tests("mpich_runs_the_tests_of_mpi4py", Mpi::Mpich)
 }

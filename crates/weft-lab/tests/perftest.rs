@@ -68,8 +68,7 @@ fn queue_pairs(options: &str) -> u64 {
 }
 
 /// Runs a test of every size and checks that each has its row.
-fn all_sizes(stage: &Stage, program: &str, options: &str) -> Result<()> {
-    let iterations = 20;
+fn all_sizes(stage: &Stage, program: &str, iterations: u64, options: &str) -> Result<()> {
     let end = run(stage, program, &format!("-a -n {iterations} {options}"))?;
     let rows = rows(program, &end)?;
     let expected: Vec<_> = ALL_SIZES.map(|power| (1 << power, iterations)).collect();
@@ -84,6 +83,88 @@ fn some_sizes(stage: &Stage, program: &str, options: &str) -> Result<()> {
         .try_for_each(|&size| one_size(stage, program, size, 20, options))
 }
 
+/// Each operation once with each kind of option: connected by the program itself and by `rdma_cm`,
+/// inline, with several queue pairs, both ways, with events. The tests below have all of them.
+mod main_path {
+    use super::*;
+
+    fn every(program: &str, size: u64, all: &[&str]) -> Result<()> {
+        all.iter().try_for_each(|options| one_size(&Stage::loopback(), program, size, 400, options))
+    }
+
+    /// All sizes, and the options with one of them.
+    fn bandwidth(program: &str, all: &[&str]) -> Result<()> {
+        all_sizes(&Stage::loopback(), program, 5, "")?;
+        one_size(&Stage::loopback(), program, 1, 400, "-R")?;
+        every(program, 64, all)
+    }
+
+    #[test]
+    fn send() -> Result<()> {
+        bandwidth("ib_send_bw", &["-R -I 64", "-R -q 4", "-b", "-e", "--use-srq -q 4"])?;
+        every("ib_send_lat", 64, &["", "-R", "-e"])
+    }
+
+    #[test]
+    fn write() -> Result<()> {
+        bandwidth("ib_write_bw", &["-R -I 64", "-R -q 4", "-b", "-l 8"])?;
+        every("ib_write_lat", 64, &["", "-R"])
+    }
+
+    #[test]
+    fn read() -> Result<()> {
+        bandwidth("ib_read_bw", &["-R -q 4", "-b", "-e"])?;
+        every("ib_read_lat", 64, &["", "-R"])
+    }
+
+    #[test]
+    fn atomics() -> Result<()> {
+        every("ib_atomic_bw", 8, &["-A CMP_AND_SWAP", "-R -A FETCH_AND_ADD", "-q 4", "-b"])?;
+        every("ib_atomic_lat", 8, &["-A CMP_AND_SWAP", "-R -A FETCH_AND_ADD"])
+    }
+
+    #[test]
+    fn unreliable_connections() -> Result<()> {
+        let sends = format!("-c UC {NO_LOSS}");
+        every("ib_send_bw", 64, &[&sends])?;
+        every("ib_send_lat", 64, &[&sends])?;
+        every("ib_write_bw", 64, &["-c UC"])?;
+        every("ib_write_lat", 64, &["-c UC"])
+    }
+
+    #[test]
+    fn extended_connections() -> Result<()> {
+        for (program, size) in [
+            ("ib_send_bw", 64),
+            ("ib_send_lat", 64),
+            ("ib_write_bw", 64),
+            ("ib_write_lat", 64),
+            ("ib_read_bw", 64),
+            ("ib_read_lat", 64),
+            ("ib_atomic_bw", 8),
+            ("ib_atomic_lat", 8),
+        ] {
+            every(program, size, &["-c XRC"])?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn datagrams() -> Result<()> {
+        for program in ["ib_send_bw", "ib_send_lat"] {
+            let plain = format!("-c UD {NO_LOSS}");
+            every(program, 64, &[&plain, &format!("{plain} -R")])?;
+            every(program, 4096, &[&plain])?;
+        }
+        Ok(())
+    }
+}
+
+/// perftest waits for each message, also for those that may be lost: datagrams, and Sends of
+/// unreliable connections. On one host they are lost only without a receive. With this option a
+/// test of up to 400 messages posts all receives before the first message is sent.
+const NO_LOSS: &str = "-r 400";
+
 /// The tests of one program: what it has in common with its family, and its own options.
 macro_rules! family {
     ($program:ident, $sizes:ident, $($name:ident: $options:literal,)*) => {
@@ -96,6 +177,7 @@ macro_rules! family {
 
             $(
                 #[test]
+                #[ignore = "soak: every option of every program"]
                 fn $name() -> Result<()> {
                     one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, $options)?;
                     one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, concat!("-R ", $options))
@@ -110,18 +192,23 @@ macro_rules! any_size {
         const SIZE: u64 = 64;
 
         #[test]
+        #[ignore = "soak: every option of every program"]
         fn sizes() -> Result<()> {
             // The same operations carry every size in the tests of bandwidth.
-            let sizes = if PROGRAM.ends_with("_lat") { some_sizes } else { all_sizes };
-            sizes(&Stage::loopback(), PROGRAM, "")
+            match PROGRAM.ends_with("_lat") {
+                true => some_sizes(&Stage::loopback(), PROGRAM, ""),
+                false => all_sizes(&Stage::loopback(), PROGRAM, 20, ""),
+            }
         }
 
         #[test]
+        #[ignore = "soak: every option of every program"]
         fn sizes_with_rdma_cm() -> Result<()> {
             some_sizes(&Stage::loopback(), PROGRAM, "-R")
         }
 
         #[test]
+        #[ignore = "soak: every option of every program"]
         fn one_byte() -> Result<()> {
             one_size(&Stage::loopback(), PROGRAM, 1, 1000, "")?;
             one_size(&Stage::loopback(), PROGRAM, 1, 1000, "-R")
@@ -134,6 +221,7 @@ macro_rules! eight_bytes {
         const SIZE: u64 = 8;
 
         #[test]
+        #[ignore = "soak: every option of every program"]
         fn plain() -> Result<()> {
             one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, "")?;
             one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, "-R")
@@ -201,15 +289,22 @@ family!(ib_atomic_lat, eight_bytes,
 macro_rules! tests_of_type {
     ($type:literal, $($program:ident: $($options:literal)*;)*) => { $(
         #[test]
+        #[ignore = "soak: every option of every program"]
         fn $program() -> Result<()> {
             let (stage, program) = (Stage::loopback(), stringify!($program));
             let size = if program.contains("atomic") { 8 } else { 64 };
-            $( one_size(&stage, program, size, 1000, concat!("-c ", $type, " ", $options))?; )*
+            let may_lose = $type == "UC" && program.contains("send");
+            let no_loss = if may_lose { NO_LOSS } else { "" };
+            $(
+                let options = concat!("-c ", $type, " ", $options);
+                one_size(&stage, program, size, 400, &format!("{options} {no_loss}"))?;
+            )*
             if size == 8 {
                 return Ok(());
             }
             for size in [4096, 1 << 20] {
-                one_size(&stage, program, size, 50, concat!("-c ", $type))?;
+                let options = concat!("-c ", $type);
+                one_size(&stage, program, size, 50, &format!("{options} {no_loss}"))?;
             }
             Ok(())
         }
@@ -244,20 +339,23 @@ mod extended_reliable_connection {
     }
 }
 
-/// Datagrams of at most the port's MTU. None may be lost on one host, because perftest waits for
-/// each.
+/// Datagrams of at most the port's MTU.
 mod datagrams {
     use super::*;
 
     macro_rules! tests {
         ($($program:ident: $($options:literal)*;)*) => { $(
             #[test]
+            #[ignore = "soak: every option of every program"]
             fn $program() -> Result<()> {
                 let (stage, program) = (Stage::loopback(), stringify!($program));
+                let run = |size, options: &str| {
+                    one_size(&stage, program, size, 400, &format!("-c UD {NO_LOSS} {options}"))
+                };
                 for size in [1, 64, 4096] {
-                    one_size(&stage, program, size, 1000, "-c UD")?;
+                    run(size, "")?;
                 }
-                $( one_size(&stage, program, 64, 1000, concat!("-c UD ", $options))?; )*
+                $( run(64, $options)?; )*
                 Ok(())
             }
         )* };
@@ -286,6 +384,28 @@ fn without_crc() -> Result<()> {
 }
 
 #[test]
+fn each_operation_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for (program, options) in [
+        ("ib_send_bw", "-R"),
+        ("ib_write_bw", ""),
+        ("ib_read_bw", "-R"),
+        ("ib_send_lat", "-x 0 -c XRC"),
+        ("ib_write_lat", "-x 0 -c UC"),
+    ] {
+        one_size(&stage, program, 65_536, 100, options)?;
+    }
+    one_size(&stage, "ib_atomic_bw", 8, 100, "-x 0 -R")?;
+    // One datagram at a time, so that the kernel has room for it. The larger goes in IP fragments.
+    for size in [1024, 4096] {
+        one_size(&stage, "ib_send_lat", size, 100, "-x 0 -c UD")?;
+    }
+    all_sizes(&stage, "ib_send_bw", 5, "-b")
+}
+
+#[test]
+#[ignore = "soak: every option of every program, and datagrams that the kernel may lose"]
 fn across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
@@ -308,6 +428,6 @@ fn across_namespaces() -> Result<()> {
             one_size(&stage, program, size, 1000, "-x 0 -c UD")?;
         }
     }
-    all_sizes(&stage, "ib_send_bw", "-b")?;
+    all_sizes(&stage, "ib_send_bw", 20, "-b")?;
     some_sizes(&stage, "ib_write_bw", "-R -b")
 }

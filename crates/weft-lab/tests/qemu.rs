@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use weft_lab::endpoint::Port;
-use weft_lab::{Folder, Program, Running, Stage, ports, scratch, skip_without_namespaces};
+use weft_lab::{
+    Folder, Program, Running, Stage, defect, ensure_data, ports, scratch, skip_without_namespaces,
+};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for what the lab itself does not limit. It detects a hang.
+const TIMEOUT: Duration = Duration::from_secs(240);
 const MEMORY_MIB: u64 = 64;
 /// Address of the pattern in the guest's memory, above all that firmware would use.
 const PATTERN_ADDRESS: u64 = 16 << 20;
@@ -70,7 +73,9 @@ impl Monitor {
             match state["status"].as_str() {
                 Some("completed") => return Ok(()),
                 Some("failed" | "cancelled") => bail!("migration: {state}"),
-                _ if Instant::now() >= deadline => bail!("migration hangs: {state}"),
+                _ if Instant::now() >= deadline => {
+                    return Err(defect(format!("migration hangs: {state}")));
+                }
                 _ => thread::sleep(Duration::from_millis(50)),
             }
         }
@@ -124,7 +129,7 @@ fn migrate(stage: &Stage, pin_all: bool) -> Result<()> {
     let migrated = from.migrated();
     migrated.with_context(|| format!("{}\n{:?}", destination.account(), source.output()))?;
     to.migrated()?;
-    ensure!(to.pattern(directory.join("after"))? == pattern, "the memory differs");
+    ensure_data!(to.pattern(directory.join("after"))? == pattern, "the memory differs");
     Ok(())
 }
 

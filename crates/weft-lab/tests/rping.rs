@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
+use weft_lab::{Finished, Program, Stage, ensure_data, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -21,8 +21,8 @@ fn rping(stage: &Stage, address: IpAddr, count: usize, options: &str) -> Result<
     let (server, client) = ends.with_context(|| format!("{address}, options {options:?}"))?;
     for (end, prefix) in [(&client, "ping data: "), (&server, "server ping data: ")] {
         let pings = end.stdout.lines().filter(|line| line.starts_with(prefix)).count();
-        ensure!(pings == count, end.error(format!("{pings} pings instead of {count}")));
-        ensure!(!end.stderr.contains("data mismatch"), end.error("data was damaged"));
+        ensure_data!(pings == count, "{}", end.error(format!("{pings} pings instead of {count}")));
+        ensure_data!(!end.stderr.contains("data mismatch"), "{}", end.error("data was damaged"));
     }
     Ok(())
 }

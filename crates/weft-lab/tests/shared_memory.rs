@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::{
-    Finished, Program, Stage, compile, note_skip, ports, scratch, skip_without_namespaces,
+    Finished, Program, Stage, compile, ensure_data, note_skip, ports, scratch,
+    skip_without_namespaces,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -160,40 +161,61 @@ fn left(ended: &Finished, when: &str) -> Result<[i64; 2]> {
     numbers.try_into().ok().with_context(|| ended.error("two numbers"))
 }
 
-fn survive(end: &str, transport: &str, rounds: u32, leaving_max: Duration) -> Result<()> {
+/// Runs peers that end in this way, at instants that the seed chooses. Returns the longest time in
+/// which the survivor has closed a connection.
+fn survive(end: &str, transport: &str, rounds: u32, seed: u16) -> Result<Duration> {
+    let mut longest = Duration::ZERO;
     for role in ["serve", "dial"] {
         let (port, rounds) = (ports::next().to_string(), rounds.to_string());
         let ended = Program::weft(compile("peer_death")?)
-            .args(["survive", role, end, &port, &rounds])
+            .args(["survive", role, end, &port, &rounds, &seed.to_string()])
             .env("WEFT_TRANSPORT", transport)
             .run(TIMEOUT * 2)
             .and_then(Finished::success)
-            .with_context(|| format!("{role}, {transport}"))?;
+            .with_context(|| format!("{role}, {transport}, seed {seed}"))?;
         let (early, late) = (left(&ended, "early")?, left(&ended, "end")?);
         ensure!(late[0] <= early[0], ended.error("descriptors leaked"));
         ensure!(late[1] <= early[1], ended.error("mappings leaked"));
         let line = ended.stdout.lines().find_map(|line| line.strip_prefix("left: "));
         let time = line.and_then(|line| line.strip_suffix(" ms")?.parse().ok());
         let time = Duration::from_millis(time.with_context(|| ended.error("no time"))?);
-        ensure!(time < leaving_max, ended.error(format!("leaving took {time:?}")));
+        longest = longest.max(time);
     }
-    Ok(())
+    Ok(longest)
 }
 
 #[test]
 fn peers_killed_at_any_instant_share_memory() -> Result<()> {
-    survive("kill", "shm", 100, Duration::from_secs(3))
+    survive("kill", "shm", 30, 1).map(drop)
 }
 
 #[test]
 fn peers_killed_at_any_instant_over_tcp() -> Result<()> {
-    survive("kill", "tcp", 50, Duration::from_secs(3))
+    survive("kill", "tcp", 20, 2).map(drop)
 }
 
-/// A process waits only a limited time for a peer that was stopped during a memory access.
+/// A process waits only a limited time for a peer that was stopped during a memory access. Without
+/// the limit this test would hang, because the peer runs again only after the process has left.
 #[test]
 fn peers_stopped_at_any_instant() -> Result<()> {
-    survive("stop", "shm", 30, Duration::from_secs(6))
+    survive("stop", "shm", 15, 3).map(drop)
+}
+
+/// Each run has new instants, unless `WEFT_LAB_SEED` repeats those of a run that has failed.
+#[test]
+#[ignore = "soak: new instants in each run, and times are compared"]
+fn peers_killed_or_stopped_at_random_instants_do_not_delay_others() -> Result<()> {
+    let seed = std::env::var("WEFT_LAB_SEED").ok().map(|seed| seed.parse()).transpose()?;
+    let seed = seed.unwrap_or_else(|| fastrand::u16(..));
+    println!("WEFT_LAB_SEED={seed}");
+    for (end, transport, rounds, seconds) in
+        [("kill", "shm", 100, 3), ("kill", "tcp", 50, 3), ("stop", "shm", 30, 6)]
+    {
+        let longest = survive(end, transport, rounds, seed)?;
+        let is_short = longest < Duration::from_secs(seconds);
+        ensure!(is_short, "{end}, {transport}: leaving took {longest:?}");
+    }
+    Ok(())
 }
 
 /// After `exec`, a peer's pid denotes another program, whose memory no process accesses.
@@ -212,7 +234,8 @@ fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
         let client = program(&["connect", "127.0.0.1", &port]).run(TIMEOUT);
         let client = client.and_then(Finished::success)?.expect_output("wrote")?;
         ensure!(client.stderr.contains(&format!("{SHARES}direct")), client.error("by ring"));
-        server.wait(TIMEOUT)?.success()?.expect_output("untouched")?;
+        let server = server.wait(TIMEOUT)?.success()?;
+        ensure_data!(server.stdout.contains("untouched"), "{}", server.error("it was written to"));
         files.iter().try_for_each(fs::remove_file)?;
     }
     Ok(())

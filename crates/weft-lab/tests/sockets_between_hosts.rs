@@ -15,6 +15,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that the program has moved when the test inspects the connection.
 const LENGTH: u64 = 5_000_003;
 
+/// How often a connection may begin too early for verbs.
+const TRIES: usize = 10;
+
 /// An echo server, and a client that sends on demand, from a chosen port.
 const ECHO: &str = "
 import signal, socket, sys
@@ -64,10 +67,15 @@ impl Hosts {
 
     /// Runs a task to its end; one end may kill itself.
     fn run(&self, task: &str, options: [&str; 2]) -> Result<()> {
+        self.run_seeded(task, options, 1)
+    }
+
+    fn run_seeded(&self, task: &str, options: [&str; 2], seed: u64) -> Result<()> {
         let port = ports::next();
         let [server, client] =
             [("server", options[0]), ("client", options[1])].map(|(role, option)| {
-                self.end(role, port, task).weft_option(format!("--between-hosts={option}"))
+                let end = self.end(role, port, task).env("BETWEEN_HOSTS_SEED", seed.to_string());
+                end.weft_option(format!("--between-hosts={option}"))
             });
         let server = self.stage.server(server).start()?.listening(Port::Tcp(port))?;
         let client = self.stage.client(client).run(TIMEOUT)?;
@@ -132,7 +140,15 @@ impl Hosts {
 fn bytes_go_over_verbs_if_both_ends_want_it() -> Result<()> {
     let test = "bytes_go_over_verbs_if_both_ends_want_it";
     let Some(hosts) = Hosts::new(test)? else { return Ok(()) };
-    let (transport, bytes) = hosts.look(["verbs", "verbs"])?;
+    // On a busy machine the first bytes may be faster than the agreement to use verbs.
+    let mut found = hosts.look(["verbs", "verbs"])?;
+    for _ in 1..TRIES {
+        if found.0 == "verbs" && found.1 >= LENGTH {
+            break;
+        }
+        found = hosts.look(["verbs", "verbs"])?;
+    }
+    let (transport, bytes) = found;
     ensure!(transport == "verbs" && bytes >= LENGTH, "{bytes} bytes over {transport}");
     for options in [["verbs", "tcp"], ["tcp", "verbs"], ["tcp", "tcp"]] {
         let (transport, bytes) = hosts.look(options)?;
@@ -213,9 +229,28 @@ fn connections_are_handed_on() -> Result<()> {
 fn peer_of_a_process_killed_over_verbs_reads_a_prefix_and_then_eof() -> Result<()> {
     let test = "peer_of_a_process_killed_over_verbs_reads_a_prefix_and_then_eof";
     let Some(hosts) = Hosts::new(test)? else { return Ok(()) };
-    for _ in 0..3 {
-        hosts.run("sender_dies", ["verbs"; 2])?;
-        hosts.run("receiver_dies", ["verbs"; 2])?;
+    die(&hosts, 1)
+}
+
+#[test]
+#[ignore = "soak: ends are killed at random times"]
+fn peers_of_processes_killed_over_verbs_read_prefixes() -> Result<()> {
+    const ROUNDS: u64 = 20;
+    let test = "peers_of_processes_killed_over_verbs_read_prefixes";
+    let Some(hosts) = Hosts::new(test)? else { return Ok(()) };
+    let seed = std::env::var("WEFT_BETWEEN_HOSTS_SEED").ok();
+    let first = match seed {
+        Some(seed) => seed.parse()?,
+        None => u64::from(std::process::id()) << 16,
+    };
+    (first..first + ROUNDS).try_for_each(|seed| die(&hosts, seed))
+}
+
+/// Kills the sender, and then the receiver, after times that the seed determines.
+fn die(hosts: &Hosts, seed: u64) -> Result<()> {
+    println!("WEFT_BETWEEN_HOSTS_SEED={seed}");
+    for task in ["sender_dies", "receiver_dies"] {
+        hosts.run_seeded(task, ["verbs"; 2], seed)?;
     }
     Ok(())
 }

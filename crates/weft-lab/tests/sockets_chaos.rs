@@ -2,9 +2,11 @@
 //! sent bytes, and then what TCP reports. And thousands of connections, which leak nothing.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, compile, source};
 
@@ -12,8 +14,15 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of connections of which one end, or neither, is killed.
 const ROUNDS: u64 = 200;
 
+/// The program, compiled once.
+fn program() -> Result<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| compile("chaos"));
+    built.as_deref().map_err(|error| anyhow!("{error:#}"))
+}
+
 fn run(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
-    finish(sockets.server(compile("chaos")?), arguments)
+    finish(sockets.server(program()?), arguments)
 }
 
 fn finish(chaos: Program, arguments: &[&str]) -> Result<String> {
@@ -23,7 +32,7 @@ fn finish(chaos: Program, arguments: &[&str]) -> Result<String> {
 /// Runs the program with a rule by which even short connections move to shared memory.
 fn run_in_memory(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
     fs::write(sockets.path("rules"), "use shm * * *:*\n")?;
-    let chaos = sockets.server(compile("chaos")?);
+    let chaos = sockets.server(program()?);
     finish(chaos.weft_option("--rules").weft_option("rules"), arguments)
 }
 
@@ -79,8 +88,18 @@ fn what_is_written_at_once_is_read_at_once() -> Result<()> {
 /// An edge-triggered waiter gets each change, regardless of when during a wait it happens.
 #[test]
 fn no_edge_is_lost() -> Result<()> {
+    wait_for_edges(80_000)
+}
+
+#[test]
+#[ignore = "soak: many messages"]
+fn no_edge_of_many_is_lost() -> Result<()> {
+    wait_for_edges(1_000_000)
+}
+
+fn wait_for_edges(messages: u64) -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
-    run(&sockets, &["edges", "200000"])?;
+    run(&sockets, &["edges", &messages.to_string()])?;
     let totals = sockets.totals()?;
     ensure!(totals.joined >= 1, "{totals:?}");
     Ok(())
@@ -90,9 +109,19 @@ fn no_edge_is_lost() -> Result<()> {
 /// second thread that waits for them.
 #[test]
 fn no_wakeup_is_missed_among_many_connections() -> Result<()> {
+    wake_herds("2000")
+}
+
+#[test]
+#[ignore = "soak: many rounds"]
+fn no_wakeup_of_many_is_missed_among_many_connections() -> Result<()> {
+    wake_herds("20000")
+}
+
+fn wake_herds(rounds: &str) -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let seed = std::env::var("WEFT_CHAOS_SEED").unwrap_or_else(|_| "1".to_owned());
-    run(&sockets, &["herd", "4000", &seed]).with_context(|| format!("WEFT_CHAOS_SEED={seed}"))?;
+    run(&sockets, &["herd", rounds, &seed]).with_context(|| format!("WEFT_CHAOS_SEED={seed}"))?;
     let totals = sockets.totals()?;
     ensure!(totals.joined >= 24, "{totals:?}");
     Ok(())

@@ -4,9 +4,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{
@@ -19,6 +20,12 @@ const LINES: u32 = 100;
 /// A shell's program that answers each line with the same line.
 const ECHO_LINES: &str = "while read -r line; do echo \"$line\"; done";
 
+/// Compiles a program once for all tests.
+fn compiled(built: &'static OnceLock<Result<PathBuf>>, name: &str) -> Result<&'static PathBuf> {
+    let built = built.get_or_init(|| compile_plain(name));
+    built.as_ref().map_err(|error| anyhow!("{error:#}"))
+}
+
 /// Two programs with many connections; both start children that inherit but do not use them.
 fn beside(way: &str) -> Result<()> {
     beside_on(&Sockets::new(Ends::Both)?, way)
@@ -26,10 +33,11 @@ fn beside(way: &str) -> Result<()> {
 
 fn beside_on(sockets: &Sockets, way: &str) -> Result<()> {
     let port = ports::next();
-    let program = compile_plain("children")?;
-    let server = sockets.server(&program).args(["serve", &port.to_string(), way]);
+    static BUILT: OnceLock<Result<PathBuf>> = OnceLock::new();
+    let program = compiled(&BUILT, "children")?;
+    let server = sockets.server(program).args(["serve", &port.to_string(), way]);
     let mut server = server.start()?.listening(Port::Tcp(port))?;
-    let client = sockets.client(&program).args(["connect", &port.to_string(), way]);
+    let client = sockets.client(program).args(["connect", &port.to_string(), way]);
     let ended = client.run(TIMEOUT).and_then(Finished::success);
     ended.map_err(|error| error.context(server.account()))?.expect_output("answered 768")?;
     server.wait(TIMEOUT)?.success()?;
@@ -92,11 +100,12 @@ fn fork_and_exit_beside_connections() -> Result<()> {
 
 /// A process starts children while other threads of it open, use and close connections.
 fn born_beside(way: &str) -> Result<()> {
-    let program = compile_plain("connect_while_forking")?;
-    let plain = Program::plain(&program).args([way]).run(TIMEOUT)?;
+    static BUILT: OnceLock<Result<PathBuf>> = OnceLock::new();
+    let program = compiled(&BUILT, "connect_while_forking")?;
+    let plain = Program::plain(program).args([way]).run(TIMEOUT)?;
     plain.success()?.expect_output("ended 300")?;
     let sockets = Sockets::new(Ends::Both)?;
-    let ended = sockets.server(&program).args([way]).run(TIMEOUT)?;
+    let ended = sockets.server(program).args([way]).run(TIMEOUT)?;
     ended.success()?.expect_output("ended 300")?;
     Ok(())
 }
@@ -310,6 +319,7 @@ fn bash_opens_connections_by_dev_tcp() -> Result<()> {
 #[test]
 fn cgi_answers_are_whole() -> Result<()> {
     const LENGTH: usize = 200_000;
+    const REQUESTS: &str = "100";
     for ends in [Ends::Both, Ends::Server] {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
         // Another user must be able to read the directory.
@@ -327,9 +337,11 @@ fn cgi_answers_are_whole() -> Result<()> {
         let server = server.start()?.listening(Port::Tcp(port));
         let answered = server.and_then(|mut server| {
             let client = sockets.client("/usr/bin/python3").arg(source("programs/cgi.py"));
-            let client = client.args([&port.to_string(), "300", "cgi-bin/script"]).arg(&body);
+            let client = client.args([&port.to_string(), REQUESTS, "cgi-bin/script"]).arg(&body);
             let ended = client.run(TIMEOUT).and_then(Finished::success);
-            ended.map_err(|error| error.context(server.account()))?.expect_output("answered 300")
+            ended
+                .map_err(|error| error.context(server.account()))?
+                .expect_output(&format!("answered {REQUESTS}"))
         });
         answered.with_context(|| format!("weft: {ends:?}"))?;
     }

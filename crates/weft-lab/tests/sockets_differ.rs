@@ -4,22 +4,23 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use weft_lab::differ::{Campaign, Executor, Oracle, Verdict, read_program};
-use weft_lab::source;
+use weft_lab::{ensure_data, source};
 
 /// The seeds of the random part, the same each time. `make differ` tries others.
 const FIRST_SEED: u64 = 1_000_000;
-const PROGRAMS: u64 = 600;
-/// Time limit. A slow machine runs only the first of the programs.
-const LIMIT: Duration = Duration::from_secs(60);
-/// A step that ends on the kernel and takes longer than this on Weft is a hang. On a busy machine,
-/// a thread waits less than this for a core.
+const PROGRAMS: u64 = 300;
+/// A program runs again if a step that ends on the kernel takes longer than this on Weft.
 const LATE: Duration = Duration::from_secs(5);
 /// Programs that run at a time for the first time. Their processes mostly wait for each other.
 const JOBS: usize = 8;
+/// Known programs that run at a time.
+const AT_ONCE: usize = 4;
 /// Programs that run at a time again because their results differed.
 const RECHECKS: usize = 2;
 
@@ -28,15 +29,28 @@ const RECHECKS: usize = 2;
 fn known_programs_observe_the_same() -> Result<()> {
     let executor = Executor::new(None)?;
     let oracle = Oracle::new(&executor, LATE);
-    let mut failures = Vec::new();
     let paths = programs_in("corpus")?;
     ensure!(!paths.is_empty(), "no programs");
-    for path in paths {
-        if let Verdict::Different(failure) = oracle.compare(&read_program(&path)?)? {
-            failures.push(format!("{}: {failure}", path.display()));
+    let next = AtomicUsize::new(0);
+    let compare_rest = || -> Result<Vec<String>> {
+        let mut failures = Vec::new();
+        while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Verdict::Different(failure) = oracle.compare(&read_program(path)?)? {
+                failures.push(format!("{}: {failure}", path.display()));
+            }
         }
+        Ok(failures)
+    };
+    let compared: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(compare_rest)).collect();
+        threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
+    });
+    let mut failures = Vec::new();
+    for found in compared {
+        failures.extend(found.map_err(|_| anyhow!("a thread panicked"))??);
     }
-    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    // The oracle has looked more than once.
+    ensure_data!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 
@@ -44,7 +58,7 @@ fn known_programs_observe_the_same() -> Result<()> {
 #[test]
 fn programs_that_differ_say_why() -> Result<()> {
     let executor = Executor::new(None)?;
-    let oracle = Oracle::new(&executor, LATE);
+    let oracle = Oracle::hasty(&executor, LATE);
     for path in programs_in("known")? {
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let reason = text.lines().next().and_then(|line| line.strip_prefix("# "));
@@ -65,7 +79,7 @@ fn random_programs_observe_the_same() -> Result<()> {
     let campaign = Campaign {
         first: FIRST_SEED,
         count: Some(PROGRAMS),
-        limit: LIMIT,
+        limit: None,
         jobs: JOBS,
         rechecks: RECHECKS,
         failures_max: 1,
@@ -77,7 +91,8 @@ fn random_programs_observe_the_same() -> Result<()> {
     };
     let summary = campaign.run(&Executor::new(None)?)?;
     println!("{summary}");
-    ensure!(summary.failures.is_empty(), "{}\n{summary}", summary.failures.join("\n"));
+    ensure_data!(summary.failures.is_empty(), "{}\n{summary}", summary.failures.join("\n"));
+    ensure!(summary.programs == PROGRAMS, "not all programs: {summary}");
     ensure!(summary.programs > summary.discarded, "no program was deterministic: {summary}");
     Ok(())
 }

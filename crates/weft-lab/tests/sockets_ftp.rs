@@ -70,7 +70,7 @@ impl Server {
     fn lftp(&mut self) -> Result<()> {
         let files = ["one", "two"].map(|name| (name, self.sockets.make_file(name, BYTES)));
         let commands = format!(
-            "set net:max-retries 1; set net:timeout 10; open {}; \
+            "set net:max-retries 1; set net:timeout 200; open {}; \
              set ftp:passive-mode on; put one -o up/one; \
              set ftp:passive-mode off; put two -o up/two; \
              mirror -P 2 up mirror; bye",

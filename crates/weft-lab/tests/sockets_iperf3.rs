@@ -10,8 +10,6 @@ use weft_lab::{Finished, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SIZE_BYTES: u64 = 256 << 20;
-/// Minimum number of bytes in the other direction: the test ends when one direction has sent all.
-const SIZE_MIN_BYTES: u64 = 1 << 20;
 /// Maximum number of bytes in flight when the client ends the test: the buffers of the kernel and
 /// the ring for each of four streams.
 const IN_FLIGHT_MAX_BYTES: u64 = 64 << 20;
@@ -28,9 +26,10 @@ fn received(end: &Finished, report: &Value, reverse: &str) -> Result<u64> {
     let count = |name| report.pointer(&format!("/end/{name}{reverse}/bytes"))?.as_u64();
     let (sent, received) =
         count("sum_sent").zip(count("sum_received")).with_context(|| end.error("no sums"))?;
+    // In the other direction it may be little: the test ends when one direction has sent all.
     let lost = sent.checked_sub(received);
     ensure!(
-        lost.is_some_and(|lost| lost <= IN_FLIGHT_MAX_BYTES) && received >= SIZE_MIN_BYTES,
+        lost.is_some_and(|lost| lost <= IN_FLIGHT_MAX_BYTES) && received > 0,
         end.error(format!("{sent} bytes sent, {received} received"))
     );
     Ok(received)

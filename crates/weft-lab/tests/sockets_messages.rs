@@ -123,25 +123,28 @@ fn gearman() -> Result<()> {
         let worker = sockets.client("gearman").line(&format!("-h 127.0.0.1 -p {port} -w -f swap"));
         let workers = [worker.clone(), worker].map(|worker| worker.args(["tr", "a-z", "b-za"]));
         let workers = workers.map(|worker| worker.start());
-        let mut clients = Vec::new();
-        for number in 0..JOBS {
-            let text = lines_of("job", number + 200);
-            fs::write(sockets.path(&format!("job-{number}")), &text)?;
-            let command =
-                format!("exec gearman -h 127.0.0.1 -p {port} -f swap <job-{number} >done-{number}");
-            clients.push((text, sockets.client("sh").args(["-c", &command]).start()?));
-        }
-        for (number, (text, client)) in clients.into_iter().enumerate() {
-            let ended = client.wait(TIMEOUT).and_then(Finished::success);
-            let ended = ended.map_err(|error| error.context(server.account()));
-            ended.with_context(|| format!("weft: {ends:?}"))?;
-            sockets
-                .expect_file(&format!("done-{number}"), text.replace("job", "kpc").as_bytes())?;
-        }
+        sockets.until_shared((JOBS * 200 * 20) as u64, || {
+            let mut clients = Vec::new();
+            for number in 0..JOBS {
+                let text = lines_of("job", number + 200);
+                fs::write(sockets.path(&format!("job-{number}")), &text)?;
+                let command = format!(
+                    "exec gearman -h 127.0.0.1 -p {port} -f swap <job-{number} >done-{number}"
+                );
+                clients.push((text, sockets.client("sh").args(["-c", &command]).start()?));
+            }
+            for (number, (text, client)) in clients.into_iter().enumerate() {
+                let ended = client.wait(TIMEOUT).and_then(Finished::success);
+                let ended = ended.map_err(|error| error.context(server.account()));
+                ended.with_context(|| format!("weft: {ends:?}"))?;
+                let swapped = text.replace("job", "kpc");
+                sockets.expect_file(&format!("done-{number}"), swapped.as_bytes())?;
+            }
+            Ok(())
+        })?;
         for worker in workers {
             ensure!(worker?.is_running()?, "a worker has ended");
         }
-        sockets.check((JOBS * 200 * 20) as u64)?;
     }
     Ok(())
 }

@@ -10,8 +10,11 @@ use weft_lab::{Finished, Program, Running, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const LENGTH: usize = 20_000_003;
-/// Options of socat: after the end of one direction the other may take 30 seconds.
-const LASTING: &str = "-t 30";
+/// Options of socat: after the end of one direction the other may take minutes.
+const LASTING: &str = "-t 240";
+/// How often a connection may be logged otherwise than expected. A direction may end before both
+/// ends have agreed on shared memory.
+const TRIES: usize = 5;
 
 /// A command of a shell, which itself runs under Weft if the command shall.
 fn shell(program: Program, command: String) -> Program {
@@ -22,23 +25,31 @@ fn shell(program: Program, command: String) -> Program {
 /// The server shuts its direction down at the end of its file, and so does the client if the server
 /// has no file.
 fn exchange(ends: Ends, lengths: [usize; 2]) -> Result<()> {
-    let (sockets, port) = (Sockets::new(ends)?, ports::next());
+    let sockets = Sockets::new(ends)?;
     let of_server = sockets.make_file("of-server", lengths[0])?;
     let of_client = sockets.make_file("of-client", lengths[1])?;
     // A listening netcat ends when the client has closed, even if it has more to send.
     let half_close = if lengths[0] == 0 { "-N" } else { "" };
-    let server = format!("exec nc.openbsd -N -l 127.0.0.1 {port} <of-server >at-server");
-    let client = format!("exec nc.openbsd {half_close} 127.0.0.1 {port} <of-client >at-client");
-    let server = shell(sockets.server("sh"), server).start()?.listening(Port::Tcp(port))?;
-    shell(sockets.client("sh"), client).run(TIMEOUT)?.success()?;
-    server.wait(TIMEOUT)?.success()?;
-    sockets.expect_file("at-client", &of_server)?;
-    sockets.expect_file("at-server", &of_client)?;
+    let exchange = || -> Result<()> {
+        let port = ports::next();
+        let server = format!("exec nc.openbsd -N -l 127.0.0.1 {port} <of-server >at-server");
+        let client = format!("exec nc.openbsd {half_close} 127.0.0.1 {port} <of-client >at-client");
+        let server = shell(sockets.server("sh"), server).start()?.listening(Port::Tcp(port))?;
+        shell(sockets.client("sh"), client).run(TIMEOUT)?.success()?;
+        server.wait(TIMEOUT)?.success()?;
+        sockets.expect_file("at-client", &of_server)?;
+        sockets.expect_file("at-server", &of_client)
+    };
+    exchange()?;
+    let (totals, enough) = (sockets.totals()?, (lengths[0] + lengths[1]) as u64 / 2);
+    if ends != Ends::Both {
+        return sockets.check_none();
+    }
     // If a direction ends before its last bytes have been read, TCP carries the rest of the other.
-    if ends == Ends::Both && sockets.totals()?.fallbacks.contains_key("shut") {
+    if totals.bytes >= enough || totals.fallbacks.contains_key("shut") {
         return Ok(());
     }
-    sockets.check((lengths[0] + lengths[1]) as u64 / 2)
+    sockets.until_shared(enough, exchange)
 }
 
 #[test]
@@ -74,20 +85,26 @@ fn what_carries_a_connection_is_logged() -> Result<()> {
         (Ends::Server, "", [PEER, ""]),
         (Ends::Client, "", ["", ENDED]),
     ] {
-        let (sockets, port) = (Sockets::new(ends)?, ports::next());
-        let server = format!("exec nc.openbsd -N -l 127.0.0.1 {port} </dev/null >/dev/null");
-        sockets.make_file("sent", LENGTH)?;
-        let client = format!("exec nc.openbsd -N 127.0.0.1 {port} <sent >/dev/null");
-        let logs = |program: Program| program.env("WEFT_LOG", "info");
-        let server = logs(shell(sockets.server("sh"), server)).start()?;
-        let server = server.listening(Port::Tcp(port))?;
-        let mut client = logs(shell(sockets.client("sh"), client));
-        if !rules.is_empty() {
-            std::fs::write(sockets.path("rules"), rules)?;
-            client = client.env("WEFT_SOCKETS_RULES", sockets.path("rules"));
-        }
-        expect_line(&client.run(TIMEOUT)?.success()?, client_says).context("the client")?;
-        expect_line(&server.wait(TIMEOUT)?.success()?, server_says).context("the server")?;
+        let attempt = || -> Result<()> {
+            let (sockets, port) = (Sockets::new(ends)?, ports::next());
+            let server = format!("exec nc.openbsd -N -l 127.0.0.1 {port} </dev/null >/dev/null");
+            sockets.make_file("sent", LENGTH)?;
+            let client = format!("exec nc.openbsd -N 127.0.0.1 {port} <sent >/dev/null");
+            let logs = |program: Program| program.env("WEFT_LOG", "info");
+            let server = logs(shell(sockets.server("sh"), server)).start()?;
+            let server = server.listening(Port::Tcp(port))?;
+            let mut client = logs(shell(sockets.client("sh"), client));
+            if !rules.is_empty() {
+                std::fs::write(sockets.path("rules"), rules)?;
+                client = client.env("WEFT_SOCKETS_RULES", sockets.path("rules"));
+            }
+            let client = client.run(TIMEOUT)?.success()?;
+            let server = server.wait(TIMEOUT)?.success()?;
+            expect_line(&client, client_says).context("the client")?;
+            expect_line(&server, server_says).context("the server")
+        };
+        let tries = if client_says == MEMORY { TRIES } else { 1 };
+        (1..tries).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)?;
     }
     Ok(())
 }
@@ -119,8 +136,8 @@ fn socat_forks_and_runs_a_program_beside() -> Result<()> {
     for ends in Ends::ALL {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
         let _server = forking(sockets.server("socat"), port, "EXEC:cat")?;
-        expect_echo(&sockets, &sockets.client("sh"), port)?;
-        sockets.check(LENGTH as u64 / 4)?;
+        let client = sockets.client("sh");
+        sockets.until_shared(LENGTH as u64 / 4, || expect_echo(&sockets, &client, port))?;
     }
     Ok(())
 }
@@ -146,8 +163,8 @@ fn socat_forks_and_relays() -> Result<()> {
         let _back = forking(sockets.server("socat"), back, "EXEC:cat")?;
         let relay = format!("TCP:127.0.0.1:{back}");
         let _front = forking(sockets.client("socat"), front, &relay)?;
-        expect_echo(&sockets, &sockets.server("sh"), front)?;
-        sockets.check(LENGTH as u64 / 4)?;
+        let client = sockets.server("sh");
+        sockets.until_shared(LENGTH as u64 / 4, || expect_echo(&sockets, &client, front))?;
     }
     Ok(())
 }

@@ -4,11 +4,11 @@
 
 use std::fs;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::sockets::{Ends, Sockets, until};
 use weft_lab::{Finished, Program, Running, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -71,16 +71,33 @@ fn fetch(sockets: &Sockets, program: Program, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Many clients that ask for the file of 1,000 bytes.
+/// Many clients that ask for the file of 1,000 bytes, so many times altogether.
+fn ab(program: Program, port: u16, options: &str) -> Program {
+    program.line("-s 240").line(options).arg(format!("http://127.0.0.1:{port}/1000"))
+}
+
+/// Checks that all requests of ab were answered.
+fn all_answered(ab: &Finished, requests: u64) -> Result<()> {
+    let number = |label: &str| {
+        let rest = ab.stdout.lines().find_map(|line| line.strip_prefix(label))?;
+        rest.trim().parse::<u64>().ok()
+    };
+    ensure!(number("Complete requests:") == Some(requests), ab.error("not all complete"));
+    ensure!(number("Failed requests:") == Some(0), ab.error("requests failed"));
+    ensure!(!ab.stdout.contains("Non-2xx"), ab.error("requests were refused"));
+    Ok(())
+}
+
+/// The same for as long as wrk is reported.
 fn wrk(program: Program, port: u16, options: &str) -> Program {
     program
-        .line("--threads 1 --timeout 30s")
+        .line("--threads 1 --timeout 240s")
         .line(options)
         .arg(format!("http://127.0.0.1:{port}/1000"))
 }
 
 /// Checks that no request of wrk failed, and returns the number of requests.
-fn all_answered(wrk: &Finished) -> Result<u64> {
+fn answered(wrk: &Finished) -> Result<u64> {
     for error in ["Socket errors", "Non-2xx"] {
         ensure!(!wrk.stdout.contains(error), wrk.error("requests failed"));
     }
@@ -152,8 +169,22 @@ fn many_clients() -> Result<()> {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
         let _server = server(&sockets, sockets.server("nginx"), port, true, &files_at(port))?;
         sockets.make_file("1000", 1000)?;
-        let wrk = wrk(sockets.client("wrk"), port, "--connections 64 --duration 1s");
-        let requests = all_answered(&wrk.run(TIMEOUT)?.success()?)?;
+        let ab = ab(sockets.client("ab"), port, "-k -c 64 -n 10000");
+        all_answered(&ab.run(TIMEOUT)?.success()?, 10_000)?;
+        sockets.check(10_000 * 1000 / 2)?;
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "soak: wrk runs for a time"]
+fn many_clients_of_wrk() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let _server = server(&sockets, sockets.server("nginx"), port, true, &files_at(port))?;
+        sockets.make_file("1000", 1000)?;
+        let wrk = wrk(sockets.client("wrk"), port, "--connections 64 --duration 5s");
+        let requests = answered(&wrk.run(TIMEOUT)?.success()?)?;
         sockets.check(requests * 1000 / 2)?;
     }
     Ok(())
@@ -173,29 +204,20 @@ fn workers_change_under_load() -> Result<()> {
         sockets.make_file("1000", 1000)?;
         // A connection for each request: on the kernel's TCP, too, an exiting worker may close an
         // idle connection just when a request arrives.
-        let load = wrk(sockets.client("wrk"), port, "--connections 16 --duration 1s");
-        let load = load.args(["--header", "Connection: close"]).start()?;
+        let load = ab(sockets.client("ab"), port, "-c 16 -n 5000").start()?;
         for _ in 0..2 {
             thread::sleep(Duration::from_millis(200));
             let workers = children(server.pid())?;
             let reload = nginx(&sockets, sockets.server("nginx"), port).line("-s reload");
             reload.run(TIMEOUT)?.success()?;
-            let deadline = Instant::now() + TIMEOUT;
-            while children(server.pid())?.iter().any(|pid| workers.contains(pid)) {
-                ensure!(Instant::now() < deadline, "a worker has not ended");
-                thread::sleep(Duration::from_millis(20));
-            }
+            until("the end of the old workers", || {
+                let are_there = children(server.pid())?.iter().any(|pid| workers.contains(pid));
+                Ok((!are_there).then_some(()))
+            })?;
         }
-        all_answered(&load.wait(TIMEOUT)?.success()?)?;
+        all_answered(&load.wait(TIMEOUT)?.success()?, 5_000)?;
         // A connection that begins among the brief ones of the load stays on TCP.
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            fetch(&sockets, sockets.client("curl"), port)?;
-            match sockets.check(LENGTH_SUM / 2) {
-                Err(_) if Instant::now() < deadline => {}
-                checked => break checked?,
-            }
-        }
+        sockets.until_shared(LENGTH_SUM / 2, || fetch(&sockets, sockets.client("curl"), port))?;
     }
     Ok(())
 }
@@ -220,9 +242,9 @@ fn one_server_in_front_of_another() -> Result<()> {
         );
         let _front = server(&sockets, sockets.client("nginx"), front, true, &settings)?;
         fetch(&sockets, sockets.server("curl"), front)?;
-        let wrk = wrk(sockets.server("wrk"), front, "--connections 16 --duration 1s");
-        let requests = all_answered(&wrk.run(TIMEOUT)?.success()?)?;
-        sockets.check(LENGTH_SUM + requests * 1000)?;
+        let ab = ab(sockets.server("ab"), front, "-k -c 16 -n 5000");
+        all_answered(&ab.run(TIMEOUT)?.success()?, 5_000)?;
+        sockets.check(LENGTH_SUM + 5_000 * 1000)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! each connection in a child.
 
 use std::fs;
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -92,26 +93,21 @@ fn rsync_copies_from_and_to_its_daemon() -> Result<()> {
             }
             Ok(())
         };
-        for round in 0..CHANGES {
-            copy_both(round, &content)?;
-            content[LENGTH / 2 + round] ^= 1;
-            fs::write(sockets.path("source/big"), &content)?;
-        }
-        // The daemon forks for each connection. If a busy machine delays the client's offer of
-        // shared memory until then, the connection stays on TCP, as it should. Later ones join.
-        let enough = 2 * LENGTH as u64;
-        for round in CHANGES..CHANGES + 20 {
-            if ends != Ends::Both || sockets.totals()?.bytes >= enough {
-                break;
-            }
+        // The daemon forks for each connection.
+        sockets.until_shared(2 * LENGTH as u64, || {
             for directory in ["copy", "target"] {
-                fs::remove_dir_all(sockets.path(directory))?;
+                fs::remove_dir_all(sockets.path(directory)).or_else(|error| {
+                    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+                })?;
             }
             fs::create_dir(sockets.path("target"))?;
+            copy_both(0, &content)
+        })?;
+        for round in 1..CHANGES {
+            content[LENGTH / 2 + round] ^= 1;
+            fs::write(sockets.path("source/big"), &content)?;
             copy_both(round, &content)?;
         }
-        // The daemon's children pass the connection to no other program.
-        sockets.check(enough)?;
     }
     Ok(())
 }

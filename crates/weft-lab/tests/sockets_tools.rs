@@ -2,18 +2,16 @@
 //! of `weft run` select them.
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use weft_lab::endpoint::Port;
-use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::sockets::{Ends, Sockets, until};
 use weft_lab::{Finished, Program, Running, compile_library, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A server, and a client that sends it twenty requests a second, until the pair is dropped.
 struct Pair {
@@ -38,18 +36,6 @@ fn redis_server(program: Program, port: u16) -> Result<Running> {
 
 fn redis_client(program: Program, port: u16) -> Program {
     program.args(["-p", &port.to_string()])
-}
-
-/// Calls `check` until it returns a value. `what` names that value in the error message.
-fn until<T>(what: &str, mut check: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(found) = check()? {
-            return Ok(found);
-        }
-        ensure!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
-        thread::sleep(POLL_INTERVAL);
-    }
 }
 
 /// Waits until messages from and to process `client` have gone through memory, and returns its
@@ -110,7 +96,7 @@ for _ in range(10):
     one.send(b"there"), other.recv(5), other.send(b"back"), one.recv(4)
 one.send(b"!", socket.MSG_OOB)
 print("urgent", flush=True)
-time.sleep(60)
+time.sleep(1000)
 "#;
 
 #[test]
@@ -166,7 +152,7 @@ impl Screen {
         let screen = Self { tmux };
         let script = format!(
             "stty -g >before; {} top -i 0.25; ended=$?; stty -g >after; \
-             cmp before after && echo ended with $ended; sleep 60",
+             cmp before after && echo ended with $ended; sleep 1000",
             weft()?.display()
         );
         screen.tell(&["new-session", "-d", "-x", "120", "-y", "12", &script])?;

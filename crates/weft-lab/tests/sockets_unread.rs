@@ -8,7 +8,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{ports, source};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// More bytes than a direction's small ring holds.
 const BYTES_MIN: u64 = 60_000;
 

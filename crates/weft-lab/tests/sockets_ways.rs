@@ -8,7 +8,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, compile, compile_library, compile_plain, ports};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn io_uring_is_refused_unless_the_process_stays_on_tcp() -> Result<()> {

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,9 +20,12 @@ use rustix::net::{
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use rustix::time::Timespec;
 use weft_lab::endpoint::Port;
+use weft_lab::resources::{falls_to, still};
 use weft_lab::{Program, Running, compile, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for a poll, which the lab does not extend itself.
+const LONG_TIMEOUT: Timespec = Timespec { tv_sec: 240, tv_nsec: 0 };
 /// Limit of the victim's open descriptors.
 const DESCRIPTORS: u64 = 256;
 /// Growth of the victim's memory that allocators and the kernel may cause.
@@ -99,17 +102,15 @@ impl Victim {
 
     /// Waits until the victim has no more descriptors open than `before`.
     fn settles(&mut self, before: u64) -> Result<()> {
-        let start = Instant::now();
-        while self.descriptors()? > before {
-            ensure!(
-                start.elapsed() < TIMEOUT,
-                "{} descriptors, {before} before\n{}",
-                self.descriptors()?,
-                self.running.account()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+        let fallen = falls_to(before, || self.descriptors());
+        fallen.with_context(|| format!("descriptors\n{}", self.running.account()))
+    }
+
+    /// Waits until the victim has no connections and frees nothing any more. Returns its
+    /// descriptors and memory.
+    fn idle(&mut self) -> Result<(u64, i64)> {
+        self.settles(IDLE)?;
+        still(|| Ok((self.descriptors()?, self.memory_kib()?)))
     }
 
     /// Returns the TCP ports and Unix sockets on which the victim listens.
@@ -225,10 +226,9 @@ impl Open {
 
     /// Waits until the victim closes the connection, and returns whether it did so in time.
     fn is_closed_by_victim(&self) -> Result<bool> {
-        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         loop {
             let mut fds = [PollFd::new(self, PollFlags::IN)];
-            if poll(&mut fds, Some(&timeout))? == 0 {
+            if poll(&mut fds, Some(&LONG_TIMEOUT))? == 0 {
                 return Ok(false);
             }
             match recv(self, &mut [0; 4096][..], RecvFlags::DONTWAIT) {
@@ -327,9 +327,7 @@ fn strangers_of_every_shape_leave_a_process_as_it_was() -> Result<()> {
     );
     // The first strangers make caches and pools grow to their final size.
     connect_strangers(&victim, &listeners, 500.min(count), &AtomicBool::new(false));
-    victim.settles(IDLE)?;
-    let before = victim.descriptors()?;
-    let memory = victim.memory_kib()?;
+    let (before, memory) = victim.idle()?;
 
     let stop = AtomicBool::new(false);
     let (came, clients) = thread::scope(|scope| {
@@ -349,8 +347,8 @@ fn strangers_of_every_shape_leave_a_process_as_it_was() -> Result<()> {
     println!("{came} strangers, {clients} peers beside them");
     ensure!(came == count && clients > 0, "{came} strangers, {clients} peers");
     victim.settles(before)?;
-    let grown = victim.memory_kib()? - memory;
-    ensure!(grown <= SLACK_KIB, "{grown} KiB more\n{}", victim.running.account());
+    let fallen = falls_to(memory + SLACK_KIB, || victim.memory_kib());
+    fallen.with_context(|| format!("KiB, {memory} before\n{}", victim.running.account()))?;
     victim.client(20)?.success()?;
     victim.running.kill()?;
     Ok(())
@@ -362,8 +360,7 @@ fn strangers_of_every_shape_leave_a_process_as_it_was() -> Result<()> {
 fn listeners_survive_the_limit_of_descriptors() -> Result<()> {
     let mut victim = Victim::start()?;
     let listeners = victim.listeners()?;
-    victim.settles(IDLE)?;
-    let before = victim.descriptors()?;
+    let (before, _) = victim.idle()?;
     victim.limit(victim.first_free()?)?;
     let come = |listener| visit(listener, (Payload::Nothing, Close::Late), victim.number);
     let strangers: Vec<(&Listener, Open)> =

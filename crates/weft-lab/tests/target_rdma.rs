@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
-use weft_lab::{Folder, Program, ports, weft};
+use weft_lab::{Folder, Program, ensure_data, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const TARGET: &str = "iqn.2026-01.org.example:disk";
@@ -59,19 +59,19 @@ fn move_data(transport: &str) -> Result<()> {
     for (offset, len, byte) in WRITES {
         expected[offset..offset + len].fill(byte);
     }
-    ensure!(fs::read(&disk)? == expected, "the file has another content");
+    ensure_data!(fs::read(&disk)? == expected, "the file has another content");
     qemu_io("read", WRITES.len())?;
     // Reads are longer than writes may be.
     let copy = folder.path().join("copy");
     let convert = on_verbs("qemu-img", transport).line("convert -f raw -O raw").arg(&url);
     convert.arg(&copy).run(TIMEOUT)?.success()?;
-    ensure!(fs::read(&copy)? == expected, "another content came back");
+    ensure_data!(fs::read(&copy)? == expected, "another content came back");
 
     // One portal group serves both: what came over RDMA is there over TCP.
     let over_tcp = format!("iscsi://127.0.0.1:{port}/{TARGET}/0");
     let compare = Program::plain("qemu-img").line("compare -f raw -F raw").arg(&copy);
     let compare = compare.arg(over_tcp).run(TIMEOUT)?.success()?;
-    compare.expect_output("Images are identical")?;
+    ensure_data!(compare.stdout.contains("Images are identical"), "{}", compare.error("differ"));
     target.signal(Signal::TERM)?;
     target.wait(TIMEOUT)?.success()?;
     Ok(())

@@ -6,9 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Program, Running, ports, require, source, weft};
+use weft_lab::{Program, Running, ensure_data, ports, require, source, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for what the lab itself does not limit. It detects a hang.
+const LONG_TIMEOUT: Duration = Duration::from_secs(240);
 /// Debian's Python and its redis-py.
 const PYTHON: &str = "/usr/bin/python3.11";
 const REDIS_PY: &str = "/usr/lib/python3/dist-packages/redis/client.py";
@@ -63,7 +65,7 @@ fn redis_tools(ends: Ends) -> Result<()> {
         ("DEL l m s", "3"),
     ] {
         let found = server.redis(command)?;
-        ensure!(found == answer, "{command}: {found}");
+        ensure_data!(found == answer, "{command}: {found}");
     }
     for options in ["-n 5000 -c 50", "-n 20000 -c 20 -P 16"] {
         let benchmark = sockets.client("redis-benchmark").args(["-p", &server.port.to_string()]);
@@ -73,7 +75,7 @@ fn redis_tools(ends: Ends) -> Result<()> {
     }
     let benchmark = sockets.client("redis-benchmark").args(["-p", &server.port.to_string()]);
     benchmark.line("-n 5000 --csv xadd stream * field value").run(TIMEOUT)?.success()?;
-    ensure!(server.redis("XLEN stream")? == "5000", "entries are missing");
+    ensure_data!(server.redis("XLEN stream")? == "5000", "entries are missing");
     sockets.check(1_000_000)
 }
 
@@ -133,13 +135,13 @@ fn shells_share_tuples() -> Result<()> {
         let late = server.tuples("put", &["queue", "third", "--timeout", "0.01"])?.run(TIMEOUT)?;
         ensure!(late.stderr.contains("full"), late.error("a put that has no place"));
         let waiting = server.tuples("put", &["queue", "third"])?.start()?;
-        ensure!(server.ask("take", &["queue"])? == "first\n", "the order");
+        ensure_data!(server.ask("take", &["queue"])? == "first\n", "the order");
         waiting.wait(TIMEOUT)?.success()?;
-        ensure!(server.ask("list", &["queue"])? == "second\nthird\n", "the element");
+        ensure_data!(server.ask("list", &["queue"])? == "second\nthird\n", "the element");
         let taker = server.tuples("take", &["none", "later", "-n", "2", "--exactly"])?.start()?;
         let mut watcher = server.tuples("watch", &["later", "queue", "-n", "2"])?.start()?;
         // Both are waiting once the list says so.
-        let deadline = std::time::Instant::now() + TIMEOUT;
+        let deadline = std::time::Instant::now() + LONG_TIMEOUT;
         loop {
             let all: serde_json::Value = serde_json::from_str(&server.ask("list", &["--json"])?)?;
             let queue =
@@ -153,7 +155,7 @@ fn shells_share_tuples() -> Result<()> {
         watcher.printed("a\nb\n", TIMEOUT)?;
         watcher.wait(TIMEOUT)?.success()?;
         let taken = taker.wait(TIMEOUT)?.success()?;
-        ensure!(taken.stdout == "a\nb\n", taken.error("the tuples that were taken"));
+        ensure_data!(taken.stdout == "a\nb\n", "{}", taken.error("the tuples that were taken"));
         // By the Unix socket.
         let list = sockets.client(weft()?).line("tuples list --server ./socket queue");
         ensure!(list.run(TIMEOUT)?.success()?.stdout == "second\nthird\n", "by the Unix socket");

@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use fastrand::Rng;
 use weft_lab::endpoint::Port;
-use weft_lab::{Folder, Program, Running, ports, weft};
+use weft_lab::{Folder, Program, Running, defect, ensure_data, ports, weft};
 use weft_tuples::model::{
     Count, Criteria, ElementEnd, Item, Name, Operation, Order, Outcome, Rank, Refusal, Sync, Tuple,
 };
 use weft_tuples::native::{Address, Client};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for what the lab itself does not limit. It detects a hang.
+const TIMEOUT: Duration = Duration::from_secs(240);
 /// How often the server is killed, unless `WEFT_LAB_TUPLES_KILLS` says otherwise.
 const KILLS: u32 = 30;
 /// Clients that repeat an operation after a lost connection.
@@ -104,18 +105,20 @@ impl Seen {
     fn check(&self) -> Result<()> {
         let mut taken = BTreeSet::new();
         for (value, element, rank) in &self.taken {
-            ensure!(taken.insert(value), "{value} was taken twice");
+            ensure_data!(taken.insert(value), "{value} was taken twice");
             let put = self.put.get(value);
-            ensure!(put.is_some() || self.maybe_put.contains(value), "{value} was not put");
+            let is_known = put.is_some() || self.maybe_put.contains(value);
+            ensure_data!(is_known, "{value} was not put");
             if let Some(Some(expected)) = put
                 && !self.moved.contains(value)
             {
-                ensure!(rank == expected, "{value} in {element}: {rank:?}, not {expected:?}");
+                ensure_data!(rank == expected, "{value} in {element}: {rank:?}, not {expected:?}");
             }
         }
         let lost: Vec<_> = self.put.keys().filter(|value| !taken.contains(value)).collect();
         let most = self.maybe_taken;
-        ensure!(lost.len() <= most, "{most} takes have no answer, but these are lost: {lost:?}");
+        let are_enough = lost.len() <= most;
+        ensure_data!(are_enough, "{most} takes have no answer, but these are lost: {lost:?}");
         Ok(())
     }
 }
@@ -149,7 +152,8 @@ fn work(port: u16, number: u64, load: &Load) -> Result<Seen> {
                 };
                 match client.call(put, wait)? {
                     Outcome::Put(rank, _) => {
-                        ensure!(rank.position > last, "{element}: {rank:?} is not behind {last}");
+                        let is_behind = rank.position > last;
+                        ensure_data!(is_behind, "{element}: {rank:?} is not behind {last}");
                         last = rank.position;
                         let named = new.pop();
                         seen.put.extend(new.into_iter().map(|value| (value, None)));
@@ -285,7 +289,9 @@ fn kill_again_and_again(
         let deadline = Instant::now() + TIMEOUT;
         while load.answers.load(Ordering::Relaxed) < goal {
             ensure!(server.is_running()?, "the server has ended: {}", server.account());
-            ensure!(Instant::now() < deadline, "no answers: {}", server.account());
+            if Instant::now() >= deadline {
+                return Err(defect(format!("no answers: {}", server.account())));
+            }
             thread::sleep(Duration::from_micros(rng.u64(..500)));
         }
         server.kill()?;
@@ -395,8 +401,10 @@ fn state_is_for_one_server_and_a_damaged_one_is_refused() -> Result<()> {
     server.printed("the last 4 bytes of the log", TIMEOUT)?;
     let elements = vec![name("a")];
     let take = Operation::Take { elements, end: ElementEnd::Front, count: Count::AtMost(9) };
-    let Outcome::Taken(_, items) = client.call(take, None)? else { bail!("the tuples are lost") };
-    ensure!(items.len() == 3, "{items:?}");
+    let Outcome::Taken(_, items) = client.call(take, None)? else {
+        return Err(defect("the tuples are lost"));
+    };
+    ensure_data!(items.len() == 3, "{items:?}");
     server.kill()?;
     Ok(())
 }

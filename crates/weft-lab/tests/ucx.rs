@@ -34,6 +34,8 @@ const TRANSFERS: [&str; 11] = [
 /// Bytes of a transfer, and its iterations. UCX sends them inline or in one datagram, in several
 /// fragments, and by rendezvous.
 const SIZES: [(u32, u32); 5] = [(8, 500), (3_000, 500), (100_000, 50), (1 << 20, 20), (5 << 20, 5)];
+/// Inline, in several fragments, and by rendezvous.
+const FEW_SIZES: [(u32, u32); 3] = [(8, 50), (100_000, 10), (1 << 20, 5)];
 
 /// Atomics of UCP. It carries them in active messages unless the device has all of add, and, or,
 /// xor, swap and compare-and-swap, which no verbs device has.
@@ -85,6 +87,11 @@ impl Batch {
         self.lines += &other.lines;
         self.expected.extend(other.expected);
         self
+    }
+
+    /// Each test, but not with each size.
+    fn some() -> Self {
+        Self::of(&TRANSFERS, &FEW_SIZES).and(Self::of(&ATOMICS, &ATOMIC_SIZES[1..]))
     }
 
     fn everything() -> Self {
@@ -141,24 +148,35 @@ fn perftest(stage: &Stage, way: Way, batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-fn connections(stage: &Stage, transport: &'static str) -> Result<()> {
-    perftest(stage, Way { tls: CONNECTIONS, transport }, &Batch::everything())
+fn connections(stage: &Stage, transport: &'static str, batch: &Batch) -> Result<()> {
+    perftest(stage, Way { tls: CONNECTIONS, transport }, batch)
 }
 
 #[test]
 fn connections_over_shared_memory() -> Result<()> {
-    connections(&Stage::loopback(), "shm")
+    connections(&Stage::loopback(), "shm", &Batch::some())
 }
 
 #[test]
 fn connections_over_tcp() -> Result<()> {
-    connections(&Stage::loopback(), "tcp")
+    connections(&Stage::loopback(), "tcp", &Batch::some())
 }
 
 #[test]
 fn connections_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
-    connections(&Stage::namespaces()?, "auto")
+    connections(&Stage::namespaces()?, "auto", &Batch::some())
+}
+
+#[test]
+#[ignore = "soak: every test with every size"]
+fn everything_on_connections() -> Result<()> {
+    for transport in ["shm", "tcp"] {
+        let done = connections(&Stage::loopback(), transport, &Batch::everything());
+        done.context(transport)?;
+    }
+    skip_without_namespaces!();
+    connections(&Stage::namespaces()?, "auto", &Batch::everything())
 }
 
 #[test]
@@ -174,10 +192,18 @@ const BY_DATAGRAMS: Way = Way { tls: DATAGRAMS, transport: "auto" };
 
 #[test]
 fn datagrams() -> Result<()> {
-    perftest(&Stage::loopback(), BY_DATAGRAMS, &Batch::everything())
+    perftest(&Stage::loopback(), BY_DATAGRAMS, &Batch::some())
 }
 
 #[test]
+#[ignore = "soak: every test with every size"]
+fn everything_on_datagrams() -> Result<()> {
+    perftest(&Stage::loopback(), BY_DATAGRAMS, &Batch::everything())
+}
+
+/// If a host is slow to read, its kernel may lose datagrams. UCX sends them again after its timers.
+#[test]
+#[ignore = "soak: lost datagrams are sent again after long times"]
 fn datagrams_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     perftest(&Stage::namespaces()?, BY_DATAGRAMS, &Batch::everything())
@@ -185,6 +211,7 @@ fn datagrams_across_namespaces() -> Result<()> {
 
 /// UCX retransmits lost datagrams.
 #[test]
+#[ignore = "soak: lost datagrams are sent again after long times"]
 fn datagrams_over_a_link_that_loses() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;

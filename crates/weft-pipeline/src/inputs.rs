@@ -311,7 +311,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("a port");
         let producer = TcpStream::connect(address).expect("it listens");
-        producer.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        producer.set_read_timeout(Some(Duration::from_secs(240))).expect("a socket");
         let (consumer, _) = listener.accept().expect("a connection");
         let shape = Shape { units: 1, window: 4, buffer_len: 100 };
         let inputs = Inputs::new(vec![(consumer, "a".to_owned())], shape, Arc::default());

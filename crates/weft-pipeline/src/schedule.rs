@@ -67,7 +67,6 @@ impl Scheduler {
 mod tests {
     use std::cmp::Reverse;
     use std::collections::BinaryHeap;
-    use std::time::Duration;
 
     use fastrand::Rng;
     use weft_testing::seeds;
@@ -128,9 +127,7 @@ mod tests {
 
     #[test]
     fn demand_driven_uses_copies_by_their_speed_and_round_robin_equally() {
-        let time = Duration::from_secs(5);
-        let extent = seeds::Extent { at_least: 100, at_most: 100, time };
-        seeds::run(extent, |seed| {
+        seeds::run(100, |seed| {
             let mut rng = Rng::with_seed(seed);
             let copies = rng.usize(2..8);
             let slowness = rng.u64(3..100);

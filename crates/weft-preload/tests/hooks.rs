@@ -8,7 +8,9 @@ use std::process::Command;
 fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "weft-preload", "--target-dir"]).arg(target);
+    // What it depends on is there: this test depends on it, too.
+    cargo.args(["build", "--quiet", "--offline", "--package", "weft-preload", "--target-dir"]);
+    cargo.arg(target);
     assert!(cargo.status().expect("cargo runs this test").success());
     target.join("debug/libweft_preload.so")
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use weft_sys::Buffers;
+use weft_testing::seeds::cases;
 
 use crate::end::{End, Process};
 use crate::flow::Flow;
@@ -71,7 +72,7 @@ fn neighbour() -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(cases(64)))]
 
     #[test]
     fn hostile_words_neither_panic_nor_touch_other_slots(

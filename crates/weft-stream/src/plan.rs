@@ -131,8 +131,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::io::IoSliceMut;
+    use weft_testing::seeds::cases;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(cases(64)))]
+
         /// For any layout, the sources of a message together are the message, their pages are whole
         /// pages within it, and the number of sources is finite.
         #[test]

@@ -178,6 +178,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use proptest::prelude::*;
+    use weft_testing::seeds::cases;
 
     use super::*;
     use crate::kernel::Linux;
@@ -290,7 +291,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(96))]
+        #![proptest_config(ProptestConfig::with_cases(cases(24)))]
 
         #[test]
         fn ring_delivers_bytes_in_order(steps in prop::collection::vec(step(), 1..120)) {

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::{Carrier, End, Flow, Process, RecvOptions, Registry, Tuple};
 use weft_sys::Buffers;
+use weft_testing::seeds::cases;
 
 /// `MSG_NOSIGNAL`.
 const NOSIGNAL: i32 = 0x4000;
@@ -497,7 +498,7 @@ fn steps() -> impl Strategy<Value = Vec<(bool, Step)>> {
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(128)
+        ..ProptestConfig::with_cases(cases(64))
     })]
 
     #[test]

@@ -191,7 +191,7 @@ mod tests {
             std::thread::spawn(move || {
                 sender.send(NamedMemory::open(&place, 4_096, create).map(drop))
             });
-            let opened = receiver.recv_timeout(std::time::Duration::from_secs(20));
+            let opened = receiver.recv_timeout(std::time::Duration::from_secs(240));
             assert_eq!(opened, Ok(Err(Errno::PERM)), "create: {create}");
         }
         std::fs::remove_file(&path).expect("still there");

@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn messages_pass_between_threads_in_order() {
-        const MESSAGES: u64 = 200_000;
+        const MESSAGES: u64 = 20_000;
         let (mut producer, consumer, _memory) = ring();
         let filler = std::thread::spawn(move || {
             for serial in 0..MESSAGES {

@@ -414,11 +414,11 @@ mod models {
     }
 
     /// A source that is added during a sleep gets that sleep's tag, so one alarm is enough for it,
-    /// too.
+    /// too. With `LOOM_MAX_PREEMPTIONS=2` the model takes half a minute.
     #[test]
     fn connection_added_during_a_sleep_is_found_after_it() {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(2);
+        builder.preemption_bound = builder.preemption_bound.or(Some(1));
         builder.check(|| {
             let joining = Arc::new(Joining::default());
             let start = |run: fn(&Joining)| {

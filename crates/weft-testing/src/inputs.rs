@@ -1,9 +1,12 @@
 //! Runs the body of a fuzz target on its corpus and on random mutations of the corpus.
 //!
 //! This needs no nightly compiler. It has no coverage feedback, but it starts from the corpus,
-//! which libFuzzer found by coverage. An ordinary run uses the same inputs each time. With
-//! `WEFT_FUZZ_SECONDS=n`, each target runs for `n` more seconds, with inputs that differ from run
-//! to run.
+//! which libFuzzer found by coverage. Each mutated input follows from a seed of its own.
+//!
+//! Without variables a run takes the same inputs each time. With `WEFT_FUZZ_SECONDS=n`, each target
+//! runs for `n` more seconds, with inputs from a random seed on, which is printed first. A failure
+//! prints the seed of its input: `WEFT_FUZZ_SEED=n` runs that input alone. With both variables, a
+//! target runs for that time from that seed on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,46 +16,63 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 
 use crate::limits::{CHANGES_MAX, NOISE_LEN_MAX};
-use crate::variables::number_of;
+use crate::variables::{announce, fresh_seed, number_of};
 
 /// The directory of the targets' corpora.
 const CORPORA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
-/// The seed of an ordinary run.
-const SEED: u64 = 0x5eed;
 
 /// Runs `body` on each input of the target's corpus, then on `count` mutated inputs, then on
-/// further ones for the time that `WEFT_FUZZ_SECONDS` gives. `body` also gets the number of a
-/// mutated input; it is `None` for an input of the corpus.
+/// further ones for the time that `WEFT_FUZZ_SECONDS` gives. `body` also gets the seed of a mutated
+/// input; it is `None` for an input of the corpus.
 ///
 /// # Panics
-/// If the corpus is missing or empty, or if `body` panics; then the input is saved, and its file is
-/// printed.
+/// If the corpus is missing or empty, or if `body` panics; then the input is saved, and its seed
+/// and its file are printed.
 pub fn run(target: &str, count: u64, body: impl Fn(&[u8], Option<u64>)) {
-    run_for(number_of("WEFT_FUZZ_SECONDS"), target, count, body);
+    let target = Target { name: target, corpus: corpus(target), body };
+    match (number_of("WEFT_FUZZ_SEED"), number_of("WEFT_FUZZ_SECONDS")) {
+        (Some(seed), None) => target.run_mutated(seed),
+        (Some(seed), Some(seconds)) => target.run_for(seconds, seed),
+        (None, seconds) => {
+            target.run_corpus();
+            (0..count).for_each(|seed| target.run_mutated(seed));
+            if let Some(seconds) = seconds {
+                target.run_for(seconds, fresh_seed());
+            }
+        }
+    }
 }
 
-fn run_for(seconds: Option<u64>, target: &str, count: u64, body: impl Fn(&[u8], Option<u64>)) {
-    let corpus = corpus(target);
-    assert!(!corpus.is_empty(), "{target} has no corpus");
-    let guarded = |bytes: Vec<u8>, number| {
-        let input = Input { target, bytes };
-        body(&input.bytes, number);
-    };
-    for bytes in &corpus {
-        guarded(bytes.clone(), None);
+struct Target<'name, B> {
+    name: &'name str,
+    corpus: Vec<Vec<u8>>,
+    body: B,
+}
+
+impl<B: Fn(&[u8], Option<u64>)> Target<'_, B> {
+    fn run_corpus(&self) {
+        self.corpus.iter().for_each(|bytes| self.run_input(bytes.clone(), None));
     }
-    let mut rng = Rng::with_seed(SEED);
-    for number in 0..count {
-        guarded(mutated(&corpus, &mut rng), Some(number));
+
+    fn run_mutated(&self, seed: u64) {
+        self.run_input(mutated(&self.corpus, &mut Rng::with_seed(seed)), Some(seed));
     }
-    let Some(seconds) = seconds else { return };
-    let (start, mut number) = (Instant::now(), count);
-    rng = Rng::new();
-    while start.elapsed() < Duration::from_secs(seconds) {
-        guarded(mutated(&corpus, &mut rng), Some(number));
-        number += 1;
+
+    fn run_for(&self, seconds: u64, first: u64) {
+        announce(&format!("{}: WEFT_FUZZ_SEED={first} WEFT_FUZZ_SECONDS={seconds}", self.name));
+        let start = Instant::now();
+        let mut seed = first;
+        while start.elapsed() < Duration::from_secs(seconds) {
+            self.run_mutated(seed);
+            seed += 1;
+        }
+        println!("{}: {} inputs in {seconds} s", self.name, seed - first);
     }
-    println!("{target}: {} inputs in {seconds} s", number - count);
+
+    fn run_input(&self, bytes: Vec<u8>, seed: Option<u64>) {
+        let input = Input { target: self.name, bytes, seed };
+        (self.body)(&input.bytes, seed);
+    }
 }
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
@@ -61,6 +81,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{folder:?}: {e}"));
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     files.sort_unstable();
+    assert!(!files.is_empty(), "{target} has no corpus");
     files.iter().map(read).collect()
 }
 
@@ -92,11 +113,15 @@ fn mutated(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
 struct Input<'target> {
     target: &'target str,
     bytes: Vec<u8>,
+    seed: Option<u64>,
 }
 
 impl Drop for Input<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
+            if let Some(seed) = self.seed {
+                eprintln!("{}: replay the input by WEFT_FUZZ_SEED={seed}", self.target);
+            }
             let name = format!("weft-fuzz-{}-{}", self.target, std::process::id());
             let path = std::env::temp_dir().join(name);
             match fs::write(&path, &self.bytes) {
@@ -111,28 +136,30 @@ impl Drop for Input<'_> {
 mod tests {
     use std::cell::RefCell;
 
-    use super::run_for;
+    use super::{Target, corpus, run};
+
+    fn first_inputs() -> Vec<(Vec<u8>, Option<u64>)> {
+        let inputs = RefCell::new(Vec::new());
+        let body = |bytes: &[u8], seed| inputs.borrow_mut().push((bytes.to_vec(), seed));
+        let target = Target { name: "wire_rd", corpus: corpus("wire_rd"), body };
+        target.run_corpus();
+        (0..20).for_each(|seed| target.run_mutated(seed));
+        inputs.into_inner()
+    }
 
     #[test]
-    fn corpus_is_run_before_the_mutated_inputs() {
-        let inputs = RefCell::new(Vec::new());
-        run_for(None, "wire_rd", 20, |bytes, number| {
-            inputs.borrow_mut().push((bytes.to_vec(), number))
-        });
-        let inputs = inputs.into_inner();
-        let numbers: Vec<u64> = inputs.iter().filter_map(|(_, number)| *number).collect();
-        assert!(numbers.iter().copied().take(20).eq(0..20));
+    fn inputs_follow_from_their_seeds() {
+        let inputs = first_inputs();
         assert!(inputs[0].1.is_none());
-        let again = RefCell::new(Vec::new());
-        run_for(None, "wire_rd", 20, |bytes, number| {
-            again.borrow_mut().push((bytes.to_vec(), number))
-        });
-        assert_eq!(inputs[..24], again.into_inner()[..24]);
+        assert!(inputs.iter().filter_map(|(_, seed)| *seed).eq(0..20));
+        assert_eq!(inputs, first_inputs());
+        let mutated = &inputs[inputs.len() - 20..];
+        assert!(mutated.windows(2).any(|two| two[0].0 != two[1].0));
     }
 
     #[test]
     #[should_panic(expected = "No such file")]
     fn target_without_a_corpus_fails() {
-        run_for(None, "gone", 1, |_, _| {});
+        run("gone", 1, |_, _| {});
     }
 }

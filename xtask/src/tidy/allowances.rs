@@ -3,6 +3,9 @@
 //! The numbers only shrink: the check fails if a crate has more violations than its allowance, and
 //! also if it has fewer, so that a change that removes a violation also lowers the number.
 
+/// The number of flaky tests in `docs/internals/flaky.md`. A commit that raises it says why.
+pub(super) const FLAKY: usize = 0;
+
 /// The allowed violations of one crate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {

@@ -5,11 +5,13 @@ mod clocks;
 mod crates;
 mod documents;
 mod files;
+mod flaky;
 mod limits;
 mod modules;
 mod mutations;
 mod names;
 mod promises;
+mod tiers;
 mod tokens;
 mod words;
 
@@ -34,10 +36,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let mut sources = files::rust_files(&root.join("crates"))?;
     sources.extend(files::rust_files(&root.join("xtask"))?);
     files::check(&sources, &mut findings)?;
+    flaky::check(&root, &sources, &mut findings)?;
     limits::check(&root, &mut findings)?;
     clocks::check(&root, &mut findings)?;
     mutations::check(&root, &mut findings)?;
     promises::check(&root, &mut findings)?;
+    tiers::check(&root, &mut findings)?;
     documents::check(&root, &sources, &mut findings)?;
     let documents = documents::documents(&root)?;
     let mut programs = files::files_with(&root.join("crates"), &["c", "h", "py", "sh"])?;

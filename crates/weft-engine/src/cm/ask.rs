@@ -21,26 +21,36 @@ use crate::{Errno, Result, random};
 
 /// Peers whose UDP port was recently closed, oldest first. A host limits its ICMP errors, so a
 /// later question may get no answer at all.
-static CLOSED: Forkable<Lock<VecDeque<(SocketAddr, Instant)>>> =
-    Forkable::new(|| Lock::new(VecDeque::new()));
+#[derive(Default)]
+struct ClosedPorts(VecDeque<(SocketAddr, Instant)>);
+
+impl ClosedPorts {
+    fn has(&mut self, peer: SocketAddr, now: Instant) -> bool {
+        self.0.retain(|&(_, since)| now.saturating_duration_since(since) < CLOSED_FOR);
+        self.0.iter().any(|&(other, _)| other == peer)
+    }
+
+    fn learn(&mut self, peer: SocketAddr, answer: Answer, now: Instant) {
+        self.0.retain(|&(other, _)| other != peer || answer == Answer::Silence);
+        if answer == Answer::Closed {
+            self.0.push_back((peer, now));
+            if self.0.len() > CLOSED_MAX {
+                self.0.pop_front();
+            }
+        }
+    }
+}
+
+static CLOSED: Forkable<Lock<ClosedPorts>> = Forkable::new(|| Lock::new(ClosedPorts::default()));
 
 /// Whether the peer's UDP port was recently closed.
 pub(super) fn was_closed(peer: SocketAddr, now: Instant) -> bool {
-    let mut closed = CLOSED.get().lock();
-    closed.retain(|&(_, since)| now.saturating_duration_since(since) < CLOSED_FOR);
-    closed.iter().any(|&(other, _)| other == peer)
+    CLOSED.get().lock().has(peer, now)
 }
 
 /// Remembers the peer's answer.
 pub(super) fn learn(peer: SocketAddr, answer: Answer, now: Instant) {
-    let mut closed = CLOSED.get().lock();
-    closed.retain(|&(other, _)| other != peer || answer == Answer::Silence);
-    if answer == Answer::Closed {
-        closed.push_back((peer, now));
-        if closed.len() > CLOSED_MAX {
-            closed.pop_front();
-        }
-    }
+    CLOSED.get().lock().learn(peer, answer, now);
 }
 
 /// A query that has not been answered.
@@ -137,20 +147,20 @@ mod tests {
     #[test]
     fn closed_port_is_remembered_for_a_limited_time() {
         let peer = |port| SocketAddr::from(([192, 0, 2, 1], port));
-        let start = Instant::now();
-        learn(peer(1), Answer::Silence, start);
-        assert!(!was_closed(peer(1), start));
-        learn(peer(1), Answer::Closed, start);
-        learn(peer(1), Answer::Silence, start);
-        assert!(was_closed(peer(1), start) && !was_closed(peer(2), start));
+        let (start, mut closed) = (Instant::now(), ClosedPorts::default());
+        closed.learn(peer(1), Answer::Silence, start);
+        assert!(!closed.has(peer(1), start));
+        closed.learn(peer(1), Answer::Closed, start);
+        closed.learn(peer(1), Answer::Silence, start);
+        assert!(closed.has(peer(1), start) && !closed.has(peer(2), start));
         // A Weft peer listens there now.
-        learn(peer(1), Answer::Port(9), start);
-        assert!(!was_closed(peer(1), start));
+        closed.learn(peer(1), Answer::Port(9), start);
+        assert!(!closed.has(peer(1), start));
         for port in 0..CLOSED_MAX as u16 + 1 {
-            learn(peer(1000 + port), Answer::Closed, start);
+            closed.learn(peer(1000 + port), Answer::Closed, start);
         }
-        let is_closed = |port, now| was_closed(peer(port), now);
-        assert!(!is_closed(1000, start) && is_closed(1001, start), "the oldest goes first");
-        assert!(!is_closed(1001, start + CLOSED_FOR), "nothing is remembered for ever");
+        assert!(!closed.has(peer(1000), start), "the oldest goes first");
+        assert!(closed.has(peer(1001), start));
+        assert!(!closed.has(peer(1001), start + CLOSED_FOR), "nothing is remembered for ever");
     }
 }

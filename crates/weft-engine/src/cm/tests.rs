@@ -15,12 +15,16 @@ use super::event::{EventKind, reject};
 use super::handshake;
 use super::id::{Channel, CmEnd, CmPhase, Event, Id, PortSpace};
 use super::incoming;
-use super::limits::UNREAD_WAIT;
+use super::limits::{REPLY_TIMEOUT, UNREAD_WAIT, UNTAKEN_TIMEOUT};
 use super::option::IdOption;
 use crate::hello::Identity;
 use crate::limits::{PRIVATE_DATA_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::qp::{AttrMask, Connection, Monitor, QpAttr, QpState};
+use crate::reactor::Source as _;
 use crate::{Errno, Result};
+
+/// What takes longer is a hang.
+const HANG: Duration = Duration::from_secs(240);
 
 /// A queue pair that records the calls it gets.
 #[derive(Debug)]
@@ -427,7 +431,7 @@ fn queued_request_stays_when_its_peer_gives_up() {
     let wait_until = |is_so: &dyn Fn() -> bool| {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < Duration::from_secs(10), "it never comes");
+            assert!(start.elapsed() < HANG, "it never comes");
             std::thread::sleep(Duration::from_millis(1));
         }
     };
@@ -451,7 +455,12 @@ fn queued_request_stays_when_its_peer_gives_up() {
     // A request whose event the program does not take for a long time is rejected.
     let mut silent = ask();
     wait_until(&|| !is_empty(&passive));
-    silent.set_read_timeout(Some(Duration::from_secs(30))).expect("possible");
+    let queued = passive.extract(|_| true);
+    let incoming = queued.iter().map(|event| incoming_of(&event.id)).next().expect("the request");
+    queued.into_iter().for_each(|event| passive.post(event));
+    // Call the timer's function for a time that is too far off to wait for.
+    incoming.expired(Instant::now() + UNTAKEN_TIMEOUT);
+    silent.set_read_timeout(Some(HANG)).expect("possible");
     let mut reject = Vec::new();
     silent.read_to_end(&mut reject).expect("the end behind a reject");
     assert!(reject.starts_with(b"MPA ID Rep Frame"), "{reject:?}");
@@ -460,6 +469,14 @@ fn queued_request_stays_when_its_peer_gives_up() {
     let refused = request.id.accept_end(|_| Fake::new(1).end(), &param(b""));
     assert_eq!(refused.expect_err("it is over"), Errno::CONNRESET);
     request.id.destroy();
+}
+
+/// Returns the connection of a request that has not been answered.
+fn incoming_of(request: &Id) -> Arc<incoming::Incoming> {
+    match &request.lock().phase {
+        CmPhase::Requested { incoming, .. } => Arc::clone(incoming),
+        _ => panic!("a request"),
+    }
 }
 
 /// Malformed bytes end their own connection and nothing else.
@@ -495,13 +512,13 @@ fn malformed_request_closes_only_its_own_connection() {
     client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
     let start = Instant::now();
     expect(&passive, EventKind::ConnectRequest);
-    // One after the other, the timeouts of the idle ones would take five times as long.
-    assert!(start.elapsed() < Duration::from_secs(20));
+    // One after the other, the timeouts of the idle ones would take four times as long.
+    assert!(start.elapsed() < HANG);
     drop(idle);
 }
 
 fn assert_closed(mut peer: TcpStream) {
-    peer.set_read_timeout(Some(Duration::from_secs(5))).expect("possible");
+    peer.set_read_timeout(Some(HANG)).expect("possible");
     let mut rest = Vec::new();
     match peer.read_to_end(&mut rest) {
         Ok(_) => assert!(rest.is_empty(), "{rest:?}"),
@@ -533,7 +550,13 @@ fn dialler_reports_peers_that_close_or_do_not_speak_mpa() {
     peer.write_all(b"220 mail.example SMTP").expect("connected");
     assert_eq!(expect(&active, EventKind::ConnectError).status, -Errno::PROTO.raw_os_error());
 
-    let (_client, peer) = dial();
+    let (client, peer) = dial();
+    let dialling = match &client.lock().phase {
+        CmPhase::Dialling { dial, .. } => Arc::clone(dial),
+        _ => panic!("no reply yet"),
+    };
+    // Call the timer's function for a time that is too far off to wait for.
+    dialling.expired(Instant::now() + REPLY_TIMEOUT);
     let silent = expect(&active, EventKind::Unreachable);
     assert_eq!(silent.status, -Errno::TIMEDOUT.raw_os_error());
     drop(peer);
@@ -648,10 +671,7 @@ fn request_still_waits_when_the_answer_does_not_fit() {
     let (ours, theirs) = (Fake::new(0x0012_3401), Fake::new(0x0056_7801));
     client.connect_end(|_| ours.end(), &param(&[])).expect("resolved");
     let request = expect(&channel, EventKind::ConnectRequest).id;
-    let incoming = match &request.lock().phase {
-        CmPhase::Requested { incoming, .. } => Arc::clone(incoming),
-        _ => panic!("a request"),
-    };
+    let incoming = incoming_of(&request);
     let params = handshake::params(at.ip(), at.ip(), 1, 1, handshake::RTR_OFFERED);
     let too_long = incoming::accept(&incoming, params, &[0; PRIVATE_DATA_MAX + 1]);
     assert_eq!(too_long.err(), Some(Errno::INVAL));

@@ -51,7 +51,7 @@ pub const BULK: u32 = 1;
 pub const PULL: u32 = 2;
 
 /// How long the victim may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A random process identity.
 pub fn random_process() -> ProcessId {
@@ -133,6 +133,11 @@ impl Session {
     /// Whether the victim closes its end.
     pub fn is_closed(&self) -> bool {
         self.answer().is_none()
+    }
+
+    /// Whether the victim has neither answered nor closed its end.
+    pub fn is_open(&self) -> bool {
+        !self.is_readable(Duration::ZERO)
     }
 
     fn is_readable(&self, timeout: Duration) -> bool {

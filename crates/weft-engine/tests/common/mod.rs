@@ -30,7 +30,7 @@ use weft_sys::{Region, wait_readable};
 use weft_wire::mpa::negotiate::Negotiated;
 
 /// How long a test waits for a completion before it fails; generous, for busy machines.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The loopback device, opened, with a protection domain.
 pub struct Host {

@@ -20,7 +20,7 @@ pub const NUMBER: u32 = 1;
 pub const ACK_STAG: u32 = 0x0acc_0001;
 
 /// How long the victim may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A victim that accepts no bytes for this long has stopped reading.
 const STALLED: Duration = Duration::from_millis(500);

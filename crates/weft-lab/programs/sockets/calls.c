@@ -247,7 +247,7 @@ void do_fill(struct end *end, const struct arguments *args)
 			sent = send(args->fd, end->data, 5000, MSG_DONTWAIT | MSG_NOSIGNAL);
 			end->number += sent > 0 ? sent : 0;
 		} while (sent > 0 && end->number < 1 << 28);
-		sleep_ms(SETTLE_MS + 20);
+		sleep_ms(settle_ms + 20);
 	} while (end->number > before);
 	note_result(end, sent);
 }

@@ -143,7 +143,7 @@ LONE_CASE(connect_closed_before_accept)
 	say_result("recv", recv(server, got, sizeof got, 0));
 	say_result("recv", recv(server, got, sizeof got, 0));
 	say_result("send", send(server, "x", 1, MSG_NOSIGNAL));
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	say_result("send", send(server, "x", 1, MSG_NOSIGNAL));
 	say_error("server", server);
 }
@@ -434,7 +434,7 @@ LONE_CASE(accept_inherits_options)
 		say_poll("few", server, POLLIN, 20);
 		check(send(client, "!", 1, MSG_OOB), "send");
 		check(send(client, "rest", 4, 0), "send");
-		sleep_ms(SETTLE_MS);
+		sleep_ms(settle_ms);
 		say_poll("more", server, POLLIN, 1000);
 		say_result("recv", recv(server, block, sizeof block, MSG_DONTWAIT));
 		while ((sent = send(server, block, sizeof block, MSG_DONTWAIT)) > 0)

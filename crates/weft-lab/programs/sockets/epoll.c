@@ -176,7 +176,7 @@ CASE(epoll_edge_both_ways)
 	ON(pair->b, do_send, .text = "fits");
 	ON(pair->a, do_recv, .size = 10);
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_epoll_wait, .value = 1000);
 	ON(pair->b, do_recv, .size = 100);
 }
@@ -255,7 +255,7 @@ CASE(epoll_half_closed_with_data)
 	ADD(pair->b, .flags = EPOLLIN | EPOLLRDHUP, .value = 1);
 	ON(pair->a, do_send, .text = "last words");
 	ON(pair->a, do_shutdown, .flags = SHUT_WR);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	WAIT(pair->b, .value = 1000);
 	ON(pair->b, do_recv, .size = 100);
 	WAIT(pair->b, .value = 1000);
@@ -272,7 +272,7 @@ CASE(epoll_room_behind_the_end)
 	ADD(pair->b, .flags = EPOLLIN, .value = 1);
 	WAIT(pair->b, .value = 0);
 	ON(pair->a, do_shutdown, .flags = SHUT_RDWR);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	WAIT(pair->b, .value = 1000);
 	ON(pair->b, do_recv, .size = 10);
 	MOD(pair->b, .flags = EPOLLOUT, .value = 1);
@@ -432,7 +432,7 @@ static void nest_late(struct pair *pair, unsigned mode)
 		ON(pair->a, do_recv, .size = 10);
 	}
 	ON(pair->a, do_send, .text = "waits");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ADD(pair->b, .flags = EPOLLIN, .value = 2, .other = 1, .fd = pair->b->extra[0]);
 	WAIT(pair->b, .value = 1000, .other = 1);
 	ON(pair->b, do_poll_set, .value = 1000);

@@ -40,7 +40,7 @@ CASE(flags_peek)
 CASE(flags_peek_large)
 {
 	ON(pair->a, do_send, .size = 40000);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_recv, .size = 40000, .flags = MSG_PEEK | MSG_WAITALL);
 	ON(pair->b, do_recv, .size = 10000, .flags = MSG_WAITALL);
 	ON(pair->b, do_recv, .size = 30000, .flags = MSG_PEEK | MSG_WAITALL);
@@ -82,7 +82,7 @@ CASE(flags_waitall_interrupted)
 	finish(pair->b);
 	BEGIN(pair->b, do_recv, .size = 6, .flags = MSG_WAITALL);
 	ON(pair->a, do_send, .text = "abc");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	send_signal(pair->b);
 	finish(pair->b);
 	ON(pair->b, do_recv, .size = 6, .flags = MSG_DONTWAIT);
@@ -101,7 +101,7 @@ CASE(flags_waitall_reset)
 {
 	BEGIN(pair->b, do_recv, .size = 6, .flags = MSG_WAITALL);
 	ON(pair->a, do_send, .text = "abc");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_linger, .value = 0);
 	ON(pair->a, do_close);
 	finish(pair->b);

@@ -67,7 +67,7 @@ static void do_sendto_lengths(struct end *end, const struct arguments *args)
 CASE(invalid_name_lengths)
 {
 	ON(pair->a, do_send, .text = "abcdefghijklmnopqrstuvwxyz");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_recvfrom_lengths);
 	ON(pair->b, do_recv, .size = 100, .flags = MSG_DONTWAIT);
 	ON(pair->a, do_sendto_lengths);
@@ -134,7 +134,7 @@ CASE(transfer_no_bytes)
 	ON(pair->b, do_no_bytes);
 	ON(pair->b, do_write, .text = "");
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_no_bytes);
 }
 
@@ -198,7 +198,7 @@ CASE(ioctl_signal_driven)
 	ON(pair->b, do_async);
 	for (int i = 0; i < 3; i++) {
 		ON(pair->a, do_send, .text = "ring");
-		sleep_ms(SETTLE_MS);
+		sleep_ms(settle_ms);
 		if (pair->b->remote)
 			ON(pair->b, do_wait_for_signal);
 	}
@@ -375,10 +375,10 @@ CASE(transfer_splice_of_pages)
 	ON(pair->b, do_make_pipe);
 	ON(pair->b, do_nonblocking, .value = 1);
 	ON(pair->a, do_send, .size = 20000);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_splice_much, .size = 50000);
 	ON(pair->a, do_send, .size = 20000);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_splice_much, .size = 9000);
 	ON(pair->b, do_splice_much, .size = 9000);
 	ON(pair->b, do_splice_much, .size = 9000, .flags = SPLICE_F_NONBLOCK);
@@ -390,7 +390,7 @@ CASE(transfer_splice_nonblocking_pipe)
 {
 	ON(pair->b, do_make_pipe);
 	BEGIN(pair->b, do_splice_much, .size = 100, .flags = SPLICE_F_NONBLOCK);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "late");
 	finish(pair->b);
 }

@@ -96,7 +96,7 @@ CASE(poll_states)
 		ON(pair->b, do_wait, .name = call, .flags = POLLIN | POLLOUT | POLLPRI, .value = 0);
 	ON(pair->b, do_send, .text = "unread");
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	for (int call = 0; call < CALLS; call++)
 		ON(pair->b, do_wait, .name = call, .flags = POLLIN | POLLOUT | POLLPRI, .value = 0);
 	ON(pair->b, do_close);
@@ -375,7 +375,7 @@ CASE(select_sleeps_beside_a_hang_up)
 	ON(pair->b, do_select_beside_hang_up, .value = 120);
 	ON(pair->b, do_select_beside_hang_up, .value = 0);
 	BEGIN(pair->b, do_select_beside_hang_up, .value = 5000);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "x");
 	finish(pair->b);
 	ON(pair->b, do_recv, .size = 10);

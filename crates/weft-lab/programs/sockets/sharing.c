@@ -186,12 +186,12 @@ static void do_sleep_in_child(struct end *end, const struct arguments *args)
 	note(end, "sleep in a child");
 	child = start_child();
 	if (!child) {
-		alarm(5);
+		alarm(120);
 		if (poll(&set, 1, -1) != 1 || recv(args->fd, bytes, sizeof bytes, 0) != 7)
 			_exit(1);
 		_exit(0);
 	}
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	check(kill(child, SIGSTOP), "kill");
 	check(waitpid(child, NULL, WUNTRACED), "waitpid");
 	end->number = child;
@@ -199,7 +199,7 @@ static void do_sleep_in_child(struct end *end, const struct arguments *args)
 
 static void do_close_before_it_goes_on(struct end *end, const struct arguments *args)
 {
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	note(end, "close first");
 	note_result(end, close(args->fd));
 	check(kill(end->number, SIGCONT), "kill");
@@ -346,7 +346,7 @@ static void echo_through_exec(struct pair *pair, bool without_environment)
 {
 	ON(pair->a, do_send, .text = "before exec, ");
 	ON(pair->b, do_exec, .flags = without_environment);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	for (int i = 0; i < 3; i++) {
 		ON(pair->a, do_send, .text = "after it");
 		ON(pair->a, do_recv, .size = i ? 8 : 21, .flags = MSG_WAITALL);
@@ -573,11 +573,11 @@ static void closed_beside_a_program(struct pair *pair, bool vforked, bool withou
 	exchange(pair, 1);
 	ON(pair->a, do_send, .text = "last words");
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->b, do_send, .text = "for nobody", .flags = MSG_NOSIGNAL);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_send, .text = "nobody is there", .flags = MSG_NOSIGNAL);
 	ON(pair->b, do_poll, .flags = POLLIN | POLLOUT);
 	ON(pair->a, do_kill_child);
@@ -603,7 +603,7 @@ CASE(share_writer_beside_a_program)
 {
 	ON(pair->a, do_execute_without);
 	BEGIN(pair->b, do_send_much);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_close);
 	finish(pair->b);
 	ON(pair->a, do_kill_child);

@@ -73,7 +73,7 @@ CASE(end_shutdown_both)
 	ON(pair->b, do_shutdown, .flags = SHUT_RDWR);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->b, do_send, .text = "x");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_shutdown, .flags = SHUT_RDWR);
 	ON(pair->b, do_shutdown, .flags = SHUT_RDWR);
 	look(pair->a);
@@ -89,7 +89,7 @@ CASE(end_shutdown_write_by_both)
 	ON(pair->b, do_send, .text = "from B");
 	ON(pair->a, do_shutdown, .flags = SHUT_WR);
 	ON(pair->b, do_shutdown, .flags = SHUT_WR);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->a);
 	look(pair->b);
 	ON(pair->a, do_recv, .size = 100);
@@ -105,13 +105,13 @@ CASE(end_shutdown_both_then_sent_to)
 {
 	ON(pair->a, do_shutdown, .flags = SHUT_RDWR);
 	ON(pair->b, do_send, .text = "to nobody", .flags = MSG_NOSIGNAL);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->b);
 	ON(pair->b, do_send, .text = "x", .flags = MSG_NOSIGNAL);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->a, do_recv, .size = 100);
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_send, .text = "x", .flags = MSG_NOSIGNAL);
 	ON(pair->b, do_recv, .size = 100);
 }
@@ -136,7 +136,7 @@ CASE(end_close)
 	ON(pair->b, do_recv, .size = 100);
 	look(pair->b);
 	ON(pair->b, do_send, .text = "first");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->b);
 	ON(pair->b, do_so_error);
 	ON(pair->b, do_send, .text = "second");
@@ -151,7 +151,7 @@ CASE(end_close_then_receive_after_reset)
 {
 	ON(pair->a, do_close);
 	ON(pair->b, do_send, .text = "first");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->b, do_send, .text = "second");
@@ -171,7 +171,7 @@ CASE(end_close_before_it_is_read)
 {
 	ON(pair->a, do_send, .size = 30000);
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_ioctl, .name = FIONREAD);
 	ON(pair->b, do_recv, .size = 10, .flags = MSG_PEEK);
 	ON(pair->b, do_drain, .size = 40000);
@@ -182,7 +182,7 @@ CASE(end_close_unread)
 {
 	ON(pair->b, do_send, .text = "never read");
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->b);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->b, do_recv, .size = 100);
@@ -196,7 +196,7 @@ CASE(end_close_unread_with_words)
 	ON(pair->b, do_send, .text = "never read");
 	ON(pair->a, do_send, .text = "last words");
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->b);
 	ON(pair->b, do_recv, .size = 4);
 	ON(pair->b, do_recv, .size = 100);
@@ -209,7 +209,7 @@ CASE(end_close_unread_send_first)
 {
 	ON(pair->b, do_send, .text = "never read");
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_send, .text = "x");
 	ON(pair->b, do_send, .text = "x");
 	ON(pair->b, do_recv, .size = 100);
@@ -220,7 +220,7 @@ CASE(end_close_peeked)
 	ON(pair->b, do_send, .text = "peeked at");
 	ON(pair->a, do_recv, .size = 100, .flags = MSG_PEEK);
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_so_error);
 	ON(pair->b, do_so_error);
 	ON(pair->b, do_recv, .size = 100);
@@ -232,7 +232,7 @@ CASE(end_close_partly_read)
 	ON(pair->b, do_send, .text = "read in part");
 	ON(pair->a, do_recv, .size = 4);
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_recv, .size = 100);
 }
 
@@ -260,7 +260,7 @@ CASE(end_linger_none)
 	ON(pair->a, do_send, .text = "last words");
 	ON(pair->a, do_linger, .value = 0);
 	ON(pair->a, do_close);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->b);
 	ON(pair->b, do_recv, .size = 100);
 	ON(pair->b, do_recv, .size = 100);
@@ -316,12 +316,12 @@ CASE(end_exit)
 		return;
 	ON(pair->b, do_send, .text = "last words");
 	ON(pair->b, leave, .text = "_exit");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->a);
 	ON(pair->a, do_recv, .size = 100);
 	ON(pair->a, do_recv, .size = 100);
 	ON(pair->a, do_send, .text = "first");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "second");
 }
 
@@ -332,7 +332,7 @@ CASE(end_exit_unread)
 	ON(pair->b, do_send, .text = "last words");
 	ON(pair->a, do_send, .text = "never read");
 	ON(pair->b, leave, .text = "_exit");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->a);
 	ON(pair->a, do_recv, .size = 100);
 	ON(pair->a, do_recv, .size = 100);
@@ -346,11 +346,11 @@ CASE(end_killed)
 		return;
 	ON(pair->b, do_send, .text = "last words");
 	ON(pair->b, leave, .text = "SIGKILL", .flags = 1);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_recv, .size = 100);
 	ON(pair->a, do_recv, .size = 100);
 	ON(pair->a, do_send, .text = "first");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "second");
 }
 
@@ -360,7 +360,7 @@ CASE(end_killed_unread)
 		return;
 	ON(pair->a, do_send, .text = "never read");
 	ON(pair->b, leave, .text = "SIGKILL", .flags = 1);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	look(pair->a);
 	ON(pair->a, do_so_error);
 	ON(pair->a, do_recv, .size = 100);
@@ -381,7 +381,7 @@ static void do_shutdown_under_reader(struct end *end, const struct arguments *ar
 	pthread_t reader;
 
 	pthread_create(&reader, NULL, receive_in_thread, end);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	note(end, "shutdown under a reader");
 	note_result(end, shutdown(args->fd, args->flags));
 	pthread_join(reader, NULL);

@@ -54,7 +54,7 @@ CASE(signal_in_receive)
 	for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
 		BEGIN(pair->b, READERS[i], .size = 10);
 		send_signal(pair->b);
-		sleep_ms(SETTLE_MS);
+		sleep_ms(settle_ms);
 		ON(pair->a, do_send, .text = "goes on");
 		finish(pair->b);
 	}
@@ -81,7 +81,7 @@ CASE(signal_behind_the_first_part)
 	/* A signal that comes before the first part restarts the call. */
 	BEGIN(pair->b, do_recv, .size = 10, .flags = MSG_WAITALL);
 	send_signal(pair->b);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "all");
 	ON(pair->a, do_send, .text = " of it.");
 	finish(pair->b);
@@ -132,7 +132,7 @@ CASE(signal_in_send)
 		BEGIN(pair->b, do_send, .text = MORE);
 		send_signal(pair->b);
 		if (restart) {
-			sleep_ms(SETTLE_MS);
+			sleep_ms(settle_ms);
 			drop(pair->a->fd, pair->b->number);
 		}
 		finish(pair->b);
@@ -190,7 +190,7 @@ CASE(signal_in_accept)
 	catch_user_signal(true);
 	BEGIN(b, do_accept, .fd = listener);
 	send_signal(b);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	client = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
 	check(connect(client, (struct sockaddr *)&address, sizeof address), "connect");
 	finish(b);
@@ -218,7 +218,7 @@ static void do_cancel(struct end *end, const struct arguments *args __attribute_
 	void *result;
 
 	pthread_create(&reader, NULL, receive_until_cancelled, end);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	pthread_cancel(reader);
 	pthread_join(reader, &result);
 	note(end, "reader %s", result == PTHREAD_CANCELED ? "cancelled" : "ended");
@@ -320,9 +320,9 @@ LONE_CASE(signal_handler_opens_and_closes)
 	if (child) {
 		int status = 0, waited = 0;
 
-		while (!waitpid(child, &status, WNOHANG) && waited++ < 5000)
+		while (!waitpid(child, &status, WNOHANG) && waited++ < 100000)
 			sleep_ms(1);
-		if (waited >= 5000)
+		if (waited >= 100000)
 			say("hangs");
 		else if (status)
 			say("status %d", status);

@@ -285,7 +285,7 @@ CASE(transfer_sendfile)
 	ON(pair->b, do_close);
 	ON(pair->a, do_recv, .size = 10);
 	ON(pair->a, do_send, .text = "x", .flags = MSG_NOSIGNAL);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_sendfile, .size = 100);
 }
 
@@ -334,7 +334,7 @@ CASE(transfer_splice)
 	ON(pair->b, do_splice_out, .size = 1000);
 	ON(pair->a, do_close);
 	ON(pair->b, do_send, .text = "x", .flags = MSG_NOSIGNAL);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_splice_in, .text = "too late");
 }
 

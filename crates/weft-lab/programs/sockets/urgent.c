@@ -11,7 +11,7 @@ CASE(urgent_out_of_band)
 	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
 	ON(pair->a, do_send, .text = "before");
 	ON(pair->a, do_send, .text = "!", .flags = MSG_OOB);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "after");
 	ON(pair->b, do_poll, .flags = POLLPRI, .value = 1000);
 	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB | MSG_PEEK);
@@ -34,7 +34,7 @@ CASE(urgent_in_line)
 	ON(pair->b, do_setsockopt, .level = SOL_SOCKET, .name = SO_OOBINLINE, .value = 1);
 	ON(pair->a, do_send, .text = "before");
 	ON(pair->a, do_send, .text = "!", .flags = MSG_OOB);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "after");
 	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
 	ON(pair->b, do_recv, .size = 100);
@@ -65,21 +65,21 @@ CASE(urgent_wakes_poller)
 CASE(urgent_ends_a_part)
 {
 	BEGIN(pair->b, do_recv, .size = 100, .flags = MSG_WAITALL);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "before");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "!", .flags = MSG_OOB);
 	finish(pair->b);
 	ON(pair->b, do_ioctl, .name = SIOCATMARK);
 	BEGIN(pair->b, do_recv, .size = 8, .flags = MSG_WAITALL);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "behind");
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->a, do_send, .text = "it");
 	finish(pair->b);
 	ON(pair->a, do_send, .text = "again");
 	ON(pair->a, do_send, .text = "?", .flags = MSG_OOB);
-	sleep_ms(SETTLE_MS);
+	sleep_ms(settle_ms);
 	ON(pair->b, do_recv, .size = 100, .flags = MSG_WAITALL);
 	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
 	exchange(pair, 2);

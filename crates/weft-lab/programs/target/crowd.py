@@ -12,7 +12,7 @@ import libiscsi
 # Bytes of a part.
 PART = 128 << 10
 # Seconds after which others count as lost.
-TIMEOUT = 100
+TIMEOUT = 240
 
 
 def use(number, rounds, everybody, portal, target):
@@ -32,7 +32,7 @@ def use(number, rounds, everybody, portal, target):
                 initiator.write(first + block, data)
                 model[at:at + len(data)] = data
                 if initiator.read(first, PART) != model:
-                    raise libiscsi.Failed(f"initiator {number} has read other bytes")
+                    raise libiscsi.Failed(f"DEFECT: initiator {number} has read other bytes")
         everybody.wait(TIMEOUT)
     return bytes(model)
 
@@ -45,7 +45,7 @@ def main():
         try:
             use(number, rounds, everybody, portal, target)
         except Exception as error:  # Every failure counts.
-            failures.append(f"{number}: {error!r}")
+            failures.append(f"{number}: {error!r}\n{error}")
             everybody.abort()
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]

@@ -37,7 +37,7 @@ _free = _function("scsi_free_scsi_task", None, _POINTER)
 _NORMAL_SESSION = 2
 _TO_TARGET = 2
 # Seconds after which a command counts as lost.
-_TIMEOUT = 60
+_TIMEOUT = 240
 
 
 class Failed(Exception):

@@ -258,7 +258,7 @@ def main():
                 units_go(holder, other)
             rules_are_for_later_logins(holder, process)
             sessions_outlive_many_reloads()
-        check(ask("drain")[0] == 0 and process.wait(60) == 0, "the target has not ended in order")
+        check(ask("drain")[0] == 0 and process.wait(240) == 0, "the target has not ended in order")
         print("all reloads are done")
     finally:
         process.kill()

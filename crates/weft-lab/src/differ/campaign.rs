@@ -39,8 +39,8 @@ pub struct Campaign {
     pub first: u64,
     /// Maximum number of programs to run; `None` for no limit.
     pub count: Option<u64>,
-    /// How long to run.
-    pub limit: Duration,
+    /// How long to run; `None` for no limit.
+    pub limit: Option<Duration>,
     /// Programs that run at a time in the first part of a round.
     pub jobs: usize,
     /// Suspects that run at a time in the second part of a round.
@@ -55,7 +55,7 @@ pub struct Campaign {
     pub without: Vec<String>,
     /// Whether to replace all words in [`KNOWN`](super::KNOWN).
     pub without_known: bool,
-    /// Time after which a step on Weft is a hang, if it ended on the kernel.
+    /// Time after which a step on Weft may hang, if it ended on the kernel: see [`Oracle::new`].
     pub late: Duration,
 }
 
@@ -170,7 +170,8 @@ impl Campaign {
 
     /// Runs programs once on each side, until there are enough suspects or the campaign ends.
     fn screen(&self, oracle: &Oracle<'_>, progress: &Progress) -> Result<()> {
-        while progress.begin.elapsed() < self.limit && lock(&progress.suspects).len() < SUSPECTS {
+        let is_over = || self.limit.is_some_and(|limit| progress.begin.elapsed() >= limit);
+        while !is_over() && lock(&progress.suspects).len() < SUSPECTS {
             let number = progress.next.fetch_add(1, Ordering::Relaxed);
             if self.count.is_some_and(|count| number >= count) {
                 break;

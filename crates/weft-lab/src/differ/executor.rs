@@ -18,9 +18,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::compile_folder;
 use crate::folder::Folder;
 use crate::paths::weft;
+use crate::program::TIMEOUT_FACTOR;
 
-/// Time limit for one program. No program takes this long, even if it waits for late steps.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// Time limit for one program without its late step.
+const TIME_LIMIT: Duration = Duration::from_secs(60).saturating_mul(TIMEOUT_FACTOR);
+/// The executor gives a step that does much this many times as long as others until it is late.
+const LATE_FACTOR: u32 = 10;
 /// Bytes of output to read at a time.
 const CHUNK: usize = 4096;
 /// The last line of the executor's output.
@@ -133,7 +136,7 @@ impl Executor {
             .spawn()
             .context("cannot start the executor")?;
         let mut running = Running { child };
-        let text = running.read_output()?;
+        let text = running.read_output(TIME_LIMIT + LATE_FACTOR * late)?;
         drop(running);
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         if lines.last().is_some_and(|line| line == LAST_LINE) {
@@ -188,9 +191,9 @@ struct Running {
 
 impl Running {
     /// Reads the output until the last line, EOF or the time limit.
-    fn read_output(&mut self) -> Result<String> {
+    fn read_output(&mut self, limit: Duration) -> Result<String> {
         let mut output = self.child.stdout.take().context("no output")?;
-        let deadline = Instant::now() + TIME_LIMIT;
+        let deadline = Instant::now() + limit;
         let mut text = Vec::new();
         let last = format!("{LAST_LINE}\n");
         let mut chunk = [0; CHUNK];

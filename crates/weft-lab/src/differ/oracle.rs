@@ -14,6 +14,8 @@ const REPEATS: usize = 3;
 const KERNEL_RUNS_PER_REPEAT: usize = 2;
 /// A hang, a crash or foreign bytes are a failure if they occur in this many runs.
 const SEVERE_MIN: usize = 2;
+/// A step that ended on the kernel and takes longer than this on Weft hangs.
+const HANG: Duration = Duration::from_secs(60);
 /// A list of events with room for more than any `wait` reports.
 const LONG_LIST: &str = "max=32";
 /// Lines that a report shows before the first difference, and from the first difference on.
@@ -98,12 +100,19 @@ pub(super) struct Difference {
 pub struct Oracle<'executor> {
     executor: &'executor Executor,
     late: Duration,
+    hang: Duration,
 }
 
 impl<'executor> Oracle<'executor> {
-    /// Creates an oracle that considers a step on Weft that takes longer than `late` a hang.
+    /// Creates an oracle that runs a program again if a step on Weft takes longer than `late`. Only
+    /// a step that then takes a minute is a hang, because a busy machine may delay any thread.
     pub fn new(executor: &'executor Executor, late: Duration) -> Self {
-        Self { executor, late }
+        Self { executor, late, hang: late.max(HANG) }
+    }
+
+    /// Creates an oracle that considers a step on Weft that takes longer than `late` a hang.
+    pub fn hasty(executor: &'executor Executor, late: Duration) -> Self {
+        Self { executor, late, hang: late }
     }
 
     /// Runs a program, several times if it differs.
@@ -162,30 +171,34 @@ impl<'executor> Oracle<'executor> {
     /// Runs a program that differed once again, and decides whether it fails.
     fn run_again(&self, steps: &[String], first: Difference, repeats: usize) -> Result<Verdict> {
         let Difference { kernel, weft: first } = first;
-        let mut worst = (classify(&kernel, &first), first);
-        let (mut times, mut severe) = (1, usize::from(worst.0 > Class::Result));
+        let class = classify(&kernel, &first);
+        // A step that was late once need not hang.
+        let counts = class != Class::Hang || self.late >= self.hang;
+        let mut worst = (if counts { class } else { Class::Order }, first);
+        let (mut times, mut severe) = (usize::from(counts), usize::from(worst.0 > Class::Result));
         for _ in 0..repeats {
             for _ in 0..KERNEL_RUNS_PER_REPEAT {
                 if self.executor.run_on_kernel(steps)? != kernel {
                     return Ok(Verdict::Nondeterministic);
                 }
             }
-            let again = self.executor.run_on_weft(steps, &kernel, self.late)?;
+            let again = self.executor.run_on_weft(steps, &kernel, self.hang)?;
             if again == kernel {
                 continue;
             }
             times += 1;
             let class = classify(&kernel, &again);
             severe += usize::from(class > Class::Result);
-            if class > worst.0 {
+            if class >= worst.0 {
                 worst = (class, again);
             }
         }
-        if times <= repeats && severe < SEVERE_MIN.min(repeats + 1) {
+        let runs = repeats + usize::from(counts);
+        if times < runs && severe < SEVERE_MIN.min(runs) {
             return Ok(Verdict::Nondeterministic);
         }
         let (class, weft) = worst;
-        let mut failure = Failure { class, times, runs: repeats + 1, kernel, weft };
+        let mut failure = Failure { class, times, runs, kernel, weft };
         if class == Class::Result && self.is_of_short_lists(steps, &failure)? {
             failure.class = Class::Order;
         }

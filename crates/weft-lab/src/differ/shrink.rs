@@ -25,7 +25,7 @@ pub fn shrink(
     limit: Duration,
 ) -> Result<Vec<String>> {
     let mut shrinker = Shrinker {
-        oracle: Oracle::new(executor, LATE),
+        oracle: Oracle::hasty(executor, LATE),
         class: failure.class,
         operation: failure.operation(steps).to_owned(),
         attempts: if failure.times == failure.runs { 1 } else { ATTEMPTS_RARE },

@@ -95,7 +95,7 @@ fn sink_of(
                     near.close();
                 }
             }
-            match near.receive(&mut bytes, Some(Duration::from_secs(20))) {
+            match near.receive(&mut bytes, Some(Duration::from_secs(240))) {
                 Ok(ControlEvent::Message) => {}
                 Ok(ControlEvent::TimedOut) => panic!("the sink neither ends nor fails"),
                 Ok(ControlEvent::Ended) | Err(_) => break,

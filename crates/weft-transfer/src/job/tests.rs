@@ -331,7 +331,7 @@ fn unread_answers_stop_the_blocks_of_the_source() {
             }
             // A sink that waits for its answers to be read sends nothing more. One that does not
             // wait would grant its free blocks sooner.
-            match near.receive(&mut bytes, Some(Duration::from_secs(2))) {
+            match near.receive(&mut bytes, Some(Duration::from_millis(500))) {
                 Ok(ControlEvent::Message) => {}
                 other => break assert!(matches!(other, Ok(ControlEvent::TimedOut)), "{other:?}"),
             }

@@ -11,7 +11,7 @@ use super::{
     TlsServer,
 };
 
-const TIME: Duration = Duration::from_secs(60);
+const TIME: Duration = Duration::from_secs(240);
 
 fn only(key: PublicKey) -> Accepts {
     Arc::new(move |shown| *shown == key)

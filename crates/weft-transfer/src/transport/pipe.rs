@@ -632,7 +632,7 @@ mod tests {
 
     fn next_message(control: &PipeControl) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let event = control.receive(&mut bytes, Some(Duration::from_secs(20)));
+        let event = control.receive(&mut bytes, Some(Duration::from_secs(240)));
         assert!(matches!(event, Ok(ControlEvent::Message)), "{event:?}");
         bytes
     }

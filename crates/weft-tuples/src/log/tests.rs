@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use proptest::prelude::*;
-use weft_testing::seeds::{self, Extent};
+use weft_testing::seeds;
 
 use super::record::{FileHeader, RecordHeader};
 use super::*;
@@ -16,7 +16,8 @@ use crate::model::{
     Request, Selection, Service, Stamp, Sync, Tuple, Wait,
 };
 
-const EXTENT: Extent = Extent { at_least: 40, at_most: 2_000, time: Duration::from_secs(3) };
+/// Number of seeds of an ordinary run.
+const SEEDS: u64 = 100;
 
 /// A file: the kernel has `bytes`, and the disk has `synced`.
 #[derive(Clone, Debug, Default)]
@@ -332,7 +333,7 @@ impl Clients {
 /// there, and the rest of the last commit is there as a whole or not at all.
 #[test]
 fn committed_operations_outlive_a_loss_of_power() {
-    seeds::run(EXTENT, |seed| {
+    seeds::run(SEEDS, |seed| {
         let mut clients = Clients::new(seed);
         let disk = Directory::default();
         let (mut log, mut service) = disk.open().unwrap();

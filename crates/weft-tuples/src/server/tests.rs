@@ -46,7 +46,7 @@ impl Running {
 
     fn client(&self) -> Client {
         let address = Address::Tcp(self.address.to_string());
-        Client::connect(address, Duration::from_secs(60)).unwrap()
+        Client::connect(address, Duration::from_secs(240)).unwrap()
     }
 
     fn redis(&self) -> TcpStream {
@@ -236,9 +236,9 @@ fn lost_connections_neither_lose_nor_repeat_an_operation() {
             });
         }
     });
-    let mut client = Client::connect(Address::Tcp(address.to_string()), Duration::from_secs(60));
+    let mut client = Client::connect(Address::Tcp(address.to_string()), Duration::from_secs(240));
     while let Err(Failure::Io(_)) = client {
-        client = Client::connect(Address::Tcp(address.to_string()), Duration::from_secs(60));
+        client = Client::connect(Address::Tcp(address.to_string()), Duration::from_secs(240));
     }
     let mut client = client.unwrap();
     for number in 0..100 {

@@ -13,19 +13,17 @@ mod paths;
 mod setup;
 mod world;
 
-use std::time::Duration;
-
 use weft_testing::mutations::{self, Outcome};
-use weft_testing::seeds::{self, Extent};
+use weft_testing::seeds;
 
 use world::{Mutation, World};
 
 /// Number of seeds of an ordinary run.
-const EXTENT: Extent = Extent { at_least: 50, at_most: 400, time: Duration::from_secs(10) };
+const SEEDS: u64 = 50;
 /// Number of runs in which a defect must have been found.
-const MUTATED_SEEDS: u64 = 20;
+const MUTATED_SEEDS: u64 = 12;
 /// Number of those runs in which the defect must have occurred.
-const MUTATED_MIN: usize = 4;
+const MUTATED_MIN: usize = 2;
 
 /// Runs one seed, with or without a defect.
 fn run(seed: u64, mutation: Option<Mutation>) -> Outcome {
@@ -36,7 +34,7 @@ fn run(seed: u64, mutation: Option<Mutation>) -> Outcome {
 
 #[test]
 fn seeds() {
-    seeds::run(EXTENT, |seed| run(seed, None).wrong);
+    seeds::run(SEEDS, |seed| run(seed, None).wrong);
 }
 
 /// Checks that the simulation can fail: each defect is found, by the check that is meant for it.

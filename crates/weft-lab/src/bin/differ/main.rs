@@ -54,7 +54,7 @@ struct Arguments {
     print: bool,
 }
 
-/// A step that ends on the kernel and takes longer than this on Weft is a hang.
+/// A step that ends on the kernel and takes longer than this on Weft may hang.
 const LATE: Duration = Duration::from_millis(1500);
 /// Programs spend most of their time waiting, so a processor can run several at a time.
 const JOBS_PER_PROCESSOR: usize = 4;
@@ -75,7 +75,7 @@ fn main() -> Result<ExitCode> {
     let campaign = Campaign {
         first: arguments.seed.or(arguments.first).unwrap_or_else(|| fastrand::u64(..1 << 48)),
         count: arguments.seed.map_or(arguments.count, |_| Some(1)),
-        limit: Duration::from_secs(arguments.seconds),
+        limit: Some(Duration::from_secs(arguments.seconds)),
         jobs,
         rechecks: jobs.min(processors),
         failures_max: arguments.failures,

@@ -11,15 +11,14 @@ mod relay;
 mod world;
 
 use std::net::TcpListener;
-use std::time::Duration;
 
 use weft_testing::mutations::{self, Outcome};
-use weft_testing::seeds::{self, Extent};
+use weft_testing::seeds;
 
 use world::World;
 
 /// Number of seeds in an ordinary run.
-const EXTENT: Extent = Extent { at_least: 100, at_most: 1_000, time: Duration::from_secs(2) };
+const SEEDS: u64 = 200;
 /// Number of seeds within which a mutation must be found.
 const MUTATED_SEEDS: u64 = 200;
 
@@ -57,7 +56,7 @@ fn run(seed: u64, listener: &TcpListener, mutation: Option<Mutation>) -> Outcome
 #[test]
 fn seeds() {
     let listener = listener();
-    seeds::run(EXTENT, |seed| run(seed, &listener, None).wrong);
+    seeds::run(SEEDS, |seed| run(seed, &listener, None).wrong);
 }
 
 /// Each mutation is found, by the check that is meant for it. A simulation that cannot fail is

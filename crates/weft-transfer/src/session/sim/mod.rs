@@ -9,15 +9,13 @@ mod path;
 mod session;
 mod world;
 
-use std::time::Duration;
-
 use weft_testing::mutations::{self, Outcome};
-use weft_testing::seeds::{self, Extent};
+use weft_testing::seeds;
 
 use world::World;
 
 /// The number of seeds of an ordinary run.
-const EXTENT: Extent = Extent { at_least: 300, at_most: 5_000, time: Duration::from_secs(3) };
+const SEEDS: u64 = 150;
 /// The number of runs in which each defect must be found.
 const MUTATED_SEEDS: u64 = 400;
 
@@ -59,7 +57,7 @@ fn run(seed: u64, mutation: Option<Mutation>) -> Outcome {
 
 #[test]
 fn seeds() {
-    seeds::run(EXTENT, |seed| run(seed, None).wrong);
+    seeds::run(SEEDS, |seed| run(seed, None).wrong);
 }
 
 /// The simulation finds each defect, by the check that is meant for it.

@@ -149,7 +149,8 @@ fn forward(client: TcpStream, server: SocketAddr, has_sent: &AtomicBool) {
                 }
             }
         });
-        client.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket");
+        // All that the client has sent arrives within this time.
+        client.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
         let (mut held, mut buffer) = (Vec::new(), [0; 65_536]);
         loop {
             let is_all = has_sent.load(Ordering::SeqCst);

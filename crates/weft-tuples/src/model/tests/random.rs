@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use weft_testing::seeds::{self, Extent};
+use weft_testing::seeds;
 
 use super::list::Lists;
 use super::*;
 use crate::model::{Rank, Refusal, Selection, Space, Stamp, Ticket, Wait};
 
-const EXTENT: Extent = Extent { at_least: 300, at_most: 20_000, time: Duration::from_secs(3) };
+/// Number of seeds of an ordinary run.
+const SEEDS: u64 = 500;
 const STEPS: usize = 150;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -255,7 +256,7 @@ impl World {
 
 #[test]
 fn random_operations_do_what_they_do_on_lists() {
-    seeds::run(EXTENT, |seed| {
+    seeds::run(SEEDS, |seed| {
         let mut world = World::new(seed);
         world.run().err().map(|wrong| format!("{}\n{wrong}", world.log.join("\n")))
     });
