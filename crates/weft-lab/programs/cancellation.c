@@ -24,7 +24,7 @@
 
 #include "plain.h"
 
-enum { WARM = 20, LIMIT_S = 30, LONG = 1 << 20, MANY = 300 };
+enum { WARM = 20, LIMIT_S = 30, LONG = 1 << 20, MANY = 300, WATCHED = 3 };
 
 static int listener;
 static struct sockaddr_in address = { .sin_family = AF_INET };
@@ -118,6 +118,31 @@ static void cancel(struct job *job, void (*meanwhile)(struct pair pair), struct 
 	fflush(stdout);
 	if (!has_ended)
 		_exit(1);
+}
+
+/* Cancels a thread so many microseconds after it has begun a job. */
+static void cancel_after(struct job *job, int microseconds)
+{
+	pthread_t thread;
+	void *result = NULL;
+	struct timespec began, now;
+
+	job->has_begun = false;
+	REQUIRE(!pthread_create(&thread, NULL, run, job));
+	while (!job->has_begun)
+		sched_yield();
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	do
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	while ((now.tv_sec - began.tv_sec) * 1000000L +
+		       (now.tv_nsec - began.tv_nsec) / 1000 < microseconds);
+	REQUIRE(!pthread_cancel(thread));
+	if (!join(thread, &result, LIMIT_S * 1000)) {
+		printf("%s: is not cancelled after %d us\n", job->name, microseconds);
+		fflush(stdout);
+		_exit(1);
+	}
+	REQUIRE(result == PTHREAD_CANCELED);
 }
 
 /* Keeps a receiver busy, and a sender. */
@@ -222,6 +247,20 @@ static void poll_for_bytes(struct job *job)
 	poll(&place, 1, -1);
 }
 
+static void select_for_bytes(struct job *job)
+{
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(job->fd, &set);
+	select(job->fd + 1, &set, NULL, NULL, NULL);
+}
+
+static void accept_one(struct job *job)
+{
+	accept(job->fd, NULL, NULL);
+}
+
 /* A thread that has been cancelled before it closes does not close. */
 static void close_late(struct job *job)
 {
@@ -302,13 +341,13 @@ static void closing_thread(void)
 /* Other threads use an instance after one has been cancelled in it. */
 static void instance_of_cancelled(uint32_t mode)
 {
-	struct pair pairs[3];
+	struct pair pairs[WATCHED];
 	struct epoll_event event = { 0 };
 	struct job job = { .name = "epoll_wait of nothing", .work = wait_on };
 	char byte = 'e';
 
 	REQUIRE((job.instance = epoll_create1(0)) >= 0);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < WATCHED; i++) {
 		pairs[i] = make_pair();
 		event.events = EPOLLIN | mode;
 		event.data.u32 = i;
@@ -318,22 +357,122 @@ static void instance_of_cancelled(uint32_t mode)
 		job.has_begun = false;
 		cancel(&job, NULL, pairs[0]);
 		for (int i = 0; i < 30; i++) {
-			struct pair pair = pairs[i % 3];
+			struct pair pair = pairs[i % WATCHED];
 
 			REQUIRE(send(pair.near, &byte, 1, 0) == 1);
 			REQUIRE(epoll_wait(job.instance, &event, 1, LIMIT_S * 1000) == 1);
-			REQUIRE(event.data.u32 == (uint32_t)i % 3 && event.events == EPOLLIN);
+			REQUIRE(event.data.u32 == (uint32_t)i % WATCHED && event.events == EPOLLIN);
 			REQUIRE(recv(pair.remote, &byte, 1, 0) == 1);
 			REQUIRE(epoll_wait(job.instance, &event, 1, 0) == 0);
 			event.events = EPOLLIN | mode;
-			event.data.u32 = i % 3;
+			event.data.u32 = i % WATCHED;
 			if (mode & EPOLLONESHOT)
 				REQUIRE(!epoll_ctl(job.instance, EPOLL_CTL_MOD, pair.remote, &event));
 		}
 	}
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < WATCHED; i++)
 		close_pair(pairs[i]);
 	REQUIRE(!close(job.instance));
+}
+
+/* A thread is cancelled at any moment of its first wait in an instance. */
+static void new_instances(void)
+{
+	static const uint32_t modes[] = { 0, EPOLLET, EPOLLONESHOT };
+	struct pair pairs[WATCHED];
+	struct job job = { .name = "epoll_wait in a new instance", .work = wait_on };
+	struct epoll_event event = { 0 };
+	char byte = 'n';
+
+	for (int i = 0; i < WATCHED; i++)
+		pairs[i] = make_pair();
+	for (int round = 0; round < MANY; round++) {
+		REQUIRE((job.instance = epoll_create1(0)) >= 0);
+		for (int i = 0; i < WATCHED; i++) {
+			event.events = EPOLLIN | modes[round % 3];
+			event.data.u32 = i;
+			REQUIRE(!epoll_ctl(job.instance, EPOLL_CTL_ADD, pairs[i].remote, &event));
+		}
+		cancel_after(&job, round * 37 % 200);
+		for (int i = 0; i < WATCHED; i++) {
+			REQUIRE(send(pairs[i].near, &byte, 1, 0) == 1);
+			REQUIRE(epoll_wait(job.instance, &event, 1, LIMIT_S * 1000) == 1);
+			REQUIRE(event.data.u32 == (uint32_t)i && event.events == EPOLLIN);
+			REQUIRE(recv(pairs[i].remote, &byte, 1, 0) == 1);
+		}
+		REQUIRE(!close(job.instance));
+	}
+	for (int i = 0; i < WATCHED; i++)
+		close_pair(pairs[i]);
+	printf("%s: cancelled at any moment\n", job.name);
+}
+
+/* The same for other calls that wait. */
+static void any_moment(const char *name, void (*work)(struct job *job), bool is_full)
+{
+	struct pair pair = make_pair();
+	struct job job = { .name = name, .work = work };
+
+	for (int round = 0; round < MANY / 3; round++) {
+		if (is_full && round > 0) {
+			close_pair(pair);
+			pair = make_pair();
+		}
+		job.fd = work == accept_one ? listener : pair.remote;
+		if (is_full)
+			while (send(job.fd, space, sizeof space, MSG_DONTWAIT) > 0)
+				;
+		cancel_after(&job, round * 37 % 200);
+		if (!is_full)
+			exchange(pair, 1);
+	}
+	close_pair(pair);
+	printf("%s: cancelled at any moment\n", name);
+}
+
+static volatile bool goes_on;
+
+/* A cancelled thread goes on to the next cancellation point: these calls are none. */
+static void not_yet(struct job *job)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET };
+	struct epoll_event event = { .events = EPOLLIN };
+	int fd, copy, datagrams, instance, on = 1;
+
+	pthread_cancel(pthread_self());
+	REQUIRE((datagrams = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
+	REQUIRE((instance = epoll_create1(0)) >= 0);
+	REQUIRE((fd = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
+	REQUIRE(!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+	REQUIRE(!bind(fd, (struct sockaddr *)&any, sizeof any) && !listen(fd, 1));
+	REQUIRE((copy = dup(fd)) >= 0 && dup2(fd, copy) == copy);
+	REQUIRE(!epoll_ctl(job->instance, EPOLL_CTL_ADD, job->fd, &event));
+	REQUIRE(!epoll_ctl(job->instance, EPOLL_CTL_ADD, copy, &event));
+	REQUIRE(!epoll_ctl(job->instance, EPOLL_CTL_DEL, job->fd, NULL));
+	REQUIRE(!shutdown(job->fd, SHUT_WR));
+	REQUIRE(!pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL));
+	REQUIRE(!close(copy) && !close(fd) && !close(job->instance));
+	REQUIRE(!close(datagrams) && !close(instance));
+	goes_on = true;
+	REQUIRE(!pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL));
+	pthread_testcancel();
+}
+
+static void no_cancellation_points(void)
+{
+	struct pair pair = make_pair();
+	struct job job = { .name = "no cancellation point", .work = not_yet, .fd = pair.remote };
+	char byte;
+
+	REQUIRE((job.instance = epoll_create1(0)) >= 0);
+	cancel_after(&job, 0);
+	printf("%s: %s\n", job.name, goes_on ? "goes on" : "cancelled");
+	fflush(stdout);
+	if (!goes_on)
+		_exit(1);
+	REQUIRE(send(pair.near, "b", 1, 0) == 1 && recv(pair.remote, &byte, 1, 0) == 1);
+	REQUIRE(recv(pair.near, &byte, 1, 0) == 0);
+	close_pair(pair);
 }
 
 static sigjmp_buf back;
@@ -422,6 +561,13 @@ int main(void)
 	instance_of_cancelled(0);
 	instance_of_cancelled(EPOLLET);
 	instance_of_cancelled(EPOLLONESHOT);
+	new_instances();
+	any_moment("recv", recv_on, false);
+	any_moment("poll", poll_for_bytes, false);
+	any_moment("select", select_for_bytes, false);
+	any_moment("accept", accept_one, false);
+	any_moment("send", send_on, true);
+	no_cancellation_points();
 	jumps("recv", recv_on, true);
 	jumps("poll", poll_for_bytes, true);
 	jumps("epoll_wait", wait_on, true);

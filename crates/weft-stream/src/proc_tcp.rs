@@ -1,15 +1,18 @@
 //! Lists the TCP connections of a network namespace, from `/proc/net/tcp` (`proc(5)`).
 
 use std::collections::HashSet;
-use std::fs::read_to_string;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use weft_sys::{Uncancelled, read_text};
 
 use crate::tuple::Tuple;
 
 /// Every connection of the kernel that has an owner, in both orders of its ends.
 pub(crate) fn listed(namespace: u64) -> HashSet<Tuple> {
+    // `getrandom`, which a thread's first hash table calls, is a cancellation point.
+    let _uncancelled = Uncancelled::begin();
     let files = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-    let texts = files.map(|file| read_to_string(file).unwrap_or_default());
+    let texts = files.map(|file| read_text(file).unwrap_or_default());
     let lines = texts.iter().flat_map(|text| text.lines().skip(1));
     let pairs = lines.filter_map(parse);
     let both_ways = pairs.flat_map(|(own, peer)| [Tuple::new(own, peer), Tuple::new(peer, own)]);

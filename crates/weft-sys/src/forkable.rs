@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
+use crate::cancellation::Uncancelled;
+
 /// Number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
@@ -104,6 +106,7 @@ pub fn in_forked_child(handler: unsafe extern "C" fn()) -> Result<(), Errno> {
 /// Replaces descriptors that a child inherited by `/dev/null`, so that the parent's connections end
 /// with the parent. The numbers stay taken, because objects of the parent still name them.
 pub fn neutralise(fds: impl Iterator<Item = RawFd>) {
+    let _uncancelled = Uncancelled::begin(); // A fork is no cancellation point.
     // SAFETY: the path is a C string that lives during the call.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if null < 0 {

@@ -10,7 +10,7 @@
 //! section
 //! signal_lock
 //! lock mapping open_slots remap waits
-//! futex futex_word maps named presence process_memory ring
+//! futex futex_word maps named presence process_memory ring text_file
 //! alarm apart buffers calls process_vm shared slot slot_state socket thread udp yield_policy
 //! atomic by_hand cpu_contention forkable gate interfaces layout leftover next_function region
 //! bounded_queue cancellation host limits mutex private_blocks spin time_stamp userfault wait
@@ -69,6 +69,7 @@ mod slot;
 mod slot_state;
 mod socket;
 mod spin;
+mod text_file;
 mod thread;
 mod time_stamp;
 mod udp;
@@ -131,6 +132,7 @@ pub use slot::Slot;
 pub use slot_state::SlotState;
 pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;
+pub use text_file::read_text;
 pub use thread::spawn_quiet;
 pub use time_stamp::time_stamp;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};

@@ -18,7 +18,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::process_vm::{Piece, Proof, last_error, read_proven};
+use crate::calls::{call, read_at};
+use crate::process_vm::{Piece, Proof, read_proven};
 use crate::region::Region;
 
 /// Length of the name that identifies a process.
@@ -72,13 +73,12 @@ impl ProcessMemory {
     pub fn write(&self, addr: u64, source: &Region) -> Result<(), Errno> {
         let mut done = 0;
         while done < source.len() {
-            let from = (source.addr() + done) as *const libc::c_void;
-            let to = place(addr, done)?;
+            let (file, to) = (self.file.as_raw_fd() as usize, place(addr, done)?);
+            let (from, rest) = (source.addr() + done, source.len() - done);
+            let arguments = [file, from, rest, to as usize, 0, 0];
             // SAFETY: the creator of the region guarantees that the range is mapped, and it is only
             // read; the kernel checks the other process's addresses.
-            let moved =
-                unsafe { libc::pwrite(self.file.as_raw_fd(), from, source.len() - done, to) };
-            done += count(moved)?;
+            done += count(unsafe { call(libc::SYS_pwrite64, arguments) })?;
         }
         Ok(())
     }
@@ -98,34 +98,25 @@ impl ProcessMemory {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &mut bytes[done..];
-            let from = place(addr, done)?;
-            // SAFETY: the target is a borrowed slice of this length; the kernel checks the other
-            // process's addresses.
-            let moved = unsafe {
-                libc::pread(self.file.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), from)
-            };
-            done += count(moved)?;
+            done += count(read_at(&self.file, rest, place(addr, done)?))?;
         }
         Ok(())
     }
 }
 
 /// The offset in the file of an address plus `offset`.
-fn place(addr: u64, offset: usize) -> Result<libc::off_t, Errno> {
+fn place(addr: u64, offset: usize) -> Result<u64, Errno> {
     let place = addr.checked_add(offset as u64).ok_or(Errno::FAULT)?;
-    libc::off_t::try_from(place).map_err(|_| Errno::FAULT)
+    if i64::try_from(place).is_ok() { Ok(place) } else { Err(Errno::FAULT) }
 }
 
 /// Converts the result of a read or write.
-fn count(moved: isize) -> Result<usize, Errno> {
-    match usize::try_from(moved) {
+fn count(moved: Result<usize, Errno>) -> Result<usize, Errno> {
+    match moved {
         // The file returns 0 when the address space is gone.
         Ok(0) => Err(Errno::SRCH),
-        Ok(moved) => Ok(moved),
-        Err(_) => Err(match last_error() {
-            Errno::IO => Errno::FAULT,
-            error => error,
-        }),
+        Err(Errno::IO) => Err(Errno::FAULT),
+        moved => moved,
     }
 }
 

@@ -33,6 +33,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::cancellation::Uncancelled;
 use crate::limits::GROWTH_MAX;
 use crate::maps::{self, Entry};
 use crate::region::Region;
@@ -338,11 +339,15 @@ fn present_pages(pages: &Range<usize>) -> Vec<bool> {
     words.chunks_exact(8).map(|chunk| word(chunk) & PRESENT_OR_SWAPPED != 0).collect()
 }
 
-/// Blocks the calling thread's signals until it is dropped.
-struct SignalsBlocked(libc::sigset_t);
+/// Blocks the calling thread's signals and cancellation until it is dropped.
+struct SignalsBlocked {
+    before: libc::sigset_t,
+    _uncancelled: Uncancelled,
+}
 
 impl SignalsBlocked {
     fn new() -> Self {
+        let uncancelled = Uncancelled::begin();
         // SAFETY: a signal set consists of integers, for which zero is a valid value.
         let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
         let mut before = all;
@@ -351,7 +356,7 @@ impl SignalsBlocked {
         // SAFETY: both are signal sets that live during the call. Only the calling thread's mask
         // changes.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-        Self(before)
+        Self { before, _uncancelled: uncancelled }
     }
 }
 
@@ -359,7 +364,7 @@ impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         // SAFETY: the mask is the one that `new` has saved.
         unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
         };
     }
 }

@@ -1,8 +1,8 @@
 //! A lock that a signal handler may take, whatever it has interrupted.
 //!
 //! # Safety
-//! A signal set is an integer that the kernel reads and writes. The mask in a [`SignalLock`] is
-//! accessed only while the lock is held.
+//! A signal set is an integer that the kernel reads and writes. What a [`SignalLock`] keeps while
+//! it is frozen is accessed only while the lock is held.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -10,6 +10,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::by_hand::system_call;
+use crate::cancellation::Uncancelled;
 use crate::lock::{Lock, LockGuard};
 
 /// The kernel's signal set (`_NSIG / 8` bytes), which is shorter than the C library's.
@@ -30,21 +31,25 @@ pub(crate) const ALL_BUT_FAULTS: Mask = {
     mask
 };
 
-/// Blocks the calling thread's signals until it is dropped, including the C library's own: a thread
-/// that is cancelled must not leave a critical section.
+/// Blocks the calling thread's signals until it is dropped, and its cancellation: a thread that is
+/// cancelled must not leave a critical section.
 #[derive(Debug)]
-struct SignalsHeld(Mask);
+struct SignalsHeld {
+    before: Mask,
+    _uncancelled: Uncancelled,
+}
 
 impl SignalsHeld {
     /// Blocks the signals.
     fn begin() -> Self {
-        Self(set_mask(ALL_BUT_FAULTS))
+        let uncancelled = Uncancelled::begin();
+        Self { before: set_mask(ALL_BUT_FAULTS), _uncancelled: uncancelled }
     }
 }
 
 impl Drop for SignalsHeld {
     fn drop(&mut self) {
-        set_mask(self.0);
+        set_mask(self.before);
     }
 }
 
@@ -65,18 +70,18 @@ pub(crate) fn set_mask(mask: Mask) -> Mask {
 /// for operations once per connection, not once per message.
 pub struct SignalLock<T> {
     lock: Lock<T>,
-    /// The mask that is restored when the lock is thawed.
-    frozen: UnsafeCell<Mask>,
+    /// What ends when the lock is thawed.
+    frozen: UnsafeCell<Option<SignalsHeld>>,
 }
 
-// SAFETY: only the holder of the lock, one thread at a time, accesses the value and the mask. So a
+// SAFETY: only the holder of the lock, one thread at a time, accesses both fields. So a
 // value that may move between threads (`Send`) may be shared behind the lock.
 unsafe impl<T: Send> Sync for SignalLock<T> {}
 
 impl<T> SignalLock<T> {
     /// Creates a free lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self { lock: Lock::new(value), frozen: UnsafeCell::new(0) }
+        Self { lock: Lock::new(value), frozen: UnsafeCell::new(None) }
     }
 
     /// Takes the lock. Waits while another thread holds it.
@@ -91,8 +96,7 @@ impl<T> SignalLock<T> {
         let signals = SignalsHeld::begin();
         self.lock.freeze();
         // SAFETY: the lock is held.
-        unsafe { *self.frozen.get() = signals.0 };
-        std::mem::forget(signals);
+        unsafe { *self.frozen.get() = Some(signals) };
     }
 
     /// Frees a lock that [`SignalLock::freeze`] took.
@@ -101,10 +105,10 @@ impl<T> SignalLock<T> {
     /// Those of [`Lock::thaw`].
     pub unsafe fn thaw(&self) {
         // SAFETY: the lock is held on behalf of the caller.
-        let mask = unsafe { *self.frozen.get() };
+        let signals = unsafe { (*self.frozen.get()).take() };
         // SAFETY: the caller fulfils the conditions of `Lock::thaw`.
         unsafe { self.lock.thaw() };
-        set_mask(mask);
+        drop(signals);
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn gate() -> usize {
 }
 
 /// Returns whether an instruction is Weft's, the loader's or the kernel's.
-pub(super) fn is_own(address: usize) -> bool {
+pub(crate) fn is_own(address: usize) -> bool {
     OWN_CODE.iter().any(|[start, len]| {
         let len = len.load(Ordering::Acquire);
         address.wrapping_sub(start.load(Ordering::Relaxed)) < len
@@ -36,7 +36,7 @@ pub(super) fn is_own(address: usize) -> bool {
 /// Finds the C library's code, a gate in it, and Weft's own code.
 pub(super) fn find() -> Option<()> {
     let gate = gate_of_the_c_library()?;
-    let own_code = find_own_code as *const () as usize;
+    let own_code = find_own as *const () as usize;
     let mut found = Found { addresses: [gate, own_code, loader(), vdso()], code: [[0; 2]; 4] };
     // SAFETY: the callback gets a pointer to `found`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look_at_object), (&raw mut found).cast()) };
@@ -55,22 +55,31 @@ pub(super) fn find() -> Option<()> {
     Some(())
 }
 
+/// Finds Weft's own code, when the process begins.
+pub(super) fn find_own() {
+    let [place, ..] = &OWN_CODE;
+    note(place, code_at(find_own as *const () as usize));
+}
+
 /// Notes the code of Weft's verbs library, in which `address` lies: its calls are not the
 /// program's.
 pub(crate) fn note_verbs(address: usize) {
+    let [.., place] = &OWN_CODE;
+    note(place, code_at(address));
+}
+
+/// Returns the start and length of the code to which an address belongs; 0 if it is not known.
+fn code_at(address: usize) -> [usize; 2] {
     let mut found = Found { addresses: [address, 0, 0, 0], code: [[0; 2]; 4] };
     // SAFETY: the callback gets a pointer to `found`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look_at_object), (&raw mut found).cast()) };
-    let [.., place] = &OWN_CODE;
-    note(place, found.code[0]);
+    found.code[0]
 }
 
 fn note([own_start, own_len]: &[AtomicUsize; 2], [start, len]: [usize; 2]) {
     own_start.store(start, Ordering::Relaxed);
     own_len.store(len, Ordering::Release);
 }
-
-fn find_own_code() {}
 
 /// Returns an address in the loader.
 fn loader() -> usize {

@@ -2,6 +2,7 @@
 
 use weft_sys::{Section, Uncancelled};
 
+use super::code;
 use super::outside::{self, Callbacks, outside};
 use super::state::{State, advance, become_state, give_up, is};
 use super::switch::arm;
@@ -12,6 +13,7 @@ use crate::settings::{self, ByHand};
 /// Reads the settings, when the process begins.
 pub(crate) fn read(outside: Callbacks) {
     outside::set(outside);
+    code::find_own();
     stacks::note_main();
     if !mode::enabled() || settings::by_hand() == ByHand::Trust {
         become_state(State::Off);

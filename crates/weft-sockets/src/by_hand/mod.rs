@@ -37,7 +37,7 @@ pub(crate) mod threads;
 mod trampoline;
 mod trap;
 
-pub(crate) use code::note_verbs;
+pub(crate) use code::{is_own as is_own_code, note_verbs};
 pub(crate) use control::{begin, in_child, is_ready, read};
 pub(crate) use outside::Callbacks;
 pub(crate) use state::give_up;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::thread::{nanosleep, sched_yield};
 use rustix::time::Timespec;
-use weft_sys::{Handled, Section, Uncancelled, raw_system_call};
+use weft_sys::{Handled, Section, Uncancelled, raw_system_call, read_text};
 
 use super::outside::outside;
 use super::place::own;
@@ -191,7 +191,7 @@ fn would_return_eintr(number: u32) -> bool {
         libc::SYS_sendfile,
         libc::SYS_connect,
     ];
-    let Ok(text) = std::fs::read_to_string(format!("/proc/self/task/{number}/syscall")) else {
+    let Ok(text) = read_text(&format!("/proc/self/task/{number}/syscall")) else {
         return false;
     };
     let mut words = text.split_ascii_whitespace();

@@ -7,7 +7,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{Ordering, fence};
 
-use weft_sys::SectionLock;
+use weft_sys::{SectionLock, Uncancelled};
 
 use super::carrier::fall_back_to_tcp;
 use super::{Epoll, Registered, Visibility, sharing};
@@ -65,6 +65,8 @@ pub(crate) fn created(fd: RawFd) {
         return;
     }
     let before = errno::get();
+    // `getrandom`, which a thread's first hash table calls, is a cancellation point.
+    let _uncancelled = Uncancelled::begin();
     sleepers::follow_by(follow_note);
     if sockets::knows(fd) {
         drop(sockets::remove(fd)); // The socket was closed unseen.

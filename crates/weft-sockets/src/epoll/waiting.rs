@@ -223,9 +223,15 @@ impl<'a, 'b> Waiting<'a, 'b> {
     /// Checks whether another process uses the instance by now. The thread has no event of the
     /// kernel's, so it does not count as waiting meanwhile.
     fn notice_sharing(&mut self) {
-        self.instance.lock().end_wait();
-        self.instance.notice_sharing();
-        self.round = self.instance.lock().begin_wait();
+        let instance = self.instance;
+        let mut watches = instance.lock();
+        watches.end_wait();
+        self.is_over = true;
+        drop(watches);
+        instance.notice_sharing();
+        let mut watches = instance.lock();
+        self.round = watches.begin_wait();
+        self.is_over = false;
     }
 
     /// Checks the rings for the last time before a sleep. `Err`: the number of events; `Ok`: the

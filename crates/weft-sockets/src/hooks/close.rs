@@ -13,8 +13,8 @@ use crate::closes::UnderWay;
 use crate::next::next;
 use crate::{errno, identity, open};
 
-/// Closes a descriptor like `close(2)`. If it is Weft's, the caller prevents that the thread is
-/// cancelled meanwhile.
+/// Closes a descriptor like `close(2)`. If it is Weft's, or Weft calls, the caller prevents that
+/// the thread is cancelled meanwhile.
 pub(super) fn close_uncancelled(fd: c_int) -> c_int {
     if is_apart(fd) && !identity::is_borrowed() {
         return errno::fail(Errno::BADF); // Weft uses it, and the program has not opened it.

@@ -3,11 +3,13 @@
 //! # Safety
 //! Each function has the signature of the C library function that it interposes, and passes its
 //! arguments on unchanged. `fcntl` and `ioctl` are variadic in C: the argument is always declared
-//! and passed on here, in the register where it would be.
+//! and passed on here, in the register where it would be. The code in assembly changes a register
+//! for arguments that `close` does not have.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::io::Errno;
+use std::arch::naked_asm;
 use std::os::fd::AsFd as _;
 use weft_stream::Carrier;
 use weft_sys::{Uncancelled, apart_within, is_apart, test_cancel};
@@ -24,7 +26,7 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::ways::{self, stdio};
-use crate::{epoll, errno, identity, open};
+use crate::{by_hand, epoll, errno, identity, open};
 
 /// Asks whether the next byte is the urgent one (linux/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
@@ -96,12 +98,26 @@ impl Copying {
     }
 }
 
+/// Passes on where the call comes from: the address on top of the stack.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    test_cancel();
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    naked_asm!("mov rsi, [rsp]", "jmp {close}", close = sym close_for)
+}
+
+/// Executes `close(2)` for a caller at this address.
+///
+/// The program's call is a cancellation point. Weft's own is none: a descriptor may be dropped
+/// while a lock is held, which a cancelled thread would never free, and in calls that are no
+/// cancellation points.
+unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
+    let is_programs = !by_hand::is_own_code(caller);
+    if is_programs {
+        test_cancel();
+    }
     // From here on the descriptor is closed: a thread cancelled before the kernel's call would
     // leave it open, and its connection half closed.
-    let uncancelled = open::knows(fd).then(Uncancelled::begin);
+    let uncancelled = (!is_programs || open::knows(fd)).then(Uncancelled::begin);
     let result = close_uncancelled(fd);
     drop(uncancelled);
     result

@@ -7,6 +7,7 @@
 
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
+use weft_sys::Uncancelled;
 
 use super::files::check_stream;
 use crate::address::read as read_address;
@@ -26,6 +27,8 @@ use crate::{by_hand, errno, identity, mode, open, reason, shared_files};
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let opening = Opening::begin();
     let fd = next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int);
+    // `getrandom`, which a thread's first hash table calls, is a cancellation point.
+    let _uncancelled = Uncancelled::begin();
     let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
     let ours = match (kind & 0xf, protocol) {
         (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) if is_internet => {

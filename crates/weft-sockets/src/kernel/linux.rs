@@ -183,7 +183,7 @@ impl Kernel for Linux {
     }
 
     fn registrations(epoll: RawFd) -> String {
-        std::fs::read_to_string(format!("/proc/self/fdinfo/{epoll}")).unwrap_or_default()
+        weft_sys::read_text(&format!("/proc/self/fdinfo/{epoll}")).unwrap_or_default()
     }
 }
 

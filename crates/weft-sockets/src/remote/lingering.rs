@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
 use rustix::net::sockopt;
 use weft_stream::remote::{Closing, FinalFlush};
 
 use super::wire::RemoteEnd;
+use crate::kernel::{Host, Kernel as _};
 
 /// How long a peer may take to receive everything. (TCP gives up after some minutes.)
 const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,9 +62,9 @@ pub(super) fn forked() {
 /// Waits at the end of the process, or before a fork, until no connection lingers, or the time is
 /// over.
 pub(crate) fn finish() {
-    const SLEEP_TIME: Duration = Duration::from_micros(200);
+    const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
     let began = Instant::now();
     while LINGERING.load(Ordering::Acquire) > 0 && began.elapsed() < EXIT_TIMEOUT {
-        std::thread::sleep(SLEEP_TIME);
+        Host::sleep_for(&SLEEP_TIME); // No cancellation point, as a fork is none.
     }
 }

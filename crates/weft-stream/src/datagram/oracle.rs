@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use weft_sys::Uncancelled;
 use weft_sys::calls::recv_bytes;
 
 use crate::sock_diag::{
@@ -33,6 +34,8 @@ pub fn receiver_of(source: SocketAddr, target: SocketAddr) -> Result<Option<u64>
 
 /// The cookies of all UDP sockets of the network namespace.
 pub(crate) fn all() -> Result<HashSet<u64>, Errno> {
+    // `getrandom`, which a thread's first hash table calls, is a cancellation point.
+    let _uncancelled = Uncancelled::begin();
     let mut found = HashSet::new();
     for family in [AF_INET, AF_INET6] {
         let mut request = request(Protocol::Udp, None, NLM_F_DUMP);
