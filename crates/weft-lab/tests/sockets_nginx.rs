@@ -88,7 +88,7 @@ fn all_answered(ab: &Finished, requests: u64) -> Result<()> {
     Ok(())
 }
 
-/// The same for as long as wrk is reported.
+/// The same, for as long as the options say.
 fn wrk(program: Program, port: u16, options: &str) -> Program {
     program
         .line("--threads 1 --timeout 240s")
