@@ -48,6 +48,7 @@ differ: ## Compare random programs on the kernel and on Weft, for an hour (DIFFE
 
 bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory, "--transfer" for copies, "--target" for block storage, "--pipeline" for streams, "--fair" for a narrow path)
 	scripts/setup $(measured) $(benched)
+	scripts/fetch timely-stream python-sockets
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin bench -- $(BENCH)
 

@@ -41,6 +41,12 @@ in_background() {
     set +m
 }
 
+# fixed_inputs: forgets what makes tests take other seeds, or more of them.
+fixed_inputs() {
+    unset WEFT_FUZZ_SECONDS WEFT_FUZZ_SEED WEFT_SIM_SEEDS WEFT_SIM_SEED WEFT_COPIES_KILLS WEFT_COPIES_SEED \
+        WEFT_LAB_SEED PROPTEST_CASES PROPTEST_RNG_SEED LOOM_MAX_PREEMPTIONS
+}
+
 # begin NAME: notes which step it is.
 begin() {
     echo "== $1"

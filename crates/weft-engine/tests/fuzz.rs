@@ -18,7 +18,7 @@ mod shared;
 use weft_engine::qp::QpType;
 use weft_testing::inputs;
 
-const COUNT: u64 = 200;
+const COUNT: u64 = 500;
 
 #[test]
 fn the_link_survives_fuzz_inputs() {

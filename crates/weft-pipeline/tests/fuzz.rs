@@ -15,10 +15,10 @@ fn messages() {
 
 #[test]
 fn frames() {
-    inputs::run("pipeline_frames", 2_000, |input, _| fuzzing::frames(input));
+    inputs::run("pipeline_frames", 20_000, |input, _| fuzzing::frames(input));
 }
 
 #[test]
 fn acks() {
-    inputs::run("pipeline_acks", 2_000, |input, _| fuzzing::acks(input));
+    inputs::run("pipeline_acks", 20_000, |input, _| fuzzing::acks(input));
 }

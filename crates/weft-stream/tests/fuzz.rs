@@ -11,7 +11,7 @@ use weft_testing::inputs;
 
 #[test]
 fn words_that_a_peer_writes() {
-    inputs::run("stream_words", 40, |input, _| stream::stream(input));
+    inputs::run("stream_words", 60, |input, _| stream::stream(input));
 }
 
 #[test]

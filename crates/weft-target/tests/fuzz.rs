@@ -13,10 +13,10 @@ fn bytes_of_an_initiator() {
 
 #[test]
 fn logins_of_an_initiator() {
-    inputs::run("target_login", 1_000, |input, _| target_connection::login(input));
+    inputs::run("target_login", 5_000, |input, _| target_connection::login(input));
 }
 
 #[test]
 fn commands_of_an_initiator() {
-    inputs::run("target_commands", 1_000, |input, _| target_connection::commands(input));
+    inputs::run("target_commands", 5_000, |input, _| target_connection::commands(input));
 }

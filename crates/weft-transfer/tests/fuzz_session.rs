@@ -8,10 +8,10 @@ use weft_testing::inputs;
 
 #[test]
 fn bytes_of_a_peer() {
-    inputs::run("transfer_wire", 2_000, |input, _| transfer_session::wire(input));
+    inputs::run("transfer_wire", 5_000, |input, _| transfer_session::wire(input));
 }
 
 #[test]
 fn hostile_peer_breaks_no_session() {
-    inputs::run("transfer_session", 2_000, |input, _| transfer_session::session(input));
+    inputs::run("transfer_session", 5_000, |input, _| transfer_session::session(input));
 }

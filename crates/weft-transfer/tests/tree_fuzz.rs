@@ -10,17 +10,17 @@ use weft_testing::inputs;
 
 #[test]
 fn records() {
-    inputs::run("transfer_records", 5_000, |input, _| tree::records(input));
+    inputs::run("transfer_records", 20_000, |input, _| tree::records(input));
 }
 
 #[test]
 fn journal() {
-    inputs::run("transfer_journal", 500, |input, _| tree::journal(input));
+    inputs::run("transfer_journal", 5_000, |input, _| tree::journal(input));
 }
 
 #[test]
 fn apply() {
-    inputs::run("transfer_apply", 100, |input, _| {
+    inputs::run("transfer_apply", 400, |input, _| {
         let folder = tempfile::tempdir().unwrap();
         tree::apply(input, folder.path());
     });

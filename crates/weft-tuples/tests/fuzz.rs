@@ -5,12 +5,12 @@ use weft_tuples::fuzzing;
 
 #[test]
 fn effects() {
-    inputs::run("tuples_effects", 2_000, |input, _| {
+    inputs::run("tuples_effects", 20_000, |input, _| {
         fuzzing::effects(input);
     });
 }
 
 #[test]
 fn log() {
-    inputs::run("tuples_log", 2_000, |input, _| fuzzing::log(input));
+    inputs::run("tuples_log", 5_000, |input, _| fuzzing::log(input));
 }

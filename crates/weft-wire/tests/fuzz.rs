@@ -8,7 +8,7 @@ mod wire;
 
 use weft_testing::inputs;
 
-const COUNT: u64 = 2_000;
+const COUNT: u64 = 5_000;
 
 #[test]
 fn frame() {
@@ -37,7 +37,7 @@ fn negotiate() {
 
 #[test]
 fn marker() {
-    inputs::run("wire_marker", 300, |input, _| wire::marker(input));
+    inputs::run("wire_marker", 2_000, |input, _| wire::marker(input));
 }
 
 #[test]

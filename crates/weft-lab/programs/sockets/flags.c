@@ -8,11 +8,6 @@
 
 #include "calls.h"
 
-static void send_signal(const struct end *end)
-{
-	check(syscall(SYS_tgkill, end->pid, end->tid, SIGUSR1), "tgkill");
-}
-
 CASE(flags_peek)
 {
 	ON(pair->b, do_recv, .size = 10, .flags = MSG_PEEK | MSG_DONTWAIT);
@@ -78,13 +73,11 @@ CASE(flags_waitall)
 CASE(flags_waitall_interrupted)
 {
 	BEGIN(pair->b, do_recv, .size = 6, .flags = MSG_WAITALL);
-	send_signal(pair->b);
-	finish(pair->b);
+	interrupt(pair->b);
 	BEGIN(pair->b, do_recv, .size = 6, .flags = MSG_WAITALL);
 	ON(pair->a, do_send, .text = "abc");
 	sleep_ms(settle_ms);
-	send_signal(pair->b);
-	finish(pair->b);
+	interrupt(pair->b);
 	ON(pair->b, do_recv, .size = 6, .flags = MSG_DONTWAIT);
 	ON(pair->b, do_timeout, .name = SO_RCVTIMEO, .value = 100);
 	ON(pair->b, do_recv, .size = 6, .flags = MSG_WAITALL);

@@ -21,6 +21,7 @@
 
 /* A case that takes CASE_SECONDS hangs. */
 enum { CASES_MAX = 400, AT_ONCE = 16, CASE_SECONDS = 240, WARM_ROUNDS = 4 };
+enum { SIGNAL_INTERVAL_MS = 500 };
 
 static const char *const MODE_NAMES[MODES] = { "threads", "processes", "reversed" };
 
@@ -314,6 +315,26 @@ void finish(struct end *end)
 {
 	wait_for_answer(end);
 	print_notes(end);
+}
+
+void send_signal(const struct end *end)
+{
+	check(syscall(SYS_tgkill, end->pid, end->tid, SIGUSR1), "tgkill");
+}
+
+static bool has_ended(const struct end *end)
+{
+	return __atomic_load_n(&end->progress, __ATOMIC_ACQUIRE) == ENDED;
+}
+
+void interrupt(struct end *end)
+{
+	while (!has_ended(end)) {
+		send_signal(end);
+		for (int i = 0; i < SIGNAL_INTERVAL_MS && !has_ended(end); i++)
+			sleep_ms(1);
+	}
+	finish(end);
 }
 
 static struct sockaddr_in loopback(in_port_t port)

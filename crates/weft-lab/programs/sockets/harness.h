@@ -82,6 +82,11 @@ void perform(struct end *end, job work, struct arguments args);
 /* Starts `work` at a remote end, and waits until it sleeps there. `finish` prints its notes. */
 void begin(struct end *end, job work, struct arguments args);
 void finish(struct end *end);
+/* Sends SIGUSR1 to the thread of an end. */
+void send_signal(const struct end *end);
+/* Ends the job of `begin` by SIGUSR1, and prints its notes. The signal is repeated: in the last
+ * moment before a call sleeps, Weft may miss one. */
+void interrupt(struct end *end);
 #define ON(end, work, ...) perform(end, work, (struct arguments){ __VA_ARGS__ })
 #define BEGIN(end, work, ...) begin(end, work, (struct arguments){ __VA_ARGS__ })
 

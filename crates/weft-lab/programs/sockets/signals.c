@@ -9,11 +9,6 @@
 
 #include "calls.h"
 
-static void send_signal(const struct end *end)
-{
-	check(syscall(SYS_tgkill, end->pid, end->tid, SIGUSR1), "tgkill");
-}
-
 static void do_catch(struct end *end, const struct arguments *args)
 {
 	catch_user_signal(args->flags);
@@ -47,8 +42,7 @@ CASE(signal_in_receive)
 {
 	for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
 		BEGIN(pair->b, READERS[i], .size = 10);
-		send_signal(pair->b);
-		finish(pair->b);
+		interrupt(pair->b);
 	}
 	ON(pair->b, do_catch, .flags = 1);
 	for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
@@ -61,8 +55,7 @@ CASE(signal_in_receive)
 	/* A call with a time limit is not restarted (signal(7)). */
 	ON(pair->b, do_timeout, .name = SO_RCVTIMEO, .value = 3000);
 	BEGIN(pair->b, do_recv, .size = 10);
-	send_signal(pair->b);
-	finish(pair->b);
+	interrupt(pair->b);
 }
 
 /* The signal comes when the first part has arrived or has just been received: the call returns that
@@ -74,8 +67,7 @@ CASE(signal_behind_the_first_part)
 		for (int i = 0; i < 10; i++) {
 			BEGIN(pair->b, do_recv, .size = 10, .flags = MSG_WAITALL);
 			ON(pair->a, do_send, .text = "part");
-			send_signal(pair->b);
-			finish(pair->b);
+			interrupt(pair->b);
 		}
 	}
 	/* A signal that comes before the first part restarts the call. */
@@ -92,17 +84,13 @@ CASE(signal_in_poll)
 	for (int restart = 0; restart < 2; restart++) {
 		ON(pair->b, do_catch, .flags = restart);
 		BEGIN(pair->b, do_poll, .flags = POLLIN, .value = 3000);
-		send_signal(pair->b);
-		finish(pair->b);
+		interrupt(pair->b);
 		BEGIN(pair->b, do_poll, .flags = POLLIN, .value = -1);
-		send_signal(pair->b);
-		finish(pair->b);
+		interrupt(pair->b);
 		BEGIN(pair->b, do_ppoll_forever);
-		send_signal(pair->b);
-		finish(pair->b);
+		interrupt(pair->b);
 		BEGIN(pair->b, do_select_forever);
-		send_signal(pair->b);
-		finish(pair->b);
+		interrupt(pair->b);
 	}
 	exchange(pair, 1);
 }
@@ -130,12 +118,14 @@ CASE(signal_in_send)
 		ON(pair->b, do_catch, .flags = restart);
 		ON(pair->b, do_fill);
 		BEGIN(pair->b, do_send, .text = MORE);
-		send_signal(pair->b);
 		if (restart) {
+			send_signal(pair->b);
 			sleep_ms(settle_ms);
 			drop(pair->a->fd, pair->b->number);
+			finish(pair->b);
+		} else {
+			interrupt(pair->b);
 		}
-		finish(pair->b);
 		drop(pair->a->fd, restart ? (long)strlen(MORE) : pair->b->number);
 		/* After this B knows that there is room. */
 		exchange(pair, 1);
@@ -155,8 +145,7 @@ static void do_send_much(struct end *end, const struct arguments *args)
 CASE(signal_in_long_send)
 {
 	BEGIN(pair->b, do_send_much);
-	send_signal(pair->b);
-	finish(pair->b);
+	interrupt(pair->b);
 	BEGIN(pair->b, do_send_much);
 	ON(pair->a, do_linger, .value = 0);
 	ON(pair->a, do_close);
@@ -185,8 +174,7 @@ CASE(signal_in_accept)
 	check(listen(listener, 5), "listen");
 	getsockname(listener, (struct sockaddr *)&address, &length);
 	BEGIN(b, do_accept, .fd = listener);
-	send_signal(b);
-	finish(b);
+	interrupt(b);
 	catch_user_signal(true);
 	BEGIN(b, do_accept, .fd = listener);
 	send_signal(b);
@@ -262,8 +250,7 @@ CASE(signal_handler_uses_socket)
 	finish(pair->b);
 	ON(pair->b, do_catch_and_answer, .flags = 0);
 	BEGIN(pair->b, do_recv, .size = 100);
-	send_signal(pair->b);
-	finish(pair->b);
+	interrupt(pair->b);
 	ON(pair->a, do_recv, .size = 100);
 }
 
