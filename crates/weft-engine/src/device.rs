@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weft_sys::{InterfaceAddress, interface_addresses};
 
-use crate::Result;
+use crate::{Errno, Result};
 
 /// A 16-byte global identifier: an IPv6 address, or an IPv4 address mapped into one (RoCEv2).
 pub type Gid = [u8; 16];
@@ -129,6 +129,21 @@ pub fn gid_of(address: IpAddr) -> Gid {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     }
+}
+
+/// The GID, with its index, of a loopback address. All devices own the loopback network, so the
+/// first device stands for it, and its address is used for both ends, because queue pairs know no
+/// other.
+///
+/// # Errors
+/// `ENODEV` if there is no device.
+pub(crate) fn loopback_gid(loopback: IpAddr) -> Result<(u8, Gid)> {
+    let devices = list()?;
+    let gids = devices.first().ok_or(Errno::NODEV)?.addresses.iter().enumerate();
+    let alike = |(_, address): &(usize, &IpAddr)| address.is_ipv4() == loopback.is_ipv4();
+    let (index, &address) =
+        gids.clone().find(alike).or_else(|| gids.clone().next()).ok_or(Errno::NODEV)?;
+    Ok((u8::try_from(index).map_err(|_| Errno::NODEV)?, gid_of(address)))
 }
 
 /// The address of a GID.

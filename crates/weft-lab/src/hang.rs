@@ -122,6 +122,10 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let own = group_of(std::process::id()).unwrap();
         assert_eq!(group_of(child.id()), Some(own));
+        let read = |name| fs::read_to_string(format!("/proc/{}/{name}", child.id())).unwrap();
+        while !read("cmdline").starts_with("sleep") || read("syscall").starts_with("running") {
+            std::thread::yield_now();
+        }
         let mut text = String::new();
         describe_process(child.id(), &mut text);
         child.kill().unwrap();

@@ -63,6 +63,17 @@ impl Namespace {
         INTERFACE
     }
 
+    /// Removes the interface's addresses but for the one that IPv6 gives each link.
+    ///
+    /// # Errors
+    ///
+    /// If `ip address` fails.
+    pub fn remove_addresses(&self) -> Result<()> {
+        let ipv6 = format!("{}/64", self.ipv6);
+        ip(&["-n", &self.name, "-4", "address", "flush", "dev", INTERFACE])?;
+        ip(&["-n", &self.name, "address", "delete", &ipv6, "dev", INTERFACE]).map(drop)
+    }
+
     /// Takes the link up or down.
     ///
     /// # Errors

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Program, Stage, ensure_data, ports, skip_without_namespaces};
+use weft_lab::{
+    Finished, NamespacePair, Program, Stage, ensure_data, ports, skip_without_namespaces,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -52,6 +54,23 @@ fn rping_with_queue_pairs_of_its_own() -> Result<()> {
 #[test]
 fn rping_over_ipv6() -> Result<()> {
     rping(&Stage::loopback(), Ipv6Addr::LOCALHOST.into(), 1000, "")
+}
+
+/// The loopback's addresses belong to the first device, which has fewer addresses here.
+#[test]
+fn rping_over_loopback_of_a_device_with_one_address() -> Result<()> {
+    skip_without_namespaces!();
+    let pair = NamespacePair::new()?;
+    pair.left.remove_addresses()?;
+    for address in ["127.0.0.1", "::1"] {
+        let port = ports::next();
+        let program = Program::weft("rping").within(Some(&pair.left)).line("-V -C 100 -p");
+        let program = program.args([&port.to_string(), "-a", address]);
+        let server = program.clone().line("-s -v").start()?.listening(Port::Tcp(port))?;
+        program.line("-c -v").run(TIMEOUT)?.success()?;
+        server.wait(TIMEOUT)?.success()?;
+    }
+    Ok(())
 }
 
 #[test]

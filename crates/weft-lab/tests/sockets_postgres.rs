@@ -72,7 +72,8 @@ fn program(name: &str) -> PathBuf {
 fn transactions(bench: &Finished) -> Result<u64> {
     let number = |label: &str| {
         let rest = bench.stdout.lines().find_map(|line| line.strip_prefix(label))?;
-        rest.split_whitespace().next()?.parse().ok()
+        // If their number was set: "20000/20000".
+        rest.split_whitespace().next()?.split('/').next()?.parse().ok()
     };
     let failed: Option<u64> = number("number of failed transactions:");
     ensure!(failed == Some(0), bench.error("transactions failed"));

@@ -106,8 +106,8 @@ enum Over {
     Verbs,
 }
 
-/// Cases that differ over verbs, by the beginnings of their names.
-const OVER_VERBS: [&str; 16] = [
+/// Cases that do not run over verbs because they differ there, by the beginnings of their names.
+const OVER_VERBS: [&str; 17] = [
     // They check at once for bytes or an EOF that were sent just before and are still in flight.
     "end_close",
     "epoll_registered_before_connect",
@@ -129,13 +129,10 @@ const OVER_VERBS: [&str; 16] = [
     "share_exec ",
     "share_exec_without_environment",
     "standard_shell",
+    // It hangs now and then: see `urgent_data_ends_a_part_over_verbs`.
+    URGENT,
 ];
-
-impl Over {
-    fn differs(self, case: &str) -> bool {
-        self == Self::Verbs && OVER_VERBS.iter().any(|name| case.starts_with(name))
-    }
-}
+const URGENT: &str = "urgent_ends_a_part";
 
 /// The program, compiled once.
 fn program() -> Result<&'static Path> {
@@ -154,7 +151,9 @@ fn run(
     slowness: u32,
 ) -> Result<[Cases; 2]> {
     let settle = (SETTLE_MS * slowness).to_string();
-    let settling = |program: Program| program.env("SOCKETS_SETTLE_MS", &settle).arg(prefix);
+    let without: &[&str] = if over == Over::Verbs && prefix != URGENT { &OVER_VERBS } else { &[] };
+    let settling =
+        |program: Program| program.env("SOCKETS_SETTLE_MS", &settle).arg(prefix).args(without);
     let plain = settling(Program::plain(program)).start()?;
     let mut weft = settling(sockets.server(program));
     if over == Over::Verbs {
@@ -173,11 +172,10 @@ fn run(
 /// Returns the cases that differ, each with a description.
 fn findings(
     [plain, weft]: &[Cases; 2],
-    over: Over,
     of: impl Fn(&String) -> bool,
 ) -> Result<BTreeMap<String, String>> {
     let mut findings = BTreeMap::new();
-    for case in plain.different(weft).into_iter().filter(|case| of(case) && !over.differs(case)) {
+    for case in plain.different(weft).into_iter().filter(of) {
         let difference = plain.describe(&case, weft);
         ensure_data!(!plain.is_certain(&case, weft), "(- plain, + Weft):\n{difference}");
         findings.insert(case, difference);
@@ -193,6 +191,19 @@ fn results_are_the_same_as_without_weft() -> Result<()> {
 #[test]
 fn results_are_the_same_over_verbs() -> Result<()> {
     compare(Over::Verbs)
+}
+
+/// The receiver rarely sleeps for ever, if the connection moves to verbs just then.
+#[test]
+#[ignore = "soak: it hangs about once in a hundred times on a busy machine"]
+fn urgent_data_ends_a_part_over_verbs() -> Result<()> {
+    const ROUNDS: usize = 100;
+    let sockets = Sockets::new(Ends::Both)?;
+    for _ in 0..ROUNDS {
+        // Other differences are late events.
+        findings(&run(program()?, &sockets, Over::Verbs, URGENT, 2)?, |_| true)?;
+    }
+    Ok(())
 }
 
 fn compare(over: Over) -> Result<()> {
@@ -214,18 +225,21 @@ fn compare(over: Over) -> Result<()> {
         );
     };
 
-    let mut differing = findings(&cases, over, |_| true)?;
+    let mut differing = findings(&cases, |_| true)?;
     for _ in 0..REPEATS {
         slowness *= 2;
+        for case in differing.keys() {
+            println!("again, {slowness} times as slowly: {case}");
+        }
         if differing.len() > FEW {
             let cases = run(program, &sockets, over, "", slowness)?;
-            differing = findings(&cases, over, |case| differing.contains_key(case))?;
+            differing = findings(&cases, |case| differing.contains_key(case))?;
             continue;
         }
         for case in differing.keys().cloned().collect::<Vec<_>>() {
             let name = case.split_whitespace().next().context("a case without a name")?;
             let cases = run(program, &sockets, over, name, slowness)?;
-            if findings(&cases, over, |other| *other == case)?.is_empty() {
+            if findings(&cases, |other| *other == case)?.is_empty() {
                 differing.remove(&case);
             }
         }

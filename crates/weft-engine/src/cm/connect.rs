@@ -16,7 +16,7 @@ use super::incoming::{self, Incoming};
 use super::limits::{UNREAD_INTERVAL, UNREAD_WAIT};
 use super::listen::Callee;
 use crate::access::Access;
-use crate::device::{self, gid_of};
+use crate::device::{self, gid_of, loopback_gid};
 use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::mpa::dialer::Failure;
@@ -556,14 +556,18 @@ impl Inner {
 
     pub(super) fn address_vector(&self, peer: PeerQp) -> Result<AddressVector> {
         let local = self.local.ok_or(Errno::INVAL)?.ip();
-        let devices = device::list()?;
-        let index = devices
-            .iter()
-            .find_map(|device| device.addresses.iter().position(|&address| address == local));
+        let sgid_index = if local.is_loopback() {
+            loopback_gid(local)?.0
+        } else {
+            let index = device::list()?
+                .iter()
+                .find_map(|device| device.addresses.iter().position(|&address| address == local));
+            index.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
+        };
         let global = GlobalRoute {
             dgid: peer.gid,
             flow_label: 0,
-            sgid_index: index.and_then(|index| u8::try_from(index).ok()).unwrap_or(0),
+            sgid_index,
             hop_limit: HOP_LIMIT,
             traffic_class: self.options.tos.unwrap_or(0),
         };

@@ -14,7 +14,7 @@ use super::id::{CmPhase, Id, Inner, Membership, PeerQp};
 use super::lookup::{Lookup, Querier};
 use super::service::{Host, Service, ServiceRequest};
 use super::sidr::{REJECTED, Reply, SUCCESS};
-use crate::device::{self, Gid, address_of, gid_of};
+use crate::device::{address_of, gid_of, loopback_gid};
 use crate::limits::{DATAGRAM_PRIVATE_DATA_MAX, MULTICAST_GROUPS_MAX};
 use crate::qp::{AttrMask, QpAttr, QpState, QpType, required};
 use crate::{Errno, Result};
@@ -38,7 +38,7 @@ impl Inner {
         if let Some(route) = address.global.as_mut()
             && ip.is_loopback()
         {
-            (route.sgid_index, route.dgid) = own_gid(ip)?;
+            (route.sgid_index, route.dgid) = loopback_gid(ip)?;
         }
         Ok(DatagramParam { address, qkey, context: 0, sends_only: false })
     }
@@ -165,18 +165,6 @@ impl Id {
         });
         Ok(())
     }
-}
-
-/// The GID, with its index, of a loopback address. All devices own the loopback network, so the
-/// first device stands for it, and its address is used for both ends, because queue pairs know no
-/// other.
-fn own_gid(loopback: IpAddr) -> Result<(u8, Gid)> {
-    let devices = device::list()?;
-    let gids = devices.first().ok_or(Errno::NODEV)?.addresses.iter().enumerate();
-    let alike = |(_, address): &(usize, &IpAddr)| address.is_ipv4() == loopback.is_ipv4();
-    let (index, &address) =
-        gids.clone().find(alike).or_else(|| gids.clone().next()).ok_or(Errno::NODEV)?;
-    Ok((u8::try_from(index).map_err(|_| Errno::NODEV)?, gid_of(address)))
 }
 
 impl Host for Id {

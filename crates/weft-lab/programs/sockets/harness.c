@@ -1,5 +1,6 @@
 /*
- *   sockets [NAME-PREFIX [NAME...]]    runs the cases with this prefix, except the named ones
+ *   sockets [PREFIX [OTHER...]]        runs the cases whose names begin with PREFIX and with no OTHER;
+ *                                      a space in OTHER stands for the end of a name
  *   sockets --echo                     echoes on standard input: a case executes this
  *
  * Each case runs in its own process, and several run at a time. Output is in the order of names.
@@ -524,7 +525,11 @@ int main(int argc, char **argv)
 	qsort(cases, case_count, sizeof *cases, by_name);
 	for (int i = 0; i < case_count; i++) {
 		bool wanted = !strncmp(cases[i].name, prefix, strlen(prefix));
+		char whole[100];
 
+		snprintf(whole, sizeof whole, "%s ", cases[i].name);
+		for (int other = 2; other < argc; other++)
+			wanted = wanted && strncmp(whole, argv[other], strlen(argv[other]));
 		if (!wanted)
 			continue;
 		for (int mode = 0; mode < (cases[i].alone ? 1 : MODES); mode++) {
