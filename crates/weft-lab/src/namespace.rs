@@ -23,7 +23,7 @@ const NAME_PREFIX: &str = "weft-lab-";
 /// The interface of each side besides loopback.
 const INTERFACE: &str = "weft0";
 /// Time limit and polling interval while the kernel brings a link up.
-const LINK_TIMEOUT: Duration = Duration::from_secs(60);
+const LINK_TIMEOUT: Duration = Duration::from_secs(240);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Congestion controls in order of preference. BBR is not among them: its pacing throttles a path
 /// without propagation delay.
@@ -63,15 +63,25 @@ impl Namespace {
         INTERFACE
     }
 
-    /// Removes the interface's addresses but for the one that IPv6 gives each link.
+    /// Removes the interface's addresses but for the one that IPv6 gives each link, and waits until
+    /// the kernel has made sure that no other host has that one.
     ///
     /// # Errors
     ///
-    /// If `ip address` fails.
+    /// If `ip address` fails, or if the kernel takes too long.
     pub fn remove_addresses(&self) -> Result<()> {
         let ipv6 = format!("{}/64", self.ipv6);
         ip(&["-n", &self.name, "-4", "address", "flush", "dev", INTERFACE])?;
-        ip(&["-n", &self.name, "address", "delete", &ipv6, "dev", INTERFACE]).map(drop)
+        ip(&["-n", &self.name, "address", "delete", &ipv6, "dev", INTERFACE])?;
+        let deadline = Instant::now() + LINK_TIMEOUT;
+        let show = ["-n", &self.name, "-6", "address", "show", "dev", INTERFACE, "tentative"];
+        while !ip(&show)?.trim().is_empty() {
+            if Instant::now() >= deadline {
+                bail!("{}: the address of {INTERFACE} is still tentative", self.name);
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
     }
 
     /// Takes the link up or down.
