@@ -26,6 +26,7 @@ const CRATES: &[Allowed] = &[
     krate("weft-wire", &[], &["weft-testing"]),
     krate("weft-sys", &[], &[]),
     krate("weft-engine", &["weft-wire", "weft-sys"], &["weft-testing"]),
+    krate("weft-fabric", &["weft-engine", "weft-sys"], &[]),
     krate("weft-verbs", &["weft-abi", "weft-engine", "weft-sys"], &[]),
     krate("weft-rdma", &["weft-abi"], &[]),
     krate("weft-preload", &["weft-sys"], &[]),

@@ -1,0 +1,146 @@
+//! The events of the connection manager, for those who wait for them.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use smallvec::SmallVec;
+use weft_engine::cm::{Channel, Event, EventKind};
+use weft_sys::Lock;
+
+use crate::common::Common;
+use crate::error::{Error, Result};
+use crate::sleeper::Sleeper;
+use crate::watcher::Watched;
+
+/// Who has to know when a connection has ended. The queue pair alone does not say so: it stays as
+/// it is as long as nothing is sent.
+pub(crate) trait Follower: Send + Sync + std::fmt::Debug {
+    /// The peer has closed the connection, or was lost.
+    fn ended(&self);
+}
+
+/// A channel of events.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub(crate) channel: Arc<Channel>,
+    common: Arc<Common>,
+    state: Lock<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    wakers: SmallVec<[Waker; 1]>,
+    is_watched: bool,
+    follower: Option<Weak<dyn Follower>>,
+}
+
+impl Inbox {
+    pub(crate) fn new(common: &Arc<Common>) -> Result<Arc<Self>> {
+        let failed = |errno| Error::system("make an event channel", errno);
+        let channel = Channel::new().map_err(failed)?;
+        fcntl_getfl(channel.as_fd())
+            .and_then(|flags| fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK))
+            .map_err(failed)?;
+        let (common, state) = (Arc::clone(common), Lock::new(Waiting::default()));
+        Ok(Arc::new(Self { channel, common, state }))
+    }
+
+    /// Takes the next event that is there.
+    fn take(&self) -> Option<Event> {
+        let mut state = self.state.lock();
+        while let Ok(event) = self.channel.next_event(|_| ()) {
+            state.events.push_back(event);
+        }
+        state.events.pop_front()
+    }
+
+    /// Takes the next event, or has the waker called when there is one.
+    ///
+    /// # Errors
+    /// If nobody can watch for it.
+    pub(crate) fn poll(self: &Arc<Self>, cx: &Context<'_>) -> Poll<Result<Event>> {
+        if let Some(event) = self.take() {
+            return Poll::Ready(Ok(event));
+        }
+        {
+            let mut state = self.state.lock();
+            state.wakers.push(cx.waker().clone());
+            if let Err(error) = self.be_watched(&mut state) {
+                return Poll::Ready(Err(error));
+            }
+        }
+        // One may have come before the waker was there.
+        self.take().map_or(Poll::Pending, |event| Poll::Ready(Ok(event)))
+    }
+
+    /// Notifies the follower when the connection of this inbox ends; nobody takes events of it any
+    /// more.
+    ///
+    /// # Errors
+    /// If nobody can watch for it.
+    pub(crate) fn follow(self: &Arc<Self>, follower: Weak<dyn Follower>) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            state.follower = Some(follower);
+            self.be_watched(&mut state)?;
+        }
+        // It may have ended already.
+        self.readable();
+        Ok(())
+    }
+
+    fn be_watched(self: &Arc<Self>, state: &mut Waiting) -> Result<()> {
+        if !state.is_watched {
+            let watched = self.common.watcher.watch(self);
+            watched.map_err(|errno| Error::system("watch for events", errno))?;
+            state.is_watched = true;
+        }
+        Ok(())
+    }
+
+    /// Blocks until there is an event.
+    ///
+    /// # Errors
+    /// If nobody can watch for it.
+    pub(crate) fn wait(self: &Arc<Self>) -> Result<Event> {
+        let (sleeper, waker) = Sleeper::new();
+        let cx = Context::from_waker(&waker);
+        loop {
+            match self.poll(&cx) {
+                Poll::Ready(event) => return event,
+                Poll::Pending => sleeper.sleep(None),
+            }
+        }
+    }
+}
+
+impl Watched for Inbox {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    fn readable(&self) {
+        let (wakers, follower) = {
+            let mut state = self.state.lock();
+            while let Ok(event) = self.channel.next_event(|_| ()) {
+                state.events.push_back(event);
+            }
+            let mut follower = state.follower.clone();
+            if follower.is_some() {
+                let is_end = |event: Event| event.kind == EventKind::Disconnected;
+                if !state.events.drain(..).any(is_end) {
+                    follower = None;
+                }
+            }
+            (std::mem::take(&mut state.wakers), follower)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        if let Some(follower) = follower.and_then(|follower| follower.upgrade()) {
+            follower.ended();
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The interface to the fabric on which Weft's tools stand.
+//!
+//! # Layers
+//!
+//! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks this.
+//!
+//! ```text
+//! fabric
+//! connect listen
+//! endpoint message operation
+//! waiting
+//! core
+//! inbox state
+//! common work
+//! options share
+//! returned
+//! memory
+//! error
+//! watcher
+//! credits header hello sleeper table
+//! limits
+//! ```
+#![doc = include_str!("guide.md")]
+
+mod common;
+mod connect;
+mod core;
+mod credits;
+mod endpoint;
+mod error;
+mod fabric;
+mod header;
+mod hello;
+mod inbox;
+pub mod limits;
+mod listen;
+mod memory;
+mod message;
+mod operation;
+mod options;
+mod returned;
+mod share;
+mod sleeper;
+mod state;
+mod table;
+mod waiting;
+mod watcher;
+mod work;
+
+pub use connect::{Connected, Connecting};
+pub use endpoint::{Batch, Close, Endpoint};
+pub use error::{Error, Result};
+pub use fabric::Fabric;
+pub use listen::{Accept, Incoming, Listener};
+pub use memory::Buffer;
+pub use message::{Message, Receive};
+pub use operation::{Operation, Outcome};
+pub use options::Options;
+pub use returned::Returned;
+pub use share::{RemoteKey, Rights, SharedBuffer};
+pub use weft_engine::Errno;

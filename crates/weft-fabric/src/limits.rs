@@ -1,0 +1,24 @@
+//! The limits of this crate.
+
+/// Bytes of the program's private data in a request to connect, or in the answer.
+pub const PRIVATE_DATA_MAX: usize = weft_engine::limits::WEFT_PRIVATE_DATA_MAX - HELLO_LEN;
+/// Bytes of a message that is sent by value: what fits into a work request, less its header.
+pub const VALUE_MAX: usize = weft_engine::limits::INLINE_MAX as usize - HEADER_LEN;
+/// Bytes of a message that any end must be ready to receive.
+pub const MESSAGE_MAX: usize = 1 << 20;
+/// Messages that one end may be ready to receive.
+pub const WINDOW_MAX: usize = 4_096;
+/// Operations of an endpoint that may be under way at a time.
+pub const DEPTH_MAX: usize = 8_192;
+/// Operations of an endpoint that may wait for their turn.
+pub const WAITING_MAX: usize = 65_536;
+/// Receives beyond the window, for messages that only return credits: see [`crate::credits`].
+pub(crate) const CREDIT_RECEIVES_MAX: usize = 2;
+/// Completions that one look at an endpoint takes at a time.
+pub(crate) const BATCH: usize = 32;
+/// Events that the watcher takes at a time.
+pub(crate) const WATCHED_EVENTS_MAX: usize = 64;
+/// Bytes of a hello, see [`crate::hello`].
+pub(crate) const HELLO_LEN: usize = 12;
+/// Bytes of the header of a message, see [`crate::header`].
+pub(crate) const HEADER_LEN: usize = 8;

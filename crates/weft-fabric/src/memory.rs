@@ -1,0 +1,259 @@
+//! Memory that the engine reads and writes while an operation is under way.
+//!
+//! # Safety
+//! `Pages` owns a mapping and the registration of all of it, which grants no right to peers. The
+//! engine accesses the mapping only as an operation of this process says, from its posting until
+//! its completion, or until the queue pair has been destroyed. Meanwhile no reference to the bytes
+//! exists: a [`Buffer`] is inside a [`Lent`], which offers none, and so is a [`Place`]. Peers
+//! access the memory only as a [`SharedBuffer`](crate::SharedBuffer) says, which has the buffer
+//! inside, too, and copies. The registration ends, and the engine then waits for accesses in
+//! progress, before the mapping is removed; if it does not end, the mapping stays.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::param::page_size;
+use weft_engine::access::Access;
+use weft_engine::mr::Mr;
+use weft_engine::pd::Pd;
+use weft_engine::wr::Sge;
+use weft_sys::Region;
+
+use crate::error::{Error, Result};
+
+/// Bytes of a huge page, to whose multiples a buffer of huge pages is rounded up.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A mapping of anonymous memory, registered for operations of this process.
+struct Pages {
+    start: NonNull<u8>,
+    /// Bytes mapped, at least `region.len()`.
+    mapped: usize,
+    region: Region,
+    mr: Arc<Mr>,
+}
+
+// SAFETY: the mapping and the registration belong to the process, not to a thread.
+unsafe impl Send for Pages {}
+// SAFETY: `&Pages` gives out addresses and copies of values only.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn new(pd: &Arc<Pd>, len: usize, huge: bool) -> Result<Self> {
+        let step = if huge { HUGE_PAGE } else { page_size() };
+        let mapped = len.max(1).checked_next_multiple_of(step).ok_or(Error::Memory { len })?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: the kernel chooses the address of the new mapping, which replaces none.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) };
+        let start = start.ok().and_then(|start| NonNull::new(start.cast::<u8>()));
+        let start = start.ok_or(Error::Memory { len })?;
+        if huge {
+            // Without huge pages it has no effect, and the buffer works as well.
+            // SAFETY: the advice concerns this mapping only, and does not change its contents.
+            let _ = unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
+        }
+        let address = start.as_ptr() as usize;
+        // SAFETY: the mapping is readable and writable until this value is dropped, which ends all
+        // uses of the region before; see the module's comment for who uses it.
+        let region = unsafe { Region::new(address, len) };
+        let mr = region.ok_or(Error::Memory { len }).and_then(|region| {
+            let mr = Mr::register(pd, region, address as u64, Access::LOCAL_WRITE)
+                .map_err(|errno| Error::system("register memory", errno))?;
+            Ok((region, mr))
+        });
+        match mr {
+            Ok((region, mr)) => Ok(Self { start, mapped, region, mr }),
+            Err(error) => {
+                // SAFETY: the mapping was made above, and nothing else knows it.
+                let _ = unsafe { munmap(start.as_ptr().cast(), mapped) };
+                Err(error)
+            }
+        }
+    }
+
+    fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// A piece of it for a work request. The range lies inside, which the callers have checked.
+    fn piece(&self, range: &Range<usize>) -> Sge {
+        let addr = self.address() + range.start as u64;
+        // A range is in memory, and work requests check that they have less than 4 GiB.
+        let length = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        Sge { addr, length, lkey: self.mr.key() }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if self.mr.deregister().is_ok() {
+            // SAFETY: this value owns the mapping, and neither the engine nor a reference uses it.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
+        }
+    }
+}
+
+/// Registered, page-aligned memory of this process, made by [`crate::Fabric::alloc`]. It begins
+/// with zeros, and reads and writes like a slice.
+///
+/// An operation takes it and returns it with the completion, so that nobody touches the bytes
+/// meanwhile. To let peers read or write it, [share](Self::share) it.
+pub struct Buffer {
+    pages: Pages,
+}
+
+impl Buffer {
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, huge: bool) -> Result<Self> {
+        Ok(Self { pages: Pages::new(pd, len, huge)? })
+    }
+
+    /// The range within the buffer; `None` if it is not inside, or is longer than an operation can
+    /// be (4 GiB less a byte).
+    pub(crate) fn range(&self, range: &impl RangeBounds<usize>) -> Option<Range<usize>> {
+        let len = self.pages.region.len();
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&start) => start.checked_add(1)?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&end) => end.checked_add(1)?,
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => len,
+        };
+        let is_inside = start <= end && end <= len && u32::try_from(end - start).is_ok();
+        is_inside.then_some(start..end)
+    }
+
+    /// Registers a part for peers. The range lies inside.
+    pub(crate) fn register(&self, range: &Range<usize>, access: Access) -> Result<Arc<Mr>> {
+        let part = self.pages.region.part(range.start, range.len());
+        let part = part.ok_or(Error::Range { len: self.len() })?;
+        let start = self.pages.address() + range.start as u64;
+        Mr::register(self.pages.mr.pd(), part, start, access)
+            .map_err(|errno| Error::system("register memory", errno))
+    }
+
+    /// The memory as a region, which is copied from and to.
+    pub(crate) fn region(&self) -> Region {
+        self.pages.region
+    }
+
+    /// The address of its first byte.
+    pub(crate) fn address(&self) -> u64 {
+        self.pages.address()
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping has so many bytes, initialised by the kernel, and lives as long as
+        // `self`. No operation is under way and no peer has a right, since the buffer would be
+        // inside a `Lent` or a `SharedBuffer`; so nobody writes.
+        unsafe { std::slice::from_raw_parts(self.pages.start.as_ptr(), self.pages.region.len()) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let (start, len) = (self.pages.start.as_ptr(), self.pages.region.len());
+        // SAFETY: the mapping has so many bytes, initialised by the kernel, and lives as long as
+        // `self`, which is borrowed exclusively. No operation is under way and no peer has a right,
+        // since the buffer would be inside a `Lent` or a `SharedBuffer`; so nobody else uses it.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+/// Something whose memory an operation uses. It can only be had back.
+#[derive(Debug)]
+pub(crate) struct Lent<T>(T);
+
+impl<T> Lent<T> {
+    /// The thing, now that the operation has ended or its queue pair is destroyed.
+    pub(crate) fn end(self) -> T {
+        self.0
+    }
+}
+
+impl Buffer {
+    /// Lends a range, which lies inside, to an operation.
+    pub(crate) fn lend(self, range: &Range<usize>) -> (Sge, Lent<Self>) {
+        (self.pages.piece(range), Lent(self))
+    }
+}
+
+/// Equal places in registered memory, each of which one [`Place`] owns.
+pub(crate) struct Places {
+    pages: Pages,
+    stride: usize,
+}
+
+/// The right to one place. There is one for each, so its owner is alone with the bytes.
+#[derive(Debug)]
+pub(crate) struct Place {
+    address: usize,
+}
+
+impl Places {
+    /// `count` places of `stride` bytes, a multiple of eight.
+    pub(crate) fn new(pd: &Arc<Pd>, count: usize, stride: usize) -> Result<(Self, Vec<Place>)> {
+        let len = count.checked_mul(stride).ok_or(Error::Memory { len: usize::MAX })?;
+        let pages = Pages::new(pd, len, false)?;
+        let start = pages.start.as_ptr() as usize;
+        let places = (0..count).map(|index| Place { address: start + index * stride }).collect();
+        Ok((Self { pages, stride }, places))
+    }
+
+    /// Where the place begins in the pages.
+    ///
+    /// # Panics
+    /// If the place is one of other pages.
+    fn offset(&self, place: &Place) -> usize {
+        let start = self.pages.start.as_ptr() as usize;
+        let offset = place.address.wrapping_sub(start);
+        assert!(offset < self.pages.region.len(), "a place of other memory");
+        offset
+    }
+
+    /// The bytes of a place.
+    pub(crate) fn bytes<'a>(&'a self, place: &'a Place) -> &'a [u8] {
+        let start = self.pages.start.as_ptr().wrapping_add(self.offset(place));
+        // SAFETY: the place lies inside the mapping (`offset` checks it; places begin at multiples
+        // of the stride), which lives as long as `self`. The owner of the place is alone with it:
+        // there is one value for each, and while the engine uses the bytes it is inside a `Lent`.
+        unsafe { std::slice::from_raw_parts(start, self.stride) }
+    }
+
+    /// The bytes of a place, to change them.
+    pub(crate) fn bytes_mut<'a>(&'a self, place: &'a mut Place) -> &'a mut [u8] {
+        let start = self.pages.start.as_ptr().wrapping_add(self.offset(place));
+        // SAFETY: the place lies inside the mapping (`offset` checks it; places begin at multiples
+        // of the stride), which lives as long as `self`. There is one value for each place, which
+        // is borrowed exclusively, and while the engine uses the bytes it is inside a `Lent`.
+        unsafe { std::slice::from_raw_parts_mut(start, self.stride) }
+    }
+
+    /// Lends the first `len` bytes of a place to an operation.
+    pub(crate) fn lend(&self, place: Place, len: usize) -> (Sge, Lent<Place>) {
+        let offset = self.offset(&place);
+        (self.pages.piece(&(offset..offset + len.min(self.stride))), Lent(place))
+    }
+}
+
+impl fmt::Debug for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Places({} of {} bytes)", self.pages.region.len() / self.stride, self.stride)
+    }
+}

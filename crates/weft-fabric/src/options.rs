@@ -1,0 +1,42 @@
+//! The settings of a fabric.
+
+use crate::error::{Error, Result};
+use crate::limits::{DEPTH_MAX, MESSAGE_MAX, WINDOW_MAX};
+
+/// How a [`Fabric`](crate::Fabric) is opened. The default fits most programs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The network interface to use, such as `eth0`. Without one, the first that is up: it reaches
+    /// the hosts behind the others, too, because connections follow the routes of the host.
+    pub interface: Option<String>,
+    /// Messages that each endpoint is ready to receive, from 1 to 4,096. A peer that has sent so
+    /// many waits until the program has dropped some. Default: 64.
+    pub window: usize,
+    /// Bytes of the longest message that an endpoint receives, up to 1 MiB. Each endpoint has
+    /// memory for `window` such messages. Default: 8,192.
+    pub message_max: usize,
+    /// Operations of an endpoint that may be under way at a time, from 1 to 8,192; more of them
+    /// wait in the process. Default: 128.
+    pub depth: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { interface: None, window: 64, message_max: 8_192, depth: 128 }
+    }
+}
+
+impl Options {
+    /// Checks the ranges.
+    pub(crate) fn check(&self) -> Result<()> {
+        let all = [
+            ("window", self.window, 1, WINDOW_MAX),
+            ("message_max", self.message_max, 0, MESSAGE_MAX),
+            ("depth", self.depth, 1, DEPTH_MAX),
+        ];
+        match all.into_iter().find(|&(_, value, min, max)| value < min || value > max) {
+            Some((option, value, min, max)) => Err(Error::Option { option, value, min, max }),
+            None => Ok(()),
+        }
+    }
+}

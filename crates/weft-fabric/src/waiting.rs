@@ -1,0 +1,107 @@
+//! Waiting for something of an endpoint, as a future or with a blocked thread.
+//!
+//! Both look at the endpoint for as long as that tends to pay off ([`Spin`]), and then sleep. A
+//! future that looks wakes itself, so that its executor runs others between two looks. While
+//! anybody sleeps, one *leader* waits for the endpoint's events, and wakes those whose operations
+//! have ended: the first blocked thread, or, if there is none, the thread of the fabric's watcher.
+//!
+//! [`Spin`]: weft_sys::Spin
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::core::Core;
+use crate::sleeper::Sleeper;
+use crate::state::State;
+
+/// What can be waited for.
+pub(crate) trait Awaited {
+    /// What it becomes.
+    type Output;
+
+    /// Takes the result, if it is there.
+    fn take(&mut self, core: &Core, state: &mut State) -> Option<Self::Output>;
+
+    /// Has the waker called when it is worth looking again.
+    fn call(&mut self, state: &mut State, waker: &Waker);
+}
+
+/// When a future began to wait.
+#[derive(Debug, Default)]
+pub(crate) struct Since(Option<Instant>);
+
+/// Polls a future.
+pub(crate) fn poll<A: Awaited>(
+    core: &Arc<Core>,
+    awaited: &mut A,
+    since: &mut Since,
+    cx: &Context<'_>,
+) -> Poll<A::Output> {
+    let look = |awaited: &mut A| core.look(|state| awaited.take(core, state));
+    if let Some(found) = look(awaited) {
+        if let Since(Some(start)) = since {
+            core.spin.learn(nanoseconds(start.elapsed()));
+        }
+        *since = Since(None);
+        return Poll::Ready(found);
+    }
+    let start = since.0.get_or_insert_with(Instant::now);
+    if nanoseconds(start.elapsed()) < core.spin.ns(false) {
+        cx.waker().wake_by_ref();
+        return Poll::Pending;
+    }
+    core.with(|state, _| awaited.call(state, cx.waker()));
+    // What comes from now on makes an event; what came before is seen by one more look.
+    core.arm();
+    if let Some(found) = look(awaited) {
+        return Poll::Ready(found);
+    }
+    core.be_watched();
+    Poll::Pending
+}
+
+/// Blocks the thread until the result is there; `None` if it is not before the deadline.
+pub(crate) fn wait<A: Awaited>(
+    core: &Arc<Core>,
+    awaited: &mut A,
+    deadline: Option<Instant>,
+) -> Option<A::Output> {
+    let start = Instant::now();
+    let spin = core.spin.ns(false);
+    let mut waited = 0;
+    loop {
+        if let Some(found) = core.look(|state| awaited.take(core, state)) {
+            core.spin.learn(nanoseconds(start.elapsed()));
+            return Some(found);
+        }
+        if waited >= spin {
+            break;
+        }
+        waited = nanoseconds(start.elapsed());
+    }
+    let (sleeper, waker) = Sleeper::new();
+    loop {
+        core.with(|state, _| awaited.call(state, &waker));
+        core.arm();
+        if let Some(found) = core.look(|state| awaited.take(core, state)) {
+            core.spin.learn(nanoseconds(start.elapsed()));
+            return Some(found);
+        }
+        let left = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+        {
+            Some(Duration::ZERO) => return None,
+            left => left,
+        };
+        if core.lead(&waker) {
+            core.await_event(left);
+            core.stop_leading();
+        } else {
+            sleeper.sleep(left);
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,149 @@
+//! Runs the two ends of a test in processes of their own, over each way to carry a connection.
+
+#![allow(dead_code)] // Each test program uses a part.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use weft_fabric::{Connected, Endpoint, Fabric, Options};
+
+/// Which end a process is: the address of the listener, empty for the listener itself.
+const ROLE: &str = "WEFT_FABRIC_TEST_ROLE";
+/// What the listener prints before its address.
+const LISTENING: &str = "listening at ";
+/// A hang.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// The ways to carry a connection, as `WEFT_TRANSPORT` and `Endpoint::transport` name them. With
+/// `shm` a connection between processes fails if it cannot share memory.
+const CARRIERS: [&str; 2] = ["shm", "tcp"];
+
+/// The options of both ends: little of everything, so that its end is reached often.
+pub(crate) fn small() -> Options {
+    Options { window: 4, message_max: 3_000, depth: 6, ..Options::default() }
+}
+
+/// One of the two ends.
+pub(crate) struct Side {
+    pub(crate) fabric: Fabric,
+    pub(crate) endpoint: Endpoint,
+    /// What the peer said when the connection was made.
+    pub(crate) greeting: Vec<u8>,
+}
+
+/// Runs a test of this name with two connected ends, over each carrier.
+pub(crate) fn between(
+    test: &str,
+    options: &Options,
+    server: impl Fn(Side) -> Result<()>,
+    client: impl Fn(Side) -> Result<()>,
+) -> Result<()> {
+    let accept = |fabric: Fabric, address| {
+        let listener = fabric.listen(address)?;
+        announce(listener.address())?;
+        let incoming = listener.accept().wait()?;
+        let greeting = incoming.private_data().to_vec();
+        let endpoint = incoming.accept(b"from the server")?;
+        server(Side { fabric, endpoint, greeting })
+    };
+    let connect = |fabric: Fabric, address| {
+        let connecting = fabric.connect(address, b"from the client")?;
+        let Connected { endpoint, private_data: greeting } = connecting.wait()?;
+        client(Side { fabric, endpoint, greeting })
+    };
+    unconnected(test, options, accept, connect, |[server, client]| {
+        ensure!(server.success() && client.success(), "server: {server}, client: {client}");
+        Ok(())
+    })
+}
+
+/// Tells the other process where this one listens.
+pub(crate) fn announce(address: SocketAddr) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{LISTENING}{address}")?;
+    Ok(stdout.flush()?)
+}
+
+/// Runs a test of this name in two processes: `listen` is given the address to listen at and has to
+/// [`announce`] one, `dial` is given that. Then `judge` is given how they ended.
+pub(crate) fn unconnected(
+    test: &str,
+    options: &Options,
+    listen: impl Fn(Fabric, SocketAddr) -> Result<()>,
+    dial: impl Fn(Fabric, SocketAddr) -> Result<()>,
+    judge: impl Fn([ExitStatus; 2]) -> Result<()>,
+) -> Result<()> {
+    match std::env::var(ROLE) {
+        Ok(role) if role.is_empty() => {
+            listen(Fabric::open(options.clone())?, "127.0.0.1:0".parse()?)
+        }
+        Ok(role) => dial(Fabric::open(options.clone())?, role.parse()?),
+        Err(_) => {
+            for carrier in CARRIERS {
+                run(test, carrier).and_then(&judge).with_context(|| format!("over {carrier}"))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn run(test: &str, carrier: &str) -> Result<[ExitStatus; 2]> {
+    let start = |role: &str, stdout: Stdio| {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env("WEFT_TRANSPORT", carrier).stdout(stdout);
+        anyhow::Ok(Kept(command.spawn()?))
+    };
+    let mut server = start("", Stdio::piped())?;
+    let output = server.0.stdout.take().context("no output of the server")?;
+    let mut lines = BufReader::new(output).lines();
+    let address = loop {
+        let line = lines.next().context("the server ended")??;
+        // The harness prints the test's name before it, without an end of line.
+        if let Some((_, address)) = line.split_once(LISTENING) {
+            break address.to_owned();
+        }
+    };
+    // What the harness prints at the end must not fill the pipe.
+    let rest = thread::spawn(move || lines.for_each(drop));
+    let mut client = start(&address, Stdio::null())?;
+    let deadline = Instant::now() + LIMIT;
+    let statuses = [client.wait(deadline)?, server.wait(deadline)?];
+    let _ = rest.join();
+    let [client, server] = statuses;
+    Ok([server, client])
+}
+
+/// A process that does not outlive the test.
+struct Kept(Child);
+
+impl Kept {
+    fn wait(&mut self, deadline: Instant) -> Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("a process hangs");
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // It fails if the process has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Bytes that tell their place: `len` of them from `start` on.
+pub(crate) fn pattern(start: usize, len: usize) -> Vec<u8> {
+    (start..start + len).map(|at| (at * 7 + at / 251) as u8).collect()
+}

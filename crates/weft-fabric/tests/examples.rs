@@ -1,0 +1,103 @@
+//! The examples do what they say, as a user would start them.
+
+use std::io::{BufRead as _, BufReader, Lines};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// A running example, which does not outlive the test.
+struct Example {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// Builds the examples, which `cargo test --test` alone does not.
+fn build() -> bool {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args(["build", "--quiet", "--examples"]);
+    cargo.status().is_ok_and(|status| status.success())
+}
+
+impl Example {
+    fn start(name: &str, arguments: &[&str]) -> Result<Self> {
+        static IS_BUILT: OnceLock<bool> = OnceLock::new();
+        ensure!(IS_BUILT.get_or_init(build), "the examples do not compile");
+        // Beside the folder of the test programs.
+        let mut path: PathBuf = std::env::current_exe()?;
+        path.pop();
+        path.pop();
+        let mut command = Command::new(path.join("examples").join(name));
+        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("no output")?;
+        Ok(Self { child, lines: BufReader::new(output).lines() })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        Ok(self.lines.next().context("it has ended")??)
+    }
+
+    /// The address at which it says that it listens.
+    fn address(&mut self) -> Result<String> {
+        let line = self.line()?;
+        let port = line.strip_prefix("listening at port ").context(line.clone())?;
+        Ok(SocketAddr::from(([127, 0, 0, 1], port.parse()?)).to_string())
+    }
+
+    fn succeeds(mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        // It fails if the process has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn ping_pong() -> Result<()> {
+    let mut server = Example::start("ping_pong", &[])?;
+    let mut client = Example::start("ping_pong", &[&server.address()?])?;
+    ensure!(client.line()?.ends_with(" for a round trip"));
+    client.succeeds()?;
+    server.succeeds()
+}
+
+#[test]
+fn remote_read() -> Result<()> {
+    let mut owner = Example::start("remote_read", &["plain", "text"])?;
+    let mut reader = Example::start("remote_read", &["--from", &owner.address()?])?;
+    ensure!(reader.line()? == "plain text");
+    reader.succeeds()?;
+    owner.succeeds()
+}
+
+#[test]
+fn counter() -> Result<()> {
+    let mut owner = Example::start("counter", &[])?;
+    let address = owner.address()?;
+    for total in ["1000", "2000", "3000"] {
+        Example::start("counter", &[&address])?.succeeds()?;
+        ensure!(owner.line()? == total);
+    }
+    Ok(())
+}
+
+#[test]
+fn examples_are_short() -> Result<()> {
+    for name in ["ping_pong", "remote_read", "counter"] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
+        let text = std::fs::read_to_string(path)?;
+        let code = text.lines().filter(|line| !line.is_empty() && !line.starts_with("//!"));
+        ensure!(code.count() <= 30, "{name} has more than 30 lines");
+    }
+    Ok(())
+}
