@@ -1,6 +1,7 @@
 //! Locates Weft's libraries next to the executable, wherever the tree is installed.
 
 use std::env;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -26,8 +27,7 @@ impl Layout {
     ///
     /// If they are missing, or if the dynamic loader could not read their path from a variable.
     pub(crate) fn find() -> Result<Self> {
-        let executable = env::current_exe().context("cannot tell where weft itself is")?;
-        Self::beside(&executable)
+        Self::beside(&executable()?)
     }
 
     /// Returns the path in `LD_PRELOAD` for verbs programs.
@@ -64,6 +64,28 @@ impl Layout {
         }
         Ok(Self { directory })
     }
+}
+
+/// Returns the path of the running executable. Where `/proc` is not mounted, so that the kernel
+/// does not tell it, this is the file that its name in the command line leads to.
+///
+/// # Errors
+///
+/// If that name leads to no file.
+pub(crate) fn executable() -> Result<PathBuf> {
+    env::current_exe().or_else(|error| {
+        let name = env::args_os().next().unwrap_or_default();
+        let found = named(&name, &env::var_os("PATH").unwrap_or_default());
+        found.ok_or(error).context("cannot tell where weft itself is")
+    })
+}
+
+/// Returns the file that a shell executes under a name, with all links resolved.
+fn named(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    let is_path = name.as_encoded_bytes().contains(&b'/');
+    let directories = if is_path { vec![PathBuf::new()] } else { env::split_paths(path).collect() };
+    let mut files = directories.iter().map(|directory| directory.join(name));
+    files.find(|file| file.is_file())?.canonicalize().ok()
 }
 
 /// Returns the directories to try, best first: the installed one, then the workspace's `dist`.
@@ -112,6 +134,25 @@ pub(crate) mod tests {
             let layout = Layout::beside(&root.path().join(executable)).unwrap();
             assert!(layout.directory.ends_with("dist/lib/weft"));
         }
+    }
+
+    #[test]
+    fn executable_is_found_by_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (bin, other) = (root.path().join("bin"), root.path().join("other"));
+        for directory in [&bin, &other] {
+            fs::create_dir(directory).unwrap();
+        }
+        let weft = bin.join("weft");
+        fs::write(&weft, "").unwrap();
+        std::os::unix::fs::symlink(&weft, other.join("link")).unwrap();
+        let path = env::join_paths([&other, &bin]).unwrap();
+        let real = weft.canonicalize().unwrap();
+        assert_eq!(named(OsStr::new("weft"), &path).as_ref(), Some(&real));
+        assert_eq!(named(OsStr::new("link"), &path).as_ref(), Some(&real));
+        assert_eq!(named(weft.as_os_str(), OsStr::new("")).as_ref(), Some(&real));
+        assert_eq!(named(OsStr::new("none"), &path), None);
+        assert_eq!(named(OsStr::new("other/weft"), &path), None);
     }
 
     #[test]

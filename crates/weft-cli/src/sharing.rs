@@ -2,7 +2,10 @@
 
 use std::env;
 use std::fs;
+use std::os::fd::AsRawFd as _;
 
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde_json::{Value, json};
 
 /// `CAP_SYS_PTRACE` in the masks of `/proc/self/status` (capabilities(7)).
@@ -20,15 +23,28 @@ pub(crate) struct Sharing {
     access: MemoryAccess,
     /// Yama's `ptrace_scope`; `None` where the kernel has no Yama.
     yama_scope: Option<u32>,
+    /// What this process may not do at all, not even to itself: because of a seccomp filter, or
+    /// because the kernel lacks it.
+    refused: Vec<Refusal>,
 }
 
-/// Whether a process may copy from and to another process's memory (`process_vm_readv(2)`).
+/// Something that Weft uses and this process may not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    /// The system call or file.
+    what: &'static str,
+    /// What follows.
+    so: &'static str,
+}
+
+/// Whether a process may copy from and to another process's memory (`process_vm_readv(2)` and
+/// `/proc/PID/mem`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemoryAccess {
     Permitted,
     /// Yama permits it only to ancestors and to processes with `CAP_SYS_PTRACE`.
     Ancestors,
-    /// The call itself fails: because of a seccomp filter, or because the kernel lacks it.
+    /// The file itself cannot be opened: `/proc` is not mounted, or the kernel lacks it.
     Refused,
 }
 
@@ -43,6 +59,7 @@ impl Sharing {
             directory: variable("WEFT_SHM_DIR"),
             access: MemoryAccess::of(reads_itself(), yama_scope, may_trace(&status)),
             yama_scope,
+            refused: refused().collect(),
         }
     }
 
@@ -53,6 +70,7 @@ impl Sharing {
             "directory": self.directory,
             "process_vm": self.access.name(),
             "yama_ptrace_scope": self.yama_scope,
+            "refused": self.refused.iter().map(|refusal| refusal.to_json()).collect::<Vec<_>>(),
         })
     }
 
@@ -65,8 +83,57 @@ impl Sharing {
             ("process_vm", self.access.describe()),
             ("yama scope", &scope),
         ];
-        rows.iter().map(|(name, value)| format!("  {name:<16} {value}\n")).collect()
+        let mut text: String =
+            rows.iter().map(|(name, value)| format!("  {name:<16} {value}\n")).collect();
+        for Refusal { what, so } in &self.refused {
+            text.push_str(&format!("  {:<16} {what}: {so}\n", "refused"));
+        }
+        text
     }
+}
+
+impl Refusal {
+    fn to_json(self) -> Value {
+        json!({ "what": self.what, "so": self.so })
+    }
+}
+
+/// Tries everything on this process itself, and returns what is refused.
+fn refused() -> impl Iterator<Item = Refusal> {
+    let process = || pidfd_open(getpid(), PidfdFlags::empty());
+    let fetches_itself = || {
+        let process = process().ok()?;
+        pidfd_getfd(&process, process.as_raw_fd(), PidfdGetfdFlags::empty()).ok()
+    };
+    let returns_no_bytes = "bytes that are unread when a TCP connection falls back stay in memory";
+    [
+        (
+            reads_itself_by_call(),
+            "process_vm_readv",
+            "/proc/PID/mem copies messages of verbs, which takes longer, and long messages of TCP \
+             connections go through the ring",
+        ),
+        (
+            reads_itself(),
+            "/proc/PID/mem",
+            "one-sided operations go through the ring, except where memory is mapped",
+        ),
+        (
+            weft_sys::UserFault::for_change_events().is_ok(),
+            "userfaultfd",
+            "no memory is mapped: one-sided operations are copies, and atomics go through the ring",
+        ),
+        (
+            memfd_create("weft-info", MemfdFlags::CLOEXEC).is_ok(),
+            "memfd_create",
+            "verbs share no memory: they use TCP",
+        ),
+        (process().is_ok(), "pidfd_open", returns_no_bytes),
+        (process().is_err() || fetches_itself().is_some(), "pidfd_getfd", returns_no_bytes),
+    ]
+    .into_iter()
+    .filter(|(works, ..)| !works)
+    .map(|(_, what, so)| Refusal { what, so })
 }
 
 impl MemoryAccess {
@@ -106,14 +173,18 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Returns whether both methods work at all, the call and `/proc/PID/mem`. A filter, or a kernel
-/// without the file, refuses them even for a process's own memory.
+/// Returns whether `/proc/PID/mem` works at all. Where it is not there, it fails even for a
+/// process's own memory.
 fn reads_itself() -> bool {
+    let own = [7; 16];
+    weft_sys::ProcessMemory::open(getpid(), own.as_ptr() as u64, &own).is_ok()
+}
+
+/// Returns whether `process_vm_readv(2)` works at all. A filter refuses it even for a process's own
+/// memory.
+fn reads_itself_by_call() -> bool {
     let (own, mut found) = ([7; 16], [0; 16]);
-    let (pid, at) = (rustix::process::getpid(), own.as_ptr() as u64);
-    weft_sys::ProcessMemory::open(pid, at, &own).is_ok()
-        && weft_sys::peek_process(pid, at, &mut found).is_ok()
-        && found == own
+    weft_sys::peek_process(getpid(), own.as_ptr() as u64, &mut found).is_ok() && found == own
 }
 
 /// Returns whether the effective capabilities in `/proc/self/status` include `CAP_SYS_PTRACE`.
@@ -149,7 +220,16 @@ mod tests {
 
     #[test]
     fn this_process_reads_itself() {
-        assert!(reads_itself());
+        assert!(reads_itself() && reads_itself_by_call());
         assert!(Sharing::find().describe().contains("yama scope"));
+    }
+
+    #[test]
+    fn refusals_are_named_with_what_follows() {
+        let refusal = Refusal { what: "a_call", so: "slower" };
+        let sharing = Sharing { refused: vec![refusal], ..Sharing::find() };
+        assert!(sharing.describe().contains("refused          a_call: slower\n"));
+        assert_eq!(sharing.to_json()["refused"][0]["what"], "a_call");
+        assert_eq!(sharing.to_json()["refused"][0]["so"], "slower");
     }
 }

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::{
-    Finished, Program, Stage, compile, ensure_data, note_skip, ports, scratch,
-    skip_without_namespaces,
+    Finished, Program, Stage, compile, compile_plain, ensure_data, note_skip, ports, scratch,
+    skip_without_namespaces, weft,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -238,5 +238,77 @@ fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
         ensure_data!(server.stdout.contains("untouched"), "{}", server.error("it was written to"));
         files.iter().try_for_each(fs::remove_file)?;
     }
+    Ok(())
+}
+
+/// Ways of reaching another process's memory that a container may refuse, alone and together.
+const WAYS: [&str; 8] = [
+    "process_vm_readv",
+    "process_vm_writev",
+    "userfaultfd",
+    "memfd_create",
+    "pidfd_open",
+    "pidfd_getfd",
+    "proc",
+    "process_vm_readv,process_vm_writev,userfaultfd,memfd_create,pidfd_open,pidfd_getfd,proc",
+];
+
+/// Without these, queue pairs share no memory.
+fn needs_tcp(way: &str) -> bool {
+    way.contains("memfd_create")
+}
+
+/// The program in a process, and in all that it starts, for which a way is refused.
+fn refused(way: &str, name: &str, words: &str) -> Result<Program> {
+    let program = Program::plain(compile_plain("refused")?).args([way]).arg(weft()?);
+    Ok(program.args(["run", "--"]).arg(name).line(words).env("WEFT_LOG", "warn"))
+}
+
+/// Whatever way of reaching the peer's memory is refused, the next one carries every operation: at
+/// both ends, and at one of them.
+#[test]
+fn refused_ways_to_the_peers_memory_are_replaced() -> Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    for way in WAYS {
+        if way.split(',').any(|way| way == "proc") && !is_root {
+            note_skip("refused_ways_to_the_peers_memory_are_replaced", "only root unmounts /proc");
+            continue;
+        }
+        let transport = if needs_tcp(way) { "auto" } else { "shm" };
+        for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
+            let size = if program == "ib_atomic_bw" { "" } else { "-s 65536" };
+            let port = ports::next();
+            let words = format!("-F -n 100 {size} -p {port}");
+            let server = refused(way, program, &words)?.env("WEFT_TRANSPORT", transport);
+            let client = server.clone().arg("127.0.0.1");
+            Stage::loopback()
+                .converse(&server, Port::Tcp(port), &client, TIMEOUT)
+                .with_context(|| format!("{program} without {way}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// `weft info` names what is refused, and what follows.
+#[test]
+fn info_names_what_is_refused() -> Result<()> {
+    let info = |way: &str| {
+        let program = Program::plain(compile_plain("refused")?).arg(way);
+        program.arg(weft()?).arg("info").run(TIMEOUT)?.success()
+    };
+    for (way, so) in [
+        ("process_vm_readv", "/proc/PID/mem copies"),
+        ("memfd_create", "they use TCP"),
+        ("pidfd_open", "stay in memory"),
+        ("pidfd_getfd", "stay in memory"),
+    ] {
+        info(way)?.expect_output(&format!("refused          {way}: "))?.expect_output(so)?;
+    }
+    if rustix::process::geteuid().is_root() {
+        let without_proc = info("proc")?.expect_output("refused          /proc/PID/mem: ")?;
+        without_proc.expect_output("refused: one-sided operations go through the ring")?;
+    }
+    let nothing = info("process_vm_writev")?;
+    ensure!(!nothing.stdout.contains("process_vm_writev"), nothing.error("it is not used"));
     Ok(())
 }

@@ -81,7 +81,7 @@ pub(crate) fn access(ours: Ours, mode: c_int) -> Option<c_int> {
     Some(if mode & denied == 0 { 0 } else { fail(libc::EACCES) })
 }
 
-/// Opens an attribute: returns a memfd with its text.
+/// Opens an attribute: returns a file with its text.
 ///
 /// # Safety
 /// The name that `ours` points to is still there.
@@ -94,20 +94,40 @@ pub(crate) unsafe fn open(ours: Ours, flags: c_int) -> Option<c_int> {
     if flags & libc::O_ACCMODE != libc::O_RDONLY {
         return Some(fail(libc::EACCES));
     }
-    // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(c"weft".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Some(-1);
-    }
-    // A write of a few bytes to a new memfd can only fail for lack of memory; then the text is
+    let (fd, writing) = match text_file() {
+        Ok(ends) => ends,
+        Err(failed) => return Some(failed),
+    };
+    // A write of a few bytes to a new file can only fail for lack of memory; then the text is
     // empty.
     // SAFETY: the text has `length` readable bytes.
-    unsafe { libc::write(fd, text.cast(), length) };
+    unsafe { libc::write(writing, text.cast(), length) };
     // SAFETY: the literal has one readable byte.
-    unsafe { libc::write(fd, c"\n".as_ptr().cast(), 1) };
-    // SAFETY: `lseek` takes no pointer.
-    unsafe { libc::lseek(fd, 0, libc::SEEK_SET) };
+    unsafe { libc::write(writing, c"\n".as_ptr().cast(), 1) };
+    if writing == fd {
+        // SAFETY: `lseek` takes no pointer.
+        unsafe { libc::lseek(fd, 0, libc::SEEK_SET) };
+    } else {
+        // SAFETY: this is the writing end of the pipe, which only this function has.
+        unsafe { libc::close(writing) };
+    }
     Some(fd)
+}
+
+/// Creates an empty file: a memfd, or, where a filter refuses that, a pipe. Returns the descriptors
+/// to read from and to write to; `Err` has the result of a failed open.
+fn text_file() -> Result<(c_int, c_int), c_int> {
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(c"weft".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd >= 0 {
+        return Ok((fd, fd));
+    }
+    let mut ends = [-1; 2];
+    // SAFETY: the list has room for two descriptors.
+    match unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } {
+        0 => Ok((ends[0], ends[1])),
+        failed => Err(failed),
+    }
 }
 
 fn gid_type() -> (*const c_char, usize) {

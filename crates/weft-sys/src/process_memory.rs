@@ -5,7 +5,8 @@
 //! address space that the process had when the file was opened; once that is gone, reads and writes
 //! move no bytes. But the file copies each page twice. So it is used only for writes, which must
 //! not reach another process, and to check whether the address space still exists. Reads use
-//! `process_vm_readv(2)`, and a check afterwards shows whether they read another process.
+//! `process_vm_readv(2)`, and a check afterwards shows whether they read another process. Where
+//! that call is refused (a seccomp filter, a kernel without it), reads use the file, too.
 //!
 //! # Safety
 //! The kernel checks the other process's addresses. The local addresses come from a [`Region`],
@@ -13,6 +14,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -33,6 +35,8 @@ pub struct ProcessMemory {
     file: OwnedFd,
     /// A part of the process's name.
     proof: Proof,
+    /// Whether `process_vm_readv(2)` has been refused. It is not called again then.
+    refuses_call: AtomicBool,
 }
 
 impl ProcessMemory {
@@ -47,7 +51,7 @@ impl ProcessMemory {
         let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let [a, b, c, d, e, f, g, h, ..] = *name;
         let proof = (at, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
-        let memory = Self { pid, file, proof };
+        let memory = Self { pid, file, proof, refuses_call: AtomicBool::new(false) };
         let mut found = [0; NAME_LEN];
         memory.peek(at, &mut found)?;
         if found == *name { Ok(memory) } else { Err(Errno::SRCH) }
@@ -56,13 +60,48 @@ impl ProcessMemory {
     /// Fills `target` from pieces of the memory. Their total length is that of `target`.
     ///
     /// # Errors
-    /// `EPERM` if the kernel forbids it, `EFAULT` if an address is not mapped, `ESRCH` if the
-    /// memory is gone. Part of the target may have been filled then.
+    /// `EFAULT` if an address is not mapped, `ESRCH` if the memory is gone. Part of the target may
+    /// have been filled then.
     pub fn read(&self, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
+        if self.refuses_call.load(Ordering::Relaxed) {
+            return self.read_file(pieces, target);
+        }
         // A process with the proof is the right one, or a child that it forked. If its address
         // space still exists after the call, the number belonged to it during the call.
-        read_proven(self.pid, pieces, target, self.proof)?;
-        self.peek(self.proof.0, &mut [0])
+        match read_proven(self.pid, pieces, target, self.proof) {
+            Ok(()) => self.peek(self.proof.0, &mut [0]),
+            Err(error) => {
+                // These two are about the memory. A filter may choose any other error.
+                let is_refusal = !matches!(error, Errno::FAULT | Errno::SRCH);
+                self.refuses_call.store(is_refusal, Ordering::Relaxed);
+                self.read_file(pieces, target)
+            }
+        }
+    }
+
+    /// Fills `target` from pieces of the memory, by the file.
+    fn read_file(&self, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
+        let mut done = 0;
+        for &(addr, len) in pieces {
+            let part = target.part(done, len).ok_or(Errno::FAULT)?;
+            self.fill(addr, &part)?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Fills `target` from an address of the memory, by the file.
+    fn fill(&self, addr: u64, target: &Region) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < target.len() {
+            let (file, from) = (self.file.as_raw_fd() as usize, place(addr, done)?);
+            let (to, rest) = (target.addr() + done, target.len() - done);
+            let arguments = [file, to, rest, from as usize, 0, 0];
+            // SAFETY: the creator of the region guarantees that the range is mapped and writable;
+            // the kernel checks the other process's addresses.
+            done += count(unsafe { call(libc::SYS_pread64, arguments) })?;
+        }
+        Ok(())
     }
 
     /// Copies `source` to an address of the memory.
@@ -102,6 +141,12 @@ impl ProcessMemory {
         }
         Ok(())
     }
+
+    /// Has [`ProcessMemory::read`] use the file, as where the kernel refuses the call.
+    #[cfg(test)]
+    fn refuse_call(&self) {
+        self.refuses_call.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The offset in the file of an address plus `offset`.
@@ -138,13 +183,31 @@ mod tests {
         (name, memory.expect("own memory"))
     }
 
-    #[test]
-    fn memory_is_read_and_written() {
+    /// Calls `check` with memory that is read by the call, and then by the file.
+    fn for_both_ways(check: impl Fn(&ProcessMemory)) {
         let (_name, memory) = own();
-        let (a, b, mut all) = (*b"abc", *b"defgh", [0; 8]);
-        let pieces = [(a.as_ptr() as u64, 3), (0, 0), (b.as_ptr() as u64, 5)];
-        memory.read(&pieces, &region(&mut all)).expect("mapped");
-        assert_eq!(&all, b"abcdefgh");
+        check(&memory);
+        memory.refuse_call();
+        check(&memory);
+    }
+
+    #[test]
+    fn memory_is_read() {
+        for_both_ways(|memory| {
+            let (a, b, mut all) = (*b"abc", *b"defgh", [0; 8]);
+            let pieces = [(a.as_ptr() as u64, 3), (0, 0), (b.as_ptr() as u64, 5)];
+            memory.read(&pieces, &region(&mut all)).expect("mapped");
+            assert_eq!(&all, b"abcdefgh");
+            let long: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+            let mut copy = vec![0_u8; 100_000];
+            memory.read(&[(long.as_ptr() as u64, 100_000)], &region(&mut copy)).expect("mapped");
+            assert!(copy == long);
+        });
+    }
+
+    #[test]
+    fn memory_is_written() {
+        let (_name, memory) = own();
         let mut long = vec![7_u8; 100_000];
         let mut copy = vec![0_u8; 100_000];
         memory.write(copy.as_mut_ptr() as u64, &region(&mut long)).expect("mapped");
@@ -155,22 +218,25 @@ mod tests {
 
     #[test]
     fn maximum_number_of_pieces_is_read() {
-        let (_name, memory) = own();
-        let bytes: Vec<u8> = (0..16).collect();
-        let pieces: Vec<Piece> = bytes.iter().map(|byte| (&raw const *byte as u64, 1)).collect();
-        let mut all = [0; 16];
-        memory.read(&pieces, &region(&mut all)).expect("mapped");
-        assert_eq!(all, *bytes);
+        for_both_ways(|memory| {
+            let bytes: Vec<u8> = (0..16).collect();
+            let pieces = bytes.iter().map(|byte| (&raw const *byte as u64, 1));
+            let pieces: Vec<Piece> = pieces.collect();
+            let mut all = [0; 16];
+            memory.read(&pieces, &region(&mut all)).expect("mapped");
+            assert_eq!(all, *bytes);
+        });
     }
 
     #[test]
     fn unmapped_memory_is_an_error() {
-        let (_name, memory) = own();
-        let mut bytes = [0; 8];
-        for addr in [8, u64::MAX] {
-            assert_eq!(memory.read(&[(addr, 8)], &region(&mut bytes)), Err(Errno::FAULT));
-            assert_eq!(memory.write(addr, &region(&mut bytes)), Err(Errno::FAULT));
-        }
+        for_both_ways(|memory| {
+            let mut bytes = [0; 8];
+            for addr in [8, u64::MAX] {
+                assert_eq!(memory.read(&[(addr, 8)], &region(&mut bytes)), Err(Errno::FAULT));
+                assert_eq!(memory.write(addr, &region(&mut bytes)), Err(Errno::FAULT));
+            }
+        });
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl UserFault {
     ///
     /// # Errors
     /// `EPERM` or `ENOSYS` if it is forbidden; `EINVAL` if the kernel is older than Linux 5.19.
-    pub(crate) fn for_change_events() -> Result<Self, Errno> {
+    pub fn for_change_events() -> Result<Self, Errno> {
         let features = FEATURE_WP_SHARED | FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE;
         Self::with(features, USER_MODE_ONLY)
     }

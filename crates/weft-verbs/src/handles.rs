@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
+use rustix::pipe::{PipeFlags, pipe_with};
 use weft_engine::pd::Pd as EnginePd;
 use weft_engine::{Context as EngineContext, Result};
 use weft_sys::Lock;
@@ -53,12 +54,14 @@ fn inode_of(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Creates a descriptor by which a program can import the context.
+/// Creates a descriptor by which a program can import the context. Only the inode matters, so where
+/// a filter refuses `memfd_create(2)`, an end of a pipe does.
 ///
 /// # Errors
 /// `EMFILE` or `ENFILE` when no descriptor is left.
 pub(crate) fn descriptor(engine: &Arc<EngineContext>, device: &'static Device) -> Result<OwnedFd> {
-    let fd = memfd_create("weft-context", MemfdFlags::CLOEXEC)?;
+    let fd = memfd_create("weft-context", MemfdFlags::CLOEXEC)
+        .or_else(|_| pipe_with(PipeFlags::CLOEXEC).map(|(reading, _)| reading))?;
     let named =
         OpenContext { inode: inode_of(fd.as_fd())?, engine: Arc::downgrade(engine), device };
     let mut opened = OPENED.lock();

@@ -2,15 +2,13 @@
 
 mod show;
 
-use std::env;
-
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use weft_pipeline::worker::{Channel, serve};
 use weft_pipeline::{Changes, Launch, Pipeline, Policy};
 
 use crate::args::{PipelineCommand, PipelineFile, PipelineRunArgs, Schedule};
-use crate::output;
 use crate::transfer::shell::words;
+use crate::{layout, output};
 
 /// Runs a subcommand.
 pub(crate) fn run(command: &PipelineCommand) -> Result<()> {
@@ -29,7 +27,7 @@ pub(crate) fn run(command: &PipelineCommand) -> Result<()> {
 
 fn run_file(args: &PipelineRunArgs) -> Result<()> {
     let pipeline = load(&args.file)?;
-    let program = env::current_exe().context("cannot tell where weft itself is")?;
+    let program = layout::executable()?;
     let worker = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     let launch = Launch {
         local: (program, worker(&["pipeline", "worker", "--socket"])),
