@@ -34,6 +34,10 @@ pub(crate) trait AwaitsReceive: Send + Sync + std::fmt::Debug {
 
     /// Called when a receive is available for the messages that wait.
     fn receive_posted(&self);
+
+    /// Called, perhaps by a thread that has another queue pair locked, when another queue pair has
+    /// given back a receive. The messages that wait may have it in the reactor's next pass.
+    fn receive_given_back(&self);
 }
 
 #[derive(Debug)]
@@ -248,6 +252,16 @@ impl Srq {
         let fit = shared.queue.pop_for(length, work);
         self.check_limit(&mut shared);
         fit
+    }
+
+    /// Puts a receive back as the oldest one, because its message never arrived whole.
+    pub(crate) fn give_back(&self, work: &RecvWork) {
+        let mut shared = self.shared.lock();
+        shared.queue.give_back(work);
+        // Those that find nothing wait again.
+        while let Some(qp) = shared.next_waiting() {
+            qp.receive_given_back();
+        }
     }
 
     pub(crate) fn user(self: &Arc<Self>) -> SrqUser {

@@ -241,6 +241,41 @@ fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
     Ok(())
 }
 
+/// A message that never arrives whole, because its sender is killed, consumes no receive of a
+/// shared queue: the next message takes that receive, and no completion reports it.
+fn half_message(transport: &str) -> Result<()> {
+    let (half_message, port) = (compile("half_message")?, ports::next());
+    let program = |words: &[&str]| {
+        let program = program(&half_message, words.iter().map(|&word| word.to_owned()));
+        program.env("WEFT_TRANSPORT", transport)
+    };
+    let port_text = port.to_string();
+    let mut server = program(&["serve", &port_text]).start()?.listening(Port::Tcp(port))?;
+    let mut client = program(&["half", "127.0.0.1", &port_text]).start()?;
+    client.printed("connected", TIMEOUT)?;
+    server.printed("connected", TIMEOUT)?;
+    // The server takes nothing before its peer is gone.
+    server.signal(Signal::STOP)?;
+    client.signal(Signal::USR1)?;
+    client.printed("sent", TIMEOUT)?;
+    client.kill()?;
+    server.signal(Signal::CONT)?;
+    server.printed("lost", TIMEOUT)?;
+    program(&["whole", "127.0.0.1", &port_text]).run(TIMEOUT)?.success()?;
+    server.wait(TIMEOUT)?.success()?.expect_output("whole 0")?;
+    Ok(())
+}
+
+#[test]
+fn half_message_in_shared_memory_consumes_no_shared_receive() -> Result<()> {
+    half_message("shm")
+}
+
+#[test]
+fn half_message_over_tcp_consumes_no_shared_receive() -> Result<()> {
+    half_message("tcp")
+}
+
 /// Ways of reaching another process's memory that a container may refuse, alone and together.
 const WAYS: [&str; 8] = [
     "process_vm_readv",

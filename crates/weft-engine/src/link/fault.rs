@@ -1,9 +1,11 @@
-//! A protocol violation of the peer, with the segment that shows it.
+//! Why a message could not be processed: a protocol violation of the peer, with the segment that
+//! shows it, or the peer's end.
 
 use weft_wire::ddp::Header;
 use weft_wire::error::ProtocolError;
 use weft_wire::rdmap::{ReadRequest, Terminate};
 
+use crate::Errno;
 use crate::mr::AccessError;
 use crate::wc::Status;
 
@@ -16,9 +18,18 @@ pub(crate) struct Fault {
     pub(crate) error: ProtocolError,
     segment: Option<(u16, Header)>,
     read_request: Option<ReadRequest>,
+    /// Whether the peer has ended, and its memory with it, before the message was copied from
+    /// there. That is the loss of the connection, and no violation.
+    pub(crate) is_loss: bool,
 }
 
 impl Fault {
+    /// The peer's memory could not be read.
+    pub(crate) fn unreadable(error: Errno) -> Self {
+        let is_loss = error == Errno::SRCH;
+        Self { is_loss, ..Self::from(ProtocolError::RdmapCatastrophic) }
+    }
+
     /// Adds the segment's header and length (`len`, including the header), for the Terminate
     /// message.
     //= rfc5040#section-4.8
@@ -45,7 +56,7 @@ impl Fault {
 
 impl<E: Into<ProtocolError>> From<E> for Fault {
     fn from(error: E) -> Self {
-        Self { error: error.into(), segment: None, read_request: None }
+        Self { error: error.into(), segment: None, read_request: None, is_loss: false }
     }
 }
 

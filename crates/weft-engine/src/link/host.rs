@@ -51,6 +51,10 @@ pub(crate) trait Work {
     /// Returns false if there is none.
     fn take_receive(&self, queue: Option<&Self::Queue>, work: &mut RecvWork) -> bool;
 
+    /// Gives a receive of a shared queue back, as the oldest one: to `queue`, or to the
+    /// connection's usual queue.
+    fn give_back_receive(&self, queue: Option<&Self::Queue>, work: &RecvWork);
+
     /// The shared receive queue with this number, for an extended connection.
     fn find_queue(&self, number: u32) -> Option<Self::Queue>;
 }

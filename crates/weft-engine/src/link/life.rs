@@ -142,8 +142,19 @@ impl<H: Host> Link<H> {
         }
     }
 
+    /// Gives the receive of a message that has not arrived whole back to its shared queue. A
+    /// receive of the connection's own queue stays, to be flushed.
+    pub(crate) fn give_back_receive(&mut self, host: &H) {
+        let current = &mut self.receiver.current;
+        let is_shared = self.config.shares_receives || current.queue.is_some();
+        if is_shared && std::mem::take(&mut current.active) {
+            host.give_back_receive(current.queue.as_ref(), &current.work);
+        }
+    }
+
     /// Flushes the queue pair's own receives; those of a shared queue stay (IBTA 10.2.9.3).
     pub(crate) fn flush_receives(&mut self, host: &H) {
+        self.give_back_receive(host);
         let number = self.config.number;
         let flushed = |wr_id| Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, number);
         if std::mem::take(&mut self.receiver.current.active) {
@@ -188,6 +199,7 @@ impl<H: Host> Link<H> {
         //# the ULP that a fatal error has occurred: * Underlying LLP Connection or LLP Stream is
         //# lost.
         self.enter(PhaseEvent::Lost { errno });
+        self.give_back_receive(host);
         if let Some(ring) = self.transport.ring() {
             ring.end();
         }

@@ -17,6 +17,7 @@ use super::responder::Response;
 use super::rnr::RnrMessage;
 use super::service::Service;
 use super::{Fault, Link, RnrWait, fault, place};
+use crate::Errno;
 use crate::access::Access;
 use crate::event::EventKind;
 use crate::limits::{MESSAGE_MAX, READ_DEPTH_MAX, RNR_BYTES_MAX};
@@ -90,7 +91,11 @@ impl<H: Host> Link<H> {
     }
 
     /// Ends the connection because of the peer's protocol violation: Terminate, error state, event.
+    /// If the fault is the peer's end, the connection is lost instead.
     pub(super) fn refuse(&mut self, host: &H, fault: &Fault) {
+        if fault.is_loss {
+            return self.lost(host, Errno::CONNRESET.raw_os_error().unsigned_abs());
+        }
         let kind = match fault.error.terminate_code() {
             (0, 1, _) | (1, 1, 0..=3) => EventKind::QpAccessErr,
             _ => EventKind::QpReqErr,
@@ -288,7 +293,7 @@ impl<H: Host> Link<H> {
             .keys
             .access(context, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
-        pin.write(&payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
+        pin.write(&payload, 0).map_err(Fault::unreadable)?;
         pin.notify_observer();
         Ok(())
     }
@@ -416,11 +421,12 @@ impl<H: Host> Link<H> {
             offset,
             payload,
         );
-        placed.map_err(|misplaced| {
-            if misplaced == Misplaced::Target {
+        placed.map_err(|misplaced| match misplaced {
+            Misplaced::Target => {
                 self.fail_receive(Status::LocProtErr, host);
+                ProtocolError::RdmapCatastrophic.into()
             }
-            Fault::from(ProtocolError::RdmapCatastrophic)
+            Misplaced::Source(error) => Fault::unreadable(error),
         })
     }
 
@@ -727,11 +733,13 @@ impl<H: Host> Link<H> {
         }
         let at = read.received.into();
         let placed = place::scatter(&mut self.receiver.keys, context, &read.sges, at, payload);
-        if let Err(misplaced) = placed {
-            if misplaced == Misplaced::Target {
+        match placed {
+            Ok(()) => {}
+            Err(Misplaced::Target) => {
                 self.fail(host, Some(Status::LocProtErr), 0);
+                return Err(ProtocolError::RdmapCatastrophic.into());
             }
-            return Err(ProtocolError::RdmapCatastrophic.into());
+            Err(Misplaced::Source(error)) => return Err(Fault::unreadable(error)),
         }
         read.received = u32::try_from(received).unwrap_or(u32::MAX);
         if last {

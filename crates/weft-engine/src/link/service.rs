@@ -157,6 +157,7 @@ impl<H: Host> Link<H> {
     /// send is lost.
     pub(super) fn send_to_nobody(&mut self, host: &H) {
         self.enter(PhaseEvent::Abandoned);
+        self.give_back_receive(host);
         self.sender.outgoing.active = false;
         self.discard_output();
         self.sender.taken = self.sender.appended;

@@ -442,6 +442,7 @@ impl Conn {
             Sharing::Early(offer) => offer.session.close(),
         }
         self.link.close();
+        self.link.give_back_receive(qp);
         if self.link.output_ring(qp).is_none() {
             self.link.output(qp);
         }

@@ -173,6 +173,11 @@ impl AwaitsReceive for Qp {
     fn receive_posted(&self) {
         self.drive(WORK_RETRY_RNR);
     }
+
+    fn receive_given_back(&self) {
+        self.pending_work.fetch_or(WORK_RETRY_RNR, Ordering::SeqCst);
+        self.requeue();
+    }
 }
 
 impl Source for Qp {

@@ -58,6 +58,12 @@ impl Work for Qp {
         }
     }
 
+    fn give_back_receive(&self, queue: Option<&Arc<Srq>>, work: &RecvWork) {
+        if let Some(srq) = queue.or(self.init.srq.as_ref()) {
+            srq.give_back(work);
+        }
+    }
+
     fn find_queue(&self, number: u32) -> Option<Arc<Srq>> {
         self.xrcd()?.find(number)
     }

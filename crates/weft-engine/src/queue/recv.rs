@@ -66,6 +66,13 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// Puts a receive back that [`RecvQueue::pop`] has taken, as the oldest one.
+    pub(crate) fn give_back(&mut self, work: &RecvWork) {
+        let count = u32::try_from(work.sges.len()).unwrap_or(u32::MAX);
+        self.work.push_front((work.wr_id, count));
+        work.sges.iter().rev().for_each(|&sge| self.sges.push_front(sge));
+    }
+
     /// The `wr_id` and the memory of the oldest receive, if it has one piece of memory.
     pub(crate) fn front_piece(&self) -> Option<(u64, Sge)> {
         match self.work.front()? {
@@ -98,5 +105,31 @@ impl RecvQueue {
         work.sges.clear();
         work.sges.extend(self.sges.drain(..count as usize));
         true
+    }
+
+    #[cfg(test)]
+    pub(crate) fn wr_ids(&self) -> Vec<u64> {
+        self.work.iter().map(|&(wr_id, _)| wr_id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receive_that_is_given_back_is_the_oldest_with_its_memory() {
+        let sge = |addr| Sge { addr, length: 1, lkey: 0 };
+        let mut queue = RecvQueue::new(4, 2);
+        queue.push(&RecvRequest { wr_id: 1, sges: &[sge(10), sge(11)] }).expect("room");
+        queue.push(&RecvRequest { wr_id: 2, sges: &[sge(20)] }).expect("room");
+        let mut work = RecvWork::default();
+        assert!(queue.pop(&mut work));
+        queue.give_back(&work);
+        for (wr_id, sges) in [(1, &[sge(10), sge(11)][..]), (2, &[sge(20)])] {
+            assert!(queue.pop(&mut work));
+            assert_eq!((work.wr_id, work.sges.as_slice()), (wr_id, sges));
+        }
+        assert!(!queue.pop(&mut work));
     }
 }

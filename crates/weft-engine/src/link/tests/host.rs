@@ -109,6 +109,15 @@ impl TestHost {
         queue.push(&RecvRequest { wr_id, sges: &sges }).expect("room");
     }
 
+    /// The `wr_id`s of the receives that are posted.
+    pub(super) fn receives_left(&self) -> Vec<u64> {
+        self.receives.borrow().wr_ids()
+    }
+
+    pub(super) fn named_receives_left(&self, number: u32) -> Vec<u64> {
+        self.named.borrow()[&number].queue.wr_ids()
+    }
+
     /// The completed send requests, with their status.
     pub(super) fn sent(&self) -> Vec<(u64, Status)> {
         self.sent.borrow().iter().map(|done| (done.wr_id, done.status)).collect()
@@ -171,6 +180,15 @@ impl Work for TestHost {
                 self.named.borrow_mut().get_mut(number).is_some_and(|named| named.queue.pop(work))
             }
             None => self.receives.borrow_mut().pop(work),
+        }
+    }
+
+    fn give_back_receive(&self, queue: Option<&u32>, work: &RecvWork) {
+        match queue {
+            Some(number) => {
+                self.named.borrow_mut().get_mut(number).expect("added").queue.give_back(work);
+            }
+            None => self.receives.borrow_mut().give_back(work),
         }
     }
 

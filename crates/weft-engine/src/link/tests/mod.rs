@@ -23,7 +23,11 @@ struct LinkEnd {
 
 impl LinkEnd {
     fn new(number: u32, qp_type: QpType) -> Self {
-        let config = Config { number, ack_stag: ack_stag(number), qp_type, shares_receives: false };
+        Self::of(number, qp_type, false)
+    }
+
+    fn of(number: u32, qp_type: QpType, shares_receives: bool) -> Self {
+        let config = Config { number, ack_stag: ack_stag(number), qp_type, shares_receives };
         let mut end = Self { host: TestHost::new(number), link: Link::new(config) };
         end.set_state(QpState::Rts);
         end
@@ -59,6 +63,14 @@ impl LinkEnd {
 
     fn post(&self, wr_id: u64, operation: Operation, data: Data<'_>) {
         self.host.post(wr_id, operation, data);
+    }
+
+    /// Moves the first bytes of the output to the other end, which has room for them.
+    fn send_start_to(&mut self, other: &mut Self, count: usize) {
+        assert!(self.link.output(&self.host));
+        let room = other.link.rx_room().expect("room");
+        room.extend_from_slice(&self.link.unsent()[..count]);
+        other.link.input(&other.host);
     }
 
     /// Moves the output to the other end. Returns whether there was any.
@@ -360,6 +372,61 @@ fn extended_message_goes_to_its_numbered_queue() {
     a.host.post_to(4, 2, SEND, Data::Inline(&[b"nobody"]));
     exchange(&mut a, &mut b);
     assert_eq!(a.host.sent()[1], (2, Status::RemInvReqErr), "there is no such queue");
+}
+
+/// How a connection ends after a part of a message has arrived.
+type Ending = fn(&mut LinkEnd);
+const ENDINGS: [Ending; 3] = [
+    |end| end.link.lost(&end.host, 104),
+    |end| end.link.fail(&end.host, None, 0),
+    |end| end.link.give_back_receive(&end.host), // The queue pair is destroyed.
+];
+/// More than one segment.
+const LONG: (usize, usize) = (0, 2_000);
+
+#[test]
+fn message_that_does_not_arrive_whole_gives_its_shared_receive_back() {
+    for ending in ENDINGS {
+        let (mut a, mut b) = (LinkEnd::new(1, QpType::Rc), LinkEnd::of(2, QpType::Rc, true));
+        a.open(true, Some(2));
+        b.open(false, Some(1));
+        exchange(&mut a, &mut b);
+        [7, 8].iter().for_each(|&wr_id| b.host.post_receive(wr_id, LONG));
+        a.post(1, SEND, Data::Gather(&[a.host.memory().sge(LONG)]));
+        a.send_start_to(&mut b, 1_600);
+        assert_eq!(b.host.receives_left(), [8], "the message is being received");
+        ending(&mut b);
+        assert_eq!(b.host.receives_left(), [7, 8]);
+        assert!(b.host.received().is_empty());
+    }
+}
+
+#[test]
+fn message_that_does_not_arrive_whole_gives_its_numbered_receive_back() {
+    for ending in ENDINGS {
+        let (mut a, mut b) = (LinkEnd::new(1, QpType::XrcSend), LinkEnd::new(2, QpType::XrcRecv));
+        a.open(true, Some(2));
+        b.open(false, Some(1));
+        exchange(&mut a, &mut b);
+        b.host.add_queue(3);
+        b.host.post_named_receive(3, 7, LONG);
+        a.host.post_to(3, 1, SEND, Data::Gather(&[a.host.memory().sge(LONG)]));
+        a.send_start_to(&mut b, 1_600);
+        assert_eq!(b.host.named_receives_left(3), []);
+        ending(&mut b);
+        assert_eq!(b.host.named_receives_left(3), [7]);
+        assert!(b.host.received_by(3).is_empty());
+    }
+}
+
+#[test]
+fn own_receive_of_a_message_that_does_not_arrive_whole_is_flushed() {
+    let (mut a, mut b) = pair();
+    b.host.post_receive(7, LONG);
+    a.post(1, SEND, Data::Gather(&[a.host.memory().sge(LONG)]));
+    a.send_start_to(&mut b, 1_600);
+    b.link.fail(&b.host, None, 0);
+    assert_eq!(b.host.received()[0].status, Status::WrFlushErr);
 }
 
 #[test]
