@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::{Program, Stage, compile, ports, skip_without_namespaces};
 
@@ -47,4 +48,38 @@ fn across_namespaces() -> Result<()> {
     let stage = Stage::namespaces()?;
     events(&stage, "tcp", 8, 50)?;
     events(&stage, "udp", 8, 50)
+}
+
+/// Clients that connect at the same instant are all served. A server that runs out of descriptors
+/// refuses some of them, but gets no identifier without a device that works, and serves all clients
+/// once it has descriptors again.
+fn crowd(limit: u32) -> Result<()> {
+    const CLIENTS: u32 = 30;
+    let (program, port) = (Program::weft(compile("crowd")?), ports::next());
+    let server = program.clone().args(["serve", &port.to_string(), &limit.to_string()]);
+    let mut server = server.start()?.listening(Port::Tcp(port))?;
+    let connect = || {
+        let client = program.clone().args(["connect", "127.0.0.1", &port.to_string()]);
+        client.arg(CLIENTS.to_string()).run(TIMEOUT)?.success()
+    };
+    let all = format!("established: {CLIENTS}");
+    let first = connect().with_context(|| format!("{limit} descriptors"))?;
+    if limit == 0 {
+        first.expect_output(&all)?;
+    } else {
+        server.signal(Signal::USR1)?;
+        connect()?.expect_output(&all)?;
+    }
+    server.kill()?;
+    Ok(())
+}
+
+#[test]
+fn many_clients_at_the_same_instant() -> Result<()> {
+    crowd(0)
+}
+
+#[test]
+fn many_clients_of_a_server_without_descriptors() -> Result<()> {
+    [64, 24, 18, 16].into_iter().try_for_each(crowd)
 }

@@ -367,6 +367,34 @@ mod datagrams {
     }
 }
 
+/// Sends to a multicast group of the link, which reaches the other host. perftest's own choice does
+/// not leave the host, and it refuses to combine an IPv4 GID with its group (docs/limitations.md).
+#[test]
+fn multicast_across_namespaces() -> Result<()> {
+    const GROUP: &str = "255:2:0:0:0:2:201:133:0:0:0:0:0:0:0:0";
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for program in ["ib_send_bw", "ib_send_lat"] {
+        one_size(&stage, program, 64, 400, &format!("-c UD {NO_LOSS} -g -M {GROUP} -x 1"))?;
+    }
+    Ok(())
+}
+
+/// perftest ends with its own message, and does not wait.
+#[test]
+fn multicast_with_an_ipv4_gid_is_refused_by_perftest() -> Result<()> {
+    let port = ports::next();
+    let server = Program::weft("ib_send_bw").env("LD_PRELOAD", quick_clock()?);
+    let server = server.line("-F -c UD -g -x 0 -n 100 -s 64 -p").arg(port.to_string());
+    let client = server.clone().arg(Stage::loopback().server_address().to_string());
+    let server = server.start()?.listening(Port::Tcp(port))?;
+    for end in [client.run(TIMEOUT)?, server.wait(TIMEOUT)?] {
+        ensure!(!end.status.success(), end.error("it has not refused"));
+        end.expect_output("Incompatibility issue with GID types")?;
+    }
+    Ok(())
+}
+
 /// By the real clock, unlike the others.
 #[test]
 fn without_crc() -> Result<()> {
