@@ -243,6 +243,30 @@ fn is_empty(channel: &Channel) -> bool {
     empty
 }
 
+/// libfabric turns a passive endpoint into an active one: it binds the identifier as if to listen,
+/// and then resolves with a source besides, which has no effect on a bound identifier.
+#[test]
+fn bound_identifier_connects_from_its_address() {
+    for any in ["127.0.0.1:0", "[::1]:0"] {
+        let (passive, active) = (channel(), channel());
+        let (_listener, at) = listener_at(&passive, any);
+        let id = Id::new(&channel(), PortSpace::Connected);
+        id.bind(address(any)).expect("free");
+        let bound = id.local().expect("bound");
+        id.resolve_address(Some(address(any)), at).expect("a route");
+        assert_eq!(id.local(), Some(bound));
+        id.migrate(&active);
+        expect(&active, EventKind::AddrResolved);
+        id.resolve_route().expect("resolved");
+        expect(&active, EventKind::RouteResolved);
+        let ours = Fake::new(0x0012_3401);
+        id.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+        let request = expect(&passive, EventKind::ConnectRequest);
+        assert_eq!(request.id.peer(), Some(bound));
+        assert_eq!(id.local(), Some(bound));
+    }
+}
+
 #[test]
 fn request_beyond_the_backlog_is_rejected() {
     let (passive, active) = (channel(), channel());
