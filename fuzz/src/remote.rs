@@ -128,8 +128,12 @@ fn call(end: &Remote<SharedWire>, socket: &TcpStream, which: u8, len: usize) {
     let mut bytes = vec![0; len];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let buffers = Buffers::of(slices);
-    let options =
-        RecvOptions { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    let options = RecvOptions {
+        keep: which & 1 != 0,
+        discard: which & 2 != 0,
+        look: which & 4 != 0,
+        has_part: which & 8 != 0,
+    };
     match which / 8 % 16 {
         0..=2 => drop(end.try_recv(fd, buffers, options)),
         3..=5 => drop(end.try_send(fd, buffers, MSG_NOSIGNAL)),

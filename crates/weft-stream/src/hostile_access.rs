@@ -39,8 +39,12 @@ pub fn call(end: &End, socket: BorrowedFd<'_>, which: u8, len: usize) {
     let mut bytes = vec![0; len];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let buffers = Buffers::of(slices);
-    let options =
-        RecvOptions { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    let options = RecvOptions {
+        keep: which & 1 != 0,
+        discard: which & 2 != 0,
+        look: which & 4 != 0,
+        has_part: which & 8 != 0,
+    };
     match which / 8 % 16 {
         0 | 1 => drop(end.try_recv(socket, buffers, options)),
         2 | 3 => drop(end.try_send(socket, buffers, MSG_NOSIGNAL)),

@@ -16,7 +16,7 @@
 //! end
 //! fetch queue
 //! credit peer_socket
-//! alarms grants holders pullers ring src_avail sweep
+//! alarms grants holders pullers ring src_avail sweep tcp_recv
 //! datagram kernel words
 //! plan registry
 //! layout slot_file
@@ -67,6 +67,7 @@ mod sock_diag;
 mod src_avail;
 mod stat_slot;
 mod sweep;
+mod tcp_recv;
 mod tuple;
 mod words;
 
@@ -87,5 +88,6 @@ pub use slot_file::{OpenError, directory};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, SideSnapshot, Totals};
 pub use src_avail::{Owner, SrcAvailNumber};
 pub use stat_slot::StatSlot;
+pub use tcp_recv::recv_behind_part;
 pub use tuple::Tuple;
 pub use words::Role;

@@ -15,6 +15,9 @@ pub struct RecvOptions {
     /// If the rings are empty, ask the kernel whether the stream has ended. This costs a system
     /// call.
     pub look: bool,
+    /// The call has received bytes before. It ends before urgent data, which the kernel skips in a
+    /// call without a part.
+    pub has_part: bool,
 }
 
 impl RecvOptions {
@@ -22,7 +25,7 @@ impl RecvOptions {
     /// not known, a call takes exactly the bytes that have been counted: not more, because later
     /// bytes may belong to another phase; and not fewer, because programs expect a message that
     /// arrived whole to be received whole.
-    pub(crate) const COUNT: Self = Self { keep: true, discard: true, look: false };
+    pub(crate) const COUNT: Self = Self { keep: true, discard: true, look: false, has_part: false };
 
     /// The flags of a kernel call that does the same and does not block.
     pub(crate) fn flags(self) -> i32 {

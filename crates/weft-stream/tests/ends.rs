@@ -202,7 +202,8 @@ impl Pair {
             Step::Advance => end.advance(fd),
             Step::Send { len, cut } => self.send(at, len, cut)?,
             Step::Recv { len, cut, keep, discard, look } if !self.sides[at].asleep => {
-                let options = RecvOptions { keep, discard: discard && !keep, look };
+                let options =
+                    RecvOptions { keep, discard: discard && !keep, look, has_part: false };
                 self.recv(at, len, cut, options).map(drop)?;
             }
             Step::Drain if !self.sides[at].asleep => self.drain(at)?,
@@ -527,7 +528,7 @@ fn call_on_a_descriptor_of_another_file_does_not_affect_the_connection() {
     found.advance(server.as_fd());
     offered.advance(client.as_fd());
     found.advance(server.as_fd());
-    let look = RecvOptions { keep: false, discard: false, look: true };
+    let look = RecvOptions { keep: false, discard: false, look: true, has_part: false };
     let recv = |end: &End, socket: BorrowedFd<'_>| {
         let mut bytes = [0; 8];
         end.try_recv(socket, Buffers::of(&mut [IoSliceMut::new(&mut bytes)]), look)

@@ -15,7 +15,7 @@ use weft_sys::Buffers;
 const ROUNDS: u32 = 4_000;
 /// A thread that is woken sleeps no longer than this.
 const TIMEOUT: Duration = Duration::from_secs(240);
-const LOOK: RecvOptions = RecvOptions { keep: false, discard: false, look: true };
+const LOOK: RecvOptions = RecvOptions { keep: false, discard: false, look: true, has_part: false };
 
 struct Side {
     socket: TcpStream,

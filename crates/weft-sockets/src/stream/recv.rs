@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_stream::{Carrier, Kernel as _, RecvOptions};
+use weft_stream::{Carrier, Kernel as _, RecvOptions, recv_behind_part};
 use weft_sys::{Buffers, Handled, with_cleanup};
 
 use super::remote_end;
@@ -43,9 +43,7 @@ impl Stream {
             Host::moment();
             let received = match self.by(fd) {
                 By::Kernel | By::Counted if done > 0 && is_at_mark(fd) => return Some(Ok(done)),
-                By::Kernel if done > 0 => {
-                    Host::recv(Descriptor::of(fd).as_fd(), rest, usize::MAX, flags)
-                }
+                By::Kernel if done > 0 => recv_rest_by_kernel(fd, rest, flags),
                 By::Kernel => return self.not_counted(fd, flags),
                 // The kernel may report time stamps that another process has asked for. If the peer
                 // has unread bytes in memory, an end may be a reset.
@@ -59,12 +57,13 @@ impl Stream {
                 }
                 by @ (By::End(_) | By::Remote(_)) => {
                     let Some(end) = by.link() else { continue };
-                    let received = self.recv_watched(end, || self.recv_from(end, fd, rest, flags));
+                    let received =
+                        self.recv_watched(end, || self.recv_from(end, fd, rest, flags, done > 0));
                     Host::moment();
                     let received = self.recv_what_came(end, fd, (rest, flags), received);
                     return Some(self.with_part(done, received));
                 }
-                By::Counted => self.recv_counted(fd, rest, flags)?,
+                By::Counted => self.recv_counted(fd, rest, flags, done > 0)?,
             };
             match received {
                 Ok(more) if waits_for_all && more > 0 && more < rest.len() => {
@@ -115,7 +114,8 @@ impl Stream {
         }
         Host::moment();
         let taken = if flags & libc::MSG_PEEK != 0 { 0 } else { part };
-        match self.recv_from(end, fd, buffers.after(taken), flags | libc::MSG_DONTWAIT) {
+        let (rest, flags) = (buffers.after(taken), flags | libc::MSG_DONTWAIT);
+        match self.recv_from(end, fd, rest, flags, taken > 0) {
             Err(Errno::AGAIN) => received,
             Ok(0) if part > 0 => received, // The end of the stream stays for the next call.
             more => self.with_part(taken, more),
@@ -178,7 +178,8 @@ impl Stream {
     ) -> Option<Result<usize, Errno>> {
         let end = self.link().filter(|_| self.has_unread())?;
         let keep = flags & libc::MSG_PEEK != 0;
-        let options = RecvOptions { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
+        let discard = flags & libc::MSG_TRUNC != 0;
+        let options = RecvOptions { keep, discard, ..RecvOptions::default() };
         Some(end.try_recv(Descriptor::of(fd).as_fd(), buffers, options))
     }
 
@@ -187,14 +188,19 @@ impl Stream {
         fd: RawFd,
         buffers: Buffers<'_>,
         flags: libc::c_int,
+        has_part: bool,
     ) -> Option<Result<usize, Errno>> {
         let mut before = self.before.lock();
         if self.end().is_some() {
             // Another thread has found the offer; the caller tries again.
             return Some(Err(Errno::AGAIN));
         }
-        let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-        let received = Host::recv(Descriptor::of(fd).as_fd(), buffers, usize::MAX, flags);
+        let received = if has_part {
+            recv_rest_by_kernel(fd, buffers, flags)
+        } else {
+            let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+            Host::recv(Descriptor::of(fd).as_fd(), buffers, usize::MAX, flags)
+        };
         if let Ok(received) = received
             && flags & libc::MSG_PEEK == 0
         {
@@ -203,22 +209,25 @@ impl Stream {
         Some(received)
     }
 
+    /// Receives from an end. `has_part`: the call has received bytes before.
     fn recv_from(
         &self,
         end: AnyEnd<'_>,
         fd: RawFd,
         buffers: Buffers<'_>,
         flags: libc::c_int,
+        has_part: bool,
     ) -> Result<usize, Errno> {
         let keep = flags & libc::MSG_PEEK != 0;
-        let options = RecvOptions { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
+        let discard = flags & libc::MSG_TRUNC != 0;
         let wants_all = flags & libc::MSG_WAITALL != 0 && !keep;
-        let mut since = Since { handled: Handled::up_to_now(), has_part: false, wants_all };
+        let mut since = Since { handled: Handled::up_to_now(), has_part, wants_all };
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
+            let options = RecvOptions { keep, discard, look: false, has_part: since.has_part };
             let is_tcp = end.carrier_in() == Carrier::Tcp;
-            if is_tcp && done > 0 && ends_part(end, fd) {
+            if is_tcp && since.has_part && ends_part(end, fd) {
                 return Ok(done);
             }
             let result = match end.try_recv(Descriptor::of(fd).as_fd(), rest, options) {
@@ -231,8 +240,9 @@ impl Stream {
                         && !keep
                         && end.unread() > 0 =>
                 {
-                    let more =
-                        end.try_recv(Descriptor::of(fd).as_fd(), rest.after(received), options);
+                    let rest = rest.after(received);
+                    let options = RecvOptions { has_part: received > 0, ..options };
+                    let more = end.try_recv(Descriptor::of(fd).as_fd(), rest, options);
                     self.with_part(received, more)
                 }
                 Err(Errno::AGAIN) => {
@@ -471,8 +481,18 @@ fn unread_by_kernel(fd: RawFd) -> usize {
     Host::unread(Descriptor::of(fd).as_fd()).unwrap_or(0)
 }
 
-/// Returns whether urgent data comes next. The kernel ends a call with a part before urgent data,
-/// and skips it in a call without one (tcp_recvmsg), so this is asked before a receive.
+/// Receives over TCP, without waiting, for a call that has received bytes before.
+fn recv_rest_by_kernel(
+    fd: RawFd,
+    buffers: Buffers<'_>,
+    flags: libc::c_int,
+) -> Result<usize, Errno> {
+    let flags = flags & !libc::MSG_WAITALL;
+    recv_behind_part::<Host>(Descriptor::of(fd).as_fd(), buffers, usize::MAX, flags)
+}
+
+/// Returns whether urgent data comes next. The kernel ends a call with a part before urgent data.
+/// A receive that follows does not skip urgent data that comes in between ([`recv_behind_part`]).
 fn is_at_mark(fd: RawFd) -> bool {
     Host::is_at_mark(Descriptor::of(fd).as_fd())
 }

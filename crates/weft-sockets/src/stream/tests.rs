@@ -2,6 +2,8 @@
 //! which memory carries the bytes.
 
 use std::io::IoSliceMut;
+use std::os::fd::AsFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +12,8 @@ use rustix::net::sockopt::Timeout;
 use weft_sys::Buffers;
 
 use super::Stream;
-use crate::kernel::fake;
+use crate::descriptor::Descriptor;
+use crate::kernel::{Host, Kernel as _, fake};
 use crate::open;
 use crate::program::{self, Program, Socket, start};
 use crate::reason::Reason;
@@ -446,7 +449,53 @@ fn urgent_data_makes_a_connection_fall_back_to_tcp() {
     assert_eq!(one.send(b"before"), Ok(6));
     assert_eq!(program::send(one.fd, b"!", libc::MSG_OOB), Ok(1));
     assert!(!one.is_in_memory());
-    assert_eq!(other.recv_with(7, WAITALL), Ok(b"before!".to_vec()));
+    assert_eq!(other.recv_with(7, WAITALL), Ok(b"before".to_vec()));
+    assert!(is_at_mark(&other));
+    assert_eq!(one.send(b"behind"), Ok(6));
+    assert_eq!(other.recv(7), Ok(b"behind".to_vec()));
+}
+
+/// The kernel's call ends before urgent data, or returns all bytes if it has ended before they
+/// came. In neither case is urgent data skipped.
+#[test]
+fn urgent_data_ends_a_part_whenever_it_comes() {
+    const MOMENTS: u32 = 60;
+    let in_memory: fn(&Program) -> [Socket; 2] = Program::connect_in_memory;
+    // The acceptor waits for an offer, and counts what the kernel brings.
+    let accepted = |_: &Program| {
+        let [one, other] = fake::connection();
+        let acceptor = Stream::accepted(other, Some(false)).expect("it may leave TCP");
+        open::install(other, Kind::Stream(acceptor));
+        [one, other].map(|fd| Socket { fd })
+    };
+    for (connect, moments) in [in_memory, accepted]
+        .into_iter()
+        .flat_map(|connect| (0..MOMENTS).map(move |moments| (connect, moments)))
+    {
+        let program = start();
+        let [one, other] = connect(&program);
+        let from = one.fd;
+        fake::while_asleep(move || {
+            assert_eq!(program::send(from, b"before", 0), Ok(6));
+            fake::disturb_after(moments, 0, move || {
+                assert_eq!(program::send(from, b"!", libc::MSG_OOB), Ok(1));
+            });
+        });
+        let received = catch_unwind(AssertUnwindSafe(|| other.recv_with(100, WAITALL)));
+        fake::forget_disturbances();
+        match received {
+            Err(panic) if panic.is::<fake::Impossible>() => {}
+            Err(panic) => resume_unwind(panic),
+            Ok(received) => {
+                assert_eq!(received, Ok(b"before".to_vec()), "after {moments} moments");
+                assert!(is_at_mark(&other), "after {moments} moments");
+            }
+        }
+    }
+}
+
+fn is_at_mark(socket: &Socket) -> bool {
+    Host::is_at_mark(Descriptor::of(socket.fd).as_fd())
 }
 
 #[test]

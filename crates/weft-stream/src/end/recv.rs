@@ -12,6 +12,7 @@ use crate::kernel::{Kernel, is_descriptor_error};
 use crate::pullers;
 use crate::recv_options::RecvOptions;
 use crate::ring::Broken;
+use crate::tcp_recv::recv_over_tcp;
 use crate::words::NONE;
 
 impl<K: Kernel> End<K> {
@@ -101,7 +102,7 @@ impl<K: Kernel> End<K> {
             }
             if self.is_back() {
                 self.take_last_wakeups(socket)?;
-                let received = K::recv(socket, buffers, usize::MAX, options.flags())
+                let received = recv_over_tcp::<K>(socket, buffers, usize::MAX, options)
                     .inspect_err(|&errno| self.note_if_reset(errno))?;
                 if received == 0
                     && !buffers.is_empty()
@@ -268,7 +269,7 @@ impl<K: Kernel> End<K> {
         // Behind the last byte of the first phase there may be wakeups, and bytes of the last
         // phase.
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let received = match K::recv(socket, buffers, most, options.flags()) {
+        let received = match recv_over_tcp::<K>(socket, buffers, most, options) {
             Ok(received) => received,
             Err(Errno::AGAIN) if words.shm_start_seq.load(Ordering::Acquire) == before => {
                 return Ok(None);

@@ -14,7 +14,9 @@ use super::window::{RING, RING_LEN, StateWord, is_set, state};
 use super::wire::Wire;
 use crate::delivery;
 use crate::end::Carrier;
+use crate::kernel::Linux;
 use crate::recv_options::RecvOptions;
+use crate::tcp_recv::recv_over_tcp;
 
 /// What the kernel's socket has for a reader of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +95,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             }
             let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
             if self.back_in() == Some(tail) {
-                let received = buffers.recv(socket, options.flags())?;
+                let received = recv_over_tcp::<Linux>(socket, buffers, usize::MAX, options)?;
                 return self.unless_unreported(socket, buffers, received);
             }
             if !options.look {
@@ -163,7 +165,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             Some(switch) => switch - before,
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let received = match buffers.recv_most(socket, most, options.flags()) {
+        let received = match recv_over_tcp::<Linux>(socket, buffers, most, options) {
             Ok(received) => received,
             Err(Errno::AGAIN) if self.switch_in() == Some(before) => return Ok(None),
             Err(error) => return Err(error),

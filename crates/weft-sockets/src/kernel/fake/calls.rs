@@ -32,8 +32,10 @@ enum Slept {
 
 /// Sleeps: runs the next planned act, or lets the time pass until the limit.
 fn sleep(until: Option<u64>) -> Slept {
+    let planned = super::disturbances_left();
     with(|host| host.looks = 0);
-    if super::disturbance::run_next() || with(|host| host.deliver_all(usize::MAX)) {
+    let has_acted = super::disturbances_left() < planned;
+    if has_acted || super::disturbance::run_next() || with(|host| host.deliver_all(usize::MAX)) {
         return Slept::On;
     }
     let act = super::acts().pop_front();
@@ -186,8 +188,8 @@ impl Fetch for Fake {
         with(|host| host.in_flight_from(socket.as_raw_fd()))
     }
 
-    fn has_urgent(_: BorrowedFd<'_>) -> bool {
-        false
+    fn has_urgent(socket: BorrowedFd<'_>) -> bool {
+        with(|host| host.socket(socket.as_raw_fd()).is_ok_and(|it| it.mark.is_some()))
     }
 
     fn send_buffer_size(socket: BorrowedFd<'_>) -> usize {
@@ -214,6 +216,9 @@ impl weft_stream::Kernel for Fake {
     fn send(socket: BorrowedFd<'_>, buffers: Buffers<'_>, flags: i32) -> Result<usize, Errno> {
         let bytes = bytes_of(buffers);
         with(|host| host.count("send"));
+        if let ([byte], libc::MSG_OOB) = (&bytes[..], flags & libc::MSG_OOB) {
+            return with(|host| host.send_urgent(socket.as_raw_fd(), *byte));
+        }
         let is_nonblocking = flags & libc::MSG_DONTWAIT != 0 || Self::is_nonblocking(socket);
         let limit = if is_nonblocking {
             Some(Duration::ZERO)
@@ -281,7 +286,7 @@ impl weft_stream::Kernel for Fake {
     }
 
     fn unread(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
-        with(|host| host.socket(socket.as_raw_fd()).map(|it| it.incoming.len()))
+        with(|host| host.socket(socket.as_raw_fd()).map(|it| it.unread()))
     }
 
     fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
@@ -417,8 +422,8 @@ impl Kernel for Fake {
         false
     }
 
-    fn is_at_mark(_: BorrowedFd<'_>) -> bool {
-        false
+    fn is_at_mark(socket: BorrowedFd<'_>) -> bool {
+        with(|host| host.socket(socket.as_raw_fd()).is_ok_and(|it| it.mark == Some(0)))
     }
 
     fn time_limit(socket: BorrowedFd<'_>, which: Timeout) -> Option<Duration> {

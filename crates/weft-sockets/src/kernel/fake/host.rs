@@ -33,7 +33,7 @@ pub(super) fn with<R>(act: impl FnOnce(&mut Host) -> R) -> R {
 
 #[derive(Debug)]
 pub(super) enum File {
-    Socket(Socket),
+    Socket(Box<Socket>),
     Epoll(Instance),
 }
 
@@ -115,7 +115,7 @@ impl Host {
 
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         self.files.values().filter_map(|(_, file)| match file {
-            File::Socket(socket) => Some(socket),
+            File::Socket(socket) => Some(&**socket),
             File::Epoll(_) => None,
         })
     }
@@ -207,6 +207,11 @@ impl Host {
                 socket.received += bytes.len() as u64;
                 socket.incoming.extend(bytes);
             }
+            Some(Packet::Urgent(byte)) => {
+                socket.received += 1;
+                socket.mark = Some(socket.incoming.len());
+                socket.incoming.push_back(byte);
+            }
             Some(Packet::End) => socket.has_end = true,
             None => return false,
         }
@@ -258,6 +263,13 @@ impl Host {
         let other = socket.other;
         self.note(fd, u32::MAX);
         other.into_iter().for_each(|other| self.reset(other, Errno::CONNRESET));
+    }
+
+    /// Sends one byte over TCP as urgent data.
+    pub(super) fn send_urgent(&mut self, fd: RawFd, byte: u8) -> Result<usize, Errno> {
+        let other = self.socket(fd)?.other.ok_or(Errno::PIPE)?;
+        self.arrive(other, Packet::Urgent(byte));
+        Ok(1)
     }
 
     /// Sends as many bytes over TCP as there is room for.
@@ -312,7 +324,7 @@ impl Host {
     /// Returns how many bytes a socket can send.
     pub(super) fn room(&self, fd: RawFd) -> usize {
         let socket = |fd| match self.files.get(&fd) {
-            Some((_, File::Socket(socket))) => Some(socket),
+            Some((_, File::Socket(socket))) => Some(&**socket),
             _ => None,
         };
         socket(fd).and_then(|own| socket(own.other?)).map_or(0, Socket::room)

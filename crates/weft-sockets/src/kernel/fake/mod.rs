@@ -97,7 +97,7 @@ pub(crate) fn connection() -> [RawFd; 2] {
     with(|host| {
         let (server, client) = (host.next_address(), host.next_address());
         let [one, other] = [(client, server), (server, client)].map(|(own, peer)| {
-            host.open(|cookie| File::Socket(Socket::connected(cookie, own, peer)))
+            host.open(|cookie| File::Socket(Box::new(Socket::connected(cookie, own, peer))))
         });
         host.socket(one).expect("just made").other = Some(other);
         host.socket(other).expect("just made").other = Some(one);
@@ -126,7 +126,7 @@ pub(crate) fn deliver(most: usize) {
 pub(crate) fn datagram_socket() -> RawFd {
     with(|host| {
         let own = host.next_address();
-        host.open(|cookie| File::Socket(Socket::datagram(cookie, own)))
+        host.open(|cookie| File::Socket(Box::new(Socket::datagram(cookie, own))))
     })
 }
 

@@ -15,6 +15,8 @@ const ROOM: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) enum Packet {
     Bytes(Vec<u8>),
+    /// A byte sent with `MSG_OOB`.
+    Urgent(u8),
     End,
 }
 
@@ -22,6 +24,7 @@ impl Packet {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
+            Self::Urgent(_) => 1,
             Self::End => 0,
         }
     }
@@ -41,6 +44,8 @@ pub(super) struct Socket {
     pub(super) options: BTreeMap<libc::c_int, libc::c_int>,
     /// Unread bytes.
     pub(super) incoming: VecDeque<u8>,
+    /// Position of the urgent byte among the unread ones.
+    pub(super) mark: Option<usize>,
     /// What the peer has sent and what has not come yet, if the network is slow.
     pub(super) in_flight: VecDeque<Packet>,
     pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
@@ -72,6 +77,7 @@ impl Socket {
             send_limit: None,
             options: BTreeMap::new(),
             incoming: VecDeque::new(),
+            mark: None,
             in_flight: VecDeque::new(),
             datagrams: VecDeque::new(),
             received: 0,
@@ -100,14 +106,23 @@ impl Socket {
         self.in_flight.iter().map(Packet::len).sum()
     }
 
-    /// Takes or peeks at unread bytes.
+    /// Returns how many bytes can be received before urgent data (tcp_inq).
+    pub(super) fn unread(&self) -> usize {
+        self.mark.unwrap_or(self.incoming.len())
+    }
+
+    /// Takes or peeks at unread bytes: up to urgent data, or behind urgent data that comes first
+    /// (tcp_recvmsg).
     pub(super) fn receive(&mut self, most: usize, keep: bool) -> Result<Vec<u8>, Errno> {
-        let count = most.min(self.incoming.len());
+        let skipped = usize::from(most > 0 && self.mark == Some(0));
+        let end = if skipped > 0 { self.incoming.len() } else { self.unread() };
+        let count = most.min(end - skipped);
+        let bytes: Vec<u8> = self.incoming.iter().skip(skipped).take(count).copied().collect();
+        if !keep {
+            self.incoming.drain(..skipped + count);
+            self.mark = self.mark.and_then(|mark| mark.checked_sub(skipped + count));
+        }
         if count > 0 || most == 0 {
-            let bytes = self.incoming.iter().take(count).copied().collect();
-            if !keep {
-                self.incoming.drain(..count);
-            }
             return Ok(bytes);
         }
         if self.has_end || self.is_shut_in {
@@ -124,8 +139,12 @@ impl Socket {
     pub(super) fn readiness(&self, peers_room: usize) -> PollFlags {
         let mut ready = PollFlags::empty();
         let is_over = self.is_dead || self.has_end || self.is_shut_in;
-        if is_over || !self.incoming.is_empty() || !self.datagrams.is_empty() {
+        let is_any = self.incoming.len() > usize::from(self.mark == Some(0));
+        if is_over || is_any || !self.datagrams.is_empty() {
             ready |= PollFlags::IN | PollFlags::RDNORM;
+        }
+        if self.mark.is_some() {
+            ready |= PollFlags::PRI;
         }
         if self.error.is_some() {
             ready |= PollFlags::ERR | PollFlags::IN | PollFlags::RDNORM;

@@ -583,7 +583,8 @@ impl World {
     fn try_recv(&self, side: usize, len: usize, look: bool) -> bool {
         let Some((end, socket)) = self.parts_of(side) else { return false };
         let before = self.sides[side].borrow().received;
-        let options = RecvOptions { keep: self.chance(5), discard: self.chance(16), look };
+        let (keep, discard, has_part) = (self.chance(5), self.chance(16), self.chance(4));
+        let options = RecvOptions { keep, discard, look, has_part };
         let mut bytes = vec![0xEE; len];
         let mut parts = self.random(|rng| parts(&mut bytes, rng));
         let received = end.try_recv(socket.as_fd(), Buffers::of(&mut parts), options);
