@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use weft_stream::Carrier;
 use weft_sys::calls::{file_flags, poll, read_at, read_cached_at, seek, type_and_size};
-use weft_sys::{Buffers, Uncancelled, test_cancel};
+use weft_sys::{Buffers, Handled, Uncancelled, test_cancel};
 
 use crate::arguments::is_nowhere;
 use crate::descriptor::{Descriptor, is_nonblocking};
@@ -355,7 +355,7 @@ fn splice_piece(
         if is_nonblocking(socket, 0) {
             return if stream.be_full() { Ok(None) } else { Err(Errno::AGAIN) };
         }
-        return stream.wait_for_room(socket).map(|()| None);
+        return stream.wait_for_room(socket, Handled::up_to_now()).map(|()| None);
     }
     let mut piece = vec![0_u8; len.min(room)];
     let read = rustix::io::read(Descriptor::of(pipe), &mut piece)?;
@@ -365,7 +365,9 @@ fn splice_piece(
             Ok(more) => sent += more,
             // Another thread has taken the room. The bytes are out of the pipe, so wait for more
             // room.
-            Err(Errno::AGAIN | Errno::INTR) => drop(stream.wait_for_room(socket)),
+            Err(Errno::AGAIN | Errno::INTR) => {
+                let _ = stream.wait_for_room(socket, Handled::up_to_now());
+            }
             Err(errno) => return Err(errno),
         }
     }

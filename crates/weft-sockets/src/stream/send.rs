@@ -7,7 +7,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::{Carrier, Kernel as _};
-use weft_sys::{Buffers, test_cancel, time_stamp};
+use weft_sys::{Buffers, Handled, test_cancel, time_stamp};
 
 use super::remote_end;
 use super::{ASK_STAMPS, By, SPIN_MAX_NS, Stream, WRITER_SLEEP};
@@ -85,6 +85,7 @@ impl Stream {
             self.fall_back_to_tcp(fd, Reason::Notices); // The kernel reports zero-copy completions.
             self.log_carrier(fd);
         }
+        let handled = Handled::up_to_now();
         let mut done = 0;
         let mut may_be_deferred = lends;
         let mut may_be_pulled = self.zcopy.is_for(buffers);
@@ -145,7 +146,7 @@ impl Stream {
                     return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
                 }
                 Err(Errno::AGAIN) => {
-                    if let Err(errno) = self.wait_for_room(fd) {
+                    if let Err(errno) = self.wait_for_room(fd, handled) {
                         return Some(if done > 0 { Ok(done) } else { Err(errno) });
                     }
                     // Another thread may have deferred a send meanwhile, which this one must
@@ -229,24 +230,27 @@ impl Stream {
     }
 
     /// Waits until there is room, or the connection has ended. The caller holds no lock: the
-    /// program may cancel the thread.
+    /// program may cancel the thread. A handler that has run since `handled`, also while the thread
+    /// spun, ends the wait as it would end the kernel's sleep.
     ///
     /// # Errors
     /// `EINTR`, `EAGAIN` after `SO_SNDTIMEO`, and `EBADF` if another thread has closed the
     /// descriptor.
     #[cold]
-    pub(crate) fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
+    pub(crate) fn wait_for_room(&self, fd: RawFd, handled: Handled) -> Result<(), Errno> {
         let deadline = deadline(fd, sockopt::Timeout::Send);
         let wait = Wait::begin(&self.spin_out);
         loop {
             test_cancel(); // The futex wait is no cancellation point.
-            let Some(end) = self.link().filter(|end| end.carrier_out() == Carrier::Memory) else {
-                return sleep_until_writable(fd, deadline);
-            };
-            if wait.look(SPIN_MAX_NS, || end.room() > 0) {
+            let end = self.link().filter(|end| end.carrier_out() == Carrier::Memory);
+            if end.is_some_and(|end| wait.look(SPIN_MAX_NS, || end.room() > 0)) {
                 wait.end();
                 return Ok(());
             }
+            if handled.ends_calls_now() {
+                return Err(Errno::INTR);
+            }
+            let Some(end) = end else { return sleep_until_writable(fd, deadline) };
             let slept = match end {
                 AnyEnd::Local(end) => {
                     let (word, value) = end.want_room_by_futex();

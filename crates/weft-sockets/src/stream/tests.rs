@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
-use weft_sys::Buffers;
+use weft_sys::{Buffers, note_handled};
 
 use super::Stream;
 use crate::descriptor::Descriptor;
@@ -262,6 +262,17 @@ fn writer_without_room_sleeps_until_the_peer_reads() {
     fake::while_asleep(move || drop(program::recv(reader, 1 << 20, 0)));
     assert_eq!(one.send(&pattern(1_000)), Ok(1_000));
     assert_eq!(fake::acts_left(), 0);
+}
+
+/// The handler may run at any moment: while the writer spins, and just before it sleeps.
+#[test]
+fn handled_signal_ends_a_send_whenever_it_comes() {
+    for moments in (0..40).chain((40..2_000).step_by(140)) {
+        let (_program, [one, _other]) = in_memory();
+        while one.send_now(&pattern(50_000)).is_ok() {}
+        fake::disturb_after(moments, 0, || note_handled(false));
+        assert_eq!(one.send(&pattern(1_000)), Err(Errno::INTR), "after {moments} moments");
+    }
 }
 
 #[test]
