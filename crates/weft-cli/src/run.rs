@@ -92,6 +92,9 @@ fn has_capabilities(program: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::chown;
+
     use super::*;
 
     #[test]
@@ -106,5 +109,25 @@ mod tests {
     #[test]
     fn ordinary_programs_keep_preload_variables() {
         assert_eq!(why_loader_ignores_us(Path::new("/bin/sh")), None);
+    }
+
+    #[test]
+    fn programs_with_more_rights_than_their_user_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("program");
+        fs::copy("/bin/true", &file).unwrap();
+        // Only root can make such a program; others find one of root's.
+        let program = if rustix::process::geteuid().is_root() {
+            chown(&file, Some(1), None).unwrap();
+            fs::set_permissions(&file, Permissions::from_mode(0o4755)).unwrap();
+            file
+        } else {
+            resolve(OsStr::new("passwd")).unwrap()
+        };
+        let words = ["weft".into(), "run".into(), program.into_os_string()];
+        let args = RunArgs::plain(words.into_iter()).unwrap();
+        let Err((error, status)) = prepare(&args) else { panic!("it would run without Weft") };
+        assert_eq!(status, CANNOT_RUN);
+        assert!(error.to_string().contains(" is set-user-ID: "), "{error}");
     }
 }

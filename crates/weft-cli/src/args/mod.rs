@@ -104,7 +104,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(override_usage = "weft run [OPTIONS] [--] PROGRAM [ARGS]...")]
 #[command(after_help = "PROGRAM replaces weft, so its exit status and signals are its own.\n\
-    Exit status of weft itself: 127 if PROGRAM is not found, 126 if it cannot run on Weft.")]
+    Exit status of weft itself: 127 if PROGRAM is not found, 126 if it cannot run on Weft. That\n\
+    includes programs with more rights than their user: set-user-ID, set-group-ID, or with file\n\
+    capabilities.")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
