@@ -269,7 +269,8 @@ impl Worker {
     }
 
     fn dial(&mut self, wanted: &Wanted) -> Result<(Arc<Id>, State), Errno> {
-        let remote = wanted.remote.upgrade().ok_or(Errno::NOTCONN)?;
+        let remote = wanted.remote.upgrade().filter(|remote| !remote.is_off());
+        let remote = remote.ok_or(Errno::NOTCONN)?;
         let [connector, acceptor] = wanted.ends;
         let domain = self.domain(acceptor.ip())?;
         let id = Id::new(&self.channel, PortSpace::Connected);
@@ -329,7 +330,7 @@ impl Worker {
         if !hello.is_of(&wanted.ends) || from != wanted.ends[1].ip().to_canonical() {
             return None;
         }
-        let remote = wanted.remote.upgrade()?;
+        let remote = wanted.remote.upgrade().filter(|remote| !remote.is_off())?;
         if !hello.is_proved(&remote, Role::Acceptor, None) {
             // Or this end's program has not read that many bytes yet: the acceptor dials again.
             return None;
@@ -370,8 +371,9 @@ impl Worker {
             }),
         };
         let peer = received.filter(|hello| hello.is_of(&attempt.wanted.ends));
-        // Otherwise the program has closed the connection meanwhile.
-        let is_wanted = Arc::strong_count(&remote) > 1;
+        // Otherwise the program has closed the connection meanwhile, or has it stay on TCP. The end
+        // of the queue pair tells the peer.
+        let is_wanted = Arc::strong_count(&remote) > 1 && !remote.is_off();
         match peer.filter(|_| is_wanted) {
             Some(peer) => remote.begin(made.connected(&peer, remote.window())),
             None => {
@@ -420,7 +422,9 @@ impl Worker {
         for name in late {
             let Some(attempt) = self.attempts.remove(&name) else { continue };
             attempt.id.destroy();
-            if matches!(attempt.state, State::Listens) || attempt.wanted.role == Role::Acceptor {
+            let is_off = attempt.wanted.remote.upgrade().is_some_and(|remote| remote.is_off());
+            let is_listening = matches!(attempt.state, State::Listens);
+            if !is_off && (is_listening || attempt.wanted.role == Role::Acceptor) {
                 self.note_unreachable(&attempt.wanted);
             } else {
                 give_up(&attempt.wanted);

@@ -31,14 +31,21 @@ pub(super) const TIMEOUT_NS: u64 = 1_000_000_000;
 /// How long the end of the kernel's connection may come after that of the wire.
 pub(super) const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// Values of the word that says whether a connection gets a wire.
+mod decision {
+    pub(super) const PENDING: u32 = 0;
+    pub(super) const OFF: u32 = 1;
+    pub(super) const BEGUN: u32 = 2;
+}
+
 /// One end of a connection to another host that is, or may come to be, carried by a [`Wire`].
 #[derive(Debug)]
 pub struct Remote<W, C = SystemClock> {
     pub(super) clock: C,
     pub(super) window: Window,
     wire: SectionOnce<W>,
-    /// The connection will never get a wire.
-    off: AtomicU32,
+    /// Whether the connection gets a wire: a value of [`decision`].
+    decision: AtomicU32,
     /// The wire belongs to a parent of this process.
     disowned: AtomicU32,
     pub(super) stat_slot: SectionOnce<StatSlot>,
@@ -66,7 +73,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             clock,
             window: Window::new()?,
             wire: SectionOnce::new(),
-            off: AtomicU32::new(0),
+            decision: AtomicU32::new(decision::PENDING),
             disowned: AtomicU32::new(0),
             stat_slot: SectionOnce::new(),
             wakeup_fd: Arc::new(WakeupFd::new()?),
@@ -106,8 +113,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let _ = self.stat_slot.set(stat_slot); // Only the first call counts.
     }
 
-    /// Starts using the wire: both ends have agreed, and this end's sender may leave TCP.
+    /// Starts using the wire: both ends have agreed, and this end's sender may leave TCP. If this
+    /// end has given up meanwhile, the wire is dropped, by which the peer learns it.
     pub fn begin(&self, wire: W) {
+        if !self.decide(decision::BEGUN) {
+            return;
+        }
         if let Some(stat_slot) = self.stat_slot.get() {
             stat_slot.begun();
         }
@@ -120,18 +131,25 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.answer_leave(); // The peer may have begun, and fallen back, before.
     }
 
-    /// Gives up waiting for a wire: the connection stays on TCP.
+    /// Gives up waiting for a wire: the connection stays on TCP. Does nothing if it has one.
     pub fn give_up(&self) {
-        if self.off.swap(1, Ordering::AcqRel) == 0
+        if self.decide(decision::OFF)
             && let Some(stat_slot) = self.stat_slot.get().filter(|_| self.is_owner())
         {
             stat_slot.given_up();
         }
     }
 
+    /// Decides whether the connection gets a wire. Returns `false` if that has been decided.
+    fn decide(&self, decision: u32) -> bool {
+        let pending = decision::PENDING;
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        self.decision.compare_exchange(pending, decision, success, failure).is_ok()
+    }
+
     /// Whether the connection stays on TCP for good.
     pub fn is_off(&self) -> bool {
-        self.off.load(Ordering::Acquire) != 0
+        self.decision.load(Ordering::Acquire) == decision::OFF
     }
 
     /// Whether it is not decided yet what carries the connection.

@@ -31,6 +31,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         if !self.drive_until(FLUSH_NS, || !self.is_pending()) {
             self.give_up();
+            // Unless another thread has begun at this moment.
+            self.drive_until(FLUSH_NS, || !self.is_pending());
         }
         let Some(wire) = self.wire() else { return };
         if let Some(held) = SharedLock::on(&self.local().tx_lock).lock() {

@@ -1,9 +1,9 @@
-//! Tests that an end to another host leaves urgent data in the socket for a call that has received
-//! bytes before.
+//! Tests of an end to another host: urgent data, and the decision whether it gets a wire.
 
 use std::io::{IoSliceMut, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,37 +14,33 @@ use weft_stream::remote::{Remote, StateWord, Ticket, Wire};
 use weft_sys::Buffers;
 use weft_sys::calls::is_at_mark;
 
-/// The wire of a connection that stays on TCP.
+/// A wire on which nothing arrives. The reference shows whether it still exists.
 #[derive(Debug)]
-enum NoWire {}
+struct TestWire(#[allow(dead_code, reason = "it is held")] Arc<()>);
 
-impl Wire for NoWire {
+impl Wire for TestWire {
     fn post(&self, _: &[(usize, usize)], _: StateWord, _: u64) -> Option<Ticket> {
-        match *self {}
+        None
     }
 
     fn post_head(&self, _: &[(usize, usize)], _: u64, _: &AtomicU64) -> Option<Ticket> {
-        match *self {}
+        None
     }
 
     fn done(&self) -> Ticket {
-        match *self {}
+        0
     }
 
     fn is_crowded(&self) -> bool {
-        match *self {}
+        false
     }
 
-    fn drive(&self) {
-        match *self {}
-    }
+    fn drive(&self) {}
 
-    fn rest(&self) {
-        match *self {}
-    }
+    fn rest(&self) {}
 
     fn is_broken(&self) -> bool {
-        match *self {}
+        false
     }
 }
 
@@ -53,7 +49,7 @@ fn wait_for(socket: &TcpStream, events: PollFlags) {
     poll(&mut set, None).expect("events");
 }
 
-fn recv(end: &Remote<NoWire>, socket: &TcpStream, has_part: bool) -> Result<Vec<u8>, Errno> {
+fn recv(end: &Remote<TestWire>, socket: &TcpStream, has_part: bool) -> Result<Vec<u8>, Errno> {
     let mut bytes = [0; 8];
     let options = RecvOptions { look: true, has_part, ..RecvOptions::default() };
     let slices = &mut [IoSliceMut::new(&mut bytes)];
@@ -67,7 +63,7 @@ fn urgent_data_is_not_skipped_behind_a_part() {
     let address = listener.local_addr().expect("an address");
     let mut peer = TcpStream::connect(address).expect("a connection");
     let (socket, _) = listener.accept().expect("a connection");
-    let end = Remote::new().expect("an end");
+    let end = Remote::<TestWire>::new().expect("an end");
 
     peer.write_all(b"before").expect("a send");
     wait_for(&socket, PollFlags::IN);
@@ -84,4 +80,23 @@ fn urgent_data_is_not_skipped_behind_a_part() {
     drop(peer);
     wait_for(&socket, PollFlags::RDHUP);
     assert_eq!(recv(&end, &socket, true), Ok(Vec::new()));
+}
+
+/// The peer may have connected meanwhile. It must not send by a wire from which nobody reads.
+#[test]
+fn end_that_has_given_up_drops_a_wire_that_comes_later() {
+    let (end, wire) = (Remote::new().expect("an end"), Arc::new(()));
+    end.give_up();
+    end.begin(TestWire(Arc::clone(&wire)));
+    assert_eq!(Arc::strong_count(&wire), 1);
+    assert!(end.is_off() && !end.is_pending());
+}
+
+#[test]
+fn end_with_a_wire_does_not_give_up() {
+    let (end, wire) = (Remote::new().expect("an end"), Arc::new(()));
+    end.begin(TestWire(Arc::clone(&wire)));
+    end.give_up();
+    assert_eq!(Arc::strong_count(&wire), 2);
+    assert!(!end.is_off() && !end.is_pending());
 }
