@@ -494,7 +494,7 @@ fn nothing_is_deleted_where_the_source_could_not_read() {
     let (summary, events, _) = copy(from, to, options(), deleting);
     assert_eq!(
         (summary.deleted, events.problems()),
-        (0, vec![("unreadable".into(), Step::Source)])
+        (0, vec![(String::new(), Step::NotDeleted), ("unreadable".into(), Step::Source)])
     );
 }
 
@@ -510,7 +510,8 @@ fn a_vanished_file_is_reported_and_nothing_deleted() {
     fs::remove_file(from.join("gone")).unwrap();
     let (summary, events, _) = session.finish();
     let summary = summary.unwrap();
-    assert_eq!(events.problems(), [("gone".into(), Step::Source)]);
+    let expected = [(String::new(), Step::NotDeleted), ("gone".into(), Step::Source)];
+    assert_eq!(events.problems(), expected);
     assert_eq!((summary.deleted, summary.copied), (0, 1));
     assert!(to.join("more").exists());
 }

@@ -137,7 +137,8 @@ impl Observer for Problems {
             let kind = if is_warning { "warning" } else { "error" };
             event(self.stream, &json!({"event": kind, "path": path, "text": text}));
         } else {
-            let message = output::printable(&format!("{path}: {text}"));
+            let of = if path.is_empty() { String::new() } else { format!("{path}: ") };
+            let message = output::printable(&format!("{of}{text}"));
             self.line.bar.suspend(|| output::complain(message));
         }
     }

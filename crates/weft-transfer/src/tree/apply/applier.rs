@@ -633,9 +633,9 @@ impl Applier {
                 directory.ended(context, false);
             }
         }
-        self.root.ended(context, self.is_root_listed);
         if context.is_dry_run() {
-            self.root.clean(context);
+            self.root.ended(context, self.is_root_listed);
+            context.extras.delete(context);
             self.root.set_attributes(context);
             return Ok(context.counters.summary());
         }
@@ -643,7 +643,8 @@ impl Applier {
         for unfinished in context.session.unfinished.values() {
             remove_beside(root.as_fd(), &unfinished.path, &unfinished.temporary);
         }
-        self.root.clean(context);
+        self.root.ended(context, self.is_root_listed);
+        context.extras.delete(context);
         if context.options.syncs || context.session.journal.is_some() {
             syncfs(&*root).map_err(ApplyError::Sync)?;
         }

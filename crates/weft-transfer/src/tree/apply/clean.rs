@@ -18,8 +18,14 @@ use super::session::now;
 /// Seconds without a change after which temporary files of unknown sessions are removed.
 const STALE_SECONDS: i64 = 3_600;
 
-/// Removes temporary files of dead sessions. If `keep` is given, also deletes all other names.
-pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Name>>) -> Result<()> {
+/// Removes temporary files of dead sessions. If `keep` is given, returns all other names with their
+/// types, as far as they can be remembered.
+pub(super) fn clean(
+    context: &Context,
+    dir: &Arc<Dir>,
+    keep: Option<&HashSet<Name>>,
+) -> Result<Vec<(Name, FileType)>> {
+    let mut extras = Vec::new();
     let fd = context.dirs.open(dir)?;
     let mut names = Vec::new();
     listing::list(&*fd, &mut names)?;
@@ -41,14 +47,18 @@ pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Nam
                 // If this fails, the file is gone, or a later session removes it.
                 let _ = unlinkat(&*fd, name.as_path(), AtFlags::empty());
             }
-            _ if keep.is_some() => {
+            _ if keep.is_none() => {}
+            _ if context.remember() => {
                 let kind = kind_of(&*fd, &name, kind);
-                delete(context, dir, name, kind);
+                extras.push((name, kind));
             }
-            _ => {}
+            _ => {
+                context.problem(dir, None, Step::Delete, Errno::NOMEM);
+                break;
+            }
         }
     }
-    Ok(())
+    Ok(extras)
 }
 
 /// Whether a temporary file belongs to no live session.
@@ -81,7 +91,7 @@ fn is_protected(context: &Context, dir: &Dir, name: &Name, kind: FileType) -> bo
 
 /// Deletes a name with all of its contents, bottom up, except for protected entries. Failures are
 /// reported.
-fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
+pub(super) fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
     // Each element has its own directory once that has been entered.
     let mut stack = vec![(Arc::clone(dir), name, kind, None::<Arc<Dir>>)];
     // Directories that stay because an entry in them stays.

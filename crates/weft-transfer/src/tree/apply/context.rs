@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{Stat, fstat};
@@ -15,6 +17,7 @@ use crate::tree::owners::Names;
 use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
 
+use super::directory::Extras;
 use super::options::ApplyOptions;
 use super::quota::QuotaSession;
 use super::report::{Change, Counters, EntryKind, Event, Problem, Report, Step, Subject};
@@ -37,6 +40,9 @@ pub(super) struct Context {
     owners: RwLock<Owners>,
     report: Arc<dyn Report>,
     is_direct_refused: AtomicBool,
+    /// Some of the source could not be read, so nothing is deleted.
+    has_source_failed: AtomicBool,
+    pub(super) extras: Extras,
     /// Bytes written since the last sync of the file system.
     unsynced: AtomicU64,
     /// The number of remembered names.
@@ -104,18 +110,30 @@ impl Context {
             owners,
             report,
             is_direct_refused: AtomicBool::new(false),
+            has_source_failed: AtomicBool::new(false),
+            extras: Extras::default(),
             unsynced: AtomicU64::new(0),
             names: AtomicUsize::new(0),
         })
     }
 
     pub(super) fn event(&self, dir: &Dir, name: Option<&Name>, event: Event) {
+        if let Event::Problem(problem) = &event
+            && problem.step.is_of_source()
+        {
+            self.has_source_failed.store(true, Release);
+        }
         self.counters.count(&event);
         self.report.event(Subject { dir, name }, event);
     }
 
     pub(super) fn problem(&self, dir: &Dir, name: Option<&Name>, step: Step, errno: Errno) {
         self.event(dir, name, Event::Problem(Problem { step, errno: Some(errno) }));
+    }
+
+    /// Whether all of the source has been read so far.
+    pub(super) fn is_source_whole(&self) -> bool {
+        !self.has_source_failed.load(Acquire)
     }
 
     /// Reports the first file that the file system refuses to write directly.

@@ -6,7 +6,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{Mode, fchmod, fgetxattr, fstat, mkdirat};
+use rustix::fs::{FileType, Mode, fchmod, fgetxattr, fstat, mkdirat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
@@ -18,7 +18,34 @@ use super::attributes::{self, Created};
 use super::clean;
 use super::context::{Context, is_setgid};
 use super::dry::{self, Place};
-use super::report::{Change, EntryKind, Step};
+use super::report::{Change, EntryKind, Event, Problem, Step};
+
+/// The entries that the source does not have, with their directories. They are deleted when the
+/// whole source is known: what could not be read there may be what was moved from here.
+#[derive(Debug, Default)]
+pub(super) struct Extras(Mutex<Vec<(Arc<Directory>, Vec<(Name, FileType)>)>>);
+
+impl Extras {
+    fn add(&self, directory: Arc<Directory>, names: Vec<(Name, FileType)>) {
+        lock(&self.0).push((directory, names));
+    }
+
+    /// Deletes them, unless some of the source could not be read.
+    pub(super) fn delete(&self, context: &Context) {
+        let is_safe = context.is_source_whole();
+        if !is_safe && context.options.deletes {
+            let problem = Problem { step: Step::NotDeleted, errno: None };
+            context.event(context.dirs.root(), None, Event::Problem(problem));
+        }
+        for (directory, names) in std::mem::take(&mut *lock(&self.0)) {
+            context.forget(names.len());
+            for (name, kind) in names.into_iter().filter(|_| is_safe) {
+                clean::delete(context, &directory.dir, name, kind);
+            }
+            directory.close(context);
+        }
+    }
+}
 
 /// A directory at the sink. Each entry in work counts as pending, so that the directory ends last.
 #[derive(Debug)]
@@ -34,6 +61,9 @@ pub(super) struct Directory {
     pub(super) created: Created,
     /// The number of entries in work, plus one until the source has ended the directory.
     pending: AtomicUsize,
+    /// The number of subdirectories that may still change, plus one while an entry is in work, and
+    /// one while entries wait for their deletion. Then the directory gets its attributes.
+    open: AtomicUsize,
     /// An entry failed, so nothing is deleted.
     has_error: AtomicBool,
     names: Mutex<Names>,
@@ -77,6 +107,7 @@ impl Directory {
             is_lost,
             created,
             pending: AtomicUsize::new(1),
+            open: AtomicUsize::new(1),
             has_error: AtomicBool::new(is_lost),
             names: Mutex::default(),
         }
@@ -116,6 +147,7 @@ impl Directory {
                 (true, true, parent.created)
             }
         };
+        parent.open.fetch_add(1, AcqRel);
         let parent = Some(Arc::clone(parent));
         Some(Self::new(dir, parent, Some(entry), existed, is_lost, created))
     }
@@ -140,10 +172,11 @@ impl Directory {
     }
 
     /// Counts an entry as done. After the last one, ends the directory.
-    pub(super) fn end_pending(&self, context: &Context) {
+    pub(super) fn end_pending(self: &Arc<Self>, context: &Context) {
         let mut at = self;
         while at.pending.fetch_sub(1, AcqRel) == 1 {
             at.end(context);
+            at.close(context);
             match &at.parent {
                 Some(parent) => at = parent,
                 None => return,
@@ -151,8 +184,21 @@ impl Directory {
         }
     }
 
+    /// Counts one of `open` as done. After the last one, sets the attributes, except those of the
+    /// root.
+    fn close(self: &Arc<Self>, context: &Context) {
+        let mut at = self;
+        while at.open.fetch_sub(1, AcqRel) == 1 {
+            let Some(parent) = &at.parent else { return };
+            if !at.is_lost {
+                at.set_attributes(context);
+            }
+            at = parent;
+        }
+    }
+
     /// Records that the source has sent all entries of the directory.
-    pub(super) fn ended(&self, context: &Context, is_complete: bool) {
+    pub(super) fn ended(self: &Arc<Self>, context: &Context, is_complete: bool) {
         lock(&self.names).is_complete = is_complete;
         self.end_pending(context);
     }
@@ -201,28 +247,21 @@ impl Directory {
         context.problem(&self.dir, name, step, errno);
     }
 
-    fn end(&self, context: &Context) {
-        if self.dir.is_root() {
-            return;
-        }
-        if self.is_lost {
-            self.forget_names(context);
-            return;
-        }
-        self.clean(context);
-        self.set_attributes(context);
-    }
-
-    /// Deletes entries that the source does not have.
-    pub(super) fn clean(&self, context: &Context) {
+    /// Removes leftovers of earlier sessions, and finds the entries that the source does not have.
+    fn end(self: &Arc<Self>, context: &Context) {
         let names = self.forget_names(context);
-        if !self.existed {
+        if self.is_lost || !self.existed {
             return;
         }
         let may_delete = names.is_complete && !self.has_error.load(Acquire);
         let deletes = context.options.deletes && may_delete;
-        if let Err(error) = clean::clean(context, &self.dir, deletes.then_some(&names.kept)) {
-            context.problem(&self.dir, None, Step::Delete, error);
+        match clean::clean(context, &self.dir, deletes.then_some(&names.kept)) {
+            Ok(extras) if extras.is_empty() => {}
+            Ok(extras) => {
+                self.open.fetch_add(1, AcqRel);
+                context.extras.add(Arc::clone(self), extras);
+            }
+            Err(error) => context.problem(&self.dir, None, Step::Delete, error),
         }
     }
 

@@ -146,6 +146,8 @@ pub enum Step {
     Attributes,
     /// Deleting it.
     Delete,
+    /// Nothing is deleted, because some of the source could not be read.
+    NotDeleted,
     /// Parts of it are missing.
     Incomplete,
     /// Writing it past the page cache. It is written through the cache.
@@ -156,7 +158,13 @@ impl Step {
     /// Whether the entry exists in spite of the problem.
     #[must_use]
     pub fn is_warning(self) -> bool {
-        matches!(self, Self::Changed | Self::Attributes | Self::Direct)
+        matches!(self, Self::Changed | Self::Attributes | Self::Direct | Self::NotDeleted)
+    }
+
+    /// Whether some of the source is not known, so that it may have an entry that seems to be only
+    /// at the sink.
+    pub(super) fn is_of_source(self) -> bool {
+        matches!(self, Self::Source | Self::Verify | Self::Incomplete)
     }
 }
 
@@ -173,6 +181,7 @@ impl fmt::Display for Problem {
             Step::Link => "cannot be linked",
             Step::Attributes => "cannot get its attributes",
             Step::Delete => "cannot be deleted",
+            Step::NotDeleted => "nothing was deleted, as some of the source could not be read",
             Step::Incomplete => "is incomplete",
             Step::Direct => {
                 "is written through the page cache, as the file system refuses direct I/O"

@@ -1,0 +1,154 @@
+//! Mirrors: `weft cp --delete` leaves the tree that rsync leaves, on one host, to and from a server
+//! and by a remote shell. All programs run as a user without privileges.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::{Finished, Folder, Program, Running, ensure_data, locate, ports, weft};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// The user of the programs if the lab runs as root: what root may do hides many faults.
+const NOBODY: &str = "65534";
+/// A remote shell that runs the command on this host.
+const SHELL: &str = "#!/bin/sh\nshift\nexec sh -c \"$*\"\n";
+/// The exit status if entries of the tree could not be copied.
+const INCOMPLETE: i32 = 3;
+
+/// How a copy reaches its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Local,
+    Upload,
+    Download,
+    Shell,
+}
+
+const WAYS: [Way; 4] = [Way::Local, Way::Upload, Way::Download, Way::Shell];
+
+/// A folder, a server that shares it, and a script that stands for a remote shell.
+struct Place {
+    folder: Folder,
+    port: u16,
+    _server: Running,
+}
+
+fn as_nobody(program: Program) -> Program {
+    if rustix::process::geteuid().is_root() { program.as_user(NOBODY) } else { program }
+}
+
+impl Place {
+    fn new() -> Result<Self> {
+        let (folder, port) = (Folder::new(0o755)?, ports::next());
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777))?;
+        let shell = folder.path().join("shell");
+        fs::write(&shell, SHELL)?;
+        fs::set_permissions(&shell, Permissions::from_mode(0o755))?;
+        let config = folder.path().join("config");
+        let weft =
+            || anyhow::Ok(as_nobody(Program::plain(weft()?).env("XDG_CONFIG_HOME", &config)));
+        let key = weft()?.args(["cp", "--show-key"]).run(TIMEOUT)?.success()?.stdout;
+        let server = weft()?.args(["serve", "--bind", "127.0.0.1", "--port", &port.to_string()]);
+        let shared = format!("all={}", folder.path().display());
+        let server = server.args(["--allow", key.trim()]).arg(shared).start()?;
+        let server = server.listening(Port::Tcp(port))?;
+        Ok(Self { folder, port, _server: server })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs a script in the folder.
+    fn sh(&self, script: &str) -> Result<String> {
+        let script = format!("set -e; umask 022; {script}");
+        let shell = Program::plain("sh").args(["-c", &script]).directory(self.folder.path());
+        Ok(as_nobody(shell).run(TIMEOUT)?.success()?.stdout)
+    }
+
+    /// Returns `weft cp` from one path of the folder to another one.
+    fn copy(&self, way: Way, options: &[&str], from: &str, to: &str) -> Result<Program> {
+        let at_server = |path: &str| format!("127.0.0.1:{}//all/{path}", self.port);
+        let here = |path: &str| format!("{}/{path}", self.folder.path().display());
+        let (from, to) = match way {
+            Way::Local => (here(from), here(to)),
+            Way::Upload => (here(from), at_server(to)),
+            Way::Download => (at_server(from), here(to)),
+            Way::Shell => (here(from), format!("host:{}", here(to))),
+        };
+        let program = Program::plain(weft()?).env("XDG_CONFIG_HOME", self.path("config"));
+        let program = as_nobody(program).args(["cp", "--accept-new"]);
+        let program = match way {
+            Way::Shell => {
+                let shell = self.path("shell");
+                program.arg("--rsh").arg(shell).arg("--remote-weft").arg(weft()?)
+            }
+            _ => program,
+        };
+        Ok(program.args(options).arg(from).arg(to))
+    }
+
+    fn rsync(&self, options: &[&str], from: &str, to: &str) -> Result<Finished> {
+        let rsync = Program::plain(locate("rsync")?).args(["-rlpt"]).args(options);
+        as_nobody(rsync.arg(self.path(from)).arg(self.path(to))).run(TIMEOUT)
+    }
+
+    /// Returns the types, modes, sizes and targets of what is in a directory.
+    fn list(&self, name: &str) -> Result<String> {
+        let script = "find . -mindepth 1 \\( -type d -printf '%P/ %m\\n' -o -printf \
+                      '%P %y %m %s %l\\n' \\) || true";
+        let list = Program::plain("sh").args(["-c", script]).directory(self.path(name));
+        let listed = list.run(TIMEOUT)?.success()?.stdout;
+        let mut lines: Vec<&str> = listed.lines().collect();
+        lines.sort_unstable();
+        Ok(lines.join("\n"))
+    }
+}
+
+/// Returns the exit status and what a program has said.
+fn said(finished: &Finished) -> (Option<i32>, String) {
+    (finished.status.code(), format!("{}{}", finished.stdout, finished.stderr))
+}
+
+/// A directory of the source cannot be read, and the only copy of what was moved there is at the
+/// destination.
+#[test]
+fn nothing_is_deleted_while_some_of_the_source_cannot_be_read() -> Result<()> {
+    let place = Place::new()?;
+    place.sh(
+        "mkdir -p from/a from/b/deep from/c; echo only > from/b/deep/moved; echo x > from/c/x;
+         chmod 000 from/b",
+    )?;
+    for way in WAYS {
+        for unreadable in ["b", "file"] {
+            place.sh(
+                "rm -rf to; mkdir -p to/a to/more to/zz; echo only > to/a/moved; echo m > to/more/m",
+            )?;
+            match unreadable {
+                "b" => place.sh("rm -f from/file; chmod 000 from/b")?,
+                _ => place.sh("chmod 755 from/b; echo f > from/file; chmod 000 from/file")?,
+            };
+            let ended = place.copy(way, &["--delete"], "from/", "to")?.run(TIMEOUT)?;
+            let (status, text) = said(&ended);
+            ensure!(status == Some(INCOMPLETE), "{way:?}, {unreadable}: {status:?}, {text}");
+            ensure!(text.contains("nothing was deleted"), "{way:?}, {unreadable}: {text}");
+            let list = place.list("to")?;
+            let has_all = list.contains("a/moved f") && list.contains("more/m f");
+            ensure_data!(has_all, "{way:?}, {unreadable}: deleted: {list}");
+            ensure_data!(list.contains("c/x f"), "{way:?}, {unreadable}: not copied: {list}");
+        }
+        // As soon as all can be read, the copy is what rsync makes.
+        place
+            .sh("chmod 755 from/b; chmod 644 from/file; rm -rf to other; mkdir -p to/zz to/a/b")?;
+        place.sh("touch to/zz/z to/a/moved; cp -a to other")?;
+        place.copy(way, &["--delete"], "from/", "to")?.run(TIMEOUT)?.success()?;
+        place.rsync(&["--delete"], "from/", "other")?.success()?;
+        let (found, expected) = (place.list("to")?, place.list("other")?);
+        ensure_data!(found == expected, "{way:?}: {found}\nnot\n{expected}");
+        place.sh("chmod 000 from/b")?;
+    }
+    Ok(())
+}
