@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use weft_lab::endpoint::Port;
@@ -124,9 +124,8 @@ fn nothing_is_deleted_while_some_of_the_source_cannot_be_read() -> Result<()> {
     )?;
     for way in WAYS {
         for unreadable in ["b", "file"] {
-            place.sh(
-                "rm -rf to; mkdir -p to/a to/more to/zz; echo only > to/a/moved; echo m > to/more/m",
-            )?;
+            place.sh("rm -rf to; mkdir -p to/a to/more to/zz; echo only > to/a/moved;
+                 echo m > to/more/m")?;
             match unreadable {
                 "b" => place.sh("rm -f from/file; chmod 000 from/b")?,
                 _ => place.sh("chmod 755 from/b; echo f > from/file; chmod 000 from/file")?,
@@ -150,5 +149,56 @@ fn nothing_is_deleted_while_some_of_the_source_cannot_be_read() -> Result<()> {
         ensure_data!(found == expected, "{way:?}: {found}\nnot\n{expected}");
         place.sh("chmod 000 from/b")?;
     }
+    Ok(())
+}
+
+/// Names that look like those of temporary files and journals are names like others.
+#[test]
+fn names_like_those_of_temporary_files_are_copied_and_deleted_like_others() -> Result<()> {
+    let place = Place::new()?;
+    place.sh(
+        "mkdir -p from/sub; for name in .notes.weft-deadbeef .weft-0badcafe .weft-12345678 \
+         .x.weft-00000001-0123456789abcdef; do echo $name > from/$name; echo $name > from/sub/$name;
+         done; echo more > from/more",
+    )?;
+    for way in WAYS {
+        place.sh(
+            "rm -rf to other; mkdir -p to/sub; for name in .mine.weft-deadbeef .weft-00c0ffee \
+             .y.weft-00000002-0123456789abcdef; do echo $name > to/$name;
+             echo $name > to/sub/$name; touch -d '2 days ago' to/$name to/sub/$name; done;
+             cp -a to other",
+        )?;
+        for options in [&[][..], &["--delete"]] {
+            place.copy(way, options, "from/", "to")?.run(TIMEOUT)?.success()?;
+            place.rsync(options, "from/", "other")?.success()?;
+            let (found, expected) = (place.list("to")?, place.list("other")?);
+            ensure_data!(found == expected, "{way:?}, {options:?}: {found}\nnot\n{expected}");
+        }
+    }
+    Ok(())
+}
+
+/// An interrupted copy goes on although others have been made to the same place meanwhile.
+#[test]
+fn other_copies_leave_partial_files_alone() -> Result<()> {
+    let place = Place::new()?;
+    place.sh("mkdir from to small; head -c 30000000 /dev/zero | tr '\\0' x > from/large;
+         echo s > small/s")?;
+    let partial = || place.sh("find to -name '.large.weft-*' -size +3M");
+    let slow = place.copy(Way::Local, &["--limit", "4M", "--resume"], "from/", "to")?;
+    let slow = slow.start()?;
+    let start = Instant::now();
+    while partial()?.is_empty() || place.sh("find to -name '.weft-*' -size +1k")?.is_empty() {
+        ensure!(start.elapsed() < TIMEOUT, "the copy does not begin");
+    }
+    slow.kill()?;
+    for way in WAYS {
+        place.copy(way, &[], "small/", "to")?.run(TIMEOUT)?.success()?;
+        ensure_data!(!partial()?.is_empty(), "{way:?}: the partial file is gone");
+    }
+    let resumed = place.copy(Way::Local, &["--resume", "--json"], "from/", "to")?;
+    let resumed = resumed.run(TIMEOUT)?.success()?;
+    let left = place.sh("cmp from/large to/large; ls -A to")?;
+    ensure_data!(left == "large\ns\n", "left: {left}, {}", resumed.stdout);
     Ok(())
 }

@@ -5,12 +5,15 @@
 
 mod common;
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use common::{
     Folders, Session, assert_same, break_off_anywhere, copy, journaling, noise, random_tree,
+    set_mtime,
 };
 use fastrand::Rng;
 use weft_transfer::tree::apply::{ApplyOptions, Event};
@@ -78,7 +81,9 @@ fn a_file_that_changed_meanwhile_starts_anew() {
             1 => fs::write(from.join("file"), noise(3 << 20, 2)).unwrap(),
             _ => fs::remove_file(from.join("file")).unwrap(),
         }
-        let (summary, events, bytes) = copy(from, to, asking(), journaling());
+        // The part of a file that is not there any more goes like any other file.
+        let apply = ApplyOptions { deletes: change == 2, ..journaling() };
+        let (summary, events, bytes) = copy(from, to, asking(), apply);
         assert_eq!((events.problems(), summary.bytes), (vec![], bytes));
         assert_same(from, to);
     }
@@ -130,40 +135,95 @@ fn a_session_that_lives_keeps_its_files() {
     assert_same(from, to);
 }
 
-/// A session was killed after it created a file and before it renamed it.
-#[test]
-fn temporary_entries_of_a_dead_session_are_removed() {
-    let Folders { from, to, folder: _folder } = &Folders::new();
-    for folder in [from, to] {
-        fs::create_dir(folder.join("below")).unwrap();
-    }
-    fs::write(to.join(".weft-00000000"), b"").unwrap();
-    fs::write(to.join("below/.file.weft-00000000"), b"begun").unwrap();
-    symlink("nowhere", to.join("below/.link.weft-00000000")).unwrap();
-    symlink("nowhere", to.join(".link.weft-00000000")).unwrap();
-    // The session of this link is not known to be dead.
-    symlink("nowhere", to.join("below/.link.weft-00000001")).unwrap();
-    let (_, events, _) = copy(from, to, asking(), journaling());
-    assert_eq!(events.problems(), []);
-    let left = |folder: &Path| -> Vec<_> {
-        fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name()).collect()
-    };
-    assert_eq!(
-        (left(to), left(&to.join("below"))),
-        (vec!["below".into()], vec![".link.weft-00000001".into()])
-    );
+/// Returns the names in a folder.
+fn names(folder: &Path) -> Vec<OsString> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
+
+/// Breaks off a copy whose large file is not complete, and leaves its partial file.
+fn leave_partial(from: &Path, to: &Path) -> OsString {
+    fs::write(from.join("large"), noise(4 << 20, 1)).unwrap();
+    Session::new(from, to, asking(), journaling()).break_off(8, &mut Rng::with_seed(1));
+    let is_partial = |name: &&OsString| name.as_bytes().starts_with(b".large.weft-");
+    names(to).iter().find(is_partial).unwrap().clone()
 }
 
 #[test]
-fn journal_of_another_user_or_without_sense_is_ignored() {
+fn partial_files_stay_until_their_own_file_is_copied() {
+    let Folders { from, to, folder } = &Folders::new();
+    let partial = leave_partial(from, to);
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("small"), b"x").unwrap();
+    for apply in [journaling(), ApplyOptions { resumes: false, ..journaling() }] {
+        let (_, events, _) = copy(&other, to, asking(), apply);
+        assert_eq!((events.problems(), to.join(&partial).exists()), (vec![], true));
+    }
+    fs::remove_file(to.join("small")).unwrap();
+    let (_, events, bytes) = copy(from, to, asking(), journaling());
+    assert_eq!((events.problems(), bytes < 4 << 20), (vec![], true), "{bytes}");
+    assert_eq!(names(to), ["large"]);
+}
+
+#[test]
+fn partial_files_are_removed_if_they_are_old_or_not_wanted() {
+    for how in 0..3 {
+        let Folders { from, to, folder } = &Folders::new();
+        let partial = leave_partial(from, to);
+        let other = folder.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let mut apply = ApplyOptions { resumes: false, ..journaling() };
+        match how {
+            0 => apply.cleans = true,
+            1 => apply.deletes = true,
+            _ => {
+                let is_journal = |name: &&OsString| name.as_bytes().starts_with(b".weft-");
+                let journal = names(to).iter().find(is_journal).unwrap().clone();
+                set_mtime(&to.join(journal), 1_000_000_000, 0);
+            }
+        }
+        let (_, events, _) = copy(&other, to, asking(), apply);
+        assert_eq!((events.problems(), names(to)), (vec![], vec![]), "{how}: {partial:?}");
+    }
+}
+
+#[test]
+fn files_with_names_like_wefts_are_copied_and_kept() {
+    let Folders { from, to, folder } = &Folders::new();
+    let kept = [".mine.weft-deadbeef", ".weft-0badcafe", ".old.weft-00000001-0123456789abcdef"];
+    for name in kept {
+        fs::write(from.join(name), name).unwrap();
+        let path = to.join(format!("{name}0").replace("-0", "-1").replace("f0", "f"));
+        fs::write(path, b"here").unwrap();
+    }
+    // A tree in which a copy was broken off is copied with all that is left of it.
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    leave_partial(&other, from);
+    let here = names(to);
+    let (summary, events, _) = copy(from, to, asking(), journaling());
+    assert_eq!((events.problems(), summary.failed), (vec![], 0));
+    assert!(here.iter().all(|name| names(to).contains(name)), "{here:?}, {:?}", names(to));
+    assert!(names(from).iter().all(|name| names(to).contains(name)));
+    let deleting = ApplyOptions { deletes: true, ..journaling() };
+    let (_, events, _) = copy(from, to, asking(), deleting);
+    assert_eq!((events.problems(), names(to)), (vec![], names(from)));
+}
+
+#[test]
+fn file_without_sense_is_no_journal() {
     let Folders { from, to, folder } = &Folders::new();
     fs::write(from.join("file"), noise(100_000, 1)).unwrap();
     fs::write(folder.path().join(".x.weft-00000000"), b"outside").unwrap();
     fs::write(to.join(".weft-00000000"), noise(5000, 1)).unwrap();
     symlink("/etc/passwd", to.join(".weft-00000001")).unwrap();
     fs::create_dir(to.join(".weft-00000002")).unwrap();
+    let before = names(to);
     let (_, events, _) = copy(from, to, asking(), journaling());
     assert_eq!(events.problems(), []);
-    assert!(!to.join(".weft-00000000").exists());
+    assert_eq!(names(to), [&before[..], &["file".into()]].concat());
     assert!(folder.path().join(".x.weft-00000000").exists());
 }

@@ -12,6 +12,7 @@ class Options(TypedDict, total=False):
     retry_for: int
     skip_unchanged: bool
     delete: bool
+    clean: bool
     # Patterns in their order: ("include" or "exclude", pattern).
     patterns: Sequence[tuple[Literal["include", "exclude"], str]]
     verify: bool

@@ -69,6 +69,13 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) delete: bool,
 
+    /// Remove what interrupted copies have left at the destination, also of other copies
+    ///
+    /// Every copy removes the partial files of the files that it copies, and those that are older
+    /// than a week.
+    #[arg(long)]
+    pub(crate) clean: bool,
+
     #[command(flatten)]
     pub(crate) filters: Filters,
 

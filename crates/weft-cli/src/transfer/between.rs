@@ -71,6 +71,7 @@ fn command(
         (args.resume, "--resume"),
         (args.skip_unchanged, "--skip-unchanged"),
         (args.delete, "--delete"),
+        (args.clean, "--clean"),
         (args.verify, "--verify"),
         (args.owners, "--owners"),
         (args.xattrs, "--xattrs"),

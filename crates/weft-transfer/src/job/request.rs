@@ -49,7 +49,9 @@ impl Flags {
     const CONGESTION: Self = Self(1 << 15);
     /// The congestion control of data channels over TCP is the system's.
     const SYSTEM_CONGESTION: Self = Self(1 << 16);
-    const ALL: u32 = (1 << 17) - 1;
+    /// Remove the partial files of all earlier copies from the destination.
+    pub const CLEANS: Self = Self(1 << 17);
+    const ALL: u32 = (1 << 18) - 1;
 
     /// Whether all flags of `other` are set.
     #[must_use]

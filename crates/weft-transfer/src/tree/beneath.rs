@@ -6,6 +6,8 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, Result};
 
+use crate::wire::record_name::Name;
+
 /// How often an open is retried after a concurrent rename.
 const ATTEMPTS: usize = 16;
 
@@ -35,4 +37,18 @@ pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: u16) -> Result<Own
 /// An error of `openat2`.
 pub fn open_dir(dir: impl AsFd, path: &Path) -> Result<OwnedFd> {
     open(dir, path, OFlags::RDONLY | OFlags::DIRECTORY, 0)
+}
+
+/// Opens the parent directory of a path beneath another directory.
+///
+/// # Errors
+/// An error of `openat2`; `EINVAL` if a component is no name.
+pub fn open_parent(root: impl AsFd, path: &[u8]) -> Result<OwnedFd> {
+    let mut fd = open_dir(root, Path::new("."))?;
+    let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else { return Ok(fd) };
+    for part in path[..slash].split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        let name = Name::new(part).map_err(|_| Errno::INVAL)?;
+        fd = open_dir(&fd, name.as_path())?;
+    }
+    Ok(fd)
 }

@@ -22,6 +22,7 @@ use crate::limits::{
 };
 use crate::tree::hash::{Subtree, Subtrees};
 use crate::tree::ranges::Ranges;
+use crate::tree::temporary::Key;
 use crate::wire::record::Time;
 use crate::wire::record_bytes::{Reader, Short, push_counted_u8, push_counted_u16};
 use crate::wire::record_name::Name;
@@ -37,6 +38,18 @@ pub struct Origin {
     pub boot: [u8; 16],
     /// The identifier of the root's mount.
     pub mount: u64,
+}
+
+/// What tells a journal from a file of somebody else: the key of the session's temporary names, and
+/// the file in which it was written. A copy of the file is another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The key of the session's temporary names.
+    pub key: Key,
+    /// The journal's own inode.
+    pub inode: u64,
+    /// When that inode was created, if the file system knows it.
+    pub born: Time,
 }
 
 /// A file that a session began and did not end.
@@ -61,6 +74,10 @@ pub struct Unfinished {
 pub struct Contents {
     /// The files that can be resumed.
     pub unfinished: Vec<Unfinished>,
+    /// The mark of the journal.
+    pub mark: Option<Mark>,
+    /// The directories, as paths from the root, in which the session has made temporary files.
+    pub folders: Vec<Box<[u8]>>,
     /// All files of the session, even those that cannot be resumed: path and temporary name.
     pub named: Vec<(Box<[u8]>, Name)>,
     /// Files that changed since this time, in seconds since 1970, may have lost data in a crash.
@@ -94,6 +111,27 @@ impl Journal {
         bytes.extend_from_slice(&now.to_be_bytes());
         journal.with(|state| state.append(&bytes));
         journal
+    }
+
+    /// Records which file the journal is, and the key of the session's temporary names.
+    pub fn mark(&self, mark: Mark) {
+        let Mark { key, inode, born } = mark;
+        let mut bytes = vec![6];
+        bytes.extend_from_slice(&key);
+        bytes.extend_from_slice(&inode.to_be_bytes());
+        bytes.extend_from_slice(&born.seconds.to_be_bytes());
+        bytes.extend_from_slice(&born.nanoseconds.to_be_bytes());
+        self.with(|state| state.append(&bytes));
+    }
+
+    /// Records a directory in which the session makes temporary files.
+    pub fn folder(&self, path: &[u8]) {
+        // Other programs cannot open longer paths either.
+        if path.len() <= JOURNAL_RECORD_LEN_MAX / 2 {
+            let mut bytes = vec![7];
+            push_counted_u16(&mut bytes, path);
+            self.with(|state| state.append(&bytes));
+        }
     }
 
     /// Records a new file, and returns its number for other records.
@@ -246,6 +284,11 @@ pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
             Line::Gone(id) => {
                 files.insert(id, None);
             }
+            Line::Mark(mark) => contents.mark = contents.mark.or(Some(mark)),
+            Line::Folder(path) if contents.folders.len() < JOURNAL_FILES_MAX => {
+                contents.folders.push(path);
+            }
+            Line::Folder(_) => {}
             Line::Begin { .. } | Line::Part { .. } | Line::Durable { .. } => {}
         }
     }
@@ -254,6 +297,15 @@ pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
     unfinished.sort_unstable_by_key(|(id, _)| *id);
     contents.unfinished = unfinished.into_iter().map(|(_, file)| file).collect();
     contents
+}
+
+/// Returns the mark at the beginning of a journal; `None` if the file is no journal.
+pub(crate) fn mark_in(file: impl Read) -> Option<Mark> {
+    let mut records = Records::new(file);
+    match (records.next()?.1, records.next()?.1) {
+        (Line::Begin { .. }, Line::Mark(mark)) => Some(mark),
+        _ => None,
+    }
 }
 
 /// The records of a journal with their offsets.
@@ -298,6 +350,8 @@ enum Line {
     Part { id: u32, offset: u64, len: u64, subtrees: Subtrees },
     Gone(u32),
     Durable { upto: u64, since: i64 },
+    Mark(Mark),
+    Folder(Box<[u8]>),
 }
 
 impl Line {
@@ -331,6 +385,13 @@ impl Line {
             }
             4 => Self::Gone(from.u32()?),
             5 => Self::Durable { upto: from.u64()?, since: i64::from_be_bytes(from.array()?) },
+            6 => {
+                let (key, inode) = (from.array()?, from.u64()?);
+                let seconds = i64::from_be_bytes(from.array()?);
+                let born = Time { seconds, nanoseconds: from.u32()? };
+                Self::Mark(Mark { key, inode, born })
+            }
+            7 => Self::Folder(from.counted_u16()?.into()),
             _ => return Err(Short),
         })
     }

@@ -1,6 +1,7 @@
 //! Converts file metadata of the kernel to fields of entries.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Stat, fgetxattr, flistxattr};
 use rustix::io::{Errno, Result};
@@ -98,4 +99,10 @@ fn xattr(fd: impl AsFd, name: &[u8]) -> Result<Box<[u8]>> {
             other => return other.map(|_| value.into()),
         }
     }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

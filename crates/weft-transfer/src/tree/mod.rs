@@ -25,5 +25,5 @@ pub mod ranges;
 mod reading;
 pub mod rules;
 pub mod source;
-mod temporary;
+pub mod temporary;
 mod write;

@@ -377,6 +377,9 @@ pub(crate) fn random_tree(folder: &Path, rng: &mut Rng) {
     }
 }
 
+/// The length of a journal up to the end of its mark.
+const MARKED_LEN: u64 = 8 + 34 + 8 + 53;
+
 pub(crate) fn session_files(folder: &Path) -> Vec<PathBuf> {
     let is_own = |path: &PathBuf| path.file_name().unwrap().as_bytes().starts_with(b".weft-");
     let entries = fs::read_dir(folder).unwrap();
@@ -398,10 +401,10 @@ pub(crate) fn break_off_anywhere(asking: fn() -> SourceOptions) {
             let session = Session::new(from, to, asking(), journaling());
             let steps = rng.usize(..12);
             session.break_off(steps, &mut rng);
-            // The journal may end at any byte.
+            // The journal may end at any byte after its mark, without which it is nobody's.
             for journal in session_files(to) {
                 let len = fs::metadata(&journal).unwrap().len();
-                let cut = if rng.bool() { len } else { rng.u64(..=len) };
+                let cut = if rng.bool() { len } else { rng.u64(MARKED_LEN.min(len)..=len) };
                 File::options().write(true).open(journal).unwrap().set_len(cut).unwrap();
             }
         }

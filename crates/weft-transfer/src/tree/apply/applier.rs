@@ -26,7 +26,7 @@ use crate::wire::record_wants::Wants;
 use super::asked::Asked;
 use super::begun::Begun;
 use super::context::Context;
-use super::directory::Directory;
+use super::directory::{Directory, Extras};
 use super::dry;
 use super::install::{self, Failure};
 use super::links::Links;
@@ -34,7 +34,7 @@ use super::look::{self, Offer, Resumable};
 use super::options::ApplyOptions;
 use super::quota::Quota;
 use super::report::{Report, Step, Summary};
-use super::session::{Session, remove_beside};
+use super::session::Session;
 
 /// The directory cannot be applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +98,7 @@ pub enum ApplyError {
 pub struct Applier {
     shared: Arc<ApplierState>,
     root: Arc<Directory>,
+    extras: Arc<Extras>,
     directories: HashMap<u64, Arc<Directory>>,
     files: HashMap<u64, InWork>,
     owners: usize,
@@ -292,12 +293,14 @@ impl Applier {
         let session = Session::begin(root.as_fd(), &options).map_err(BeginError)?;
         let dirs = Dirs::new(root);
         let context = Context::new(dirs, session, options, report).map_err(BeginError)?;
-        let root = Arc::new(Directory::root(&context).map_err(BeginError)?);
+        let extras = Arc::default();
+        let root = Arc::new(Directory::root(&context, &extras).map_err(BeginError)?);
         let (links, resumable) = (Links::default(), Resumable::default());
         Ok(Self {
             shared: Arc::new(ApplierState { context, links, resumable, copies: None }),
             directories: HashMap::from([(ROOT, Arc::clone(&root))]),
             root,
+            extras,
             files: HashMap::new(),
             owners: 0,
             asked: None,
@@ -559,8 +562,9 @@ impl Applier {
     /// Records a name in its directory. Returns why the name is refused, if it is.
     fn refusal(&self, directory: &Directory, name: &Name) -> Option<Failure> {
         let is_distinct = directory.keep(&self.shared.context, name);
-        if directory.dir.is_root() && temporary::session_itself(name).is_some() {
-            return Some((Step::Create, Errno::PERM));
+        let own = self.shared.context.session.maker.session;
+        if directory.dir.is_root() && temporary::session_itself(name) == Some(own) {
+            return Some((Step::Create, Errno::EXIST));
         }
         (!is_distinct).then_some((Step::Clash, Errno::EXIST))
     }
@@ -635,16 +639,13 @@ impl Applier {
         }
         if context.is_dry_run() {
             self.root.ended(context, self.is_root_listed);
-            context.extras.delete(context);
+            self.extras.delete(context);
             self.root.set_attributes(context);
             return Ok(context.counters.summary());
         }
         let root = context.dirs.open(context.dirs.root()).map_err(ApplyError::Sync)?;
-        for unfinished in context.session.unfinished.values() {
-            remove_beside(root.as_fd(), &unfinished.path, &unfinished.temporary);
-        }
         self.root.ended(context, self.is_root_listed);
-        context.extras.delete(context);
+        self.extras.delete(context);
         if context.options.syncs || context.session.journal.is_some() {
             syncfs(&*root).map_err(ApplyError::Sync)?;
         }

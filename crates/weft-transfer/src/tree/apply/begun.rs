@@ -320,6 +320,10 @@ fn create(
     name: &Name,
 ) -> Result<Open, Failure> {
     let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
+    let path = directory.dir.path_of(Some(name));
+    if let Ok(root) = context.dirs.open(context.dirs.root()) {
+        context.session.others.begins_anew(root.as_fd(), &path);
+    }
     let (fd, temporary, plan) = install::create(context, directory, dir.as_fd(), entry, name)?;
     let prepare = || {
         // The lock shows other sessions that this one is alive.
@@ -332,7 +336,6 @@ fn create(
         context.refund(entry.size, 1);
         return Err((Step::Write, error));
     }
-    let path = directory.dir.path_of(Some(name));
     let journal = context.session.journal.as_ref();
     let journal_id =
         journal.and_then(|journal| journal.file(&path, &temporary, entry.size, entry.mtime));

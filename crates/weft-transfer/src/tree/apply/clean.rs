@@ -4,19 +4,16 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags, flock, statat, unlinkat};
+use rustix::fs::{AtFlags, FileType, statat, unlinkat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
-use crate::tree::{beneath, listing, temporary};
+use crate::tree::listing;
 use crate::wire::record_name::Name;
 
 use super::context::Context;
+use super::dead::{self, Whose};
 use super::report::{Change, Event, Step};
-use super::session::now;
-
-/// Seconds without a change after which temporary files of unknown sessions are removed.
-const STALE_SECONDS: i64 = 3_600;
 
 /// Removes temporary files of dead sessions. If `keep` is given, returns all other names with their
 /// types, as far as they can be remembered.
@@ -33,20 +30,10 @@ pub(super) fn clean(
         if keep.is_some_and(|keep| keep.contains(&name)) {
             continue;
         }
-        if dir.is_root() && temporary::session_itself(&name).is_some() {
-            continue;
-        }
-        match temporary::session_of(&name) {
-            // This session has copied everything in here, so it needs no leftovers of earlier ones.
-            Some(session) if session == context.session.id => {}
-            Some(session) if context.session.live.contains(&session) => {}
-            Some(session) if is_stale(context, &*fd, &name, session) => {
-                if context.is_dry_run() {
-                    continue;
-                }
-                // If this fails, the file is gone, or a later session removes it.
-                let _ = unlinkat(&*fd, name.as_path(), AtFlags::empty());
-            }
+        match context.session.others.whose(&context.session.maker, dir, &name) {
+            Whose::Sessions => {}
+            Whose::Garbage if !context.is_dry_run() => dead::remove_unlocked(&*fd, &name),
+            Whose::Garbage => {}
             _ if keep.is_none() => {}
             _ if context.remember() => {
                 let kind = kind_of(&*fd, &name, kind);
@@ -59,27 +46,6 @@ pub(super) fn clean(
         }
     }
     Ok(extras)
-}
-
-/// Whether a temporary file belongs to no live session.
-fn is_stale(context: &Context, dir: impl AsFd, name: &Name, session: u32) -> bool {
-    let flags = AtFlags::SYMLINK_NOFOLLOW;
-    let Ok(stat) = statat(&dir, name.as_path(), flags) else { return false };
-    let is_old = stat.st_ctime.saturating_add(STALE_SECONDS) < now();
-    // A file is locked below only if it is left: a session that has just made it locks it, too.
-    if !is_old && !context.session.dead.contains_key(&session) {
-        return false;
-    }
-    match FileType::from_raw_mode(stat.st_mode) {
-        // A session with another root locks the files that it takes long to write.
-        FileType::RegularFile => {
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-            let lock = |fd| flock(&fd, FlockOperation::NonBlockingLockExclusive);
-            beneath::open(dir, name.as_path(), flags, 0).and_then(lock).is_ok()
-        }
-        FileType::Directory => false, // No session creates a directory with such a name.
-        _ => true,                    // Links and devices are renamed at once.
-    }
 }
 
 /// Whether the rules protect a name of the destination.

@@ -17,11 +17,10 @@ use crate::tree::owners::Names;
 use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
 
-use super::directory::Extras;
 use super::options::ApplyOptions;
 use super::quota::QuotaSession;
 use super::report::{Change, Counters, EntryKind, Event, Problem, Report, Step, Subject};
-use super::session::{Session, now};
+use super::session::Session;
 
 /// File systems that do not distinguish case: FAT, exFAT, NTFS, CIFS, SMB.
 const FOLDING: [i64; 6] = [0x4d44, 0x2011_bab0, 0x5346_544e, 0x7366_746e, 0xff53_4d42, 0xfe53_4d42];
@@ -42,7 +41,6 @@ pub(super) struct Context {
     is_direct_refused: AtomicBool,
     /// Some of the source could not be read, so nothing is deleted.
     has_source_failed: AtomicBool,
-    pub(super) extras: Extras,
     /// Bytes written since the last sync of the file system.
     unsynced: AtomicU64,
     /// The number of remembered names.
@@ -111,7 +109,6 @@ impl Context {
             report,
             is_direct_refused: AtomicBool::new(false),
             has_source_failed: AtomicBool::new(false),
-            extras: Extras::default(),
             unsynced: AtomicU64::new(0),
             names: AtomicUsize::new(0),
         })
@@ -208,7 +205,7 @@ impl Context {
             self.unsynced.fetch_sub(before.saturating_add(len), AcqRel);
             // Without the sync a later session trusts less of the journal. Errors of writing show
             // at the end of each file.
-            let _ = journal.sync(now());
+            let _ = journal.sync(metadata::now());
         }
     }
 }

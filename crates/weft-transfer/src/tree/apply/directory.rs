@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{
     AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::fs::{FileType, Mode, fchmod, fgetxattr, fstat, mkdirat};
 use rustix::io::{Errno, Result};
@@ -23,13 +23,17 @@ use super::report::{Change, EntryKind, Event, Problem, Step};
 /// The entries that the source does not have, with their directories. They are deleted when the
 /// whole source is known: what could not be read there may be what was moved from here.
 #[derive(Debug, Default)]
-pub(super) struct Extras(Mutex<Vec<(Arc<Directory>, Vec<(Name, FileType)>)>>);
+pub(super) struct Extras {
+    found: Mutex<Vec<Extra>>,
+}
+
+#[derive(Debug)]
+struct Extra {
+    directory: Arc<Directory>,
+    names: Vec<(Name, FileType)>,
+}
 
 impl Extras {
-    fn add(&self, directory: Arc<Directory>, names: Vec<(Name, FileType)>) {
-        lock(&self.0).push((directory, names));
-    }
-
     /// Deletes them, unless some of the source could not be read.
     pub(super) fn delete(&self, context: &Context) {
         let is_safe = context.is_source_whole();
@@ -37,7 +41,7 @@ impl Extras {
             let problem = Problem { step: Step::NotDeleted, errno: None };
             context.event(context.dirs.root(), None, Event::Problem(problem));
         }
-        for (directory, names) in std::mem::take(&mut *lock(&self.0)) {
+        for Extra { directory, names } in std::mem::take(&mut *lock(&self.found)) {
             context.forget(names.len());
             for (name, kind) in names.into_iter().filter(|_| is_safe) {
                 clean::delete(context, &directory.dir, name, kind);
@@ -64,9 +68,13 @@ pub(super) struct Directory {
     /// The number of subdirectories that may still change, plus one while an entry is in work, and
     /// one while entries wait for their deletion. Then the directory gets its attributes.
     open: AtomicUsize,
+    /// The journal names the directory.
+    is_named: AtomicBool,
     /// An entry failed, so nothing is deleted.
     has_error: AtomicBool,
     names: Mutex<Names>,
+    /// Those of all directories; the applier has them.
+    extras: Weak<Extras>,
 }
 
 #[derive(Debug, Default)]
@@ -81,14 +89,15 @@ struct Names {
 }
 
 impl Directory {
-    pub(super) fn root(context: &Context) -> Result<Self> {
+    pub(super) fn root(context: &Context, extras: &Arc<Extras>) -> Result<Self> {
         let dir = Arc::clone(context.dirs.root());
         let created = look(context, &dir)?;
         let existed = context.options.dry_run.is_none_or(|dry_run| dry_run.has_root);
         if !existed {
             context.planned(&dir, None, Change::Copy, EntryKind::Directory, 0);
         }
-        Ok(Self::new(dir, None, None, existed, false, created))
+        let root = Self::new(dir, None, None, existed, false, created);
+        Ok(Self { extras: Arc::downgrade(extras), ..root })
     }
 
     fn new(
@@ -99,6 +108,7 @@ impl Directory {
         is_lost: bool,
         created: Created,
     ) -> Self {
+        let extras = parent.as_ref().map(|parent| Weak::clone(&parent.extras)).unwrap_or_default();
         Self {
             dir,
             parent,
@@ -108,8 +118,10 @@ impl Directory {
             created,
             pending: AtomicUsize::new(1),
             open: AtomicUsize::new(1),
+            is_named: AtomicBool::new(false),
             has_error: AtomicBool::new(is_lost),
             names: Mutex::default(),
+            extras,
         }
     }
 
@@ -154,6 +166,17 @@ impl Directory {
 
     pub(super) fn is_new(&self) -> bool {
         !self.existed
+    }
+
+    /// Returns the temporary name of an entry. A later session finds it by the journal.
+    pub(super) fn temporary(&self, context: &Context, name: &Name) -> Name {
+        if let Some(journal) = &context.session.journal
+            && !self.is_named.load(Acquire)
+            && !self.is_named.swap(true, AcqRel)
+        {
+            journal.folder(&self.dir.path_of(None));
+        }
+        context.session.maker.name_of(name)
     }
 
     /// Returns the place of a name in it, for a dry run.
@@ -249,17 +272,19 @@ impl Directory {
 
     /// Removes leftovers of earlier sessions, and finds the entries that the source does not have.
     fn end(self: &Arc<Self>, context: &Context) {
-        let names = self.forget_names(context);
+        let kept = self.forget_names(context);
         if self.is_lost || !self.existed {
             return;
         }
-        let may_delete = names.is_complete && !self.has_error.load(Acquire);
+        let may_delete = kept.is_complete && !self.has_error.load(Acquire);
         let deletes = context.options.deletes && may_delete;
-        match clean::clean(context, &self.dir, deletes.then_some(&names.kept)) {
-            Ok(extras) if extras.is_empty() => {}
-            Ok(extras) => {
-                self.open.fetch_add(1, AcqRel);
-                context.extras.add(Arc::clone(self), extras);
+        match clean::clean(context, &self.dir, deletes.then_some(&kept.kept)) {
+            Ok(names) if names.is_empty() => {}
+            Ok(names) => {
+                if let Some(extras) = self.extras.upgrade() {
+                    self.open.fetch_add(1, AcqRel);
+                    lock(&extras.found).push(Extra { directory: Arc::clone(self), names });
+                }
             }
             Err(error) => context.problem(&self.dir, None, Step::Delete, error),
         }

@@ -9,8 +9,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::tree::beneath;
 use crate::tree::write::write_all;
-use crate::tree::{beneath, temporary};
 use crate::wire::record::{Entry, Kind, Status, Tail};
 use crate::wire::record_name::Name;
 
@@ -47,6 +47,7 @@ pub(super) fn settle(
 ) -> bool {
     match result {
         Ok(attributes) => {
+            context.session.others.replaced(&directory.dir, name);
             if let Err(error) = attributes {
                 context.problem(&directory.dir, Some(name), Step::Attributes, error);
             }
@@ -113,7 +114,7 @@ pub(super) fn create(
     entry: &Entry,
     name: &Name,
 ) -> Result<(OwnedFd, Name, attributes::Plan), Failure> {
-    let temporary = temporary::name_of(name, context.session.id);
+    let temporary = directory.temporary(context, name);
     let plan = attributes::plan(context, entry, Some(directory.created));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     context.charge(entry.size, 1).map_err(|error| (Step::Write, error))?;
@@ -148,8 +149,12 @@ pub(super) fn rename(
 /// Creates a symbolic link, a pipe, a socket or a device.
 pub(super) fn other(context: &Context, directory: &Directory, entry: &Entry, name: &Name) {
     match try_other(context, directory, entry, name) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => context.problem(&directory.dir, Some(name), Step::Attributes, error),
+        Ok(attributes) => {
+            context.session.others.replaced(&directory.dir, name);
+            if let Err(error) = attributes {
+                context.problem(&directory.dir, Some(name), Step::Attributes, error);
+            }
+        }
         Err((step, error)) => directory.failed(context, Some(name), step, error),
     }
 }
@@ -171,7 +176,7 @@ fn try_other(
     {
         return Ok(set(name));
     }
-    let temporary = temporary::name_of(name, context.session.id);
+    let temporary = directory.temporary(context, name);
     context.charge(0, 1).map_err(create_error)?;
     make(context, &*dir, entry, &temporary).map_err(|error| {
         context.refund(0, 1);

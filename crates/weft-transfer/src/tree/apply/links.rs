@@ -1,7 +1,7 @@
 //! Hard links between files of the tree.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, linkat, statat, unlinkat};
@@ -9,7 +9,6 @@ use rustix::io::Errno;
 
 use crate::limits::{LINK_TRIES_MAX, LINKED_FILES_MAX};
 use crate::tree::dirs::Dir;
-use crate::tree::temporary;
 use crate::wire::record_name::Name;
 use weft_sys::lock;
 
@@ -142,7 +141,7 @@ fn make(
     let to = context.dirs.open(&directory.dir).map_err(link_error)?;
     let link = |name: &Name| link_anew(&*from, target, &*to, name);
     context.charge(0, 1).map_err(link_error)?;
-    let made = replace(context, &*from, target, &*to, name, link);
+    let made = replace(context, &*from, target, (directory, &*to), name, link);
     if !matches!(made, Ok(true)) {
         context.refund(0, 1);
     }
@@ -169,7 +168,7 @@ fn replace(
     context: &Context,
     from: impl AsFd,
     target: &Name,
-    to: impl AsFd,
+    (directory, to): (&Directory, &OwnedFd),
     name: &Name,
     link: impl Fn(&Name) -> Result<(), Errno>,
 ) -> Result<bool, Failure> {
@@ -181,15 +180,15 @@ fn replace(
     }
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let one = statat(from, target.as_path(), flags).map_err(link_error)?;
-    let other = statat(&to, name.as_path(), flags).map_err(link_error)?;
+    let other = statat(to, name.as_path(), flags).map_err(link_error)?;
     if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
         return Ok(false);
     }
-    let temporary = temporary::name_of(name, context.session.id);
+    let temporary = directory.temporary(context, name);
     link(&temporary).map_err(link_error)?;
-    let renamed = rename(context, &to, &temporary, name).inspect_err(|_| {
+    let renamed = rename(context, to, &temporary, name).inspect_err(|_| {
         // Only the first error is reported.
-        let _ = unlinkat(&to, temporary.as_path(), AtFlags::empty());
+        let _ = unlinkat(to, temporary.as_path(), AtFlags::empty());
     });
     renamed.map(|()| true)
 }

@@ -76,6 +76,7 @@ pub(super) fn look(
             directory.failed(context, Some(&name), step, error);
             links.settle(context, number, None);
         } else if is_there(context, &directory, &name, &entry) {
+            context.session.others.replaced(&directory.dir, &name);
             context.event(&directory.dir, Some(&name), Event::Unchanged);
             if entry.is_linked {
                 links.settle(context, number, Some((&directory.dir, &name)));

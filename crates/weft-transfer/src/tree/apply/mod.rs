@@ -6,6 +6,7 @@ mod attributes;
 mod begun;
 mod clean;
 mod context;
+mod dead;
 mod directory;
 mod dry;
 mod install;

@@ -34,6 +34,8 @@ pub struct ApplyOptions {
     pub deletes: bool,
     /// Whether a journal is written, so that a later session can resume.
     pub keeps_journal: bool,
+    /// Whether partial files of all earlier copies are removed, however young.
+    pub cleans: bool,
     /// Whether files of earlier sessions' journals are resumed. The source must offer files then.
     pub resumes: bool,
     /// Whether each file is synced before it gets its name, and the file system at the end.
@@ -60,6 +62,7 @@ impl Default for ApplyOptions {
             makes_devices: false,
             deletes: false,
             keeps_journal: false,
+            cleans: false,
             resumes: false,
             syncs: false,
             direct: When::Never,

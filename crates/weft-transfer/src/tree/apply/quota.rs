@@ -8,8 +8,10 @@ use rustix::fs::{AtFlags, FileType, Stat, statat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dirs;
-use crate::tree::{beneath, listing, metadata, temporary};
+use crate::tree::{beneath, listing, metadata};
 use weft_sys::lock;
+
+use super::dead;
 
 /// The size of a tree, or the limit of its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +119,7 @@ fn count(root: &OwnedFd) -> Result<Usage> {
         };
         listing::list(&*fd, &mut names)?;
         for (name, _) in names.drain(..) {
-            if temporary::session_itself(&name).is_some() {
+            if dead::is_sessions_file(fd.as_fd(), &name) {
                 continue;
             }
             let Ok(stat) = statat(fd.as_fd(), name.as_path(), AtFlags::SYMLINK_NOFOLLOW) else {
@@ -140,6 +142,8 @@ fn count(root: &OwnedFd) -> Result<Usage> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::ApplyOptions;
+    use super::super::session::Session;
     use super::*;
     use std::fs;
 
@@ -150,11 +154,14 @@ mod tests {
         fs::create_dir(path("sub")).expect("room");
         fs::write(path("sub/file"), [1; 100]).expect("room");
         fs::hard_link(path("sub/file"), path("link")).expect("room");
-        fs::write(path(".weft-00000001"), [1; 1_000]).expect("room");
-        std::os::unix::fs::symlink("sub", path("symlink")).expect("room");
+        // The file of a session does not count, and one that only has such a name does.
         let root = || OwnedFd::from(fs::File::open(folder.path()).expect("a folder"));
-        assert_eq!(count(&root()), Ok(Usage { bytes: 100, names: 4 }));
-        let quota = Quota::new(root(), Usage { bytes: 150, names: 5 });
+        let options = ApplyOptions::default();
+        let _session = Session::begin(root().as_fd(), &options).expect("room");
+        fs::write(path(".weft-00000001"), [1; 10]).expect("room");
+        std::os::unix::fs::symlink("sub", path("symlink")).expect("room");
+        assert_eq!(count(&root()), Ok(Usage { bytes: 110, names: 5 }));
+        let quota = Quota::new(root(), Usage { bytes: 160, names: 6 });
         let session = quota.begin().expect("a tree");
         assert_eq!(session.charge(51, 0), Err(Errno::DQUOT));
         assert_eq!(session.charge(0, 2), Err(Errno::DQUOT));
