@@ -202,3 +202,74 @@ fn other_copies_leave_partial_files_alone() -> Result<()> {
     ensure_data!(left == "large\ns\n", "left: {left}, {}", resumed.stdout);
     Ok(())
 }
+
+/// Makes `from` and `to`, in which each name has one type in the one and another in the other.
+const TRANSITIONS: &str = "
+    rm -rf from to other; mkdir from to
+    make() { case $1 in
+        file) echo \"$3\" > $2;;
+        dir) mkdir -p $2/sub; echo \"$3\" > $2/sub/$3; echo x > $2/x;;
+        link) ln -s \"$3\" $2;;
+        fifo) mkfifo $2;;
+    esac; }
+    for new in file dir link; do for old in file dir link fifo; do
+        make $new from/$new-$old new; make $old to/$new-$old old
+    done; done
+    cp -a to other";
+
+#[test]
+fn entries_of_other_types_are_replaced_as_by_rsync_or_named() -> Result<()> {
+    let place = Place::new()?;
+    for way in WAYS {
+        for options in [&["--delete"][..], &["--force"]] {
+            place.sh(TRANSITIONS)?;
+            let planned = [options, &["-n"]].concat();
+            let planned = place.copy(way, &planned, "from/", "to")?.run(TIMEOUT)?.success()?;
+            for line in
+                ["update     file-dir\n", "update     dir-link/\n", "copy       dir-file/x\n"]
+            {
+                ensure!(planned.stdout.contains(line), "{way:?}, no {line}: {}", planned.stdout);
+            }
+            place.copy(way, options, "from/", "to")?.run(TIMEOUT)?.success()?;
+            place.rsync(options, "from/", "other")?.success()?;
+            let (found, expected) = (place.list("to")?, place.list("other")?);
+            ensure_data!(found == expected, "{way:?}, {options:?}: {found}\nnot\n{expected}");
+        }
+        // Without these options nothing is lost, and each entry that is in the way is named.
+        place.sh(TRANSITIONS)?;
+        let (status, text) = said(&place.copy(way, &[], "from/", "to")?.run(TIMEOUT)?);
+        ensure!(status == Some(INCOMPLETE), "{way:?}: {status:?}, {text}");
+        for name in ["file-dir", "link-dir", "dir-file", "dir-link", "dir-fifo"] {
+            let line = text.lines().find(|line| line.contains(&format!(" {name}: ")));
+            let is_named = line.is_some_and(|line| line.contains("--delete or --force"));
+            ensure!(is_named, "{way:?}, {name}: {text}");
+            let kept = format!("(cd other; tar c {name}) | tar d -C to");
+            place.sh(&kept).map_err(|error| error.context(format!("{way:?}, {name}: lost")))?;
+        }
+        place.sh("test -f to/file-link && test -f to/file-fifo && test -L to/link-file")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_replaced_stays_while_some_of_the_source_cannot_be_read() -> Result<()> {
+    let place = Place::new()?;
+    for way in WAYS {
+        place.sh(
+            "chmod -R 700 from || true; rm -rf from to; mkdir -p from/b from/d to/f; echo new > from/f;
+             echo x > from/d/x; echo only > to/f/only; echo other > to/d; chmod 000 from/b",
+        )?;
+        let (status, text) = said(&place.copy(way, &["--force"], "from/", "to")?.run(TIMEOUT)?);
+        ensure!(status == Some(INCOMPLETE), "{way:?}: {status:?}, {text}");
+        ensure!(text.matches("has been replaced, and is kept").count() == 2, "{way:?}: {text}");
+        let kept = place.sh("cat to/f to/d/x; cat to/.f.*/only to/.d.*")?;
+        ensure_data!(kept == "new\nx\nonly\nother\n", "{way:?}: {kept}, {}", place.list("to")?);
+        // A pattern protects what is in the way.
+        place.sh("chmod 755 from/b; rm -rf to; mkdir -p to/f; echo only > to/f/only")?;
+        let options = ["--delete", "--exclude", "only"];
+        let (status, text) = said(&place.copy(way, &options, "from/", "to")?.run(TIMEOUT)?);
+        ensure!(status == Some(INCOMPLETE), "{way:?}: {status:?}, {text}");
+        ensure_data!(place.sh("cat to/f/only")? == "only\n", "{way:?}: {text}");
+    }
+    Ok(())
+}

@@ -13,6 +13,7 @@ class Options(TypedDict, total=False):
     skip_unchanged: bool
     delete: bool
     clean: bool
+    force: bool
     # Patterns in their order: ("include" or "exclude", pattern).
     patterns: Sequence[tuple[Literal["include", "exclude"], str]]
     verify: bool

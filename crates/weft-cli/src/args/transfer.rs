@@ -69,6 +69,10 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) delete: bool,
 
+    /// Replace directories by files and links, and the other way round; --delete does so, too
+    #[arg(long)]
+    pub(crate) force: bool,
+
     /// Remove what interrupted copies have left at the destination, also of other copies
     ///
     /// Every copy removes the partial files of the files that it copies, and those that are older

@@ -72,6 +72,7 @@ fn command(
         (args.skip_unchanged, "--skip-unchanged"),
         (args.delete, "--delete"),
         (args.clean, "--clean"),
+        (args.force, "--force"),
         (args.verify, "--verify"),
         (args.owners, "--owners"),
         (args.xattrs, "--xattrs"),

@@ -94,6 +94,7 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::SKIPS, args.skip_unchanged)
         .with(Flags::RESUMES, args.resume)
         .with(Flags::DELETES, args.delete)
+        .with(Flags::FORCES, args.force)
         .with(Flags::CLEANS, args.clean)
         .with(Flags::VERIFIES, args.verify)
         .with(Flags::OWNERS, args.owners)

@@ -51,7 +51,9 @@ impl Flags {
     const SYSTEM_CONGESTION: Self = Self(1 << 16);
     /// Remove the partial files of all earlier copies from the destination.
     pub const CLEANS: Self = Self(1 << 17);
-    const ALL: u32 = (1 << 18) - 1;
+    /// Replace entries of other types, directories too. Deletion does so as well.
+    pub const FORCES: Self = Self(1 << 18);
+    const ALL: u32 = (1 << 19) - 1;
 
     /// Whether all flags of `other` are set.
     #[must_use]

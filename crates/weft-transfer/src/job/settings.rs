@@ -101,6 +101,7 @@ pub(super) fn apply_options(
         keeps_owners: flags.has(Flags::OWNERS),
         keeps_special_bits,
         deletes: flags.has(Flags::DELETES),
+        replaces: flags.has(Flags::DELETES) || flags.has(Flags::FORCES),
         cleans: flags.has(Flags::CLEANS),
         keeps_journal: true,
         resumes: flags.has(Flags::RESUMES),

@@ -28,6 +28,11 @@ impl Maker {
         self.with(name, |head| self.hash_of(head))
     }
 
+    /// Returns another name for an entry whose name another entry gets. It counts as nobody's.
+    pub(crate) fn aside(&self, name: &Name) -> Name {
+        self.with(name, |head| !self.hash_of(head))
+    }
+
     /// Whether this is a temporary name of the session.
     pub(crate) fn has_made(&self, name: &Name) -> bool {
         let Some((head, session, hash)) = split(name.as_bytes()) else { return false };
@@ -127,6 +132,7 @@ mod tests {
         ] {
             assert!(!MAKER.has_made(&name(other)), "{:?}", name(other));
         }
+        assert!(!MAKER.has_made(&MAKER.aside(&name(b"notes"))));
         assert!(!Maker { key: [2; 32], ..MAKER }.has_made(&made));
         assert!(!Maker { session: 1, ..MAKER }.has_made(&made));
         for other in ["x.weft-0000000g", ".weft-0000000G", ".weft-1", ".weft-00000000a", "x"] {

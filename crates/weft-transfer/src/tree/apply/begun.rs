@@ -272,7 +272,7 @@ impl Begun {
         }
         let create_error = |error| (Step::Create, error);
         let dir = context.dirs.open(&self.directory.dir).map_err(create_error)?;
-        install::rename(context, &*dir, &open.temporary, &self.name)?;
+        install::rename(context, &self.directory, &*dir, &open.temporary, &self.name)?;
         // The file may have become shorter while it was read.
         context.refund(self.entry.size.saturating_sub(tail.size), 0);
         if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
@@ -315,7 +315,7 @@ impl Begun {
 
 fn create(
     context: &Context,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     entry: &Entry,
     name: &Name,
 ) -> Result<Open, Failure> {

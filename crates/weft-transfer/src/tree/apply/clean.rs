@@ -55,9 +55,53 @@ fn is_protected(context: &Context, dir: &Dir, name: &Name, kind: FileType) -> bo
     !context.rules.is_empty() && !is_included()
 }
 
+/// Whether the rules protect an entry, or one in it.
+pub(super) fn has_protected(
+    context: &Context,
+    dir: &Arc<Dir>,
+    name: &Name,
+    kind: FileType,
+) -> bool {
+    if context.rules.is_empty() {
+        return false;
+    }
+    let mut stack = vec![(Arc::clone(dir), name.clone(), kind)];
+    while let Some((dir, name, kind)) = stack.pop() {
+        if is_protected(context, &dir, &name, kind) {
+            return true;
+        }
+        let mut names = Vec::new();
+        if kind == FileType::Directory
+            && let Ok(below) = enter(context, &dir, &name, &mut names)
+        {
+            stack.extend(names.into_iter().map(|(name, kind)| (Arc::clone(&below), name, kind)));
+        }
+    }
+    false
+}
+
+/// Why an entry is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deletion {
+    /// The source does not have it.
+    Extra,
+    /// An entry of another type has got its name.
+    Replaced,
+}
+
 /// Deletes a name with all of its contents, bottom up, except for protected entries. Failures are
 /// reported.
-pub(super) fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
+pub(super) fn delete(
+    context: &Context,
+    dir: &Arc<Dir>,
+    name: Name,
+    kind: FileType,
+    deletion: Deletion,
+) {
+    // What has been replaced has another name than the rules know.
+    let is_protected = |dir: &Dir, name: &Name, kind| {
+        deletion == Deletion::Extra && is_protected(context, dir, name, kind)
+    };
     // Each element has its own directory once that has been entered.
     let mut stack = vec![(Arc::clone(dir), name, kind, None::<Arc<Dir>>)];
     // Directories that stay because an entry in them stays.
@@ -67,7 +111,7 @@ pub(super) fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileTy
             kept.insert(Arc::as_ptr(&dir));
             continue;
         }
-        if is_protected(context, &dir, &name, kind) {
+        if is_protected(&dir, &name, kind) {
             kept.insert(Arc::as_ptr(&dir));
             continue;
         }
@@ -83,6 +127,8 @@ pub(super) fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileTy
             unlinkat(&*fd, name.as_path(), flags)
         });
         let error = match result {
+            // That it is replaced has been reported.
+            Ok(()) if deletion == Deletion::Replaced && stack.is_empty() => return,
             Ok(()) if context.is_dry_run() => {
                 context.planned(&dir, Some(&name), Change::Delete, kind.into(), 0);
                 continue;
@@ -107,6 +153,8 @@ pub(super) fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileTy
                 stack.push((dir, name, FileType::Directory, Some(below)));
                 stack.extend(in_it);
             }
+            // It was replaced, and so it has been deleted.
+            Err(Errno::NOENT) => {}
             Err(error) => context.problem(&dir, Some(&name), Step::Delete, error),
         }
     }

@@ -1,21 +1,23 @@
 //! Directories that were begun and have not ended.
 
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 use std::sync::atomic::{
     AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
 use std::sync::{Arc, Mutex, Weak};
 
-use rustix::fs::{FileType, Mode, fchmod, fgetxattr, fstat, mkdirat};
+use rustix::fs::{AtFlags, FileType, Mode, fchmod, fgetxattr, fstat, mkdirat, renameat, statat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
+use crate::tree::metadata;
 use crate::wire::record::Entry;
 use crate::wire::record_name::Name;
 use weft_sys::lock;
 
 use super::attributes::{self, Created};
-use super::clean;
+use super::clean::{self, Deletion};
 use super::context::{Context, is_setgid};
 use super::dry::{self, Place};
 use super::report::{Change, EntryKind, Event, Problem, Step};
@@ -25,6 +27,8 @@ use super::report::{Change, EntryKind, Event, Problem, Step};
 #[derive(Debug, Default)]
 pub(super) struct Extras {
     found: Mutex<Vec<Extra>>,
+    /// Entries whose names other entries have got.
+    replaced: Mutex<Vec<(Arc<Directory>, Name, FileType)>>,
 }
 
 #[derive(Debug)]
@@ -41,10 +45,19 @@ impl Extras {
             let problem = Problem { step: Step::NotDeleted, errno: None };
             context.event(context.dirs.root(), None, Event::Problem(problem));
         }
+        for (directory, name, kind) in std::mem::take(&mut *lock(&self.replaced)) {
+            if is_safe {
+                clean::delete(context, &directory.dir, name, kind, Deletion::Replaced);
+            } else {
+                let problem = Problem { step: Step::Aside, errno: None };
+                context.event(&directory.dir, Some(&name), Event::Problem(problem));
+            }
+            directory.close(context);
+        }
         for Extra { directory, names } in std::mem::take(&mut *lock(&self.found)) {
             context.forget(names.len());
             for (name, kind) in names.into_iter().filter(|_| is_safe) {
-                clean::delete(context, &directory.dir, name, kind);
+                clean::delete(context, &directory.dir, name, kind, Deletion::Extra);
             }
             directory.close(context);
         }
@@ -148,12 +161,7 @@ impl Directory {
             None => create(context, parent, &dir, name),
         };
         let (existed, is_lost, created) = match result {
-            Ok((existed, created)) => {
-                if !existed && context.is_dry_run() {
-                    context.planned(&dir, None, Change::Copy, EntryKind::Directory, 0);
-                }
-                (existed, false, created)
-            }
+            Ok((existed, created)) => (existed, false, created),
             Err((step, errno)) => {
                 parent.failed(context, Some(name), step, errno);
                 (true, true, parent.created)
@@ -270,6 +278,29 @@ impl Directory {
         context.problem(&self.dir, name, step, errno);
     }
 
+    /// Gives an entry another name, because one of another type gets its name. It is deleted with
+    /// the entries that the source does not have.
+    pub(super) fn put_aside(
+        self: &Arc<Self>,
+        context: &Context,
+        dir: impl AsFd,
+        name: &Name,
+    ) -> std::result::Result<(), (Step, Errno)> {
+        let there = statat(&dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+        let kind = metadata::kind(&there.map_err(|error| (Step::Rename, error))?);
+        if clean::has_protected(context, &self.dir, name, kind) {
+            return Err((Step::Clash, Errno::NOTEMPTY));
+        }
+        let aside = context.session.maker.aside(name);
+        renameat(&dir, name.as_path(), &dir, aside.as_path())
+            .map_err(|error| (Step::Rename, error))?;
+        if let Some(extras) = self.extras.upgrade() {
+            self.open.fetch_add(1, AcqRel);
+            lock(&extras.replaced).push((Arc::clone(self), aside, kind));
+        }
+        Ok(())
+    }
+
     /// Removes leftovers of earlier sessions, and finds the entries that the source does not have.
     fn end(self: &Arc<Self>, context: &Context) {
         let kept = self.forget_names(context);
@@ -301,7 +332,7 @@ impl Directory {
         }
         let result = context.dirs.open(&self.dir).and_then(|fd| {
             let plan = attributes::plan(context, &entry, None);
-            plan.set(context, std::os::fd::AsFd::as_fd(&*fd), &entry)
+            plan.set(context, fd.as_fd(), &entry)
         });
         if let Err(error) = result {
             context.problem(&self.dir, None, Step::Attributes, error);
@@ -312,16 +343,18 @@ impl Directory {
 /// Creates a directory unless it exists. Only the owner can access it until it gets its mode.
 fn create(
     context: &Context,
-    parent: &Directory,
+    parent: &Arc<Directory>,
     dir: &Arc<Dir>,
     name: &Name,
 ) -> std::result::Result<(bool, Created), (Step, Errno)> {
     let create_error = |error| (Step::Create, error);
     if context.is_dry_run() {
-        return Ok(match parent.place(name).is_directory(context)? {
-            true => (true, look(context, dir).map_err(create_error)?),
-            false => (false, parent.created),
-        });
+        let change = parent.place(name).change_to_directory(context)?;
+        let Some(change) = change else {
+            return Ok((true, look(context, dir).map_err(create_error)?));
+        };
+        context.planned(dir, None, change, EntryKind::Directory, 0);
+        return Ok((false, parent.created));
     }
     let above = context.dirs.open(&parent.dir).map_err(create_error)?;
     let mode = if context.options.keeps_modes { 0o700 } else { 0o777 };
@@ -344,11 +377,19 @@ fn create(
         Err(Errno::EXIST) => {}
         Err(error) => return Err(create_error(error)),
     }
-    let created = look(context, dir).map_err(|error| match error {
-        Errno::LOOP | Errno::NOTDIR => (Step::Clash, error),
-        error => (Step::Create, error),
+    match look(context, dir) {
+        Ok(created) => return Ok((true, created)),
+        Err(Errno::LOOP | Errno::NOTDIR) if context.options.replaces => {}
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err((Step::Clash, Errno::NOTDIR)),
+        Err(error) => return Err(create_error(error)),
+    }
+    parent.put_aside(context, &*above, name)?;
+    context.charge(0, 1).map_err(create_error)?;
+    mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)).map_err(|error| {
+        context.refund(0, 1);
+        create_error(error)
     })?;
-    Ok((true, created))
+    Ok((false, look(context, dir).map_err(create_error)?))
 }
 
 /// Inspects an existing directory.

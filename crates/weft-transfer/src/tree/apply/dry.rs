@@ -12,6 +12,7 @@ use crate::wire::record::{Entry, Kind};
 use crate::wire::record_name::Name;
 
 use super::attributes::{self, Created};
+use super::clean::{self, Deletion};
 use super::context::Context;
 use super::report::{Change, EntryKind, Step};
 use super::xattrs;
@@ -37,24 +38,41 @@ impl Place<'_> {
 
     /// Whether an entry that is not a directory would be new or replace another.
     pub(super) fn change(self, context: &Context) -> Result<Change, (Step, Errno)> {
-        change(self.stat(context).as_ref())
+        self.change_of(context, self.stat(context).as_ref())
     }
 
-    /// Whether the name is a directory; an error if it is something else.
-    pub(super) fn is_directory(self, context: &Context) -> Result<bool, (Step, Errno)> {
-        match self.stat(context).as_ref().map(metadata::kind) {
-            None => Ok(false),
-            Some(FileType::Directory) => Ok(true),
-            Some(_) => Err((Step::Clash, Errno::NOTDIR)),
+    /// Whether a directory would be new or replace another entry; `None` if it is there.
+    pub(super) fn change_to_directory(
+        self,
+        context: &Context,
+    ) -> Result<Option<Change>, (Step, Errno)> {
+        let kind = self.stat(context).as_ref().map(metadata::kind);
+        let Some(kind) = kind else { return Ok(Some(Change::Copy)) };
+        match kind {
+            FileType::Directory => Ok(None),
+            _ if !context.options.replaces => Err((Step::Clash, Errno::NOTDIR)),
+            _ if clean::has_protected(context, self.dir, self.name, kind) => {
+                Err((Step::Clash, Errno::NOTEMPTY))
+            }
+            _ => Ok(Some(Change::Update)),
         }
     }
-}
 
-fn change(there: Option<&Stat>) -> Result<Change, (Step, Errno)> {
-    match there.map(metadata::kind) {
-        None => Ok(Change::Copy),
-        Some(FileType::Directory) => Err((Step::Clash, Errno::ISDIR)),
-        Some(_) => Ok(Change::Update),
+    fn change_of(self, context: &Context, there: Option<&Stat>) -> Result<Change, (Step, Errno)> {
+        match there.map(metadata::kind) {
+            None => return Ok(Change::Copy),
+            Some(FileType::Directory) => {}
+            Some(_) => return Ok(Change::Update),
+        }
+        if !context.options.replaces {
+            return Err((Step::Clash, Errno::ISDIR));
+        }
+        let Self { dir, name, .. } = self;
+        if clean::has_protected(context, dir, name, FileType::Directory) {
+            return Err((Step::Clash, Errno::NOTEMPTY));
+        }
+        clean::delete(context, dir, name.clone(), FileType::Directory, Deletion::Replaced);
+        Ok(Change::Update)
     }
 }
 
@@ -94,7 +112,7 @@ pub(super) fn other(
             }
             Change::Attributes
         }
-        there => change(there.as_ref())?,
+        there => place.change_of(context, there.as_ref())?,
     };
     context.planned(place.dir, Some(place.name), change, kind, 0);
     Ok(())
@@ -133,7 +151,7 @@ pub(super) fn link(
     {
         return Ok(());
     }
-    let change = change(there.as_ref())?;
+    let change = place.change_of(context, there.as_ref())?;
     context.planned(place.dir, Some(place.name), change, EntryKind::HardLink, 0);
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! are complete.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, fdatasync, makedev, mknodat, readlinkat, renameat, statat,
@@ -26,7 +27,7 @@ pub(super) type Failure = (Step, Errno);
 /// Writes a file whose data is complete, and renames it. Returns whether it has its final name.
 pub(super) fn whole(
     context: &Context,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     entry: &Entry,
     name: &Name,
     data: &[u8],
@@ -39,7 +40,7 @@ pub(super) fn whole(
 /// Reports the result of a file. Returns whether it has its final name.
 pub(super) fn settle(
     context: &Context,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     name: &Name,
     result: Result<Result<(), Errno>, Failure>,
     tail: Tail,
@@ -70,7 +71,7 @@ pub(super) fn settle(
 /// any case.
 fn try_whole(
     context: &Context,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     entry: &Entry,
     name: &Name,
     data: &[u8],
@@ -91,7 +92,7 @@ fn try_whole(
         if context.options.syncs {
             fdatasync(&fd).map_err(|error| (Step::Write, error))?;
         }
-        rename(context, &*dir, &temporary, name)?;
+        rename(context, directory, &*dir, &temporary, name)?;
         Ok(attributes)
     });
     if result.is_err() {
@@ -109,7 +110,7 @@ fn try_whole(
 /// Creates a temporary file, and charges the quota for its size.
 pub(super) fn create(
     context: &Context,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     dir: BorrowedFd<'_>,
     entry: &Entry,
     name: &Name,
@@ -130,14 +131,19 @@ pub(super) fn create(
 /// any more.
 pub(super) fn rename(
     context: &Context,
+    directory: &Arc<Directory>,
     dir: impl AsFd,
     temporary: &Name,
     name: &Name,
 ) -> Result<(), Failure> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let before = context.quota.as_ref().and_then(|_| statat(&dir, name.as_path(), flags).ok());
-    let result = renameat(&dir, temporary.as_path(), &dir, name.as_path());
-    if let (Ok(()), Some(before)) = (&result, before) {
+    let rename = || renameat(&dir, temporary.as_path(), &dir, name.as_path());
+    let mut result = rename();
+    if matches!(result, Err(Errno::ISDIR)) && context.options.replaces {
+        directory.put_aside(context, &dir, name)?;
+        result = rename();
+    } else if let (Ok(()), Some(before)) = (&result, before) {
         context.refund(quota::size_of(&before), 1);
     }
     result.map_err(|error| match error {
@@ -147,7 +153,7 @@ pub(super) fn rename(
 }
 
 /// Creates a symbolic link, a pipe, a socket or a device.
-pub(super) fn other(context: &Context, directory: &Directory, entry: &Entry, name: &Name) {
+pub(super) fn other(context: &Context, directory: &Arc<Directory>, entry: &Entry, name: &Name) {
     match try_other(context, directory, entry, name) {
         Ok(attributes) => {
             context.session.others.replaced(&directory.dir, name);
@@ -161,7 +167,7 @@ pub(super) fn other(context: &Context, directory: &Directory, entry: &Entry, nam
 
 fn try_other(
     context: &Context,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     entry: &Entry,
     name: &Name,
 ) -> Result<Result<(), Errno>, Failure> {
@@ -183,7 +189,7 @@ fn try_other(
         create_error(error)
     })?;
     let attributes = set(&temporary);
-    if let Err(failure) = rename(context, &*dir, &temporary, name) {
+    if let Err(failure) = rename(context, directory, &*dir, &temporary, name) {
         // Only the first error is reported.
         let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
         context.refund(0, 1);

@@ -115,7 +115,7 @@ impl Links {
     }
 }
 
-fn make_and_report(context: &Context, outcome: &Outcome, directory: &Directory, name: &Name) {
+fn make_and_report(context: &Context, outcome: &Outcome, directory: &Arc<Directory>, name: &Name) {
     let result = match outcome {
         Outcome::Failed => Err((Step::Link, Errno::NOENT)),
         Outcome::There(dir, target) if context.is_dry_run() => {
@@ -133,7 +133,7 @@ fn make(
     context: &Context,
     target_dir: &Arc<Dir>,
     target: &Name,
-    directory: &Directory,
+    directory: &Arc<Directory>,
     name: &Name,
 ) -> Result<(), Failure> {
     let link_error = |error| (Step::Link, error);
@@ -168,7 +168,7 @@ fn replace(
     context: &Context,
     from: impl AsFd,
     target: &Name,
-    (directory, to): (&Directory, &OwnedFd),
+    (directory, to): (&Arc<Directory>, &OwnedFd),
     name: &Name,
     link: impl Fn(&Name) -> Result<(), Errno>,
 ) -> Result<bool, Failure> {
@@ -186,7 +186,7 @@ fn replace(
     }
     let temporary = directory.temporary(context, name);
     link(&temporary).map_err(link_error)?;
-    let renamed = rename(context, to, &temporary, name).inspect_err(|_| {
+    let renamed = rename(context, directory, to, &temporary, name).inspect_err(|_| {
         // Only the first error is reported.
         let _ = unlinkat(to, temporary.as_path(), AtFlags::empty());
     });

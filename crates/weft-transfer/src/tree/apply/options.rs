@@ -32,6 +32,9 @@ pub struct ApplyOptions {
     pub makes_devices: bool,
     /// Whether entries that the source does not have are deleted.
     pub deletes: bool,
+    /// Whether a directory gives its name to an entry of another type, and such an entry to a
+    /// directory.
+    pub replaces: bool,
     /// Whether a journal is written, so that a later session can resume.
     pub keeps_journal: bool,
     /// Whether partial files of all earlier copies are removed, however young.
@@ -61,6 +64,7 @@ impl Default for ApplyOptions {
             keeps_times: true,
             makes_devices: false,
             deletes: false,
+            replaces: false,
             keeps_journal: false,
             cleans: false,
             resumes: false,

@@ -146,6 +146,9 @@ pub enum Step {
     Attributes,
     /// Deleting it.
     Delete,
+    /// It has lost its name to an entry of another type, and has this one now, because some of the
+    /// source could not be read.
+    Aside,
     /// Nothing is deleted, because some of the source could not be read.
     NotDeleted,
     /// Parts of it are missing.
@@ -158,7 +161,10 @@ impl Step {
     /// Whether the entry exists in spite of the problem.
     #[must_use]
     pub fn is_warning(self) -> bool {
-        matches!(self, Self::Changed | Self::Attributes | Self::Direct | Self::NotDeleted)
+        matches!(
+            self,
+            Self::Changed | Self::Attributes | Self::Direct | Self::NotDeleted | Self::Aside
+        )
     }
 
     /// Whether some of the source is not known, so that it may have an entry that seems to be only
@@ -177,10 +183,13 @@ impl fmt::Display for Problem {
             Step::Create => "cannot be created",
             Step::Write => "cannot be written",
             Step::Rename => "cannot get its name",
-            Step::Clash => "has its name taken",
+            Step::Clash => return f.write_str(clash(self.errno)),
             Step::Link => "cannot be linked",
             Step::Attributes => "cannot get its attributes",
             Step::Delete => "cannot be deleted",
+            Step::Aside => {
+                "has been replaced, and is kept, as some of the source could not be read"
+            }
             Step::NotDeleted => "nothing was deleted, as some of the source could not be read",
             Step::Incomplete => "is incomplete",
             Step::Direct => {
@@ -189,6 +198,18 @@ impl fmt::Display for Problem {
         };
         f.write_str(step)?;
         self.errno.map_or(Ok(()), |errno| write!(f, ": {errno}"))
+    }
+}
+
+/// Says what has the name of an entry.
+fn clash(errno: Option<Errno>) -> &'static str {
+    match errno {
+        Some(Errno::ISDIR) => "a directory has its name (--delete or --force replaces it)",
+        Some(Errno::NOTDIR) => {
+            "something that is no directory has its name (--delete or --force replaces it)"
+        }
+        Some(Errno::NOTEMPTY) => "what has its name stays, as a pattern excludes some of it",
+        _ => "has a name that differs from another one only in case",
     }
 }
 
