@@ -354,8 +354,8 @@ fn dry_run_finds_what_is_in_the_way_and_makes_no_destination() {
     let before = touched(&to);
     for options in [&["-n"][..], &[]] {
         let text = fail(hosts.client().args(options).arg(from.join("")).arg(&to), 3);
-        assert!(text.contains("file: has its name taken"), "{text}");
-        assert!(text.contains("folder: has its name taken"), "{text}");
+        assert!(text.contains("file: a directory has its name"), "{text}");
+        assert!(text.contains("folder: something that is no directory has its name"), "{text}");
         if options == ["-n"] {
             assert_eq!(before, touched(&to));
         }

@@ -236,7 +236,7 @@ fn dispatch(
             with_host(args, &target, task, CopyDirection::Upload(content(starts)), problems)
         }
         Place::Local(path) if remotes.is_empty() => {
-            let to = local_destination(&path, request.flags);
+            let to = local_destination(&path, request.flags, &starts);
             let to = to.with_context(|| path.display().to_string())?;
             let mut content = content(starts);
             if let Some(name) = &to.new_name {

@@ -130,7 +130,7 @@ impl Resolve for Shares {
         };
         let found = self.find(path).and_then(|(share, rest)| {
             let parts = places::parts(rest)?;
-            let to = places::destination(share.root.as_fd(), &parts, request.flags)?;
+            let to = places::destination(share.root.as_fd(), &parts, request.flags, &|_| Ok(()))?;
             Ok(Destination { quota: share.quota.clone(), ..to })
         });
         let found = found.map(|to| Answer::Write(Target::Directory(to)));

@@ -45,7 +45,7 @@ impl DownloadTo {
     pub(super) fn opening(self, flags: Flags) -> OpenTarget {
         Box::new(move |is_one| match self {
             Self::Path(path) => {
-                let to = local_destination(&path, flags.with(Flags::FOLDER, is_one))?;
+                let to = local_destination(&path, flags.with(Flags::FOLDER, is_one), &[])?;
                 Ok(Target::Directory(to))
             }
             Self::Output(fd) => Ok(Target::Output(fd)),

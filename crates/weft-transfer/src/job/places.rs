@@ -87,12 +87,8 @@ fn identity(stat: &Stat) -> (u64, u64) {
 /// # Errors
 /// `Same`, or an error of the kernel.
 pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), PlaceError> {
-    let mut sources = Vec::new();
     for Start { directory, name, .. } in starts {
-        let Some(name) = name else {
-            sources.push(identity(&fstat(directory)?));
-            continue;
-        };
+        let Some(name) = name else { continue };
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let source = identity(&statat(directory, name.as_path(), flags)?);
         let new_name = to.new_name.as_ref().unwrap_or(name);
@@ -100,10 +96,28 @@ pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), Plac
         if to.is_there && there.is_ok_and(|there| identity(&there) == source) {
             return Err(PlaceError::Same("source and destination are the same"));
         }
-        sources.push(source);
     }
-    // Check the destination and all directories above it, which one of the sources may be.
-    let mut above = rustix::io::dup(&to.root)?;
+    check_outside(&directories(starts)?, to.root.as_fd())
+}
+
+/// Returns the directories among the sources.
+fn directories(starts: &[Start]) -> Result<Vec<(u64, u64)>, PlaceError> {
+    let mut directories = Vec::new();
+    for Start { directory, name, .. } in starts {
+        let stat = match name {
+            Some(name) => statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?,
+            None => fstat(directory)?,
+        };
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            directories.push(identity(&stat));
+        }
+    }
+    Ok(directories)
+}
+
+/// Checks that a directory, and all above it, are none of these.
+fn check_outside(sources: &[(u64, u64)], to: BorrowedFd<'_>) -> Result<(), PlaceError> {
+    let mut above = rustix::io::dup(to)?;
     loop {
         let at = identity(&fstat(&above)?);
         if sources.contains(&at) {
@@ -162,7 +176,7 @@ fn walk(base: BorrowedFd<'_>, parts: &[Name]) -> Result<OwnedFd, Errno> {
 }
 
 /// Finds the destination at a path beneath a directory. If the flags require a directory, it is
-/// created if it does not exist, except in a dry run.
+/// created if it does not exist and may be in its parent directory, except in a dry run.
 ///
 /// # Errors
 /// An error of the kernel: the parent of the last component must exist.
@@ -170,6 +184,7 @@ pub(super) fn destination(
     base: BorrowedFd<'_>,
     parts: &[Name],
     flags: Flags,
+    may_be_in: &dyn Fn(BorrowedFd<'_>) -> Result<(), PlaceError>,
 ) -> Result<Destination, PlaceError> {
     let is_stream = flags.has(Flags::STREAM);
     let Some((last, before)) = parts.split_last() else {
@@ -187,6 +202,7 @@ pub(super) fn destination(
             Ok(Destination { root: parent, new_name: None, is_there: false, quota: None })
         }
         Err(Errno::NOENT) if is_folder => {
+            may_be_in(parent.as_fd())?;
             match mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777)) {
                 // Another copy to the same place may have created it since.
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -235,7 +251,11 @@ fn split(path: &Path) -> Result<Option<(OwnedFd, Name)>, PlaceError> {
 ///
 /// # Errors
 /// An error of the kernel: the parent of the last component must exist.
-pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, PlaceError> {
+pub fn local_destination(
+    path: &Path,
+    flags: Flags,
+    starts: &[Start],
+) -> Result<Destination, PlaceError> {
     if let Ok(root) = open_local(path) {
         if flags.has(Flags::STREAM) {
             return Err(PlaceError::Directory);
@@ -243,7 +263,9 @@ pub fn local_destination(path: &Path, flags: Flags) -> Result<Destination, Place
         return Ok(Destination::within(root));
     }
     let (parent, name) = split(path)?.ok_or(PlaceError::Path)?;
-    destination(parent.as_fd(), &[name], flags)
+    destination(parent.as_fd(), &[name], flags, &|parent| {
+        check_outside(&directories(starts)?, parent)
+    })
 }
 
 /// Returns the source of a local path, and whether it is a directory. A path that ends in a slash,
@@ -406,13 +428,16 @@ mod tests {
         for path in ["../secret", "sub/../../secret", "up/secret", "root/etc/passwd", ".."] {
             assert!(start(base.as_fd(), path.as_bytes()).is_err(), "{path}");
             let to = parts(path.as_bytes())
-                .and_then(|it| destination(base.as_fd(), &it, Flags::default()));
+                .and_then(|it| destination(base.as_fd(), &it, Flags::default(), &|_| Ok(())));
             assert!(to.is_err(), "{path}");
         }
         // A link is copied as a link, and cannot be a destination directory.
         assert!(start(base.as_fd(), b"up").is_ok());
         assert!(start(base.as_fd(), b"up/").is_err());
-        let to = destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default());
+        let to =
+            destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default(), &|_| {
+                Ok(())
+            });
         assert!(to.map(|it| it.new_name.is_some()).unwrap_or(true));
     }
 
@@ -488,7 +513,7 @@ mod tests {
             let start = std::sync::Barrier::new(2);
             let create = || {
                 start.wait();
-                local_destination(&path, Flags::FOLDER).map(drop)
+                local_destination(&path, Flags::FOLDER, &[]).map(drop)
             };
             std::thread::scope(|scope| {
                 let other = scope.spawn(create);
@@ -504,7 +529,7 @@ mod tests {
         fs::create_dir(folder.path().join("here")).expect("room");
         let name_of = |path: &str, is_folder| {
             let flags = Flags::default().with(Flags::FOLDER, is_folder);
-            let to = local_destination(&folder.path().join(path), flags);
+            let to = local_destination(&folder.path().join(path), flags, &[]);
             to.map(|to| to.new_name.map(|name| name.as_bytes().to_vec())).ok()
         };
         assert_eq!(name_of("here", false), Some(None));
@@ -513,7 +538,7 @@ mod tests {
         assert_eq!(name_of("none/new", false), None);
         assert!(folder.path().join("made").is_dir());
         let flags = Flags::FOLDER.with(Flags::DRY_RUN, true);
-        let to = local_destination(&folder.path().join("planned"), flags).expect("a place");
+        let to = local_destination(&folder.path().join("planned"), flags, &[]).expect("a place");
         assert!(!to.is_there && !folder.path().join("planned").exists());
     }
 }

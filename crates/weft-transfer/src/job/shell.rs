@@ -91,7 +91,7 @@ impl Resolve for Own {
         let [path] = &request.paths[..] else {
             return Err((Refusal::Job, "a copy has one destination".into()));
         };
-        let to = local_destination(&own(path)?, request.flags);
+        let to = local_destination(&own(path)?, request.flags, &[]);
         let to = to.map(|to| Answer::Write(Target::Directory(to)));
         to.map_err(|error| refused(path, &error))
     }

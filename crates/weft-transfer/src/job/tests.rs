@@ -232,7 +232,7 @@ pub(super) struct Anywhere(pub(super) tempfile::TempDir);
 
 impl Resolve for Anywhere {
     fn resolve(&self, _role: Role, _request: &Request) -> Result<Answer, (Refusal, String)> {
-        let to = local_destination(self.0.path(), Flags::FOLDER).expect("a folder");
+        let to = local_destination(self.0.path(), Flags::FOLDER, &[]).expect("a folder");
         Ok(Answer::Write(Target::Directory(to)))
     }
 }

@@ -1,13 +1,16 @@
 //! Owners, modes, extended attributes and times of the entries that the sink creates.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, chownat, fchmod, fchown, futimens, utimensat,
+    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chmod, chownat, fchmod, fchown, fstat,
+    futimens, utimensat,
 };
 use rustix::io::{Errno, Result};
 
-use crate::tree::metadata;
+use crate::tree::dirs::Dir;
+use crate::tree::{beneath, metadata};
 use crate::wire::record::{Entry, Time};
 use crate::wire::record_name::Name;
 
@@ -92,6 +95,36 @@ impl Plan {
         }
         result
     }
+}
+
+/// Opens a directory. If it is this user's, and its mode does not let this user change what is in
+/// it, it gets another mode.
+pub(super) fn open_dir(context: &Context, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
+    let opened = context.dirs.open(dir);
+    if context.is_dry_run() || context.who.uid == 0 {
+        return opened;
+    }
+    let fd = match (opened, dir.place()) {
+        (Err(Errno::ACCESS), Some((parent, name))) => {
+            let above = context.dirs.open(parent)?;
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let fd = beneath::open(&*above, name.as_path(), flags, 0)?;
+            let stat = fstat(&fd)?;
+            if stat.st_uid != context.who.uid {
+                return Err(Errno::ACCESS);
+            }
+            // Its mode can only be set through the descriptor's link in `/proc`.
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
+            chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)?;
+            context.dirs.open(dir)?
+        }
+        (opened, _) => opened?,
+    };
+    let stat = fstat(&*fd)?;
+    if stat.st_uid == context.who.uid && stat.st_mode & 0o300 != 0o300 {
+        fchmod(&*fd, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
+    }
+    Ok(fd)
 }
 
 /// Sets owner and times of entries that cannot be opened: links, pipes and devices.

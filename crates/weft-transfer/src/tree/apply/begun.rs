@@ -322,7 +322,8 @@ fn create(
     let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
     let path = directory.dir.path_of(Some(name));
     if let Ok(root) = context.dirs.open(context.dirs.root()) {
-        context.session.others.begins_anew(root.as_fd(), &path);
+        let (names, bytes) = context.session.others.begins_anew(root.as_fd(), &path);
+        context.refund(bytes, names);
     }
     let (fd, temporary, plan) = install::create(context, directory, dir.as_fd(), entry, name)?;
     let prepare = || {

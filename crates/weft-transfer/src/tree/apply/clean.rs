@@ -11,6 +11,7 @@ use crate::tree::dirs::Dir;
 use crate::tree::listing;
 use crate::wire::record_name::Name;
 
+use super::attributes;
 use super::context::Context;
 use super::dead::{self, Whose};
 use super::report::{Change, Event, Step};
@@ -32,7 +33,7 @@ pub(super) fn clean(
         }
         match context.session.others.whose(&context.session.maker, dir, &name) {
             Whose::Sessions => {}
-            Whose::Garbage if !context.is_dry_run() => dead::remove_unlocked(&*fd, &name),
+            Whose::Garbage if !context.is_dry_run() => drop(dead::remove_unlocked(&*fd, &name)),
             Whose::Garbage => {}
             _ if keep.is_none() => {}
             _ if context.remember() => {
@@ -176,7 +177,7 @@ fn enter(
     names: &mut Vec<(Name, FileType)>,
 ) -> Result<Arc<Dir>> {
     let below = context.dirs.child(dir, name.clone())?;
-    let fd = context.dirs.open(&below)?;
+    let fd = attributes::open_dir(context, &below)?;
     listing::list(&*fd, names)?;
     for (name, kind) in names {
         *kind = kind_of(&*fd, name, *kind);

@@ -191,15 +191,19 @@ impl Others {
         self.partial.get(path).is_some_and(|it| it.load(Relaxed))
     }
 
-    /// Removes the parts of a file that begins anew.
-    pub(super) fn begins_anew(&self, root: BorrowedFd<'_>, path: &[u8]) {
+    /// Removes the parts of a file that begins anew. Returns how many there were, and their bytes.
+    pub(super) fn begins_anew(&self, root: BorrowedFd<'_>, path: &[u8]) -> (u64, u64) {
         if !self.partial.contains_key(path) {
-            return;
+            return (0, 0);
         }
+        let mut removed = (0, 0);
         let all = self.dead.values().flat_map(|dead| &dead.partial);
         for (of, name) in all.filter(|(of, _)| **of == *path) {
-            remove(root, of, name);
+            if let Some(bytes) = remove(root, of, name) {
+                removed = (removed.0 + 1, removed.1 + bytes);
+            }
         }
+        removed
     }
 
     /// Removes what dead sessions have left and nobody needs, and their files if nothing of theirs
@@ -251,17 +255,15 @@ fn beside(path: &[u8], name: &Name) -> Vec<u8> {
     [&path[..len], name.as_bytes()].concat()
 }
 
-fn remove(root: BorrowedFd<'_>, path: &[u8], name: &Name) {
-    if temporary::session_of(name).is_some()
-        && let Ok(dir) = beneath::open_parent(root, path)
-    {
-        remove_unlocked(&dir, name);
-    }
+fn remove(root: BorrowedFd<'_>, path: &[u8], name: &Name) -> Option<u64> {
+    temporary::session_of(name)?;
+    remove_unlocked(beneath::open_parent(root, path).ok()?, name)
 }
 
-/// Removes a temporary file of a dead session, unless another session has resumed it.
-pub(super) fn remove_unlocked(dir: impl AsFd, name: &Name) {
-    let Ok(stat) = statat(&dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW) else { return };
+/// Removes a temporary file of a dead session, unless another session has resumed it. Returns its
+/// size if it is removed.
+pub(super) fn remove_unlocked(dir: impl AsFd, name: &Name) -> Option<u64> {
+    let stat = statat(&dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let is_free = match metadata::kind(&stat) {
         FileType::RegularFile => {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
@@ -273,10 +275,12 @@ pub(super) fn remove_unlocked(dir: impl AsFd, name: &Name) {
         // Links and devices are renamed at once.
         _ => true,
     };
-    if is_free {
-        // If this fails, the file is gone, or a later session removes it.
-        let _ = unlinkat(&dir, name.as_path(), AtFlags::empty());
+    if !is_free {
+        return None;
     }
+    // If this fails, the file is gone, or a later session removes it.
+    unlinkat(&dir, name.as_path(), AtFlags::empty()).ok()?;
+    Some(metadata::size(&stat))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, Weak};
 
-use rustix::fs::{AtFlags, FileType, Mode, fchmod, fgetxattr, fstat, mkdirat, renameat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, fgetxattr, fstat, mkdirat, renameat, statat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
@@ -394,13 +394,9 @@ fn create(
 
 /// Inspects an existing directory.
 fn look(context: &Context, dir: &Arc<Dir>) -> Result<Created> {
-    let fd = context.dirs.open(dir)?;
+    // It gets its final mode at its end.
+    let fd = attributes::open_dir(context, dir)?;
     let stat = fstat(&*fd)?;
-    let is_ours = stat.st_uid == context.who.uid && context.who.uid != 0;
-    if is_ours && stat.st_mode & 0o300 != 0o300 && !context.is_dry_run() {
-        // It gets its final mode at its end.
-        fchmod(&*fd, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
-    }
     let mut list = [0_u8; 0];
     let has_plain_modes = matches!(
         fgetxattr(&*fd, "system.posix_acl_default", &mut list[..]),
