@@ -273,3 +273,71 @@ fn what_is_replaced_stays_while_some_of_the_source_cannot_be_read() -> Result<()
     }
     Ok(())
 }
+
+#[test]
+fn special_files_are_named_and_keep_their_names() -> Result<()> {
+    let place = Place::new()?;
+    place.sh("mkdir from; mkfifo from/pipe from/other; echo a > from/a")?;
+    for way in WAYS {
+        place.sh("rm -rf to; mkdir to; echo mine > to/pipe; echo x > to/x; cp -a to copy-of-to")?;
+        let (status, text) = said(&place.copy(way, &["--delete"], "from/", "to")?.run(TIMEOUT)?);
+        ensure!(status == Some(INCOMPLETE) && text.contains("2 failed"), "{way:?}: {text}");
+        for name in ["pipe", "other"] {
+            ensure!(text.contains(&format!(" {name}: is a pipe")), "{way:?}, {name}: {text}");
+        }
+        place.sh("mv copy-of-to other")?;
+        place.rsync(&["--delete"], "from/", "other")?.success()?;
+        let (found, expected) = (place.list("to")?, place.list("other")?);
+        ensure_data!(found == expected, "{way:?}: {found}\nnot\n{expected}");
+        place.sh("rm -rf other")?;
+        // A special file that is the only source is no success either.
+        let (status, text) = said(&place.copy(way, &[], "from/pipe", "to")?.run(TIMEOUT)?);
+        ensure!(status == Some(INCOMPLETE), "{way:?}: {status:?}, {text}");
+    }
+    Ok(())
+}
+
+/// A user can always update directories of one's own, whatever their modes are.
+#[test]
+fn directories_of_any_mode_are_updated_and_deleted() -> Result<()> {
+    let place = Place::new()?;
+    place.sh(
+        "mkdir from; for mode in 000 333 555 111; do mkdir from/$mode; echo x > from/$mode/x; done",
+    )?;
+    for way in WAYS {
+        place.sh(
+            "mkdir to; for mode in 000 333 555 111; do mkdir -p to/$mode to/more$mode/in; \
+             echo old > to/$mode/old; echo old > to/more$mode/old; \
+             chmod $mode to/$mode to/more$mode/in to/more$mode; done",
+        )?;
+        place.copy(way, &["--delete"], "from/", "to")?.run(TIMEOUT)?.success()?;
+        let (found, expected) = (place.list("to")?, place.list("from")?);
+        ensure_data!(found == expected, "{way:?}: {found}\nnot\n{expected}");
+        place.sh("rm -r to")?;
+    }
+    // The modes of the source come last.
+    place.sh("chmod 555 from/555; chmod 500 from/000")?;
+    for _ in 0..2 {
+        place.copy(Way::Local, &[], "from/", "to")?.run(TIMEOUT)?.success()?;
+        ensure_data!(place.list("to")? == place.list("from")?, "{}", place.list("to")?);
+    }
+    Ok(())
+}
+
+#[test]
+fn refused_copy_into_itself_leaves_nothing() -> Result<()> {
+    let place = Place::new()?;
+    place.sh("mkdir -p x/sub; echo x > x/sub/f")?;
+    let before = place.list("x")?;
+    for (from, to) in [("x", "x/new"), ("x", "x/sub"), ("x/", "x/sub/new"), ("x/sub", "x")] {
+        for way in [Way::Local] {
+            let (status, text) = said(&place.copy(way, &[], from, to)?.run(TIMEOUT)?);
+            let is_refused = status == Some(1) && text.contains("the same")
+                || text.contains("cannot be copied into itself");
+            ensure!(is_refused, "{way:?}, {from} to {to}: {status:?}, {text}");
+            let after = place.list("x")?;
+            ensure_data!(after == before, "{way:?}, {from} to {to}: left {after}");
+        }
+    }
+    Ok(())
+}

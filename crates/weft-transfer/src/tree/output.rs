@@ -136,7 +136,9 @@ impl Output {
             }
             Record::Copy { file, .. } => return Err(ApplyError::NotHere(file).into()),
             Record::Offer(entry) => return Err(ApplyError::NotAsked(entry.number).into()),
-            Record::DirectoryEnd { directory, .. } | Record::Keep { directory, .. } => {
+            Record::DirectoryEnd { directory, .. }
+            | Record::Keep { directory, .. }
+            | Record::Special { directory, .. } => {
                 return Err(ApplyError::NoDirectory(directory).into());
             }
             Record::Finish { .. } => {

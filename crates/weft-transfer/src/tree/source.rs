@@ -545,6 +545,9 @@ impl Source {
                 };
                 if self.options.takes_special_files {
                     self.visit_other(place, new_name, kind, &stat);
+                } else {
+                    let (directory, name) = (place.number, new_name.clone());
+                    self.units.push_back(Unit::Record(Record::Special { directory, name }));
                 }
                 Ok(())
             }

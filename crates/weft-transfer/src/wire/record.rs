@@ -17,6 +17,7 @@
 //! | 10 | owner | 0 for a user or 1 for a group u8, id u32, name u8 and bytes |
 //! | 11 | finish | number of entries u64: the tree is complete |
 //! | 12 | copy | file u64, offset u64, length u64: the sink copies this from the open file |
+//! | 13 | special | directory u64, name: this pipe, socket or device is not sent |
 //!
 //! Only a source in the sink's own process sends kind 12. A sink without such a source refuses it.
 //!
@@ -310,6 +311,13 @@ pub enum Record {
         /// The name in it.
         name: Name,
     },
+    /// A pipe, a socket or a device, which the source does not send. The sink keeps its name.
+    Special {
+        /// The directory's number.
+        directory: u64,
+        /// The name in it.
+        name: Name,
+    },
     /// A name that the source could not read.
     Problem {
         /// The directory's number.
@@ -400,6 +408,7 @@ impl Record {
                 check_extent(offset, len)?;
                 Self::Copy { file, offset, len }
             }
+            13 => Self::Special { directory: from.u64()?, name: Name::new(from.counted_u8()?)? },
             kind => return Err(RecordError::Kind(kind)),
         })
     }
@@ -441,8 +450,8 @@ impl Record {
                 out.extend_from_slice(&directory.to_be_bytes());
                 out.push((*is_complete).into());
             }
-            Self::Keep { directory, name } => {
-                out.push(8);
+            Self::Keep { directory, name } | Self::Special { directory, name } => {
+                out.push(if matches!(self, Self::Keep { .. }) { 8 } else { 13 });
                 out.extend_from_slice(&directory.to_be_bytes());
                 push_counted_u8(out, name.as_bytes());
             }

@@ -33,7 +33,7 @@ use super::links::Links;
 use super::look::{self, Offer, Resumable};
 use super::options::ApplyOptions;
 use super::quota::Quota;
-use super::report::{Report, Step, Summary};
+use super::report::{Event, Problem, Report, Step, Summary};
 use super::session::Session;
 
 /// The directory cannot be applied to.
@@ -457,6 +457,12 @@ impl Applier {
             }
             Record::Keep { directory, name } => {
                 self.directory(directory)?.keep(context, &name);
+            }
+            Record::Special { directory, name } => {
+                let directory = self.directory(directory)?;
+                directory.keep(context, &name);
+                let problem = Problem { step: Step::Special, errno: None };
+                context.event(&directory.dir, Some(&name), Event::Problem(problem));
             }
             Record::Problem { directory, name, errno } => {
                 let errno = Errno::from_raw_os_error(errno as i32);

@@ -144,6 +144,8 @@ pub enum Step {
     Link,
     /// Setting owner, mode, times or extended attributes. The entry exists without them.
     Attributes,
+    /// It is a pipe, a socket or a device, which is not copied.
+    Special,
     /// Deleting it.
     Delete,
     /// It has lost its name to an entry of another type, and has this one now, because some of the
@@ -186,6 +188,7 @@ impl fmt::Display for Problem {
             Step::Clash => return f.write_str(clash(self.errno)),
             Step::Link => "cannot be linked",
             Step::Attributes => "cannot get its attributes",
+            Step::Special => "is a pipe, a socket or a device, and is not copied",
             Step::Delete => "cannot be deleted",
             Step::Aside => {
                 "has been replaced, and is kept, as some of the source could not be read"
