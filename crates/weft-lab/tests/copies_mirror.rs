@@ -341,3 +341,82 @@ fn refused_copy_into_itself_leaves_nothing() -> Result<()> {
     }
     Ok(())
 }
+
+/// Starts a copy that takes some seconds, and returns when its file has begun.
+fn begin_slowly(place: &Place, way: Way, to: &str) -> Result<Running> {
+    let slow = place.copy(way, &["--limit", "16M", "--compress=none"], "from/", to)?.start()?;
+    let start = Instant::now();
+    while place.sh(&format!("find {to} -name '.*large*.weft-*' 2>&1 || true"))?.is_empty() {
+        ensure!(start.elapsed() < TIMEOUT, "the copy does not begin");
+    }
+    Ok(slow)
+}
+
+#[test]
+fn files_that_change_while_they_are_read_are_copied_once_more() -> Result<()> {
+    let place = Place::new()?;
+    place
+        .sh("mkdir -p 'from/s u'; head -c 60000000 /dev/zero | tr '\\0' x > 'from/s u/[large]*'")?;
+    place.sh("echo s > from/small; cp from/small 'from/s u/small'")?;
+    for way in WAYS {
+        place.sh("rm -rf to; mkdir to")?;
+        let slow = begin_slowly(&place, way, "to")?;
+        place.sh("echo more >> 'from/s u/[large]*'")?;
+        let ended = slow.wait(TIMEOUT)?.success()?;
+        place
+            .sh("cmp 'from/s u/[large]*' 'to/s u/[large]*'")
+            .map_err(|error| error.context(format!("{way:?}")))?;
+        ensure!(ended.stdout.starts_with("copied 3 files"), "{way:?}: {}", ended.stdout);
+    }
+    // One that never stands still is no success.
+    for way in [Way::Local, Way::Upload] {
+        place.sh("rm -rf to; mkdir to")?;
+        let mut slow = begin_slowly(&place, way, "to")?;
+        while slow.is_running()? {
+            place.sh("echo more >> 'from/s u/[large]*'")?;
+        }
+        let (status, text) = said(&slow.wait(TIMEOUT)?);
+        let is_named = text.contains("s u/[large]*: changed while it was read");
+        ensure!(status == Some(INCOMPLETE) && is_named, "{way:?}: {status:?}, {text}");
+        ensure_data!(place.list("to")?.contains("s u/small f"), "{way:?}: {text}");
+    }
+    Ok(())
+}
+
+/// A destination has room for the new files only when the old ones are gone.
+#[test]
+fn mirror_of_a_destination_that_is_full_ends() -> Result<()> {
+    let place = Place::new()?;
+    let noise =
+        |name: &str| format!("head -c 30000000 /dev/urandom > {name}; echo {name} >> {name}");
+    place.sh(&format!("mkdir -p from/n q/to/o; echo s > from/small; {}", noise("from/n/new")))?;
+    place.sh(&noise("q/to/o/old"))?;
+    // A quota.
+    let port = ports::next();
+    let config = place.path("config");
+    let server = Program::plain(weft()?).env("XDG_CONFIG_HOME", &config);
+    let server = as_nobody(server).args(["serve", "--bind", "127.0.0.1", "--quota", "50MB"]);
+    let key = as_nobody(Program::plain(weft()?).env("XDG_CONFIG_HOME", &config));
+    let key = key.args(["cp", "--show-key"]).run(TIMEOUT)?.success()?.stdout;
+    let server = server.args(["--port", &port.to_string(), "--allow", key.trim()]);
+    let _server = server.arg(place.path("q")).start()?.listening(Port::Tcp(port))?;
+    let copy = as_nobody(Program::plain(weft()?).env("XDG_CONFIG_HOME", &config));
+    let copy = copy.args(["cp", "--accept-new", "--delete"]).arg(place.path("from/"));
+    let ended = copy.arg(format!("127.0.0.1:{port}//q/to")).run(TIMEOUT)?.success()?;
+    ensure!(ended.stdout.contains("copied 2 files"), "{}", ended.stdout);
+    ensure_data!(place.list("q/to")? == place.list("from")?, "{}", place.list("q/to")?);
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    // A file system.
+    let script = format!(
+        "set -e; mkdir full; mount -t tmpfs -o size=50m none full; cd full; mkdir -p to/o; {}; \
+         {} cp {} ../from/ to; diff -r ../from to",
+        noise("to/o/old"),
+        weft()?.display(),
+        "--delete"
+    );
+    let full = Program::plain(locate("unshare")?).args(["--mount", "sh", "-c", &script]);
+    full.env("XDG_CONFIG_HOME", &config).directory(place.folder.path()).run(TIMEOUT)?.success()?;
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! `weft cp`: copies files and trees on this host, and to and from servers.
 
+use std::ffi::OsString;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -23,6 +24,7 @@ use super::again::{self, Reached};
 use super::between;
 use super::keys;
 use super::place::{self, By, Place, Remote};
+use super::retry;
 use super::server::Server;
 use super::shell::Shell;
 use super::show::{self, Chosen, Line, Problems, Shown};
@@ -96,6 +98,10 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::DELETES, args.delete)
         .with(Flags::FORCES, args.force)
         .with(Flags::CLEANS, args.clean)
+        .with(
+            Flags::RETRIES,
+            !args.dry_run && !standard::is_input(args) && !standard::is_output(args),
+        )
         .with(Flags::VERIFIES, args.verify)
         .with(Flags::OWNERS, args.owners)
         .with(Flags::XATTRS, args.xattrs)
@@ -150,6 +156,11 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
         patterns: patterns(&args.filters)?,
         ..Request::default()
     };
+    let is_content = |path: &OsString| {
+        let path = path.as_encoded_bytes();
+        path.ends_with(b"/") || path.ends_with(b"/.")
+    };
+    let is_named = sources.len() == 1 && args.paths.first().is_some_and(|path| !is_content(path));
     let line = Line::new(!args.quiet && !args.json && !args.dry_run)?;
     let stream = stream(args);
     let problems = Arc::new(Problems::new(args.json, args.explain, stream, line.clone()));
@@ -174,17 +185,29 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
         let goes_on = args.resume && !args.dry_run;
         let time =
             if goes_on { Duration::from_secs(args.retry_for.into()) } else { Duration::ZERO };
-        let finished = again::attempt(
-            time,
-            || {
-                problems.begin();
-                dispatch(args, sources.clone(), target.clone(), task.clone(), &problems)
-            },
-            || Reached { is_open: problems.is_open(), bytes: progress.bytes.load(SeqCst) },
-            |error| problems.lost(error, time),
-        );
+        let attempt = |task: &CopyTask| {
+            again::attempt(
+                time,
+                || {
+                    problems.begin();
+                    dispatch(args, sources.clone(), target.clone(), task.clone(), &problems)
+                },
+                || Reached { is_open: problems.is_open(), bytes: progress.bytes.load(SeqCst) },
+                |error| problems.lost(error, time),
+            )
+        };
+        let copied = attempt(&task).and_then(|first| {
+            let (paths, count) = (problems.take_again(), first.outcome.again);
+            if count == 0 {
+                return Ok(first);
+            }
+            let retry = retry::plan(&task.request, &paths, count, is_named);
+            let task = CopyTask { request: retry.request.clone(), ..task.clone() };
+            let second = attempt(&task)?;
+            Ok(Finished { outcome: retry.outcome(first.outcome, second.outcome), ..first })
+        });
         drop::<Sender<()>>(over);
-        Ok((finished?, problems.chosen()))
+        Ok((copied?, problems.chosen()))
     })
 }
 

@@ -5,6 +5,7 @@ mod between;
 pub(crate) mod cp;
 mod keys;
 mod place;
+mod retry;
 pub(crate) mod serve;
 mod server;
 pub(crate) mod shell;

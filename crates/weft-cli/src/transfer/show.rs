@@ -75,6 +75,8 @@ pub(super) struct Problems {
     /// The progress line, which is hidden while a problem is printed.
     line: Line,
     chosen: Mutex<Option<Chosen>>,
+    /// The paths of entries to copy once more.
+    again: Mutex<Vec<Vec<u8>>>,
     /// Whether the other end has accepted the copy, since the last attempt began.
     is_open: AtomicBool,
 }
@@ -82,17 +84,23 @@ pub(super) struct Problems {
 impl Problems {
     pub(super) fn new(is_json: bool, explains: bool, stream: Stream, line: Line) -> Self {
         let (chosen, is_open) = (Mutex::default(), AtomicBool::new(false));
-        Self { is_json, explains, stream, line, chosen, is_open }
+        Self { is_json, explains, stream, line, chosen, again: Mutex::default(), is_open }
     }
 
     /// Begins an attempt of the copy.
     pub(super) fn begin(&self) {
         self.is_open.store(false, SeqCst);
+        lock(&self.again).clear();
     }
 
     /// Whether the other end has accepted the copy in this attempt.
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(SeqCst)
+    }
+
+    /// Returns the paths of the entries to copy once more, and forgets them.
+    pub(super) fn take_again(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *lock(&self.again))
     }
 
     /// Returns what carried the blocks last.
@@ -141,6 +149,10 @@ impl Observer for Problems {
             let message = output::printable(&format!("{of}{text}"));
             self.line.bar.suspend(|| output::complain(message));
         }
+    }
+
+    fn again(&self, path: &[u8]) {
+        lock(&self.again).push(path.to_vec());
     }
 
     fn chosen(&self, carrier: Carrier, why: Option<&str>) {

@@ -39,6 +39,8 @@ pub(super) enum Note {
     Problem { path: Vec<u8>, text: String, is_warning: bool },
     /// The sink's final result.
     Outcome(Outcome),
+    /// The path of an entry at the sink that is to be copied once more; empty for all of them.
+    Again(Vec<u8>),
     /// The load of an end.
     Loads(Loads),
     /// The changes that the sink would make.
@@ -73,6 +75,7 @@ const PROBLEM: u8 = 2;
 const OUTCOME: u8 = 3;
 const LOADS: u8 = 4;
 const PLAN: u8 = 5;
+const AGAIN: u8 = 6;
 
 impl Note {
     pub(super) fn emit(&self) -> Vec<u8> {
@@ -86,13 +89,15 @@ impl Note {
                 out
             }
             Self::Outcome(outcome) => {
-                let Summary { copied, bytes, unchanged, deleted, failed, warnings } = *outcome;
+                let Summary { copied, bytes, unchanged, deleted, failed, warnings, again } =
+                    *outcome;
                 let mut out = vec![OUTCOME];
-                for number in [copied, bytes, unchanged, deleted, failed, warnings] {
+                for number in [copied, bytes, unchanged, deleted, failed, warnings, again] {
                     out.extend_from_slice(&number.to_be_bytes());
                 }
                 out
             }
+            Self::Again(path) => [&[AGAIN], &path[..path.len().min(NOTE_PATH_LEN_MAX)]].concat(),
             Self::Loads(loads) => {
                 let mut out = vec![LOADS];
                 for share in [loads.disk, loads.cpu, loads.network] {
@@ -131,7 +136,9 @@ impl Note {
                 deleted: from.u64()?,
                 failed: from.u64()?,
                 warnings: from.u64()?,
+                again: from.u64()?,
             }),
+            AGAIN => Self::Again(from.bytes(from.left())?.to_vec()),
             LOADS => {
                 Self::Loads(Loads { disk: from.u16()?, cpu: from.u16()?, network: from.u16()? })
             }
@@ -166,6 +173,7 @@ mod tests {
             Note::Wants(Wants { first: 7, wanted: vec![true, false], have: Vec::new() }),
             Note::Problem { path: b"a\xff/b\n".to_vec(), text, is_warning: true },
             Note::Outcome(Summary { copied: 1, bytes: 2, failed: 3, ..Summary::default() }),
+            Note::Again(b"a/\xff".to_vec()),
             Note::Loads(Loads { disk: 1, cpu: 2, network: 1_000 }),
             Note::Plan(vec![
                 Planned {

@@ -142,6 +142,12 @@ pub trait Observer: Send + Sync {
     /// nevertheless.
     fn problem(&self, path: &[u8], text: &str, is_warning: bool);
 
+    /// Reports that the entry at this path is to be copied once more; an empty path means all of
+    /// them.
+    fn again(&self, path: &[u8]) {
+        let _ = path;
+    }
+
     /// Reports what carries the blocks, and why nothing faster does. If there is no choice, it is
     /// not called.
     fn chosen(&self, carrier: Carrier, why: Option<&str>) {

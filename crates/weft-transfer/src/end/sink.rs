@@ -172,6 +172,19 @@ impl Reporter {
         }
     }
 
+    /// Reports an entry that is to be copied once more; an empty path means all.
+    fn again(&self, path: Vec<u8>) {
+        if let Some(observer) = &self.observer {
+            return observer.again(&path);
+        }
+        // The summary counts all of them.
+        if self.sent.fetch_add(1, SeqCst) < PROBLEMS_SENT_MAX
+            && let Some(end) = lock(&self.end).upgrade()
+        {
+            end.change(|state| state.tell(&Note::Again(path)));
+        }
+    }
+
     fn problem(&self, path: Vec<u8>, problem: Problem) {
         let (text, is_warning) = (problem.to_string(), problem.step.is_warning());
         if let Some(observer) = &self.observer {
@@ -191,6 +204,9 @@ impl Report for Reporter {
     fn event(&self, subject: Subject<'_>, event: Event) {
         if let Event::Planned { change, kind, size } = event {
             return self.plan(Planned { change, kind, size, path: subject.path() });
+        }
+        if let Event::Again { is_alone } = event {
+            return self.again(if is_alone { subject.path() } else { Vec::new() });
         }
         if let Event::Problem(problem) = event {
             self.problem(subject.path(), problem);

@@ -219,6 +219,11 @@ impl SourceEnd {
                     observer.problem(&path, &text, is_warning);
                 }
             }
+            Note::Again(path) => {
+                if let Some(observer) = &self.observer {
+                    observer.again(&path);
+                }
+            }
             Note::Outcome(outcome) => lock(&self.finished).outcome = outcome,
             Note::Loads(loads) => lock(&self.finished).sink = loads,
             Note::Plan(all) if self.is_dry_run => {

@@ -53,7 +53,9 @@ impl Flags {
     pub const CLEANS: Self = Self(1 << 17);
     /// Replace entries of other types, directories too. Deletion does so as well.
     pub const FORCES: Self = Self(1 << 18);
-    const ALL: u32 = (1 << 19) - 1;
+    /// The initiator copies once more what has failed and may succeed then.
+    pub const RETRIES: Self = Self(1 << 19);
+    const ALL: u32 = (1 << 20) - 1;
 
     /// Whether all flags of `other` are set.
     #[must_use]

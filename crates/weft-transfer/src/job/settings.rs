@@ -103,6 +103,7 @@ pub(super) fn apply_options(
         deletes: flags.has(Flags::DELETES),
         replaces: flags.has(Flags::DELETES) || flags.has(Flags::FORCES),
         cleans: flags.has(Flags::CLEANS),
+        retries: flags.has(Flags::RETRIES) && !dry_run,
         keeps_journal: true,
         resumes: flags.has(Flags::RESUMES),
         direct: direct(flags),

@@ -183,7 +183,7 @@ impl Output {
         self.summary.copied = 1;
         self.summary.bytes = tail.size;
         if tail.status == Status::Changed {
-            self.summary.warnings = 1;
+            self.summary.failed = 1;
             self.problem = Some(Problem { step: Step::Changed, errno: None });
         }
     }
@@ -337,7 +337,7 @@ mod tests {
         }
         let changed = [&begun()[..], &[end(1, Status::Changed, 10)]].concat();
         let (result, _) = output(&[changed, vec![Record::Finish { entries: 1 }]].concat());
-        let summary = Summary { copied: 1, bytes: 10, warnings: 1, ..Summary::default() };
+        let summary = Summary { copied: 1, bytes: 10, failed: 1, ..Summary::default() };
         assert_eq!(result, Ok((summary, problem(Step::Changed, None))));
     }
 

@@ -241,7 +241,15 @@ impl Begun {
             self.remove(context);
         }
         let dir = &self.directory;
-        let is_there = install::settle(context, dir, &self.name, result, tail, whole_hash);
+        let is_there = install::settle(
+            context,
+            dir,
+            &self.name,
+            result,
+            tail,
+            whole_hash,
+            self.entry.is_linked,
+        );
         Some(is_there)
     }
 

@@ -124,6 +124,21 @@ impl Context {
         self.report.event(Subject { dir, name }, event);
     }
 
+    /// Reports a problem that may pass, if the caller tries again. Otherwise returns false.
+    pub(super) fn again(
+        &self,
+        dir: &Dir,
+        name: Option<&Name>,
+        problem: Problem,
+        is_alone: bool,
+    ) -> bool {
+        let passes = self.options.retries && problem.may_pass(self.options.deletes);
+        if passes {
+            self.event(dir, name, Event::Again { is_alone });
+        }
+        passes
+    }
+
     pub(super) fn problem(&self, dir: &Dir, name: Option<&Name>, step: Step, errno: Errno) {
         self.event(dir, name, Event::Problem(Problem { step, errno: Some(errno) }));
     }

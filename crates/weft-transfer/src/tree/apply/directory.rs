@@ -163,7 +163,11 @@ impl Directory {
         let (existed, is_lost, created) = match result {
             Ok((existed, created)) => (existed, false, created),
             Err((step, errno)) => {
-                parent.failed(context, Some(name), step, errno);
+                let problem = Problem { step, errno: Some(errno) };
+                // What is in it fails, too.
+                if !context.again(&parent.dir, Some(name), problem, false) {
+                    parent.failed(context, Some(name), step, errno);
+                }
                 (true, true, parent.created)
             }
         };
@@ -274,8 +278,11 @@ impl Directory {
 
     /// Reports a problem with an entry of the directory.
     pub(super) fn failed(&self, context: &Context, name: Option<&Name>, step: Step, errno: Errno) {
-        self.note_error();
-        context.problem(&self.dir, name, step, errno);
+        let problem = Problem { step, errno: Some(errno) };
+        if !context.again(&self.dir, name, problem, true) {
+            self.note_error();
+            context.event(&self.dir, name, Event::Problem(problem));
+        }
     }
 
     /// Gives an entry another name, because one of another type gets its name. It is deleted with

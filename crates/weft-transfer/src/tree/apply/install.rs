@@ -19,7 +19,7 @@ use super::attributes;
 use super::context::Context;
 use super::directory::Directory;
 use super::quota;
-use super::report::{Event, Step};
+use super::report::{Event, Problem, Step};
 
 /// The step that failed, and its error.
 pub(super) type Failure = (Step, Errno);
@@ -34,7 +34,7 @@ pub(super) fn whole(
     tail: Tail,
 ) -> bool {
     let result = try_whole(context, directory, entry, name, data, tail);
-    settle(context, directory, name, result, tail, tail.hash)
+    settle(context, directory, name, result, tail, tail.hash, entry.is_linked)
 }
 
 /// Reports the result of a file. Returns whether it has its final name.
@@ -45,6 +45,7 @@ pub(super) fn settle(
     result: Result<Result<(), Errno>, Failure>,
     tail: Tail,
     hash: Option<[u8; 32]>,
+    is_linked: bool,
 ) -> bool {
     match result {
         Ok(attributes) => {
@@ -53,15 +54,22 @@ pub(super) fn settle(
                 context.problem(&directory.dir, Some(name), Step::Attributes, error);
             }
             if tail.status == Status::Changed {
-                let problem = super::report::Problem { step: Step::Changed, errno: None };
+                let problem = Problem { step: Step::Changed, errno: None };
+                // Its other names would be links to what is replaced.
+                if context.again(&directory.dir, Some(name), problem, !is_linked) {
+                    return true;
+                }
                 context.event(&directory.dir, Some(name), Event::Problem(problem));
             }
             let event = Event::Copied { size: tail.size, hash };
             context.event(&directory.dir, Some(name), event);
             true
         }
-        Err((step, error)) => {
-            directory.failed(context, Some(name), step, error);
+        Err((step, errno)) => {
+            let problem = Problem { step, errno: Some(errno) };
+            if !is_linked || !context.again(&directory.dir, Some(name), problem, false) {
+                directory.failed(context, Some(name), step, errno);
+            }
             false
         }
     }

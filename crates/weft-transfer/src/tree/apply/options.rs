@@ -39,6 +39,9 @@ pub struct ApplyOptions {
     pub keeps_journal: bool,
     /// Whether partial files of all earlier copies are removed, however young.
     pub cleans: bool,
+    /// Whether the caller copies once more what has failed and may succeed then: files that changed
+    /// while they were read and, where entries are deleted, those for which there was no room.
+    pub retries: bool,
     /// Whether files of earlier sessions' journals are resumed. The source must offer files then.
     pub resumes: bool,
     /// Whether each file is synced before it gets its name, and the file system at the end.
@@ -67,6 +70,7 @@ impl Default for ApplyOptions {
             replaces: false,
             keeps_journal: false,
             cleans: false,
+            retries: false,
             resumes: false,
             syncs: false,
             direct: When::Never,

@@ -53,6 +53,11 @@ pub enum Event {
         /// The size of a file in bytes.
         size: u64,
     },
+    /// The entry is to be copied once more, or the whole tree if not only this entry is concerned.
+    Again {
+        /// Whether it concerns only this entry.
+        is_alone: bool,
+    },
     /// A problem occurred.
     Problem(Problem),
 }
@@ -163,16 +168,26 @@ impl Step {
     /// Whether the entry exists in spite of the problem.
     #[must_use]
     pub fn is_warning(self) -> bool {
-        matches!(
-            self,
-            Self::Changed | Self::Attributes | Self::Direct | Self::NotDeleted | Self::Aside
-        )
+        matches!(self, Self::Attributes | Self::Direct | Self::NotDeleted | Self::Aside)
+    }
+
+    /// Whether there may be no room for it.
+    fn needs_room(self) -> bool {
+        matches!(self, Self::Create | Self::Write | Self::Rename)
     }
 
     /// Whether some of the source is not known, so that it may have an entry that seems to be only
     /// at the sink.
     pub(super) fn is_of_source(self) -> bool {
         matches!(self, Self::Source | Self::Verify | Self::Incomplete)
+    }
+}
+
+impl Problem {
+    /// Whether another try may succeed; `is_deleted` means that there is more room then.
+    pub(super) fn may_pass(self, is_deleted: bool) -> bool {
+        let is_full = matches!(self.errno, Some(Errno::NOSPC | Errno::DQUOT));
+        self.step == Step::Changed || is_full && is_deleted && self.step.needs_room()
     }
 }
 
@@ -231,6 +246,8 @@ pub struct Summary {
     pub failed: u64,
     /// Entries that exist with a problem.
     pub warnings: u64,
+    /// Entries to copy once more.
+    pub again: u64,
 }
 
 /// The counters as atomics.
@@ -242,6 +259,7 @@ pub(super) struct Counters {
     pub(super) deleted: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) warnings: AtomicU64,
+    pub(super) again: AtomicU64,
 }
 
 impl Counters {
@@ -265,6 +283,7 @@ impl Counters {
                 self.bytes.fetch_add(*size, Relaxed);
             }
             Event::Planned { .. } => {}
+            Event::Again { .. } => one(&self.again),
             Event::Problem(problem) if problem.step.is_warning() => one(&self.warnings),
             Event::Problem(_) => one(&self.failed),
         }
@@ -279,6 +298,7 @@ impl Counters {
             deleted: get(&self.deleted),
             failed: get(&self.failed),
             warnings: get(&self.warnings),
+            again: get(&self.again),
         }
     }
 }
