@@ -18,8 +18,9 @@ use weft_sys::lock;
 #[derive(Debug)]
 pub struct Input {
     fd: OwnedFd,
-    /// Becomes readable when the session is over, because reading may wait for any time.
-    stop: OwnedFd,
+    /// Becomes readable when the session is over, because reading may wait for any time; `None` for
+    /// a file, which never waits.
+    stop: Option<OwnedFd>,
     is_hashed: bool,
     state: Mutex<State>,
 }
@@ -61,14 +62,21 @@ impl Input {
     /// An error of the kernel.
     pub fn new(fd: OwnedFd, is_hashed: bool) -> std::io::Result<Self> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { stop: Some(stop), ..Self::of_file(fd, is_hashed) })
+    }
+
+    /// Creates an input from a file that does not tell its size. It is open without blocking.
+    pub(crate) fn of_file(fd: OwnedFd, is_hashed: bool) -> Self {
         let state = State { turn: Turn::Next, at: 0, subtrees: Subtrees::default() };
-        Ok(Self { fd, stop, is_hashed, state: Mutex::new(state) })
+        Self { fd, stop: None, is_hashed, state: Mutex::new(state) }
     }
 
     /// Ends a read that waits for bytes, and all later reads.
     pub fn stop(&self) {
-        // It fails only if the counter is full, and then the descriptor is readable, too.
-        let _ = write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(stop) = &self.stop {
+            // It fails only if the counter is full, and then the descriptor is readable, too.
+            let _ = write(stop, &1_u64.to_ne_bytes());
+        }
     }
 
     /// Returns the entry of the file, with the attributes that a shell's redirection gives a file.
@@ -111,7 +119,8 @@ impl Input {
             match self.read_once(&mut data[len..]) {
                 Ok(0) => status = Some(Status::Good),
                 Ok(more) => len += more,
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.stop.is_some() => {}
                 Err(error) => status = Some(Status::Failed { errno: error.raw_os_error() as u32 }),
             }
         }
@@ -132,9 +141,10 @@ impl Input {
     }
 
     fn read_once(&self, data: &mut [u8]) -> Result<usize, Errno> {
+        let Some(stop) = &self.stop else { return read(&self.fd, data) };
         let mut fds = [
             PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
         ];
         poll(&mut fds, None)?;
         if !fds[1].revents().is_empty() {

@@ -46,6 +46,11 @@ impl Job {
         self.plan.len()
     }
 
+    /// Whether it contains bytes of an input, so that the next ones can be planned when it is filled.
+    pub(crate) fn has_input(&self) -> bool {
+        matches!(self.plan.items.last(), Some(Item::Input { .. }))
+    }
+
     /// Always false: no block is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {

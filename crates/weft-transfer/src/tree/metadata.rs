@@ -101,6 +101,43 @@ fn xattr(fd: impl AsFd, name: &[u8]) -> Result<Box<[u8]>> {
     }
 }
 
+/// What the sizes of the files of a file system say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// How long the files are.
+    True,
+    /// Nothing: the file system makes the contents when they are read.
+    Unknown,
+    /// Nothing if they are zero.
+    UnknownIfZero,
+}
+
+/// `/proc`, `/sys`, debugfs, tracefs, the control groups, securityfs, configfs, SELinux, resctrl.
+const GENERATED: [i64; 10] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x7363_6673,
+    0x6265_6570,
+    0xf97c_ff8c,
+    0x0765_5821,
+];
+/// File systems in user space, some of which make contents, too.
+const FUSE: i64 = 0x6573_5546;
+
+/// Returns what the sizes of files say in the file system of a file.
+pub(crate) fn sizes(fd: impl AsFd) -> Result<Sizes> {
+    let kind = rustix::fs::fstatfs(fd)?.f_type & 0xffff_ffff;
+    Ok(match kind {
+        FUSE => Sizes::UnknownIfZero,
+        kind if GENERATED.contains(&kind) => Sizes::Unknown,
+        _ => Sizes::True,
+    })
+}
+
 /// Seconds since 1970.
 pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -46,7 +46,7 @@ enum State {
     /// No file has come.
     Expected,
     /// Parts of a file are missing.
-    Begun { number: u64, size: u64, at: u64, tail: Option<Tail> },
+    Begun { number: u64, size: Option<u64>, at: u64, tail: Option<Tail> },
     /// The file has ended, or cannot be read at the source.
     Ended,
 }
@@ -83,11 +83,10 @@ impl Output {
         match record {
             Record::Nothing | Record::Owner { .. } => {}
             Record::Entry(entry) => {
-                let is_file = entry.kind == Kind::File && !entry.is_unsized;
-                if !is_file || !matches!(self.file, State::Expected) {
+                if entry.kind != Kind::File || !matches!(self.file, State::Expected) {
                     return Err(ApplyError::NotAsked(entry.number).into());
                 }
-                let (number, size) = (entry.number, entry.size);
+                let (number, size) = (entry.number, (!entry.is_unsized).then_some(entry.size));
                 self.file = State::Begun { number, size, at: 0, tail: None };
             }
             Record::Whole { entry, tail, .. } => {
@@ -124,7 +123,7 @@ impl Output {
             }
             Record::End { file, tail } => match &mut self.file {
                 State::Begun { number, size, tail: end @ None, .. }
-                    if *number == file && tail.size <= *size =>
+                    if *number == file && size.is_none_or(|size| tail.size <= size) =>
                 {
                     *end = Some(tail);
                 }
@@ -153,7 +152,9 @@ impl Output {
     fn advance(&mut self, file: u64, offset: u64, len: u64) -> Result<(), OutputError> {
         match &mut self.file {
             State::Begun { number, size, at, .. }
-                if *number == file && *at == offset && len <= *size - *at =>
+                if *number == file
+                    && *at == offset
+                    && size.is_none_or(|size| len <= size - *at) =>
             {
                 *at += len;
                 Ok(())
@@ -168,7 +169,11 @@ impl Output {
                 match tail.status {
                     Status::Failed { errno } => self.fail(Step::Source, Some(errno)),
                     // Bytes that the file does not have any more were written as zeros.
-                    _ if at != size || tail.size != size => self.fail(Step::Incomplete, None),
+                    _ if at != size.unwrap_or(tail.size)
+                        || size.is_some_and(|it| it != tail.size) =>
+                    {
+                        self.fail(Step::Incomplete, None)
+                    }
                     _ => self.succeed(tail),
                 }
                 Ok(())
@@ -346,7 +351,6 @@ mod tests {
         let begin = || Record::Entry(entry(1, 2048));
         let finish = Record::Finish { entries: 1 };
         let directory = Entry { kind: Kind::Directory, size: 0, ..*entry(1, 0) };
-        let unsized_file = Entry { is_unsized: true, size: 0, ..*entry(1, 0) };
         for records in [
             vec![finish.clone()],
             vec![begin()],
@@ -363,7 +367,6 @@ mod tests {
             vec![begin(), end(1, Status::Good, 2049)],
             vec![begin(), end(1, Status::Good, 1), end(1, Status::Good, 1)],
             vec![Record::Entry(Box::new(directory))],
-            vec![Record::Entry(Box::new(unsized_file))],
             vec![Record::Offer(entry(1, 1))],
             vec![begin(), Record::Copy { file: 1, offset: 0, len: 1 }],
             vec![Record::DirectoryEnd { directory: 1, is_complete: true }],

@@ -19,7 +19,7 @@ use crate::tree::job::{CountedFd, Job, Plan, PlannedFile, open_file};
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::large::{Large, Piece};
 use crate::tree::listing;
-use crate::tree::metadata;
+use crate::tree::metadata::{self, Sizes};
 use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
 use crate::tree::reading::Reading;
@@ -188,6 +188,8 @@ pub struct Source {
     /// directory number.
     waiting: HashMap<u64, Waiting>,
     linked: HashMap<(u64, u64), u64>,
+    /// What sizes of files say, by the device.
+    sizes: HashMap<u64, Sizes>,
     names: Option<OwnerNames>,
     open_files: Arc<AtomicUsize>,
     planned: Planned,
@@ -220,6 +222,8 @@ struct Offered {
     name: Name,
     entry: Box<Entry>,
     may_have_holes: bool,
+    /// Its size says nothing.
+    is_unsized: bool,
 }
 
 #[derive(Debug, Default)]
@@ -243,6 +247,8 @@ enum Unit {
     Hashed(Record, PlannedFile),
     Whole(Record, PlannedFile),
     Large(LargeInWork),
+    /// A file without a size, which begins a block.
+    Unsized(InputInWork),
     /// A file that the sink wants, with the ranges that it has. It is opened when its turn comes.
     Wanted(Offered, Ranges),
     /// A file of this directory for which the directory has waited has been planned.
@@ -301,6 +307,7 @@ impl Source {
             offers: BTreeMap::new(),
             waiting: HashMap::new(),
             linked: HashMap::new(),
+            sizes: HashMap::new(),
             names,
             open_files: Arc::default(),
             planned,
@@ -415,6 +422,8 @@ impl Source {
                 }
             }
             Unit::Large(large) => self.large = Some(large),
+            Unit::Unsized(input) if plan.is_empty() => self.input = Some(input),
+            Unit::Unsized(input) => return Some(Unit::Unsized(input)),
             Unit::Wanted(offered, have) => {
                 let unit = self.unit_of_offered(offered, have);
                 return self.add(plan, unit);
@@ -598,19 +607,18 @@ impl Source {
         fd: Option<OwnedFd>,
     ) -> Result<(), Errno> {
         let id = (stat.st_dev, stat.st_ino);
-        if self.options.keeps_hard_links
-            && stat.st_nlink > 1
-            && let Some(&target) = self.linked.get(&id)
-        {
+        let is_unsized = self.is_unsized(place, name, stat, fd.as_ref());
+        let is_linked = self.options.keeps_hard_links && stat.st_nlink > 1 && !is_unsized;
+        if is_linked && let Some(&target) = self.linked.get(&id) {
             self.visit_other(place, new_name, Kind::HardLink { target }, stat);
             return Ok(());
         }
         let number = self.number();
-        if self.options.keeps_hard_links && stat.st_nlink > 1 {
+        if is_linked {
             self.linked.insert(id, number);
         }
         let mut entry = self.entry(number, place.number, Some(new_name), Kind::File, stat);
-        entry.is_linked = self.options.keeps_hard_links && stat.st_nlink > 1;
+        entry.is_linked = is_linked;
         self.planned.entries += 1;
         self.planned.bytes += entry.size;
         self.name_owners(&entry);
@@ -620,6 +628,7 @@ impl Source {
             name: name.clone(),
             entry: Box::new(entry),
             may_have_holes: metadata::may_have_holes(stat),
+            is_unsized,
         };
         if !self.options.asks {
             let fd = fd.map_or_else(|| open_file(&place.dirs, &place.dir, name), Ok)?;
@@ -681,7 +690,38 @@ impl Source {
         }
     }
 
+    /// Whether the size of a file says nothing about its contents.
+    fn is_unsized(
+        &mut self,
+        place: &Place,
+        name: &Name,
+        stat: &Stat,
+        fd: Option<&OwnedFd>,
+    ) -> bool {
+        let sizes = self.sizes.get(&stat.st_dev).copied().or_else(|| {
+            let sizes = match fd {
+                Some(fd) => metadata::sizes(fd),
+                None => open_file(&place.dirs, &place.dir, name).and_then(metadata::sizes),
+            };
+            // Another file of the device may be readable.
+            let sizes = sizes.ok()?;
+            self.sizes.insert(stat.st_dev, sizes);
+            Some(sizes)
+        });
+        match sizes {
+            Some(Sizes::Unknown) => true,
+            Some(Sizes::UnknownIfZero) => stat.st_size == 0,
+            Some(Sizes::True) | None => false,
+        }
+    }
+
     fn unit_of_file(&mut self, offered: Offered, fd: OwnedFd, have: Ranges) -> Unit {
+        if offered.is_unsized {
+            let entry = Box::new(Entry { size: 0, is_unsized: true, ..*offered.entry });
+            let (number, entry) = (entry.number, Some(Record::Entry(entry)));
+            let input = Arc::new(Input::of_file(fd, self.options.verifies));
+            return Unit::Unsized(InputInWork { input, number, entry });
+        }
         let size = offered.entry.size;
         // A whole file that does not fit leaves the rest of a block empty. This limit makes that at
         // most a quarter.
