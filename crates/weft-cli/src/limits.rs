@@ -29,3 +29,8 @@ pub(crate) const RETRY_PAUSES: [std::time::Duration; 2] =
 pub(crate) const LOSSES_MAX: u32 = 1_000;
 /// Tuples that `weft tuples watch` reads at once.
 pub(crate) const TUPLES_AT_ONCE_MAX: u32 = 1_000;
+
+/// The most patterns with which a second try of a copy names entries; beyond, it copies all.
+pub(crate) const RETRY_PATTERNS_MAX: usize = 200;
+/// The most bytes of these patterns.
+pub(crate) const RETRY_BYTES_MAX: usize = 20 << 10;

@@ -72,7 +72,10 @@ impl Place {
     /// Returns `weft cp` from one path of the folder to another one.
     fn copy(&self, way: Way, options: &[&str], from: &str, to: &str) -> Result<Program> {
         let at_server = |path: &str| format!("127.0.0.1:{}//all/{path}", self.port);
-        let here = |path: &str| format!("{}/{path}", self.folder.path().display());
+        let here = |path: &str| match path.starts_with('/') {
+            true => path.to_owned(),
+            false => format!("{}/{path}", self.folder.path().display()),
+        };
         let (from, to) = match way {
             Way::Local => (here(from), here(to)),
             Way::Upload => (here(from), at_server(to)),
@@ -255,10 +258,9 @@ fn entries_of_other_types_are_replaced_as_by_rsync_or_named() -> Result<()> {
 fn what_is_replaced_stays_while_some_of_the_source_cannot_be_read() -> Result<()> {
     let place = Place::new()?;
     for way in WAYS {
-        place.sh(
-            "chmod -R 700 from || true; rm -rf from to; mkdir -p from/b from/d to/f; echo new > from/f;
-             echo x > from/d/x; echo only > to/f/only; echo other > to/d; chmod 000 from/b",
-        )?;
+        place.sh("chmod -R 700 from || true; rm -rf from to; mkdir -p from/b from/d to/f;
+             echo new > from/f;
+             echo x > from/d/x; echo only > to/f/only; echo other > to/d; chmod 000 from/b")?;
         let (status, text) = said(&place.copy(way, &["--force"], "from/", "to")?.run(TIMEOUT)?);
         ensure!(status == Some(INCOMPLETE), "{way:?}: {status:?}, {text}");
         ensure!(text.matches("has been replaced, and is kept").count() == 2, "{way:?}: {text}");
@@ -343,8 +345,9 @@ fn refused_copy_into_itself_leaves_nothing() -> Result<()> {
 }
 
 /// Starts a copy that takes some seconds, and returns when its file has begun.
-fn begin_slowly(place: &Place, way: Way, to: &str) -> Result<Running> {
-    let slow = place.copy(way, &["--limit", "16M", "--compress=none"], "from/", to)?.start()?;
+fn begin_slowly(place: &Place, options: &[&str], way: Way, to: &str) -> Result<Running> {
+    let options = [options, &["--limit", "16M", "--compress=none"]].concat();
+    let slow = place.copy(way, &options, "from/", to)?.start()?;
     let start = Instant::now();
     while place.sh(&format!("find {to} -name '.*large*.weft-*' 2>&1 || true"))?.is_empty() {
         ensure!(start.elapsed() < TIMEOUT, "the copy does not begin");
@@ -360,7 +363,7 @@ fn files_that_change_while_they_are_read_are_copied_once_more() -> Result<()> {
     place.sh("echo s > from/small; cp from/small 'from/s u/small'")?;
     for way in WAYS {
         place.sh("rm -rf to; mkdir to")?;
-        let slow = begin_slowly(&place, way, "to")?;
+        let slow = begin_slowly(&place, &[], way, "to")?;
         place.sh("echo more >> 'from/s u/[large]*'")?;
         let ended = slow.wait(TIMEOUT)?.success()?;
         place
@@ -371,7 +374,7 @@ fn files_that_change_while_they_are_read_are_copied_once_more() -> Result<()> {
     // One that never stands still is no success.
     for way in [Way::Local, Way::Upload] {
         place.sh("rm -rf to; mkdir to")?;
-        let mut slow = begin_slowly(&place, way, "to")?;
+        let mut slow = begin_slowly(&place, &[], way, "to")?;
         while slow.is_running()? {
             place.sh("echo more >> 'from/s u/[large]*'")?;
         }
@@ -418,5 +421,63 @@ fn mirror_of_a_destination_that_is_full_ends() -> Result<()> {
     );
     let full = Program::plain(locate("unshare")?).args(["--mount", "sh", "-c", &script]);
     full.env("XDG_CONFIG_HOME", &config).directory(place.folder.path()).run(TIMEOUT)?.success()?;
+    Ok(())
+}
+
+/// Files whose contents the kernel makes when they are read have sizes that say nothing.
+#[test]
+fn files_of_the_kernel_are_copied_up_to_their_ends() -> Result<()> {
+    let place = Place::new()?;
+    let names = ["/proc/version", "/proc/sys/kernel/ostype", "/sys/kernel/notes", "/proc/cpuinfo"];
+    for way in [Way::Local, Way::Upload, Way::Shell] {
+        for options in [&[][..], &["-u"], &["--verify"]] {
+            for from in names.iter().filter(|name| fs::read(name).is_ok_and(|it| !it.is_empty())) {
+                place.copy(way, options, from, "copied")?.run(TIMEOUT)?.success()?;
+                // The frequencies of processors change.
+                let are_same = match *from {
+                    "/proc/cpuinfo" => fs::read(place.path("copied"))?.ends_with(b"\n\n"),
+                    from => fs::read(place.path("copied"))? == fs::read(from)?,
+                };
+                ensure_data!(are_same, "{way:?}, {options:?}: {from} differs");
+                place.sh("rm copied")?;
+            }
+        }
+    }
+    let copied = place.copy(Way::Local, &[], "/proc/sys/kernel/random/", "random")?;
+    copied.run(TIMEOUT)?.success()?;
+    let boot = "/proc/sys/kernel/random/boot_id";
+    ensure_data!(fs::read(place.path("random/boot_id"))? == fs::read(boot)?, "another boot");
+    let standard = Program::plain(weft()?).args(["cp", "/proc/version", "-"]);
+    let stdout = standard.run(TIMEOUT)?.success()?.stdout;
+    ensure_data!(stdout.as_bytes() == fs::read("/proc/version")?, "{stdout}");
+    Ok(())
+}
+
+/// With `--delete-before` everything is deleted before anything is copied.
+#[test]
+fn deletion_before_the_copy_makes_room_for_it() -> Result<()> {
+    let place = Place::new()?;
+    for way in WAYS {
+        place.sh(
+            "chmod -R 700 from to || true; rm -rf from to; mkdir -p from/a from/b to/a/x to/c; \
+             echo new > from/a/new; echo b > from/b/b; echo old > to/a/x/old; echo b > to/c/b",
+        )?;
+        // It deletes nothing, either, if some of the source cannot be read.
+        place.sh("chmod 000 from/b")?;
+        let options = ["--delete-before", "--json"];
+        let ended = place.copy(way, &options, "from/", "to")?.run(TIMEOUT)?;
+        ensure!(ended.status.code() == Some(INCOMPLETE), "{way:?}: {}", ended.stdout);
+        ensure_data!(place.list("to")?.contains("c/b f"), "{way:?}: deleted");
+        place.sh("chmod 755 from/b; chmod 755 to/b; chmod 500 to/a")?;
+        let ended = place.copy(way, &options, "from/", "to")?.run(TIMEOUT)?.success()?;
+        let (found, expected) = (place.list("to")?, place.list("from")?);
+        ensure_data!(found == expected, "{way:?}: {found}\nnot\n{expected}");
+        ensure!(ended.stdout.contains("\"deleted\":4"), "{way:?}: {}", ended.stdout);
+    }
+    place.sh("rm -rf from to; mkdir from to; head -c 60000000 /dev/zero > from/large")?;
+    place.sh("echo old > to/old")?;
+    let slow = begin_slowly(&place, &["--delete-before"], Way::Upload, "to")?;
+    ensure_data!(!place.path("to/old").exists(), "the copy begins before the deletion");
+    drop(slow);
     Ok(())
 }

@@ -12,6 +12,7 @@ class Options(TypedDict, total=False):
     retry_for: int
     skip_unchanged: bool
     delete: bool
+    delete_before: bool
     clean: bool
     force: bool
     # Patterns in their order: ("include" or "exclude", pattern).

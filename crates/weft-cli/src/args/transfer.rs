@@ -69,6 +69,13 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) delete: bool,
 
+    /// As --delete, but before anything is copied
+    ///
+    /// For a destination that has no room for both. It looks at the source twice. Without this
+    /// option, files for which there was no room are copied after the deletion.
+    #[arg(long)]
+    pub(crate) delete_before: bool,
+
     /// Replace directories by files and links, and the other way round; --delete does so, too
     #[arg(long)]
     pub(crate) force: bool,

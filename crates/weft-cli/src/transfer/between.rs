@@ -73,6 +73,7 @@ fn command(
         (args.delete, "--delete"),
         (args.clean, "--clean"),
         (args.force, "--force"),
+        (args.delete_before, "--delete-before"),
         (args.verify, "--verify"),
         (args.owners, "--owners"),
         (args.xattrs, "--xattrs"),

@@ -95,7 +95,7 @@ fn flags(args: &CpArgs) -> Flags {
     Flags::default()
         .with(Flags::SKIPS, args.skip_unchanged)
         .with(Flags::RESUMES, args.resume)
-        .with(Flags::DELETES, args.delete)
+        .with(Flags::DELETES, args.delete || args.delete_before)
         .with(Flags::FORCES, args.force)
         .with(Flags::CLEANS, args.clean)
         .with(
@@ -196,7 +196,16 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
                 |error| problems.lost(error, time),
             )
         };
-        let copied = attempt(&task).and_then(|first| {
+        let mut deleted = 0;
+        if args.delete_before && !args.dry_run {
+            let flags = task.request.flags.without(Flags::RETRIES).without(Flags::SKIPS);
+            let flags = flags.without(Flags::RESUMES).with(Flags::DRY_RUN, true);
+            let flags = flags.with(Flags::ONLY_DELETES, true);
+            let request = Request { flags, ..task.request.clone() };
+            deleted = attempt(&CopyTask { request, ..task.clone() })?.outcome.deleted;
+        }
+        let copied = attempt(&task).and_then(|mut first| {
+            first.outcome.deleted += deleted;
             let (paths, count) = (problems.take_again(), first.outcome.again);
             if count == 0 {
                 return Ok(first);

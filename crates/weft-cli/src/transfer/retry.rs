@@ -6,10 +6,7 @@ use std::collections::BTreeSet;
 use weft_transfer::end::Outcome;
 use weft_transfer::job::{Flags, Request};
 
-/// The most entries that a second try names. Beyond, it copies all.
-const PATHS_MAX: usize = 200;
-/// The most bytes of their names.
-const BYTES_MAX: usize = 20 << 10;
+use crate::limits::{RETRY_BYTES_MAX, RETRY_PATTERNS_MAX};
 
 /// A second try.
 #[derive(Debug)]
@@ -45,7 +42,7 @@ fn patterns(paths: &[Vec<u8>]) -> Option<Vec<(bool, String)>> {
         included.insert(format!("/{path}"));
     }
     let bytes: usize = included.iter().map(String::len).sum();
-    if included.len() > PATHS_MAX || bytes > BYTES_MAX {
+    if included.len() > RETRY_PATTERNS_MAX || bytes > RETRY_BYTES_MAX {
         return None;
     }
     let included = included.into_iter().map(|pattern| (true, pattern));

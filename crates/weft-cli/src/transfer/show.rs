@@ -70,6 +70,7 @@ pub(super) struct Problems {
     is_json: bool,
     /// Whether it reports how the copy is made.
     explains: bool,
+    has_explained: AtomicBool,
     /// The stream of events and plans.
     stream: Stream,
     /// The progress line, which is hidden while a problem is printed.
@@ -84,7 +85,8 @@ pub(super) struct Problems {
 impl Problems {
     pub(super) fn new(is_json: bool, explains: bool, stream: Stream, line: Line) -> Self {
         let (chosen, is_open) = (Mutex::default(), AtomicBool::new(false));
-        Self { is_json, explains, stream, line, chosen, again: Mutex::default(), is_open }
+        let (again, has_explained) = (Mutex::default(), AtomicBool::new(false));
+        Self { is_json, explains, has_explained, stream, line, chosen, again, is_open }
     }
 
     /// Begins an attempt of the copy.
@@ -161,7 +163,7 @@ impl Observer for Problems {
 
     fn decided(&self, decisions: &Decisions) {
         self.is_open.store(true, SeqCst);
-        if !self.explains {
+        if !self.explains || self.has_explained.swap(true, SeqCst) {
             return;
         }
         if self.is_json {

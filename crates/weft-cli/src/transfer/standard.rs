@@ -58,6 +58,7 @@ pub(super) fn check(args: &CpArgs) -> Result<(), String> {
         (args.resume, "--resume"),
         (args.skip_unchanged, "--skip-unchanged"),
         (args.delete, "--delete"),
+        (args.delete_before, "--delete-before"),
         (args.owners, "--owners"),
         (args.direct == Direct::Always, "--direct"),
         (args.xattrs, "--xattrs"),

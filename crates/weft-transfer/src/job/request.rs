@@ -55,7 +55,9 @@ impl Flags {
     pub const FORCES: Self = Self(1 << 18);
     /// The initiator copies once more what has failed and may succeed then.
     pub const RETRIES: Self = Self(1 << 19);
-    const ALL: u32 = (1 << 20) - 1;
+    /// With [`Flags::DRY_RUN`] and [`Flags::DELETES`]: the sink deletes, and reports nothing else.
+    pub const ONLY_DELETES: Self = Self(1 << 20);
+    const ALL: u32 = (1 << 21) - 1;
 
     /// Whether all flags of `other` are set.
     #[must_use]

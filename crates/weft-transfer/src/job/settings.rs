@@ -108,6 +108,7 @@ pub(super) fn apply_options(
         resumes: flags.has(Flags::RESUMES),
         direct: direct(flags),
         dry_run: dry_run.then(|| DryRun { has_root, skips: skips(flags) }),
+        only_deletes: dry_run && flags.has(Flags::ONLY_DELETES),
         ..ApplyOptions::default()
     }
 }

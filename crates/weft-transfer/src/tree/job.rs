@@ -46,7 +46,7 @@ impl Job {
         self.plan.len()
     }
 
-    /// Whether it contains bytes of an input, so that the next ones can be planned when it is filled.
+    /// Whether it contains bytes of an input: the next ones can be planned when it is filled.
     pub(crate) fn has_input(&self) -> bool {
         matches!(self.plan.items.last(), Some(Item::Input { .. }))
     }

@@ -101,7 +101,7 @@ impl Plan {
 /// it, it gets another mode.
 pub(super) fn open_dir(context: &Context, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
     let opened = context.dirs.open(dir);
-    if context.is_dry_run() || context.who.uid == 0 {
+    if !context.deletes_really() || context.who.uid == 0 {
         return opened;
     }
     let fd = match (opened, dir.place()) {

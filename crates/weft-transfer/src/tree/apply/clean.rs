@@ -122,7 +122,7 @@ pub(super) fn delete(
             if kind == FileType::Directory && !is_empty {
                 return Err(Errno::ISDIR);
             }
-            if context.is_dry_run() {
+            if !context.deletes_really() {
                 return statat(&*fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW).map(drop);
             }
             unlinkat(&*fd, name.as_path(), flags)
@@ -130,7 +130,7 @@ pub(super) fn delete(
         let error = match result {
             // That it is replaced has been reported.
             Ok(()) if deletion == Deletion::Replaced && stack.is_empty() => return,
-            Ok(()) if context.is_dry_run() => {
+            Ok(()) if !context.deletes_really() => {
                 context.planned(&dir, Some(&name), Change::Delete, kind.into(), 0);
                 continue;
             }

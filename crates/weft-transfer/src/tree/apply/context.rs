@@ -120,6 +120,9 @@ impl Context {
         {
             self.has_source_failed.store(true, Release);
         }
+        if self.options.only_deletes && event != Event::Deleted {
+            return;
+        }
         self.counters.count(&event);
         self.report.event(Subject { dir, name }, event);
     }
@@ -169,6 +172,11 @@ impl Context {
 
     pub(super) fn is_dry_run(&self) -> bool {
         self.options.dry_run.is_some()
+    }
+
+    /// Whether entries are deleted, and not only predicted to be.
+    pub(super) fn deletes_really(&self) -> bool {
+        !self.is_dry_run() || self.options.only_deletes
     }
 
     /// Records the name of an owner. Returns false if there are too many.

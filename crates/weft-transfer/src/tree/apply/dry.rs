@@ -71,7 +71,9 @@ impl Place<'_> {
         if clean::has_protected(context, dir, name, FileType::Directory) {
             return Err((Step::Clash, Errno::NOTEMPTY));
         }
-        clean::delete(context, dir, name.clone(), FileType::Directory, Deletion::Replaced);
+        if !context.options.only_deletes {
+            clean::delete(context, dir, name.clone(), FileType::Directory, Deletion::Replaced);
+        }
         Ok(Change::Update)
     }
 }

@@ -53,6 +53,9 @@ pub struct ApplyOptions {
     pub folds_case: Option<bool>,
     /// Whether this is a dry run. The source must offer files then.
     pub dry_run: Option<DryRun>,
+    /// In a dry run: entries that the source does not have are deleted, and nothing else is done
+    /// or reported.
+    pub only_deletes: bool,
     /// The most names that are remembered at a time.
     pub names_max: usize,
 }
@@ -76,6 +79,7 @@ impl Default for ApplyOptions {
             direct: When::Never,
             folds_case: None,
             dry_run: None,
+            only_deletes: false,
             names_max: NAMES_KEPT_MAX,
         }
     }
