@@ -332,7 +332,9 @@ fn refused_copy_into_itself_leaves_nothing() -> Result<()> {
     place.sh("mkdir -p x/sub; echo x > x/sub/f")?;
     let before = place.list("x")?;
     for (from, to) in [("x", "x/new"), ("x", "x/sub"), ("x/", "x/sub/new"), ("x/sub", "x")] {
-        for way in [Way::Local] {
+        // Another end replaces each file by its own copy, which changes nothing.
+        let ways = if from == "x/sub" { &WAYS[..1] } else { &WAYS };
+        for &way in ways {
             let (status, text) = said(&place.copy(way, &[], from, to)?.run(TIMEOUT)?);
             let is_refused = status == Some(1) && text.contains("the same")
                 || text.contains("cannot be copied into itself");

@@ -245,6 +245,8 @@ pub const ANSWERS_WAITING_MAX: usize = 64;
 pub const PLAN_NOTE_LEN: usize = 16 << 10;
 /// The longest path in a note in bytes.
 pub const NOTE_PATH_LEN_MAX: usize = 8 << 10;
+/// The most directories of a source by which a sink sees that it is in one of them.
+pub const ORIGINS_MAX: usize = 256;
 /// The most paths of one request.
 pub const PATHS_MAX: usize = 4_096;
 /// The most patterns of one request.

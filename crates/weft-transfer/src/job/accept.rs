@@ -130,7 +130,8 @@ impl Resolve for Shares {
         };
         let found = self.find(path).and_then(|(share, rest)| {
             let parts = places::parts(rest)?;
-            let to = places::destination(share.root.as_fd(), &parts, request.flags, &|_| Ok(()))?;
+            let to =
+                places::destination(share.root.as_fd(), &parts, request.flags, &request.origins)?;
             Ok(Destination { quota: share.quota.clone(), ..to })
         });
         let found = found.map(|to| Answer::Write(Target::Directory(to)));
@@ -281,8 +282,10 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             OpenReply::Accepted { job }
         }
         Ok((Answer::Write(Target::Output(_)), ..)) => OpenReply::Accepted { job: Vec::new() },
-        Ok((Answer::Send { is_folder, .. }, ..)) => {
-            OpenReply::Accepted { job: vec![u8::from(*is_folder)] }
+        Ok((Answer::Send { is_folder, starts }, ..)) => {
+            let origins = places::origins(starts);
+            let job = [&[u8::from(*is_folder)], origins.as_flattened()].concat();
+            OpenReply::Accepted { job }
         }
         Err((refusal, text)) => {
             let mut text = text.clone();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::initiate::{Initiating, InitiatorRole, OpenTarget, initiate};
-use super::places::{Naming, Target, local_destination};
+use super::places::{Naming, Target, local_destination_outside};
 use super::rdma::{Over, RdmaPath};
 use super::request::Flags;
 use super::settings::threads;
@@ -43,9 +43,10 @@ pub enum DownloadTo {
 
 impl DownloadTo {
     pub(super) fn opening(self, flags: Flags) -> OpenTarget {
-        Box::new(move |is_one| match self {
+        Box::new(move |is_one, origins| match self {
             Self::Path(path) => {
-                let to = local_destination(&path, flags.with(Flags::FOLDER, is_one), &[])?;
+                let flags = flags.with(Flags::FOLDER, is_one);
+                let to = local_destination_outside(&path, flags, origins)?;
                 Ok(Target::Directory(to))
             }
             Self::Output(fd) => Ok(Target::Output(fd)),

@@ -11,7 +11,7 @@ use super::beside::{Beside, BesideOptions, DataWay};
 use super::path;
 use super::places::{self, Destination, Naming, PlaceError, Target};
 use super::rdma::{Connect, FEATURE_RDMA, RdmaPath};
-use super::request::Flags;
+use super::request::{Flags, Origin};
 use super::settings::{apply_options, compression, decisions, source_options, threads};
 use super::task::CopyTask;
 use crate::end::{
@@ -30,7 +30,7 @@ use crate::wire::record_name::Name;
 use crate::wire::{Role, Terms};
 
 /// Opens the target of a sink.
-pub(super) type OpenTarget = Box<dyn FnOnce(bool) -> Result<Target, PlaceError> + Send>;
+pub(super) type OpenTarget = Box<dyn FnOnce(bool, &[Origin]) -> Result<Target, PlaceError> + Send>;
 
 /// The role of the initiator.
 pub(super) enum InitiatorRole {
@@ -170,6 +170,9 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     }
     let session_role =
         if matches!(role, InitiatorRole::Send { .. }) { Role::Source } else { Role::Sink };
+    if let InitiatorRole::Send { content: Content::Entries(starts), .. } = &role {
+        request.origins = places::origins(starts);
+    }
     let (session, answer) =
         open_session(&*control, &mut connection, epoch, session_role, &request)?;
     let secrets = match &lines_beside {
@@ -229,8 +232,8 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             run_source(plan, lines)
         }
         InitiatorRole::Receive { target, mut connect } => {
-            let is_folder = answer == [1];
-            let target = match target(is_folder).map_err(|error| bad(&error))? {
+            let (is_folder, origins) = places::parse_answer(&answer);
+            let target = match target(is_folder, origins).map_err(|error| bad(&error))? {
                 Target::Directory(Destination { root, is_there, .. }) => SinkTarget::Directory {
                     root,
                     options: apply_options(request.flags, true, is_there),

@@ -30,7 +30,7 @@ pub use beside::DataWay;
 pub use client::{CopyDirection, DownloadTo, ServerAt};
 pub use places::{Destination, PlaceError, Target, local_destination, local_source};
 pub use rdma::{Over, RdmaListener};
-pub use request::{Flags, Request, RequestError};
+pub use request::{Flags, Origin, Request, RequestError};
 pub use server::{Log, Server};
 pub use shell::serve_shell;
 pub use task::CopyTask;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 
-use super::request::{Flags, Request};
-use crate::limits::DEPTH_MAX;
+use super::request::{Flags, Origin, Request};
+use crate::limits::{DEPTH_MAX, ORIGINS_MAX};
 use crate::tree::apply::Quota;
 use crate::tree::beneath;
 use crate::tree::source::Start;
@@ -97,7 +97,8 @@ pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), Plac
             return Err(PlaceError::Same("source and destination are the same"));
         }
     }
-    check_outside(&directories(starts)?, to.root.as_fd())
+    let sources = directories(starts)?;
+    check_outside(to.root.as_fd(), &|at| sources.contains(&at))
 }
 
 /// Returns the directories among the sources.
@@ -115,12 +116,50 @@ fn directories(starts: &[Start]) -> Result<Vec<(u64, u64)>, PlaceError> {
     Ok(directories)
 }
 
+/// Returns the identifier that the kernel has had since it was started.
+fn boot() -> Option<Vec<u8>> {
+    std::fs::read("/proc/sys/kernel/random/boot_id").ok()
+}
+
+fn origin(boot: &[u8], (device, inode): (u64, u64)) -> Origin {
+    let bytes = [boot, &device.to_be_bytes(), &inode.to_be_bytes()].concat();
+    *blake3::hash(&bytes).as_bytes().first_chunk().expect("32 bytes")
+}
+
+/// Returns the directories among the sources. Of what cannot be examined, there are none.
+pub(super) fn origins(starts: &[Start]) -> Vec<Origin> {
+    let (Some(boot), Ok(directories)) = (boot(), directories(starts)) else { return Vec::new() };
+    directories.into_iter().take(ORIGINS_MAX).map(|it| origin(&boot, it)).collect()
+}
+
+/// Parses an acceptor's answer to a request for its files: whether there is a directory among them,
+/// and its directories.
+pub(super) fn parse_answer(answer: &[u8]) -> (bool, &[Origin]) {
+    match answer.split_first() {
+        Some((is_folder, origins)) => (*is_folder == 1, origins.as_chunks().0),
+        None => (false, &[]),
+    }
+}
+
 /// Checks that a directory, and all above it, are none of these.
-fn check_outside(sources: &[(u64, u64)], to: BorrowedFd<'_>) -> Result<(), PlaceError> {
+fn check_outside_of(origins: &[Origin], to: BorrowedFd<'_>) -> Result<(), PlaceError> {
+    match boot() {
+        Some(boot) if !origins.is_empty() => {
+            check_outside(to, &|at| origins.contains(&origin(&boot, at)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a directory, and all above it, are no sources.
+fn check_outside(
+    to: BorrowedFd<'_>,
+    is_source: &dyn Fn((u64, u64)) -> bool,
+) -> Result<(), PlaceError> {
     let mut above = rustix::io::dup(to)?;
     loop {
         let at = identity(&fstat(&above)?);
-        if sources.contains(&at) {
+        if is_source(at) {
             return Err(PlaceError::Same("a directory cannot be copied into itself"));
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -176,7 +215,7 @@ fn walk(base: BorrowedFd<'_>, parts: &[Name]) -> Result<OwnedFd, Errno> {
 }
 
 /// Finds the destination at a path beneath a directory. If the flags require a directory, it is
-/// created if it does not exist and may be in its parent directory, except in a dry run.
+/// created if it does not exist, except in a dry run. It is in none of the directories `origins`.
 ///
 /// # Errors
 /// An error of the kernel: the parent of the last component must exist.
@@ -184,25 +223,30 @@ pub(super) fn destination(
     base: BorrowedFd<'_>,
     parts: &[Name],
     flags: Flags,
-    may_be_in: &dyn Fn(BorrowedFd<'_>) -> Result<(), PlaceError>,
+    origins: &[Origin],
 ) -> Result<Destination, PlaceError> {
     let is_stream = flags.has(Flags::STREAM);
     let Some((last, before)) = parts.split_last() else {
         if is_stream {
             return Err(PlaceError::Directory);
         }
-        return Ok(Destination::within(walk(base, &[])?));
+        let root = walk(base, &[])?;
+        check_outside_of(origins, root.as_fd())?;
+        return Ok(Destination::within(root));
     };
     let is_folder = flags.has(Flags::FOLDER);
     let parent = walk(base, before)?;
     match beneath::open_dir(&parent, last.as_path()) {
         Ok(_) if is_stream => Err(PlaceError::Directory),
-        Ok(root) => Ok(Destination::within(root)),
+        Ok(root) => {
+            check_outside_of(origins, root.as_fd())?;
+            Ok(Destination::within(root))
+        }
         Err(Errno::NOENT) if is_folder && flags.has(Flags::DRY_RUN) => {
             Ok(Destination { root: parent, new_name: None, is_there: false, quota: None })
         }
         Err(Errno::NOENT) if is_folder => {
-            may_be_in(parent.as_fd())?;
+            check_outside_of(origins, parent.as_fd())?;
             match mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777)) {
                 // Another copy to the same place may have created it since.
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -256,16 +300,27 @@ pub fn local_destination(
     flags: Flags,
     starts: &[Start],
 ) -> Result<Destination, PlaceError> {
+    local_destination_outside(path, flags, &origins(starts))
+}
+
+/// Finds the same, which must be in none of these directories.
+///
+/// # Errors
+/// The same, and `Same`.
+pub(super) fn local_destination_outside(
+    path: &Path,
+    flags: Flags,
+    origins: &[Origin],
+) -> Result<Destination, PlaceError> {
     if let Ok(root) = open_local(path) {
         if flags.has(Flags::STREAM) {
             return Err(PlaceError::Directory);
         }
+        check_outside_of(origins, root.as_fd())?;
         return Ok(Destination::within(root));
     }
     let (parent, name) = split(path)?.ok_or(PlaceError::Path)?;
-    destination(parent.as_fd(), &[name], flags, &|parent| {
-        check_outside(&directories(starts)?, parent)
-    })
+    destination(parent.as_fd(), &[name], flags, origins)
 }
 
 /// Returns the source of a local path, and whether it is a directory. A path that ends in a slash,
@@ -428,16 +483,13 @@ mod tests {
         for path in ["../secret", "sub/../../secret", "up/secret", "root/etc/passwd", ".."] {
             assert!(start(base.as_fd(), path.as_bytes()).is_err(), "{path}");
             let to = parts(path.as_bytes())
-                .and_then(|it| destination(base.as_fd(), &it, Flags::default(), &|_| Ok(())));
+                .and_then(|it| destination(base.as_fd(), &it, Flags::default(), &[]));
             assert!(to.is_err(), "{path}");
         }
         // A link is copied as a link, and cannot be a destination directory.
         assert!(start(base.as_fd(), b"up").is_ok());
         assert!(start(base.as_fd(), b"up/").is_err());
-        let to =
-            destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default(), &|_| {
-                Ok(())
-            });
+        let to = destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default(), &[]);
         assert!(to.map(|it| it.new_name.is_some()).unwrap_or(true));
     }
 

@@ -8,7 +8,7 @@ use super::agree::{AGENT, agree_on_compression, cipher, establish, features, flu
 use super::client::{ServerAt, Streams, connect, is_another_host};
 use super::initiate::{block_size, connect_all};
 use super::path;
-use super::places::{Naming, check_apart_on_server, names};
+use super::places::{Naming, check_apart_on_server, names, parse_answer};
 use super::request::{Flags, Request};
 use super::settings::{decisions, threads};
 use super::task::CopyTask;
@@ -113,11 +113,12 @@ impl CopyTask {
             check_apart_on_server(&asking.paths, &path).map_err(|error| bad(&error))?;
         }
         let (from_session, answer) = source.open(Role::Sink, &asking)?;
-        let is_folder = answer == [1];
+        let (is_folder, origins) = parse_answer(&answer);
         let giving = Request {
             flags: asking.flags.with(Flags::FOLDER, is_folder),
             new_name: None,
             congestion: asking.congestion.clone(),
+            origins: origins.to_vec(),
             patterns: asking.patterns.clone(),
             paths: vec![path],
         };

@@ -1,14 +1,18 @@
 //! The request that an initiator sends when it opens a session.
 //!
 //! Format: version u8, flags u32, new name (u16 and bytes; empty for none), name of the congestion
-//! control (u16 and bytes) if its flag is set, number of patterns u16, for each: 1 to include or 0
-//! to exclude u8, u16 and bytes; number of paths u16, for each: u16 and bytes.
+//! control (u16 and bytes) if its flag is set, origins (u16 and 16 bytes each) if their flag is
+//! set, number of patterns u16, for each: 1 to include or 0 to exclude u8, u16 and bytes; number of
+//! paths u16, for each: u16 and bytes.
 
 use crate::limits::{JOB_LEN_MAX, PATHS_MAX, PATTERNS_MAX};
 use crate::transport::tcp::Congestion;
 use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
 
 const VERSION: u8 = 1;
+
+/// What identifies a directory for an end that may be on the same host, and tells others nothing.
+pub type Origin = [u8; 16];
 
 /// Flags of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +61,9 @@ impl Flags {
     pub const RETRIES: Self = Self(1 << 19);
     /// With [`Flags::DRY_RUN`] and [`Flags::DELETES`]: the sink deletes, and reports nothing else.
     pub const ONLY_DELETES: Self = Self(1 << 20);
-    const ALL: u32 = (1 << 21) - 1;
+    /// The request says which directories the initiator sends.
+    const ORIGINS: Self = Self(1 << 21);
+    const ALL: u32 = (1 << 22) - 1;
 
     /// Whether all flags of `other` are set.
     #[must_use]
@@ -89,6 +95,8 @@ pub struct Request {
     pub congestion: Congestion,
     /// Patterns that include (true) or exclude names. The first match decides.
     pub patterns: Vec<(bool, String)>,
+    /// The directories among the sources of an initiator, by what only their host knows.
+    pub origins: Vec<Origin>,
     /// Paths at the acceptor: the destination or all sources. At a server they begin with a share's
     /// name.
     pub paths: Vec<Vec<u8>>,
@@ -129,13 +137,15 @@ impl Request {
             Congestion::System => (Flags::SYSTEM_CONGESTION, None),
             Congestion::Named(name) => (Flags::CONGESTION, Some(name)),
         };
-        out.extend_from_slice(&self.flags.with(flag, true).0.to_be_bytes());
+        let flags = self.flags.with(flag, true).with(Flags::ORIGINS, !self.origins.is_empty());
+        out.extend_from_slice(&flags.0.to_be_bytes());
         let patterns = self.patterns.iter().map(|(_, pattern)| pattern.len());
         let lens = patterns.chain(self.paths.iter().map(Vec::len));
         let all: usize = lens.map(|len| len + 4).sum();
         let name = self.new_name.as_deref().unwrap_or_default();
         let is_much = self.paths.len() > PATHS_MAX || self.patterns.len() > PATTERNS_MAX;
-        let names = name.len() + congestion.map_or(0, String::len);
+        let names =
+            name.len() + congestion.map_or(0, String::len) + self.origins.as_flattened().len();
         if is_much || all + names + 16 > JOB_LEN_MAX {
             return Err(RequestError::TooMuch);
         }
@@ -143,6 +153,9 @@ impl Request {
         push_counted_u16(&mut out, name);
         if let Some(congestion) = congestion {
             push_counted_u16(&mut out, congestion.as_bytes());
+        }
+        if !self.origins.is_empty() {
+            push_counted_u16(&mut out, self.origins.as_flattened());
         }
         out.extend_from_slice(&count(self.patterns.len()));
         for (includes, pattern) in &self.patterns {
@@ -182,8 +195,17 @@ impl Request {
             }
             false => Congestion::ByPath,
         };
+        let (origins, rest) = match flags.has(Flags::ORIGINS) {
+            true => from.counted_u16()?.as_chunks(),
+            false => (&[][..], &[][..]),
+        };
+        if !rest.is_empty() {
+            return Err(RequestError::Unknown);
+        }
+        let origins = origins.to_vec();
         let flags = flags.without(Flags::CONGESTION).without(Flags::SYSTEM_CONGESTION);
-        let mut request = Self { flags, new_name, congestion, ..Self::default() };
+        let flags = flags.without(Flags::ORIGINS);
+        let mut request = Self { flags, new_name, congestion, origins, ..Self::default() };
         let patterns = from.u16()?;
         for _ in 0..patterns {
             let includes = from.u8()? != 0;
@@ -212,6 +234,7 @@ mod tests {
             flags: Flags::SKIPS.with(Flags::FOLDER, true),
             new_name: Some(b"new\xff".to_vec()),
             congestion: Congestion::Named("reno".into()),
+            origins: vec![[1; 16], [2; 16]],
             patterns: vec![(true, "keep".into()), (false, "*.o".into())],
             paths: vec![b"share/a\n".to_vec(), b"share".to_vec()],
         };

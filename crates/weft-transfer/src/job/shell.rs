@@ -11,7 +11,7 @@ use super::beside::{BesideAcceptor, BesideOptions, DataWay};
 use super::client::CopyDirection;
 use super::initiate::{Initiating, InitiatorRole, initiate};
 use super::lines::{Lines, PipeLine};
-use super::places::{Naming, Target, from_home, local_destination, local_source};
+use super::places::{Naming, Target, from_home, local_destination_outside, local_source};
 use super::request::{Flags, Request};
 use super::task::CopyTask;
 use crate::end::{EndError, Finished, SinkChannel, SourceChannel};
@@ -91,7 +91,7 @@ impl Resolve for Own {
         let [path] = &request.paths[..] else {
             return Err((Refusal::Job, "a copy has one destination".into()));
         };
-        let to = local_destination(&own(path)?, request.flags, &[]);
+        let to = local_destination_outside(&own(path)?, request.flags, &request.origins);
         let to = to.map(|to| Answer::Write(Target::Directory(to)));
         to.map_err(|error| refused(path, &error))
     }
