@@ -4,8 +4,11 @@
  *     first_socket blocked    Runs itself with SIGSYS blocked; forks, and returns from a handler
  *     first_socket jumps N    Handlers jump out of the calls that make the first connection, in N
  *                             processes; afterwards each starts threads
+ *     first_socket lookup 1   A handler jumps out of a hook that looks up the next function, with
+ *                             the library signal_in_lookup; afterwards a thread looks up another
  */
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -130,6 +133,30 @@ static int jumps(int processes)
 	return bad != 0;
 }
 
+static void *look_up(void *argument)
+{
+	REQUIRE(!dlsym(RTLD_DEFAULT, "a_function_that_is_missing"));
+	return argument;
+}
+
+static int jump_out_of_lookup(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	pthread_t thread;
+
+	signal(SIGUSR2, jump);
+	if (!sigsetjmp(back, 1)) {
+		shutdown(fd, SHUT_RDWR);
+		printf("nothing was looked up\n");
+		return 1;
+	}
+	alarm(240);
+	REQUIRE(!pthread_create(&thread, NULL, look_up, NULL));
+	REQUIRE(!pthread_join(thread, NULL));
+	printf("the loader is free\n");
+	return 0;
+}
+
 int main(int count, char **arguments)
 {
 	sigset_t set;
@@ -137,6 +164,8 @@ int main(int count, char **arguments)
 	REQUIRE(count == 3);
 	if (!strcmp(arguments[1], "jumps"))
 		return jumps(atoi(arguments[2]));
+	if (!strcmp(arguments[1], "lookup"))
+		return jump_out_of_lookup();
 	if (!strcmp(arguments[1], "blocked")) {
 		sigemptyset(&set);
 		sigaddset(&set, SIGSYS);

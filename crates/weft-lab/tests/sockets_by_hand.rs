@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{
-    Finished, Program, Stage, compile_cargo, compile_cgo, compile_plain, locate, note_skip, ports,
-    scratch, source,
+    Finished, Program, Stage, compile_cargo, compile_cgo, compile_library, compile_plain, locate,
+    note_skip, ports, scratch, source,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -124,6 +124,17 @@ fn jump(processes: u32) -> Result<()> {
     let program = sockets.server(compile_plain("first_socket")?);
     let ended = program.args(["jumps", &processes.to_string()]).run(TIMEOUT * 4)?.success()?;
     ended.expect_output(&format!("0 of {processes} processes failed")).map(drop)
+}
+
+/// A handler may leave the function that the program calls. Its hook first looks up that of the C
+/// library, which takes the dynamic loader's lock.
+#[test]
+fn a_handler_does_not_leave_the_loaders_lock_taken() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let library = compile_library("signal_in_lookup")?;
+    let program = sockets.server(compile_plain("first_socket")?).env("LD_PRELOAD", library);
+    program.args(["lookup", "1"]).run(TIMEOUT)?.success()?.expect_output("the loader is free")?;
+    Ok(())
 }
 
 #[test]

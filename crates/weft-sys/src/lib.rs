@@ -6,13 +6,13 @@
 //! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! heap passed_fds shared_io shared_lock
+//! heap next_function passed_fds shared_io shared_lock
 //! section
 //! signal_lock
 //! lock mapping open_slots remap waits
 //! futex futex_word maps named presence process_memory ring text_file
 //! alarm apart buffers calls process_vm shared slot slot_state socket thread udp yield_policy
-//! atomic by_hand cpu_contention forkable gate interfaces layout leftover next_function region
+//! atomic by_hand cpu_contention forkable gate interfaces layout leftover region
 //! bounded_queue cancellation host limits mutex private_blocks spin time_stamp userfault wait
 //! ```
 

@@ -8,6 +8,8 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::section::Section;
+
 /// A function of the libraries behind the calling one, which is looked up at its first use.
 #[derive(Debug)]
 pub struct NextFunction {
@@ -38,6 +40,8 @@ impl NextFunction {
 
     #[cold]
     fn find(&self) -> *mut c_void {
+        // A handler that jumped out of the lookup would leave the dynamic loader's lock taken.
+        let _section = Section::begin();
         // SAFETY: the name is a C string that lives for ever. Finding a function neither allocates
         // nor changes `errno`. If it is missing, the program could not have called it without this
         // library either.

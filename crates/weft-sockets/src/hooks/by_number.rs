@@ -14,6 +14,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_long;
+use weft_sys::Section;
 
 use crate::limits::CALL_NUMBERS_MAX;
 use crate::next::next;
@@ -48,6 +49,7 @@ static WHAT: [u8; CALL_NUMBERS_MAX] = {
 /// [`ASK`].
 extern "C" fn prepare(number: c_long, a: usize, b: usize) -> bool {
     if SYSCALL.load(Ordering::Relaxed).is_null() {
+        let _section = Section::begin(); // No handler jumps out of the lookup.
         // SAFETY: the name is a C string.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
         SYSCALL.store(next, Ordering::Release);
