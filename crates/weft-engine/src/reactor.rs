@@ -20,6 +20,9 @@
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
 //! while the service thread stands by. A pass then follows within `STANDBY`.
 //!
+//! A program may exit with deferred work, such as the acknowledgement of a message that it has just
+//! taken: the peer would wait for it, and fail. So the service thread makes some last passes then.
+//!
 //! Sockets are registered once, edge-triggered and for all events. A source must therefore work
 //! until it would block, or queue itself again ([`Reactor::requeue`]).
 
@@ -37,10 +40,11 @@ use weft_sys::calls::{
     Sharing, epoll_event, futex_wait, futex_wake, poll, sched_yield, take_events,
 };
 use weft_sys::{
-    Forkable, Lock, Spin, TIMED_SLEEP, YieldKind, YieldPolicy, consume, in_forked_child,
+    Forkable, Lock, Spin, TIMED_SLEEP, YieldKind, YieldPolicy, at_exit, consume, in_forked_child,
     neutralise, notify, spawn_quiet, wait_readable,
 };
 
+use crate::clock::yield_until;
 use crate::limits::EPOLL_EVENTS_MAX;
 use crate::{Errno, Result, presence};
 
@@ -59,6 +63,10 @@ const POLLING_NS: u64 = 10_000;
 /// A program that polls at least once in this time counts as polling without pause, even if it has
 /// the core for only a part of the time.
 const PAUSE: Duration = Duration::from_micros(4);
+/// How long the end of the process waits for the last passes.
+const LAST_PASSES_TIME: Duration = Duration::from_millis(100);
+/// Maximum number of the last passes. A peer may keep sending.
+const LAST_PASSES: u32 = 16;
 /// Value of `polled_at` while a thread of the program is at the sockets.
 const BUSY: u64 = u64::MAX;
 /// Events after which the peer sends no more, or the connection has failed.
@@ -206,6 +214,9 @@ pub struct Reactor {
     /// 1 while the service thread stands by; also the futex that it sleeps on.
     standing_by: AtomicU32,
     started: AtomicBool,
+    /// Whether the process is about to end, and whether the last passes have been made.
+    ending: AtomicBool,
+    ended: AtomicBool,
 }
 
 static REACTOR: Forkable<Reactor> = Forkable::new(Reactor::new);
@@ -269,6 +280,13 @@ extern "C" fn detach_from_parents_sockets() {
     }
 }
 
+/// Does deferred work when the process exits.
+extern "C" fn finish_work() {
+    if let Some(reactor) = REACTOR.existing() {
+        reactor.finish();
+    }
+}
+
 impl Reactor {
     fn new() -> Self {
         static NUMBERS: AtomicU32 = AtomicU32::new(0);
@@ -296,6 +314,8 @@ impl Reactor {
             service_spin: Spin::beside(),
             standing_by: AtomicU32::new(0),
             started: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -639,6 +659,7 @@ impl Reactor {
         static HANDLED: AtomicBool = AtomicBool::new(false);
         if !HANDLED.swap(true, Ordering::AcqRel) {
             in_forked_child(detach_from_parents_sockets)?;
+            at_exit(finish_work);
         }
         let started = spawn_quiet("weft", || self.serve());
         if started.is_err() {
@@ -651,6 +672,25 @@ impl Reactor {
         if self.standing_by.swap(0, Ordering::SeqCst) == 1 {
             futex_wake(&self.standing_by, Sharing::Threads, 1);
         }
+    }
+
+    /// Has the service thread do what has been deferred, and waits for that. The caller does not do
+    /// it, because it may have been interrupted by a signal while it held any lock.
+    fn finish(&self) {
+        let rings = self.rings.try_lock();
+        let is_ready = rings.is_none_or(|rings| rings.iter().any(|ring| ring.is_ready()));
+        if is_ready || self.dirty_len.load(Ordering::SeqCst) != 0 {
+            self.ending.store(true, Ordering::SeqCst);
+            self.end_standby();
+            notify(&self.wake);
+            yield_until(LAST_PASSES_TIME, || self.ended.load(Ordering::Acquire));
+        }
+    }
+
+    /// Passes until there is nothing more to do, up to a bound.
+    fn make_last_passes(&self) {
+        let _more = (0..LAST_PASSES).all(|_| self.pass());
+        self.ended.store(true, Ordering::Release);
     }
 
     /// The loop of the service thread.
@@ -668,6 +708,9 @@ impl Reactor {
                 self.stand_by();
             }
             self.pass();
+            if self.ending.load(Ordering::SeqCst) {
+                self.make_last_passes();
+            }
         }
     }
 

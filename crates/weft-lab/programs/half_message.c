@@ -2,12 +2,13 @@
  * A message whose sender is killed before it has arrived whole.
  *
  *   half_message serve PORT      takes the receives of all connections from one shared queue
+ *   half_message leave PORT      the same, and exits as soon as a whole message has arrived
  *   half_message half HOST PORT  sends a message after SIGUSR1, prints "sent" and waits to be killed
  *   half_message whole HOST PORT sends a message that arrives
  *
  * The server prints "connected" for each connection, "lost" when one ends without a completion, and
- * "whole NUMBER" for a message that has arrived, with the number of its receive. It ends with that
- * message's connection.
+ * "whole NUMBER" for a message that has arrived, with the number of its receive. To serve ends with
+ * that message's connection.
  */
 #include <poll.h>
 #include <signal.h>
@@ -94,7 +95,7 @@ static bool handle_events(struct side *side)
 	return false;
 }
 
-static void serve(const char *port)
+static void serve(const char *port, bool leaves)
 {
 	struct side side = {
 		.channel = check_pointer(rdma_create_event_channel(), "rdma_create_event_channel"),
@@ -113,7 +114,7 @@ static void serve(const char *port)
 			printf("whole %d\n", (int)completion.wr_id);
 			whole = true;
 		}
-		if (ended && whole)
+		if (whole && (ended || leaves))
 			return;
 		if (ended)
 			puts("lost");
@@ -158,8 +159,8 @@ static void send_message(bool whole, const char *host, const char *port)
 int main(int count, char **words)
 {
 	setlinebuf(stdout);
-	if (count == 3 && !strcmp(words[1], "serve"))
-		serve(words[2]);
+	if (count == 3 && (!strcmp(words[1], "serve") || !strcmp(words[1], "leave")))
+		serve(words[2], !strcmp(words[1], "leave"));
 	else if (count == 4 && (!strcmp(words[1], "half") || !strcmp(words[1], "whole")))
 		send_message(!strcmp(words[1], "whole"), words[2], words[3]);
 	else

@@ -276,6 +276,24 @@ fn half_message_over_tcp_consumes_no_shared_receive() -> Result<()> {
     half_message("tcp")
 }
 
+/// A program that exits as soon as it has a message has acknowledged it: its peer's send succeeds.
+#[test]
+fn receiver_that_exits_at_once_has_acknowledged() -> Result<()> {
+    let half_message = compile("half_message")?;
+    for transport in ["shm", "tcp"].repeat(10) {
+        let port = ports::next();
+        let program = |words: &[&str]| {
+            let program = program(&half_message, words.iter().map(|&word| word.to_owned()));
+            program.env("WEFT_TRANSPORT", transport)
+        };
+        let server = program(&["leave", &port.to_string()]).start()?.listening(Port::Tcp(port))?;
+        let client = program(&["whole", "127.0.0.1", &port.to_string()]).run(TIMEOUT)?;
+        client.success().with_context(|| transport)?;
+        server.wait(TIMEOUT)?.success()?.expect_output("whole 0")?;
+    }
+    Ok(())
+}
+
 /// Ways of reaching another process's memory that a container may refuse, alone and together.
 const WAYS: [&str; 8] = [
     "process_vm_readv",

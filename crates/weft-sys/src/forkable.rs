@@ -49,6 +49,12 @@ impl<T: Sync + 'static> Forkable<T> {
         }
     }
 
+    /// This process's object, if it has been made.
+    pub fn existing(&self) -> Option<&'static T> {
+        let made = self.load()?;
+        (made.generation == GENERATION.load(Ordering::Relaxed)).then_some(&made.value)
+    }
+
     /// The parent's object, in a child that has not used its own yet. The caller must not lock
     /// anything in it.
     pub fn inherited(&self) -> Option<&'static T> {
@@ -131,13 +137,16 @@ mod tests {
 
     #[test]
     fn object_is_made_once_per_process_and_again_in_a_child() {
+        assert_eq!(OBJECT.existing(), None);
         assert_eq!(OBJECT.get(), OBJECT.get());
+        assert_eq!(OBJECT.existing(), Some(OBJECT.get()));
         assert_eq!(MADE.load(Ordering::SeqCst), 1);
         // SAFETY: the child only calls `get`, which allocates (glibc's allocator supports `fork`),
         // and `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let fresh = *OBJECT.get() == 1 && OBJECT.get() == OBJECT.get();
+            let none = OBJECT.existing().is_none();
+            let fresh = none && *OBJECT.get() == 1 && OBJECT.get() == OBJECT.get();
             // SAFETY: `_exit` ends the child at once, and accesses no memory.
             unsafe { libc::_exit(if fresh { 0 } else { 1 }) };
         }

@@ -1,8 +1,8 @@
-//! Removes files that must not outlive the process.
+//! What is left to do when the process exits: files that must not outlive it, and others' work.
 //!
 //! # Safety
-//! The function that runs at exit lives as long as the library. It never waits for a lock, which a
-//! thread that no longer exists could hold.
+//! The functions that run at exit live as long as the library. The one here never waits for a lock,
+//! which a thread that no longer exists could hold.
 #![allow(unsafe_code)]
 
 use std::path::PathBuf;
@@ -13,13 +13,18 @@ use rustix::process::{Pid, getpid};
 /// The files, each with the process that made it: a forked child must not remove its parent's.
 static FILES: Mutex<Vec<(Pid, PathBuf)>> = Mutex::new(Vec::new());
 
+/// Calls a function when the process exits by `exit(3)` or from `main`, also in a forked child.
+/// Other threads still run then, and the thread that exits may have been interrupted anywhere by a
+/// signal handler.
+pub fn at_exit(function: extern "C" fn()) {
+    // SAFETY: the function lives for ever. If it cannot be registered, it is not called.
+    let _ = unsafe { libc::atexit(function) };
+}
+
 /// Removes a file when the process exits. A process that is killed leaves it.
 pub fn remove_at_exit(path: PathBuf) {
     static WATCHING: Once = Once::new();
-    WATCHING.call_once(|| {
-        // SAFETY: the function lives for ever. If it cannot be registered, the file stays.
-        let _ = unsafe { libc::atexit(remove_own) };
-    });
+    WATCHING.call_once(|| at_exit(remove_own));
     if let Ok(mut files) = FILES.lock() {
         files.push((getpid(), path));
     }

@@ -96,7 +96,7 @@ pub use host::host_of;
 pub use interfaces::{InterfaceAddress, interface_addresses};
 #[cfg(not(loom))]
 pub use layout::SharedLayout;
-pub use leftover::remove_at_exit;
+pub use leftover::{at_exit, remove_at_exit};
 pub use lock::{Lock, LockGuard, NoteLock};
 pub use mapping::Mapping;
 pub use mutex::lock;
