@@ -47,6 +47,13 @@ fixed_inputs() {
         WEFT_LAB_SEED PROPTEST_CASES PROPTEST_RNG_SEED LOOM_MAX_PREEMPTIONS
 }
 
+# own_networks: has each test program run in a network namespace of its own, where that is allowed.
+own_networks() {
+    if unshare --net -- ip link set lo up 2>/dev/null; then
+        export WEFT_LAB_ALONE=1
+    fi
+}
+
 # begin NAME: notes which step it is.
 begin() {
     echo "== $1"

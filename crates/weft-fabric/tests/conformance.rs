@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -386,6 +387,22 @@ fn connections_are_refused_with_a_reason() -> Result<()> {
             Ok(())
         },
     )
+}
+
+#[test]
+fn addresses_of_both_families_connect() -> Result<()> {
+    let fabric = Fabric::open(Options::default())?;
+    for (at, to) in [("0.0.0.0:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "::1")] {
+        let listener = fabric.listen(at.parse()?)?;
+        let address = SocketAddr::new(to.parse()?, listener.address().port());
+        let connecting = fabric.connect(address, b"")?;
+        let server = listener.accept().wait()?.accept(b"")?;
+        let client = connecting.wait()?.endpoint;
+        let sent = client.send(to.as_bytes())?;
+        ensure!(*server.receive().wait()? == *to.as_bytes());
+        sent.wait()?;
+    }
+    Ok(())
 }
 
 #[test]
