@@ -28,7 +28,7 @@ pub(crate) fn recv_over_tcp<K: Kernel>(
 /// urgent data, which may come at any moment.
 ///
 /// # Errors
-/// Those of [`recv_over_tcp`].
+/// Those of `recv_over_tcp`.
 pub fn recv_behind_part<K: Kernel>(
     socket: K::Socket<'_>,
     buffers: Buffers<'_>,

@@ -72,7 +72,7 @@ impl UserFault {
 
     /// Opens a userfaultfd that protects nothing. It stops every thread that is about to give back
     /// registered pages of a shared segment (`madvise(2)`) or to move them (`mremap(2)`), until
-    /// [`UserFault::resume_one`].
+    /// `UserFault::resume_one`.
     ///
     /// # Errors
     /// `EPERM` or `ENOSYS` if it is forbidden; `EINVAL` if the kernel is older than Linux 5.19.
