@@ -31,6 +31,8 @@ pub enum Over {
     Ud,
     /// Reliable datagrams of the engine, without connections
     Rd,
+    /// Endpoints of weft-fabric, over the transport that the engine chooses
+    Fabric,
     /// A plain TCP socket with TCP_NODELAY
     #[value(alias = "tcp")]
     TcpSockets,
@@ -91,7 +93,7 @@ impl Over {
 
     /// Returns whether these are queue pairs, whose memory the benchmark registers.
     pub(crate) fn has_queue_pairs(self) -> bool {
-        self.is_verbs() && self != Self::Rd
+        self.is_verbs() && !matches!(self, Self::Rd | Self::Fabric)
     }
 
     /// Returns whether messages may get lost.
@@ -105,7 +107,7 @@ impl Over {
             Operation::Send => true,
             Operation::Write => self.is_verbs() && self != Self::Ud,
             Operation::Read => self.is_verbs() && !self.is_lossy(),
-            Operation::Atomic => self.has_queue_pairs() && !self.is_lossy(),
+            Operation::Atomic => self == Self::Fabric || self.has_queue_pairs() && !self.is_lossy(),
         }
     }
 
@@ -121,6 +123,7 @@ impl Over {
             Self::UdpSockets => 65_507,
             Self::Ud => DATAGRAM_MAX as usize,
             Self::Rd => SEND_LEN_MAX as usize,
+            Self::Fabric => weft_fabric::limits::MESSAGE_MAX,
             _ => MESSAGE_MAX,
         }
     }
@@ -143,6 +146,7 @@ impl Over {
             Self::Uc => "uc",
             Self::Ud => "ud",
             Self::Rd => "rd",
+            Self::Fabric => "fabric",
             Self::TcpSockets => "tcp-sockets",
             Self::WeftPacked => "weft-packed",
             Self::WeftCredit => "weft-credit",

@@ -41,7 +41,7 @@ const CRATES: &[Allowed] = &[
     krate("weft-transfer", &["weft-rdma", "weft-sys"], &["weft-testing"]),
     krate("weft-pipeline", &["weft-transfer"], &["weft-testing"]),
     krate("weft-tuples", &[], &["weft-testing"]),
-    krate("weft-bench", &["weft-engine", "weft-stream", "weft-sys"], &[]),
+    krate("weft-bench", &["weft-engine", "weft-fabric", "weft-stream", "weft-sys"], &[]),
     krate(
         "weft-cli",
         &[

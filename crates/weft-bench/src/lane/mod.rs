@@ -3,6 +3,7 @@
 
 mod calls;
 mod dial;
+mod fabric;
 mod queue_pair;
 mod queued;
 mod rd;
@@ -121,6 +122,7 @@ pub(crate) fn open(spec: &LaneSpec) -> Result<Box<dyn Opening>> {
             Box::new(verbs::Opening::new(spec)?)
         }
         Over::Rd => Box::new(rd::Opening::new(spec)?),
+        Over::Fabric => Box::new(fabric::Opening::new(spec)?),
         Over::TcpSockets
         | Over::WeftPacked
         | Over::WeftCredit

@@ -52,6 +52,7 @@ impl Listener {
             Over::UdpSockets | Over::Ud | Over::Uc | Over::Rd => {
                 bail!("this transport has no connections to accept")
             }
+            Over::Fabric => bail!("connecting by it is measured as rc: it does the same"),
             Over::Rc | Over::RcTcp | Over::RcShm => {
                 let (host, channel) = (Host::open(spec.address)?, Channel::new()?);
                 let id = Id::new(&channel, PortSpace::Connected);
