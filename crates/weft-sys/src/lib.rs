@@ -44,6 +44,7 @@ mod maps;
 mod mutex;
 #[cfg(not(loom))]
 mod named;
+#[cfg(not(loom))]
 mod next_function;
 #[cfg(not(loom))]
 mod open_slots;
@@ -102,6 +103,7 @@ pub use mapping::Mapping;
 pub use mutex::lock;
 #[cfg(not(loom))]
 pub use named::NamedMemory;
+#[cfg(not(loom))]
 pub use next_function::{NextFunction, c_name};
 #[cfg(not(loom))]
 pub use open_slots::OpenSlots;
