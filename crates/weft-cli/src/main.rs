@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&error);
+            output::complain(output::described(&error));
             ExitCode::FAILURE
         }
     }

@@ -57,6 +57,21 @@ pub(crate) fn complain(message: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "weft: {message:#}");
 }
 
+/// Returns an error with its causes. A cause that an error repeats in its own text is left out.
+pub(crate) fn described(error: &anyhow::Error) -> String {
+    let mut whole = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if whole.is_empty() {
+            whole = text;
+        } else if !whole.ends_with(&text) {
+            whole.push_str(": ");
+            whole.push_str(&text);
+        }
+    }
+    whole
+}
+
 /// Returns an empty table in the common style: no frame, spaced columns, as wide as the terminal.
 pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
@@ -70,4 +85,35 @@ pub(crate) fn table<const N: usize>(header: [&str; N]) -> Table {
 /// Replaces the control characters of `text`, which the terminal would interpret.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error that repeats its source in its text, as many do.
+    #[derive(Debug)]
+    struct Repeating(io::Error);
+
+    impl std::fmt::Display for Repeating {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "TLS: {}", self.0)
+        }
+    }
+
+    impl std::error::Error for Repeating {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn each_cause_is_said_once() {
+        let refused = || io::Error::from_raw_os_error(111);
+        let text = "Connection refused (os error 111)";
+        let error = anyhow::Error::new(refused()).context("host");
+        assert_eq!(described(&error), format!("host: {text}"));
+        let error = anyhow::Error::new(Repeating(refused())).context("host");
+        assert_eq!(described(&error), format!("host: TLS: {text}"));
+    }
 }

@@ -3,12 +3,13 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::hosts::{Hosts, wait_until};
-use common::{assert_same, fail, make_tree, noise, succeed, weft};
+use common::{assert_same, fail, make_tree, noise, output, succeed, weft};
 use fastrand::Rng;
 use weft_transfer::limits::CONNECTIONS_MAX;
 
@@ -217,7 +218,8 @@ fn servers_that_refuse_are_named() {
     let text = fail(&mut copy("client"), 1);
     assert!(text.contains("reading only"), "{text}");
     let text = fail(&mut copy("stranger"), 1);
-    assert!(text.contains("this user's key, for it to know"), "{text}");
+    let name = format!("127.0.0.1:{} does not let this user in", two.port);
+    assert!(text.contains(&name), "{text}");
     assert!(!two.path("share/file").exists());
     let mut known = weft(&one.path("client"));
     fs::remove_file(one.path("client/weft/known-servers")).ok();
@@ -302,4 +304,155 @@ fn memory_of_the_relay_is_bounded() {
     assert!(client.wait().expect("our own").success());
     assert_eq!(fs::metadata(two.path("share/large")).expect("a file").len(), LEN as u64);
     assert!((32 << 10..100 << 10).contains(&peak), "{peak} KiB");
+}
+
+/// Returns the only key in a text.
+fn key_in(text: &str) -> String {
+    let keys: Vec<&str> = text.split("ed25519:").skip(1).collect();
+    assert_eq!(keys.len(), 1, "{text}");
+    keys[0].chars().take_while(char::is_ascii_hexdigit).collect()
+}
+
+#[test]
+fn refused_client_learns_its_key_and_so_does_the_server() {
+    let hosts = Hosts::new(&[]);
+    write(&hosts.path("share/file"), "x");
+    let fetch = |options: &[&str]| {
+        let mut command = weft(&hosts.path("stranger"));
+        command.arg("cp").args(options).arg(hosts.at("share/file")).arg(hosts.path("got"));
+        command
+    };
+    // The server proves its key before it refuses the client, which remembers it.
+    let text = fail(&mut fetch(&["--accept-new"]), 1);
+    let own = succeed(weft(&hosts.path("stranger")).args(["cp", "--show-key"]));
+    assert_eq!(key_in(&text), key_in(&own));
+    assert!(text.contains("does not let this user in"), "{text}");
+    assert!(text.contains("authorised-clients") && !text.contains("TLS"), "{text}");
+    let text = fail(&mut fetch(&[]), 1);
+    assert!(text.contains("does not let this user in"), "{text}");
+    // What the server's log says is what its owner has to write.
+    let log = || fs::read_to_string(hosts.path("server.log")).expect("a file");
+    wait_until("the server logs it", || log().matches("refused the key").count() == 2);
+    let line = log().lines().next().expect("a line").to_owned();
+    assert_eq!(key_in(&line), key_in(&own));
+    fs::create_dir_all(hosts.path("server/weft")).expect("room");
+    write(&hosts.path("server/weft/authorised-clients"), own);
+    succeed(&mut fetch(&[]));
+}
+
+#[test]
+fn server_says_what_it_shares_and_whom_it_lets_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let share = folder.path().join("photos");
+    fs::create_dir(&share).expect("room");
+    let said = |options: &[&str]| {
+        let mut server = weft(&folder.path().join("config"))
+            .args(["serve", "--bind", "127.0.0.1", "--port", "0"])
+            .args(options)
+            .arg(&share)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("weft starts");
+        let out = BufReader::new(server.stdout.take().expect("a pipe"));
+        let lines: Vec<String> = out.lines().take(3).map(|line| line.expect("text")).collect();
+        server.kill().expect("our own");
+        server.wait().expect("our own");
+        lines
+    };
+    let lines = said(&["--read-only"]);
+    let sharing = format!("sharing photos: {}, for reading", share.display());
+    assert!(lines[0].starts_with("listening on 127.0.0.1:"), "{lines:?}");
+    assert_eq!(lines[1], sharing);
+    assert!(lines[2].starts_with("letting in nobody: put the keys"), "{lines:?}");
+    let key = succeed(weft(&folder.path().join("client")).args(["cp", "--show-key"]));
+    write(&folder.path().join("config/weft/authorised-clients"), &key);
+    let lines = said(&[]);
+    assert_eq!(lines[1], sharing + " and writing");
+    assert!(lines[2].starts_with("letting in the clients of "), "{lines:?}");
+    assert!(lines[2].ends_with("authorised-clients, 1 now"), "{lines:?}");
+    let lines = said(&["--allow", key.trim()]);
+    assert!(lines[2].starts_with("letting in 1 clients by --allow"), "{lines:?}");
+}
+
+/// Each failure is one message, with its cause once and without keys that have nothing to do with
+/// it, and one event.
+#[test]
+fn failures_are_said_once_and_as_an_event() {
+    let hosts = Hosts::new(&["proc=/proc"]);
+    let file = hosts.path("file");
+    write(&file, "x");
+    let file = file.display().to_string();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let port = closed.local_addr().expect("bound").port();
+    drop(closed);
+    // Nobody may create files in /proc.
+    for (from, to, expected) in [
+        (&file[..], "/proc/new", "/proc/new: cannot create files there: "),
+        (&file, &hosts.at("proc/new"), ": cannot create files there: "),
+        (&file, "/proc", "/proc: cannot create files there: "),
+        (&file, &file, ": source and destination are the same"),
+        (&file, &format!("127.0.0.1:{port}//share"), ": does weft serve run there?"),
+        (&file, &hosts.at("none/x"), "no such share; this server has: proc, share"),
+        (&hosts.at("share/none"), &file, "share/none: No such file or directory"),
+        ("/none/at/all", &file, "/none/at/all: No such file or directory"),
+    ] {
+        for options in [&[][..], &["--json"]] {
+            let output = output(hosts.client().args(options).args([from, to]));
+            let [said, events] =
+                [&output.stderr, &output.stdout].map(|it| String::from_utf8_lossy(it));
+            assert_eq!(output.status.code(), Some(1), "{to}: {said}");
+            assert!(said.contains(expected) && !said.contains("ed25519"), "{to}: {said}");
+            assert_eq!(said.lines().count(), 1, "{to}: {said}");
+            assert!(said.matches("os error").count() <= 1, "{to}: {said}");
+            if options.is_empty() {
+                assert_eq!(events, "", "{to}");
+                continue;
+            }
+            let all: Vec<serde_json::Value> = events
+                .lines()
+                .map(|line| serde_json::from_str(line).expect("JSON"))
+                .filter(|event: &serde_json::Value| event["event"] == "failed")
+                .collect();
+            assert_eq!(all.len(), 1, "{to}: {events}");
+            let text = all[0]["text"].as_str().expect("a text");
+            assert_eq!(said.trim_end(), format!("weft: {text}"));
+        }
+    }
+}
+
+/// A server with few descriptors keeps enough of them for its clients.
+#[test]
+fn silent_strangers_leave_descriptors_for_clients() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let share = folder.path().join("share");
+    fs::create_dir_all(share.join("from")).expect("room");
+    for number in 0..40 {
+        write(&share.join(format!("from/{number}")), "x");
+    }
+    let key = succeed(weft(&folder.path().join("client")).args(["cp", "--show-key"]));
+    let serving = weft(&folder.path().join("server"));
+    let mut server = Command::new("prlimit");
+    server.arg("--nofile=200:200").arg(serving.get_program());
+    server.args(["serve", "--bind", "127.0.0.1", "--port", "0", "--allow", key.trim()]);
+    server.envs(serving.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut server = server
+        .arg(&share)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("prlimit starts");
+    let mut line = String::new();
+    let out = server.stdout.take().expect("a pipe");
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    let port = line.split([':', ',']).nth(1).expect("a port");
+    let connect = |_| TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    for round in 0..3 {
+        let silent: Vec<TcpStream> = (0..150).map(connect).collect();
+        let mut copy = weft(&folder.path().join("client"));
+        copy.args(["cp", "--accept-new", &format!("127.0.0.1:{port}//share/from")]);
+        succeed(copy.arg(folder.path().join(format!("to{round}"))));
+        drop(silent);
+    }
+    server.kill().expect("our own");
+    server.wait().expect("our own");
 }

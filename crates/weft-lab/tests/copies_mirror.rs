@@ -347,9 +347,15 @@ fn refused_copy_into_itself_leaves_nothing() -> Result<()> {
 }
 
 /// Starts a copy that takes some seconds, and returns when its file has begun.
-fn begin_slowly(place: &Place, options: &[&str], way: Way, to: &str) -> Result<Running> {
+fn begin_slowly(
+    place: &Place,
+    options: &[&str],
+    way: Way,
+    from: &str,
+    to: &str,
+) -> Result<Running> {
     let options = [options, &["--limit", "16M", "--compress=none"]].concat();
-    let slow = place.copy(way, &options, "from/", to)?.start()?;
+    let slow = place.copy(way, &options, from, to)?.start()?;
     let start = Instant::now();
     while place.sh(&format!("find {to} -name '.*large*.weft-*' 2>&1 || true"))?.is_empty() {
         ensure!(start.elapsed() < TIMEOUT, "the copy does not begin");
@@ -365,7 +371,7 @@ fn files_that_change_while_they_are_read_are_copied_once_more() -> Result<()> {
     place.sh("echo s > from/small; cp from/small 'from/s u/small'")?;
     for way in WAYS {
         place.sh("rm -rf to; mkdir to")?;
-        let slow = begin_slowly(&place, &[], way, "to")?;
+        let slow = begin_slowly(&place, &[], way, "from/", "to")?;
         place.sh("echo more >> 'from/s u/[large]*'")?;
         let ended = slow.wait(TIMEOUT)?.success()?;
         place
@@ -373,10 +379,19 @@ fn files_that_change_while_they_are_read_are_copied_once_more() -> Result<()> {
             .map_err(|error| error.context(format!("{way:?}")))?;
         ensure!(ended.stdout.starts_with("copied 3 files"), "{way:?}: {}", ended.stdout);
     }
+    // These options would leave what the first try has made.
+    for option in ["--ignore-existing", "--size-only"] {
+        place.sh("rm -rf to; mkdir to")?;
+        let slow = begin_slowly(&place, &[option], Way::Upload, "from/", "to")?;
+        place.sh("echo more >> 'from/s u/[large]*'")?;
+        let (status, text) = said(&slow.wait(TIMEOUT)?);
+        let is_named = text.contains("s u/[large]*: changed while it was read");
+        ensure!(status == Some(INCOMPLETE) && is_named, "{option}: {status:?}, {text}");
+    }
     // One that never stands still is no success.
     for way in [Way::Local, Way::Upload] {
         place.sh("rm -rf to; mkdir to")?;
-        let mut slow = begin_slowly(&place, &[], way, "to")?;
+        let mut slow = begin_slowly(&place, &[], way, "from/", "to")?;
         while slow.is_running()? {
             place.sh("echo more >> 'from/s u/[large]*'")?;
         }
@@ -455,6 +470,63 @@ fn files_of_the_kernel_are_copied_up_to_their_ends() -> Result<()> {
     Ok(())
 }
 
+/// Options that leave files as they are change nothing about what is deleted and replaced.
+#[test]
+fn options_that_leave_files_delete_and_replace_as_others() -> Result<()> {
+    let place = Place::new()?;
+    place.sh("mkdir -p from/below from/turned; echo new > from/below/file; echo a > from/a;
+         echo t > from/turned/t; touch -d @1000 from/a from/below/file")?;
+    let begin = "rm -rf to other; mkdir -p to/below to/extra/x; echo here > to/below/file;
+         echo x > to/extra/x/x; echo file > to/turned; cp -a to other";
+    for way in WAYS {
+        for options in [
+            &["-u", "--delete"][..],
+            &["-c", "--delete"],
+            &["--size-only", "--delete"],
+            &["-u", "--delete-before"],
+            &["-c", "--delete-before", "--verify", "--fsync"],
+            &["--resume", "--delete", "--fsync"],
+        ] {
+            place.sh(begin)?;
+            place.copy(way, options, "from/", "to")?.run(TIMEOUT)?.success()?;
+            let is_rsyncs = |it: &&str| !["--verify", "--resume", "--fsync"].contains(it);
+            let by_rsync: Vec<&str> = options.iter().copied().filter(is_rsyncs).collect();
+            place.rsync(&by_rsync, "from/", "other")?.success()?;
+            let (found, expected) = (place.list("to")?, place.list("other")?);
+            ensure_data!(found == expected, "{way:?}, {options:?}: {found}\nnot\n{expected}");
+        }
+        // What exists is not replaced by something of another type, either.
+        place.sh(begin)?;
+        let options = ["--ignore-existing", "--delete", "--force"];
+        let (status, text) = said(&place.copy(way, &options, "from/", "to")?.run(TIMEOUT)?);
+        let is_named = text.contains("turned: something that is no directory has its name");
+        ensure!(status == Some(INCOMPLETE) && is_named, "{way:?}: {status:?}, {text}");
+        place.sh("test -f to/turned; grep -q here to/below/file; grep -q a to/a")?;
+    }
+    Ok(())
+}
+
+/// What is missing may be what was moved away at the destination, so nothing is deleted.
+#[test]
+fn nothing_is_deleted_if_a_source_is_missing() -> Result<()> {
+    let place = Place::new()?;
+    place.sh("mkdir from; head -c 60000000 /dev/zero | tr '\\0' x > from/large")?;
+    for option in ["--delete", "--delete-before"] {
+        place.sh("rm -rf to; mkdir -p to/from; echo old > to/from/old")?;
+        let missing = place.path("missing").display().to_string();
+        let slow = begin_slowly(&place, &[option, &missing], Way::Local, "from", "to/")?;
+        // The second try does not say once more what is missing.
+        place.sh("echo more >> from/large")?;
+        let (status, text) = said(&slow.wait(TIMEOUT)?);
+        ensure!(status == Some(INCOMPLETE), "{option}: {status:?}, {text}");
+        let count = text.matches("missing: cannot be read").count();
+        ensure!(count == 1 && text.contains("nothing was deleted"), "{option}: {text}");
+        ensure_data!(place.path("to/from/old").exists(), "{option}: deleted");
+        place.sh("cmp from/large to/from/large")?;
+    }
+    Ok(())
+}
+
 /// With `--delete-before` everything is deleted before anything is copied.
 #[test]
 fn deletion_before_the_copy_makes_room_for_it() -> Result<()> {
@@ -478,7 +550,7 @@ fn deletion_before_the_copy_makes_room_for_it() -> Result<()> {
     }
     place.sh("rm -rf from to; mkdir from to; head -c 60000000 /dev/zero > from/large")?;
     place.sh("echo old > to/old")?;
-    let slow = begin_slowly(&place, &["--delete-before"], Way::Upload, "to")?;
+    let slow = begin_slowly(&place, &["--delete-before"], Way::Upload, "from/", "to")?;
     ensure_data!(!place.path("to/old").exists(), "the copy begins before the deletion");
     drop(slow);
     Ok(())

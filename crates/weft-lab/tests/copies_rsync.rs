@@ -1,16 +1,18 @@
 //! `weft cp` gives rsync's results where it has rsync's semantics: which names patterns exclude,
-//! what `--delete` keeps, and what a dry run prints.
+//! what `--delete` keeps, what options leave as it is, what a missing source means, and what a dry
+//! run prints.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::ops::Range;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use fastrand::Rng;
-use weft_lab::{Finished, Folder, Program, ensure_data, locate, weft};
+use weft_lab::endpoint::Port;
+use weft_lab::{Finished, Folder, Program, Running, ensure_data, locate, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Random sets of rules.
@@ -19,11 +21,34 @@ const MANY_ROUNDS: u64 = 500;
 
 struct Place {
     folder: Folder,
+    /// A server of the whole folder, under the name `share`, and its port.
+    server: Option<(Running, u16)>,
 }
 
 impl Place {
     fn new() -> Result<Self> {
-        Ok(Self { folder: Folder::new(0o700)? })
+        Ok(Self { folder: Folder::new(0o700)?, server: None })
+    }
+
+    /// The same with a server.
+    fn served(options: &[&str]) -> Result<Self> {
+        let (mut place, port) = (Self::new()?, ports::next());
+        let config = place.path("config");
+        let weft = || anyhow::Ok(Program::plain(weft()?).env("XDG_CONFIG_HOME", &config));
+        let key = weft()?.args(["cp", "--show-key"]).run(TIMEOUT)?.success()?.stdout;
+        let server = weft()?.args(["serve", "--bind", "127.0.0.1", "--port", &port.to_string()]);
+        let share = format!("share={}", place.folder.path().display());
+        let server = server.args(["--allow", key.trim()]).args(options).arg(share);
+        place.server = Some((server.start()?.listening(Port::Tcp(port))?, port));
+        Ok(place)
+    }
+
+    /// Returns the operand of a path in the folder, at the server if there is one.
+    fn at(&self, name: &str) -> String {
+        match &self.server {
+            Some((_, port)) => format!("127.0.0.1:{port}//share/{name}"),
+            None => self.path(name).display().to_string(),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -32,7 +57,7 @@ impl Place {
 
     fn weft(&self) -> Result<Program> {
         let weft = Program::plain(weft()?).env("XDG_CONFIG_HOME", self.path("config"));
-        Ok(weft.args(["cp"]))
+        Ok(weft.args(["cp", "--accept-new"]))
     }
 }
 
@@ -219,7 +244,8 @@ fn dry_run_says_what_that_of_rsync_does() -> Result<()> {
             .success()?
             .stdout;
         let expected = itemized(&stdout);
-        let stdout = args(place.weft()?.arg("-nu")).run(TIMEOUT)?.success()?.stdout;
+        let stdout =
+            args(place.weft()?.args(["-n", "--skip-unchanged"])).run(TIMEOUT)?.success()?.stdout;
         let lines = stdout.lines().filter(|line| !line.starts_with("would copy"));
         let found: BTreeMap<String, &str> = lines
             .filter_map(|line| line.split_at_checked(11))
@@ -232,5 +258,282 @@ fn dry_run_says_what_that_of_rsync_does() -> Result<()> {
         }
     }
     ensure!(all.len() == 4 && all.values().all(|count| *count > 20), "{all:?}");
+    Ok(())
+}
+
+/// The contents of a file, or a link, with mode and mtime.
+type Seen = (Vec<u8>, u32, i64);
+
+/// What there is in a folder.
+fn contents(folder: &Path) -> Result<BTreeMap<PathBuf, Seen>> {
+    let mut all = BTreeMap::new();
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        let meta = fs::symlink_metadata(&path)?;
+        let is_link = meta.is_symlink();
+        let bytes = match () {
+            () if is_link => fs::read_link(&path)?.into_os_string().into_encoded_bytes(),
+            () if meta.is_file() => fs::read(&path)?,
+            () => Vec::new(),
+        };
+        // Links have the same mode everywhere, and their times are not compared.
+        let mtime = if is_link { 0 } else { meta.mtime() };
+        all.insert(name, (bytes, meta.mode() & 0o7777, mtime));
+    }
+    Ok(all)
+}
+
+/// Makes a tree of files that are the same, older, newer, of equal size or missing in another one.
+fn make_versions(one: &Path, other: &Path, rng: &mut Rng) -> Result<()> {
+    for folder in [one, other] {
+        fs::create_dir_all(folder.join("below"))?;
+    }
+    for number in 0..40 {
+        let name = format!("{}{number}", if number % 3 == 0 { "below/" } else { "" });
+        for (folder, is_there) in [(one, true), (other, rng.u8(..6) > 0)] {
+            let path = folder.join(&name);
+            if !is_there {
+                continue;
+            }
+            if rng.u8(..8) == 0 {
+                symlink(format!("nowhere{}", rng.u8(..2)), path)?;
+                continue;
+            }
+            // Few contents, sizes and times, so that each combination is frequent.
+            fs::write(&path, &b"aabbb"[rng.usize(..3)..][..rng.usize(1..3)])?;
+            let time = UNIX_EPOCH + Duration::from_secs(1_000 + rng.u64(..3));
+            File::options().write(true).open(&path)?.set_modified(time)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o600 + 0o44 * rng.u32(..2)))?;
+        }
+    }
+    // New entries would give the folders of one destination another time.
+    for folder in [one, other] {
+        File::open(folder.join("below"))?.set_modified(UNIX_EPOCH)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn options_leave_as_it_is_what_those_of_rsync_do() -> Result<()> {
+    let rsync = locate("rsync")?;
+    for place in [Place::new()?, Place::served(&[])?] {
+        let options = [
+            (&["--skip-unchanged"][..], &[][..]),
+            (&["-u"], &["-u"]),
+            (&["-c"], &["-c"]),
+            (&["--size-only"], &["--size-only"]),
+            (&["--ignore-existing"], &["--ignore-existing"]),
+            (&["-u", "-c"], &["-u", "-c"]),
+            (&["-u", "--delete"], &["-u", "--delete"]),
+        ];
+        for (number, (by_weft, by_rsync)) in options.into_iter().enumerate() {
+            for seed in 0..5 {
+                let mut rng = Rng::with_seed(seed);
+                let [from, one, other] = ["from", "weft", "rsync"]
+                    .map(|name| place.path(&format!("{number}-{seed}-{name}")));
+                make_versions(&from, &one, &mut rng)?;
+                let same = Program::plain(&rsync).arg("-a").arg(one.join("")).arg(&other);
+                same.run(TIMEOUT)?.success()?;
+                let to = place.at(&format!("{number}-{seed}-weft"));
+                let copy = place.weft()?.arg("-q").args(by_weft);
+                copy.arg(from.join("")).arg(to).run(TIMEOUT)?.success()?;
+                let copy = Program::plain(&rsync).arg("-a").args(by_rsync);
+                copy.arg(from.join("")).arg(&other).run(TIMEOUT)?.success()?;
+                let (found, expected) = (contents(&one)?, contents(&other)?);
+                ensure_data!(
+                    found == expected,
+                    "{by_weft:?}, seed {seed}: {found:#?}, not {expected:#?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn missing_source_does_not_keep_the_others_from_being_copied() -> Result<()> {
+    let rsync = locate("rsync")?;
+    for place in [Place::new()?, Place::served(&[])?] {
+        fs::create_dir_all(place.path("from/b"))?;
+        fs::write(place.path("from/a"), "a")?;
+        fs::write(place.path("from/b/c"), "c")?;
+        let sources = ["from/a", "from/missing", "none/at/all", "from/b"];
+        let by_rsync = Program::plain(&rsync).arg("-a").args(sources.map(|name| place.path(name)));
+        let finished = by_rsync.arg(place.path("rsync/")).run(TIMEOUT)?;
+        ensure!(finished.status.code() == Some(23), "{}", finished.error("rsync"));
+        // Up, and down.
+        for (to, is_up) in [("up", true), ("down", false)] {
+            let near = |name: &str| place.path(name).display().to_string();
+            let at = |name: &str| if is_up { near(name) } else { place.at(name) };
+            let destination = if is_up { place.at(to) } else { near(to) };
+            let copy = place.weft()?.args(sources.map(at)).arg(&destination);
+            let finished = copy.run(TIMEOUT)?;
+            ensure!(finished.status.code() == Some(3), "{}", finished.error("some are missing"));
+            for missing in ["missing: cannot be read", "all: cannot be read"] {
+                let count = finished.stderr.matches(missing).count();
+                ensure!(count == 1, "{missing}: {}", finished.stderr);
+            }
+            let (found, expected) = (contents(&place.path(to))?, contents(&place.path("rsync"))?);
+            ensure_data!(found == expected, "{found:#?}, not {expected:#?}");
+            // A single source that is missing is a copy that has failed.
+            let copy = place.weft()?.arg(at("from/missing")).arg(destination);
+            let finished = copy.run(TIMEOUT)?;
+            ensure!(finished.status.code() == Some(1), "{}", finished.error("nothing is there"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the calls that sync something, in a copy by this program.
+fn syncs(place: &Place, copy: &[&str]) -> Result<Vec<String>> {
+    let log = place.path("strace");
+    let trace = Program::plain(locate("strace")?).args(["-f", "-qq", "-y", "-e"]);
+    let calls =
+        "trace=sync,syncfs,fsync,fdatasync,sync_file_range,rename,renameat,renameat2,unlinkat";
+    let trace = trace.arg(calls).arg("-o").arg(&log).args(copy);
+    trace.env("XDG_CONFIG_HOME", place.path("config")).run(TIMEOUT)?.success()?;
+    let text = fs::read_to_string(log)?;
+    let is_call = |line: &&str| ["sync", "rename", "unlink"].iter().any(|it| line.contains(it));
+    Ok(text.lines().filter(is_call).map(str::to_owned).collect())
+}
+
+#[test]
+fn nothing_is_synced_unless_that_is_asked_for() -> Result<()> {
+    let place = Place::new()?;
+    fs::create_dir_all(place.path("from/below"))?;
+    fs::write(place.path("from/small"), "small")?;
+    fs::write(place.path("from/below/large"), vec![7; 3 << 20])?;
+    let [weft, from, to] = [weft()?, place.path("from/"), place.path("to/")];
+    let [weft, from, to] = [&weft, &from, &to].map(|path| path.display().to_string());
+    let is_sync = |line: &&String| line.contains("sync");
+    let rsync = locate("rsync")?.display().to_string();
+    let by_rsync = syncs(&place, &[&rsync, "-a", &from, &to])?;
+    ensure!(by_rsync.iter().all(|line| !is_sync(&line)), "{by_rsync:#?}");
+    for options in [&[][..], &["--limit=100M"], &["--resume"]] {
+        let copy = [&[&weft, "cp", "-q"], options, &[&from, &to]].concat();
+        let calls = syncs(&place, &copy)?;
+        ensure!(calls.iter().all(|line| !is_sync(&line)), "{options:?}: {calls:#?}");
+    }
+    // With a limit the data goes through this process, otherwise the kernel copies it.
+    for options in [&["--fsync"][..], &["--fsync", "--limit=100M"]] {
+        let new = format!("new{}", options.len());
+        let to = place.path(&new).display().to_string();
+        let calls = syncs(&place, &[&[&weft, "cp", "-q"], options, &[&from, &to]].concat())?;
+        let at = |call: &str, name: &str| {
+            let is_it = |line: &String| line.contains(call) && line.contains(name);
+            calls.iter().position(is_it)
+        };
+        for file in ["small", "large"] {
+            let synced = at("sync(", &format!("/.{file}.weft-"));
+            let renamed = at("rename", &format!("\"{file}\""));
+            let is_before = synced.is_some() && synced < renamed;
+            ensure!(is_before, "{file}: {calls:#?}");
+        }
+        let folder = place.folder.path().display();
+        for path in [format!("<{folder}>"), format!("<{to}>"), format!("<{to}/below>")] {
+            ensure!(at("fsync(", &path).is_some(), "{path}: {calls:#?}");
+        }
+    }
+    // What is deleted and replaced at the end is synced, too.
+    let to = place.path("to");
+    fs::create_dir_all(to.join("below/extra"))?;
+    fs::create_dir_all(to.join("small"))?;
+    let to = to.display().to_string();
+    let copy = [&weft, "cp", "-q", "--fsync", "--delete", &from, &to];
+    let calls = syncs(&place, &copy)?;
+    for (name, folder) in [("extra", format!("<{to}/below>")), ("small", format!("<{to}>"))] {
+        let is_it = |line: &String| line.contains("unlink") && line.contains(name);
+        let removed = calls.iter().rposition(is_it);
+        let is_it = |line: &String| line.contains("fsync(") && line.contains(&folder);
+        let synced = calls.iter().rposition(is_it);
+        ensure!(removed.is_some() && removed < synced, "{name}: {calls:#?}");
+    }
+    Ok(())
+}
+
+const UID: u32 = 65_534;
+
+/// Returns the setuid, setgid and sticky bits of all entries of a folder.
+fn special_bits(folder: &Path) -> Result<BTreeMap<PathBuf, u32>> {
+    let all = contents(folder)?.into_iter();
+    Ok(all.map(|(path, (_, mode, _))| (path, mode & 0o7000)).collect())
+}
+
+/// Makes entries with each of the special bits.
+fn make_special(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder.join("folder"))?;
+    fs::create_dir_all(folder.join("sticky"))?;
+    for name in ["setuid", "setgid", "both", "plain", "folder/both"] {
+        fs::write(folder.join(name), name)?;
+    }
+    for (name, mode) in [
+        ("setuid", 0o4755),
+        ("setgid", 0o2755),
+        ("both", 0o6711),
+        ("folder/both", 0o6755),
+        ("folder", 0o2775),
+        ("sticky", 0o1777),
+    ] {
+        fs::set_permissions(folder.join(name), Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn special_bits_are_kept_as_by_cp_and_otherwise_said_once() -> Result<()> {
+    let place = Place::new()?;
+    make_special(&place.path("from"))?;
+    let said = |finished: &Finished| finished.stderr.matches("has not kept").count();
+    // Their owner, which may be root.
+    let cp = Program::plain("cp").args(["-rp"]).arg(place.path("from")).arg(place.path("cp"));
+    cp.run(TIMEOUT)?.success()?;
+    let expected = special_bits(&place.path("cp"))?;
+    ensure!(expected.values().filter(|bits| **bits > 0).count() == 6, "{expected:?}");
+    let copy = place.weft()?.arg(place.path("from/")).arg(place.path("own"));
+    let finished = copy.run(TIMEOUT)?.success()?;
+    let found = special_bits(&place.path("own"))?;
+    ensure_data!(found == expected, "{found:#?}, not {expected:#?}");
+    ensure!(said(&finished) == 0, "{}", finished.stderr);
+    // A server makes no files setuid or setgid, and says so once.
+    let served = Place::served(&[])?;
+    make_special(&served.path("from"))?;
+    let copy = served.weft()?.arg(served.path("from/")).arg(served.at("to"));
+    let finished = copy.run(TIMEOUT)?.success()?;
+    let found = special_bits(&served.path("to"))?;
+    let is_right = |(path, bits): (&PathBuf, &u32)| match path.to_str() {
+        Some("folder" | "sticky") => expected[path] == *bits,
+        _ => *bits == 0,
+    };
+    ensure_data!(found.iter().all(is_right), "{found:#?}");
+    let text = "a server sets them for nobody; nor have 3 other entries";
+    let is_said = said(&finished) == 1 && finished.stderr.contains(text);
+    ensure!(is_said, "{}", finished.stderr);
+    if !rustix::process::geteuid().is_root() {
+        println!("without root, files of other users are not tested");
+        return Ok(());
+    }
+    // Another user's files, copied by root: setuid must not become that of root.
+    for name in names(&place.path("from"))? {
+        let path = place.path("from").join(name);
+        let mode = fs::metadata(&path)?.permissions();
+        chown(&path, Some(UID), Some(UID))?;
+        fs::set_permissions(&path, mode)?;
+    }
+    let copy = place.weft()?.arg(place.path("from/")).arg(place.path("root"));
+    let finished = copy.run(TIMEOUT)?.success()?;
+    let found = special_bits(&place.path("root"))?;
+    let is_safe = |bits: &u32| *bits & 0o6000 == 0;
+    ensure_data!(found.values().all(is_safe), "{found:#?}");
+    let is_said = said(&finished) == 1 && finished.stderr.contains("the owner is another one");
+    ensure!(is_said, "{}", finished.stderr);
+    // A second copy has nothing to do.
+    let copy = place.weft()?.args(["-n", "--skip-unchanged"]).arg(place.path("from/"));
+    let finished = copy.arg(place.path("root")).run(TIMEOUT)?.success()?;
+    ensure!(finished.stdout.lines().count() == 1, "{}", finished.stdout);
+    let copy = place.weft()?.args(["--owners"]).arg(place.path("from/")).arg(place.path("owners"));
+    let finished = copy.run(TIMEOUT)?.success()?;
+    let found = special_bits(&place.path("owners"))?;
+    ensure_data!(found == expected, "{found:#?}, not {expected:#?}");
+    ensure!(said(&finished) == 0, "{}", finished.stderr);
     Ok(())
 }

@@ -69,11 +69,14 @@ pub const OWNER_NAME_LEN_MAX: usize = 255;
 pub const OWNERS_MAX: usize = 1 << 16;
 /// The most entry numbers that one answer of the sink spans.
 pub const WANTS_SPAN_MAX: usize = 1 << 16;
-/// The most ranges of one partly received file that the sink reports. The source sends the rest
+/// The most pieces of one partly received file that the sink reports. The source sends the rest
 /// again.
-pub const HAVE_RANGES_MAX: usize = 64;
-/// The most ranges of all files in one answer of the sink.
-pub const HAVE_RANGES_ALL_MAX: usize = 1 << 11;
+pub const HAVE_PIECES_MAX: usize = 64;
+/// The most pieces of all files in one answer of the sink.
+pub const HAVE_PIECES_ALL_MAX: usize = 1 << 9;
+/// The shortest pieces into which the sink splits what it has of a file. The source sends a piece
+/// again if one of its bytes is different.
+pub const HAVE_PIECE_LEN: u64 = 16 << 20;
 
 /// The most files that the source offers in one block.
 pub const OFFERS_IN_BLOCK_MAX: usize = 2_048;
@@ -131,8 +134,6 @@ pub const NAMES_KEPT_MAX: usize = 1 << 22;
 /// The most disjoint ranges of one file at the sink. The source sends parts in order; only the
 /// ranges that an earlier session wrote leave gaps.
 pub const RANGES_MAX: usize = 1 << 12;
-/// Bytes that the sink writes before it syncs them and records that in the journal.
-pub const DURABLE_EACH: u64 = 256 << 20;
 /// The longest record of a journal in bytes.
 pub const JOURNAL_RECORD_LEN_MAX: usize = 1 << 16;
 /// Bytes of a journal that are read. The source sends again what later records cover.
@@ -188,9 +189,6 @@ pub const SESSIONS_MAX: usize = 1_024;
 pub const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Silence of the peer after which an end considers it gone.
 pub const SILENCE_MAX: Duration = Duration::from_secs(40);
-
-/// The most subtrees of a file's hash that a session resumes. A file with more gets no hash.
-pub const SUBTREES_CARRIED_MAX: usize = 1_024;
 /// The most offers that one task of the sink checks.
 pub const OFFERS_IN_TASK_MAX: usize = 256;
 /// The most bytes of small files that one task of the sink writes.
@@ -267,6 +265,14 @@ pub const RDMA_CHANNELS: u16 = 2;
 pub const LOCAL_CHANNELS: u16 = 2;
 /// The most connections of a server at a time, data channels included.
 pub const CONNECTIONS_MAX: usize = 512;
+/// The descriptors that a server needs for each connection of a stranger.
+pub const DESCRIPTORS_EACH: usize = 2;
+/// The connections beyond [`CONNECTIONS_MAX`] whose clients learn that the server is busy.
+pub const BUSY_MAX: usize = 32;
+/// How long a server waits for a refused client to read why.
+pub const REFUSAL_TIME: Duration = Duration::from_secs(2);
+/// The most bytes of a refused client that a server discards.
+pub const REFUSED_LEN_MAX: usize = 64 << 10;
 /// Further copies for which a server keeps connections when it grants a copy's channels.
 pub const COPIES_EXPECTED: usize = 32;
 /// Pause after a connection was closed to make room for another one.

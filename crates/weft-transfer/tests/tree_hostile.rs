@@ -120,6 +120,7 @@ fn random_record(rng: &mut Rng, next: &mut u64) -> Record {
             // A copy ends the session, so it is rare.
             match rng.u8(..8) {
                 0 => Record::Copy { file, offset, len },
+                1 => Record::Differs { file, offset, len },
                 _ => Record::Hole { file, offset, len },
             }
         }

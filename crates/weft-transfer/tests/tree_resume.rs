@@ -6,17 +6,17 @@
 mod common;
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
 
 use common::{
-    Folders, Session, assert_same, break_off_anywhere, copy, journaling, noise, random_tree,
-    set_mtime,
+    Folders, Session, assert_same, break_off_anywhere, copy, damage, journaling, noise, partial,
+    random_tree, set_mtime,
 };
 use fastrand::Rng;
-use weft_transfer::tree::apply::{ApplyOptions, Event};
+use weft_transfer::tree::apply::{ApplyOptions, Event, Step};
 use weft_transfer::tree::source::SourceOptions;
 
 /// A small payload, so that a small file needs many blocks.
@@ -61,13 +61,82 @@ fn blocks_in_the_journal_are_not_sent_again() {
         sent = session.bytes;
     }
     drop(session);
-    let (summary, events, bytes) = copy(from, to, asking(), journaling());
+    let verifying = ApplyOptions { verifies: true, ..journaling() };
+    let (summary, events, bytes) = copy(from, to, asking(), verifying);
     assert_eq!((sent + bytes, summary.bytes), (len as u64, len as u64));
     // The hash of the whole file is known, although an earlier session hashed a part.
     let hash = blake3::hash(&fs::read(from.join("file")).unwrap());
     let event = Event::Copied { size: len as u64, hash: Some(hash.into()) };
     assert_eq!(events.0.lock().unwrap()[..], [(b"file".to_vec(), event)]);
     assert_same(from, to);
+}
+
+#[test]
+fn damaged_pieces_of_a_partial_file_are_sent_again() {
+    for (verifies, has_hole) in [(false, false), (true, false), (false, true)] {
+        let Folders { from, to, folder: _folder } = &Folders::new();
+        let file = File::create_new(from.join("file")).unwrap();
+        file.set_len(56 << 20).unwrap();
+        let start = if has_hole { 8 << 20 } else { 0 };
+        file.write_all_at(&noise((56 << 20) - start, 1), start as u64).unwrap();
+        let options = || SourceOptions { verifies, ..asking() };
+        let mut session = Session::new(from, to, options(), journaling());
+        while session.bytes + (start as u64) < 50 << 20 {
+            assert!(session.step());
+        }
+        drop(session);
+        let partial = partial(to);
+        // The first two pieces are different, the others are as they were.
+        damage(&partial, 5 << 20);
+        damage(&partial, 31 << 20);
+        let apply = ApplyOptions { verifies, ..journaling() };
+        let (summary, events, bytes) = copy(from, to, options(), apply);
+        assert_eq!((events.problems(), summary.copied), (vec![], 1));
+        assert_same(from, to);
+        assert!((36 << 20..39 << 20).contains(&(bytes + start as u64)), "{bytes}");
+    }
+}
+
+/// Another file of the same name, size and time has replaced the source.
+#[test]
+fn partial_file_of_another_source_is_not_used() {
+    let Folders { from, to, folder: _folder } = &Folders::new();
+    let mut files = Vec::new();
+    for (folder, seed) in [("one", 1), ("two", 2)] {
+        let path = from.join(folder).join("file");
+        fs::create_dir(from.join(folder)).unwrap();
+        fs::write(&path, noise(4 << 20, seed)).unwrap();
+        set_mtime(&path, 1_000, 5);
+        files.push(path);
+    }
+    let [one, two] = ["one", "two"].map(|folder| from.join(folder));
+    Session::new(&one, to, asking(), journaling()).break_off(8, &mut Rng::with_seed(1));
+    let options = SourceOptions { verifies: false, ..asking() };
+    let (summary, events, bytes) = copy(&two, to, options, journaling());
+    assert_eq!((events.problems(), summary.bytes), (vec![], bytes));
+    assert_same(&two, to);
+}
+
+#[test]
+fn file_that_is_damaged_on_its_way_to_the_disk_does_not_get_its_name() {
+    for is_resumed in [false, true] {
+        let Folders { from, to, folder: _folder } = &Folders::new();
+        fs::write(from.join("file"), noise(4 << 20, 1)).unwrap();
+        let verifying = || ApplyOptions { verifies: true, ..journaling() };
+        if is_resumed {
+            Session::new(from, to, asking(), verifying()).break_off(8, &mut Rng::with_seed(1));
+        }
+        let mut session = Session::new(from, to, asking(), verifying());
+        // The source has compared what there is when it sends more.
+        while session.bytes == 0 {
+            assert!(session.step());
+        }
+        damage(&partial(to), 0);
+        let (summary, events, _) = session.finish();
+        assert_eq!(events.problems(), [("file".into(), Step::Verify)]);
+        assert_eq!(summary.unwrap().failed, 1);
+        assert!(!to.join("file").exists());
+    }
 }
 
 #[test]

@@ -11,6 +11,11 @@ class Options(TypedDict, total=False):
     resume: bool
     retry_for: int
     skip_unchanged: bool
+    update: bool
+    checksum: bool
+    size_only: bool
+    ignore_existing: bool
+    fsync: bool
     delete: bool
     delete_before: bool
     clean: bool

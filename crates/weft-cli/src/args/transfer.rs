@@ -39,14 +39,15 @@ pub(crate) struct CpArgs {
     ///
     /// A line for each entry of the destination that would change, in no particular order: `copy`
     /// (it is not there), `update` (something else is in its place), `attributes` (only owner,
-    /// mode or time differ), `delete`. A file is taken for the same only with --skip-unchanged or
-    /// --resume.
+    /// mode or time differ), `delete`. A file is taken for the same only with --skip-unchanged,
+    /// --update, --checksum, --size-only or --resume.
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 
-    /// Go on with a copy that was broken off: use what it has left, and skip what is unchanged
+    /// Resume an interrupted copy: use what it has left, and skip what is unchanged
     ///
-    /// The destination keeps a journal while it copies. If the connection is lost meanwhile, `weft
+    /// The destination keeps a journal while it copies. Both ends read and compare what is there of
+    /// a file before the rest is copied. If the connection is lost meanwhile, `weft
     /// cp` connects again, and goes on.
     #[arg(long)]
     pub(crate) resume: bool,
@@ -62,8 +63,36 @@ pub(crate) struct CpArgs {
     pub(crate) retry_for: u32,
 
     /// Leave out files whose size and time are the same at the destination
-    #[arg(short = 'u', long)]
+    #[arg(long)]
     pub(crate) skip_unchanged: bool,
+
+    /// Leave out files that are newer at the destination, too
+    ///
+    /// As in rsync and cp, a file is not replaced by an older one. A file with the same size and
+    /// time is not copied either.
+    #[arg(short = 'u', long)]
+    pub(crate) update: bool,
+
+    /// Leave out files whose contents are the same at the destination, whatever their times
+    ///
+    /// Both ends read all files of equal size, and compare their BLAKE3.
+    #[arg(short = 'c', long)]
+    pub(crate) checksum: bool,
+
+    /// Leave out files whose size is the same at the destination, whatever their times
+    #[arg(long, conflicts_with = "checksum")]
+    pub(crate) size_only: bool,
+
+    /// Leave out everything that exists at the destination, except directories
+    #[arg(long)]
+    pub(crate) ignore_existing: bool,
+
+    /// Write files and directories to the disk before the copy ends
+    ///
+    /// Without this option the kernel writes them some time later, as after cp and rsync. A crash
+    /// of the host can lose recent files until then.
+    #[arg(long)]
+    pub(crate) fsync: bool,
 
     /// Delete what is in directories of the destination and not at the source
     #[arg(long)]
@@ -90,7 +119,11 @@ pub(crate) struct CpArgs {
     #[command(flatten)]
     pub(crate) filters: Filters,
 
-    /// Compare BLAKE3 digests of all data at the destination
+    /// Compare BLAKE3 digests of all data, as it is on the disk of the destination
+    ///
+    /// Each file is written to the disk and read again, past the page cache where the file system
+    /// allows that, before it gets its name. Files that are left out because they are unchanged are
+    /// compared, too.
     #[arg(long)]
     pub(crate) verify: bool,
 

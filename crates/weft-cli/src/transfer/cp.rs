@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 use weft_transfer::end::{Finished, Observer, Progress};
 use weft_transfer::job::{
     CopyDirection, CopyTask, DataWay, DownloadTo, Flags, Over, Request, Target, local_destination,
@@ -40,31 +40,46 @@ const WRONG_ARGUMENTS: u8 = 2;
 const SEVERAL_HOSTS: &str = "all sources have to be on one host";
 
 /// Copies. The exit status is 0 if everything was copied, 3 if entries are missing, and 1 if the
-/// copy failed.
+/// copy failed. With `--json`, an event says why it failed.
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
+    let result = try_run(args);
+    if args.json
+        && let Err(error) = &result
+    {
+        show::failure(stream(args), &output::described(error));
+    }
+    result
+}
+
+/// Reports arguments that do not go together.
+fn wrong(args: &CpArgs, why: &str) -> ExitCode {
+    if args.json {
+        show::failure(stream(args), why);
+    }
+    output::complain(why);
+    ExitCode::from(WRONG_ARGUMENTS)
+}
+
+fn try_run(args: &CpArgs) -> Result<ExitCode> {
     if args.show_key {
         output::print(&format!("{}\n", keys::identity()?.public()))?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Err(why) = standard::check(args) {
-        output::complain(why);
-        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+        return Ok(wrong(args, &why));
     }
     if args.data == Data::Rdma && args.rsh.is_some() {
-        output::complain("by a remote shell the data cannot go by RDMA (--data)");
-        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+        return Ok(wrong(args, "by a remote shell the data cannot go by RDMA (--data)"));
     }
     if args.data == Data::Shell && args.rsh.is_none() {
-        output::complain("without --rsh there is no shell for the data (--data)");
-        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+        return Ok(wrong(args, "without --rsh there is no shell for the data (--data)"));
     }
     let (sources, target) = operands(args)?;
     let is_remote = |place: &Place| matches!(place, Place::Remote(_));
     let has_tcp = matches!(args.data, Data::Auto | Data::Tcp)
         && (is_remote(&target) || sources.iter().any(is_remote));
     if wants_tcp(args) && !has_tcp {
-        output::complain("--congestion and --fair-share are for data that goes by TCP");
-        return Ok(ExitCode::from(WRONG_ARGUMENTS));
+        return Ok(wrong(args, "--congestion and --fair-share are for data that goes by TCP"));
     }
     if let Some(rsh) = &args.rsh
         && let Some((sources, target)) = between::places(&sources, &target)?
@@ -92,15 +107,22 @@ fn wants_tcp(args: &CpArgs) -> bool {
 }
 
 fn flags(args: &CpArgs) -> Flags {
+    // Another try would leave what the first one has made of a file.
+    let leaves = args.ignore_existing || args.size_only;
     Flags::default()
         .with(Flags::SKIPS, args.skip_unchanged)
+        .with(Flags::UPDATES, args.update)
+        .with(Flags::CHECKSUM, args.checksum)
+        .with(Flags::SIZE_ONLY, args.size_only)
+        .with(Flags::KEEPS_EXISTING, args.ignore_existing)
+        .with(Flags::SYNCS, args.fsync)
         .with(Flags::RESUMES, args.resume)
         .with(Flags::DELETES, args.delete || args.delete_before)
         .with(Flags::FORCES, args.force)
         .with(Flags::CLEANS, args.clean)
         .with(
             Flags::RETRIES,
-            !args.dry_run && !standard::is_input(args) && !standard::is_output(args),
+            !(args.dry_run || leaves || standard::is_input(args) || standard::is_output(args)),
         )
         .with(Flags::VERIFIES, args.verify)
         .with(Flags::OWNERS, args.owners)
@@ -137,7 +159,7 @@ fn operands(args: &CpArgs) -> Result<(Vec<Place>, Place)> {
     let by = if args.rsh.is_some() { By::Shell } else { By::Server };
     let operands: Result<Vec<Place>, String> =
         args.paths.iter().map(|path| place::parse(path, by)).collect();
-    let mut sources = operands.map_err(anyhow::Error::msg)?;
+    let mut sources = operands.map_err(Error::msg)?;
     let target = sources.pop().context("no destination")?;
     Ok((sources, target))
 }
@@ -169,6 +191,7 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
     let task = CopyTask {
         request,
         observer,
+        missing: Vec::new(),
         progress: Arc::clone(&progress),
         limit: args.limit,
         is_fair: args.fair_share,
@@ -190,7 +213,7 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
                 time,
                 || {
                     problems.begin();
-                    dispatch(args, sources.clone(), target.clone(), task.clone(), &problems)
+                    dispatch(args, sources.clone(), target.clone(), task.clone())
                 },
                 || Reached { is_open: problems.is_open(), bytes: progress.bytes.load(SeqCst) },
                 |error| problems.lost(error, time),
@@ -198,9 +221,8 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
         };
         let mut deleted = 0;
         if args.delete_before && !args.dry_run {
-            let flags = task.request.flags.without(Flags::RETRIES).without(Flags::SKIPS);
-            let flags = flags.without(Flags::RESUMES).with(Flags::DRY_RUN, true);
-            let flags = flags.with(Flags::ONLY_DELETES, true);
+            let flags = task.request.flags.without(Flags::RETRIES).without(Flags::ASKING);
+            let flags = flags.with(Flags::DRY_RUN, true).with(Flags::ONLY_DELETES, true);
             let request = Request { flags, ..task.request.clone() };
             deleted = attempt(&CopyTask { request, ..task.clone() })?.outcome.deleted;
         }
@@ -225,28 +247,40 @@ fn dispatch(
     sources: Vec<Place>,
     target: Place,
     mut task: CopyTask,
-    problems: &Problems,
 ) -> Result<Finished> {
     let request = &mut task.request;
     let mut starts = Vec::new();
-    let mut input = None;
+    let (mut input, mut absent) = (None, None);
     let is_stream = request.flags.has(Flags::STREAM);
     let mut remotes: Vec<Remote> = Vec::new();
     for source in sources {
         match source {
             Place::Standard => input = Some(standard::input(args.verify)?),
-            Place::Local(path) => {
-                let start = local_source(&path, request.flags);
-                let (start, is_one) = start.with_context(|| path.display().to_string())?;
-                request.flags = request.flags.with(Flags::FOLDER, is_one);
-                starts.push(start);
-            }
+            Place::Local(path) => match local_source(&path, request.flags) {
+                Ok((start, is_one)) => {
+                    request.flags = request.flags.with(Flags::FOLDER, is_one);
+                    starts.push(start);
+                }
+                Err(error) => match error.missing(&path) {
+                    Some(missing) => {
+                        task.missing.push(missing);
+                        absent.get_or_insert((path, error));
+                    }
+                    None => return Err(error).with_context(|| path.display().to_string()),
+                },
+            },
             Place::Remote(remote) => {
                 let is_content = remote.path.ends_with(b"/");
                 request.flags = request.flags.with(Flags::FOLDER, is_content);
                 remotes.push(remote);
             }
         }
+    }
+    // Without one of several sources the others are copied.
+    if let Some((path, error)) = absent
+        && starts.is_empty()
+    {
+        return Err(error).with_context(|| path.display().to_string());
     }
     if let (Place::Remote(target), [first, ..]) = (&target, &remotes[..])
         && starts.is_empty()
@@ -258,14 +292,14 @@ fn dispatch(
         if args.data == Data::Rdma {
             bail!("between two servers the data goes by TCP (--data)");
         }
-        return between_servers(args, task, remotes, target.clone(), problems);
+        return between_servers(args, task, remotes, target.clone());
     }
     let is_folder = request.flags.has(Flags::FOLDER);
     let content = |starts| input.unwrap_or(Content::Entries(starts));
     match target {
         Place::Remote(target) if remotes.is_empty() => {
             request.paths.push(target.path.clone());
-            with_host(args, &target, task, CopyDirection::Upload(content(starts)), problems)
+            with_host(args, &target, task, CopyDirection::Upload(content(starts)))
         }
         Place::Local(path) if remotes.is_empty() => {
             let to = local_destination(&path, request.flags, &starts);
@@ -275,7 +309,8 @@ fn dispatch(
                 content.rename(name.clone());
             }
             let to = Target::Directory(to);
-            Ok(task.within_host(content, to)?)
+            let copied = task.within_host(content, to);
+            copied.with_context(|| path.display().to_string())
         }
         Place::Standard if remotes.is_empty() => {
             let to = Target::Output(standard::output()?);
@@ -285,7 +320,7 @@ fn dispatch(
             let server = remotes[0].clone();
             request.paths.push(server.path.clone());
             let to = CopyDirection::Download(DownloadTo::Output(standard::output()?));
-            with_host(args, &server, task, to, problems)
+            with_host(args, &server, task, to)
         }
         Place::Local(path) if starts.is_empty() && !is_stream => {
             let server = remotes[0].clone();
@@ -298,7 +333,7 @@ fn dispatch(
             }
             request.paths = remotes.into_iter().map(|remote| remote.path).collect();
             let to = CopyDirection::Download(DownloadTo::Path(path));
-            with_host(args, &server, task, to, problems)
+            with_host(args, &server, task, to)
         }
         _ => bail!(SEVERAL_HOSTS),
     }
@@ -309,10 +344,9 @@ fn with_host(
     remote: &Remote,
     task: CopyTask,
     direction: CopyDirection,
-    problems: &Problems,
 ) -> Result<Finished> {
     let Some(rsh) = &args.rsh else {
-        return with_server(args, remote, task, direction, problems);
+        return with_server(args, remote, task, direction);
     };
     let way = match args.data {
         Data::Auto if wants_tcp(args) => DataWay::Tcp,
@@ -340,7 +374,6 @@ fn with_server(
     remote: &Remote,
     task: CopyTask,
     direction: CopyDirection,
-    problems: &Problems,
 ) -> Result<Finished> {
     let server = Server::new(remote, args.accept_new)?;
     let over = match args.data {
@@ -350,9 +383,7 @@ fn with_server(
         Data::Tcp => Over::Tcp,
         Data::Rdma => Over::Rdma,
     };
-    let copied = task.with_server(server.at(), direction, over);
-    server.settle(&copied, problems.is_open())?;
-    copied.with_context(|| server.context())
+    server.result(task.with_server(server.at(), direction, over))
 }
 
 /// Copies from one server to another one. The data passes through this host.
@@ -361,13 +392,22 @@ fn between_servers(
     mut task: CopyTask,
     sources: Vec<Remote>,
     target: Remote,
-    problems: &Problems,
 ) -> Result<Finished> {
     let [from, to] = [&sources[0], &target].map(|remote| Server::new(remote, args.accept_new));
     let (from, to) = (from?, to?);
     task.request.paths = sources.into_iter().map(|source| source.path).collect();
     let copied = task.between_servers(from.at(), to.at(), target.path);
-    from.settle(&copied, problems.is_open())?;
-    to.settle(&copied, problems.is_open())?;
-    copied.with_context(|| format!("{} to {}", from.context(), to.context()))
+    from.check_key()?;
+    to.check_key()?;
+    let copied = copied.map_err(|error| {
+        // The second server is asked first.
+        let last = if from.has_answered() { &from } else { &to };
+        match error.is_key_refused() || error.is_unreachable() {
+            true => last.explained(error),
+            false => Error::new(error).context(format!("{} to {}", from.name(), to.name())),
+        }
+    })?;
+    from.remembered()?;
+    to.remembered()?;
+    Ok(copied)
 }

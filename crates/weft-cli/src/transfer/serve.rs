@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::BinaryBytes;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use weft_transfer::end::Finished;
 use weft_transfer::job::{Log, RdmaListener, Server, Share, Shares, serve_shell};
 use weft_transfer::secure::{AuthorisedClients, PublicKey, TlsServer};
@@ -24,6 +25,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     if args.stdio {
         return by_shell(args);
     }
+    // Each connection of a stranger takes descriptors that clients need.
+    more_descriptors();
     let shares = shares(args)?;
     let identity = keys::identity()?;
     let file = match &args.authorised {
@@ -31,10 +34,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         None => keys::folder()?.join("authorised-clients"),
     };
     // Report an error in the file now, not at the first client.
-    AuthorisedClients::load(&file)?;
+    let keys = AuthorisedClients::load(&file)?.count();
     let allowed = args.allow.clone();
+    let named = file.clone();
     let accepts = move |key: &PublicKey| {
-        let from_file = || AuthorisedClients::load(&file).is_ok_and(|keys| keys.contains(key));
+        let from_file = || AuthorisedClients::load(&named).is_ok_and(|keys| keys.contains(key));
         allowed.contains(key) || from_file()
     };
     let tls = TlsServer::new(&identity, Arc::new(accepts))?;
@@ -50,16 +54,57 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         }
     };
     let address = listener.local_addr()?;
-    let server = Server::new(tls, shares, Box::new(Lines));
+    let offer = described(args, &shares, &file, keys);
+    let server = Server::new(tls, shares, Box::new(Lines { file }));
     let mut rdma = String::new();
     if args.rdma {
         let (listener, address) = RdmaListener::bind(address).context("RDMA")?;
         server.offer_rdma(listener);
         rdma = format!(" and {address} (RDMA)");
     }
-    output::print(&format!("listening on {address}{rdma}, key {}\n", identity.public()))?;
+    let first = format!("listening on {address}{rdma}, key {}\n", identity.public());
+    output::print(&(first + &offer))?;
     server.run(&listener);
     Ok(())
+}
+
+/// Raises the limit of descriptors to what this process may have.
+fn more_descriptors() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        // With the limit as it is, fewer strangers have a connection at a time.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+}
+
+/// Returns what the server shares, and whom it lets in, in a line each.
+fn described(args: &ServeArgs, shares: &Shares, file: &Path, keys: usize) -> String {
+    let mut text = String::new();
+    let access = if args.read_only { "for reading" } else { "for reading and writing" };
+    for (share, directory) in shares.shares.iter().zip(&args.directories) {
+        let name = String::from_utf8_lossy(&share.name);
+        let bytes = directory.as_bytes();
+        let path = bytes.iter().position(|&byte| byte == b'=').map_or(bytes, |at| &bytes[at + 1..]);
+        let path = String::from_utf8_lossy(path);
+        let line = format!("sharing {name}: {path}, {access}");
+        text.push_str(&output::printable(&line));
+        text.push('\n');
+    }
+    let file = file.display();
+    let allowed = args.allow.len();
+    let line = match (keys, allowed) {
+        (0, 0) => format!(
+            "letting in nobody: put the keys of clients (weft cp --show-key) into {file}, which \
+             is read for each client"
+        ),
+        (keys, 0) => format!("letting in the clients of {file}, {keys} now"),
+        (keys, allowed) => {
+            format!("letting in {allowed} clients by --allow, and those of {file}, {keys} now")
+        }
+    };
+    text.push_str(&output::printable(&line));
+    text.push('\n');
+    text
 }
 
 /// Does one copy on the standard streams, for a `weft cp` that has started this process by a remote
@@ -125,7 +170,10 @@ fn share(text: &std::ffi::OsStr, args: &ServeArgs) -> Result<Share> {
 }
 
 /// Logs copies and failures on standard error.
-struct Lines;
+struct Lines {
+    /// The file of authorised clients.
+    file: PathBuf,
+}
 
 impl Log for Lines {
     fn copied(&self, peer: &str, finished: &Finished) {
@@ -136,6 +184,12 @@ impl Log for Lines {
             BinaryBytes(outcome.bytes),
             outcome.failed
         ));
+    }
+
+    fn refused(&self, peer: &str, key: &PublicKey) {
+        let file = self.file.display();
+        let line = format!("{peer}: refused the key {key}; a line with it in {file} lets it in");
+        output::complain(output::printable(&line));
     }
 
     fn failed(&self, peer: &str, why: &str) {

@@ -38,6 +38,11 @@ fn event(stream: Stream, value: &Value) {
     let _ = stream.write(&format!("{value}\n"));
 }
 
+/// Prints the event of a copy that has failed.
+pub(super) fn failure(stream: Stream, text: &str) {
+    event(stream, &json!({"event": "failed", "text": text}));
+}
+
 /// The progress line on standard error.
 #[derive(Clone)]
 pub(super) struct Line {

@@ -30,7 +30,7 @@ pub enum EndError {
     #[error("{0}")]
     Lost(String),
     /// The peer cancelled the session.
-    #[error("the peer ended the copy: {0}")]
+    #[error("{0}")]
     Peer(String),
     /// The peer violated the protocol.
     #[error("the peer violates the protocol: {0}")]
@@ -41,6 +41,23 @@ pub enum EndError {
 }
 
 impl EndError {
+    /// Whether the other end does not accept this end's key.
+    #[must_use]
+    pub fn is_key_refused(&self) -> bool {
+        matches!(self, Self::Transport(TransportError::Security(SecureError::Refused)))
+    }
+
+    /// Whether nothing answers at the address of the other end.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        use std::io::ErrorKind::{
+            ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut,
+        };
+        let Self::Transport(TransportError::System(error)) = self else { return false };
+        let kinds = [ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut];
+        kinds.contains(&error.kind())
+    }
+
     /// Whether a new connection may help, because this one was lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -253,6 +270,7 @@ mod tests {
             (TransportError::Security(SecureError::TimedOut), true),
             (TransportError::Security(SecureError::System(reset())), true),
             (TransportError::Security(SecureError::NotAccepted(key)), false),
+            (TransportError::Security(SecureError::Refused), false),
             (TransportError::Protocol("no preface"), false),
         ] {
             let text = error.to_string();

@@ -27,7 +27,9 @@ use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::rdma::Landing;
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
-use crate::tree::apply::{Applier, ApplyOptions, Event, Problem, Quota, Report, Subject, Task};
+use crate::tree::apply::{
+    Applier, ApplyOptions, Event, NotKept, Problem, Quota, Report, Subject, Task,
+};
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::output::{Output, OutputError};
 use crate::tree::rules::Rules;
@@ -186,7 +188,10 @@ impl Reporter {
     }
 
     fn problem(&self, path: Vec<u8>, problem: Problem) {
-        let (text, is_warning) = (problem.to_string(), problem.step.is_warning());
+        self.say(path, problem.to_string(), problem.step.is_warning());
+    }
+
+    fn say(&self, path: Vec<u8>, text: String, is_warning: bool) {
         if let Some(observer) = &self.observer {
             return observer.problem(&path, &text, is_warning);
         }
@@ -201,6 +206,10 @@ impl Reporter {
 }
 
 impl Report for Reporter {
+    fn not_kept(&self, path: &[u8], not_kept: NotKept) {
+        self.say(path.to_vec(), not_kept.to_string(), true);
+    }
+
     fn event(&self, subject: Subject<'_>, event: Event) {
         if let Event::Planned { change, kind, size } = event {
             return self.plan(Planned { change, kind, size, path: subject.path() });
@@ -601,18 +610,25 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
         SinkTarget::Directory { root, quota, options, only, rules, copies } => {
             let applier = Applier::begin(root, options, Arc::clone(&end.reporter) as _);
             let applier = applier.and_then(|applier| applier.within(quota.as_ref()));
-            let applier = applier.map_err(|error| EndError::Here(error.to_string()))?;
-            let applier = applier.protecting(rules).copying(copies);
-            Writer::Directory(Box::new(match only {
-                Some(names) => applier.only(names),
-                None => applier,
-            }))
+            applier.map(|applier| {
+                let applier = applier.protecting(rules).copying(copies);
+                Writer::Directory(Box::new(match only {
+                    Some(names) => applier.only(names),
+                    None => applier,
+                }))
+            })
         }
-        SinkTarget::Output(fd, name) => Writer::Output(Output::new(fd), name),
+        SinkTarget::Output(fd, name) => Ok(Writer::Output(Output::new(fd), name)),
     };
     thread::scope(|scope| {
         end.receive(scope, channels);
-        scope.spawn(move || end.process(writer));
+        match writer {
+            Ok(writer) => {
+                scope.spawn(move || end.process(writer));
+            }
+            // The source learns why before the connection ends.
+            Err(error) => end.fail(Code::Sink, EndError::Here(error.to_string())),
+        }
         for _ in 0..threads {
             scope.spawn(|| end.work());
         }

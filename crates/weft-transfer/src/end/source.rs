@@ -371,13 +371,13 @@ impl SourceEnd {
         let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
         let start = Instant::now();
         let payload = &mut bytes[..filling.payload_len];
-        let (passes, has_input) = (packer.passes(), job.has_input());
+        let (passes, has_input, checks) = (packer.passes(), job.has_input(), job.checks());
         let (filled, extent) = self.reading.time(|| match passes {
             true => job.fill_before_extent(payload),
             false => (job.fill(payload), None),
         });
-        if has_input {
-            // The next block of the input can be planned.
+        if has_input || checks {
+            // The next block of the input, or the rest of a file, can be planned.
             drop(lock(&filling.tree));
             filling.answered.notify_all();
         }

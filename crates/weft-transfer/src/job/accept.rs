@@ -1,6 +1,9 @@
 //! The acceptor: it receives the initiator's request, and runs the other end.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -26,9 +29,9 @@ use crate::secure::{Opener, Sealer};
 use crate::session::{Connection, Event, Policy};
 use crate::transport::Control;
 use crate::transport::rdma::Landing;
-use crate::tree::apply::Quota;
+use crate::tree::apply::{ApplyOptions, Quota};
 use crate::tree::kernel_copy::KernelCopies;
-use crate::tree::source::{Content, PAYLOAD_LEN_MIN, Start};
+use crate::tree::source::{Content, Missing, PAYLOAD_LEN_MIN, SourceOptions, Start};
 use crate::wire::{Open, OpenReply, Refusal, Role, Terms, Token};
 
 /// A directory that a server shares.
@@ -62,6 +65,8 @@ pub(super) enum Answer {
         starts: Vec<Start>,
         /// Whether one of them is a directory, so that the destination is one.
         is_folder: bool,
+        /// Those that cannot be found.
+        missing: Vec<Missing>,
     },
     /// The acceptor writes to this target.
     Write(Target),
@@ -83,13 +88,48 @@ impl Shares {
         let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
         let (name, rest) = path.split_at(end);
         let share = self.shares.iter().find(|share| share.name == name);
-        Ok((share.ok_or(PlaceError::NoShare)?, rest))
+        let names = || {
+            let names = self.shares.iter().map(|share| String::from_utf8_lossy(&share.name));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        Ok((share.ok_or_else(|| PlaceError::NoShare(names()))?, rest))
     }
 }
 
 pub(super) fn refused(path: &[u8], error: &PlaceError) -> (Refusal, String) {
     let path = String::from_utf8_lossy(&path[..path.len().min(200)]).into_owned();
     (Refusal::NotFound, format!("{path}: {error}"))
+}
+
+/// Finds the sources of a request. If only some of them can be found, these are sent.
+pub(super) fn sources(
+    request: &Request,
+    find: impl Fn(&[u8]) -> Result<(Start, bool), PlaceError>,
+) -> Result<Answer, (Refusal, String)> {
+    let (mut starts, mut is_folder, mut missing) = (Vec::new(), false, Vec::new());
+    let mut refusal = None;
+    for path in &request.paths {
+        match find(path) {
+            Ok((start, is_one)) => {
+                check_stream(request, &start)?;
+                is_folder |= is_one;
+                starts.push(start);
+            }
+            Err(error) => {
+                let refused = refused(path, &error);
+                let Some(one) = error.missing(Path::new(OsStr::from_bytes(path))) else {
+                    return Err(refused);
+                };
+                refusal.get_or_insert(refused);
+                missing.push(one);
+            }
+        }
+    }
+    match refusal {
+        Some(refusal) if starts.is_empty() => Err(refusal),
+        // The destination of several sources is a directory.
+        _ => Ok(Answer::Send { starts, is_folder, missing }),
+    }
 }
 
 /// Refuses the source of a request for a stream if it is not one file.
@@ -110,17 +150,10 @@ impl Resolve for Shares {
             return Err((Refusal::NotAllowed, text.into()));
         }
         if role == Role::Sink {
-            let (mut starts, mut is_folder) = (Vec::new(), false);
-            for path in &request.paths {
-                let found = self
-                    .find(path)
-                    .and_then(|(share, rest)| places::start(share.root.as_fd(), rest));
-                let (start, is_one) = found.map_err(|error| refused(path, &error))?;
-                check_stream(request, &start)?;
-                is_folder |= is_one;
-                starts.push(start);
-            }
-            return Ok(Answer::Send { starts, is_folder });
+            return sources(request, |path| {
+                let (share, rest) = self.find(path)?;
+                places::start(share.root.as_fd(), rest)
+            });
         }
         if self.is_read_only {
             return Err((Refusal::NotAllowed, "the server is for reading only".into()));
@@ -157,6 +190,8 @@ pub(super) struct Accepting<'a> {
     pub progress: Arc<Progress>,
     /// Whether written files may be setuid or setgid.
     pub keeps_special_bits: bool,
+    /// Whether the source is on this host.
+    pub is_same_host: bool,
     /// The open files of a source in this process.
     pub copies: Option<Arc<KernelCopies>>,
     /// The data channels beside a pipe.
@@ -181,6 +216,7 @@ impl<'a> Accepting<'a> {
             resolve,
             progress: Arc::default(),
             keeps_special_bits: false,
+            is_same_host: false,
             copies: None,
             beside: None,
             rdma: None,
@@ -282,7 +318,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             OpenReply::Accepted { job }
         }
         Ok((Answer::Write(Target::Output(_)), ..)) => OpenReply::Accepted { job: Vec::new() },
-        Ok((Answer::Send { is_folder, starts }, ..)) => {
+        Ok((Answer::Send { is_folder, starts, .. }, ..)) => {
             let origins = places::origins(starts);
             let job = [&[u8::from(*is_folder)], origins.as_flattened()].concat();
             OpenReply::Accepted { job }
@@ -324,7 +360,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
     let opened =
         Opened { control, connection, epoch, session, block_size, blocks, threads, progress };
     match answer {
-        Answer::Send { mut starts, is_folder } => {
+        Answer::Send { mut starts, is_folder, missing } => {
             if let ([start], Some(name)) = (&mut starts[..], &request.new_name)
                 && !is_folder
             {
@@ -340,7 +376,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
                 compression: compression(request.flags),
                 content: Content::Entries(starts),
-                options,
+                options: SourceOptions { missing, ..options },
                 observer: None,
                 is_dry_run: request.flags.has(Flags::DRY_RUN),
             };
@@ -355,7 +391,10 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                     SinkTarget::Directory {
                         root,
                         quota,
-                        options: apply_options(request.flags, plan.keeps_special_bits, is_there),
+                        options: ApplyOptions {
+                            is_same_host: plan.is_same_host,
+                            ..apply_options(request.flags, plan.keeps_special_bits, is_there)
+                        },
                         only: None,
                         rules: options.rules,
                         copies: plan.copies,

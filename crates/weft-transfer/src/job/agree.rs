@@ -8,7 +8,7 @@ use crate::limits::{BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
 use crate::secure::{Cipher, Secret, SecureError};
 use crate::session::{Connection, Event, Offer};
 use crate::transport::{Control, ControlEvent, TransportError};
-use crate::wire::{Message, Open, OpenReply, Role, Terms};
+use crate::wire::{Message, Open, OpenReply, Refusal, Role, Terms};
 
 /// Feature bit: the end has instructions for AES.
 pub(super) const FEATURE_AES: u64 = 1;
@@ -100,7 +100,7 @@ pub(super) fn establish(
     let terms = match next_event(control, &mut connection, epoch)? {
         Event::Established(terms) => terms,
         Event::Refused { refusal, text } => {
-            return Err(EndError::Peer(format!("{refusal}: {text}")));
+            return Err(EndError::Peer(reason(refusal, text)));
         }
         _ => return Err(EndError::Protocol("no reply to the hello".into())),
     };
@@ -108,6 +108,11 @@ pub(super) fn establish(
         return Err(EndError::Protocol(format!("blocks of {} bytes", terms.block_size)));
     }
     Ok((connection, terms))
+}
+
+/// Returns the reason for a refusal: the acceptor's text says it more precisely than the code.
+fn reason(refusal: Refusal, text: String) -> String {
+    if text.is_empty() { refusal.to_string() } else { text }
 }
 
 /// Opens a session. Returns its number and the acceptor's answer.
@@ -124,7 +129,7 @@ pub(super) fn open_session(
     match next_event(control, connection, epoch)? {
         Event::OpenReply { reply: OpenReply::Accepted { job }, .. } => Ok((session, job)),
         Event::OpenReply { reply: OpenReply::Refused { refusal, text }, .. } => {
-            Err(EndError::Peer(format!("{refusal}: {text}")))
+            Err(EndError::Peer(reason(refusal, text)))
         }
         Event::Cancelled(cancel) => Err(EndError::Peer(cancel.text)),
         _ => Err(EndError::Protocol("no reply to the opening".into())),

@@ -127,7 +127,7 @@ pub(super) fn block_size(most: u32, limit: Option<u64>) -> u32 {
 pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     let Initiating { task, control, keys, role, channels, block_size, copies, naming, .. } = plan;
     let (beside, rdma) = (plan.beside, plan.rdma);
-    let CopyTask { mut request, observer, progress, limit, .. } = task;
+    let CopyTask { mut request, observer, progress, limit, missing, .. } = task;
     let block_size = self::block_size(block_size, limit);
     let limit = limit.map(|limit| Limit::new(limit, Clock::system()));
     let bad = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
@@ -224,6 +224,7 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
                 content,
                 options: SourceOptions {
                     copies,
+                    missing,
                     ..source_options(&request).map_err(|error| bad(&error))?
                 },
                 observer: Some(observer),

@@ -62,6 +62,7 @@ impl CopyTask {
             let accepting = scope.spawn(|| {
                 accept(Accepting {
                     keeps_special_bits: true,
+                    is_same_host: true,
                     copies: copies.clone(),
                     ..Accepting::new(Arc::new(remote), lines, &resolve)
                 })
@@ -84,9 +85,14 @@ impl CopyTask {
                 placement: &Placement::Anywhere(Reason::NoDevice),
                 rdma: None,
             });
-            // The acceptor's error would only repeat the initiator's.
-            let _ = accepting.join();
-            finished
+            let accepted = accepting.join();
+            // An end that fails by itself knows why; the other one knows only that it has ended.
+            match (finished, accepted) {
+                (Err(EndError::Here(why)), _) | (Err(_), Ok(Err(EndError::Here(why)))) => {
+                    Err(EndError::Here(why))
+                }
+                (finished, _) => finished,
+            }
         })
     }
 }

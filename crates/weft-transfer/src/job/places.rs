@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, fsync, mkdirat, openat, statat,
+};
 use rustix::io::Errno;
 
 use super::request::{Flags, Origin, Request};
 use crate::limits::{DEPTH_MAX, ORIGINS_MAX};
 use crate::tree::apply::Quota;
 use crate::tree::beneath;
-use crate::tree::source::Start;
+use crate::tree::source::{Missing, Start};
 use crate::wire::record_name::Name;
 
 /// Why a path cannot be used.
@@ -38,8 +40,8 @@ pub enum PlaceError {
     #[error("is not a regular file, and a standard stream needs one")]
     NotFile,
     /// No share has this name.
-    #[error("there is no such share")]
-    NoShare,
+    #[error("there is no such share; this server has: {0}")]
+    NoShare(String),
 }
 
 impl From<Errno> for PlaceError {
@@ -248,6 +250,7 @@ pub(super) fn destination(
         Err(Errno::NOENT) if is_folder => {
             check_outside_of(origins, parent.as_fd())?;
             match mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777)) {
+                Ok(()) if flags.has(Flags::SYNCS) => fsync(&parent)?,
                 // Another copy to the same place may have created it since.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
@@ -335,6 +338,17 @@ pub(super) fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
             Ok((Start { directory, name: Some(name), new_name: None }, is_folder))
         }
         _ => Ok((Start { directory: open_local(path)?, name: None, new_name: None }, true)),
+    }
+}
+
+impl PlaceError {
+    /// Returns the source of this path as one that is missing, if others can be copied without it.
+    #[must_use]
+    pub fn missing(&self, path: &Path) -> Option<Missing> {
+        let Self::System(error) = self else { return None };
+        let errno = Errno::from_raw_os_error(error.raw_os_error()?);
+        let name = path.file_name().and_then(|name| Name::new(name.as_bytes()).ok());
+        Some(Missing { name, errno })
     }
 }
 

@@ -63,7 +63,19 @@ impl Flags {
     pub const ONLY_DELETES: Self = Self(1 << 20);
     /// The request says which directories the initiator sends.
     const ORIGINS: Self = Self(1 << 21);
-    const ALL: u32 = (1 << 22) - 1;
+    /// Sync the files and directories that are written.
+    pub const SYNCS: Self = Self(1 << 22);
+    /// Skip files that are newer at the destination, besides those with equal size and time.
+    pub const UPDATES: Self = Self(1 << 23);
+    /// Skip files with equal contents, whatever their times.
+    pub const CHECKSUM: Self = Self(1 << 24);
+    /// Skip files with equal sizes, whatever their times.
+    pub const SIZE_ONLY: Self = Self(1 << 25);
+    /// Skip everything that exists at the destination.
+    pub const KEEPS_EXISTING: Self = Self(1 << 26);
+    const ALL: u32 = (1 << 27) - 1;
+    /// The flags with any of which the source asks about each file.
+    pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23);
 
     /// Whether all flags of `other` are set.
     #[must_use]

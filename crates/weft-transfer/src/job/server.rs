@@ -9,22 +9,27 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
+use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
-use weft_rdma::{Device, Request};
+use weft_rdma::{Device, Request as RdmaRequest};
 
-use super::accept::{Accepting, OverRdma, Shares, accept};
+use super::accept::{Accepting, Answer, OverRdma, Resolve, Shares, accept};
 use super::lines::{Lines, RdmaLine, TcpLine};
 use super::path;
 use super::rdma::RdmaListener;
+use super::request::Request;
 use super::settings::threads;
 use super::strangers::{Stranger, Strangers};
 use crate::end::Finished;
-use crate::limits::{ACCEPT_PAUSE, CHANNELS_EACH_MAX, CLOSE_PAUSE, CONNECTIONS_MAX};
+use crate::limits::{
+    ACCEPT_PAUSE, BUSY_MAX, CHANNELS_EACH_MAX, CLOSE_PAUSE, CONNECTIONS_MAX, DESCRIPTORS_EACH,
+};
 use crate::placement::settle;
-use crate::secure::TlsServer;
+use crate::secure::{PublicKey, SecureError, TlsServer};
 use crate::transport::rdma::Incoming;
 use crate::transport::tcp::{self, Accepted, TcpSettings};
-use crate::transport::{StreamControl, Token};
+use crate::transport::{StreamControl, Token, TransportError};
+use crate::wire::{Refusal, Role};
 use weft_sys::lock;
 
 /// Receives the events of a server.
@@ -33,6 +38,8 @@ pub trait Log: Send + Sync {
     fn copied(&self, peer: &str, finished: &Finished);
     /// A connection or copy failed.
     fn failed(&self, peer: &str, why: &str);
+    /// A client has proven to have a key that is not accepted.
+    fn refused(&self, peer: &str, key: &PublicKey);
 }
 
 /// The copies that wait for data channels, by token.
@@ -56,9 +63,12 @@ pub struct Server {
     log: Box<dyn Log>,
     /// The copies that wait for data channels.
     copies: Mutex<Copies>,
-    live: AtomicUsize,
+    /// The live connections.
+    pub(super) live: AtomicUsize,
     /// The live connections whose client has not proven who it is.
     strangers: Arc<Strangers>,
+    /// The most of them: they leave descriptors for clients.
+    strangers_max: usize,
     /// Whether data channels may go over RDMA.
     offers_rdma: AtomicBool,
 }
@@ -67,6 +77,23 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").finish_non_exhaustive()
     }
+}
+
+/// Refuses all requests, while there are too many connections.
+struct Busy;
+
+impl Resolve for Busy {
+    fn resolve(&self, _: Role, _: &Request) -> Result<Answer, (Refusal, String)> {
+        Err((Refusal::Busy, "the server is busy: try again later".into()))
+    }
+}
+
+/// Returns how many connections of strangers there may be: with half of the descriptors that this
+/// process may have, the other half is left for clients.
+fn strangers_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let half = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+    (half / DESCRIPTORS_EACH).clamp(1, CONNECTIONS_MAX)
 }
 
 /// A counted connection, which decrements the count when it is dropped.
@@ -90,6 +117,7 @@ impl Server {
             copies: Mutex::default(),
             live: AtomicUsize::new(0),
             strangers: Arc::default(),
+            strangers_max: strangers_max(),
             offers_rdma: AtomicBool::new(false),
         })
     }
@@ -108,12 +136,16 @@ impl Server {
                 continue;
             };
             // Strangers who say nothing must not keep clients out.
-            if self.live.fetch_add(1, SeqCst) >= CONNECTIONS_MAX && !self.strangers.close_one() {
-                self.live.fetch_sub(1, SeqCst);
-                self.log.failed(&peer.to_string(), "too many connections");
-                continue;
-            }
+            let is_full = self.live.fetch_add(1, SeqCst) >= CONNECTIONS_MAX;
             let live = Live(Arc::clone(self));
+            if is_full || self.strangers.count() >= self.strangers_max {
+                let has_room = self.strangers.close_one() || !is_full;
+                // Some more learn that the server is busy.
+                if !has_room && self.live.load(SeqCst) > CONNECTIONS_MAX + BUSY_MAX {
+                    self.log.failed(&peer.to_string(), "too many connections");
+                    continue;
+                }
+            }
             let stranger = self.strangers.add(&stream, peer.ip());
             let thread = thread::Builder::new().name("client".into());
             let _ = thread.spawn(move || live.0.serve(stream, stranger, &peer.to_string()));
@@ -140,7 +172,7 @@ impl Server {
     }
 
     /// Passes a data channel to its copy. One with an unknown token or a used number is refused.
-    fn join(self: &Arc<Self>, request: Request) {
+    fn join(self: &Arc<Self>, request: RdmaRequest) {
         let incoming = match Incoming::new(request) {
             Ok(incoming) => incoming,
             Err(error) => return self.log.failed("RDMA", &error.to_string()),
@@ -177,6 +209,9 @@ impl Server {
                     let _ = copy.to.send((channel, line));
                 }
             }
+            Err(TransportError::Security(SecureError::NotAccepted(key))) => {
+                self.log.refused(peer, &key);
+            }
             Err(error) => self.log.failed(peer, &error.to_string()),
         }
     }
@@ -197,12 +232,14 @@ impl Server {
         let _binding = settle(Path::new("/sys"), local, threads());
         let control = Arc::new(control);
         let failed = |why: &str| self.log.failed(&peer, why);
+        let is_busy = self.live.load(SeqCst) > CONNECTIONS_MAX;
+        let resolve: &dyn Resolve = if is_busy { &Busy } else { &self.shares };
         let finished = accept(Accepting {
             keys: &|session, cipher| control.block_secrets(session, cipher),
             channels: path::channels_beside(self.live.load(SeqCst)),
             token,
             rdma: device.map(|device| OverRdma { device, failed: &failed }),
-            ..Accepting::new(Arc::clone(&control) as _, lines, &self.shares)
+            ..Accepting::new(Arc::clone(&control) as _, lines, resolve)
         });
         self.copies().remove(&token);
         match finished {

@@ -9,7 +9,7 @@ use crate::end::{Carrier, Decisions};
 use crate::limits::END_THREADS_MAX;
 use crate::placement::Placement;
 use crate::secure::Cipher;
-use crate::tree::apply::{ApplyOptions, DryRun};
+use crate::tree::apply::{ApplyOptions, DryRun, Skips};
 use crate::tree::direct::When;
 use crate::tree::rules::{PatternError, Rules};
 use crate::tree::source::{PAYLOAD_LEN_MIN, SourceOptions};
@@ -26,6 +26,9 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
     }
     Ok(SourceOptions {
         asks: skips(flags) || flags.has(Flags::DRY_RUN),
+        // What is skipped has to be the same, too.
+        compares_content: flags.has(Flags::CHECKSUM)
+            || (flags.has(Flags::VERIFIES) && skips(flags)),
         verifies: flags.has(Flags::VERIFIES),
         takes_xattrs: flags.has(Flags::XATTRS),
         names_owners: flags.has(Flags::OWNERS),
@@ -82,9 +85,9 @@ fn direct(flags: Flags) -> When {
     }
 }
 
-/// Whether equal files are skipped.
+/// Whether some files are skipped, so that the source asks about each.
 fn skips(flags: Flags) -> bool {
-    flags.has(Flags::SKIPS) || flags.has(Flags::RESUMES)
+    flags.without(Flags::ASKING) != flags
 }
 
 /// Returns the sink's options for a request. Only a user's own process keeps setuid and setgid; a
@@ -101,11 +104,19 @@ pub(super) fn apply_options(
         keeps_owners: flags.has(Flags::OWNERS),
         keeps_special_bits,
         deletes: flags.has(Flags::DELETES),
-        replaces: flags.has(Flags::DELETES) || flags.has(Flags::FORCES),
+        replaces: (flags.has(Flags::DELETES) || flags.has(Flags::FORCES))
+            && !flags.has(Flags::KEEPS_EXISTING),
         cleans: flags.has(Flags::CLEANS),
         retries: flags.has(Flags::RETRIES) && !dry_run,
         keeps_journal: true,
         resumes: flags.has(Flags::RESUMES),
+        syncs: flags.has(Flags::SYNCS),
+        verifies: flags.has(Flags::VERIFIES),
+        skips: Skips {
+            newer: flags.has(Flags::UPDATES),
+            same_size: flags.has(Flags::SIZE_ONLY),
+            existing: flags.has(Flags::KEEPS_EXISTING),
+        },
         direct: direct(flags),
         dry_run: dry_run.then(|| DryRun { has_root, skips: skips(flags) }),
         only_deletes: dry_run && flags.has(Flags::ONLY_DELETES),
@@ -135,6 +146,26 @@ mod tests {
         assert!(!options.keeps_special_bits && !options.keeps_owners && !options.makes_devices);
         assert_eq!(options.dry_run, None);
         assert!(matches!(options.direct, When::Beyond(_)));
+        assert!(options.verifies && !options.syncs && options.skips == Skips::default());
+        let replacing = Flags::DELETES.with(Flags::FORCES, true);
+        assert!(apply_options(replacing, false, true).replaces);
+        let leaving = replacing.with(Flags::KEEPS_EXISTING, true);
+        assert!(!apply_options(leaving, false, true).replaces);
+        let options = apply_options(Flags::SYNCS.with(Flags::UPDATES, true), false, true);
+        assert!(options.syncs && options.skips == Skips { newer: true, ..Skips::default() });
+        for (flags, asks, compares_content) in [
+            (Flags::default(), false, false),
+            (Flags::UPDATES, true, false),
+            (Flags::SIZE_ONLY, true, false),
+            (Flags::KEEPS_EXISTING, true, false),
+            (Flags::CHECKSUM, true, true),
+            (Flags::VERIFIES, false, false),
+            (Flags::VERIFIES.with(Flags::SKIPS, true), true, true),
+        ] {
+            let options = source_options(&Request { flags, ..Request::default() });
+            let options = options.expect("no patterns");
+            assert_eq!((options.asks, options.compares_content), (asks, compares_content));
+        }
         let options = apply_options(Flags::CACHED, false, true);
         assert_eq!(options.direct, When::Never);
         let options = apply_options(Flags::DIRECT, false, true);

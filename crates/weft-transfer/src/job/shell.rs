@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use super::accept::{Accepting, Answer, Resolve, Shares, accept, check_stream, refused};
+use super::accept::{Accepting, Answer, Resolve, Shares, accept, refused, sources};
 use super::beside::{BesideAcceptor, BesideOptions, DataWay};
 use super::client::CopyDirection;
 use super::initiate::{Initiating, InitiatorRole, initiate};
@@ -78,15 +78,7 @@ impl Resolve for Own {
             from_home(path).map_err(|error| refused(path, &error))
         };
         if role == Role::Sink {
-            let (mut starts, mut is_folder) = (Vec::new(), false);
-            for path in &request.paths {
-                let found = local_source(&own(path)?, request.flags);
-                let (start, is_one) = found.map_err(|error| refused(path, &error))?;
-                check_stream(request, &start)?;
-                is_folder |= is_one;
-                starts.push(start);
-            }
-            return Ok(Answer::Send { starts, is_folder });
+            return sources(request, |path| local_source(&from_home(path)?, request.flags));
         }
         let [path] = &request.paths[..] else {
             return Err((Refusal::Job, "a copy has one destination".into()));

@@ -36,6 +36,11 @@ impl Strangers {
         Some(Stranger { all: Arc::clone(self), number })
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        lock(&self.state).connections.len()
+    }
+
     /// Closes the oldest connection of the host that has the most. Returns false if there is none.
     ///
     /// A proof takes a moment, so what is closed is most likely silent, however many connections

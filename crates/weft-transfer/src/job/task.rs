@@ -9,6 +9,7 @@ use super::path;
 use super::request::{Flags, Request};
 use crate::end::{EndError, Observer, Progress};
 use crate::transport::tcp::TcpSettings;
+use crate::tree::source::Missing;
 
 /// A copy to make. Its methods make it with a server, by a remote shell, or within this host.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub struct CopyTask {
     pub request: Request,
     /// Receives problems with single entries.
     pub observer: Arc<dyn Observer>,
+    /// Sources of this process that cannot be found. They are reported as problems.
+    pub missing: Vec<Missing>,
     /// The counters for progress displays.
     pub progress: Arc<Progress>,
     /// The most bytes of blocks per second.

@@ -22,7 +22,7 @@ use super::request::{Flags, Request};
 use super::server::{Log, Server};
 use super::task::CopyTask;
 use crate::end::{EndError, Finished, Observer, Progress};
-use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_MIN, VERSION};
+use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_MIN, BUSY_MAX, CONNECTIONS_MAX, VERSION};
 use crate::pipeline::Pool;
 use crate::placement::{Placement, Reason};
 use crate::secure::{Identity, TlsClient, TlsServer};
@@ -48,6 +48,7 @@ impl Observer for Nobody {
 }
 
 impl Log for Nobody {
+    fn refused(&self, _: &str, _: &crate::secure::PublicKey) {}
     fn copied(&self, _peer: &str, _finished: &Finished) {}
     fn failed(&self, _peer: &str, _why: &str) {}
 }
@@ -57,6 +58,7 @@ fn task(request: Request) -> CopyTask {
     CopyTask {
         request,
         observer: Arc::new(Nobody),
+        missing: Vec::new(),
         progress: Arc::default(),
         limit: None,
         is_fair: false,
@@ -67,6 +69,12 @@ fn task(request: Request) -> CopyTask {
 
 /// Returns a server of a folder that accepts every client, and a client of it.
 fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
+    let (_, address, tls) = serving(folder);
+    (address, tls)
+}
+
+/// The same with the server itself.
+fn serving(folder: &Path) -> (Arc<Server>, SocketAddr, TlsClient) {
     let identity = || Identity::generate().expect("a key");
     let tls = TlsServer::new(&identity(), Arc::new(|_| true)).expect("a server");
     let root = fs::File::open(folder).expect("a folder").into();
@@ -78,8 +86,10 @@ fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
     );
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("a port");
-    thread::spawn(move || server.run(&listener));
-    (address, TlsClient::new(&identity(), Arc::new(|_| true)).expect("a client"))
+    let running = Arc::clone(&server);
+    thread::spawn(move || running.run(&listener));
+    let tls = TlsClient::new(&identity(), Arc::new(|_| true)).expect("a client");
+    (server, address, tls)
 }
 
 fn offer() -> Offer {
@@ -120,6 +130,27 @@ fn server_is_reached_at_the_first_address_that_answers() {
     let finished = fetch(&[closed, server]).expect("a server");
     assert_eq!(finished.outcome.copied, 1);
     assert!(fetch(&[closed]).is_err() && fetch(&[]).is_err());
+}
+
+#[test]
+fn server_with_too_many_connections_says_that_it_is_busy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("file"), "x").expect("room");
+    let (server, address, tls) = serving(folder.path());
+    let fetch = || {
+        let request = Request { paths: vec![b"share/file".to_vec()], ..Request::default() };
+        let to = CopyDirection::Download(DownloadTo::Path(folder.path().join("got")));
+        let at = ServerAt { addresses: &[address], tls: &tls };
+        task(request).with_server(at, to, Over::Auto).map(drop)
+    };
+    server.live.fetch_add(CONNECTIONS_MAX, SeqCst);
+    let error = fetch().expect_err("it is full").to_string();
+    assert_eq!(error, "the server is busy: try again later");
+    // Any others learn nothing.
+    server.live.fetch_add(BUSY_MAX, SeqCst);
+    fetch().expect_err("it is full");
+    server.live.fetch_sub(CONNECTIONS_MAX + BUSY_MAX, SeqCst);
+    fetch().expect("there is room");
 }
 
 /// Accepts a connection by these terms, and answers each request for a session in the same way
@@ -211,7 +242,7 @@ fn reason_of_a_sink_is_reported_though_its_channels_close_first() {
     });
     let copied = send_to(near, Flags::default(), folder.path());
     let reason = copied.expect_err("no sink").to_string();
-    assert_eq!(reason, "the peer ended the copy: the reason");
+    assert_eq!(reason, "the reason");
     sink.join().expect("no panic");
 }
 

@@ -110,6 +110,12 @@ impl KnownServers {
 pub struct AuthorisedClients(Vec<PublicKey>);
 
 impl AuthorisedClients {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Loads the file. It may be missing.
     ///
     /// # Errors

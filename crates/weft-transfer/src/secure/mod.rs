@@ -34,10 +34,13 @@ pub enum SecureError {
     System(#[from] io::Error),
     /// TLS reported an error.
     #[error("TLS: {0}")]
-    Tls(#[from] rustls::Error),
+    Tls(rustls::Error),
     /// The peer's key is not accepted.
     #[error("the peer's key is not accepted: {0}")]
     NotAccepted(PublicKey),
+    /// The peer does not accept this end's key.
+    #[error("the other end does not accept this end's key")]
+    Refused,
     /// A file of keys is invalid.
     #[error("{file}, line {line}: {problem}")]
     BadFile {
@@ -82,6 +85,25 @@ pub enum SecureError {
     /// The cryptographic library failed.
     #[error("the cryptographic library failed: {0}")]
     Library(&'static str),
+}
+
+impl From<rustls::Error> for SecureError {
+    fn from(error: rustls::Error) -> Self {
+        use rustls::{AlertDescription, CertificateError, Error};
+        match &error {
+            // A verifier that does not accept a key sends the second one, other versions the first.
+            Error::AlertReceived(
+                AlertDescription::AccessDenied | AlertDescription::CertificateUnknown,
+            ) => Self::Refused,
+            Error::InvalidCertificate(CertificateError::Other(other)) => {
+                match other.0.downcast_ref() {
+                    Some(tls::KeyRefused(key)) => Self::NotAccepted(*key),
+                    None => Self::Tls(error),
+                }
+            }
+            _ => Self::Tls(error),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,12 @@ use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
-    DistinguishedName, Error, ServerConfig, ServerConnection, SignatureScheme,
+    DistinguishedName, Error, OtherError, ServerConfig, ServerConnection, SignatureScheme,
 };
 
 use super::secrets::{Cipher, Direction, Exported, LABEL, SECRET_LEN, Secret, context};
 use super::{Identity, PublicKey, SecureError};
+use crate::limits::{REFUSAL_TIME, REFUSED_LEN_MAX};
 
 /// The ALPN protocol (RFC 7301).
 const PROTOCOL: &[u8] = b"weft-transfer/1";
@@ -34,6 +35,14 @@ const NAME: &str = "weft.invalid";
 
 /// Decides during the handshake whether a peer's key is accepted.
 pub type Accepts = Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>;
+
+/// Hears which key a peer has proven to have.
+pub type Proven = Arc<dyn Fn(&PublicKey) + Send + Sync>;
+
+/// A key that is not accepted.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the key {0} is not accepted")]
+pub(super) struct KeyRefused(pub(super) PublicKey);
 
 /// Verifies that the peer owns its key, and that the key is accepted.
 struct Verifier {
@@ -60,7 +69,7 @@ impl Verifier {
         if (self.accepts)(&key) {
             Ok(())
         } else {
-            Err(refused(CertificateError::ApplicationVerificationFailure))
+            Err(refused(CertificateError::Other(OtherError(Arc::new(KeyRefused(key))))))
         }
     }
 
@@ -153,8 +162,17 @@ fn certified(
 }
 
 /// The TLS configuration of a client, for any number of connections.
-#[derive(Clone, Debug)]
-pub struct TlsClient(Arc<ClientConfig>);
+#[derive(Clone)]
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+    proven: Option<Proven>,
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClient").field("config", &self.config).finish_non_exhaustive()
+    }
+}
 
 impl TlsClient {
     /// Creates a client with this identity, which connects to servers whose key `accepts` accepts.
@@ -172,7 +190,14 @@ impl TlsClient {
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         // A resumed session would not prove the server's key.
         config.resumption = Resumption::disabled();
-        Ok(Self(Arc::new(config)))
+        Ok(Self { config: Arc::new(config), proven: None })
+    }
+
+    /// Reports the key of each server that has proven to have it. That server may refuse this
+    /// client nevertheless.
+    #[must_use]
+    pub fn reporting(self, proven: Proven) -> Self {
+        Self { proven: Some(proven), ..self }
     }
 
     /// Performs the handshake over a connection, within `time`.
@@ -181,8 +206,12 @@ impl TlsClient {
     /// If one end does not accept the other's key, or a system call fails.
     pub fn connect(&self, stream: &TcpStream, time: Duration) -> Result<Tls, SecureError> {
         let name = ServerName::try_from(NAME).map_err(|_| SecureError::Library("no name"))?;
-        let connection = ClientConnection::new(Arc::clone(&self.0), name)?;
-        Tls::shake_hands(connection.into(), stream, time)
+        let connection = ClientConnection::new(Arc::clone(&self.config), name)?;
+        let tls = Tls::shake_hands(connection.into(), stream, time)?;
+        if let Some(proven) = &self.proven {
+            proven(&tls.peer);
+        }
+        Ok(tls)
     }
 }
 
@@ -213,7 +242,28 @@ impl TlsServer {
     /// If one end does not accept the other's key, or a system call fails.
     pub fn accept(&self, stream: &TcpStream, time: Duration) -> Result<Tls, SecureError> {
         let connection = ServerConnection::new(Arc::clone(&self.0))?;
-        Tls::shake_hands(connection.into(), stream, time)
+        let shaken = Tls::shake_hands(connection.into(), stream, time);
+        if let Err(SecureError::NotAccepted(_)) = &shaken {
+            // What the client has sent must not make the kernel reset the connection before the
+            // client has read why it is refused.
+            drain(stream);
+        }
+        shaken
+    }
+}
+
+/// Ends a connection, and discards what comes until the other end has ended it too.
+fn drain(stream: &TcpStream) {
+    let mut timed = Timed { stream, end: Instant::now() + REFUSAL_TIME };
+    let mut left = REFUSED_LEN_MAX;
+    let mut buffer = [0; 4096];
+    // Any error ends it.
+    let _ = stream.shutdown(Shutdown::Write);
+    while let Ok(len @ 1..) = timed.read(&mut buffer) {
+        left = left.saturating_sub(len);
+        if left == 0 {
+            return;
+        }
     }
 }
 
@@ -376,7 +426,7 @@ fn handshake_error(error: io::Error) -> SecureError {
         _ => {}
     }
     match error.downcast::<Error>() {
-        Ok(error) => SecureError::Tls(error),
+        Ok(error) => error.into(),
         Err(error) => SecureError::System(error),
     }
 }

@@ -54,6 +54,60 @@ pub fn of_part(offset: u64, data: &[u8]) -> ([u8; 32], Subtrees) {
     (digest.finalize().into(), subtrees)
 }
 
+/// What is known about the bytes of a part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The value of a subtree.
+    Subtree(ChainingValue),
+    /// BLAKE3 of the bytes.
+    Digest([u8; 32]),
+    /// They are zeros.
+    Zeros,
+}
+
+impl Known {
+    /// What a subtree at this offset says.
+    pub(crate) fn subtree(offset: u64, subtree: Subtree) -> Self {
+        debug_assert!(max_subtree_len(offset).is_none_or(|max| subtree.len <= max));
+        Self::Subtree(subtree.value)
+    }
+
+    /// Returns the hasher of the part, which begins at this offset.
+    pub(crate) fn hasher(&self, offset: u64) -> PartHasher {
+        let mut hasher = Hasher::new();
+        if matches!(self, Self::Subtree(_)) {
+            hasher.set_input_offset(offset);
+        }
+        PartHasher { hasher, is_zeros: *self == Self::Zeros }
+    }
+}
+
+/// Hashes a part of a file to compare it with what is known.
+pub(crate) struct PartHasher {
+    hasher: Hasher,
+    is_zeros: bool,
+}
+
+impl PartHasher {
+    /// Adds bytes. Returns false if they have to be zeros, and are not.
+    pub(crate) fn update(&mut self, bytes: &[u8]) -> bool {
+        if self.is_zeros {
+            return bytes.iter().all(|&byte| byte == 0);
+        }
+        self.hasher.update(bytes);
+        true
+    }
+
+    /// Whether the hash of the bytes is as known.
+    pub(crate) fn is_as(&self, known: &Known) -> bool {
+        match known {
+            Known::Subtree(value) => self.hasher.finalize_non_root() == *value,
+            Known::Digest(digest) => self.hasher.finalize() == *digest,
+            Known::Zeros => true,
+        }
+    }
+}
+
 impl Subtrees {
     /// Adds a subtree, and merges it with its siblings.
     pub fn add(&mut self, offset: u64, subtree: Subtree) {

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 
 use rustix::fs::OFlags;
-use rustix::io::{Errno, pread, preadv};
+use rustix::io::{Errno, preadv};
 
 use crate::limits::{COPIED_FILES_IN_BLOCK_MAX, COPIES_IN_BLOCK_MAX, EXTENT_LEN_MIN};
 use crate::tree::beneath;
+use crate::tree::checking::Checking;
+use crate::tree::digest::digest_of_file;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::extent::Extent;
 use crate::tree::input::{Input, Portion};
@@ -18,9 +20,6 @@ use crate::wire::record::{
     COPY_LEN, DATA_LEN, DIGEST_LEN, END_LEN, GRAIN, Record, Status, TAIL_LEN, Tail, Time,
 };
 use crate::wire::record_name::Name;
-
-/// Length of a read while a file is only hashed.
-const HASH_READ_LEN: usize = 256 << 10;
 
 /// A planned block that any thread can fill.
 #[derive(Debug)]
@@ -55,6 +54,12 @@ impl Job {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether it compares what the sink has, after which more can be planned.
+    #[must_use]
+    pub fn checks(&self) -> bool {
+        self.plan.items.iter().any(|item| matches!(item, Item::Check { .. }))
     }
 
     /// Reads the files and writes the payload. An unreadable file does not affect the others.
@@ -130,6 +135,7 @@ impl Plan {
                     }
                     at += len;
                 }
+                Item::Check { checking, index } => checking.compare(index),
                 Item::Hash { file, hash_at } => {
                     // The sink will want the file because of the wrong hash, and reading it then
                     // reports the error.
@@ -179,6 +185,11 @@ enum Item {
     Hash {
         file: PlannedFile,
         hash_at: usize,
+    },
+    /// A piece to compare with the sink's. It has no bytes in the block.
+    Check {
+        checking: Arc<Checking>,
+        index: usize,
     },
     /// At most `len` bytes of an input, the last data of its block. There is reserved space for the
     /// records of the data and of the end.
@@ -241,6 +252,15 @@ impl Plan {
         let fits = self.push(record);
         if fits {
             self.items.push(Item::Hash { file, hash_at: self.table.len() - 32 });
+        }
+        fits
+    }
+
+    /// Adds the comparison of a piece. The block may have no other contents, so it gets a filler.
+    pub(crate) fn add_check(&mut self, checking: &Arc<Checking>, index: usize) -> bool {
+        let fits = self.push(&Record::Nothing);
+        if fits {
+            self.items.push(Item::Check { checking: Arc::clone(checking), index });
         }
         fits
     }
@@ -390,19 +410,7 @@ impl PlannedFile {
     }
 
     fn hash(&self) -> Result<[u8; 32], Errno> {
-        let fd = self.open()?;
-        let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; HASH_READ_LEN], 0);
-        loop {
-            match pread(&fd, &mut buffer[..], at) {
-                Ok(0) => return Ok(hasher.finalize().into()),
-                Ok(read) => {
-                    hasher.update(&buffer[..read]);
-                    at += read as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        digest_of_file(self.open()?)
     }
 }
 

@@ -1,12 +1,15 @@
 //! The sink's journal: the received parts of unfinished files, from which a later session resumes.
 //!
 //! The journal is an append-only file. Each record consists of its length u32, its CRC-32C u32, and
-//! its bytes. An incomplete record, or one with a wrong checksum, ends the journal.
+//! its bytes. An incomplete record, or one with a wrong checksum, ends the journal. The
+//! second record is the mark, without which the file is not a journal of Weft's.
 //!
-//! A part is recorded after it has been written. The kernel then has the data, which survives the
-//! end of the process. It survives a crash of the kernel only after a later record states that the
-//! file system was synced: after a reboot or a new mount, only the records before the last such
-//! record are used.
+//! A part is recorded after it has been written, and nothing is synced. A recorded part may
+//! nevertheless be missing or wrong: after a crash of the kernel, or because another program has
+//! changed it. So the journal says only where to look. Both ends hash each part before it is used.
+//!
+//! The same is true for complete files: after a reboot or a new mount, those that were written
+//! since the journal began may lack data, unless the session synced each of them.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read, Seek};
@@ -14,13 +17,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 use crc_fast::{CrcAlgorithm, checksum};
-use rustix::fs::{fdatasync, syncfs};
-use rustix::io::{Errno, Result, write};
+use rustix::io::{Errno, write};
 
-use crate::limits::{
-    JOURNAL_FILES_MAX, JOURNAL_LEN_MAX, JOURNAL_RECORD_LEN_MAX, RANGES_MAX, SUBTREES_CARRIED_MAX,
-};
-use crate::tree::hash::{Subtree, Subtrees};
+use crate::limits::{JOURNAL_FILES_MAX, JOURNAL_LEN_MAX, JOURNAL_RECORD_LEN_MAX, RANGES_MAX};
 use crate::tree::ranges::Ranges;
 use crate::tree::temporary::Key;
 use crate::wire::record::Time;
@@ -28,7 +27,7 @@ use crate::wire::record_bytes::{Reader, Short, push_counted_u8, push_counted_u16
 use crate::wire::record_name::Name;
 use weft_sys::lock;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Identifies where a journal was written. While both values are the same, the kernel still has all
 /// written data.
@@ -65,8 +64,6 @@ pub struct Unfinished {
     pub mtime: Time,
     /// The parts that have been written, holes included.
     pub ranges: Ranges,
-    /// The subtrees of the hash of these parts.
-    pub subtrees: Subtrees,
 }
 
 /// The contents of a journal.
@@ -93,22 +90,23 @@ pub struct Journal {
 #[derive(Debug)]
 struct State {
     file: OwnedFd,
-    len: u64,
     next: u32,
     /// An error of writing, after which nothing is appended.
     error: Option<Errno>,
 }
 
 impl Journal {
-    /// Begins a journal in an empty file that is open for appending.
+    /// Begins a journal in an empty file that is open for appending. `syncs` says whether each file
+    /// is synced before it gets its name.
     #[must_use]
-    pub fn begin(file: OwnedFd, origin: Origin, now: i64) -> Self {
-        let state = State { file, len: 0, next: 0, error: None };
+    pub fn begin(file: OwnedFd, origin: Origin, now: i64, syncs: bool) -> Self {
+        let state = State { file, next: 0, error: None };
         let journal = Self { state: Mutex::new(state) };
         let mut bytes = vec![1, VERSION];
         bytes.extend_from_slice(&origin.boot);
         bytes.extend_from_slice(&origin.mount.to_be_bytes());
         bytes.extend_from_slice(&now.to_be_bytes());
+        bytes.push(syncs.into());
         journal.with(|state| state.append(&bytes));
         journal
     }
@@ -116,7 +114,7 @@ impl Journal {
     /// Records which file the journal is, and the key of the session's temporary names.
     pub fn mark(&self, mark: Mark) {
         let Mark { key, inode, born } = mark;
-        let mut bytes = vec![6];
+        let mut bytes = vec![5];
         bytes.extend_from_slice(&key);
         bytes.extend_from_slice(&inode.to_be_bytes());
         bytes.extend_from_slice(&born.seconds.to_be_bytes());
@@ -128,7 +126,7 @@ impl Journal {
     pub fn folder(&self, path: &[u8]) {
         // Other programs cannot open longer paths either.
         if path.len() <= JOURNAL_RECORD_LEN_MAX / 2 {
-            let mut bytes = vec![7];
+            let mut bytes = vec![6];
             push_counted_u16(&mut bytes, path);
             self.with(|state| state.append(&bytes));
         }
@@ -156,28 +154,18 @@ impl Journal {
     }
 
     /// Records that a part of a file was written.
-    pub fn part(&self, file: u32, offset: u64, len: u64, subtrees: &Subtrees) {
+    pub fn part(&self, file: u32, offset: u64, len: u64) {
         let mut bytes = vec![3];
         bytes.extend_from_slice(&file.to_be_bytes());
         bytes.extend_from_slice(&offset.to_be_bytes());
         bytes.extend_from_slice(&len.to_be_bytes());
-        for (at, Subtree { len, value }) in subtrees.iter() {
-            bytes.extend_from_slice(&at.to_be_bytes());
-            bytes.extend_from_slice(&len.to_be_bytes());
-            bytes.extend_from_slice(&value);
-        }
         self.with(|state| state.append(&bytes));
     }
 
-    /// Records that parts of an earlier session exist and have been synced.
-    pub fn parts(&self, file: u32, ranges: &Ranges, subtrees: &Subtrees) {
-        // The subtrees belong to the whole file, so all of them go with the first part.
-        let mut subtrees = subtrees.clone();
-        if subtrees.iter().len() > SUBTREES_CARRIED_MAX {
-            subtrees = Subtrees::default();
-        }
+    /// Records the parts of an earlier session.
+    pub fn parts(&self, file: u32, ranges: &Ranges) {
         for (offset, len) in ranges.iter() {
-            self.part(file, offset, len, &std::mem::take(&mut subtrees));
+            self.part(file, offset, len);
         }
     }
 
@@ -186,22 +174,6 @@ impl Journal {
         let mut bytes = vec![4];
         bytes.extend_from_slice(&file.to_be_bytes());
         self.with(|state| state.append(&bytes));
-    }
-
-    /// Syncs everything written so far, and records that. `now` is a time before the call.
-    ///
-    /// # Errors
-    /// An error of the kernel, in which case the sync is not recorded.
-    pub fn sync(&self, now: i64) -> Result<()> {
-        // The lock is not held during the sync, so that other threads can write.
-        let (len, file) = self.with(|state| (state.len, rustix::io::dup(&state.file)));
-        let file = file?;
-        syncfs(&file)?;
-        let mut bytes = vec![5];
-        bytes.extend_from_slice(&len.to_be_bytes());
-        bytes.extend_from_slice(&now.to_be_bytes());
-        self.with(|state| state.append(&bytes));
-        fdatasync(&file)
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -230,7 +202,6 @@ impl State {
                 return;
             }
         }
-        self.len += record.len() as u64;
     }
 }
 
@@ -244,27 +215,16 @@ fn crc(bytes: &[u8]) -> u32 {
 /// first invalid record ends the journal. A sparse file thus cannot use much memory.
 pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
     let mut records = Records::new(&mut file);
-    let Some((_, Line::Begin { origin, begun })) = records.next() else {
+    let Some(Line::Begin { origin, begun, syncs }) = records.next() else {
         return Contents::default();
     };
-    // Records before this offset are used.
-    let (mut trusted, mut suspect_since) = (u64::MAX, None);
-    if origin != here {
-        (trusted, suspect_since) = (0, Some(begun));
-        for (at, line) in records {
-            if let Line::Durable { upto, since } = line
-                && upto <= at
-            {
-                (trusted, suspect_since) = (upto, Some(since));
-            }
-        }
-    }
+    let suspect_since = (origin != here && !syncs).then_some(begun);
     let mut contents = Contents { suspect_since, ..Contents::default() };
     let mut files: HashMap<u32, Option<Unfinished>> = HashMap::new();
     if file.rewind().is_err() {
         return contents;
     }
-    for (at, line) in Records::new(&mut file) {
+    for line in Records::new(&mut file) {
         match line {
             Line::File(id, file) => {
                 if files.len() == JOURNAL_FILES_MAX {
@@ -273,12 +233,13 @@ pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
                 contents.named.push((file.path.clone(), file.temporary.clone()));
                 files.insert(id, Some(file));
             }
-            Line::Part { id, offset, len, subtrees } if at < trusted => {
+            Line::Part { id, offset, len } => {
                 let Some(Some(file)) = files.get_mut(&id) else { continue };
                 let is_within = offset.checked_add(len).is_some_and(|end| end <= file.size);
                 let is_room = file.ranges.count() < RANGES_MAX;
-                if is_within && is_room && file.ranges.add(offset, len) {
-                    file.subtrees.add_all(&subtrees);
+                if is_within && is_room {
+                    // One that overlaps is read from the source again.
+                    file.ranges.add(offset, len);
                 }
             }
             Line::Gone(id) => {
@@ -288,8 +249,7 @@ pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
             Line::Folder(path) if contents.folders.len() < JOURNAL_FILES_MAX => {
                 contents.folders.push(path);
             }
-            Line::Folder(_) => {}
-            Line::Begin { .. } | Line::Part { .. } | Line::Durable { .. } => {}
+            Line::Folder(_) | Line::Begin { .. } => {}
         }
     }
     let mut unfinished: Vec<(u32, Unfinished)> =
@@ -302,13 +262,13 @@ pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
 /// Returns the mark at the beginning of a journal; `None` if the file is no journal.
 pub(crate) fn mark_in(file: impl Read) -> Option<Mark> {
     let mut records = Records::new(file);
-    match (records.next()?.1, records.next()?.1) {
+    match (records.next()?, records.next()?) {
         (Line::Begin { .. }, Line::Mark(mark)) => Some(mark),
         _ => None,
     }
 }
 
-/// The records of a journal with their offsets.
+/// The records of a journal.
 struct Records<R> {
     file: BufReader<R>,
     at: u64,
@@ -322,15 +282,14 @@ impl<R: Read> Records<R> {
 }
 
 impl<R: Read> Iterator for Records<R> {
-    type Item = (u64, Line);
+    type Item = Line;
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut head = [0; 8];
         self.file.read_exact(&mut head).ok()?;
         let mut from = Reader::new(&head);
         let (len, expected) = (from.u32().ok()? as usize, from.u32().ok()?);
-        let at = self.at;
-        if len > JOURNAL_RECORD_LEN_MAX || at > JOURNAL_LEN_MAX {
+        if len > JOURNAL_RECORD_LEN_MAX || self.at > JOURNAL_LEN_MAX {
             return None;
         }
         self.bytes.resize(len, 0);
@@ -340,22 +299,21 @@ impl<R: Read> Iterator for Records<R> {
             return None;
         }
         // A complete record that cannot be parsed comes from another version.
-        Some((at, Line::parse(&self.bytes).ok()?))
+        Line::parse(&self.bytes).ok()
     }
 }
 
 enum Line {
-    Begin { origin: Origin, begun: i64 },
+    Begin { origin: Origin, begun: i64, syncs: bool },
     File(u32, Unfinished),
-    Part { id: u32, offset: u64, len: u64, subtrees: Subtrees },
+    Part { id: u32, offset: u64, len: u64 },
     Gone(u32),
-    Durable { upto: u64, since: i64 },
     Mark(Mark),
     Folder(Box<[u8]>),
 }
 
 impl Line {
-    fn parse(record: &[u8]) -> std::result::Result<Self, Short> {
+    fn parse(record: &[u8]) -> Result<Self, Short> {
         let mut from = Reader::new(record);
         Ok(match from.u8()? {
             1 => {
@@ -363,7 +321,8 @@ impl Line {
                     return Err(Short);
                 }
                 let origin = Origin { boot: from.array()?, mount: from.u64()? };
-                Self::Begin { origin, begun: i64::from_be_bytes(from.array()?) }
+                let begun = i64::from_be_bytes(from.array()?);
+                Self::Begin { origin, begun, syncs: from.u8()? != 0 }
             }
             2 => {
                 let (id, size) = (from.u32()?, from.u64()?);
@@ -371,27 +330,18 @@ impl Line {
                 let mtime = Time { seconds, nanoseconds: from.u32()? };
                 let temporary = Name::new(from.counted_u8()?).map_err(|_| Short)?;
                 let path = from.counted_u16()?.into();
-                let (ranges, subtrees) = (Ranges::default(), Subtrees::default());
-                Self::File(id, Unfinished { path, temporary, size, mtime, ranges, subtrees })
+                let ranges = Ranges::default();
+                Self::File(id, Unfinished { path, temporary, size, mtime, ranges })
             }
-            3 => {
-                let (id, offset, len) = (from.u32()?, from.u64()?, from.u64()?);
-                let mut subtrees = Subtrees::default();
-                while from.left() != 0 {
-                    let (at, len) = (from.u64()?, from.u64()?);
-                    subtrees.add(at, Subtree { len, value: from.array()? });
-                }
-                Self::Part { id, offset, len, subtrees }
-            }
+            3 => Self::Part { id: from.u32()?, offset: from.u64()?, len: from.u64()? },
             4 => Self::Gone(from.u32()?),
-            5 => Self::Durable { upto: from.u64()?, since: i64::from_be_bytes(from.array()?) },
-            6 => {
+            5 => {
                 let (key, inode) = (from.array()?, from.u64()?);
                 let seconds = i64::from_be_bytes(from.array()?);
                 let born = Time { seconds, nanoseconds: from.u32()? };
                 Self::Mark(Mark { key, inode, born })
             }
-            7 => Self::Folder(from.counted_u16()?.into()),
+            6 => Self::Folder(from.counted_u16()?.into()),
             _ => return Err(Short),
         })
     }
@@ -431,11 +381,13 @@ mod tests {
         begin.extend_from_slice(&HERE.boot);
         begin.extend_from_slice(&HERE.mount.to_be_bytes());
         begin.extend_from_slice(&0_i64.to_be_bytes());
+        begin.push(1);
         let mut bytes = (begin.len() as u32).to_be_bytes().to_vec();
         bytes.extend_from_slice(&crc(&begin).to_be_bytes());
         bytes.extend_from_slice(&begin);
         let mut records = Records::new(io::Cursor::new(bytes).chain(Holes(0)));
-        assert!(matches!(records.next(), Some((0, Line::Begin { origin: HERE, begun: 0 }))));
+        let begin = records.next();
+        assert!(matches!(begin, Some(Line::Begin { origin: HERE, begun: 0, syncs: true })));
         assert!(records.next().is_none());
     }
 }

@@ -7,6 +7,8 @@
 
 pub mod apply;
 pub mod beneath;
+mod checking;
+mod digest;
 pub mod direct;
 pub mod dirs;
 pub(crate) mod extent;
@@ -16,6 +18,7 @@ pub mod job;
 pub mod journal;
 pub mod kernel_copy;
 mod large;
+mod large_in_work;
 mod listing;
 pub mod metadata;
 pub mod output;

@@ -31,6 +31,29 @@ impl Ranges {
         true
     }
 
+    /// Removes a range. Returns false and changes nothing if a byte of it is not in the set.
+    pub fn remove(&mut self, offset: u64, len: u64) -> bool {
+        let Some(end) = offset.checked_add(len) else { return false };
+        if len == 0 {
+            return true;
+        }
+        let Some((start, before_end)) = self.ends.range(..=offset).next_back() else {
+            return false;
+        };
+        let (start, before_end) = (*start, *before_end);
+        if before_end < end {
+            return false;
+        }
+        self.ends.remove(&start);
+        if start < offset {
+            self.ends.insert(start, offset);
+        }
+        if end < before_end {
+            self.ends.insert(end, before_end);
+        }
+        true
+    }
+
     /// Whether the set contains all bytes before `size`.
     #[must_use]
     pub fn is_complete(&self, size: u64) -> bool {
@@ -76,10 +99,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_a_set_of_bytes(adds in prop::collection::vec((0_u64..64, 0_u64..16), 0..40)) {
+        fn ranges_are_a_set_of_bytes(
+            changes in prop::collection::vec((any::<bool>(), 0_u64..64, 0_u64..16), 0..40),
+        ) {
             let (mut ranges, mut model) = (Ranges::default(), [false; 80]);
-            for (offset, len) in adds {
+            for (adds, offset, len) in changes {
                 let bytes = &mut model[offset as usize..(offset + len) as usize];
+                if !adds {
+                    let is_there = !bytes.contains(&false);
+                    prop_assert_eq!(ranges.remove(offset, len), is_there);
+                    if is_there {
+                        bytes.fill(false);
+                    }
+                    continue;
+                }
                 let is_free = !bytes.contains(&true);
                 prop_assert_eq!(ranges.add(offset, len), is_free);
                 if is_free {

@@ -12,26 +12,24 @@ use crate::limits::{
     EXTENT_FILE_LEN_MIN, EXTENT_FILES_MAX, OFFERS_IN_BLOCK_MAX, OFFERS_MAX, PLANNED_FILES_OPEN_MAX,
     TABLE_LEN_MAX, WHOLE_FILE_LEN_MAX,
 };
+use crate::tree::checking::{Checked, Checking, are_usable};
 use crate::tree::direct::{Reader, Refusals, When};
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::input::{Input, Turn};
 use crate::tree::job::{CountedFd, Job, Plan, PlannedFile, open_file};
 use crate::tree::kernel_copy::KernelCopies;
-use crate::tree::large::{Large, Piece};
+use crate::tree::large::Large;
+use crate::tree::large_in_work::{LargeInWork, PART_LEN};
 use crate::tree::listing;
 use crate::tree::metadata::{self, Sizes};
 use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
 use crate::tree::reading::Reading;
 use crate::tree::rules::Rules;
-use crate::wire::record::{
-    DATA_LEN, END_LEN, Entry, GRAIN, HOLE_LEN, Kind, ROOT, Record, Status, Tail,
-};
+use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
 use crate::wire::record_name::Name;
-use crate::wire::record_wants::Wants;
+use crate::wire::record_wants::{HavePiece, Wants};
 
-/// Parts of files are multiples of this length if there is room.
-const PART_LEN: usize = 64 << 10;
 /// The smallest payload. It has room for twice the longest entry without extended attributes;
 /// extended attributes may use a quarter of it.
 pub const PAYLOAD_LEN_MIN: usize = 16 << 10;
@@ -64,6 +62,8 @@ pub struct SourceOptions {
     /// Whether the transport may read parts of files itself. The ends of these files are planned
     /// after the caller has reported that the parts have arrived.
     pub sends_extents: bool,
+    /// Names that were asked for and cannot be found. They are reported as problems.
+    pub missing: Vec<Missing>,
     /// Passes open files to a sink in this process, which lets the kernel copy them. Digests
     /// (`verifies`) rule it out.
     pub copies: Option<Arc<KernelCopies>>,
@@ -87,9 +87,19 @@ impl SourceOptions {
             direct: When::Never,
             refusals: Arc::default(),
             sends_extents: false,
+            missing: Vec::new(),
             copies: None,
         }
     }
+}
+
+/// A name that was asked for and cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The last component of its path; `None` if it has none.
+    pub name: Option<Name>,
+    /// Why.
+    pub errno: Errno,
 }
 
 /// A file or directory to copy.
@@ -154,6 +164,9 @@ pub enum AnswerError {
         /// The first number of the answer.
         first: u64,
     },
+    /// The sink has pieces that such a file cannot have.
+    #[error("the answer has impossible pieces of file {0}")]
+    Pieces(u64),
 }
 
 /// Counters of the planned entries.
@@ -182,6 +195,8 @@ pub struct Source {
     units: VecDeque<Unit>,
     large: Option<LargeInWork>,
     offers: BTreeMap<u64, Offered>,
+    /// The files of which the sink has pieces that are being compared.
+    checking: Vec<(Arc<Checking>, Offered)>,
     /// The files that wait for their parts to arrive, with their directories' numbers.
     unfinished: Vec<(Arc<Reading>, u64)>,
     /// Walked directories with unanswered offers or unfinished files, and their counts, by
@@ -249,8 +264,10 @@ enum Unit {
     Large(LargeInWork),
     /// A file without a size, which begins a block.
     Unsized(InputInWork),
-    /// A file that the sink wants, with the ranges that it has. It is opened when its turn comes.
-    Wanted(Offered, Ranges),
+    /// A file that the sink wants, with the pieces that it has. It is opened when its turn comes.
+    Wanted(Offered, Vec<HavePiece>),
+    /// A piece that the sink has.
+    Check(Arc<Checking>, usize),
     /// A file of this directory for which the directory has waited has been planned.
     Planned(u64),
 }
@@ -261,13 +278,6 @@ struct InputInWork {
     /// The number of the file.
     number: u64,
     /// The file's entry, until it has been sent before the first bytes.
-    entry: Option<Record>,
-}
-
-#[derive(Debug)]
-struct LargeInWork {
-    large: Large,
-    /// The file's entry, until it has been sent before the first part.
     entry: Option<Record>,
 }
 
@@ -284,7 +294,18 @@ impl Source {
             let (users, groups) = (names.by_id(false), names.by_id(true));
             OwnerNames { users, groups, sent: HashSet::new() }
         });
+        // What is excluded would not be copied if it were there.
+        let is_included = |missing: &&Missing| {
+            let name = missing.name.as_ref();
+            name.is_none_or(|name| options.rules.include(name.as_bytes(), false))
+        };
+        let problems = options.missing.iter().filter(is_included).map(|Missing { name, errno }| {
+            let errno = errno.raw_os_error() as u32;
+            Unit::Record(Record::Problem { directory: ROOT, name: name.clone(), errno })
+        });
+        let units: VecDeque<Unit> = problems.collect();
         let (mut numbers, mut planned) = (Numbers { entry: ROOT + 1, job: 0 }, Planned::default());
+        planned.problems = units.len() as u64;
         let (starts, input) = match content.into() {
             Content::Entries(starts) => (starts.into(), None),
             Content::Input(input, name) => {
@@ -301,8 +322,9 @@ impl Source {
             input,
             stack: Vec::new(),
             numbers,
-            units: VecDeque::new(),
+            units,
             large: None,
+            checking: Vec::new(),
             unfinished: Vec::new(),
             offers: BTreeMap::new(),
             waiting: HashMap::new(),
@@ -326,6 +348,7 @@ impl Source {
         let table_max = self.options.payload_len.min(TABLE_LEN_MAX);
         let mut plan = Plan::new(self.options.payload_len, table_max);
         let mut offers = 0;
+        self.finish_checks();
         self.finish_files();
         loop {
             if let Some(work) = &mut self.input {
@@ -343,7 +366,7 @@ impl Source {
                 }
             } else if let Some(large) = self.large.take() {
                 let reading = Arc::clone(large.large.reading());
-                self.large = add_large(&mut plan, large, self.options.copies.as_deref());
+                self.large = large.add_to(&mut plan, self.options.copies.as_deref());
                 if self.large.is_some() {
                     break;
                 }
@@ -352,12 +375,14 @@ impl Source {
                 }
             } else if let Some(unit) = self.units.pop_front() {
                 let is_offer = matches!(&unit, Unit::Record(Record::Offer(_)) | Unit::Hashed(..));
+                let is_check = matches!(&unit, Unit::Check(..));
                 offers += usize::from(is_offer);
                 if let Some(unit) = self.add(&mut plan, unit) {
                     self.units.push_front(unit);
                     break;
                 }
-                if offers == OFFERS_IN_BLOCK_MAX {
+                // Other threads compare the next piece.
+                if offers == OFFERS_IN_BLOCK_MAX || is_check {
                     break;
                 }
             } else if self.offers.len() >= OFFERS_MAX || !self.walk() {
@@ -386,14 +411,15 @@ impl Source {
         let mut have = wants.have.iter().peekable();
         for number in answered {
             let Some(offered) = self.offers.remove(&number) else { continue };
-            let mut ranges = Ranges::default();
             while have.next_if(|parts| parts.file < number).is_some() {}
-            if let Some(parts) = have.next_if(|parts| parts.file == number) {
-                ranges = usable(&parts.ranges, offered.entry.size);
+            let parts = have.next_if(|parts| parts.file == number);
+            let pieces = parts.map(|parts| parts.pieces.clone()).unwrap_or_default();
+            if !are_usable(&pieces, offered.entry.size) {
+                return Err(AnswerError::Pieces(number));
             }
             let parent = offered.entry.parent;
             if wants.get(number) == Some(true) {
-                self.units.push_back(Unit::Wanted(offered, ranges));
+                self.units.push_back(Unit::Wanted(offered, pieces));
             }
             self.units.push_back(Unit::Planned(parent));
         }
@@ -425,8 +451,13 @@ impl Source {
             Unit::Unsized(input) if plan.is_empty() => self.input = Some(input),
             Unit::Unsized(input) => return Some(Unit::Unsized(input)),
             Unit::Wanted(offered, have) => {
-                let unit = self.unit_of_offered(offered, have);
+                let unit = self.unit_of_offered(offered, have)?;
                 return self.add(plan, unit);
+            }
+            Unit::Check(checking, index) => {
+                if !plan.add_check(&checking, index) {
+                    return Some(Unit::Check(checking, index));
+                }
             }
             Unit::Planned(directory) => self.file_is_planned(directory),
         }
@@ -460,7 +491,8 @@ impl Source {
     /// Begins the next start.
     fn begin(&mut self) -> bool {
         let Some(Start { directory, name, new_name }) = self.starts.pop_front() else {
-            let is_waiting = !self.offers.is_empty() || !self.unfinished.is_empty();
+            let is_waiting =
+                !(self.offers.is_empty() && self.unfinished.is_empty() && self.checking.is_empty());
             if is_waiting || self.is_finish_planned {
                 return false;
             }
@@ -633,7 +665,7 @@ impl Source {
         if !self.options.asks {
             let fd = fd.map_or_else(|| open_file(&place.dirs, &place.dir, name), Ok)?;
             *offered.entry = self.with_xattrs(*offered.entry, &fd)?;
-            let unit = self.unit_of_file(offered, fd, Ranges::default());
+            let unit = self.unit_of_file(offered, fd, None);
             self.units.push_back(unit);
             return Ok(());
         }
@@ -666,8 +698,9 @@ impl Source {
         self.push_entry(entry);
     }
 
-    /// Opens a file that the sink wants.
-    fn unit_of_offered(&mut self, mut offered: Offered, have: Ranges) -> Unit {
+    /// Opens a file that the sink wants. Returns nothing if pieces that the sink has are compared
+    /// first.
+    fn unit_of_offered(&mut self, mut offered: Offered, have: Vec<HavePiece>) -> Option<Unit> {
         let result = open_file(&offered.dirs, &offered.dir, &offered.name).and_then(|fd| {
             let stat = fstat(&fd)?;
             if metadata::kind(&stat) != FileType::RegularFile {
@@ -679,13 +712,23 @@ impl Source {
             (entry.size, entry.mtime) = (metadata::size(&stat), metadata::mtime(&stat));
             offered.may_have_holes = metadata::may_have_holes(&stat);
             *offered.entry = self.with_xattrs((*offered.entry).clone(), &fd)?;
-            Ok((fd, if is_same { have } else { Ranges::default() }))
+            Ok((fd, if is_same { have } else { Vec::new() }))
         });
         match result {
-            Ok((fd, have)) => self.unit_of_file(offered, fd, have),
+            Ok((fd, have)) if have.is_empty() => Some(self.unit_of_file(offered, fd, None)),
+            Ok((fd, have)) => {
+                let checking = Arc::new(Checking::new(offered.entry.number, fd, have));
+                // They come before the files that follow, in order.
+                for index in (0..checking.pieces()).rev() {
+                    self.units.push_front(Unit::Check(Arc::clone(&checking), index));
+                }
+                self.waiting.entry(offered.entry.parent).or_default().files += 1;
+                self.checking.push((checking, offered));
+                None
+            }
             Err(errno) => {
                 let Offered { entry, .. } = offered;
-                Unit::Record(self.problem_record(entry.parent, entry.name, errno))
+                Some(Unit::Record(self.problem_record(entry.parent, entry.name, errno)))
             }
         }
     }
@@ -715,19 +758,37 @@ impl Source {
         }
     }
 
-    fn unit_of_file(&mut self, offered: Offered, fd: OwnedFd, have: Ranges) -> Unit {
+    /// Plans the files of which all pieces have been compared.
+    fn finish_checks(&mut self) {
+        let done: Vec<_> = self.checking.extract_if(.., |(it, _)| it.is_done()).collect();
+        for (checking, offered) in done {
+            let parent = offered.entry.parent;
+            let unit = match checking.result() {
+                Ok((fd, checked)) => self.unit_of_file(offered, fd, Some(checked)),
+                Err(errno) => Unit::Record(self.problem_record(parent, offered.entry.name, errno)),
+            };
+            self.units.extend([unit, Unit::Planned(parent)]);
+        }
+    }
+
+    fn unit_of_file(&mut self, offered: Offered, fd: OwnedFd, checked: Option<Checked>) -> Unit {
         if offered.is_unsized {
             let entry = Box::new(Entry { size: 0, is_unsized: true, ..*offered.entry });
             let (number, entry) = (entry.number, Some(Record::Entry(entry)));
             let input = Arc::new(Input::of_file(fd, self.options.verifies));
             return Unit::Unsized(InputInWork { input, number, entry });
         }
+        let (have, differs) = match checked {
+            Some(Checked { same, differs }) => (same, differs),
+            None => (Ranges::default(), Vec::new()),
+        };
         let size = offered.entry.size;
         // A whole file that does not fit leaves the rest of a block empty. This limit makes that at
         // most a quarter.
         let whole_max = WHOLE_FILE_LEN_MAX.min(self.options.payload_len / 4) as u64;
         let may_have_holes = offered.may_have_holes && size > PART_LEN as u64;
-        if size <= whole_max && !may_have_holes && have.is_empty() {
+        let is_anew = have.is_empty() && differs.is_empty();
+        if size <= whole_max && !may_have_holes && is_anew {
             let file = self.planned_file(&offered, Some(fd));
             let tail = Tail { status: Status::Good, size, hash: None };
             let record = Record::Whole { entry: offered.entry, len: size as u32, tail };
@@ -763,7 +824,7 @@ impl Source {
             self.unfinished.push((Arc::clone(&reading), entry.parent));
         }
         let large = Large::new(reading, have, may_have_holes);
-        Unit::Large(LargeInWork { large, entry: Some(Record::Entry(entry)) })
+        Unit::Large(LargeInWork { large, entry: Some(Record::Entry(entry)), differs })
     }
 
     fn planned_file(&self, offered: &Offered, fd: Option<OwnedFd>) -> PlannedFile {
@@ -907,77 +968,4 @@ struct Place {
 
 fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') }
-}
-
-/// Returns the sink's ranges of a file, or none if they are invalid.
-fn usable(parts: &[(u64, u64)], size: u64) -> Ranges {
-    let mut ranges = Ranges::default();
-    for &(offset, len) in parts {
-        let end = offset.saturating_add(len);
-        let is_aligned = offset.is_multiple_of(GRAIN) && (end.is_multiple_of(GRAIN) || end == size);
-        if end > size || !is_aligned || !ranges.add(offset, len) {
-            return Ranges::default();
-        }
-    }
-    ranges
-}
-
-/// Adds as much of a large file as fits. Returns the rest.
-fn add_large(
-    plan: &mut Plan,
-    mut work: LargeInWork,
-    copies: Option<&KernelCopies>,
-) -> Option<LargeInWork> {
-    let is_copied = copies.is_some_and(|copies| !copies.is_refused());
-    if let Some(entry) = work.entry.take()
-        && ((is_copied && !plan.begin_copied_file()) || !plan.add(&entry))
-    {
-        work.entry = Some(entry);
-        return Some(work);
-    }
-    let mut has_part = false;
-    loop {
-        let left = plan.left();
-        let room = left.saturating_sub(END_LEN + DATA_LEN.max(HOLE_LEN));
-        // Parts are not shortened just because the block is almost full.
-        let most = if room >= PART_LEN {
-            room - room % PART_LEN
-        } else if has_part || !plan.is_empty() {
-            0
-        } else {
-            room - room % GRAIN as usize
-        };
-        let most = match is_copied {
-            true => plan.copies_left() & !(PART_LEN as u64 - 1),
-            false => most as u64,
-        };
-        let is_last = match work.large.next(most) {
-            Piece::Full => false,
-            Piece::Data { offset, len } if is_copied => {
-                plan.add_copy(work.large.reading().number, offset, len);
-                has_part = true;
-                continue;
-            }
-            Piece::Data { offset, len } => {
-                plan.add_part(work.large.reading(), offset, len as usize);
-                has_part = true;
-                continue;
-            }
-            Piece::Hole { offset, len } => {
-                let file = work.large.reading().number;
-                let fits = plan.add(&Record::Hole { file, offset, len });
-                assert!(fits, "a hole that does not fit was planned");
-                has_part = true;
-                continue;
-            }
-            Piece::End => true,
-        };
-        if is_last && left < END_LEN {
-            return Some(work);
-        }
-        if (has_part || is_last) && !work.large.reading().is_sent_by_extents {
-            plan.add_end_of_parts(work.large.reading(), is_last);
-        }
-        return if is_last { None } else { Some(work) };
-    }
 }

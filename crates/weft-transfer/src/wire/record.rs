@@ -18,6 +18,10 @@
 //! | 11 | finish | number of entries u64: the tree is complete |
 //! | 12 | copy | file u64, offset u64, length u64: the sink copies this from the open file |
 //! | 13 | special | directory u64, name: this pipe, socket or device is not sent |
+//! | 14 | differs | file u64, offset u64, length u64: the sink's bytes there are wrong |
+//!
+//! Kind 14 follows the entry of a file of which the sink has parts, before the file's own parts.
+//! The sink then gets this range again.
 //!
 //! Only a source in the sink's own process sends kind 12. A sink without such a source refuses it.
 //!
@@ -290,6 +294,15 @@ pub enum Record {
         /// The length of the part.
         len: u64,
     },
+    /// A part that the sink has, and that differs from the source's. Other records replace it.
+    Differs {
+        /// The file's number.
+        file: u64,
+        /// The offset of the part, a multiple of [`GRAIN`].
+        offset: u64,
+        /// The length of the part.
+        len: u64,
+    },
     /// The end of a file. It may come before some of the file's data.
     End {
         /// The file's number.
@@ -409,6 +422,11 @@ impl Record {
                 Self::Copy { file, offset, len }
             }
             13 => Self::Special { directory: from.u64()?, name: Name::new(from.counted_u8()?)? },
+            14 => {
+                let (file, offset, len) = (from.u64()?, from.u64()?, from.u64()?);
+                check_extent(offset, len)?;
+                Self::Differs { file, offset, len }
+            }
             kind => return Err(RecordError::Kind(kind)),
         })
     }
@@ -434,8 +452,14 @@ impl Record {
                 out.extend_from_slice(&len.to_be_bytes());
                 out.extend_from_slice(&digest_bytes(*digest));
             }
-            Self::Hole { file, offset, len } | Self::Copy { file, offset, len } => {
-                out.push(if matches!(self, Self::Copy { .. }) { 12 } else { 5 });
+            Self::Hole { file, offset, len }
+            | Self::Copy { file, offset, len }
+            | Self::Differs { file, offset, len } => {
+                out.push(match self {
+                    Self::Copy { .. } => 12,
+                    Self::Differs { .. } => 14,
+                    _ => 5,
+                });
                 for number in [file, offset, len] {
                     out.extend_from_slice(&number.to_be_bytes());
                 }

@@ -2,9 +2,9 @@
 //!
 //! Format: number of the first entry u64, the count of entry numbers u32, one bit for each of them,
 //! beginning with the highest bit of the first byte; the count of files of which the sink has parts
-//! u16, for each: file u64, ranges u16, each offset u64 and length u64.
+//! u16, for each: file u64, pieces u16, each offset u64, length u64 and BLAKE3 of its bytes.
 
-use crate::limits::{HAVE_RANGES_ALL_MAX, HAVE_RANGES_MAX, WANTS_SPAN_MAX};
+use crate::limits::{HAVE_PIECES_ALL_MAX, HAVE_PIECES_MAX, WANTS_SPAN_MAX};
 use crate::wire::record_bytes::{Reader, Short};
 
 /// Why bytes are no valid answer.
@@ -22,9 +22,9 @@ pub enum WantsError {
     /// The sink reports parts of a file that it does not want.
     #[error("parts of file {0}, which is not wanted")]
     File(u64),
-    /// Ranges are too many, not ascending, touching, or beyond the largest file offset.
+    /// Pieces are too many, not ascending, or beyond the largest file offset.
     #[error("invalid parts of file {0}")]
-    Ranges(u64),
+    Pieces(u64),
 }
 
 impl From<Short> for WantsError {
@@ -38,8 +38,19 @@ impl From<Short> for WantsError {
 pub struct Have {
     /// The file's number.
     pub file: u64,
-    /// Offset and length of each part, ascending, with a gap between each two.
-    pub ranges: Vec<(u64, u64)>,
+    /// The pieces of these parts, ascending.
+    pub pieces: Vec<HavePiece>,
+}
+
+/// A piece of a file that the sink has, as it is on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HavePiece {
+    /// Its offset.
+    pub offset: u64,
+    /// Its length.
+    pub len: u64,
+    /// BLAKE3 of its bytes.
+    pub digest: [u8; 32],
 }
 
 /// The answer to all offers of one block, or to some of them.
@@ -87,20 +98,20 @@ impl Wants {
             if file < next || wants.get(file) != Some(true) {
                 return Err(WantsError::File(file));
             }
-            if !(1..=HAVE_RANGES_MAX).contains(&count) || total > HAVE_RANGES_ALL_MAX {
-                return Err(WantsError::Ranges(file));
+            if !(1..=HAVE_PIECES_MAX).contains(&count) || total > HAVE_PIECES_ALL_MAX {
+                return Err(WantsError::Pieces(file));
             }
-            let (mut ranges, mut end) = (Vec::new(), None);
+            let (mut pieces, mut end) = (Vec::new(), 0);
             for _ in 0..count {
-                let (offset, len) = (from.u64()?, from.u64()?);
+                let (offset, len, digest) = (from.u64()?, from.u64()?, from.array()?);
                 let next_end = offset.checked_add(len).filter(|&end| end <= i64::MAX as u64);
-                if len == 0 || end.is_some_and(|end| offset <= end) || next_end.is_none() {
-                    return Err(WantsError::Ranges(file));
-                }
-                end = next_end;
-                ranges.push((offset, len));
+                end = match next_end {
+                    Some(next_end) if len > 0 && offset >= end => next_end,
+                    _ => return Err(WantsError::Pieces(file)),
+                };
+                pieces.push(HavePiece { offset, len, digest });
             }
-            wants.have.push(Have { file, ranges });
+            wants.have.push(Have { file, pieces });
             next = file + 1;
         }
         match from.left() {
@@ -124,13 +135,14 @@ impl Wants {
             out.push(bits.iter().enumerate().map(bit).sum());
         }
         out.extend_from_slice(&(self.have.len() as u16).to_be_bytes());
-        for Have { file, ranges } in &self.have {
-            assert!((1..=HAVE_RANGES_MAX).contains(&ranges.len()));
+        for Have { file, pieces } in &self.have {
+            assert!((1..=HAVE_PIECES_MAX).contains(&pieces.len()));
             out.extend_from_slice(&file.to_be_bytes());
-            out.extend_from_slice(&(ranges.len() as u16).to_be_bytes());
-            for (offset, len) in ranges {
+            out.extend_from_slice(&(pieces.len() as u16).to_be_bytes());
+            for HavePiece { offset, len, digest } in pieces {
                 out.extend_from_slice(&offset.to_be_bytes());
                 out.extend_from_slice(&len.to_be_bytes());
+                out.extend_from_slice(digest);
             }
         }
         out

@@ -8,7 +8,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -378,7 +378,7 @@ pub(crate) fn random_tree(folder: &Path, rng: &mut Rng) {
 }
 
 /// The length of a journal up to the end of its mark.
-const MARKED_LEN: u64 = 8 + 34 + 8 + 53;
+const MARKED_LEN: u64 = 8 + 35 + 8 + 53;
 
 pub(crate) fn session_files(folder: &Path) -> Vec<PathBuf> {
     let is_own = |path: &PathBuf| path.file_name().unwrap().as_bytes().starts_with(b".weft-");
@@ -389,6 +389,28 @@ pub(crate) fn session_files(folder: &Path) -> Vec<PathBuf> {
 /// Returns options that keep a journal and go on with an interrupted copy.
 pub(crate) fn journaling() -> ApplyOptions {
     ApplyOptions { keeps_journal: true, resumes: true, ..ApplyOptions::default() }
+}
+
+/// Returns the only temporary file in a folder.
+pub(crate) fn partial(folder: &Path) -> PathBuf {
+    let is_partial = |path: &PathBuf| {
+        let name = path.file_name().unwrap().as_bytes();
+        name.len() > 32 && name[name.len() - 31..].starts_with(b".weft-")
+    };
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let all: Vec<PathBuf> = entries.filter(is_partial).collect();
+    assert_eq!(all.len(), 1, "{all:?}");
+    all[0].clone()
+}
+
+/// Changes a byte of a file, and neither its size nor its mtime.
+pub(crate) fn damage(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mtime = file.metadata().unwrap().modified().unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    file.set_modified(mtime).unwrap();
 }
 
 /// Checks that copies of random trees with these options go on wherever they are interrupted.

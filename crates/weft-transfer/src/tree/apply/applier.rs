@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::syncfs;
 use rustix::io::Errno;
 
 use crate::limits::{
@@ -38,7 +37,7 @@ use super::session::Session;
 
 /// The directory cannot be applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the destination: {0}")]
+#[error("cannot create files there: {0}")]
 pub struct BeginError(pub Errno);
 
 /// A block is invalid. The session cannot continue.
@@ -84,9 +83,9 @@ pub enum ApplyError {
     /// The records end before the end of the tree.
     #[error("the records end before the end of the tree")]
     NoFinish,
-    /// The written data could not be synced.
-    #[error("cannot sync the file system: {0}")]
-    Sync(Errno),
+    /// The session's files could not be removed.
+    #[error("cannot remove the files of the session: {0}")]
+    Clean(Errno),
 }
 
 /// Applies records to a directory. One thread passes it the blocks in the order of their numbers;
@@ -211,6 +210,7 @@ impl Small {
                     links.settle(context, entry.number, place);
                 }
             }
+            _ if directory.leaves(context, &name) => {}
             _ if context.is_dry_run() => {
                 let place = directory.place(&name);
                 if let Err((step, error)) = dry::other(context, place, &entry, directory.created) {
@@ -433,6 +433,13 @@ impl Applier {
                 batch.work.push(Work::Copy { begun, offset, len });
                 self.end_file(file, batch);
             }
+            Record::Differs { file, offset, len } => {
+                let in_work = self.files.get_mut(&file).ok_or(ApplyError::NoFile(file))?;
+                if !in_work.ranges.remove(offset, len) {
+                    return Err(ApplyError::Part { file, offset, len });
+                }
+                in_work.begun.differs(offset, len);
+            }
             Record::End { file, tail } => {
                 let in_work = self.files.get_mut(&file).ok_or(ApplyError::NoFile(file))?;
                 let entry = &in_work.begun.entry;
@@ -508,11 +515,11 @@ impl Applier {
                     true => None,
                     false => resumable.take(context, &directory, &entry),
                 };
-                let (unfinished, ranges) = match resumed {
-                    Some((unfinished, ranges)) => (Some(unfinished), ranges),
-                    None => (None, Ranges::default()),
-                };
-                let begun = Begun::begin(context, &directory, entry, &name, unfinished, refusal);
+                let mut ranges = Ranges::default();
+                for piece in resumed.iter().flat_map(|(_, pieces)| pieces) {
+                    ranges.add(piece.offset, piece.len);
+                }
+                let begun = Begun::begin(context, &directory, entry, &name, resumed, refusal);
                 let begun = Arc::new(begun.reading_from(reading));
                 let in_work = InWork { begun, ranges, tail: None };
                 self.files.insert(number, in_work);
@@ -646,17 +653,15 @@ impl Applier {
         if context.is_dry_run() {
             self.root.ended(context, self.is_root_listed);
             self.extras.delete(context);
-            self.root.set_attributes(context);
+            self.root.finish(context);
             return Ok(context.counters.summary());
         }
-        let root = context.dirs.open(context.dirs.root()).map_err(ApplyError::Sync)?;
+        let root = context.dirs.open(context.dirs.root()).map_err(ApplyError::Clean)?;
         self.root.ended(context, self.is_root_listed);
         self.extras.delete(context);
-        if context.options.syncs || context.session.journal.is_some() {
-            syncfs(&*root).map_err(ApplyError::Sync)?;
-        }
-        context.session.end(root.as_fd()).map_err(ApplyError::Sync)?;
-        self.root.set_attributes(context);
+        context.session.end(root.as_fd()).map_err(ApplyError::Clean)?;
+        self.root.finish(context);
+        context.report_lost();
         Ok(context.counters.summary())
     }
 }

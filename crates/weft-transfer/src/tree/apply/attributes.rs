@@ -4,17 +4,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, chmod, chownat, fchmod, fchown, fstat,
-    futimens, utimensat,
+    AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chmod, chownat, fchmod, fchown,
+    fstat, futimens, utimensat,
 };
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
 use crate::tree::{beneath, metadata};
-use crate::wire::record::{Entry, Time};
+use crate::wire::record::{Entry, Kind, Time};
 use crate::wire::record_name::Name;
 
 use super::context::Context;
+use super::options::ApplyOptions;
+use super::report::Lost;
 use super::xattrs;
 
 /// The attributes that the kernel gives a new file in a directory.
@@ -44,11 +46,7 @@ pub(super) fn plan(context: &Context, entry: &Entry, created: Option<Created>) -
     let has_owner = is_owner_known && uid == who.uid && gid == got_gid;
     let sets_owner = context.options.keeps_owners && !has_owner;
     let owner = sets_owner.then_some((is_root.then_some(uid), Some(gid)));
-    let keeps_special = context.options.keeps_special_bits
-        && context.options.keeps_owners
-        && (is_root || uid == who.uid);
-    let special = entry.mode & 0o6000;
-    let wanted = (entry.mode & 0o1777) | if keeps_special { special } else { 0 };
+    let wanted = entry.mode & 0o7777;
     if !context.options.keeps_modes {
         return Plan { create_mode: entry.mode & 0o777, owner, mode: None };
     }
@@ -64,35 +62,41 @@ pub(super) fn plan(context: &Context, entry: &Entry, created: Option<Created>) -
 impl Plan {
     /// Sets all attributes of an open file or directory. Returns the first error; later attributes
     /// are set nevertheless.
-    pub(super) fn set(self, context: &Context, fd: BorrowedFd<'_>, entry: &Entry) -> Result<()> {
-        let mut result = Ok(());
+    pub(super) fn set(
+        self,
+        context: &Context,
+        fd: BorrowedFd<'_>,
+        entry: &Entry,
+        (dir, name): (&Dir, Option<&Name>),
+    ) -> Result<()> {
+        let (mut result, mut lost) = (Ok(()), Lost::default());
         let mut note = |done: Result<()>| {
             if result.is_ok() {
                 result = done;
             }
         };
-        let mut mode = self.mode;
         if let Some((uid, gid)) = self.owner {
             match fchown(fd, uid.map(Uid::from_raw), gid.map(Gid::from_raw)) {
                 Ok(()) => {}
-                // This process may not change the owner. Special bits must not apply to the wrong
-                // owner.
-                Err(Errno::PERM | Errno::INVAL) if context.who.uid != 0 => {
-                    mode = mode.map(|mode| mode & 0o1777);
-                }
-                Err(error) => {
-                    mode = mode.map(|mode| mode & 0o1777);
-                    note(Err(error));
-                }
+                // This process may not change the owner.
+                Err(Errno::PERM | Errno::INVAL) if context.who.uid != 0 => lost.owner = true,
+                Err(error) => note(Err(error)),
             }
+            // An unprivileged process can give files to no other user.
+            lost.owner |= uid.is_none() && context.owner(false, entry.uid) != context.who.uid;
         }
         note(xattrs::differences(context, fd, entry).apply(fd));
-        if let Some(mode) = mode {
-            note(fchmod(fd, Mode::from_raw_mode(mode.into())));
+        if let Some(mode) = self.mode {
+            let kept = fstat(fd).map_or(0, |stat| special_bits(context, &stat, entry));
+            note(fchmod(fd, Mode::from_raw_mode((mode & (0o1777 | kept)).into())));
+            // The kernel takes setgid away without an error where the group is not this user's.
+            let has = |bits: u16| fstat(fd).is_ok_and(|stat| metadata::mode(&stat) & bits == bits);
+            lost.special = mode & 0o6000 != 0 && !has(mode & 0o6000);
         }
         if context.options.keeps_times {
             note(futimens(fd, &times(entry)));
         }
+        context.has_lost(dir, name, lost);
         result
     }
 }
@@ -127,6 +131,21 @@ pub(super) fn open_dir(context: &Context, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>
     Ok(fd)
 }
 
+/// Returns the special bits that an open entry may have: setuid if it belongs to the user to whom
+/// it belongs at the source, and setgid with the same group.
+fn special_bits(context: &Context, stat: &Stat, entry: &Entry) -> u16 {
+    let ApplyOptions { keeps_special_bits, keeps_owners, is_same_host, .. } = context.options;
+    // The numbers of another host's owners mean something only if they are kept.
+    let keeps = keeps_special_bits && (keeps_owners || is_same_host);
+    // In a directory the bit only passes the group on.
+    let keeps_group = keeps || entry.kind == Kind::Directory;
+    let has_user = stat.st_uid == context.owner(false, entry.uid);
+    let has_group = stat.st_gid == context.owner(true, entry.gid);
+    let setuid = if keeps && has_user { 0o4000 } else { 0 };
+    let setgid = if keeps_group && has_group { 0o2000 } else { 0 };
+    setuid | setgid
+}
+
 /// Sets owner and times of entries that cannot be opened: links, pipes and devices.
 pub(super) fn set_by_name(
     context: &Context,
@@ -152,21 +171,23 @@ pub(super) fn set_by_name(
 }
 
 /// Whether owner and mode already have the values that would be set.
-pub(super) fn is_same(context: &Context, entry: &Entry, stat: &rustix::fs::Stat) -> bool {
+pub(super) fn is_same(context: &Context, entry: &Entry, stat: &Stat) -> bool {
     let Plan { owner, mode, .. } = plan(context, entry, None);
     let has_owner = owner.is_none_or(|(uid, gid)| {
         // A process without root privileges sets the group if the kernel allows it, so each group
         // is tried.
         uid.is_none_or(|uid| uid == stat.st_uid) && gid.is_none_or(|gid| gid == stat.st_gid)
     });
-    has_owner && mode.is_none_or(|mode| u32::from(mode) == stat.st_mode & 0o7777)
+    // Bits that cannot be kept do not differ for ever.
+    let kept = 0o1777 | special_bits(context, stat, entry);
+    has_owner && mode.is_none_or(|mode| mode & kept == metadata::mode(stat))
 }
 
 /// Whether owner and time of an entry that is not opened have the values that would be set.
 pub(super) fn is_same_by_name(
     context: &Context,
     entry: &Entry,
-    stat: &rustix::fs::Stat,
+    stat: &Stat,
     created: Created,
 ) -> bool {
     let has_owner = plan(context, entry, Some(created)).owner.is_none_or(|(uid, gid)| {

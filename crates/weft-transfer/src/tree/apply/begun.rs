@@ -7,19 +7,21 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, OFlags, fallocate, fdatasync, flock, fstat,
+    AtFlags, FallocateFlags, FileType, FlockOperation, OFlags, fallocate, flock, fstat, fsync,
     ftruncate, unlinkat,
 };
 use rustix::io::Errno;
 
+use crate::tree::digest::{Expected, leave_cache};
 use crate::tree::hash::{self, Subtrees};
 use crate::tree::journal::Unfinished;
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::reading::Reading;
-use crate::tree::write::write_all;
+use crate::tree::write::{write_all, write_zeros};
 use crate::tree::{beneath, direct, metadata};
 use crate::wire::record::{Entry, Status, Tail};
 use crate::wire::record_name::Name;
+use crate::wire::record_wants::HavePiece;
 use weft_sys::lock;
 
 use super::attributes::{self, Plan};
@@ -43,6 +45,8 @@ pub(super) struct Begun {
     /// others spin, so waiting here costs less.
     write: Mutex<()>,
     subtrees: Mutex<Subtrees>,
+    /// The pieces of an earlier session that are those of the source.
+    kept: Mutex<Vec<HavePiece>>,
     tail: OnceLock<Tail>,
     /// The source's open file, if the kernel copies parts of it.
     reading: Option<Arc<Reading>>,
@@ -71,13 +75,15 @@ impl Begun {
         directory: &Arc<Directory>,
         entry: Box<Entry>,
         name: &Name,
-        unfinished: Option<&Unfinished>,
+        resumed: Option<(&Unfinished, Vec<HavePiece>)>,
         refusal: Option<Failure>,
     ) -> Self {
         let lost = directory.is_lost.then_some((Step::Create, Errno::NOENT));
-        let result = match (refusal.or(lost), unfinished) {
+        let result = match (refusal.or(lost), &resumed) {
             (Some(failure), _) => Err(failure),
-            (None, Some(unfinished)) => go_on(context, directory, &entry, unfinished),
+            (None, Some((unfinished, pieces))) => {
+                go_on(context, directory, &entry, unfinished, pieces)
+            }
             (None, None) => create(context, directory, &entry, name),
         };
         let (open, failure) = match result {
@@ -92,7 +98,8 @@ impl Begun {
             writing: AtomicUsize::new(1),
             failure: Mutex::new(failure),
             write: Mutex::new(()),
-            subtrees: Mutex::new(unfinished.map(|it| it.subtrees.clone()).unwrap_or_default()),
+            subtrees: Mutex::default(),
+            kept: Mutex::new(resumed.map(|(_, pieces)| pieces).unwrap_or_default()),
             tail: OnceLock::new(),
             reading: None,
             charged: AtomicU64::new(0),
@@ -197,10 +204,14 @@ impl Begun {
         if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id)
             && !self.entry.is_unsized
         {
-            journal.part(id, offset, len, subtrees);
+            journal.part(id, offset, len);
         }
         lock(&self.subtrees).add_all(subtrees);
-        context.has_written(len);
+    }
+
+    /// Forgets a piece of an earlier session, which will be written again.
+    pub(super) fn differs(&self, offset: u64, len: u64) {
+        lock(&self.kept).retain(|piece| (piece.offset, piece.len) != (offset, len));
     }
 
     /// Handles a part that is a hole.
@@ -210,12 +221,17 @@ impl Begun {
             // An unrecorded write of an earlier session may have left data there.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match fallocate(&open.fd, flags, offset, len) {
-                Ok(()) | Err(Errno::NOTSUP) => {}
+                Ok(()) => {}
+                Err(Errno::NOTSUP) => {
+                    if let Err(error) = write_zeros(&open.fd, offset, len) {
+                        return self.fail((Step::Write, error));
+                    }
+                }
                 Err(error) => return self.fail((Step::Write, error)),
             }
         }
         if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
-            journal.part(id, offset, len, &Subtrees::default());
+            journal.part(id, offset, len);
         }
     }
 
@@ -271,12 +287,18 @@ impl Begun {
             return Err((Step::Verify, Errno::BADMSG));
         }
         let write_error = |error| (Step::Write, error);
+        if context.options.verifies {
+            *whole_hash = self.read_back(open, tail)?;
+        }
         if tail.size != self.entry.size {
             ftruncate(&open.fd, tail.size).map_err(write_error)?;
         }
-        let attributes = open.plan.set(context, open.fd.as_fd(), &self.entry);
-        if context.options.syncs || open.journal_id.is_some() {
-            fdatasync(&open.fd).map_err(write_error)?;
+        let attributes = {
+            let place = (&*self.directory.dir, Some(&self.name));
+            open.plan.set(context, open.fd.as_fd(), &self.entry, place)
+        };
+        if context.options.syncs {
+            fsync(&open.fd).map_err(write_error)?;
         }
         let create_error = |error| (Step::Create, error);
         let dir = context.dirs.open(&self.directory.dir).map_err(create_error)?;
@@ -287,6 +309,19 @@ impl Begun {
             journal.end(id);
         }
         Ok(attributes)
+    }
+
+    /// Compares what is on the disk with what has been received. Returns BLAKE3 of the file.
+    fn read_back(&self, open: &Open, tail: Tail) -> Result<Option<[u8; 32]>, Failure> {
+        leave_cache(&open.fd).map_err(|error| (Step::Write, error))?;
+        let (subtrees, pieces) = (lock(&self.subtrees), lock(&self.kept));
+        let size = if self.entry.is_unsized { tail.size } else { self.entry.size };
+        let expected = Expected { size, subtrees: &subtrees, pieces: &pieces };
+        let found = expected.compare(&open.fd).map_err(|error| (Step::Verify, error))?;
+        if found.is_none() {
+            return Err((Step::Verify, Errno::BADMSG));
+        }
+        Ok(found.filter(|_| tail.size == size))
     }
 
     /// Removes the temporary file after a failure.
@@ -375,11 +410,12 @@ fn go_on(
     directory: &Directory,
     entry: &Entry,
     unfinished: &Unfinished,
+    pieces: &[HavePiece],
 ) -> Result<Open, Failure> {
     let open = || -> Result<Open, Errno> {
         let dir = context.dirs.open(&directory.dir)?;
         let temporary = unfinished.temporary.clone();
-        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let flags = install::access(context) | OFlags::NONBLOCK;
         let fd = beneath::open(&*dir, temporary.as_path(), flags, 0)?;
         let stat = fstat(&fd)?;
         let is_ours = metadata::kind(&stat) == FileType::RegularFile
@@ -392,9 +428,11 @@ fn go_on(
         flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
         let journal = context.session.journal.as_ref();
         let id = journal.and_then(|journal| {
-            let Unfinished { path, size, mtime, ranges, subtrees, .. } = unfinished;
+            let Unfinished { path, size, mtime, .. } = unfinished;
             let id = journal.file(path, &temporary, *size, *mtime)?;
-            journal.parts(id, ranges, subtrees);
+            for piece in pieces {
+                journal.part(id, piece.offset, piece.len);
+            }
             Some(id)
         });
         // The attributes with which it was created are unknown.

@@ -3,23 +3,25 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+    AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::fs::{Stat, fstat};
 use rustix::io::{Errno, Result};
 
-use crate::limits::DURABLE_EACH;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::metadata;
 use crate::tree::owners::Names;
 use crate::tree::rules::Rules;
 use crate::wire::record_name::Name;
+use weft_sys::lock;
 
 use super::options::ApplyOptions;
 use super::quota::QuotaSession;
-use super::report::{Change, Counters, EntryKind, Event, Problem, Report, Step, Subject};
+use super::report::{
+    Change, Counters, EntryKind, Event, Lost, NotKept, Problem, Report, Step, Subject, Why,
+};
 use super::session::Session;
 
 /// File systems that do not distinguish case: FAT, exFAT, NTFS, CIFS, SMB.
@@ -41,10 +43,10 @@ pub(super) struct Context {
     is_direct_refused: AtomicBool,
     /// Some of the source could not be read, so nothing is deleted.
     has_source_failed: AtomicBool,
-    /// Bytes written since the last sync of the file system.
-    unsynced: AtomicU64,
     /// The number of remembered names.
     names: AtomicUsize,
+    /// The entries that have lost their special bits, and those that have lost their owners.
+    lost: Mutex<[LostEntries; 2]>,
 }
 
 /// The credentials with which this process creates files.
@@ -56,6 +58,14 @@ pub(super) struct Who {
     /// New files get another group than this process's, and it is unknown which directories cause
     /// that.
     pub(super) gets_odd_groups: bool,
+}
+
+/// Entries that have lost the same.
+#[derive(Debug, Default)]
+struct LostEntries {
+    /// The path of the first one.
+    first: Option<Vec<u8>>,
+    count: u64,
 }
 
 #[derive(Default)]
@@ -109,8 +119,8 @@ impl Context {
             report,
             is_direct_refused: AtomicBool::new(false),
             has_source_failed: AtomicBool::new(false),
-            unsynced: AtomicU64::new(0),
             names: AtomicUsize::new(0),
+            lost: Mutex::default(),
         })
     }
 
@@ -155,6 +165,38 @@ impl Context {
     pub(super) fn direct_refused(&self, dir: &Dir, name: &Name, errno: Errno) {
         if !self.is_direct_refused.swap(true, AcqRel) {
             self.problem(dir, Some(name), Step::Direct, errno);
+        }
+    }
+
+    /// Counts what an entry has lost without an error.
+    pub(super) fn has_lost(&self, dir: &Dir, name: Option<&Name>, lost: Lost) {
+        if lost == Lost::default() {
+            return;
+        }
+        let mut all = lock(&self.lost);
+        let [special, owners] = &mut *all;
+        for (entries, is_lost) in [(special, lost.special), (owners, lost.owner)] {
+            if is_lost {
+                entries.first.get_or_insert_with(|| dir.path_of(name));
+                entries.count += 1;
+            }
+        }
+    }
+
+    /// Reports what entries have lost, all at once.
+    pub(super) fn report_lost(&self) {
+        let ApplyOptions { keeps_special_bits, keeps_owners, is_same_host, .. } = self.options;
+        let why_special = match keeps_special_bits {
+            false => Why::Server,
+            true if keeps_owners || is_same_host => Why::Owner,
+            true => Why::OtherHost,
+        };
+        let all = std::mem::take(&mut *lock(&self.lost));
+        for (entries, why) in all.into_iter().zip([why_special, Why::Privilege]) {
+            let LostEntries { first: Some(path), count } = entries else { continue };
+            let not_kept = NotKept { why, others: count - 1 };
+            self.counters.count(&Event::NotKept(not_kept));
+            self.report.not_kept(&path, not_kept);
         }
     }
 
@@ -216,19 +258,6 @@ impl Context {
     pub(super) fn refund(&self, bytes: u64, names: u64) {
         if let Some(quota) = &self.quota {
             quota.refund(bytes, names);
-        }
-    }
-
-    /// Counts written bytes, and syncs after each `DURABLE_EACH`.
-    pub(super) fn has_written(&self, len: u64) {
-        let Some(journal) = &self.session.journal else { return };
-        let before = self.unsynced.fetch_add(len, AcqRel);
-        // Exactly one thread crosses the threshold.
-        if before < DURABLE_EACH && before.saturating_add(len) >= DURABLE_EACH {
-            self.unsynced.fetch_sub(before.saturating_add(len), AcqRel);
-            // Without the sync a later session trusts less of the journal. Errors of writing show
-            // at the end of each file.
-            let _ = journal.sync(metadata::now());
         }
     }
 }

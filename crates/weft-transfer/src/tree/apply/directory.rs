@@ -7,7 +7,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, Weak};
 
-use rustix::fs::{AtFlags, FileType, Mode, fgetxattr, fstat, mkdirat, renameat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, fgetxattr, fstat, fsync, mkdirat, renameat, statat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
@@ -191,6 +191,11 @@ impl Directory {
         context.session.maker.name_of(name)
     }
 
+    /// Whether the options leave this name as it is, because it exists.
+    pub(super) fn leaves(&self, context: &Context, name: &Name) -> bool {
+        context.options.skips.existing && self.place(name).exists(context)
+    }
+
     /// Returns the place of a name in it, for a dry run.
     pub(super) fn place<'a>(&'a self, name: &'a Name) -> Place<'a> {
         Place { dir: &self.dir, is_new: self.is_new(), name }
@@ -219,14 +224,14 @@ impl Directory {
         }
     }
 
-    /// Counts one of `open` as done. After the last one, sets the attributes, except those of the
+    /// Counts one of `open` as done. After the last one, finishes the directory, unless it is the
     /// root.
     fn close(self: &Arc<Self>, context: &Context) {
         let mut at = self;
         while at.open.fetch_sub(1, AcqRel) == 1 {
             let Some(parent) = &at.parent else { return };
             if !at.is_lost {
-                at.set_attributes(context);
+                at.finish(context);
             }
             at = parent;
         }
@@ -328,21 +333,34 @@ impl Directory {
         }
     }
 
-    /// Sets owner, mode and times. The directory must not change after this.
-    pub(super) fn set_attributes(&self, context: &Context) {
-        let Some(entry) = lock(&self.entry).take() else { return };
+    /// Sets owner, mode and times, and syncs the directory if the options require it. It must not
+    /// change after this.
+    pub(super) fn finish(&self, context: &Context) {
+        let entry = lock(&self.entry).take();
         if context.is_dry_run() {
-            if self.existed {
+            if let Some(entry) = entry.filter(|_| self.existed) {
                 dry::directory_attributes(context, &self.dir, &entry);
             }
             return;
         }
-        let result = context.dirs.open(&self.dir).and_then(|fd| {
+        if entry.is_none() && !context.options.syncs {
+            return;
+        }
+        let fd = match context.dirs.open(&self.dir) {
+            Ok(fd) => fd,
+            Err(error) => return context.problem(&self.dir, None, Step::Attributes, error),
+        };
+        if let Some(entry) = entry {
             let plan = attributes::plan(context, &entry, None);
-            plan.set(context, fd.as_fd(), &entry)
-        });
-        if let Err(error) = result {
-            context.problem(&self.dir, None, Step::Attributes, error);
+            let set = plan.set(context, fd.as_fd(), &entry, (&self.dir, None));
+            if let Err(error) = set {
+                context.problem(&self.dir, None, Step::Attributes, error);
+            }
+        }
+        if context.options.syncs
+            && let Err(error) = fsync(&*fd)
+        {
+            context.problem(&self.dir, None, Step::Sync, error);
         }
     }
 }

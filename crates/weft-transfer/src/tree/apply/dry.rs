@@ -36,6 +36,11 @@ impl Place<'_> {
         statat(&*dir, self.name.as_path(), AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
+    /// Whether there is an entry with this name.
+    pub(super) fn exists(self, context: &Context) -> bool {
+        self.stat(context).is_some()
+    }
+
     /// Whether an entry that is not a directory would be new or replace another.
     pub(super) fn change(self, context: &Context) -> Result<Change, (Step, Errno)> {
         self.change_of(context, self.stat(context).as_ref())

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fdatasync, makedev, mknodat, readlinkat, renameat, statat,
+    AtFlags, FileType, Mode, OFlags, fsync, makedev, mknodat, readlinkat, renameat, statat,
     symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::tree::beneath;
+use crate::tree::digest::{digest_of_file, leave_cache};
 use crate::tree::write::write_all;
 use crate::wire::record::{Entry, Kind, Status, Tail};
 use crate::wire::record_name::Name;
@@ -94,11 +95,18 @@ fn try_whole(
     }
     let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
     let (fd, temporary, plan) = create(context, directory, dir.as_fd(), entry, name)?;
-    let written = write_all(&fd, data, 0).map_err(|error| (Step::Write, error));
-    let result = written.and_then(|()| {
-        let attributes = plan.set(context, fd.as_fd(), entry);
+    let write_error = |error| (Step::Write, error);
+    let result = write_all(&fd, data, 0).map_err(write_error).and_then(|()| {
+        if context.options.verifies {
+            leave_cache(&fd).map_err(write_error)?;
+            let found = digest_of_file(&fd).map_err(|error| (Step::Verify, error))?;
+            if found != *blake3::hash(data).as_bytes() {
+                return Err((Step::Verify, Errno::BADMSG));
+            }
+        }
+        let attributes = plan.set(context, fd.as_fd(), entry, (&directory.dir, Some(name)));
         if context.options.syncs {
-            fdatasync(&fd).map_err(|error| (Step::Write, error))?;
+            fsync(&fd).map_err(write_error)?;
         }
         rename(context, directory, &*dir, &temporary, name)?;
         Ok(attributes)
@@ -111,8 +119,13 @@ fn try_whole(
         // The file may have become shorter while it was read.
         context.refund(entry.size.saturating_sub(tail.size), 0);
     }
-    context.has_written(tail.size);
     result
+}
+
+/// Returns how files are opened. Those that are read back are opened once, because their modes may
+/// forbid it later.
+pub(super) fn access(context: &Context) -> OFlags {
+    if context.options.verifies { OFlags::RDWR } else { OFlags::WRONLY }
 }
 
 /// Creates a temporary file, and charges the quota for its size.
@@ -125,7 +138,7 @@ pub(super) fn create(
 ) -> Result<(OwnedFd, Name, attributes::Plan), Failure> {
     let temporary = directory.temporary(context, name);
     let plan = attributes::plan(context, entry, Some(directory.created));
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let flags = access(context) | OFlags::CREATE | OFlags::EXCL;
     context.charge(entry.size, 1).map_err(|error| (Step::Write, error))?;
     let fd = beneath::open(dir, temporary.as_path(), flags, plan.create_mode);
     let fd = fd.map_err(|error| {

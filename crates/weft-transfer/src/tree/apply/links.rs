@@ -116,6 +116,9 @@ impl Links {
 }
 
 fn make_and_report(context: &Context, outcome: &Outcome, directory: &Arc<Directory>, name: &Name) {
+    if directory.leaves(context, name) {
+        return;
+    }
     let result = match outcome {
         Outcome::Failed => Err((Step::Link, Errno::NOENT)),
         Outcome::There(dir, target) if context.is_dry_run() => {

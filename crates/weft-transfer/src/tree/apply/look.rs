@@ -1,19 +1,21 @@
 //! Compares offered files with the destination, to decide which files the sink wants.
 
 use std::collections::HashMap;
+use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, statat};
-use rustix::io::{Errno, pread};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fsync, statat};
+use rustix::io::Errno;
 
-use crate::limits::{HAVE_RANGES_ALL_MAX, HAVE_RANGES_MAX};
+use crate::limits::{HAVE_PIECE_LEN, HAVE_PIECES_ALL_MAX, HAVE_PIECES_MAX};
+use crate::tree::digest::{digest_of, digest_of_file, leave_cache};
 use crate::tree::journal::Unfinished;
 use crate::tree::ranges::Ranges;
 use crate::tree::{beneath, metadata};
-use crate::wire::record::Entry;
+use crate::wire::record::{Entry, GRAIN};
 use crate::wire::record_name::Name;
-use crate::wire::record_wants::{Have, Wants};
+use crate::wire::record_wants::{Have, HavePiece, Wants};
 use weft_sys::lock;
 
 use super::attributes;
@@ -24,9 +26,6 @@ use super::install::Failure;
 use super::links::Links;
 use super::report::{EntryKind, Event, Step};
 use super::xattrs;
-
-/// Length of a read while a file is hashed.
-const READ_LEN: usize = 256 << 10;
 
 /// A file that the source offers. The directory counts it as pending.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ pub(super) struct Offer {
 /// The resumable parts that the sink has reported to the source, by the numbers of the files.
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
-    files: Mutex<HashMap<u64, Ranges>>,
+    files: Mutex<HashMap<u64, Vec<HavePiece>>>,
 }
 
 impl Resumable {
@@ -51,10 +50,10 @@ impl Resumable {
         context: &'context Context,
         directory: &Directory,
         entry: &Entry,
-    ) -> Option<(&'context Unfinished, Ranges)> {
-        let ranges = lock(&self.files).remove(&entry.number)?;
+    ) -> Option<(&'context Unfinished, Vec<HavePiece>)> {
+        let pieces = lock(&self.files).remove(&entry.number)?;
         let found = unfinished(context, directory, entry)?;
-        Some((found, ranges))
+        Some((found, pieces))
     }
 }
 
@@ -68,15 +67,14 @@ pub(super) fn look(
     let (first, last) = (offers.first()?.entry.number, offers.last()?.entry.number);
     let wanted = vec![false; usize::try_from(last.checked_sub(first)? + 1).ok()?];
     let mut wants = Wants { first, wanted, have: Vec::new() };
-    let mut ranges_left = HAVE_RANGES_ALL_MAX;
+    let mut pieces_left = HAVE_PIECES_ALL_MAX;
     for Offer { directory, name, entry, refusal } in offers {
         let number = entry.number;
         let lost = directory.is_lost.then_some((Step::Create, Errno::NOENT));
         if let Some((step, error)) = refusal.or(lost) {
             directory.failed(context, Some(&name), step, error);
             links.settle(context, number, None);
-        } else if is_there(context, &directory, &name, &entry) {
-            context.session.others.replaced(&directory.dir, &name);
+        } else if is_left(context, &directory, &name, &entry) {
             context.event(&directory.dir, Some(&name), Event::Unchanged);
             if entry.is_linked {
                 links.settle(context, number, Some((&directory.dir, &name)));
@@ -87,10 +85,11 @@ pub(super) fn look(
             if let Some(wanted) = wants.wanted.get_mut((number - first) as usize) {
                 *wanted = true;
             }
-            if let Some(have) = have(context, &directory, &entry, ranges_left) {
-                ranges_left -= have.count();
-                wants.have.push(Have { file: number, ranges: have.iter().collect() });
-                lock(&resumable.files).insert(number, have);
+            let pieces = have(context, &directory, &entry, pieces_left).unwrap_or_default();
+            if !pieces.is_empty() {
+                pieces_left -= pieces.len();
+                lock(&resumable.files).insert(number, pieces.clone());
+                wants.have.push(Have { file: number, pieces });
             }
         }
         directory.end_pending(context);
@@ -112,6 +111,34 @@ fn plan(context: &Context, links: &Links, directory: &Directory, name: &Name, en
     }
 }
 
+/// Whether a file stays as it is, apart from its attributes.
+fn is_left(context: &Context, directory: &Directory, name: &Name, entry: &Entry) -> bool {
+    if is_skipped(context, directory, name, entry) {
+        return true;
+    }
+    let is_there = is_there(context, directory, name, entry);
+    if is_there {
+        context.session.others.replaced(&directory.dir, name);
+    }
+    is_there
+}
+
+/// Whether the options leave what exists, although it may differ.
+fn is_skipped(context: &Context, directory: &Directory, name: &Name, entry: &Entry) -> bool {
+    if directory.is_new() {
+        return false;
+    }
+    if directory.leaves(context, name) {
+        return true;
+    }
+    let Ok(dir) = context.dirs.open(&directory.dir) else { return false };
+    let stat = statat(&*dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+    context.options.skips.newer
+        && stat.is_ok_and(|stat| {
+            metadata::kind(&stat) == FileType::RegularFile && metadata::mtime(&stat) > entry.mtime
+        })
+}
+
 /// Whether an equal file exists. Its attributes are corrected if they differ.
 fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry) -> bool {
     let is_taken_anew = context.options.dry_run.is_some_and(|dry_run| !dry_run.skips);
@@ -123,19 +150,20 @@ fn is_there(context: &Context, directory: &Directory, name: &Name, entry: &Entry
     if metadata::kind(&stat) != FileType::RegularFile || metadata::size(&stat) != entry.size {
         return false;
     }
-    let is_new_enough = metadata::mtime(&stat) == entry.mtime;
+    let has_time = metadata::mtime(&stat) == entry.mtime;
+    let is_new_enough = has_time || context.options.skips.same_size;
     let is_suspect = context.session.suspect_since.is_some_and(|since| stat.st_ctime >= since);
     if entry.hash.is_none() && (!is_new_enough || is_suspect) {
         return false;
     }
-    let is_same = attributes::is_same(context, entry, &stat) && is_new_enough;
+    let is_same = attributes::is_same(context, entry, &stat) && has_time;
     if entry.hash.is_none() && entry.xattrs.is_none() && is_same {
         return true;
     }
     let Ok(fd) = beneath::open(&*dir, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0) else {
         return false;
     };
-    if entry.hash.is_some() && hash_of(&fd) != entry.hash {
+    if entry.hash.is_some() && hash_of(context, &fd) != entry.hash {
         return false;
     }
     let is_same = is_same && xattrs::differences(context, fd.as_fd(), entry).is_empty();
@@ -156,27 +184,24 @@ fn set(
     stat: &Stat,
 ) {
     let plan = attributes::plan(context, entry, None);
-    match plan.set(context, fd.as_fd(), entry) {
+    match plan.set(context, fd.as_fd(), entry, (&directory.dir, Some(name))) {
         // Another user owns the file, so its attributes stay.
         Err(Errno::PERM) if context.who.uid != 0 && stat.st_uid != context.who.uid => {}
         Err(error) => context.problem(&directory.dir, Some(name), Step::Attributes, error),
         Ok(()) => {}
     }
+    if context.options.syncs
+        && let Err(error) = fsync(fd)
+    {
+        context.problem(&directory.dir, Some(name), Step::Attributes, error);
+    }
 }
 
-fn hash_of(fd: &OwnedFd) -> Option<[u8; 32]> {
-    let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; READ_LEN], 0);
-    loop {
-        match pread(fd, &mut buffer[..], at) {
-            Ok(0) => return Some(hasher.finalize().into()),
-            Ok(read) => {
-                hasher.update(&buffer[..read]);
-                at += read as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(_) => return None,
-        }
+fn hash_of(context: &Context, fd: &OwnedFd) -> Option<[u8; 32]> {
+    if context.options.verifies {
+        leave_cache(fd).ok()?;
     }
+    digest_of_file(fd).ok()
 }
 
 fn unfinished<'context>(
@@ -192,17 +217,45 @@ fn unfinished<'context>(
     (found.size == entry.size && found.mtime == entry.mtime).then_some(found)
 }
 
-/// Returns the parts of a file that an earlier session has left.
+/// Returns pieces of what an earlier session has left of a file, with their digests. The source
+/// compares them with its own, because the journal proves nothing.
 fn have(
     context: &Context,
     directory: &Directory,
     entry: &Entry,
-    ranges_left: usize,
-) -> Option<Ranges> {
+    pieces_left: usize,
+) -> Option<Vec<HavePiece>> {
     let found = unfinished(context, directory, entry)?;
-    let mut ranges = Ranges::default();
-    for (offset, len) in found.ranges.iter().take(HAVE_RANGES_MAX.min(ranges_left)) {
-        ranges.add(offset, len);
+    let dir = context.dirs.open(&directory.dir).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let fd = beneath::open(&*dir, found.temporary.as_path(), flags, 0).ok()?;
+    if context.options.verifies {
+        leave_cache(&fd).ok()?;
     }
-    (!ranges.is_empty()).then_some(ranges)
+    let mut pieces = Vec::new();
+    // The source cannot use others, which a damaged journal may have.
+    let is_usable = |&(offset, len): &(u64, u64)| {
+        let end = offset + len;
+        offset.is_multiple_of(GRAIN) && (end.is_multiple_of(GRAIN) || end == entry.size)
+    };
+    let pieces_all = split(&found.ranges).filter(is_usable);
+    for (offset, len) in pieces_all.take(HAVE_PIECES_MAX.min(pieces_left)) {
+        // What cannot be read is written again.
+        if let Ok(digest) = digest_of(&fd, offset, len) {
+            pieces.push(HavePiece { offset, len, digest });
+        }
+    }
+    Some(pieces)
+}
+
+/// Splits ranges into pieces, so that all of them fit into one answer unless they are many.
+fn split(ranges: &Ranges) -> impl Iterator<Item = (u64, u64)> {
+    let all: u64 = ranges.iter().map(|(_, len)| len).sum();
+    let most = (all / (HAVE_PIECES_MAX as u64 / 2)).next_multiple_of(HAVE_PIECE_LEN);
+    let most = most.max(HAVE_PIECE_LEN);
+    ranges.iter().flat_map(move |(offset, len)| {
+        let end = offset + len;
+        let starts = iter::successors(Some(offset), move |at| Some(at + most));
+        starts.take_while(move |&at| at < end).map(move |at| (at, most.min(end - at)))
+    })
 }

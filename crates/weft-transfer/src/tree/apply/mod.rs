@@ -20,6 +20,6 @@ mod xattrs;
 
 pub use applier::{Applier, ApplyError, BeginError, Task};
 pub use asked::Asked;
-pub use options::{ApplyOptions, DryRun};
+pub use options::{ApplyOptions, DryRun, Skips};
 pub use quota::{Quota, Usage};
-pub use report::{Change, EntryKind, Event, Problem, Report, Step, Subject, Summary};
+pub use report::{Change, EntryKind, Event, NotKept, Problem, Report, Step, Subject, Summary, Why};

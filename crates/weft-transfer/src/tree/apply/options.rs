@@ -13,6 +13,17 @@ pub struct DryRun {
     pub skips: bool,
 }
 
+/// What an applier leaves as it is, besides files with equal size and time that the source offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skips {
+    /// Files whose content is newer than the source's.
+    pub newer: bool,
+    /// Files of equal size, whatever their times. They get the source's attributes.
+    pub same_size: bool,
+    /// Everything that exists, except directories.
+    pub existing: bool,
+}
+
 /// The options of an applier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApplyOptions {
@@ -26,6 +37,8 @@ pub struct ApplyOptions {
     /// Whether setuid and setgid bits are kept, and extended attributes that give privileges
     /// (`security.*` and `trusted.*`). The bits are never set on files with another owner.
     pub keeps_special_bits: bool,
+    /// Whether the source is on this host, so that the numbers of owners mean the same.
+    pub is_same_host: bool,
     /// Whether entries keep their times.
     pub keeps_times: bool,
     /// Whether devices are created; otherwise they are reported.
@@ -44,9 +57,13 @@ pub struct ApplyOptions {
     pub retries: bool,
     /// Whether files of earlier sessions' journals are resumed. The source must offer files then.
     pub resumes: bool,
-    /// Whether each file is synced before it gets its name, and the file system at the end.
-    /// Otherwise a loss of power can leave recent files without their data.
+    /// Whether each file is synced before it gets its name, and each directory after its last
+    /// change. Otherwise a loss of power can leave recent files without their data.
     pub syncs: bool,
+    /// Whether files are read back from the disk and compared before they get their names.
+    pub verifies: bool,
+    /// What is left as it is. The source must offer files then.
+    pub skips: Skips,
     /// Which files are written past the page cache, where the file system allows it.
     pub direct: When,
     /// Whether names that differ in case are the same; `None` asks the file system.
@@ -67,6 +84,7 @@ impl Default for ApplyOptions {
             numeric_owners: false,
             keeps_modes: true,
             keeps_special_bits: true,
+            is_same_host: false,
             keeps_times: true,
             makes_devices: false,
             deletes: false,
@@ -76,6 +94,8 @@ impl Default for ApplyOptions {
             retries: false,
             resumes: false,
             syncs: false,
+            verifies: false,
+            skips: Skips::default(),
             direct: When::Never,
             folds_case: None,
             dry_run: None,

@@ -13,6 +13,11 @@ use crate::wire::record_name::Name;
 pub trait Report: Send + Sync {
     /// Reports an event of an entry.
     fn event(&self, subject: Subject<'_>, event: Event);
+
+    /// Reports what entries do not keep, once at the end. The path is that of the first one.
+    fn not_kept(&self, path: &[u8], not_kept: NotKept) {
+        let _ = (path, not_kept);
+    }
 }
 
 /// The entry of an event.
@@ -60,6 +65,58 @@ pub enum Event {
     },
     /// A problem occurred.
     Problem(Problem),
+    /// Entries do not keep something, and exist without it.
+    NotKept(NotKept),
+}
+
+/// What an entry does not keep, without an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// The setuid or setgid bit.
+    pub(super) special: bool,
+    /// The owner or the group.
+    pub(super) owner: bool,
+}
+
+/// What entries do not keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotKept {
+    /// Why, and with that what.
+    pub why: Why,
+    /// How many entries there are besides the first.
+    pub others: u64,
+}
+
+/// Why entries do not keep something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A server makes no files setuid or setgid.
+    Server,
+    /// Files have other owners here, for which setuid and setgid would mean something else.
+    Owner,
+    /// The owners of another host are not known here.
+    OtherHost,
+    /// Only root may give files to other users.
+    Privilege,
+}
+
+impl fmt::Display for NotKept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, why) = match self.why {
+            Why::Server => ("setuid or setgid bit", "a server sets them for nobody"),
+            Why::Owner => ("setuid or setgid bit", "the owner is another one here"),
+            Why::OtherHost => (
+                "setuid or setgid bit",
+                "it belongs to an owner of the other host, whom --owners keeps",
+            ),
+            Why::Privilege => ("owner or group", "only root may give files to others"),
+        };
+        write!(f, "has not kept its {what}: {why}")?;
+        match self.others {
+            0 => Ok(()),
+            others => write!(f, "; nor have {others} other entries"),
+        }
+    }
 }
 
 /// A change of an entry.
@@ -158,6 +215,8 @@ pub enum Step {
     Aside,
     /// Nothing is deleted, because some of the source could not be read.
     NotDeleted,
+    /// Syncing a directory.
+    Sync,
     /// Parts of it are missing.
     Incomplete,
     /// Writing it past the page cache. It is written through the cache.
@@ -209,6 +268,7 @@ impl fmt::Display for Problem {
                 "has been replaced, and is kept, as some of the source could not be read"
             }
             Step::NotDeleted => "nothing was deleted, as some of the source could not be read",
+            Step::Sync => "cannot be synced",
             Step::Incomplete => "is incomplete",
             Step::Direct => {
                 "is written through the page cache, as the file system refuses direct I/O"
@@ -284,6 +344,7 @@ impl Counters {
             }
             Event::Planned { .. } => {}
             Event::Again { .. } => one(&self.again),
+            Event::NotKept(_) => one(&self.warnings),
             Event::Problem(problem) if problem.step.is_warning() => one(&self.warnings),
             Event::Problem(_) => one(&self.failed),
         }

@@ -37,7 +37,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn begin(root: BorrowedFd<'_>, options: &ApplyOptions) -> Result<Self> {
-        let ApplyOptions { keeps_journal, resumes, cleans, dry_run, .. } = *options;
+        let ApplyOptions { keeps_journal, resumes, cleans, dry_run, syncs, .. } = *options;
         let here = origin(root)?;
         let mut names = Vec::new();
         if dry_run.is_none_or(|dry_run| dry_run.has_root) {
@@ -71,7 +71,7 @@ impl Session {
         let (id, lock) = create(root)?;
         let maker = Maker { session: id, key: random() };
         let gid = Some(fstat(&lock)?.st_gid);
-        let journal = Journal::begin(rustix::io::dup(&lock)?, here, metadata::now());
+        let journal = Journal::begin(rustix::io::dup(&lock)?, here, metadata::now(), syncs);
         journal.mark(dead::mark_of(&lock, maker.key)?);
         let journal = keeps_journal.then_some(journal);
         if let Some(journal) = &journal {
@@ -136,7 +136,7 @@ fn create(root: BorrowedFd<'_>) -> Result<(u32, OwnedFd)> {
     }
 }
 
-/// Whether the data of an unfinished file exists. If so, it has been synced.
+/// Whether the data of an unfinished file exists.
 fn is_there(root: BorrowedFd<'_>, file: &Unfinished) -> bool {
     if temporary::session_of(&file.temporary).is_none() {
         return false;
@@ -145,9 +145,7 @@ fn is_there(root: BorrowedFd<'_>, file: &Unfinished) -> bool {
         let dir = beneath::open_parent(root, &file.path)?;
         let flags = OFlags::WRONLY | OFlags::NONBLOCK;
         let fd = beneath::open(&dir, file.temporary.as_path(), flags, 0)?;
-        let stat = fstat(fd.as_fd())?;
-        rustix::fs::fdatasync(&fd)?;
-        Ok::<_, Errno>(stat)
+        fstat(fd.as_fd())
     };
     let Ok(stat) = open() else { return false };
     // A file with another name or another user may have any contents.
@@ -158,8 +156,8 @@ fn is_there(root: BorrowedFd<'_>, file: &Unfinished) -> bool {
 }
 
 fn carry_over(journal: &Journal, file: &Unfinished) {
-    let Unfinished { path, temporary, size, mtime, ranges, subtrees } = file;
+    let Unfinished { path, temporary, size, mtime, ranges } = file;
     if let Some(id) = journal.file(path, temporary, *size, *mtime) {
-        journal.parts(id, ranges, subtrees);
+        journal.parts(id, ranges);
     }
 }
