@@ -92,7 +92,8 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    fn add(&self) {
+    /// Records a refusal.
+    pub(crate) fn add(&self) {
         self.is_refused.store(true, Relaxed);
     }
 

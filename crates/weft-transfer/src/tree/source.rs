@@ -773,6 +773,10 @@ impl Source {
 
     fn unit_of_file(&mut self, offered: Offered, fd: OwnedFd, checked: Option<Checked>) -> Unit {
         if offered.is_unsized {
+            // It is read like a stream, through the page cache.
+            if self.options.direct.is_for(offered.entry.size, &fd) {
+                self.options.refusals.add();
+            }
             let entry = Box::new(Entry { size: 0, is_unsized: true, ..*offered.entry });
             let (number, entry) = (entry.number, Some(Record::Entry(entry)));
             let input = Arc::new(Input::of_file(fd, self.options.verifies));
