@@ -354,7 +354,7 @@ fn begin_slowly(
     from: &str,
     to: &str,
 ) -> Result<Running> {
-    let options = [options, &["--limit", "16M", "--compress=none"]].concat();
+    let options = [&["--limit", "16M", "--compress=none"], options].concat();
     let slow = place.copy(way, &options, from, to)?.start()?;
     let start = Instant::now();
     while place.sh(&format!("find {to} -name '.*large*.weft-*' 2>&1 || true"))?.is_empty() {

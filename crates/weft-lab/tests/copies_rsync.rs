@@ -437,7 +437,8 @@ fn nothing_is_synced_unless_that_is_asked_for() -> Result<()> {
     // What is deleted and replaced at the end is synced, too.
     let to = place.path("to");
     fs::create_dir_all(to.join("below/extra"))?;
-    fs::create_dir_all(to.join("small"))?;
+    fs::remove_file(to.join("small"))?;
+    fs::create_dir(to.join("small"))?;
     let to = to.display().to_string();
     let copy = [&weft, "cp", "-q", "--fsync", "--delete", &from, &to];
     let calls = syncs(&place, &copy)?;
