@@ -322,6 +322,12 @@ impl Awaited for Idle {
             state.sleepers += 1;
         }
     }
+
+    fn forget(&mut self, state: &mut State, waker: &Waker) {
+        let before = state.idlers.len();
+        state.idlers.retain(|known| !known.will_wake(waker));
+        state.sleepers -= before - state.idlers.len();
+    }
 }
 
 impl Close {

@@ -105,7 +105,7 @@ pub enum Error {
         /// The peer.
         peer: SocketAddr,
     },
-    /// The connection was closed by either end.
+    /// The connection was closed by either end, or the process of the peer has ended.
     #[error("the connection with {peer} is closed")]
     Closed {
         /// The peer.

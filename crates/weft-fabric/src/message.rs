@@ -89,6 +89,12 @@ impl Awaited for Next<'_> {
             state.sleepers += 1;
         }
     }
+
+    fn forget(&mut self, state: &mut State, waker: &Waker) {
+        let before = state.receivers.len();
+        state.receivers.retain(|known| !known.will_wake(waker));
+        state.sleepers -= before - state.receivers.len();
+    }
 }
 
 impl Receive {

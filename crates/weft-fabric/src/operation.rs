@@ -102,6 +102,12 @@ impl Awaited for Asked {
             state.sleepers += usize::from(old.is_none());
         }
     }
+
+    fn forget(&mut self, state: &mut State, _: &Waker) {
+        if let Some(operation) = self.0.and_then(|key| state.operations.get_mut(key)) {
+            state.sleepers -= usize::from(operation.waker.take().is_some());
+        }
+    }
 }
 
 impl<T: Outcome> Operation<T> {

@@ -25,6 +25,9 @@ pub(crate) trait Awaited {
 
     /// Has the waker called when it is worth looking again.
     fn call(&mut self, state: &mut State, waker: &Waker);
+
+    /// Takes the waker back, because its owner waits no longer.
+    fn forget(&mut self, state: &mut State, waker: &Waker);
 }
 
 /// When a future began to wait.
@@ -90,7 +93,10 @@ pub(crate) fn wait<A: Awaited>(
         }
         let left = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
         {
-            Some(Duration::ZERO) => return None,
+            Some(Duration::ZERO) => {
+                core.with(|state, _| awaited.forget(state, &waker));
+                return None;
+            }
             left => left,
         };
         if core.lead(&waker) {
