@@ -125,6 +125,20 @@ fn more_programs() -> Result<()> {
     perftest_both_ways(&guest, &["ib_send_lat", "ib_write_lat", "ib_read_lat"])
 }
 
+/// perftest sleeps for its completions. Its credits are small messages that nothing else drives.
+#[test]
+#[ignore = "soak: one more way to wait"]
+fn events() -> Result<()> {
+    let Some(guest) = boot("events")? else { return Ok(()) };
+    for options in ["-s 4096", "-b -q 4 -s 16384"] {
+        let port = ports::next();
+        let server = format!("ib_send_bw -R -e -F -n 1000 -p {port} {options}");
+        to_siw(&guest, &server, &format!("{server} {}", guest.address), port)
+            .with_context(|| options.to_owned())?;
+    }
+    ensure_silent(&guest)
+}
+
 #[test]
 fn setups() -> Result<()> {
     let Some(guest) = boot("setups")? else { return Ok(()) };
