@@ -222,12 +222,13 @@ impl Endpoint {
 
     fn on_buffer(
         &self,
-        buffer: Buffer,
+        mut buffer: Buffer,
         range: &impl RangeBounds<usize>,
         work: impl FnOnce(Part) -> Result<Work>,
     ) -> std::result::Result<Operation<Buffer>, Returned> {
         let range = buffer.range(range).ok_or(Error::Range { len: buffer.len() });
-        let work = match range.and_then(work) {
+        let work = range.and_then(work).and_then(|work| buffer.prepare().map(|()| work));
+        let work = match work {
             Ok(work) => work,
             Err(error) => return Err(Returned { error, buffer }),
         };

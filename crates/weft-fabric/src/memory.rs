@@ -1,13 +1,15 @@
 //! Memory that the engine reads and writes while an operation is under way.
 //!
 //! # Safety
-//! `Pages` owns a mapping and the registration of all of it, which grants no right to peers. The
-//! engine accesses the mapping only as an operation of this process says, from its posting until
-//! its completion, or until the queue pair has been destroyed. Meanwhile no reference to the bytes
-//! exists: a [`Buffer`] is inside a [`Lent`], which offers none, and so is a [`Place`]. Peers
-//! access the memory only as a [`SharedBuffer`](crate::SharedBuffer) says, which has the buffer
-//! inside, too, and copies. The registration ends, and the engine then waits for accesses in
-//! progress, before the mapping is removed; if it does not end, the mapping stays.
+//! `Pages` owns a mapping and the registration of all of it. The registration grants no right to
+//! peers. It is made for the first operation, and ends when the memory is shared, because peers
+//! cannot map memory with two registrations. The engine accesses the mapping only as an operation
+//! of this process says, from its posting until its completion, or until the queue pair has been
+//! destroyed. Meanwhile no reference to the bytes exists: a [`Buffer`] is inside a [`Lent`], which
+//! offers none, and so is a [`Place`]. Peers access the memory only as a
+//! [`SharedBuffer`](crate::SharedBuffer) says, which has the buffer inside, too, and copies. The
+//! registration ends, and the engine then waits for accesses in progress, before the mapping is
+//! removed; if it does not end, the mapping stays.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -34,7 +36,9 @@ struct Pages {
     /// Bytes mapped, at least `region.len()`.
     mapped: usize,
     region: Region,
-    mr: Arc<Mr>,
+    pd: Arc<Pd>,
+    /// The registration for operations of this process, while there is one.
+    mr: Option<Arc<Mr>>,
 }
 
 // SAFETY: the mapping and the registration belong to the process, not to a thread.
@@ -60,19 +64,18 @@ impl Pages {
         // SAFETY: the mapping is readable and writable until this value is dropped, which ends all
         // uses of the region before; see the module's comment for who uses it.
         let region = unsafe { Region::new(address, len) };
-        let mr = region.ok_or(Error::Memory { len }).and_then(|region| {
-            let mr = Mr::register(pd, region, address as u64, Access::LOCAL_WRITE)
-                .map_err(|errno| Error::system("register memory", errno))?;
-            Ok((region, mr))
-        });
-        match mr {
-            Ok((region, mr)) => Ok(Self { start, mapped, region, mr }),
-            Err(error) => {
-                // SAFETY: the mapping was made above, and nothing else knows it.
-                let _ = unsafe { munmap(start.as_ptr().cast(), mapped) };
-                Err(error)
-            }
+        // The kernel's mappings do not wrap around.
+        let region = region.ok_or(Error::Memory { len })?;
+        Ok(Self { start, mapped, region, pd: Arc::clone(pd), mr: None })
+    }
+
+    /// Registers the memory, unless it is registered.
+    fn register(&mut self) -> Result<()> {
+        if self.mr.is_none() {
+            let mr = Mr::register(&self.pd, self.region, self.address(), Access::LOCAL_WRITE);
+            self.mr = Some(mr.map_err(|errno| Error::system("register memory", errno))?);
         }
+        Ok(())
     }
 
     fn address(&self) -> u64 {
@@ -84,13 +87,15 @@ impl Pages {
         let addr = self.address() + range.start as u64;
         // A range is in memory, and work requests check that they have less than 4 GiB.
         let length = u32::try_from(range.len()).unwrap_or(u32::MAX);
-        Sge { addr, length, lkey: self.mr.key() }
+        // The engine refuses a key of nothing.
+        let lkey = self.mr.as_ref().map_or(0, |mr| mr.key());
+        Sge { addr, length, lkey }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if self.mr.deregister().is_ok() {
+        if self.mr.as_ref().is_none_or(|mr| mr.deregister().is_ok()) {
             // SAFETY: this value owns the mapping, and neither the engine nor a reference uses it.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
         }
@@ -129,13 +134,23 @@ impl Buffer {
         is_inside.then_some(start..end)
     }
 
-    /// Registers a part for peers. The range lies inside.
-    pub(crate) fn register(&self, range: &Range<usize>, access: Access) -> Result<Arc<Mr>> {
+    /// Registers the buffer for operations of this process.
+    pub(crate) fn prepare(&mut self) -> Result<()> {
+        self.pages.register()
+    }
+
+    /// Registers a part for peers, and ends the registration for this process. The range lies
+    /// inside.
+    pub(crate) fn register(&mut self, range: &Range<usize>, access: Access) -> Result<Arc<Mr>> {
+        let failed = |errno| Error::system("register memory", errno);
+        if let Some(mr) = &self.pages.mr {
+            mr.deregister().map_err(failed)?;
+        }
+        self.pages.mr = None;
         let part = self.pages.region.part(range.start, range.len());
         let part = part.ok_or(Error::Range { len: self.len() })?;
         let start = self.pages.address() + range.start as u64;
-        Mr::register(self.pages.mr.pd(), part, start, access)
-            .map_err(|errno| Error::system("register memory", errno))
+        Mr::register(&self.pages.pd, part, start, access).map_err(failed)
     }
 
     /// The memory as a region, which is copied from and to.
@@ -210,7 +225,8 @@ impl Places {
     /// `count` places of `stride` bytes, a multiple of eight.
     pub(crate) fn new(pd: &Arc<Pd>, count: usize, stride: usize) -> Result<(Self, Vec<Place>)> {
         let len = count.checked_mul(stride).ok_or(Error::Memory { len: usize::MAX })?;
-        let pages = Pages::new(pd, len, false)?;
+        let mut pages = Pages::new(pd, len, false)?;
+        pages.register()?;
         let start = pages.start.as_ptr() as usize;
         let places = (0..count).map(|index| Place { address: start + index * stride }).collect();
         Ok((Self { pages, stride }, places))

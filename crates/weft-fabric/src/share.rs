@@ -139,7 +139,7 @@ impl Buffer {
     /// [`Error::Range`] if the range is not inside, and [`Error::System`] if no more memory can be
     /// registered; both return the buffer.
     pub fn share(
-        self,
+        mut self,
         rights: Rights,
         range: impl RangeBounds<usize>,
     ) -> std::result::Result<SharedBuffer, Returned> {
