@@ -293,7 +293,7 @@ impl Watched for Core {
         while self.channel.next_event().is_ok() {}
         self.progress();
         // Others may sleep still. What completes before the arming is seen by the next look.
-        while self.with(|state, _| state.sleepers != 0) {
+        while self.with(|state, _| state.has_sleepers()) {
             self.arm();
             if !self.progress() {
                 break;

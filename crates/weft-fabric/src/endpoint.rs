@@ -318,16 +318,11 @@ impl Awaited for Idle {
     }
 
     fn call(&mut self, state: &mut State, waker: &Waker) {
-        if !state.idlers.iter().any(|known| known.will_wake(waker)) {
-            state.idlers.push(waker.clone());
-            state.sleepers += 1;
-        }
+        state.idlers.add(waker);
     }
 
     fn forget(&mut self, state: &mut State, waker: &Waker) {
-        let before = state.idlers.len();
-        state.idlers.retain(|known| !known.will_wake(waker));
-        state.sleepers -= before - state.idlers.len();
+        state.idlers.remove(waker);
     }
 }
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use smallvec::SmallVec;
 use weft_engine::cm::{Channel, Event, EventKind};
 use weft_sys::Lock;
 
 use crate::common::Common;
 use crate::error::{Error, Result};
 use crate::sleeper::Sleeper;
+use crate::wakers::Wakers;
 use crate::watcher::Watched;
 
 /// Who has to know when a connection has ended. The queue pair alone does not say so: it stays as
@@ -33,7 +33,7 @@ pub(crate) struct Inbox {
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<Event>,
-    wakers: SmallVec<[Waker; 1]>,
+    wakers: Wakers,
     is_watched: bool,
     follower: Option<Weak<dyn Follower>>,
 }
@@ -52,10 +52,15 @@ impl Inbox {
     /// Takes the next event that is there.
     fn take(&self) -> Option<Event> {
         let mut state = self.state.lock();
+        self.collect(&mut state);
+        state.events.pop_front()
+    }
+
+    /// Moves the events of the channel to the others.
+    fn collect(&self, state: &mut Waiting) {
         while let Ok(event) = self.channel.next_event(|_| ()) {
             state.events.push_back(event);
         }
-        state.events.pop_front()
     }
 
     /// Takes the next event, or has the waker called when there is one.
@@ -68,7 +73,7 @@ impl Inbox {
         }
         {
             let mut state = self.state.lock();
-            state.wakers.push(cx.waker().clone());
+            state.wakers.add(cx.waker());
             if let Err(error) = self.be_watched(&mut state) {
                 return Poll::Ready(Err(error));
             }
@@ -124,11 +129,9 @@ impl Watched for Inbox {
     }
 
     fn readable(&self) {
-        let (wakers, follower) = {
+        let (mut wakers, follower) = {
             let mut state = self.state.lock();
-            while let Ok(event) = self.channel.next_event(|_| ()) {
-                state.events.push_back(event);
-            }
+            self.collect(&mut state);
             let mut follower = state.follower.clone();
             if follower.is_some() {
                 let is_end = |event: Event| event.kind == EventKind::Disconnected;
@@ -138,7 +141,7 @@ impl Watched for Inbox {
             }
             (std::mem::take(&mut state.wakers), follower)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.drain().for_each(Waker::wake);
         if let Some(follower) = follower.and_then(|follower| follower.upgrade()) {
             follower.ended();
         }

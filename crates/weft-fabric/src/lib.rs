@@ -17,7 +17,7 @@
 //! memory
 //! error
 //! watcher
-//! credits header hello sleeper table
+//! credits header hello sleeper table wakers
 //! limits
 //! ```
 #![doc = include_str!("guide.md")]
@@ -44,6 +44,7 @@ mod sleeper;
 mod state;
 mod table;
 mod waiting;
+mod wakers;
 mod watcher;
 mod work;
 

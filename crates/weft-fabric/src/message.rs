@@ -84,16 +84,11 @@ impl Awaited for Next<'_> {
     }
 
     fn call(&mut self, state: &mut State, waker: &Waker) {
-        if !state.receivers.iter().any(|known| known.will_wake(waker)) {
-            state.receivers.push(waker.clone());
-            state.sleepers += 1;
-        }
+        state.receivers.add(waker);
     }
 
     fn forget(&mut self, state: &mut State, waker: &Waker) {
-        let before = state.receivers.len();
-        state.receivers.retain(|known| !known.will_wake(waker));
-        state.sleepers -= before - state.receivers.len();
+        state.receivers.remove(waker);
     }
 }
 

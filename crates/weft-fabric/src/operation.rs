@@ -88,7 +88,7 @@ impl Awaited for Asked {
         }
         self.0 = None;
         let operation = state.operations.remove(key)?;
-        state.sleepers -= usize::from(operation.waker.is_some());
+        state.awaited -= usize::from(operation.waker.is_some());
         match operation.phase {
             OperationPhase::Ended(Ok(value), buffer) => Some(Ok(Ended { value, buffer })),
             OperationPhase::Ended(Err(error), _) => Some(Err(error)),
@@ -99,13 +99,13 @@ impl Awaited for Asked {
     fn call(&mut self, state: &mut State, waker: &Waker) {
         if let Some(operation) = self.0.and_then(|key| state.operations.get_mut(key)) {
             let old = operation.waker.replace(waker.clone());
-            state.sleepers += usize::from(old.is_none());
+            state.awaited += usize::from(old.is_none());
         }
     }
 
     fn forget(&mut self, state: &mut State, _: &Waker) {
         if let Some(operation) = self.0.and_then(|key| state.operations.get_mut(key)) {
-            state.sleepers -= usize::from(operation.waker.take().is_some());
+            state.awaited -= usize::from(operation.waker.take().is_some());
         }
     }
 }

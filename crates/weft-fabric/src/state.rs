@@ -17,6 +17,7 @@ use crate::header::{Header, Kind};
 use crate::limits::{BATCH, CREDIT_RECEIVES_MAX, HEADER_LEN, WAITING_MAX};
 use crate::memory::{Buffer, Lent, Place, Places};
 use crate::table::{Key, Table, receive_id, receive_number};
+use crate::wakers::Wakers;
 use crate::work::{InUse, Operation, OperationPhase, Work};
 
 /// Bytes of a place for a header or for the result of an atomic.
@@ -73,9 +74,9 @@ pub(crate) struct State {
     credits: Credits,
     pub(crate) arrivals: VecDeque<Arrived>,
     /// Who waits for a message.
-    pub(crate) receivers: SmallVec<[Waker; 1]>,
+    pub(crate) receivers: Wakers,
     /// Who waits until nothing is under way.
-    pub(crate) idlers: SmallVec<[Waker; 1]>,
+    pub(crate) idlers: Wakers,
     /// The places of posted receives, by their number.
     posted: Vec<Option<Lent<Place>>>,
     /// The numbers of receives that are not posted.
@@ -87,8 +88,8 @@ pub(crate) struct State {
     pub(crate) must_disconnect: bool,
     /// Batches that are being made; nothing is posted before the last one ends.
     pub(crate) batches: usize,
-    /// Wakers of operations and receivers that were stored and not called yet.
-    pub(crate) sleepers: usize,
+    /// Operations with a waker.
+    pub(crate) awaited: usize,
 }
 
 /// The identifier of work requests that only carry credits. No key has it, because generations are
@@ -108,15 +109,15 @@ impl State {
             credits_under_way: 0,
             credits: Credits::new(own, peer_window),
             arrivals: VecDeque::with_capacity(window),
-            receivers: SmallVec::new(),
-            idlers: SmallVec::new(),
+            receivers: Wakers::default(),
+            idlers: Wakers::default(),
             posted: (0..count).map(|_| None).collect(),
             numbers: (0..count).collect(),
             smalls,
             end: None,
             must_disconnect: false,
             batches: 0,
-            sleepers: 0,
+            awaited: 0,
         }
     }
 
@@ -170,10 +171,15 @@ impl State {
     pub(crate) fn abandon(&mut self, key: Key, later: &mut Later) {
         let Some(operation) = self.operations.get_mut(key) else { return };
         operation.is_abandoned = true;
-        self.sleepers -= usize::from(operation.waker.take().is_some());
+        self.awaited -= usize::from(operation.waker.take().is_some());
         if matches!(operation.phase, OperationPhase::Ended(..)) {
             self.ended(key, later);
         }
+    }
+
+    /// Whether anybody has to be woken when something happens.
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.awaited != 0 || !self.receivers.is_empty() || !self.idlers.is_empty()
     }
 
     /// Whether no operation waits or is under way.
@@ -413,20 +419,18 @@ impl State {
             if let Some(operation) = self.operations.get_mut(key)
                 && let Some(waker) = operation.waker.take()
             {
-                self.sleepers -= 1;
+                self.awaited -= 1;
                 later.wakers.push(waker);
             }
         }
     }
 
     fn wake_receivers(&mut self, later: &mut Later) {
-        self.sleepers -= self.receivers.len();
-        later.wakers.extend(self.receivers.drain(..));
+        later.wakers.extend(self.receivers.drain());
     }
 
     fn wake_idlers(&mut self, later: &mut Later) {
-        self.sleepers -= self.idlers.len();
-        later.wakers.extend(self.idlers.drain(..));
+        later.wakers.extend(self.idlers.drain());
     }
 
     /// Ends an operation that the engine has completed.
@@ -469,7 +473,7 @@ impl State {
     fn ended(&mut self, key: Key, later: &mut Later) {
         let Some(operation) = self.operations.get_mut(key) else { return };
         if let Some(waker) = operation.waker.take() {
-            self.sleepers -= 1;
+            self.awaited -= 1;
             later.wakers.push(waker);
         }
         if operation.is_abandoned

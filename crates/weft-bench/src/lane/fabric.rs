@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weft_fabric::limits::{MESSAGE_MAX, VALUE_MAX, WINDOW_MAX};
 use weft_fabric::{
-    Buffer, Connected, Endpoint, Fabric, Listener, Message, Options, RemoteKey, Rights,
+    Buffer, Connected, Endpoint, Fabric, Listener, Message, Options, Outcome, RemoteKey, Rights,
     SharedBuffer,
 };
 
@@ -132,18 +132,23 @@ enum UnderWay {
 
 impl UnderWay {
     /// Waits for its end, at most for the limit; returns whether it has come, and the buffer.
-    fn end(&mut self, limit: Option<Duration>) -> Result<Option<Option<Buffer>>> {
-        let limit = limit.unwrap_or(SILENCE_MAX);
-        let now = limit.is_zero();
+    fn end(&mut self, limit: Duration) -> Result<Option<Option<Buffer>>> {
         Ok(match self {
-            Self::Value(operation) if now => operation.try_wait().transpose()?.map(|()| None),
-            Self::Value(operation) => operation.wait_for(limit).transpose()?.map(|()| None),
-            Self::Buffer(operation) if now => operation.try_wait().transpose()?.map(Some),
-            Self::Buffer(operation) => operation.wait_for(limit).transpose()?.map(Some),
-            Self::Word(operation) if now => operation.try_wait().transpose()?.map(|_| None),
-            Self::Word(operation) => operation.wait_for(limit).transpose()?.map(|_| None),
+            Self::Value(operation) => outcome(operation, limit)?.map(|()| None),
+            Self::Buffer(operation) => outcome(operation, limit)?.map(Some),
+            Self::Word(operation) => outcome(operation, limit)?.map(|_| None),
         })
     }
+}
+
+/// What has become of an operation within the limit.
+fn outcome<T: Outcome>(
+    operation: &mut weft_fabric::Operation<T>,
+    limit: Duration,
+) -> weft_fabric::Result<Option<T>> {
+    let is_waited_for = !limit.is_zero();
+    let ended = if is_waited_for { operation.wait_for(limit) } else { operation.try_wait() };
+    ended.transpose()
 }
 
 /// Connected endpoints.
@@ -163,19 +168,20 @@ struct FabricLane {
 }
 
 impl FabricLane {
-    /// Takes the operations of a connection that have ended, the first ones first. With a limit
-    /// other than zero it waits for the first one.
-    fn take_ended(&mut self, connection: usize, mut limit: Option<Duration>) -> Result<()> {
+    /// Takes the operations of a connection that have ended, the first ones first. It waits for the
+    /// first one if it may block.
+    fn take_ended(&mut self, connection: usize, blocking: Blocking) -> Result<()> {
+        let mut limit = if blocking == Blocking::Wait { SILENCE_MAX } else { Duration::ZERO };
         let under_way = &mut self.connections[connection].under_way;
         while let Some(first) = under_way.front_mut() {
             let Some(buffer) = first.end(limit)? else {
-                ensure!(limit.is_some(), "no operation has ended for {SILENCE_MAX:?}");
+                ensure!(limit.is_zero(), "no operation has ended for {SILENCE_MAX:?}");
                 break;
             };
             under_way.pop_front();
             self.buffers.extend(buffer);
             self.ended += 1;
-            limit = Some(Duration::ZERO);
+            limit = Duration::ZERO;
         }
         Ok(())
     }
@@ -209,20 +215,19 @@ impl Lane for FabricLane {
     ) -> Result<bool> {
         // Looking at what has ended costs more than sending: only when there is no room.
         if self.connections[connection].under_way.len() >= self.spec.window {
-            let limit = (blocking == Blocking::Now).then_some(Duration::ZERO);
-            self.take_ended(connection, limit)?;
+            self.take_ended(connection, blocking)?;
         }
         if self.connections[connection].under_way.len() >= self.spec.window {
             return Ok(false);
         }
         let len = self.spec.send_size;
         let is_small = len <= INLINE_MAX.min(VALUE_MAX);
-        let needs_buffer = !last && (operation != Operation::Send || !is_small);
-        let buffer = if needs_buffer && operation != Operation::Atomic {
-            Some(self.buffer()?)
-        } else {
-            None
+        let needs_buffer = match operation {
+            Operation::Send => !is_small,
+            Operation::Write | Operation::Read => true,
+            Operation::Atomic => false,
         };
+        let buffer = (needs_buffer && !last).then(|| self.buffer()).transpose()?;
         let Connection { endpoint, key, under_way } = &mut self.connections[connection];
         under_way.push_back(match (operation, buffer) {
             _ if last => UnderWay::Value(endpoint.send(b"")?),
@@ -263,7 +268,7 @@ impl Lane for FabricLane {
     fn flush(&mut self) -> Result<()> {
         for connection in 0..self.connections.len() {
             while !self.connections[connection].under_way.is_empty() {
-                self.take_ended(connection, None)?;
+                self.take_ended(connection, Blocking::Wait)?;
             }
         }
         Ok(())
