@@ -9,15 +9,14 @@ probes=$2
 shift 2
 
 lab() {
-    (cd "$probes" && unset CARGO_TARGET_DIR && cargo test --package weft-lab --no-fail-fast "$@")
+    local selector=--test=$1
+    [ "$1" != unit ] || selector=--lib
+    shift
+    (cd "$probes" && unset CARGO_TARGET_DIR && cargo test --package weft-lab --no-fail-fast "$selector" -- "$@")
 }
 : >"$skips"
 for program; do
-    if [ "$program" = unit ]; then
-        run_tests "lab unit" lab --lib -- --test-threads=1
-    else
-        run_tests "lab $program" lab "--test=$program" -- --test-threads=1
-    fi
+    run_tests "lab $program" lab "$program" --test-threads=1
 done
 for program; do
     count "lab $program"
