@@ -104,6 +104,8 @@ enum Over {
     Memory,
     /// Queue pairs between them, as between hosts.
     Verbs,
+    /// The same, while the connection changes over from TCP.
+    Changing,
 }
 
 /// Cases that do not run over verbs because they differ there, by the beginnings of their names.
@@ -148,16 +150,17 @@ fn run(
     slowness: u32,
 ) -> Result<[Cases; 2]> {
     let settle = (SETTLE_MS * slowness).to_string();
-    let without: &[&str] = if over == Over::Verbs { &OVER_VERBS } else { &[] };
+    let without: &[&str] = if over == Over::Memory { &[] } else { &OVER_VERBS };
     let settling =
         |program: Program| program.env("SOCKETS_SETTLE_MS", &settle).arg(prefix).args(without);
     let plain = settling(Program::plain(program)).start()?;
     let mut weft = settling(sockets.server(program));
-    if over == Over::Verbs {
+    if over != Over::Memory {
         let rules = sockets.path("rules");
         fs::write(&rules, "use verbs * * *:*\n")?;
         // Microseconds that the program gives the ends to connect over verbs.
-        weft = weft.env("SOCKETS_WARM_PAUSE", (8000 * slowness).to_string());
+        let pause = if over == Over::Changing { 0 } else { 8000 * slowness };
+        weft = weft.env("SOCKETS_WARM_PAUSE", pause.to_string());
         weft = weft.weft_option("--rules").weft_option(rules);
     }
     let weft = weft.start()?;
@@ -199,6 +202,17 @@ fn urgent_data_ends_a_part_over_verbs() -> Result<()> {
     for _ in 0..ROUNDS {
         // Other differences are late events.
         findings(&run(program()?, &sockets, Over::Verbs, "urgent_ends_a_part", 1)?, |_| true)?;
+    }
+    Ok(())
+}
+
+/// An end that has thrown away the first bytes unseen stays on TCP, and its peer with it.
+#[test]
+fn reader_that_stays_on_tcp_gets_its_bytes() -> Result<()> {
+    const ROUNDS: usize = 10;
+    let sockets = Sockets::new(Ends::Both)?;
+    for _ in 0..ROUNDS {
+        findings(&run(program()?, &sockets, Over::Changing, "flags_trunc", 1)?, |_| true)?;
     }
     Ok(())
 }

@@ -113,8 +113,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let _ = self.stat_slot.set(stat_slot); // Only the first call counts.
     }
 
-    /// Starts using the wire: both ends have agreed, and this end's sender may leave TCP. If this
-    /// end has given up meanwhile, the wire is dropped, by which the peer learns it.
+    /// Starts using the wire: from now on this end reads what comes over it, and publishes that. Its
+    /// sender leaves TCP once the peer has published the same. If this end has given up meanwhile,
+    /// the wire is dropped, by which the peer learns it.
     pub fn begin(&self, wire: W) {
         if !self.decide(decision::BEGUN) {
             return;
@@ -123,12 +124,26 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             stat_slot.begun();
         }
         let _ = self.wire.set(wire); // Only the first call counts.
-        let state = self.window.local_state(StateWord::State).load(Ordering::SeqCst);
-        if state != 0 {
-            // The state was published before there was a wire.
-            self.wire().map(|wire| wire.post(&[], StateWord::State, state));
-        }
+        self.publish_begin();
         self.answer_leave(); // The peer may have begun, and fallen back, before.
+    }
+
+    /// Publishes that this end has begun, with the state from before there was a wire.
+    fn publish_begin(&self) {
+        let Some(wire) = self.wire() else { return };
+        let word = self.window.local_state(StateWord::State);
+        let mut state = word.fetch_or(state::BEGUN, Ordering::SeqCst) | state::BEGUN;
+        loop {
+            let posted = state;
+            if wire.post(&[], StateWord::State, posted).is_none() {
+                return; // It is broken: the peer stays on TCP.
+            }
+            // Bits that another thread has published meanwhile would be taken back.
+            state = word.load(Ordering::SeqCst);
+            if state == posted {
+                return;
+            }
+        }
     }
 
     /// Gives up waiting for a wire: the connection stays on TCP. Does nothing if it has one.
@@ -301,9 +316,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             && wire.done() >= ticket
     }
 
-    /// Publishes a word, and waits until the peer has it. Returns whether it does.
+    /// Publishes a word that was 0, or bits with those that were set before, and waits until the
+    /// peer has it. Returns whether it does.
     pub(super) fn publish_and_wait(&self, word: StateWord, value: u64) -> bool {
-        self.window.local_state(word).store(value, Ordering::SeqCst);
+        self.window.local_state(word).fetch_or(value, Ordering::SeqCst);
         let Some(wire) = self.wire() else { return false };
         let mut ticket = None;
         let posted = self.drive_until(FLUSH_NS, || {

@@ -15,8 +15,10 @@
 //! *Flow control* is packetized (Balaji 2006, chapter 6): the sender knows the free space at the
 //! receiver, which publishes its tail whenever it has taken a quarter of the ring.
 //!
-//! *Changing over.* A sender decides after how many bytes it leaves TCP, and writes that number to
-//! the peer before anything else. It sends no further byte over TCP before that number, and the
+//! *Changing over.* Each end decides for itself whether it takes the wire that it is offered (the
+//! program may have closed the socket meanwhile, or the peer's proof may not hold), and publishes
+//! that it has ([`window::state::BEGUN`]). A sender that has seen this decides after how many bytes
+//! it leaves TCP, and writes that number to the peer before anything else. It sends no further byte over TCP before that number, and the
 //! position at which it falls back (`leave`), have arrived. So as long as a reader finds no number,
 //! all bytes that TCP has brought belong to the stream.
 //!

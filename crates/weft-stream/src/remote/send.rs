@@ -75,7 +75,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             return true;
         }
         let Some(wire) = self.wire() else { return false };
-        let may = !wire.is_broken()
+        let may = self.peer_state_has(state::BEGUN)
+            && !wire.is_broken()
             && !is_set(&self.local().shut_write)
             && !is_set(&self.local().falls_back)
             && !self.peer_falls_back()
@@ -290,7 +291,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if self.is_broken() && !self.has_fallen_back() && !self.is_reset() {
             return if self.may_have_lost() { Closing::Reset } else { Closing::Over };
         }
-        let is_over = self.wire().is_none() && !self.is_late()
+        let is_over = self.wire().is_none()
             || self.back_out().is_some()
             || is_set(&self.local().gone)
             || !self.has_switched() && self.switch_in().is_none();
@@ -310,14 +311,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         closing.unwrap_or(Closing::Flushing(final_flush))
     }
 
-    /// Whether the peer has begun to use the wire, which this end does not have yet.
-    fn is_late(&self) -> bool {
-        self.is_owner() && self.is_pending() && self.switch_in().is_some()
-    }
-
     /// Whether all bytes sent before the end have arrived, or cannot arrive. Drives the wire.
     pub fn is_closed(&self, final_flush: &mut FinalFlush) -> Option<Closing> {
-        let Some(wire) = self.wire() else { return (!self.is_late()).then_some(Closing::Over) };
+        let Some(wire) = self.wire() else { return Some(Closing::Over) };
         wire.drive();
         if self.seen() > 0 {
             return Some(Closing::Reset); // No process reads the bytes that have arrived.

@@ -105,6 +105,9 @@ pub mod state {
     pub const CLOSED: u64 = 2;
     /// The end reads no more.
     pub const SHUT_READ: u64 = 4;
+    /// The end has the wire, and reads what comes over it. The peer may leave TCP only then: until
+    /// the end has decided it may still stay on TCP, and never look into its ring.
+    pub const BEGUN: u64 = 8;
 }
 
 /// Values of the word that tracks a reset, which is reported to the program once.

@@ -40,6 +40,8 @@ enum Mutation {
     LostWakeup,
     /// A thread that has announced its sleep does not check once more.
     SleepsUnasked,
+    /// An end leaves TCP although its peer has not begun.
+    BegunEarly,
 }
 
 fn listener() -> TcpListener {
@@ -73,6 +75,7 @@ fn every_mutation_is_found() {
         (Mutation::BackEarly, "for no reason"),
         (Mutation::LostWakeup, SLEEPS),
         (Mutation::SleepsUnasked, SLEEPS),
+        (Mutation::BegunEarly, "for no reason"),
     ];
     let listener = listener();
     for (mutation, reason) in expected {

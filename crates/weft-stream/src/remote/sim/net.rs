@@ -188,6 +188,15 @@ impl Inner {
         self.is_cut = true;
     }
 
+    /// Has an end believe that its peer has begun.
+    pub(super) fn begin_early(&mut self, end: &SimulatedEnd) {
+        if self.mutation == Some(Mutation::BegunEarly) {
+            let word = end.window().peer_state(StateWord::State);
+            word.fetch_or(window::state::BEGUN, Ordering::SeqCst);
+            self.mutated += 1;
+        }
+    }
+
     /// The window of an end, if it still exists.
     fn end(&self, side: usize) -> Option<Rc<SimulatedEnd>> {
         self.ends[side].upgrade()

@@ -57,6 +57,8 @@ struct Plan {
     shy: bool,
     /// There is no wire.
     stays: bool,
+    /// This side does not take the wire that both are offered.
+    refuses: Option<usize>,
 }
 
 /// One program.
@@ -201,6 +203,7 @@ impl World {
             large: rng.bool(),
             shy: rng.u8(..4) == 0,
             stays: rng.u8(..16) == 0,
+            refuses: (rng.u8(..8) == 0).then(|| rng.usize(..2)),
         };
         if mutation.is_some() {
             // Exclude other reasons for a failure.
@@ -211,6 +214,7 @@ impl World {
                 (setup.wire, setup.tcp) = (20_000_000, 0); // TCP overtakes the wire.
             }
             (plan.closes_early, plan.stays) = (false, false);
+            plan.refuses = (mutation == Some(Mutation::BegunEarly)).then_some(1);
             setup.wire = setup.wire.max(1_000);
         }
         let (relay, sockets) = Relay::new(listener);
@@ -511,8 +515,13 @@ impl World {
             if !end.is_pending() || self.mutation.is_none() && !self.chance(8) {
             } else if self.plan.stays {
                 end.give_up();
+            } else if self.plan.refuses == Some(side) {
+                self.note(side, || "refuses the wire".into());
+                end.give_up();
+                self.net.lock().fall_back_to_tcp(side);
             } else {
                 self.note(side, || "has a wire".into());
+                self.net.lock().begin_early(&end);
                 end.begin(self.net.wire_of(side));
             }
         }
