@@ -254,6 +254,40 @@ fn bytes_in_memory_come_before_a_reset_that_ends_a_sleep() {
     assert_eq!(one.recv(9), Err(Errno::CONNRESET));
 }
 
+/// The peer may move to memory, send, and close, between any two steps of the reader.
+#[test]
+fn message_comes_before_the_end_whenever_the_peer_moves_to_memory() {
+    const MOMENTS: u32 = 60;
+    for (asks_first, moments) in
+        [false, true].into_iter().flat_map(|asks| (0..MOMENTS).map(move |at| (asks, at)))
+    {
+        let program = start();
+        let [one, other] = program.connect();
+        // The connector waits for the answer of a peer that has taken part, or the acceptor for
+        // the first message.
+        let (reader, writer) = if asks_first { (one, other) } else { (other, one) };
+        if asks_first {
+            assert_eq!((reader.send(b"ask"), writer.recv(9)), (Ok(3), Ok(b"ask".to_vec())));
+        }
+        let from = writer.fd;
+        fake::disturb_after(moments, 0, move || {
+            assert_eq!(program::send(from, b"message", 0), Ok(7));
+            if asks_first {
+                program::close(from);
+            }
+        });
+        let received = catch_unwind(AssertUnwindSafe(|| reader.recv(9)));
+        fake::forget_disturbances();
+        match received {
+            Err(panic) if panic.is::<fake::Impossible>() => {}
+            Err(panic) => resume_unwind(panic),
+            Ok(received) => {
+                assert_eq!(received, Ok(b"message".to_vec()), "after {moments} moments");
+            }
+        }
+    }
+}
+
 #[test]
 fn writer_without_room_sleeps_until_the_peer_reads() {
     let (_program, [one, other]) = in_memory();

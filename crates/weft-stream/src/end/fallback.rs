@@ -98,6 +98,7 @@ impl<K: Kernel> End<K> {
         }
         // A writer that sleeps until there is room goes on over TCP.
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
+        K::moment();
         if wanted != 0 && self.tx.words().shm_start_seq.load(Ordering::Relaxed) != NONE {
             self.send_wakeup(socket, &held);
             K::wake_all(&self.peer.space_wanted);
@@ -113,6 +114,7 @@ impl<K: Kernel> End<K> {
                 let sent = words.tcp_sent.load(Ordering::Relaxed);
                 words.shm_start_seq.store(sent, Ordering::Release);
             }
+            K::moment();
             words.tcp_resume_seq.store(words.head.load(Ordering::Relaxed), Ordering::Release);
             K::moment();
         }

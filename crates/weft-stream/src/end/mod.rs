@@ -512,6 +512,7 @@ impl<K: Kernel> End<K> {
         before.for_each(|(option, on)| Delays(&self.own.delays).set(option, on));
         Delays(&self.own.delays).set(Delays::KEPT, true);
         words.shm_start_seq.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
+        K::moment();
         if self.role == Role::Connector {
             self.own.joined.store(joined::CONFIRMED, Ordering::SeqCst);
         }

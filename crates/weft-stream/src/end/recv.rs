@@ -81,6 +81,7 @@ impl<K: Kernel> End<K> {
                     None => continue,
                 }
             }
+            K::moment();
             let taken = self.take_from_ring(buffers, options)?;
             let named = self.src_avails_in.may_be_open();
             let pulled = if named { self.pull(socket, buffers, options, taken)? } else { 0 };
@@ -100,6 +101,7 @@ impl<K: Kernel> End<K> {
             if buffers.is_empty() && self.rx.available()? > 0 {
                 return Ok(0);
             }
+            K::moment();
             if self.is_back() {
                 self.take_last_wakeups(socket)?;
                 let received = recv_over_tcp::<K>(socket, buffers, usize::MAX, options)
@@ -252,6 +254,7 @@ impl<K: Kernel> End<K> {
         options: RecvOptions,
     ) -> Result<Option<usize>, Errno> {
         let words = self.rx.words();
+        K::moment();
         let before = words.tcp_read.load(Ordering::Relaxed);
         let is_decided = || words.shm_start_seq.load(Ordering::Acquire) != NONE;
         let most = match words.shm_start_seq.load(Ordering::Acquire) {
@@ -267,7 +270,12 @@ impl<K: Kernel> End<K> {
             shm_start_seq => shm_start_seq.saturating_sub(before),
         };
         // Behind the last byte of the first phase there may be wakeups, and bytes of the last
-        // phase.
+        // phase. The peer may have ended the phase at the bytes that have been read. A call for no
+        // bytes would return 0 if a wakeup or the peer's FIN were there, which means the end of the
+        // stream.
+        if most == 0 {
+            return Ok(None);
+        }
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let received = match recv_over_tcp::<K>(socket, buffers, most, options) {
             Ok(received) => received,
@@ -287,6 +295,7 @@ impl<K: Kernel> End<K> {
     #[cold]
     fn ask_kernel(&self, socket: K::Socket<'_>) -> Result<Option<usize>, Errno> {
         let answer = self.take_wakeups_of_nothing(socket);
+        K::moment();
         fence(Ordering::SeqCst);
         if self.available()? > 0 {
             return Ok(None);

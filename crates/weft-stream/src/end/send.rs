@@ -65,6 +65,7 @@ impl<K: Kernel> End<K> {
             return Err(Errno::AGAIN);
         }
         self.tx.count_message();
+        K::moment();
         self.announce_bytes(socket, &held);
         Ok(put)
     }
@@ -237,6 +238,7 @@ impl<K: Kernel> End<K> {
         let words = self.tx.words();
         match K::put(socket, &WAKEUP) {
             Ok(_) => {
+                K::moment();
                 words.wakeups.fetch_add(1, Ordering::Relaxed);
                 return true;
             }

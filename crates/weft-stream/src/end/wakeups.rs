@@ -68,6 +68,7 @@ impl<K: Kernel> End<K> {
         if seen == 0 {
             return Ok(Drained::End);
         }
+        K::moment();
         // Before it sends bytes of the last phase the peer publishes its start, and it sends no
         // wakeups afterwards.
         let left = match self.rx.words().tcp_resume_seq.load(Ordering::Acquire) {

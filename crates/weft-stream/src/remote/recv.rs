@@ -162,6 +162,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 Ok(0) => return Ok(Some(0)),
                 come => come? as u64,
             },
+            // The peer may have ended the phase at the bytes that have been read. A call for no
+            // bytes would return 0 if the peer's FIN were there.
+            Some(switch) if switch <= before => return Ok(None),
             Some(switch) => switch - before,
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);

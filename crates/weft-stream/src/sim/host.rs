@@ -326,7 +326,8 @@ impl Host {
     ) -> Result<Vec<u8>, Errno> {
         let socket = &mut self.sockets[id];
         let count = most.min(socket.queue.len());
-        if count > 0 {
+        // A call for no bytes returns at once if there are some (`tcp_recvmsg`).
+        if !socket.queue.is_empty() {
             let bytes = socket.queue.iter().take(count).copied().collect();
             if !keep {
                 socket.queue.drain(..count);

@@ -101,6 +101,8 @@ pub(super) struct Plan {
     pub(super) room: usize,
     /// A thread pauses in one of this many system calls.
     pub(super) pauses: u8,
+    /// A thread may also pause between two accesses to shared memory.
+    pub(super) moments: bool,
 }
 
 /// The two directions of a connection, and the ends that it may have.
@@ -307,6 +309,12 @@ impl PutBack for Sim {}
 impl Kernel for Sim {
     type Socket<'a> = Socket;
 
+    fn moment() {
+        if with(|world| world.plan.moments) {
+            step();
+        }
+    }
+
     fn send(socket: Socket, buffers: Buffers<'_>, _: i32) -> Result<usize, Errno> {
         let bytes = bytes_of(buffers);
         let sent = call(socket, |host, id| host.send(id, &bytes));
@@ -456,6 +464,7 @@ impl State {
             passes: rng.bool(),
             room: [64, 300, 5_000][rng.usize(..3)],
             pauses: [1, 2, 4][rng.usize(..3)],
+            moments: seed.is_multiple_of(4),
         };
         let acts = rng.u32(10..120);
         // At least a second later, so that the table is swept in each world.

@@ -122,7 +122,8 @@ impl Socket {
             self.incoming.drain(..skipped + count);
             self.mark = self.mark.and_then(|mark| mark.checked_sub(skipped + count));
         }
-        if count > 0 || most == 0 {
+        // A call for no bytes returns at once if there are some (`tcp_recvmsg`).
+        if count > 0 || most == 0 && end > skipped {
             return Ok(bytes);
         }
         if self.has_end || self.is_shut_in {
