@@ -237,6 +237,7 @@ impl<K: PutBack> Holding<K> {
             // neither knows that it is the last one.
             end.drain_wakeups_of_nothing(socket);
         }
+        K::moment();
         // Check this last: until this process is the only holder, another may read the bytes.
         if end.is_sole_holder() && end.unread() > 0 {
             // TCP resets a connection when the closing end has unread bytes.

@@ -4,7 +4,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::AsFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -285,6 +285,37 @@ fn message_comes_before_the_end_whenever_the_peer_moves_to_memory() {
                 assert_eq!(received, Ok(b"message".to_vec()), "after {moments} moments");
             }
         }
+    }
+}
+
+/// A poll that the program does not repeat has asked for room. The kernel would reset a connection
+/// that is closed with the wakeup unread.
+#[test]
+fn end_that_closes_is_not_woken_for_room() {
+    for moments in 0..40 {
+        let (_program, [one, other]) = in_memory();
+        assert_eq!(one.send(b"last"), Ok(4));
+        program::with_stream(one.fd, |it| it.end().expect("in memory").want_room());
+        let (reader, received) = (other.fd, Arc::new(Mutex::new(Vec::new())));
+        let read = Arc::clone(&received);
+        fake::disturb_after(moments, 1, move || {
+            let bytes = program::recv(reader, 9, DONTWAIT).expect("the bytes, or the end");
+            read.lock().expect("no panic").extend(bytes);
+        });
+        let close = || fake::as_threads(2, || program::close(one.fd));
+        let closed = catch_unwind(AssertUnwindSafe(close));
+        fake::forget_disturbances();
+        match closed {
+            Err(panic) if panic.is::<fake::Impossible>() => continue,
+            Err(panic) => resume_unwind(panic),
+            Ok(()) => {}
+        }
+        let mut received = received.lock().expect("no panic");
+        if received.is_empty() {
+            received.extend(other.recv(9).expect("the bytes"));
+        }
+        assert_eq!(*received, b"last", "after {moments} moments");
+        assert_eq!(other.recv(9), Ok(Vec::new()), "after {moments} moments");
     }
 }
 

@@ -428,6 +428,9 @@ impl<K: Kernel> End<K> {
         let is_last = self.own.refs.load(Ordering::Relaxed) <= 1;
         if is_last {
             self.own.parted.store(1, Ordering::SeqCst);
+            // A wakeup for room would be unread when the socket is closed, and the kernel would
+            // reset the connection.
+            let _ = self.own.waits().take_wanted(WANTED_BY_FUTEX);
             fence(Ordering::SeqCst);
         }
         self.wake_futex_waiters();

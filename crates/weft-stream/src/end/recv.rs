@@ -397,28 +397,39 @@ impl<K: Kernel> End<K> {
     /// Does the same under the sending direction's lock, when the rings carry that direction.
     #[cold]
     pub(super) fn announce_room_held(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
-        if self.peer.waits().is_room_wanted() && self.wake_writer() & WANTED_BY_POLL != 0 {
-            self.send_wakeup(socket, held);
+        if self.peer.waits().is_room_wanted() {
+            self.wake_writers();
+            if self.is_poller_due(held) {
+                self.send_wakeup(socket, held);
+            }
         }
     }
 
-    /// Wakes writers that wait by a futex, and returns in which ways writers have been waiting.
-    fn wake_writer(&self) -> u32 {
-        // A poller is woken only when there is enough room; reading the remaining bytes leads here
-        // again.
-        let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
-        let wanted = self.peer.waits().take_wanted(kept);
-        if wanted & WANTED_BY_FUTEX != 0 {
+    /// Wakes writers that wait by a futex.
+    fn wake_writers(&self) {
+        if self.peer.waits().take_wanted(WANTED_BY_POLL) != 0 {
             K::wake_all(&self.peer.space_wanted);
         }
-        wanted
+    }
+
+    /// Whether a writer that waits in the kernel's poll is to be woken now. The caller holds the
+    /// sending direction's lock: a peer that closes takes back its wish, and then waits for that
+    /// lock, so that no wakeup comes after it has looked for the last one.
+    fn is_poller_due(&self, _held: &SharedGuard<'_, K>) -> bool {
+        // A poller is woken only when there is enough room; reading the remaining bytes leads here
+        // again.
+        self.rx.is_writable() && self.peer.waits().take_wanted(WANTED_BY_FUTEX) != 0
     }
 
     #[cold]
     fn announce_room_to_waiter(&self, socket: K::Socket<'_>) {
-        if self.wake_writer() & WANTED_BY_POLL != 0
+        self.wake_writers();
+        K::moment();
+        if self.peer.waits().is_room_wanted()
+            && self.rx.is_writable()
             && let Some(held) = Self::lock(&self.tx.words().lock)
             && self.tx.words().tcp_resume_seq.load(Ordering::Relaxed) == NONE
+            && self.is_poller_due(&held)
         {
             if self.tx.words().shm_start_seq.load(Ordering::Relaxed) == NONE {
                 self.switch(socket, &held);

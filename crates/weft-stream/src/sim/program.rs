@@ -280,13 +280,25 @@ fn send(own: &Own, fd: RawFd, waits: bool) {
         loop {
             match send_once(&stream.clone(), fd) {
                 Some(Err(Errno::AGAIN)) if waits => {}
-                _ => return,
+                Some(_) => return want_room(&stream),
+                None => return,
             }
             if !wait_for_room(&stream, fd) {
                 return;
             }
         }
     });
+}
+
+/// Asks for room, as a poll does that the program may not repeat.
+fn want_room(stream: &Stream) {
+    if with(|world| world.plan.moments)
+        && one_in(3)
+        && let Some(end) = stream.holding.end()
+        && end.carrier_out() == Carrier::Memory
+    {
+        end.want_room();
+    }
 }
 
 /// Makes one call that does not wait. `None` if another thread is in one.
