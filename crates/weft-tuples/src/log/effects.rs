@@ -54,6 +54,11 @@ pub fn encode(bytes: &mut Vec<u8>, effect: &Effect) {
             it.u8(9);
             it.0.extend_from_slice(client);
         }
+        Effect::Dropped { element, ranks } => {
+            it.u8(10);
+            it.text(element);
+            it.list(ranks, Writer::rank);
+        }
     }
     *bytes = it.0;
 }
@@ -111,6 +116,7 @@ fn read(it: &mut Reader<'_>) -> Result<Effect, Malformed> {
             }
         }
         9 => Effect::Forgotten { client: client(it)? },
+        10 => Effect::Dropped { element: it.name()?, ranks: it.list(LIST_LEN_MAX, Reader::rank)? },
         _ => return Err(Malformed),
     })
 }

@@ -13,7 +13,7 @@ use super::record::{FileHeader, RecordHeader};
 use super::*;
 use crate::model::{
     Called, ClientId, Count, Criteria, Effect, ElementEnd, Name, Now, Operation, Order, Outcome,
-    Request, Selection, Service, Stamp, Sync, Tuple, Wait,
+    Rank, Request, Selection, Service, Stamp, Sync, Tuple, Wait,
 };
 
 /// Number of seeds of an ordinary run.
@@ -293,6 +293,28 @@ impl Clients {
         }
     }
 
+    /// Changes an element in the middle.
+    fn edit(&mut self, now: Now, service: &mut Service) {
+        let element = self.element();
+        let ranks: Vec<Rank> = service.space().tuples(&element).map(|it| it.0.clone()).collect();
+        let Some(rank) = self.rng.choice(&ranks).cloned() else { return };
+        self.values += 1;
+        let fields = Tuple::of(self.values.to_string()).fields;
+        match self.rng.u8(..4) {
+            0 => {
+                service.space().remove(now, &element, &[rank]);
+            }
+            1 => {
+                service.space().trim(now, &element, self.end(), self.rng.usize(..3));
+            }
+            2 => {
+                service.space().replace(&element, &rank, fields).unwrap();
+            }
+            // It may be full or have another order.
+            _ => drop(service.space().insert_before(now, &element, &rank, fields)),
+        }
+    }
+
     /// Does one thing.
     fn step(&mut self, service: &mut Service) {
         self.ms += self.rng.u64(..4);
@@ -305,7 +327,8 @@ impl Clients {
                 self.numbers[at] = 0;
             }
             1 => service.leave(now, id),
-            2..8 => {
+            2 => self.edit(now, service),
+            3..8 => {
                 service.space().call(now, operation, Wait::No);
             }
             _ => {

@@ -39,6 +39,13 @@ pub enum Effect {
         /// How many.
         count: u32,
     },
+    /// Tuples are removed, wherever they are.
+    Dropped {
+        /// The element.
+        element: Name,
+        /// Their ranks.
+        ranks: Vec<Rank>,
+    },
     /// Tuples are observed for the first time, in an element that counts those that are not.
     Observed {
         /// The element.

@@ -160,6 +160,64 @@ impl Element {
         items
     }
 
+    /// Removes the tuple with a rank. Returns its fields.
+    pub(super) fn drop_tuple(&mut self, rank: &Rank) -> Option<Fields> {
+        let Stored { fields, is_read } = self.tuples.remove(rank)?;
+        self.unread -= usize::from(!is_read);
+        Some(fields)
+    }
+
+    /// The tuples in their order.
+    pub(super) fn tuples(&self) -> impl DoubleEndedIterator<Item = (&Rank, &Fields)> {
+        self.tuples.iter().map(|(rank, stored)| (rank, &stored.fields))
+    }
+
+    /// Returns the last tuples from one time stamp to another, the last one first. They must be in
+    /// this order.
+    pub(super) fn read_back(
+        &self,
+        from: Stamp,
+        to: Stamp,
+        most: usize,
+    ) -> Result<Vec<Item>, Refusal> {
+        let rank = |stamp, position| Rank { key: Vec::new(), stamp, position };
+        let range = (Included(rank(from, i64::MIN)), Included(rank(to, i64::MAX)));
+        collect(self.tuples.range(range).rev().take(most))
+    }
+
+    pub(super) fn fields(&self, rank: &Rank) -> Option<&Fields> {
+        self.tuples.get(rank).map(|stored| &stored.fields)
+    }
+
+    pub(super) fn fields_mut(&mut self, rank: &Rank) -> Option<&mut Fields> {
+        self.tuples.get_mut(rank).map(|stored| &mut stored.fields)
+    }
+
+    pub(super) fn is_read(&self, rank: &Rank) -> bool {
+        self.tuples.get(rank).is_some_and(|stored| stored.is_read)
+    }
+
+    /// Moves tuples just before a rank by one position to the front, so that the position before it
+    /// is free. Returns their new ranks, and whether each is read.
+    pub(super) fn make_place(&mut self, rank: &Rank) -> Vec<(Rank, bool)> {
+        let mut wanted = rank.position - 1;
+        let mut moved = Vec::new();
+        while let Some((before, _)) = self.tuples.range(..rank).next_back()
+            && before.position == wanted
+        {
+            let before = before.clone();
+            let Some(stored) = self.tuples.remove(&before) else { break };
+            wanted -= 1;
+            moved.push((Rank { position: wanted, ..before }, stored));
+        }
+        let place = |(rank, stored): (Rank, Stored)| {
+            let is_read = stored.is_read;
+            self.tuples.insert(rank.clone(), stored);
+            (rank, is_read)
+        };
+        moved.into_iter().rev().map(place).collect()
+    }
+
     /// Returns the first tuples behind a rank. `None` if an observe has to wait.
     pub(super) fn observe(
         &self,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! clients
-//! restore
+//! edit restore
 //! space
 //! element
 //! effect waiting
@@ -14,6 +14,7 @@
 
 mod clients;
 mod criteria;
+mod edit;
 mod effect;
 mod element;
 mod operation;

@@ -75,7 +75,8 @@ pub enum Operation {
     Transfer {
         /// From where.
         from: (Name, ElementEnd),
-        /// To where. If this element is full when there is a tuple, the operation is refused.
+        /// To where. If this element is full when there is a tuple, or has another order than that
+        /// of arrival, the operation is refused.
         to: (Name, ElementEnd),
     },
     /// Reads tuples. It neither waits nor counts as observing.

@@ -39,6 +39,14 @@ impl Space {
                 self.bytes -= items.iter().map(len_of).sum::<usize>();
                 self.drop_if_unused(&element);
             }
+            Effect::Dropped { element, ranks } => {
+                let found = self.elements.get_mut(&element).ok_or(Impossible)?;
+                for rank in &ranks {
+                    let fields = found.drop_tuple(rank).ok_or(Impossible)?;
+                    self.bytes -= stored_len(&rank.key, &fields);
+                }
+                self.drop_if_unused(&element);
+            }
             Effect::Observed { element, ranks } => {
                 let found = self.elements.get_mut(&element).ok_or(Impossible)?;
                 if found.note_read(ranks.iter()).len() != ranks.len() {

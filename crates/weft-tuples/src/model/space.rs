@@ -42,7 +42,7 @@ pub struct Space {
     pub(super) bytes: usize,
     /// Bytes of puts that wait.
     waiting_bytes: usize,
-    memory: usize,
+    pub(super) memory: usize,
     pub(super) effects: Effects,
 }
 
@@ -363,8 +363,8 @@ impl Space {
             if matches!(source.criteria.sync, Sync::Unread(_)) && !source.has_room(1) {
                 return Err(Refusal::Full);
             }
-        } else if !self.accepts(to) {
-            return Err(Refusal::Full);
+        } else {
+            self.check_accepts(to)?;
         }
         // Nothing may fail once the tuple is taken.
         self.entry(to)?;
@@ -376,10 +376,13 @@ impl Space {
     }
 
     /// Whether a tuple in the order of arrival can be put into an element now.
-    fn accepts(&self, name: &Name) -> bool {
-        let Some(element) = self.elements.get(name) else { return true };
-        let is_same_order = !element.exists() || element.criteria.order == Order::Arrival;
-        is_same_order && element.putters.is_empty() && element.has_room(1)
+    fn check_accepts(&self, name: &Name) -> Result<(), Refusal> {
+        let Some(element) = self.elements.get(name) else { return Ok(()) };
+        if element.exists() && element.criteria.order != Order::Arrival {
+            return Err(Refusal::Order);
+        }
+        let has_place = element.putters.is_empty() && element.has_room(1);
+        if has_place { Ok(()) } else { Err(Refusal::Full) }
     }
 
     fn delete(&mut self, name: &Name) -> bool {
@@ -415,7 +418,7 @@ impl Space {
         Ok(self.elements.entry(Rc::clone(name)).or_default())
     }
 
-    fn touch(&mut self, name: &Name) {
+    pub(super) fn touch(&mut self, name: &Name) {
         if self.touched.back() != Some(name) {
             self.touched.push_back(Rc::clone(name));
         }
@@ -470,7 +473,7 @@ impl Space {
     }
 
     /// Serves what waits and has become possible, until nothing more is.
-    fn settle(&mut self, now: Now) {
+    pub(super) fn settle(&mut self, now: Now) {
         while let Some(name) = self.touched.pop_front() {
             self.serve_observers(now, &name);
             while self.serve_first(now, &name, |it| &it.takers)

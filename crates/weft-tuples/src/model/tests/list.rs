@@ -104,6 +104,42 @@ impl Lists {
         found.map(|(_, list)| list.clone()).unwrap_or_default()
     }
 
+    /// The ranks of an element in their order.
+    pub(super) fn ranks(&self, name: &Name) -> Vec<Rank> {
+        self.list(name).tuples.into_iter().map(|(rank, ..)| rank).collect()
+    }
+
+    pub(super) fn remove(&mut self, name: &Name, ranks: &[Rank]) {
+        self.list_mut(name).tuples.retain(|(rank, ..)| !ranks.contains(rank));
+    }
+
+    pub(super) fn replace(&mut self, name: &Name, rank: &Rank, fields: &Fields) {
+        for tuple in self.list_mut(name).tuples.iter_mut().filter(|(it, ..)| it == rank) {
+            tuple.1.clone_from(fields);
+        }
+    }
+
+    /// Puts a tuple before one. Returns whether the element has a place for it.
+    pub(super) fn insert_before(&mut self, name: &Name, rank: &Rank, fields: &Fields) -> bool {
+        let turn = self.is_its_turn(name, true, None);
+        let list = self.list_mut(name);
+        let Some(at) = list.tuples.iter().position(|(it, ..)| it == rank) else { return true };
+        if list.criteria.order != Order::Arrival || !turn || !list.has_room(1) {
+            return false;
+        }
+        let mut wanted = rank.position - 1;
+        for (before, ..) in list.tuples[..at].iter_mut().rev() {
+            if before.position != wanted {
+                break;
+            }
+            before.position -= 1;
+            wanted -= 1;
+        }
+        let place = Rank { position: rank.position - 1, ..Rank::default() };
+        list.tuples.insert(at, (place, fields.clone(), false));
+        true
+    }
+
     fn list_mut(&mut self, name: &Name) -> &mut List {
         if !self.lists.iter().any(|(it, _)| it == name) {
             self.lists.push((Rc::clone(name), List::default()));
@@ -217,11 +253,13 @@ impl Lists {
                 if source.criteria.order != Order::Arrival {
                     return Some(Outcome::Refused(Refusal::Order));
                 }
+                if target.exists() && target.criteria.order != Order::Arrival {
+                    return Some(Outcome::Refused(Refusal::Order));
+                }
                 let accepts = if from.0 == to.0 {
                     !matches!(source.criteria.sync, Sync::Unread(_)) || source.has_room(1)
                 } else {
-                    let is_list = !target.exists() || target.criteria.order == Order::Arrival;
-                    is_list && self.is_its_turn(&to.0, true, None) && target.has_room(1)
+                    self.is_its_turn(&to.0, true, None) && target.has_room(1)
                 };
                 let moved = Outcome::Transferred(items.pop()?);
                 Some(if accepts { moved } else { Outcome::Refused(Refusal::Full) })

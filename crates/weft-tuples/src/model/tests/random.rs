@@ -182,6 +182,56 @@ impl World {
         self.poll(None)
     }
 
+    /// Changes an element in the middle.
+    fn edit(&mut self) -> Result<(), String> {
+        let name = self.name();
+        let ranks = self.lists.ranks(&name);
+        if ranks.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.usize(..ranks.len());
+        self.values += 1;
+        let fields = Tuple::of(self.values.to_string()).fields;
+        let kind = self.rng.u8(..4);
+        self.log.push(format!("edit {kind} of {name:?} at {at}"));
+        match kind {
+            0 => {
+                let removed = [ranks[at].clone(), ranks[0].clone()];
+                let count = if at == 0 { 1 } else { 2 };
+                self.lists.remove(&name, &removed);
+                if self.space.remove(self.now, &name, &removed) != count {
+                    return Err("another number of tuples is removed".into());
+                }
+            }
+            1 => {
+                let end = self.end();
+                let (first, last) = ranks.split_at(at);
+                let trimmed = if end == ElementEnd::Front { first } else { last };
+                self.lists.remove(&name, trimmed);
+                if self.space.trim(self.now, &name, end, trimmed.len()) != trimmed.len() {
+                    return Err("another number of tuples is trimmed".into());
+                }
+            }
+            2 => {
+                self.lists.replace(&name, &ranks[at], &fields);
+                if self.space.replace(&name, &ranks[at], fields) != Ok(true) {
+                    return Err("no tuple is replaced".into());
+                }
+            }
+            _ => {
+                let has_place = self.lists.insert_before(&name, &ranks[at], &fields);
+                let inserted = self.space.insert_before(self.now, &name, &ranks[at], fields);
+                let expected = has_place.then_some(Some(ranks.len() + 1));
+                if inserted.ok() != expected {
+                    return Err(format!("{inserted:?} in place of {expected:?}"));
+                }
+            }
+        }
+        self.poll(None)?;
+        let found: Vec<Rank> = self.space.tuples(&name).map(|(rank, _)| rank.clone()).collect();
+        if found == self.lists.ranks(&name) { Ok(()) } else { Err(format!("{found:?}")) }
+    }
+
     fn cancel(&mut self) -> Result<(), String> {
         let waiting = self.lists.waiting.len();
         if waiting == 0 {
@@ -247,6 +297,7 @@ impl World {
             match self.rng.u8(..10) {
                 0 => self.pass_time()?,
                 1 => self.cancel()?,
+                2 => self.edit()?,
                 _ => self.call()?,
             }
         }
