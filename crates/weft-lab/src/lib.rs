@@ -14,7 +14,7 @@
 //! capture guest loss servers sockets stage streams venv
 //! copies
 //! ssh
-//! differ program skip
+//! differ program redis_differ skip
 //! hang
 //! compile namespace
 //! long_path
@@ -46,6 +46,7 @@ pub mod parse;
 mod paths;
 pub mod ports;
 mod program;
+pub mod redis_differ;
 pub mod resources;
 mod segments;
 pub mod servers;

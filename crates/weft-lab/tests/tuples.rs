@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Program, Running, ensure_data, ports, require, source, weft};
+use weft_lab::{Program, Running, ensure_data, ports, redis_differ, require, source, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for what the lab itself does not limit. It detects a hang.
@@ -88,6 +88,25 @@ fn redis_tools_work_over_tcp() -> Result<()> {
 #[test]
 fn redis_tools_work_through_shared_memory() -> Result<()> {
     redis_tools(Ends::Both)
+}
+
+/// Random commands get the replies of a real Redis, byte for byte. `WEFT_LAB_TUPLES_SEED=n` runs
+/// many other ones.
+#[test]
+fn replies_are_those_of_redis() -> Result<()> {
+    let first = std::env::var("WEFT_LAB_TUPLES_SEED").ok();
+    let first: Option<u64> = first.map(|seed| seed.parse()).transpose()?;
+    let count = if first.is_some() { 2_000 } else { 60 };
+    let sockets = Sockets::new(Ends::Server)?;
+    let port = ports::next();
+    let redis = sockets.plain("redis-server").args(["--port", &port.to_string()]);
+    let redis = redis.line("--bind 127.0.0.1 --save").arg("").start()?;
+    let _redis = redis.listening(Port::Tcp(port))?;
+    let server = Server::start(&sockets)?;
+    for seed in (first.unwrap_or(0)..).take(count) {
+        redis_differ::compare(seed, 150, [port, server.port])?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -3,13 +3,15 @@
 use super::commands::{Call, Pending, Problem, Step, reply};
 use super::parse::Parser;
 use super::reply::Replies;
+use super::roster::{Addresses, Roster, Session};
 use crate::input::Input;
 use crate::limits::OUTPUT_LEN_MAX;
 use crate::model::{Now, Outcome, Refusal, Space, Ticket};
 
 /// A connection without its socket. While one of its operations waits, it begins no other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Connection {
+    session: Session,
     parser: Parser,
     replies: Replies,
     sent: usize,
@@ -18,6 +20,19 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Makes a connection between these addresses, which the roster lists until it is dropped.
+    #[must_use]
+    pub fn new(now: Now, roster: &Roster, addresses: Addresses) -> Self {
+        Self {
+            session: roster.enter(addresses, now.clock),
+            parser: Parser::default(),
+            replies: Replies::default(),
+            sent: 0,
+            waiting: None,
+            is_ended: false,
+        }
+    }
+
     /// Runs the commands that have arrived. Returns the operation that waits, if one begins to.
     pub fn handle(&mut self, now: Now, input: &mut Input, space: &mut Space) -> Option<Ticket> {
         while self.waiting.is_none() && !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
@@ -30,14 +45,14 @@ impl Connection {
                     return None;
                 }
             };
-            match Call::new(now, space, &mut self.replies).run(&words) {
-                Ok(Step::Replied) => {}
-                Ok(Step::Waits(ticket, pending)) => {
+            let (replies, session) = (&mut self.replies, &mut self.session);
+            match (Call { now, space, replies, session }).run(&words) {
+                Step::Replied => {}
+                Step::Waits(ticket, pending) => {
                     self.waiting = Some((ticket, pending));
                     return Some(ticket);
                 }
-                Ok(Step::Quit) => self.is_ended = true,
-                Err(problem) => self.replies.error(&problem.text()),
+                Step::Quit => self.is_ended = true,
             }
         }
         None
@@ -48,16 +63,16 @@ impl Connection {
         if let Some((_, pending)) = self.waiting.take_if(|(waiting, _)| *waiting == ticket)
             && let Err(problem) = reply(&mut self.replies, &pending, outcome)
         {
-            self.replies.error(&problem.text());
+            self.replies.error(&problem.text(self.session.last_command));
         }
     }
 
     /// Ends the connection because the log has failed. All of the output but its first `kept` bytes
     /// tells of what may not be on disk, and is not sent. `is_asked` says whether there were more.
     pub fn fail(&mut self, kept: usize, is_asked: bool) {
-        self.replies.0.truncate(self.sent + kept);
+        self.replies.bytes.truncate(self.sent + kept);
         if is_asked || self.waiting.take().is_some() {
-            self.replies.error(&Problem::Refused(Refusal::Log).text());
+            self.replies.error(&Problem::Refused(Refusal::Log).text(""));
         }
         self.is_ended = true;
     }
@@ -77,17 +92,17 @@ impl Connection {
     /// Bytes to send.
     #[must_use]
     pub fn output(&self) -> &[u8] {
-        &self.replies.0[self.sent..]
+        &self.replies.bytes[self.sent..]
     }
 
     /// Notes that this many bytes of the output are sent.
     pub fn sent(&mut self, len: usize) {
-        self.sent = (self.sent + len).min(self.replies.0.len());
-        if self.sent == self.replies.0.len() {
+        self.sent = (self.sent + len).min(self.replies.bytes.len());
+        if self.sent == self.replies.bytes.len() {
             self.sent = 0;
-            self.replies.0.clear();
+            self.replies.bytes.clear();
             // A long reply does not keep its memory for good.
-            self.replies.0.shrink_to(OUTPUT_LEN_MAX);
+            self.replies.bytes.shrink_to(OUTPUT_LEN_MAX);
         }
     }
 }

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::Connection;
+use super::{Addresses, Connection, Roster};
 use crate::input::Input;
 use crate::model::{Now, Outcome, Space};
 
@@ -14,10 +14,17 @@ struct Server {
     ms: u64,
 }
 
-#[derive(Default)]
 struct TestClient {
     input: Input,
     connection: Connection,
+}
+
+impl Default for TestClient {
+    fn default() -> Self {
+        let now = Now { clock: std::time::Duration::ZERO, ms: 0 };
+        let connection = Connection::new(now, &Roster::default(), Addresses::default());
+        Self { input: Input::default(), connection }
+    }
 }
 
 impl Server {
@@ -117,10 +124,11 @@ fn streams_behave_as_those_of_redis() {
          TYPE s => +stream
          LPUSH s x => -WRONGTYPE Operation against a key holding the wrong kind of value
          BLPOP s 0 => -WRONGTYPE Operation against a key holding the wrong kind of value
-         XADD s 0-0 f 1 => -ERR The ID specified in XADD is equal or \
-           smaller than the target stream top item
+         XADD s 0-0 f 1 => -ERR The ID specified in XADD must be greater than 0-0
          XADD s * f => -ERR wrong number of arguments for 'xadd' command
          XREAD STREAMS s => -ERR wrong number of arguments for 'xread' command
+         XREAD STREAMS s 0 x => -ERR Unbalanced XREAD list of streams: for each stream key an ID \
+           or '$' must be specified.
          XADD s a-b f 1 => -ERR Invalid stream ID specified as stream command argument
          RPUSH l x => :1
          XLEN l => -WRONGTYPE Operation against a key holding the wrong kind of value
@@ -135,17 +143,93 @@ fn connections_are_set_up_as_clients_expect() {
     converse(
         "PING => +PONG
          PING hi => $2 hi
+         PING a b => -ERR wrong number of arguments for 'ping' command
          ECHO hi => $2 hi
          SELECT 0 => +OK
          SELECT 1 => -ERR DB index is out of range
+         CLIENT GETNAME => $-1
          CLIENT SETNAME me => +OK
+         CLIENT GETNAME => $2 me
+         CLIENT ID => :1
+         CLIENT LIST => $68 id=1 addr= laddr= name=me age=0 db=0 user=default cmd=client resp=2
          CLIENT SETINFO LIB-NAME x => +OK
-         CLIENT KILL => -ERR unknown command 'client'
-         HELLO 3 => -NOPROTO unsupported protocol version
+         CLIENT KILL => -ERR unknown subcommand 'KILL'. Try CLIENT HELP.
+         HELLO 4 => -NOPROTO unsupported protocol version
+         AUTH other x => -WRONGPASS invalid username-password pair or user is disabled.
          CONFIG GET save => *2 $4 save $0
          CONFIG GET other => *0
          COMMAND DOCS => *0
-         GET x => -ERR unknown command 'get'",
+         COMMAND INFO lpush none => *2 *6 $5 lpush :-3 *0 :1 :1 :1 *-1
+         SCAN 0 => *2 $1 0 *0
+         Expire x 1 => -ERR unknown command 'Expire', with args beginning with: 'x' '1'
+         RESET => +RESET
+         CLIENT GETNAME => $-1",
+    );
+}
+
+#[test]
+fn resp3_has_maps_nulls_and_texts() {
+    converse(
+        "HELLO 3 SETNAME me => %7 $6 server $4 weft $7 version $6 7.0.15 $5 proto :3 $2 id :1 \
+           $4 mode $10 standalone $4 role $6 master $7 modules *0
+         CLIENT GETNAME => $2 me
+         LPOP none => _
+         LPOP none 2 => _
+         XADD s 1-1 f v => $3 1-1
+         XREAD STREAMS s 0 => %1 $1 s *1 *2 $3 1-1 *2 $1 f $1 v
+         XREAD STREAMS s $ => _
+         CONFIG GET save => %1 $4 save $0
+         COMMAND DOCS => %0
+         XINFO STREAM s => %5 $6 length :1 $17 last-generated-id $3 1-1 $6 groups :0 \
+           $11 first-entry *2 $3 1-1 *2 $1 f $1 v $10 last-entry *2 $3 1-1 *2 $1 f $1 v
+         CLIENT INFO => =72 txt:id=1 addr= laddr= name=me age=0 db=0 user=default cmd=client resp=3
+         RESET => +RESET
+         LPOP none => $-1",
+    );
+}
+
+#[test]
+fn lists_are_changed_in_the_middle() {
+    converse(
+        "RPUSH l a b c a => :4
+         LINSERT l BEFORE a x => :5
+         LINSERT l AFTER a y => :6
+         LINSERT l BEFORE none z => :-1
+         LRANGE l 0 -1 => *6 $1 x $1 a $1 y $1 b $1 c $1 a
+         LSET l -1 d => +OK
+         LSET l 6 d => -ERR index out of range
+         LSET none 0 d => -ERR no such key
+         LPOS l d => :5
+         LPOS l a RANK -1 COUNT 0 => *1 :1
+         LREM l 0 a => :1
+         LTRIM l 1 -2 => +OK
+         LRANGE l 0 -1 => *3 $1 y $1 b $1 c
+         LMPOP 2 none l RIGHT COUNT 2 => *2 $1 l *2 $1 c $1 b
+         LPUSHX none a => :0
+         RPUSHX l a => :2
+         LTRIM l 5 9 => +OK
+         EXISTS l => :0",
+    );
+}
+
+#[test]
+fn streams_are_trimmed() {
+    converse(
+        "XADD s NOMKSTREAM 1-1 f 1 => $-1
+         XADD s 1-1 f 1 => $3 1-1
+         XADD s 1-* f 2 => $3 1-2
+         XADD s MAXLEN 2 2-1 f 3 => $3 2-1
+         XADD s MAXLEN ~ 9 LIMIT 1 3-1 f 4 => $3 3-1
+         XREVRANGE s + 2 COUNT 1 => *1 *2 $3 3-1 *2 $1 f $1 4
+         XDEL s 2-1 2-1 9-9 => :1
+         XTRIM s MINID 3 => :1
+         XLEN s => :1
+         XTRIM s MAXLEN 0 => :1
+         EXISTS s => :1
+         XADD s 3-1 f 5 => -ERR The ID specified in XADD is equal or \
+           smaller than the target stream top item
+         XADD s MAXLEN 1 MINID 1 * f 5 => -ERR syntax error, \
+           MAXLEN and MINID options at the same time are not compatible",
     );
 }
 
@@ -179,8 +263,22 @@ fn quit_and_malformed_commands_end_a_connection() {
 }
 
 fn word() -> impl Strategy<Value = Vec<u8>> {
-    const WORDS: [&str; 36] = [
+    const WORDS: [&str; 50] = [
         "LPUSH",
+        "LSET",
+        "LREM",
+        "LTRIM",
+        "LINSERT",
+        "BEFORE",
+        "LPOS",
+        "RANK",
+        "LMPOP",
+        "XDEL",
+        "XTRIM",
+        "XREVRANGE",
+        "MAXLEN",
+        "MINID",
+        "~",
         "RPOP",
         "BLPOP",
         "BRPOP",

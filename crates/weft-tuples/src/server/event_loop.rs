@@ -13,6 +13,7 @@ use super::socket::Listener;
 use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, LOOP_EVENTS_MAX};
 use crate::log::{Log, LogError};
 use crate::model::{ClientId, Now, Service, Space, Ticket};
+use crate::resp::Roster;
 
 /// The token of the wakeup. Listeners follow, then connections.
 const WAKEUP: usize = 0;
@@ -55,6 +56,7 @@ pub struct Server {
     stop: Arc<Stop>,
     listeners: Vec<Listener>,
     service: Service,
+    roster: Roster,
     log: Option<Log>,
     served: HashMap<usize, Served>,
     last_key: usize,
@@ -88,6 +90,7 @@ impl Server {
             last_key: listeners.len() + WAKEUP,
             listeners,
             service: Service::new(space),
+            roster: Roster::default(),
             log: None,
             served: HashMap::new(),
             connections,
@@ -243,7 +246,7 @@ impl Server {
 
     fn handle(&mut self, now: Now, key: usize) {
         let Some(served) = self.served.get_mut(&key) else { return };
-        for ticket in served.handle(now, &mut self.service) {
+        for ticket in served.handle(now, &mut self.service, &self.roster) {
             self.tickets.insert(ticket, key);
         }
         let client = served.client();

@@ -6,7 +6,8 @@ use super::socket::Socket;
 use crate::input::Input;
 use crate::limits::{INPUT_LEN_MAX, OUTPUT_LEN_MAX};
 use crate::model::{ClientId, Now, Outcome, Service, Ticket};
-use crate::{native, resp, wire};
+use crate::resp::{self, Roster};
+use crate::{native, wire};
 
 /// Which protocol the peer speaks. Its first byte says it.
 #[derive(Debug)]
@@ -83,13 +84,21 @@ impl Served {
     }
 
     /// Does what the peer has asked for. Returns the operations that begin to wait.
-    pub(super) fn handle(&mut self, now: Now, service: &mut Service) -> Vec<Ticket> {
+    pub(super) fn handle(
+        &mut self,
+        now: Now,
+        service: &mut Service,
+        roster: &Roster,
+    ) -> Vec<Ticket> {
         self.hold();
         if matches!(self.protocol, Protocol::Unknown) {
             self.protocol = match self.input.bytes().first() {
                 None => return Vec::new(),
                 Some(&wire::FIRST) => Protocol::Native(native::Connection::default()),
-                Some(_) => Protocol::Redis(resp::Connection::default()),
+                Some(_) => {
+                    let addresses = self.socket.addresses();
+                    Protocol::Redis(resp::Connection::new(now, roster, addresses))
+                }
             };
         }
         match &mut self.protocol {

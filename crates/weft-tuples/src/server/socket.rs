@@ -8,6 +8,7 @@ use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
 use crate::limits::KEEPALIVE_IDLE;
+use crate::resp::Addresses;
 
 /// A socket that accepts connections.
 #[derive(Debug)]
@@ -66,6 +67,21 @@ impl Socket {
         match self {
             Self::Tcp(socket) => socket.register(registry, token, both),
             Self::Unix(socket) => socket.register(registry, token, both),
+        }
+    }
+}
+
+impl Socket {
+    /// The addresses of both ends, as far as they have any.
+    pub(super) fn addresses(&self) -> Addresses {
+        let text = |address: io::Result<std::net::SocketAddr>| {
+            address.map_or_else(|_| String::new(), |address| address.to_string())
+        };
+        match self {
+            Self::Tcp(socket) => {
+                Addresses { peer: text(socket.peer_addr()), local: text(socket.local_addr()) }
+            }
+            Self::Unix(_) => Addresses::default(),
         }
     }
 }

@@ -1,111 +1,205 @@
-//! Commands for connections, the server and elements of every kind.
+//! Commands for the server and for elements of every kind.
 
 use std::fmt::Write as _;
 use std::rc::Rc;
 
+use super::problem::{Problem, SYNTAX};
+use super::session::REDIS_VERSION;
+use super::table::{self, COMMANDS, Command};
 use super::words::{is, number};
-use super::{Call, Problem, Step, arguments};
-use crate::model::{Operation, Order, Outcome};
+use super::{Call, Step};
+use crate::model::{Description, Name, Operation, Order, Outcome};
 use crate::resp::glob;
 
 /// The settings that tools ask for, with the values that describe this server.
-const SETTINGS: [(&str, &str); 2] = [("save", ""), ("appendonly", "no")];
+const SETTINGS: [(&str, &str); 3] = [("save", ""), ("appendonly", "no"), ("databases", "1")];
 
 impl Call<'_> {
-    pub(super) fn general(&mut self, name: &str, words: &[Vec<u8>]) -> Result<Step, Problem> {
-        match (name, words) {
-            ("ping", []) => self.replies.simple("PONG"),
-            ("ping" | "echo", [text]) => self.replies.bulk(text),
-            ("hello", _) => self.hello(words)?,
-            ("select", [index]) => match number::<u32>(index)? {
-                0 => self.replies.simple("OK"),
-                _ => return Err(Problem::Database),
-            },
-            ("client", [sub, ..]) if is(sub, "SETNAME") || is(sub, "SETINFO") => {
-                self.replies.simple("OK");
-            }
-            ("command", [sub]) if is(sub, "COUNT") => self.replies.number(0),
-            // Tools that ask for descriptions of commands do without.
-            ("command", _) => self.replies.array(0),
-            ("config", [sub, pattern]) if is(sub, "GET") => {
-                let matches = |it: &&(&str, &str)| glob::matches(pattern, it.0.as_bytes());
-                let found: Vec<_> = SETTINGS.iter().filter(matches).collect();
-                self.replies.array(2 * found.len());
-                for (key, value) in found {
-                    self.replies.bulk(key.as_bytes());
-                    self.replies.bulk(value.as_bytes());
-                }
-            }
-            ("info", _) => self.info()?,
-            ("dbsize", []) => {
-                let all = self.all()?.len();
-                self.replies.number(all);
-            }
-            ("keys", [pattern]) => {
-                let mut names = self.all()?;
-                names.retain(|name| glob::matches(pattern, name));
-                self.replies.array(names.len());
-                names.iter().for_each(|name| self.replies.bulk(name));
-            }
-            ("type", [element]) => {
-                let kind = match self.describe(&Rc::from(&element[..]))? {
-                    None => "none",
-                    Some(it) if it.criteria.order == Order::Time => "stream",
-                    Some(_) => "list",
-                };
-                self.replies.simple(kind);
-            }
-            ("del" | "exists", _) => return self.each(words, name),
-            ("quit", _) => {
-                self.replies.simple("OK");
-                return Ok(Step::Quit);
-            }
-            ("ping" | "echo" | "select" | "dbsize" | "keys" | "type", _) => {
-                return Err(arguments());
-            }
-            _ => return Err(Problem::Unknown(name.to_owned())),
+    pub(super) fn config(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let [sub, arguments @ ..] = words else { return Err(Problem::Arguments) };
+        if is(sub, "SET") {
+            let [name, _, ..] = arguments else {
+                return Err(Problem::sub_arguments("config", "set"));
+            };
+            let name = String::from_utf8_lossy(name);
+            return Err(Problem::Quoting(format!(
+                "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+            )));
+        }
+        if !is(sub, "GET") {
+            return Err(Problem::unknown_sub("CONFIG", sub));
+        }
+        if arguments.is_empty() {
+            return Err(Problem::sub_arguments("config", "get"));
+        }
+        let matches = |it: &&(&str, &str)| {
+            arguments.iter().any(|pattern| glob::matches(pattern, it.0.as_bytes()))
+        };
+        let found: Vec<_> = SETTINGS.iter().filter(matches).collect();
+        self.replies.map(found.len());
+        for (key, value) in found {
+            self.replies.bulk(key.as_bytes());
+            self.replies.bulk(value.as_bytes());
         }
         Ok(Step::Replied)
     }
 
-    fn hello(&mut self, words: &[Vec<u8>]) -> Result<(), Problem> {
-        match words {
-            [] => {}
-            [version] if is(version, "2") => {}
-            [_] => return Err(Problem::Version),
-            _ => return Err(Problem::Syntax),
+    pub(super) fn command(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let Some((sub, arguments)) = words.split_first() else {
+            self.replies.array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| self.command_info(command));
+            return Ok(Step::Replied);
+        };
+        match sub.to_ascii_lowercase().as_slice() {
+            b"count" => self.replies.number(COMMANDS.len()),
+            b"list" if arguments.is_empty() => {
+                self.replies.array(COMMANDS.len());
+                COMMANDS.iter().for_each(|command| self.replies.bulk(command.name.as_bytes()));
+            }
+            b"info" if arguments.is_empty() => return self.command(&[]),
+            b"info" => {
+                self.replies.array(arguments.len());
+                for name in arguments {
+                    match table::find(name) {
+                        Some(command) => self.command_info(command),
+                        None => self.replies.null_array(),
+                    }
+                }
+            }
+            // Tools that ask for descriptions of commands do without.
+            b"docs" => self.replies.map(0),
+            _ => return Err(Problem::unknown_sub("COMMAND", sub)),
         }
-        self.replies.array(8);
-        self.replies.bulk(b"server");
-        self.replies.bulk(b"weft");
-        self.replies.bulk(b"version");
-        self.replies.bulk(env!("CARGO_PKG_VERSION").as_bytes());
-        self.replies.bulk(b"proto");
-        self.replies.number(2);
-        self.replies.bulk(b"role");
-        self.replies.bulk(b"master");
-        Ok(())
+        Ok(Step::Replied)
     }
 
-    fn info(&mut self) -> Result<(), Problem> {
-        let mut text = String::from("# Server\r\nredis_mode:standalone\r\n");
+    fn command_info(&mut self, command: &Command) {
+        self.replies.array(6);
+        self.replies.bulk(command.name.as_bytes());
+        self.replies.signed(command.arity);
+        self.replies.array(0);
+        command.keys.iter().for_each(|place| self.replies.signed(*place));
+    }
+
+    pub(super) fn info(&mut self) -> Result<Step, Problem> {
+        let mut text = String::from("# Server\r\n");
         let version = env!("CARGO_PKG_VERSION");
         let (bytes, waiting) = (self.space.bytes(), self.space.waiting());
         let elements = self.all()?.len();
         // Writing to a string does not fail.
         let _ = write!(
             text,
-            "weft_version:{version}\r\n# Clients\r\nblocked_clients:{waiting}\r\n\
-             # Memory\r\nused_memory:{bytes}\r\n# Keyspace\r\ndb0:keys={elements}\r\n"
+            "redis_version:{REDIS_VERSION}\r\nserver_name:weft\r\nweft_version:{version}\r\n\
+             redis_mode:standalone\r\n# Clients\r\nblocked_clients:{waiting}\r\n\
+             # Memory\r\nused_memory:{bytes}\r\n# Persistence\r\nloading:0\r\n\
+             # Replication\r\nrole:master\r\nconnected_slaves:0\r\n\
+             # Cluster\r\ncluster_enabled:0\r\n# Keyspace\r\n"
         );
-        self.replies.bulk(text.as_bytes());
-        Ok(())
+        if elements != 0 {
+            let _ = write!(text, "db0:keys={elements},expires=0,avg_ttl=0\r\n");
+        }
+        self.replies.verbatim(&text);
+        Ok(Step::Replied)
     }
 
-    fn all(&mut self) -> Result<Vec<crate::model::Name>, Problem> {
+    pub(super) fn count_all(&mut self) -> Result<Step, Problem> {
+        let all = self.all()?.len();
+        self.replies.number(all);
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn keys(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let [pattern] = words else { return Err(Problem::Arguments) };
+        let mut all = self.all()?;
+        all.retain(|it| glob::matches(pattern, &it.name));
+        self.replies.array(all.len());
+        all.iter().for_each(|it| self.replies.bulk(&it.name));
+        Ok(Step::Replied)
+    }
+
+    /// `SCAN`. The first reply has all elements.
+    pub(super) fn scan(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        const NO_CURSOR: Problem = Problem::Text("ERR invalid cursor");
+        let [cursor, options @ ..] = words else { return Err(Problem::Arguments) };
+        let cursor = std::str::from_utf8(cursor).ok().and_then(|it| it.parse::<u64>().ok());
+        let cursor = cursor.ok_or(NO_CURSOR)?;
+        let (mut pattern, mut kind, mut options) = (&b"*"[..], None, options);
+        while let [option, argument, rest @ ..] = options {
+            match option.to_ascii_uppercase().as_slice() {
+                b"COUNT" if number(argument)? < 1 => return Err(SYNTAX),
+                b"COUNT" => {}
+                b"MATCH" => pattern = argument,
+                b"TYPE" => kind = Some(argument),
+                _ => return Err(SYNTAX),
+            }
+            options = rest;
+        }
+        if !options.is_empty() {
+            return Err(SYNTAX);
+        }
+        let mut all = if cursor == 0 { self.all()? } else { Vec::new() };
+        all.retain(|it| {
+            glob::matches(pattern, &it.name) && kind.is_none_or(|kind| is(kind, kind_of(Some(it))))
+        });
+        self.replies.array(2);
+        self.replies.bulk(b"0");
+        self.replies.array(all.len());
+        all.iter().for_each(|it| self.replies.bulk(&it.name));
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn kind(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let [element] = words else { return Err(Problem::Arguments) };
+        let found = self.describe(&Rc::from(&element[..]))?;
+        self.replies.simple(kind_of(found.as_ref()));
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn exist(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let mut found = 0;
+        for element in words {
+            found += usize::from(self.describe(&Rc::from(&element[..]))?.is_some());
+        }
+        self.replies.number(found);
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn delete(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let mut deleted = 0;
+        for element in words {
+            let element: Name = Rc::from(&element[..]);
+            let outcome = self.now(Operation::Delete { element })?;
+            deleted += usize::from(outcome == Outcome::Deleted(true));
+        }
+        self.replies.number(deleted);
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn flush(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        match words {
+            [] => {}
+            [how] if is(how, "SYNC") || is(how, "ASYNC") => {}
+            _ => return Err(SYNTAX),
+        }
+        for found in self.all()? {
+            self.now(Operation::Delete { element: found.name })?;
+        }
+        self.replies.simple("OK");
+        Ok(Step::Replied)
+    }
+
+    fn all(&mut self) -> Result<Vec<Description>, Problem> {
         match self.now(Operation::List)? {
-            Outcome::Listed(all) => Ok(all.into_iter().map(|it| it.name).collect()),
+            Outcome::Listed(all) => Ok(all),
             _ => Ok(Vec::new()),
         }
+    }
+}
+
+fn kind_of(found: Option<&Description>) -> &'static str {
+    match found {
+        None => "none",
+        Some(it) if it.criteria.order == Order::Time => "stream",
+        Some(_) => "list",
     }
 }

@@ -2,36 +2,25 @@
 
 use std::rc::Rc;
 
-use super::words::{count, end, is, number, seconds};
-use super::{Call, Pending, Problem, Step, arguments};
+use super::problem::{Problem, SYNTAX};
+use super::words::{as_count, end, is, number, number_from, seconds};
+use super::{Call, Pending, Step};
 use crate::model::{Count, Criteria, ElementEnd, Name, Operation, Outcome, Selection, Tuple, Wait};
 
 impl Call<'_> {
-    /// Runs a command for lists. `None` if it is another one.
-    pub(super) fn lists(&mut self, name: &str, words: &[Vec<u8>]) -> Option<Result<Step, Problem>> {
-        Some(match name {
-            "lpush" => self.push(words, ElementEnd::Front),
-            "rpush" => self.push(words, ElementEnd::Back),
-            "lpop" => self.pop(words, ElementEnd::Front),
-            "rpop" => self.pop(words, ElementEnd::Back),
-            "llen" => self.length(words),
-            "lrange" => self.range(words),
-            "lindex" => self.index(words),
-            "blpop" => self.blocking_pop(words, ElementEnd::Front),
-            "brpop" => self.blocking_pop(words, ElementEnd::Back),
-            "lmove" | "blmove" => self.moves(words, name == "blmove"),
-            "rpoplpush" | "brpoplpush" => self.pops_and_pushes(words, name == "brpoplpush"),
-            _ => return None,
-        })
-    }
-
-    fn push(&mut self, words: &[Vec<u8>], end: ElementEnd) -> Result<Step, Problem> {
-        let [element, values @ ..] = words else { return Err(arguments()) };
-        if values.is_empty() {
-            return Err(arguments());
-        }
+    /// `LPUSH` and `RPUSH`, and those that need an element.
+    pub(super) fn push(
+        &mut self,
+        words: &[Vec<u8>],
+        end: ElementEnd,
+        needs_element: bool,
+    ) -> Result<Step, Problem> {
+        let [element, values @ ..] = words else { return Err(Problem::Arguments) };
         let element: Name = Rc::from(&element[..]);
-        self.list(&element)?;
+        if self.list(&element)?.is_none() && needs_element {
+            self.replies.number(0);
+            return Ok(Step::Replied);
+        }
         let tuples = values.iter().map(|value| Tuple::of(&value[..])).collect();
         let criteria = Criteria::default();
         let put = Operation::Put { element, criteria, end, tuples, is_append: false };
@@ -41,11 +30,14 @@ impl Call<'_> {
         Ok(Step::Replied)
     }
 
-    fn pop(&mut self, words: &[Vec<u8>], end: ElementEnd) -> Result<Step, Problem> {
+    pub(super) fn pop(&mut self, words: &[Vec<u8>], end: ElementEnd) -> Result<Step, Problem> {
         let (element, wanted) = match words {
             [element] => (element, None),
-            [element, wanted] => (element, Some(count(wanted)?)),
-            _ => return Err(arguments()),
+            [element, wanted] => {
+                let wanted = number_from(wanted, 0, "ERR value is out of range, must be positive")?;
+                (element, Some(as_count(wanted)))
+            }
+            _ => return Err(Problem::Arguments),
         };
         let element: Name = Rc::from(&element[..]);
         let exists = self.list(&element)?.is_some_and(|it| it.len != 0);
@@ -70,70 +62,121 @@ impl Call<'_> {
         Ok(Step::Replied)
     }
 
-    fn length(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
-        let [element] = words else { return Err(arguments()) };
+    pub(super) fn length(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let [element] = words else { return Err(Problem::Arguments) };
         let len = self.list(&Rc::from(&element[..]))?.map_or(0, |it| it.len);
         self.replies.number(len);
         Ok(Step::Replied)
     }
 
-    fn read(&mut self, element: &[u8], from: i64, to: i64) -> Result<Outcome, Problem> {
-        let element: Name = Rc::from(element);
+    pub(super) fn range(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let [element, from, to] = words else { return Err(Problem::Arguments) };
+        let selection = Selection::Places(number(from)?, number(to)?);
+        let element: Name = Rc::from(&element[..]);
         self.list(&element)?;
-        let selection = Selection::Places(from, to);
-        self.now(Operation::Read { element, selection, count: u32::MAX })
-    }
-
-    fn range(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
-        let [element, from, to] = words else { return Err(arguments()) };
-        if let Outcome::Read(items) = self.read(element, number(from)?, number(to)?)? {
+        let read = Operation::Read { element, selection, count: u32::MAX };
+        if let Outcome::Read(items) = self.now(read)? {
             self.replies.members(&items);
         }
         Ok(Step::Replied)
     }
 
-    fn index(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
-        let [element, at] = words else { return Err(arguments()) };
-        let at = number(at)?;
-        match self.read(element, at, at)? {
+    pub(super) fn index(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let [element, at] = words else { return Err(Problem::Arguments) };
+        let element: Name = Rc::from(&element[..]);
+        let Some(found) = self.list(&element)?.filter(|it| it.len != 0) else {
+            self.replies.null();
+            return Ok(Step::Replied);
+        };
+        let (at, len) = (number(at)?, found.len as i64);
+        // A negative place beyond the first one is none, and not the first one.
+        let place = if at < 0 { at.saturating_add(len) } else { at };
+        let count = u32::from((0..len).contains(&place));
+        let read = Operation::Read { element, selection: Selection::Places(place, place), count };
+        match self.now(read)? {
             Outcome::Read(items) if items.len() == 1 => self.replies.member(&items[0].fields),
             _ => self.replies.null(),
         }
         Ok(Step::Replied)
     }
 
-    fn blocking_pop(&mut self, words: &[Vec<u8>], end: ElementEnd) -> Result<Step, Problem> {
-        let [elements @ .., timeout] = words else { return Err(arguments()) };
-        if elements.is_empty() {
-            return Err(arguments());
-        }
+    pub(super) fn blocking_pop(
+        &mut self,
+        words: &[Vec<u8>],
+        end: ElementEnd,
+    ) -> Result<Step, Problem> {
+        let [elements @ .., timeout] = words else { return Err(Problem::Arguments) };
         let wait = seconds(self.now, timeout)?;
+        self.pop_first(elements, end, Count::AtMost(1), wait, Pending::Pop)
+    }
+
+    /// `LMPOP` and `BLMPOP`.
+    pub(super) fn multi_pop(&mut self, words: &[Vec<u8>], waits: bool) -> Result<Step, Problem> {
+        let (timeout, words) = match words {
+            [timeout, words @ ..] if waits => (Some(timeout), words),
+            words => (None, words),
+        };
+        let [keys, words @ ..] = words else { return Err(Problem::Arguments) };
+        let keys = number_from(keys, 1, "ERR numkeys should be greater than 0")?;
+        let keys = usize::try_from(keys).ok().filter(|keys| *keys < words.len()).ok_or(SYNTAX)?;
+        let (elements, rest) = words.split_at(keys);
+        let (side, options) = rest.split_first().ok_or(SYNTAX)?;
+        let end = end(side)?;
+        let count = match options {
+            [] => 1,
+            [word, count, rest @ ..] if is(word, "COUNT") => {
+                let count = number_from(count, 1, "ERR count should be greater than 0")?;
+                if !rest.is_empty() {
+                    return Err(SYNTAX);
+                }
+                as_count(count)
+            }
+            _ => return Err(SYNTAX),
+        };
+        let wait = timeout.map_or(Ok(Wait::No), |timeout| seconds(self.now, timeout))?;
+        self.pop_first(elements, end, Count::AtMost(count), wait, Pending::PopSeveral)
+    }
+
+    /// Takes from the first of several lists that has something. Redis looks at no list behind it.
+    fn pop_first(
+        &mut self,
+        elements: &[Vec<u8>],
+        end: ElementEnd,
+        count: Count,
+        wait: Wait,
+        pending: fn(Vec<Name>) -> Pending,
+    ) -> Result<Step, Problem> {
         let elements: Vec<Name> = elements.iter().map(|name| Rc::from(&name[..])).collect();
         for name in &elements {
-            self.list(name)?;
+            if self.list(name)?.is_some_and(|it| it.len != 0) {
+                break;
+            }
         }
-        let pending = Pending::Pop(elements.clone());
-        self.wait(Operation::Take { elements, end, count: Count::AtMost(1) }, wait, pending)
+        let pending = pending(elements.clone());
+        self.wait(Operation::Take { elements, end, count }, wait, pending)
     }
 
-    fn moves(&mut self, words: &[Vec<u8>], waits: bool) -> Result<Step, Problem> {
-        match words {
-            [from, to, from_end, to_end] if !waits => {
-                self.transfer((from, end(from_end)?), (to, end(to_end)?), Wait::No)
-            }
-            [from, to, from_end, to_end, timeout] if waits => {
-                let wait = seconds(self.now, timeout)?;
-                self.transfer((from, end(from_end)?), (to, end(to_end)?), wait)
-            }
-            _ => Err(arguments()),
-        }
+    pub(super) fn moves(&mut self, words: &[Vec<u8>], waits: bool) -> Result<Step, Problem> {
+        let [from, to, from_end, to_end, timeout @ ..] = words else {
+            return Err(Problem::Arguments);
+        };
+        let (from_end, to_end) = (end(from_end)?, end(to_end)?);
+        let wait = match timeout {
+            [timeout] if waits => seconds(self.now, timeout)?,
+            _ => Wait::No,
+        };
+        self.transfer((from, from_end), (to, to_end), wait)
     }
 
-    fn pops_and_pushes(&mut self, words: &[Vec<u8>], waits: bool) -> Result<Step, Problem> {
-        let (from, to, wait) = match words {
-            [from, to] if !waits => (from, to, Wait::No),
-            [from, to, timeout] if waits => (from, to, seconds(self.now, timeout)?),
-            _ => return Err(arguments()),
+    pub(super) fn pops_and_pushes(
+        &mut self,
+        words: &[Vec<u8>],
+        waits: bool,
+    ) -> Result<Step, Problem> {
+        let [from, to, timeout @ ..] = words else { return Err(Problem::Arguments) };
+        let wait = match timeout {
+            [timeout] if waits => seconds(self.now, timeout)?,
+            _ => Wait::No,
         };
         self.transfer((from, ElementEnd::Back), (to, ElementEnd::Front), wait)
     }
@@ -158,23 +201,5 @@ impl Call<'_> {
             return Ok(Step::Replied);
         }
         self.wait(transfer, wait, Pending::Move)
-    }
-
-    /// `DEL` and `EXISTS`: the number of elements that there are.
-    pub(super) fn each(&mut self, words: &[Vec<u8>], name: &str) -> Result<Step, Problem> {
-        if words.is_empty() {
-            return Err(arguments());
-        }
-        let mut found = 0;
-        for element in words {
-            let element: Name = Rc::from(&element[..]);
-            found += usize::from(if is(name.as_bytes(), "exists") {
-                self.describe(&element)?.is_some()
-            } else {
-                self.now(Operation::Delete { element })? == Outcome::Deleted(true)
-            });
-        }
-        self.replies.number(found);
-        Ok(Step::Replied)
     }
 }

@@ -1,17 +1,22 @@
 //! Commands of the Redis protocol, as operations on a space.
 
+mod edits;
 mod general;
 mod lists;
 mod problem;
+mod session;
 mod streams;
+mod table;
+mod trim;
 mod words;
 
 use std::rc::Rc;
 
 use super::parse::Words;
 use super::reply::Replies;
+use super::roster::Session;
 use crate::model::{
-    Called, Description, Name, Now, Operation, Order, Outcome, Space, Ticket, Wait,
+    Called, Description, Name, Now, Operation, Order, Outcome, Refusal, Space, Ticket, Wait,
 };
 pub(super) use problem::Problem;
 pub(super) use streams::StreamNames;
@@ -32,6 +37,8 @@ pub(super) enum Step {
 pub(super) enum Pending {
     /// The name of the element and the tuple.
     Pop(Vec<Name>),
+    /// The name of the element and an array of tuples.
+    PopSeveral(Vec<Name>),
     /// The tuple.
     Move,
     /// The names of the streams with their entries.
@@ -43,30 +50,26 @@ pub(super) struct Call<'a> {
     pub(super) now: Now,
     pub(super) space: &'a mut Space,
     pub(super) replies: &'a mut Replies,
-    /// The name of the command in small letters.
-    name: String,
+    pub(super) session: &'a mut Session,
 }
 
-impl<'a> Call<'a> {
-    pub(super) fn new(now: Now, space: &'a mut Space, replies: &'a mut Replies) -> Self {
-        Self { now, space, replies, name: String::new() }
-    }
-
-    /// Runs a command.
-    pub(super) fn run(mut self, words: &Words) -> Result<Step, Problem> {
-        let (name, arguments) = words.split_first().ok_or(Problem::Syntax)?;
-        self.name = String::from_utf8_lossy(&name[..name.len().min(64)]).to_ascii_lowercase();
-        let name = std::mem::take(&mut self.name);
-        let step = match self.lists(&name, arguments) {
-            Some(step) => step,
-            None => match self.streams(&name, arguments) {
-                Some(step) => step,
-                None => self.general(&name, arguments),
-            },
+impl Call<'_> {
+    /// Runs a command. An error is written as its reply.
+    pub(super) fn run(mut self, words: &Words) -> Step {
+        let Some((name, arguments)) = words.split_first() else { return Step::Replied };
+        let Some(command) = table::find(name) else {
+            self.replies.error(&Problem::unknown(words).text(""));
+            return Step::Replied;
         };
-        step.map_err(|problem| match problem {
-            Problem::Arguments(_) => Problem::Arguments(name),
-            other => other,
+        self.session.last_command = command.name;
+        let done = if command.takes(words.len()) {
+            (command.run)(&mut self, arguments)
+        } else {
+            Err(Problem::Arguments)
+        };
+        done.unwrap_or_else(|problem| {
+            self.replies.error(&problem.text(command.name));
+            Step::Replied
         })
     }
 
@@ -107,14 +110,14 @@ impl<'a> Call<'a> {
     fn list(&mut self, name: &Name) -> Result<Option<Description>, Problem> {
         let found = self.describe(name)?;
         let is_wrong = found.as_ref().is_some_and(|it| it.criteria.order == Order::Time);
-        if is_wrong { Err(Problem::Kind) } else { Ok(found) }
+        if is_wrong { Err(problem::KIND) } else { Ok(found) }
     }
 
     /// Returns the description of an element, which must be a stream.
     fn stream(&mut self, name: &Name) -> Result<Option<Description>, Problem> {
         let found = self.describe(name)?;
         let is_wrong = found.as_ref().is_some_and(|it| it.criteria.order != Order::Time);
-        if is_wrong { Err(Problem::Kind) } else { Ok(found) }
+        if is_wrong { Err(problem::KIND) } else { Ok(found) }
     }
 }
 
@@ -125,20 +128,22 @@ pub(super) fn reply(
     outcome: Outcome,
 ) -> Result<(), Problem> {
     match (pending, outcome) {
+        // The element has become one of another kind while the command waited.
+        (Pending::Move, Outcome::Refused(Refusal::Order)) => return Err(problem::KIND),
         (_, Outcome::Refused(refusal)) => return Err(Problem::Refused(refusal)),
         (Pending::Pop(names), Outcome::Taken(at, items)) => {
             replies.array(2);
             replies.bulk(names.get(at).map_or(&[], |name| name));
             items.iter().for_each(|item| replies.member(&item.fields));
         }
+        (Pending::PopSeveral(names), Outcome::Taken(at, items)) => {
+            replies.array(2);
+            replies.bulk(names.get(at).map_or(&[], |name| name));
+            replies.members(&items);
+        }
         (Pending::Move, Outcome::Transferred(item)) => replies.member(&item.fields),
         (Pending::Read(names), Outcome::Observed(found)) => names.reply(replies, &found),
         _ => replies.null_array(),
     }
     Ok(())
-}
-
-fn arguments() -> Problem {
-    // `run` puts in the name of the command.
-    Problem::Arguments(String::new())
 }

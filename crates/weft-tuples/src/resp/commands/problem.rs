@@ -4,40 +4,66 @@ use crate::model::Refusal;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::resp) enum Problem {
-    Unknown(String),
-    /// The wrong number of arguments for this command.
-    Arguments(String),
-    Syntax,
-    Integer,
-    Timeout,
-    NegativeTimeout,
-    Stamp,
-    /// The element is of another kind.
-    Kind,
-    Database,
-    Version,
+    /// The text of the error.
+    Text(&'static str),
+    /// The text of an error that quotes the command.
+    Quoting(String),
+    /// The wrong number of arguments for the command.
+    Arguments,
     /// The model refuses the operation.
     Refused(Refusal),
 }
 
+pub(super) const SYNTAX: Problem = Problem::Text("ERR syntax error");
+pub(super) const INTEGER: Problem = Problem::Text("ERR value is not an integer or out of range");
+pub(super) const KIND: Problem =
+    Problem::Text("WRONGTYPE Operation against a key holding the wrong kind of value");
+pub(super) const NO_KEY: Problem = Problem::Text("ERR no such key");
+pub(super) const STAMP: Problem =
+    Problem::Text("ERR Invalid stream ID specified as stream command argument");
+
 impl Problem {
-    pub(in crate::resp) fn text(&self) -> String {
-        let text = match self {
-            Self::Unknown(name) => return format!("ERR unknown command '{name}'"),
-            Self::Arguments(name) => {
-                return format!("ERR wrong number of arguments for '{name}' command");
+    /// The text of the error of a command with this name.
+    pub(in crate::resp) fn text(&self, command: &str) -> String {
+        match self {
+            Self::Text(text) => (*text).to_owned(),
+            Self::Quoting(text) => text.clone(),
+            Self::Arguments => {
+                format!("ERR wrong number of arguments for '{command}' command")
             }
-            Self::Syntax => "ERR syntax error",
-            Self::Integer => "ERR value is not an integer or out of range",
-            Self::Timeout => "ERR timeout is not a float or out of range",
-            Self::NegativeTimeout => "ERR timeout is negative",
-            Self::Stamp => "ERR Invalid stream ID specified as stream command argument",
-            Self::Kind => "WRONGTYPE Operation against a key holding the wrong kind of value",
-            Self::Database => "ERR DB index is out of range",
-            Self::Version => "NOPROTO unsupported protocol version",
-            Self::Refused(refusal) => refused(*refusal),
+            Self::Refused(refusal) => refused(*refusal).to_owned(),
+        }
+    }
+
+    /// A command that there is not.
+    pub(super) fn unknown(words: &[Vec<u8>]) -> Self {
+        const LEN_MAX: usize = 128;
+        let cut = |word: &[u8], len: usize| -> String {
+            let word = word.split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(&word[..word.len().min(len)]).into_owned()
         };
-        text.to_owned()
+        let (name, arguments) =
+            words.split_first().map_or((&[][..], words), |(name, rest)| (&name[..], rest));
+        let mut quoted = String::new();
+        for argument in arguments {
+            let Some(left) = LEN_MAX.checked_sub(quoted.len()).filter(|left| *left != 0) else {
+                break;
+            };
+            quoted.push_str(&format!("'{}' ", cut(argument, left)));
+        }
+        let name = cut(name, LEN_MAX);
+        Self::Quoting(format!("ERR unknown command '{name}', with args beginning with: {quoted}"))
+    }
+
+    /// A subcommand that there is not.
+    pub(super) fn unknown_sub(command: &str, sub: &[u8]) -> Self {
+        let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
+        Self::Quoting(format!("ERR unknown subcommand '{sub}'. Try {command} HELP."))
+    }
+
+    /// The wrong number of arguments for a subcommand.
+    pub(super) fn sub_arguments(command: &str, sub: &str) -> Self {
+        Self::Quoting(format!("ERR wrong number of arguments for '{command}|{sub}' command"))
     }
 }
 

@@ -1,0 +1,172 @@
+//! Commands for the connection itself.
+
+use super::problem::{Problem, SYNTAX};
+use super::words::{integer, is, number};
+use super::{Call, Step};
+
+/// The version of Redis whose protocol this is, for clients that look at it.
+pub(super) const REDIS_VERSION: &str = "7.0.15";
+
+const WRONG_PASSWORD: Problem =
+    Problem::Text("WRONGPASS invalid username-password pair or user is disabled.");
+
+impl Call<'_> {
+    pub(super) fn ping(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        match words {
+            [] => self.replies.simple("PONG"),
+            [text] => self.replies.bulk(text),
+            _ => return Err(Problem::Arguments),
+        }
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn echo(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        words.iter().for_each(|text| self.replies.bulk(text));
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn quit(&mut self) -> Result<Step, Problem> {
+        self.replies.simple("OK");
+        Ok(Step::Quit)
+    }
+
+    pub(super) fn select(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        match words {
+            [index] if number(index)? == 0 => self.replies.simple("OK"),
+            _ => return Err(Problem::Text("ERR DB index is out of range")),
+        }
+        Ok(Step::Replied)
+    }
+
+    /// Makes the connection as it was when it was new.
+    pub(super) fn reset(&mut self) -> Result<Step, Problem> {
+        self.replies.is_resp3 = false;
+        self.session.set_name("");
+        self.replies.simple("RESET");
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn auth(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        match words {
+            [_] => {
+                return Err(Problem::Text(
+                    "ERR AUTH <password> called without any password configured for the default \
+                     user. Are you sure your configuration is correct?",
+                ));
+            }
+            // Without a password, each one is right.
+            [user, _] if user == b"default" => self.replies.simple("OK"),
+            [_, _] => return Err(WRONG_PASSWORD),
+            _ => return Err(SYNTAX),
+        }
+        Ok(Step::Replied)
+    }
+
+    pub(super) fn hello(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let (mut is_resp3, mut options) = (self.replies.is_resp3, words);
+        if let [version, rest @ ..] = words {
+            const NO_NUMBER: Problem =
+                Problem::Text("ERR Protocol version is not an integer or out of range");
+            is_resp3 = match integer(version).ok_or(NO_NUMBER)? {
+                2 => false,
+                3 => true,
+                _ => return Err(Problem::Text("NOPROTO unsupported protocol version")),
+            };
+            options = rest;
+        }
+        let (mut user, mut name) = (None, None);
+        while let [option, rest @ ..] = options {
+            options = match rest {
+                [given, _, rest @ ..] if is(option, "AUTH") => {
+                    user = Some(given);
+                    rest
+                }
+                [given, rest @ ..] if is(option, "SETNAME") => {
+                    name = Some(name_of(given)?);
+                    rest
+                }
+                _ => {
+                    let option = String::from_utf8_lossy(option);
+                    let text = format!("ERR Syntax error in HELLO option '{option}'");
+                    return Err(Problem::Quoting(text));
+                }
+            };
+        }
+        if user.is_some_and(|user| user != b"default") {
+            return Err(WRONG_PASSWORD);
+        }
+        if let Some(name) = name {
+            self.session.set_name(name);
+        }
+        self.replies.is_resp3 = is_resp3;
+        self.introduce();
+        Ok(Step::Replied)
+    }
+
+    fn introduce(&mut self) {
+        let id = self.session.id();
+        let version = if self.replies.is_resp3 { 3 } else { 2 };
+        self.replies.map(7);
+        for (key, value) in [("server", "weft"), ("version", REDIS_VERSION)] {
+            self.replies.bulk(key.as_bytes());
+            self.replies.bulk(value.as_bytes());
+        }
+        self.replies.bulk(b"proto");
+        self.replies.number(version);
+        self.replies.bulk(b"id");
+        self.replies.signed(id.cast_signed());
+        for (key, value) in [("mode", "standalone"), ("role", "master")] {
+            self.replies.bulk(key.as_bytes());
+            self.replies.bulk(value.as_bytes());
+        }
+        self.replies.bulk(b"modules");
+        self.replies.array(0);
+    }
+
+    pub(super) fn client(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        let [sub, arguments @ ..] = words else { return Err(Problem::Arguments) };
+        let is_resp3 = self.replies.is_resp3;
+        match (sub.to_ascii_lowercase().as_slice(), arguments) {
+            (b"id", []) => self.replies.signed(self.session.id().cast_signed()),
+            (b"getname", []) if self.session.name.is_empty() => self.replies.null(),
+            (b"getname", []) => self.replies.bulk(self.session.name.as_bytes()),
+            (b"setname", [name]) => {
+                self.session.set_name(name_of(name)?);
+                self.replies.simple("OK");
+            }
+            // A client says which library it is.
+            (b"setinfo", [_, _]) => self.replies.simple("OK"),
+            (b"info", []) => {
+                let text = self.session.describe(self.now.clock, is_resp3);
+                self.replies.verbatim(&text);
+            }
+            (b"list", []) => {
+                let text = self.session.describe_all(self.now.clock, is_resp3);
+                self.replies.verbatim(&text);
+            }
+            (b"list", _) => return Err(SYNTAX),
+            // No client is evicted.
+            (b"no-evict", [state]) if is(state, "ON") || is(state, "OFF") => {
+                self.replies.simple("OK");
+            }
+            (b"no-evict", [_]) => return Err(SYNTAX),
+            (b"id", _) => return Err(Problem::sub_arguments("client", "id")),
+            (b"getname", _) => return Err(Problem::sub_arguments("client", "getname")),
+            (b"setname", _) => return Err(Problem::sub_arguments("client", "setname")),
+            (b"setinfo", _) => return Err(Problem::sub_arguments("client", "setinfo")),
+            (b"info", _) => return Err(Problem::sub_arguments("client", "info")),
+            (b"no-evict", _) => return Err(Problem::sub_arguments("client", "no-evict")),
+            _ => return Err(Problem::unknown_sub("CLIENT", sub)),
+        }
+        Ok(Step::Replied)
+    }
+}
+
+/// Parses the name of a connection.
+fn name_of(argument: &[u8]) -> Result<&str, Problem> {
+    let text = std::str::from_utf8(argument).ok();
+    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+    text.ok_or(Problem::Text(
+        "ERR Client names cannot contain spaces, newlines or special characters.",
+    ))
+}

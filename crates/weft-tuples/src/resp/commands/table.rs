@@ -1,0 +1,111 @@
+//! The commands that there are.
+
+use super::problem::Problem;
+use super::{Call, Step};
+use crate::model::ElementEnd::{Back, Front};
+
+/// A command.
+pub(super) struct Command {
+    /// Its name in small letters.
+    pub(super) name: &'static str,
+    /// The number of words, with the name; a negative one is the least number.
+    pub(super) arity: i64,
+    /// The places of the first and the last key among the words, negative ones from the end, and
+    /// from one key to the next. All are 0 if they are not fixed.
+    pub(super) keys: [i64; 3],
+    pub(super) run: fn(&mut Call<'_>, &[Vec<u8>]) -> Result<Step, Problem>,
+}
+
+impl Command {
+    /// Whether the command has this many words.
+    pub(super) fn takes(&self, words: usize) -> bool {
+        let wanted = self.arity.unsigned_abs() as usize;
+        if self.arity < 0 { words >= wanted } else { words == wanted }
+    }
+}
+
+/// Returns the command with a name, in capitals or not.
+pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
+    const NAME_LEN_MAX: usize = 16;
+    let mut small = [0; NAME_LEN_MAX];
+    let small = small.get_mut(..name.len())?;
+    small.copy_from_slice(name);
+    small.make_ascii_lowercase();
+    let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(small));
+    found.ok().map(|at| &COMMANDS[at])
+}
+
+macro_rules! commands {
+    ($($name:literal $arity:literal $keys:tt $run:expr;)*) => {
+        /// All commands, in the order of their names.
+        pub(super) static COMMANDS: &[Command] =
+            &[$(Command { name: $name, arity: $arity, keys: $keys, run: $run }),*];
+    };
+}
+
+commands! {
+    "auth" -2 [0, 0, 0] |call, words| call.auth(words);
+    "blmove" 6 [1, 2, 1] |call, words| call.moves(words, true);
+    "blmpop" -5 [0, 0, 0] |call, words| call.multi_pop(words, true);
+    "blpop" -3 [1, -2, 1] |call, words| call.blocking_pop(words, Front);
+    "brpop" -3 [1, -2, 1] |call, words| call.blocking_pop(words, Back);
+    "brpoplpush" 4 [1, 2, 1] |call, words| call.pops_and_pushes(words, true);
+    "client" -2 [0, 0, 0] |call, words| call.client(words);
+    "command" -1 [0, 0, 0] |call, words| call.command(words);
+    "config" -2 [0, 0, 0] |call, words| call.config(words);
+    "dbsize" 1 [0, 0, 0] |call, _| call.count_all();
+    "del" -2 [1, -1, 1] |call, words| call.delete(words);
+    "echo" 2 [0, 0, 0] |call, words| call.echo(words);
+    "exists" -2 [1, -1, 1] |call, words| call.exist(words);
+    "flushall" -1 [0, 0, 0] |call, words| call.flush(words);
+    "flushdb" -1 [0, 0, 0] |call, words| call.flush(words);
+    "hello" -1 [0, 0, 0] |call, words| call.hello(words);
+    "info" -1 [0, 0, 0] |call, _| call.info();
+    "keys" 2 [0, 0, 0] |call, words| call.keys(words);
+    "lindex" 3 [1, 1, 1] |call, words| call.index(words);
+    "linsert" 5 [1, 1, 1] |call, words| call.insert(words);
+    "llen" 2 [1, 1, 1] |call, words| call.length(words);
+    "lmove" 5 [1, 2, 1] |call, words| call.moves(words, false);
+    "lmpop" -4 [0, 0, 0] |call, words| call.multi_pop(words, false);
+    "lpop" -2 [1, 1, 1] |call, words| call.pop(words, Front);
+    "lpos" -3 [1, 1, 1] |call, words| call.position(words);
+    "lpush" -3 [1, 1, 1] |call, words| call.push(words, Front, false);
+    "lpushx" -3 [1, 1, 1] |call, words| call.push(words, Front, true);
+    "lrange" 4 [1, 1, 1] |call, words| call.range(words);
+    "lrem" 4 [1, 1, 1] |call, words| call.remove_value(words);
+    "lset" 4 [1, 1, 1] |call, words| call.set(words);
+    "ltrim" 4 [1, 1, 1] |call, words| call.trim_list(words);
+    "ping" -1 [0, 0, 0] |call, words| call.ping(words);
+    "quit" -1 [0, 0, 0] |call, _| call.quit();
+    "reset" 1 [0, 0, 0] |call, _| call.reset();
+    "rpop" -2 [1, 1, 1] |call, words| call.pop(words, Back);
+    "rpoplpush" 3 [1, 2, 1] |call, words| call.pops_and_pushes(words, false);
+    "rpush" -3 [1, 1, 1] |call, words| call.push(words, Back, false);
+    "rpushx" -3 [1, 1, 1] |call, words| call.push(words, Back, true);
+    "scan" -2 [0, 0, 0] |call, words| call.scan(words);
+    "select" 2 [0, 0, 0] |call, words| call.select(words);
+    "type" 2 [1, 1, 1] |call, words| call.kind(words);
+    "unlink" -2 [1, -1, 1] |call, words| call.delete(words);
+    "xadd" -5 [1, 1, 1] |call, words| call.add(words);
+    "xdel" -3 [1, 1, 1] |call, words| call.delete_entries(words);
+    "xinfo" -2 [0, 0, 0] |call, words| call.stream_info(words);
+    "xlen" 2 [1, 1, 1] |call, words| call.stream_length(words);
+    "xrange" -4 [1, 1, 1] |call, words| call.stream_range(words, false);
+    "xread" -4 [0, 0, 0] |call, words| call.read_streams(words);
+    "xrevrange" -4 [1, 1, 1] |call, words| call.stream_range(words, true);
+    "xtrim" -4 [1, 1, 1] |call, words| call.trim_stream(words);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_is_found_by_its_name() {
+        for command in COMMANDS {
+            let found = find(command.name.to_ascii_uppercase().as_bytes());
+            assert_eq!(found.map(|it| it.name), Some(command.name));
+        }
+        assert!(find(b"get").is_none() && find(&[b'x'; 100]).is_none() && find(b"").is_none());
+    }
+}

@@ -1,0 +1,105 @@
+//! The connections that speak the Redis protocol, as they see one another.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What a connection shows of itself.
+#[derive(Clone, Debug, Default)]
+struct Shown {
+    name: String,
+    addresses: Addresses,
+    since: Duration,
+}
+
+/// The addresses of both ends of a connection, as texts.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// That of the client.
+    pub peer: String,
+    /// That of the server.
+    pub local: String,
+}
+
+/// All connections of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Roster(Rc<RefCell<Members>>);
+
+#[derive(Debug, Default)]
+struct Members {
+    last: u64,
+    shown: BTreeMap<u64, Shown>,
+}
+
+/// A connection's place in the roster, and what the client has set for it.
+#[derive(Debug)]
+pub(super) struct Session {
+    roster: Roster,
+    id: u64,
+    pub(super) name: String,
+    pub(super) last_command: &'static str,
+}
+
+impl Roster {
+    /// Adds a connection.
+    pub(super) fn enter(&self, addresses: Addresses, since: Duration) -> Session {
+        let mut members = self.0.borrow_mut();
+        members.last += 1;
+        let id = members.last;
+        members.shown.insert(id, Shown { name: String::new(), addresses, since });
+        Session { roster: self.clone(), id, name: String::new(), last_command: "" }
+    }
+}
+
+impl Session {
+    /// The number of the connection.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn set_name(&mut self, name: &str) {
+        name.clone_into(&mut self.name);
+        if let Some(shown) = self.roster.0.borrow_mut().shown.get_mut(&self.id) {
+            name.clone_into(&mut shown.name);
+        }
+    }
+
+    /// Describes this connection, as `CLIENT INFO` does.
+    pub(super) fn describe(&self, clock: Duration, is_resp3: bool) -> String {
+        let members = self.roster.0.borrow();
+        let Some(shown) = members.shown.get(&self.id) else { return String::new() };
+        let mut line = line(self.id, shown, clock);
+        let version = if is_resp3 { 3 } else { 2 };
+        let command = self.last_command;
+        // Writing to a string does not fail.
+        let _ = writeln!(line, " cmd={command} resp={version}");
+        line
+    }
+
+    /// Describes all connections, as `CLIENT LIST` does.
+    pub(super) fn describe_all(&self, clock: Duration, is_resp3: bool) -> String {
+        let mut lines = String::new();
+        for (id, shown) in &self.roster.0.borrow().shown {
+            if *id == self.id {
+                lines.push_str(&self.describe(clock, is_resp3));
+            } else {
+                let _ = writeln!(lines, "{}", line(*id, shown, clock));
+            }
+        }
+        lines
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.roster.0.borrow_mut().shown.remove(&self.id);
+    }
+}
+
+fn line(id: u64, Shown { name, addresses, since }: &Shown, clock: Duration) -> String {
+    let Addresses { peer, local } = addresses;
+    let age = clock.saturating_sub(*since).as_secs();
+    format!("id={id} addr={peer} laddr={local} name={name} age={age} db=0 user=default")
+}
