@@ -45,6 +45,9 @@ fn send(connection: &mut Connection, mut bytes: &[u8]) -> Result<(), Closed> {
         bytes = &bytes[len..];
         loop {
             connection.handle()?;
+            while let Some(job) = connection.next_job() {
+                connection.complete(job.run());
+            }
             let len = connection.output().len();
             assert!(len <= OUTPUT_LEN_MAX + DATA_SEGMENT_LEN_MAX + 1_000, "{len} bytes wait");
             if len == 0 {

@@ -13,7 +13,8 @@
 //! iser scsi
 //! store
 //! wire
-//! bytes limits
+//! bytes workers
+//! limits
 //! ```
 
 mod bytes;
@@ -25,3 +26,4 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod wire;
+pub mod workers;

@@ -105,6 +105,15 @@ pub const COPY_SEGMENT_LEN_MAX: u64 = 16 << 20;
 /// Bytes that are moved at once where data of a store passes through a buffer.
 pub const STEP_LEN: usize = 256 << 10;
 
+/// Jobs of one connection that wait for a store. The connection takes no input while it has more.
+pub const JOBS_MAX: usize = 2 * COMMAND_WINDOW as usize;
+/// Bytes that one connection has on their way to a store before it takes no more input.
+pub const WRITING_LEN_MAX: usize = 16 << 20;
+/// Threads that wait for one store: what it has to do at a time.
+pub const WORKERS_MAX: usize = 32;
+/// A thread that waits for stores ends when it has nothing to do for this time.
+pub const WORKER_IDLE_TIME: Duration = Duration::from_secs(10);
+
 /// The longest data segment of a message over RDMA in bytes: `TargetRecvDataSegmentLength`. Longer
 /// data is read from the initiator's memory.
 pub const MESSAGE_DATA_LEN_MAX: usize = 8_192;

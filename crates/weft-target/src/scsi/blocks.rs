@@ -74,14 +74,12 @@ fn read(call: &Call<'_>, blocks: Blocks) -> Result<Plan, Failure> {
     unprotected(call)?;
     let range = blocks.range(call)?;
     // What is stored may not be safe yet (section 4.15.2: FUA).
-    if forces_unit_access(call) && call.unit.state().modes.write_back {
-        call.unit.flush()?;
-    }
-    Ok(Plan::Read(range))
+    let flushes = forces_unit_access(call) && call.unit.state().modes.write_back;
+    Ok(Plan::Read { range, flushes })
 }
 
 pub(super) fn read6(call: &Call<'_>) -> Result<Plan, Failure> {
-    Ok(Plan::Read(blocks6(call).range(call)?))
+    Ok(Plan::Read { range: blocks6(call).range(call)?, flushes: false })
 }
 
 pub(super) fn read10(call: &Call<'_>) -> Result<Plan, Failure> {
@@ -151,10 +149,7 @@ fn verify(call: &Call<'_>, blocks: Blocks) -> Result<Plan, Failure> {
     unprotected(call)?;
     let range = blocks.range(call)?;
     match byte_check(call) {
-        0 => {
-            call.unit.check(range)?;
-            done()
-        }
+        0 => Ok(Plan::Run { run: check, changes: false }),
         1 => Ok(Plan::Stream(range, Stream::Verify)),
         3 if range.is_empty() => done(),
         // One block, that all others have to be like (section 5.34).
@@ -163,13 +158,23 @@ fn verify(call: &Call<'_>, blocks: Blocks) -> Result<Plan, Failure> {
     }
 }
 
-fn verify_same(call: &Call<'_>, block: &[u8]) -> Result<(), Failure> {
+/// The range of a VERIFY, whose length the operation code tells.
+fn verified(call: &Call<'_>) -> Result<Range<u64>, Sense> {
     let blocks = match call.byte(0) {
         0x2f => blocks10(call),
         0xaf => blocks12(call),
         _ => blocks16(call),
     };
-    let range = blocks.range(call)?;
+    blocks.range(call)
+}
+
+fn check(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
+    call.unit.check(verified(call)?)?;
+    Ok(Vec::new())
+}
+
+fn verify_same(call: &Call<'_>, block: &[u8]) -> Result<(), Failure> {
+    let range = verified(call)?;
     let _step = call.unit.share_steps();
     for at in range.clone().step_by(block.len()) {
         if let Some(differs) = call.unit.compare(at, block)? {
@@ -209,8 +214,12 @@ pub(super) fn prefetch16(call: &Call<'_>) -> Result<Plan, Failure> {
 /// for.
 fn synchronize(call: &Call<'_>, blocks: Blocks) -> Result<Plan, Failure> {
     range(call.unit, blocks.first, blocks.count)?;
+    Ok(Plan::Run { run: flush, changes: false })
+}
+
+fn flush(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
     call.unit.flush()?;
-    done()
+    Ok(Vec::new())
 }
 
 pub(super) fn synchronize10(call: &Call<'_>) -> Result<Plan, Failure> {

@@ -15,15 +15,30 @@ use crate::bytes::{be16, be32, be64};
 pub enum Plan {
     /// It is complete, with data for the initiator.
     Finished(Vec<u8>),
-    /// These bytes of the store go to the initiator.
-    Read(Range<u64>),
+    /// Bytes of the store go to the initiator.
+    Read {
+        /// The bytes.
+        range: Range<u64>,
+        /// The store is flushed before.
+        flushes: bool,
+    },
+    /// The store is used, for as long as that takes. The result has data for the initiator.
+    Run {
+        /// Does it.
+        run: Run,
+        /// Blocks may change.
+        changes: bool,
+    },
     /// As many bytes come from the initiator, and are handled as they arrive.
     Stream(Range<u64>, Stream),
     /// This many bytes come from the initiator, and are handled together.
     Receive(usize, Finish),
 }
 
-/// Handles the data of a command that needs it whole.
+/// Carries out a command that needs no data of the initiator. It waits for the store.
+pub type Run = fn(&Call<'_>) -> Result<Vec<u8>, Failure>;
+
+/// Handles the data of a command that needs it whole. It waits for the store.
 pub type Finish = fn(&Call<'_>, &[u8]) -> Result<(), Failure>;
 
 /// A command, as the table has it.

@@ -16,6 +16,13 @@ use crate::limits::{
 };
 
 const HEADER_LEN: usize = 16;
+const EXTENDED_COPY: u8 = 0x83;
+
+/// Whether a command may use other units than its own.
+#[must_use]
+pub fn spans_units(cdb: &[u8; 16]) -> bool {
+    cdb[0] == EXTENDED_COPY
+}
 
 /// EXTENDED COPY (LID1).
 pub(super) fn extended(call: &Call<'_>) -> Result<Plan, Failure> {

@@ -124,24 +124,32 @@ impl Device {
         });
     }
 
+    /// Whether no command of any unit waits for a medium, or for what outlives the target.
+    #[must_use]
+    pub fn is_instant(&self) -> bool {
+        self.read_units(|units| units.values().all(|unit| unit.is_instant() && !unit.has_keeper()))
+    }
+
     /// Resets a unit: its tasks are aborted, and all sessions get a unit attention (SAM-5, section
-    /// 6.3.3).
+    /// 6.3.3). It is complete after [`Unit::wait_for_steps`].
     pub fn reset_unit(&self, unit: &Unit) {
-        unit.abort_tasks(|_| true);
+        unit.mark_aborted(|_| true);
         unit.state().reset(Sense::UNIT_RESET);
     }
 
-    /// Aborts the tasks that all sessions have in a unit, whose initiators get a unit attention.
+    /// Aborts the tasks that all sessions have in a unit, whose initiators get a unit attention. It
+    /// is complete after [`Unit::wait_for_steps`].
     pub fn clear_tasks(&self, unit: &Unit, by: NexusId) {
-        unit.abort_tasks(|_| true);
+        unit.mark_aborted(|_| true);
         unit.state().notify(|nexus| nexus != by, Sense::COMMANDS_CLEARED);
     }
 
-    /// Resets all units. All sessions get a unit attention.
+    /// Resets all units. All sessions get a unit attention. It is complete after
+    /// [`Unit::wait_for_steps`] of each.
     pub fn reset(&self) {
         self.read_units(|units| {
             for unit in units.values() {
-                unit.abort_tasks(|_| true);
+                unit.mark_aborted(|_| true);
                 unit.state().reset(Sense::RESET);
             }
         });

@@ -20,8 +20,21 @@ pub(super) fn start_stop(call: &Call<'_>) -> Result<Plan, Failure> {
         return Err(Sense::INVALID_FIELD.in_cdb(4, 1).into());
     }
     if !start && !no_flush && !call.unit.options().is_read_only {
-        call.unit.flush()?;
+        return Ok(Plan::Run { run: flush_and_change_medium, changes: true });
     }
+    change_medium(call)?;
+    done()
+}
+
+fn flush_and_change_medium(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
+    call.unit.flush()?;
+    change_medium(call)?;
+    Ok(Vec::new())
+}
+
+/// Loads or ejects the medium, as START STOP UNIT asks for.
+fn change_medium(call: &Call<'_>) -> Result<(), Failure> {
+    let (load, start) = (call.byte(4) & 0x02 != 0, call.byte(4) & 0x01 != 0);
     let mut state = call.unit.state();
     if load && state.is_removal_prevented() {
         return Err(Sense::REMOVAL_PREVENTED.into());
@@ -36,7 +49,7 @@ pub(super) fn start_stop(call: &Call<'_>) -> Result<Plan, Failure> {
         let by = call.nexus.id;
         state.notify(|nexus| nexus != by, Sense::MEDIUM_CHANGED);
     }
-    done()
+    Ok(())
 }
 
 pub(super) fn prevent_allow(call: &Call<'_>) -> Result<Plan, Failure> {
@@ -53,11 +66,15 @@ pub(super) fn block_erase(call: &Call<'_>) -> Result<Plan, Failure> {
     if call.u16(7) != 0 {
         return Err(Sense::INVALID_FIELD.in_cdb(7, None).into());
     }
+    Ok(Plan::Run { run: erase, changes: true })
+}
+
+fn erase(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
     sanitize(call, |call| {
         let end = call.unit.store().len();
         call.unit.store().discard(0..end).map_err(|_| Sense::SANITIZE_FAILED)
     })?;
-    done()
+    Ok(Vec::new())
 }
 
 /// Sanitizes while all other initiators see that, and aborts what is under way.

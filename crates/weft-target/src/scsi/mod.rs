@@ -3,6 +3,8 @@
 //! A command is first planned: everything that is known from its descriptor block is checked. The
 //! plan says which data goes where. So the session moves data between a store and the network
 //! without a buffer in between, and a transport with RDMA may do the same.
+//!
+//! Planning waits for no store. What may wait is in the plan, and may be carried out by any thread.
 
 mod access;
 mod blocks;
@@ -28,12 +30,13 @@ mod state;
 mod table;
 mod unit;
 
-pub use call::{Finish, Plan};
+pub use call::{Finish, Plan, Run};
+pub use copy::spans_units;
 pub use device::Device;
 pub use failure::Failure;
 pub use keep::{Keeper, Kept};
 pub use meter::{Ended, Kind, KindStats};
 pub use nexus::{Initiator, Nexus, NexusId};
-pub use plan::{finish, plan, plan_without_unit};
+pub use plan::{finish, plan, plan_without_unit, run};
 pub use sense::{Sense, status};
 pub use unit::{Begun, Options, Stream, Unit, serial};

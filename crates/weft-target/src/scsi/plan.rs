@@ -1,7 +1,7 @@
 //! Planning and finishing of commands: what all of them have in common.
 
 use super::access::Access;
-use super::call::{Call, Command, Failure, Finish, Plan, finished};
+use super::call::{Call, Command, Failure, Finish, Plan, Run, finished};
 use super::device::Device;
 use super::inquiry;
 use super::lookup::{Found, find};
@@ -56,6 +56,21 @@ pub fn plan(
     };
     check_usage(command, cdb)?;
     (command.plan)(&Call { device, unit, nexus, begun, cdb, sent_len, commands: &COMMANDS })
+}
+
+/// Carries out what a plan has left to do. Returns data for the initiator.
+///
+/// # Errors
+///
+/// As the command has it.
+pub fn run(
+    device: &Device,
+    unit: &Unit,
+    (nexus, begun): (&Nexus, Begun),
+    cdb: &[u8; 16],
+    run: Run,
+) -> Result<Vec<u8>, Failure> {
+    run(&Call { device, unit, nexus, begun, cdb, sent_len: 0, commands: &COMMANDS })
 }
 
 /// Finishes a command with its data.

@@ -40,10 +40,14 @@ pub(super) fn capacity16(call: &Call<'_>) -> Result<Plan, Failure> {
 
 /// GET LBA STATUS.
 pub(super) fn block_status(call: &Call<'_>) -> Result<Plan, Failure> {
+    range(call.unit, call.u64(2), 1)?;
+    Ok(Plan::Run { run: look_up_status, changes: false })
+}
+
+fn look_up_status(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
     let unit = call.unit;
     let len = u64::from(unit.options().block_len);
     let mut first = call.u64(2);
-    range(unit, first, 1)?;
     let allocation_len = call.u32(10) as usize;
     let descriptors_max = (allocation_len.saturating_sub(8) / 16).clamp(1, 256);
     let mut descriptors = Vec::new();
@@ -69,7 +73,8 @@ pub(super) fn block_status(call: &Call<'_>) -> Result<Plan, Failure> {
     let mut data = ((descriptors.len() + 4) as u32).to_be_bytes().to_vec();
     data.extend([0; 4]);
     data.extend(descriptors);
-    finished(data, allocation_len)
+    data.truncate(allocation_len);
+    Ok(data)
 }
 
 /// UNMAP.
@@ -149,11 +154,15 @@ pub(super) fn write_same(call: &Call<'_>) -> Result<Plan, Failure> {
     }
     same_range(call)?;
     if flags & NDOB != 0 {
-        let block = vec![0; call.unit.options().block_len as usize];
-        finish_write_same(call, &block)?;
-        return done();
+        return Ok(Plan::Run { run: write_zeros, changes: true });
     }
     receive(call, u64::from(call.unit.options().block_len), finish_write_same)
+}
+
+fn write_zeros(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
+    let block = vec![0; call.unit.options().block_len as usize];
+    finish_write_same(call, &block)?;
+    Ok(Vec::new())
 }
 
 fn finish_write_same(call: &Call<'_>, block: &[u8]) -> Result<(), Failure> {

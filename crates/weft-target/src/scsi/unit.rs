@@ -3,7 +3,9 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 
 use super::failure::Failure;
 use super::keep::{Keeper, Kept};
@@ -13,6 +15,7 @@ use super::sense::Sense;
 use super::state::State;
 use crate::limits::STEP_LEN;
 use crate::store::Store;
+use crate::workers::Workers;
 use weft_sys::lock;
 
 /// How a unit behaves.
@@ -87,6 +90,8 @@ pub struct Unit {
     /// Counts what aborts tasks.
     aborts: AtomicU64,
     meter: Meter,
+    /// Threads that wait for the store.
+    workers: Workers,
 }
 
 impl Unit {
@@ -97,7 +102,8 @@ impl Unit {
         state.modes.write_back = options.write_back;
         let state = Mutex::new(state);
         let (steps, aborts, meter) = (RwLock::new(()), AtomicU64::new(0), Meter::default());
-        Self { serial, options, store, state, steps, aborts, meter }
+        let workers = Workers::default();
+        Self { serial, options, store, state, steps, aborts, meter, workers }
     }
 
     /// Lets persistent reservations outlive the target, and takes those that were kept. `None` if
@@ -141,6 +147,23 @@ impl Unit {
     /// Counts a command that has ended.
     pub fn count(&self, ended: Ended) {
         self.meter.count(ended);
+    }
+
+    /// The threads that wait for its store, so that others need not.
+    #[must_use]
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Whether its store is as fast as memory.
+    #[must_use]
+    pub fn is_instant(&self) -> bool {
+        self.store.is_instant()
+    }
+
+    /// Whether persistent reservations may outlive the target.
+    pub(super) fn has_keeper(&self) -> bool {
+        self.state().keeper.is_some()
     }
 
     /// Its length in blocks.
@@ -189,6 +212,13 @@ impl Unit {
         self.read_in_step(offset, buffer)
     }
 
+    /// As `read`, if that does not wait. `None` if it would; the buffer may have changed then.
+    pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<Result<(), Sense>> {
+        let _step = self.try_share_steps()?;
+        let read = self.store.try_read(offset, buffer)?;
+        Some(read.map_err(|_| Sense::READ_ERROR))
+    }
+
     /// As `read`, for a command that owns the step.
     pub(super) fn read_in_step(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Sense> {
         self.store.read(offset, buffer).map_err(|_| Sense::READ_ERROR)
@@ -214,6 +244,39 @@ impl Unit {
         bytes: &[u8],
     ) -> Result<(), Failure> {
         let _step = self.share_steps_of(begun)?;
+        self.stream_in_step(stream, start, offset, bytes)
+    }
+
+    /// As `stream`, if that does not wait. `None` if it would; nothing is written then.
+    pub fn try_stream(
+        &self,
+        begun: Begun,
+        stream: Stream,
+        start: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Option<Result<(), Failure>> {
+        if !self.is_instant() && stream != (Stream::Write { through: false }) {
+            return None;
+        }
+        let _step = self.try_share_steps()?;
+        if self.is_aborted(begun) {
+            return Some(Err(Failure::Aborted));
+        }
+        if self.is_instant() {
+            return Some(self.stream_in_step(stream, start, offset, bytes));
+        }
+        let written = self.store.try_write(offset, bytes)?;
+        Some(written.map_err(|error| write_error(&error).into()))
+    }
+
+    fn stream_in_step(
+        &self,
+        stream: Stream,
+        start: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
         match stream {
             Stream::Write { .. } => Ok(self.write_in_step(offset, bytes)?),
             Stream::Verify => match self.compare(offset, bytes)? {
@@ -257,12 +320,26 @@ impl Unit {
     /// Aborts the tasks of all sessions that `wanted` selects. None of them changes a block after
     /// this call. The caller neither owns nor shares a step, and does not hold the state.
     pub(super) fn abort_tasks(&self, wanted: impl Fn(NexusId) -> bool) {
+        self.mark_aborted(wanted);
+        self.wait_for_steps();
+    }
+
+    /// The first half of `abort_tasks`, which does not wait for the store.
+    pub(super) fn mark_aborted(&self, wanted: impl Fn(NexusId) -> bool) {
         let mut state = self.state();
         let count = self.aborts.load(Ordering::Acquire) + 1;
         state.abort(wanted, count);
         self.aborts.store(count, Ordering::Release);
-        drop(state);
-        // Steps that have begun end first; later ones see the abort.
+    }
+
+    /// Whether no step has begun, as far as can be said without a wait.
+    #[must_use]
+    pub fn has_no_steps(&self) -> bool {
+        !matches!(self.steps.try_write(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Waits for the steps that have begun. Later ones see what was aborted before this call.
+    pub fn wait_for_steps(&self) {
         drop(self.own_step());
     }
 
@@ -289,6 +366,15 @@ impl Unit {
     /// While the guard lives, no command owns a step.
     pub(super) fn share_steps(&self) -> RwLockReadGuard<'_, ()> {
         self.steps.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As `share_steps`. `None` if that would wait.
+    fn try_share_steps(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        match self.steps.try_read() {
+            Ok(step) => Some(step),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// While the guard lives, no other command reads or writes.

@@ -20,7 +20,7 @@ use crate::limits::{
     KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES_MAX, LOGIN_SWEEP_INTERVAL,
     LOOP_EVENTS_MAX, SERVE_ROUNDS_MAX, UNACKNOWLEDGED_TIME_MAX,
 };
-use crate::session::{Addresses, Closed, Connection, Portal, Wake};
+use crate::session::{Addresses, Closed, Connection, Done, Portal, Wake};
 use weft_sys::lock;
 
 /// The key of the wakeup.
@@ -32,6 +32,8 @@ pub(super) struct Handle {
     added: Mutex<Vec<Accepted>>,
     /// Connections whose session may have been closed by another one.
     woken: Mutex<Vec<u64>>,
+    /// Results of jobs, with their connections.
+    done: Mutex<Vec<(u64, Done)>>,
     connections: AtomicUsize,
     /// Seconds that initiators have to log out, once the loop is to end.
     drain: Mutex<Option<u16>>,
@@ -69,6 +71,18 @@ impl Handle {
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         self.wakeup.notify();
+    }
+
+    fn complete(&self, key: u64, done: Done) {
+        let is_first = {
+            let mut all = lock(&self.done);
+            all.push((key, done));
+            all.len() == 1
+        };
+        // The first one has woken the loop.
+        if is_first {
+            self.wakeup.notify();
+        }
     }
 
     fn wake(&self, key: u64) {
@@ -117,6 +131,7 @@ impl EventLoop {
             wakeup,
             added: Mutex::default(),
             woken: Mutex::default(),
+            done: Mutex::default(),
             connections: AtomicUsize::new(0),
             drain: Mutex::default(),
             is_stopped: AtomicBool::new(false),
@@ -181,7 +196,16 @@ impl EventLoop {
                 (self.observer)(Event::NotAccepted(error));
             }
         }
-        let woken = std::mem::take(&mut *lock(&self.handle.woken));
+        let mut woken = std::mem::take(&mut *lock(&self.handle.woken));
+        let done = std::mem::take(&mut *lock(&self.handle.done));
+        for (key, done) in done {
+            // The connection may have ended meanwhile.
+            let Some(served) = self.served.get_mut(&key) else { continue };
+            served.connection.complete(done);
+            if !woken.contains(&key) {
+                woken.push(key);
+            }
+        }
         for key in woken {
             self.serve(key, EventFlags::empty());
         }
@@ -228,6 +252,10 @@ impl EventLoop {
         let Some(served) = self.served.get_mut(&key) else { return };
         let had_permit = served.permit.is_some();
         let result = served.serve(flags);
+        while let Some(job) = served.connection.next_job() {
+            let handle = Arc::clone(&self.handle);
+            job.start(move |done| handle.complete(key, done));
+        }
         self.logins -= usize::from(had_permit && served.permit.is_none());
         let progress = match result {
             Ok(progress) => progress,
@@ -294,6 +322,10 @@ impl Served {
     /// Receives, handles and sends, a few times at most: an initiator that sends as fast as it is
     /// served must not keep the others waiting.
     fn serve(&mut self, flags: EventFlags) -> Result<Progress, Closed> {
+        if flags.intersects(EventFlags::HUP | EventFlags::ERR) && !self.connection.wants_input() {
+            // Nothing would be received that says so, and the event would come again at once.
+            return Ok(Progress::Gone);
+        }
         let may_read = flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR);
         let mut reads = may_read;
         for _ in 0..SERVE_ROUNDS_MAX {

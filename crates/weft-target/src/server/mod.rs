@@ -1,7 +1,8 @@
 //! The threads that serve connections: one that accepts, event loops for connections over TCP, and
 //! a thread for each connection over RDMA.
 //!
-//! A connection stays with its thread. Threads share the targets, and nothing else.
+//! A connection stays with its thread. Threads share the targets, and nothing else. What waits for
+//! a store is done by threads of its unit, which give the result back.
 
 mod admission;
 mod clock;
@@ -112,7 +113,17 @@ impl Server {
             handles.iter().for_each(|handle| handle.stop());
             links.close();
             drained
-        })
+        })?;
+        self.wait_for_jobs();
+        Ok(())
+    }
+
+    /// Waits for what was handed out by connections that have ended, so that it can be made safe.
+    fn wait_for_jobs(&self) {
+        self.portal.wait_for_jobs();
+        for target in self.portal.targets() {
+            target.device().units().iter().for_each(|(_, unit)| unit.workers().wait());
+        }
     }
 
     /// Asks all initiators to log out.

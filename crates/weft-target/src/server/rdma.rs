@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weft_rdma::{Access, Completion, Device, Listener, Next, Region, Remote, Request};
@@ -16,8 +16,9 @@ use crate::limits::{
     LOGIN_SWEEP_INTERVAL, MESSAGE_DATA_LEN_MAX, MESSAGES_MAX, RDMA_SPIN_TIME, RDMA_TIME_MAX,
     STAGING_LEN, TRANSFERS_MAX,
 };
-use crate::session::{Addresses, Closed, Connection, Portal, Wake};
+use crate::session::{Addresses, Closed, Connection, Done, Portal, Wake};
 use crate::wire::{self, pdu_len};
+use weft_sys::lock;
 
 /// The longest message in bytes, with both headers and the longest additional header.
 const SLOT_LEN: usize = HEADER_LEN + wire::HEADER_LEN + 255 * 4 + MESSAGE_DATA_LEN_MAX;
@@ -116,6 +117,8 @@ pub(super) struct Served {
     message: Vec<u8>,
     connection: Connection,
     datamover: Datamover,
+    /// Results of jobs.
+    done: Arc<Mutex<Vec<Done>>>,
 }
 
 /// The queue pair, and what it sends, writes and reads.
@@ -154,6 +157,7 @@ impl Served {
             pending: VecDeque::new(),
             message: vec![0; SLOT_LEN],
             datamover: Datamover::default(),
+            done: Arc::default(),
         })
     }
 
@@ -209,10 +213,14 @@ impl Served {
         }
     }
 
-    /// Handles messages and posts what follows from them, as far as there is room.
+    /// Handles messages and results, and posts what follows from them, as far as there is room.
     fn advance(&mut self) -> Result<(), Closed> {
+        for done in std::mem::take(&mut *lock(&self.done)) {
+            self.connection.complete(done);
+        }
         loop {
             let has_more = self.connection.handle()?;
+            self.hand_out();
             let has_posted = self.post()?;
             if self.connection.wants_input()
                 && let Some((slot, len)) = self.pending.pop_front()
@@ -221,6 +229,17 @@ impl Served {
             } else if !(has_more && has_posted) {
                 return Ok(());
             }
+        }
+    }
+
+    /// Hands out what waits for a store.
+    fn hand_out(&mut self) {
+        while let Some(job) = self.connection.next_job() {
+            let (done, waker) = (Arc::clone(&self.done), self.outbox.link.waker());
+            job.start(move |result| {
+                lock(&done).push(result);
+                waker.interrupt();
+            });
         }
     }
 

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Condvar, Mutex};
+
+use weft_sys::lock;
 
 use super::*;
-use crate::scsi::Device;
+use crate::scsi::{Device, Unit};
 use crate::security::Access;
 use crate::session::{Closed, Target};
+use crate::store::{Extent, Ram, Store};
 
 const LOGIN: &[u8; 46] = b"InitiatorName=iqn.a\0SessionType=Discovery\0\0\0\0\0";
 
@@ -21,8 +26,12 @@ struct Running {
 }
 
 fn run(logins: LoginLimits, drain_time: Duration) -> Running {
-    let target =
-        Target::new(Arc::new(Device::new("iqn.b".into(), BTreeMap::new())), Access::default());
+    run_with(BTreeMap::new(), logins, drain_time)
+}
+
+/// Runs a server with these units.
+fn run_with(units: BTreeMap<u8, Arc<Unit>>, logins: LoginLimits, drain_time: Duration) -> Running {
+    let target = Target::new(Arc::new(Device::new("iqn.b".into(), units)), Access::default());
     let portal = Arc::new(Portal::new(vec![target], Access::default(), RANDOM));
     let (sender, events) = channel();
     let observer = Arc::new(move |event| {
@@ -158,5 +167,199 @@ fn second_stop_does_not_wait_for_initiators() {
     let mut socket = running.log_in();
     running.stop.notify();
     socket.read_exact(&mut [0; 48]).unwrap();
+    running.stop();
+}
+
+/// Memory whose blocks nobody gets before it is released.
+#[derive(Debug)]
+struct Stuck {
+    memory: Ram,
+    release: Arc<Release>,
+}
+
+#[derive(Debug, Default)]
+struct Release {
+    is_done: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Release {
+    fn set(&self) {
+        *lock(&self.is_done) = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        drop(self.changed.wait_while(lock(&self.is_done), |is_done| !*is_done).unwrap());
+    }
+}
+
+impl Store for Stuck {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn medium_len(&self) -> io::Result<u64> {
+        self.memory.medium_len()
+    }
+
+    fn resize(&self, len: u64) -> io::Result<()> {
+        self.memory.resize(len)
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.release.wait();
+        self.memory.read(offset, buffer)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.release.wait();
+        self.memory.write(offset, bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.release.wait();
+        Ok(())
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        self.release.wait();
+        self.memory.discard(range)
+    }
+
+    fn extent(&self, offset: u64) -> io::Result<(Extent, u64)> {
+        self.release.wait();
+        self.memory.extent(offset)
+    }
+
+    fn is_thin(&self) -> bool {
+        true
+    }
+}
+
+/// An initiator on a socket, whose commands have no data of its own but zeros.
+struct Initiator {
+    socket: TcpStream,
+    number: u32,
+}
+
+impl Initiator {
+    fn log_in(address: SocketAddr, name: &str) -> Self {
+        let mut socket = TcpStream::connect(address).unwrap();
+        // A hang is an error of the test.
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let text = format!("InitiatorName=iqn.{name}\0TargetName=iqn.b\0");
+        let mut pdu = vec![0; 48];
+        (pdu[0], pdu[1], pdu[7], pdu[15]) = (0x43, 0x87, text.len() as u8, 0);
+        pdu.extend(text.bytes());
+        pdu.resize(pdu.len().next_multiple_of(4), 0);
+        socket.write_all(&pdu).unwrap();
+        let mut initiator = Self { socket, number: 0 };
+        assert_eq!(initiator.response()[36..38], [0, 0]);
+        // The unit attentions of both units.
+        for lun in [0, 1] {
+            initiator.send(lun, 0xc0, &[0; 6], 0);
+            initiator.response();
+        }
+        initiator
+    }
+
+    /// Sends a command. Its tag is returned.
+    fn send(&mut self, lun: u8, flags: u8, cdb: &[u8], len: u32) -> u32 {
+        let mut pdu = vec![0; 48];
+        (pdu[0], pdu[1], pdu[9]) = (0x01, flags, lun);
+        let sent = if flags & 0x20 != 0 { len } else { 0 };
+        pdu[5..8].copy_from_slice(&sent.to_be_bytes()[1..]);
+        pdu[16..20].copy_from_slice(&self.number.to_be_bytes());
+        pdu[20..24].copy_from_slice(&len.to_be_bytes());
+        pdu[24..28].copy_from_slice(&self.number.to_be_bytes());
+        pdu[32..32 + cdb.len()].copy_from_slice(cdb);
+        pdu.resize(48 + sent as usize, 0);
+        self.socket.write_all(&pdu).unwrap();
+        self.number += 1;
+        self.number - 1
+    }
+
+    /// The header of the next response.
+    fn response(&mut self) -> [u8; 48] {
+        let mut header = [0; 48];
+        self.socket.read_exact(&mut header).unwrap();
+        let len = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+        self.socket.read_exact(&mut vec![0; len.next_multiple_of(4)]).unwrap();
+        header
+    }
+
+    fn wait_for(&mut self, task: u32) {
+        let header = self.response();
+        assert_eq!((&header[16..20], header[3]), (&task.to_be_bytes()[..], 0));
+    }
+}
+
+/// Units with a store that is stuck, and with memory.
+fn stuck_and_memory() -> (BTreeMap<u8, Arc<Unit>>, Arc<Release>) {
+    let release = Arc::new(Release::default());
+    let memory = || Ram::new(1 << 20).unwrap();
+    let stuck = Stuck { memory: memory(), release: Arc::clone(&release) };
+    let unit = |store: Box<dyn Store>| Arc::new(Unit::new("serial".into(), <_>::default(), store));
+    (BTreeMap::from([(0, unit(Box::new(stuck))), (1, unit(Box::new(memory())))]), release)
+}
+
+const LIMITS: LoginLimits =
+    LoginLimits { count: 9, count_per_address: 9, time: Duration::from_secs(3_600) };
+
+#[test]
+fn initiator_that_is_gone_while_its_logout_waits_is_noticed() {
+    let (units, release) = stuck_and_memory();
+    let running = run_with(units, LIMITS, Duration::ZERO);
+    let mut initiator = Initiator::log_in(running.address, "one");
+    initiator.send(0, 0xa0, &[0x2a, 0, 0, 0, 0, 3, 0, 0, 1, 0], 512);
+    let mut logout = [0; 48];
+    (logout[0], logout[1], logout[27]) = (0x46, 0x80, initiator.number as u8);
+    initiator.socket.write_all(&logout).unwrap();
+    // Without a linger time the kernel resets the connection.
+    rustix::net::sockopt::set_socket_linger(&initiator.socket, Some(Duration::ZERO)).unwrap();
+    drop(initiator);
+    let ended = || match running.events.recv_timeout(Duration::from_secs(60)) {
+        Ok(event) => matches!(event, Event::Ended(..)),
+        Err(error) => panic!("{error}"),
+    };
+    while !ended() {}
+    release.set();
+    running.stop();
+}
+
+/// A store that does nothing for a while holds up the commands that need it, and no others: not
+/// those of other connections of the same loop, nor others of the same connection.
+#[test]
+fn a_store_that_is_stuck_holds_up_nothing_else() {
+    let (units, release) = stuck_and_memory();
+    let running = run_with(units, LIMITS, Duration::ZERO);
+    let [mut one, mut other] =
+        ["one", "other"].map(|name| Initiator::log_in(running.address, name));
+    let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let write_same = [0x41, 0, 0, 0, 0, 9, 0, 0, 1, 0];
+    let write = [0x2a, 0, 0, 0, 0, 3, 0, 0, 1, 0];
+    let flush = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut stuck = vec![one.send(0, 0xa0, &write, 512), one.send(0, 0xc0, &read, 512)];
+    stuck.push(one.send(0, 0xa0, &write_same, 512));
+    stuck.push(one.send(0, 0x80, &flush, 0));
+    for initiator in [&mut one, &mut other] {
+        let task = initiator.send(1, 0xc0, &read, 512);
+        initiator.wait_for(task);
+        let task = initiator.send(1, 0xa0, &write, 512);
+        initiator.wait_for(task);
+        let task = initiator.send(0, 0xc0, &[0; 6], 0);
+        initiator.wait_for(task);
+    }
+    // Another one can log in, too.
+    Initiator::log_in(running.address, "third");
+    release.set();
+    for _ in 0..stuck.len() {
+        let header = one.response();
+        let task = u32::from_be_bytes([header[16], header[17], header[18], header[19]]);
+        assert_eq!(header[3], 0);
+        stuck.retain(|other| *other != task);
+    }
+    assert!(stuck.is_empty());
     running.stop();
 }

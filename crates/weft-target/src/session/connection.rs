@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::addresses::Addresses;
 use super::closed::Closed;
 use super::full::{Context, FullFeature};
+use super::job::{Done, Job};
 use super::login::{LoginState, Step};
 use super::portal::{Portal, Wake};
 use crate::limits::{DATA_SEGMENT_LEN_MAX, LOGIN_SEGMENT_LEN_MAX, OUTPUT_LEN_MAX};
@@ -23,14 +24,27 @@ pub struct Connection {
     addresses: Addresses,
     portal: Arc<Portal>,
     wake: Wake,
+    /// Jobs that have ended.
+    done: Vec<Done>,
 }
 
 #[derive(Debug)]
 enum ConnectionPhase {
     Login(Box<LoginState>),
+    /// The session waits for the one that it replaces.
+    Opening(Box<Opening>),
     Full(Box<FullFeature>),
     /// What is left of the output is sent, then the connection ends.
     Ending(Closed),
+}
+
+/// A session with the response to the login, which is not sent yet.
+#[derive(Debug)]
+struct Opening {
+    full: FullFeature,
+    response: LoginResponse,
+    answer: Vec<u8>,
+    sequence: Sequence,
 }
 
 impl Connection {
@@ -50,7 +64,8 @@ impl Connection {
     fn with(login: LoginState, portal: Arc<Portal>, addresses: Addresses, wake: Wake) -> Self {
         let framer = Framer::new(LOGIN_SEGMENT_LEN_MAX);
         let phase = ConnectionPhase::Login(Box::new(login));
-        Self { framer, output: Vec::new(), sent: 0, phase, addresses, portal, wake }
+        let (output, done) = (Vec::new(), Vec::new());
+        Self { framer, output, sent: 0, phase, addresses, portal, wake, done }
     }
 
     /// Whether the initiator has logged in.
@@ -66,7 +81,9 @@ impl Connection {
     /// If the connection is over, because the initiator has not logged in.
     pub fn ask_to_log_out(&mut self, seconds: u16) -> Result<(), Closed> {
         match &mut self.phase {
-            ConnectionPhase::Login(_) => return Err(Closed::Draining),
+            ConnectionPhase::Login(_) | ConnectionPhase::Opening(_) => {
+                return Err(Closed::Draining);
+            }
             ConnectionPhase::Full(full) => full.ask_to_log_out(seconds, &mut self.output),
             ConnectionPhase::Ending(_) => {}
         }
@@ -83,10 +100,31 @@ impl Connection {
         self.framer.received(len);
     }
 
-    /// Whether more bytes should be received now. Not while too many are to be sent.
+    /// Whether more bytes should be received now. Not while too many are to be sent, or wait for a
+    /// store.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        !matches!(self.phase, ConnectionPhase::Ending(_)) && self.output().len() < OUTPUT_LEN_MAX
+        let has_room = match &self.phase {
+            ConnectionPhase::Login(_) => true,
+            ConnectionPhase::Full(full) => full.has_room(),
+            ConnectionPhase::Opening(_) | ConnectionPhase::Ending(_) => false,
+        };
+        has_room && self.output().len() < OUTPUT_LEN_MAX
+    }
+
+    /// Work that waits for a store, to be carried out by any thread. To be asked for after
+    /// `handle`, until there is none.
+    pub fn next_job(&mut self) -> Option<Job> {
+        match &mut self.phase {
+            ConnectionPhase::Full(full) => full.next_job(),
+            ConnectionPhase::Opening(opening) => opening.full.next_job(),
+            ConnectionPhase::Login(_) | ConnectionPhase::Ending(_) => None,
+        }
+    }
+
+    /// Takes the result of a job of this connection. `handle` has to follow.
+    pub fn complete(&mut self, done: Done) {
+        self.done.push(done);
     }
 
     /// The bytes to be sent.
@@ -104,8 +142,8 @@ impl Connection {
         }
     }
 
-    /// Handles what was received, and continues what waits for room in the output. Returns whether
-    /// there is more to do once the output is sent.
+    /// Handles what was received and what jobs have done, and continues what waits for room in the
+    /// output. Returns whether there is more to do once the output is sent.
     ///
     /// # Errors
     ///
@@ -114,12 +152,16 @@ impl Connection {
         // The guard borrows the session, not the connection.
         let session = match &self.phase {
             ConnectionPhase::Full(full) => full.session().cloned(),
-            _ => None,
+            ConnectionPhase::Opening(opening) => opening.full.session().cloned(),
+            ConnectionPhase::Login(_) | ConnectionPhase::Ending(_) => None,
         };
         let _work = match &session {
             Some(session) => Some(session.work().ok_or(Closed::Replaced)?),
             None => None,
         };
+        for done in std::mem::take(&mut self.done) {
+            self.take_result(done);
+        }
         loop {
             if let ConnectionPhase::Full(full) = &mut self.phase {
                 full.send_data(&mut self.output, self.sent);
@@ -131,12 +173,39 @@ impl Connection {
                 return Ok(true);
             }
             if !self.wants_input() {
-                return Ok(true);
+                return Ok(!self.output().is_empty());
             }
             if !self.handle_one()? {
                 return Ok(false);
             }
         }
+    }
+
+    fn take_result(&mut self, done: Done) {
+        let closed = match &mut self.phase {
+            ConnectionPhase::Full(full) => full.complete(done, &mut self.output),
+            ConnectionPhase::Opening(opening) => opening.full.complete(done, &mut self.output),
+            ConnectionPhase::Login(_) | ConnectionPhase::Ending(_) => None,
+        };
+        if let Some(closed) = closed {
+            self.phase = ConnectionPhase::Ending(closed);
+        }
+        self.open();
+    }
+
+    /// Ends the login of a session that waits for no other one any more.
+    fn open(&mut self) {
+        let phase = std::mem::replace(&mut self.phase, ConnectionPhase::Ending(Closed::Replaced));
+        self.phase = match phase {
+            ConnectionPhase::Opening(opening) if !opening.full.has_jobs() => {
+                let Opening { full, response, answer, sequence } = *opening;
+                let response = Response::Login(response);
+                append(&mut self.output, &response, sequence, Digests::default(), &answer);
+                self.framer.agree(full.digests(), DATA_SEGMENT_LEN_MAX);
+                ConnectionPhase::Full(Box::new(full))
+            }
+            other => other,
+        };
     }
 
     /// Handles the next PDU. Returns `false` if there is none.
@@ -161,7 +230,7 @@ impl Connection {
                     self.phase = ConnectionPhase::Ending(closed);
                 }
             }
-            ConnectionPhase::Ending(_) => {}
+            ConnectionPhase::Opening(_) | ConnectionPhase::Ending(_) => {}
         }
         Ok(true)
     }
@@ -199,9 +268,9 @@ impl Connection {
                     return;
                 };
                 response.tsih = full.tsih();
-                respond(&mut self.output, response, &answer);
-                self.framer.agree(full.digests(), DATA_SEGMENT_LEN_MAX);
-                self.phase = ConnectionPhase::Full(Box::new(full));
+                let opening = Opening { full, response, answer, sequence };
+                self.phase = ConnectionPhase::Opening(Box::new(opening));
+                self.open();
             }
         }
     }

@@ -1,24 +1,29 @@
 //! Full feature phase: commands, data, task management, text and logout.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::addresses::Addresses;
 use super::closed::Closed;
+use super::job::{Done, Job, JobId, Work};
+use super::jobs::{Footprint, Jobs, Purpose};
 use super::login::LoggedIn;
-use super::portal::{Portal, Session, Wake};
+use super::outcome::{plan, residual, sense_segment};
+use super::portal::{OpenSession, Portal, Session, Wake};
+use super::postponed::{ConnectionEnd, Postponed, take_due};
 use super::settings::Settings;
 use super::stats::count;
 use super::task::{DataSequence, Reading, Sink, Task};
-use crate::limits::{COMMAND_WINDOW, HELD_LEN_MAX, OUTPUT_LEN_MAX, TEXT_LEN_MAX};
-use crate::scsi::{self, Begun, Device, Ended, Failure, Kind, Plan, Sense, Stream, Unit, status};
+use super::text_exchange::{TextExchange, Visible};
+use crate::limits::{COMMAND_WINDOW, HELD_LEN_MAX, OUTPUT_LEN_MAX, STEP_LEN};
+use crate::scsi::{Begun, Ended, Failure, Kind, Plan, Sense, Stream, Unit, status};
 use crate::wire::{
     AsyncMessage, DataIn, DataOut, Digests, LogoutResponse, NO_TAG, NopIn, NopOut, Pdu, R2t,
     Reject, Request, Residual, Response, ScsiCommand, ScsiResponse, Sequence, TaskRequest,
-    TaskResponse, Text, TextResponse, Unparsed, append, append_with, logout_response, pairs,
-    push_pair, reject_reason, task_response,
+    TaskResponse, Text, TextResponse, Unparsed, append, append_with, logout_response,
+    reject_reason, task_response,
 };
 
 /// The arguments of requests, besides the session.
@@ -35,7 +40,7 @@ pub(super) struct Context<'a> {
 pub(super) struct FullFeature {
     portal: Arc<Portal>,
     /// `None` in a discovery session.
-    session: Option<Arc<Session>>,
+    session: Option<Arc<OpenSession>>,
     /// The iSCSI name of the initiator.
     initiator: String,
     settings: Settings,
@@ -43,22 +48,36 @@ pub(super) struct FullFeature {
     expected_command: u32,
     /// The next status number.
     status: u32,
-    /// Commands that wait for data, by their tags.
+    /// Commands that wait for data or for the store, by their tags.
     tasks: HashMap<u32, Task>,
+    /// How many tasks there have been.
+    last_task: u64,
     /// Commands whose data is being sent, in the order in which they came.
     readings: VecDeque<Reading>,
+    /// Work that waits for the store.
+    jobs: Jobs,
+    /// Responses to requests that end commands, which wait for jobs of these commands.
+    postponed: Vec<Postponed>,
+    /// The initiator is logging out.
+    is_leaving: bool,
     /// Bytes that tasks collect.
     held_len: usize,
     next_transfer: u32,
-    /// The text of a request that goes on, and the answer that is left to send.
-    text: Vec<u8>,
-    answer: Vec<u8>,
+    text: TextExchange,
+}
+
+/// Why a part of a read is not there.
+enum Unread {
+    /// It has to wait for the store, or for an earlier command.
+    Later,
+    Failed(Sense),
 }
 
 impl Drop for FullFeature {
     fn drop(&mut self) {
         match &self.session {
-            Some(session) => self.portal.remove(session),
+            // It is removed when its last job has ended.
+            Some(session) => session.end(),
             None => self.portal.end_discovery(),
         }
     }
@@ -66,7 +85,7 @@ impl Drop for FullFeature {
 
 impl FullFeature {
     /// Opens the session of an initiator at `from`. `numbers` are the next command number and the
-    /// next status number. `None` if there are too many sessions.
+    /// next status number. `None` if there are too many sessions. It is open when it has no jobs.
     pub(super) fn new(
         portal: &Arc<Portal>,
         from: SocketAddr,
@@ -76,11 +95,18 @@ impl FullFeature {
     ) -> Option<Self> {
         let LoggedIn { initiator, target, settings } = logged_in;
         let name = initiator.name.clone();
-        let session = match target {
-            Some(target) => Some(portal.open(target.device(), initiator, from, wake)?),
-            None if portal.begin_discovery() => None,
+        let (session, before) = match target {
+            Some(target) => {
+                let (session, before) = portal.open(target.device(), initiator, from, wake)?;
+                (Some(session), before)
+            }
+            None if portal.begin_discovery() => (None, None),
             None => return None,
         };
+        let mut jobs = Jobs::default();
+        if let (Some(session), Some(before)) = (&session, before) {
+            jobs.plan(session, Work::Replace(before), Footprint::nothing(), Purpose::End);
+        }
         let (expected_command, status) = numbers;
         Some(Self {
             portal: Arc::clone(portal),
@@ -90,11 +116,14 @@ impl FullFeature {
             expected_command,
             status,
             tasks: HashMap::new(),
+            last_task: 0,
+            jobs,
+            postponed: Vec::new(),
+            is_leaving: false,
             readings: VecDeque::new(),
             held_len: 0,
             next_transfer: 1,
-            text: Vec::new(),
-            answer: Vec::new(),
+            text: TextExchange::default(),
         })
     }
 
@@ -104,7 +133,7 @@ impl FullFeature {
     }
 
     /// The session, unless it is one of discovery.
-    pub(super) fn session(&self) -> Option<&Arc<Session>> {
+    pub(super) fn session(&self) -> Option<&Arc<OpenSession>> {
         self.session.as_ref()
     }
 
@@ -151,10 +180,14 @@ impl FullFeature {
                 let (time_to_wait, time_to_retain) = (0, 0);
                 let task = logout.task;
                 let response = LogoutResponse { response, task, time_to_wait, time_to_retain };
-                self.respond(&Response::Logout(response), &[], output);
-                if logout.reason <= 1 {
-                    return Ok(Some(Closed::LoggedOut));
+                let response = Response::Logout(response);
+                if logout.reason > 1 {
+                    self.respond(&response, &[], output);
+                    return Ok(None);
                 }
+                self.is_leaving = true;
+                let (jobs, ends) = (self.abort_all(|_| true), Some(ConnectionEnd::LoggedOut));
+                return Ok(self.postpone(Postponed { jobs, response, ends }, output));
             }
             Request::Login(_) => return Err(Closed::Protocol("a login request after the login")),
             Request::Snack(_) => self.reject(reject_reason::SNACK, pdu, output),
@@ -205,13 +238,18 @@ impl FullFeature {
     }
 
     fn sequence(&self) -> Sequence {
-        let outstanding = (self.tasks.len() + self.readings.len()) as u32;
+        let outstanding = self.outstanding() as u32;
         let free = COMMAND_WINDOW.saturating_sub(outstanding);
         Sequence {
             status: self.status,
             expected_command: self.expected_command,
             command_max: self.expected_command.wrapping_add(free).wrapping_sub(1),
         }
+    }
+
+    /// The commands that have not ended.
+    fn outstanding(&self) -> usize {
+        self.tasks.len() + self.readings.len() + self.jobs.readings().count()
     }
 
     /// Appends a response that has a status number.
@@ -240,83 +278,47 @@ impl FullFeature {
         context: &Context<'_>,
         output: &mut Vec<u8>,
     ) -> Result<(), Closed> {
-        if request.transfer == NO_TAG {
-            // A new exchange; what is left of another one is dropped.
-            self.text.clear();
-            self.answer.clear();
-        }
-        if self.text.len() + pdu.data.len() > TEXT_LEN_MAX {
-            self.reject(reject_reason::OUT_OF_RESOURCES, pdu, output);
-            return Ok(());
-        }
-        self.text.extend_from_slice(pdu.data);
-        if !request.continues && !self.text.is_empty() {
-            let text = std::mem::take(&mut self.text);
-            let pairs = pairs(&text)?;
-            let mut keys = HashSet::new();
-            // A key that came again and again would have a long answer each time.
-            if !pairs.iter().all(|(key, _)| keys.insert(*key)) {
-                self.reject(reject_reason::PROTOCOL_ERROR, pdu, output);
+        let visible = Visible {
+            portal: context.portal,
+            addresses: context.addresses,
+            own: self.session.as_ref().map(|session| session.device().name()),
+            initiator: &self.initiator,
+        };
+        let len_max = self.settings.send_len_max as usize;
+        let next = self.text.receive((request, pdu.data), len_max, &visible)?;
+        let answer = match next {
+            Ok(next) => next,
+            Err(reason) => {
+                self.reject(reason, pdu, output);
                 return Ok(());
             }
-            for (key, value) in pairs {
-                self.answer_key(key, value, context);
-            }
-        }
-        let len = self.answer.len().min(self.settings.send_len_max as usize);
-        let answer: Vec<u8> = self.answer.drain(..len).collect();
-        let is_over = self.answer.is_empty() && !request.continues && request.is_final;
+        };
         let response = TextResponse {
-            is_final: is_over,
-            continues: !self.answer.is_empty(),
+            is_final: answer.is_over,
+            continues: answer.continues,
             lun: request.lun,
             task: request.task,
-            transfer: if is_over { NO_TAG } else { 1 },
+            transfer: if answer.is_over { NO_TAG } else { 1 },
         };
-        self.respond(&Response::Text(response), &answer, output);
+        self.respond(&Response::Text(response), &answer.text, output);
         Ok(())
-    }
-
-    fn answer_key(&mut self, key: &str, value: &str, context: &Context<'_>) {
-        if key != "SendTargets" {
-            push_pair(&mut self.answer, key, "NotUnderstood");
-            return;
-        }
-        // Discovery may ask for all, a normal session for its own target (RFC 7143, appendix C).
-        let own = self.session.as_ref().map(|session| session.device().name().to_owned());
-        for target in context.portal.targets() {
-            let device = target.device();
-            let is_own = own.as_deref() == Some(device.name());
-            let wanted = match value {
-                "All" => own.is_none(),
-                "" => is_own,
-                name => device.name().eq_ignore_ascii_case(name) && (own.is_none() || is_own),
-            };
-            let access = target.access();
-            let is_visible = access.admits_address(context.addresses.remote.ip())
-                && access.admits_name(&self.initiator);
-            if wanted && is_visible {
-                push_pair(&mut self.answer, "TargetName", device.name());
-                let address = format!("{},1", context.addresses.local);
-                push_pair(&mut self.answer, "TargetAddress", &address);
-            }
-        }
     }
 
     fn command(
         &mut self,
-        session: &Session,
+        session: &Arc<OpenSession>,
         command: &ScsiCommand,
         pdu: &Pdu<'_>,
         output: &mut Vec<u8>,
     ) -> Result<(), Closed> {
         if self.tasks.contains_key(&command.task)
             || self.readings.iter().any(|reading| reading.command.task == command.task)
+            || self.jobs.readings().any(|reading| reading.command.task == command.task)
         {
             self.reject(reject_reason::TASK_IN_PROGRESS, pdu, output);
             return Ok(());
         }
-        if self.tasks.len() + self.readings.len() >= 2 * COMMAND_WINDOW as usize {
+        if self.outstanding() >= 2 * COMMAND_WINDOW as usize {
             self.reject(reject_reason::IMMEDIATE, pdu, output);
             return Ok(());
         }
@@ -341,10 +343,11 @@ impl FullFeature {
         });
         let plan = plan(session, unit.as_ref(), command, pdu);
         match plan {
-            Ok(Plan::Read(range)) if !command.writes => {
+            Ok(Plan::Read { range, flushes }) if !command.writes => {
                 let Some((unit, begun)) = unit else { return Ok(()) };
-                let (command, sent, pdus) = (*command, 0, 0);
-                let reading = Reading { command, unit, begun, range, sent, pdus, since };
+                let (command, sent, pdus, loaded) = (*command, 0, 0, (Vec::new(), 0));
+                let reading =
+                    Reading { command, unit, begun, range, flushes, loaded, sent, pdus, since };
                 self.readings.push_back(reading);
                 Ok(())
             }
@@ -367,10 +370,11 @@ impl FullFeature {
         }
     }
 
-    /// Starts a command with data from the initiator, be it wanted or not.
+    /// Starts a command with data from the initiator, be it wanted or not, or one that the store
+    /// carries out.
     fn start_write(
         &mut self,
-        session: &Session,
+        session: &Arc<OpenSession>,
         (command, since): (&ScsiCommand, Duration),
         unit: Option<(Arc<Unit>, Begun)>,
         plan: Result<Plan, Failure>,
@@ -378,46 +382,28 @@ impl FullFeature {
         output: &mut Vec<u8>,
     ) {
         let expected = u64::from(command.write_len());
-        let (sink, wanted_len) = match plan {
-            Ok(Plan::Stream(range, stream)) if range.end - range.start > expected => {
-                let wanted = range.end - range.start;
-                match &unit {
-                    // The blocks that come are handled.
-                    Some((unit, _)) if expected % u64::from(unit.options().block_len) == 0 => {
-                        (Sink::Stream(range.start..range.start + expected, stream), wanted)
-                    }
-                    // A part of a block cannot be.
-                    _ => (Sink::Drop(Err(Sense::INVALID_INFORMATION_UNIT.into())), wanted),
-                }
-            }
-            Ok(Plan::Receive(len, _)) if len as u64 > expected => {
-                (Sink::Drop(Err(Sense::INVALID_INFORMATION_UNIT.into())), len as u64)
-            }
-            Ok(Plan::Stream(range, stream)) => {
-                let len = range.end - range.start;
-                (Sink::Stream(range, stream), len)
-            }
-            Ok(Plan::Receive(len, _)) if self.held_len + len > HELD_LEN_MAX => {
-                (Sink::Drop(Err(Sense::INTERNAL_FAILURE.into())), len as u64)
-            }
-            Ok(Plan::Receive(len, finish)) => {
-                self.held_len += len;
-                (Sink::Collect(Vec::with_capacity(len), finish), len as u64)
-            }
-            // The initiator expects no data, and gets none.
-            Ok(Plan::Read(_)) => (Sink::Drop(Ok(Vec::new())), 0),
-            Ok(Plan::Finished(data)) => (Sink::Drop(Ok(data)), 0),
-            Err(failure) => (Sink::Drop(Err(failure)), 0),
-        };
+        let room = HELD_LEN_MAX - self.held_len;
+        let (sink, wanted_len) = Sink::of(plan, unit.as_ref(), expected, room);
+        let held_len = if matches!(sink, Sink::Collect(..)) { wanted_len as usize } else { 0 };
         let end = match &sink {
             Sink::Stream(..) | Sink::Collect(..) => wanted_len.min(expected) as u32,
-            Sink::Drop(_) => 0,
+            Sink::Run { .. } | Sink::Drop(_) => 0,
         };
+        let kind = match sink {
+            Sink::Stream(_, Stream::Write { .. }) => Kind::Write,
+            _ => Kind::Other,
+        };
+        self.held_len += held_len;
+        self.last_task += 1;
         let unsolicited_end = self.settings.first_burst_len.min(command.expected_len);
         let mut task = Task {
             command: *command,
             unit,
+            serial: self.last_task,
+            kind,
             sink,
+            pending: 0,
+            held_len,
             failure: None,
             wanted_len,
             received: 0,
@@ -426,44 +412,92 @@ impl FullFeature {
             r2ts: 0,
             since,
         };
-        task.take(0, pdu.data);
+        self.take(session, &mut task, 0, pdu.data);
         self.advance(session, task, output);
     }
 
     fn data_out(
         &mut self,
-        session: &Session,
+        session: &Arc<OpenSession>,
         data: &DataOut,
         pdu: &Pdu<'_>,
         output: &mut Vec<u8>,
     ) -> Result<(), Closed> {
         // Data of an aborted task may still be on its way.
         let Some(mut task) = self.tasks.remove(&data.task) else { return Ok(()) };
+        if task.sequence.is_over {
+            // It waits for the store, and has got all that it wants or has failed.
+            self.tasks.insert(data.task, task);
+            return Ok(());
+        }
         let sequence = &mut task.sequence;
         let end = u64::from(data.offset) + pdu.data.len() as u64;
         let is_short = data.is_final && data.transfer != NO_TAG && end < u64::from(sequence.end);
-        let is_valid = !sequence.is_over
-            && data.transfer == sequence.transfer
+        let is_valid = data.transfer == sequence.transfer
             && data.number == sequence.number
             && data.offset == task.received
             && end <= u64::from(sequence.end)
             && !is_short;
         if !is_valid {
             // The command ends; what else comes for it is ignored (RFC 7143, section 7.9).
+            sequence.is_over = true;
             task.failure = Some(Sense::DATA_SEQUENCE.into());
-            self.finish_write(session, task, output);
+            self.advance(session, task, output);
             return Ok(());
         }
         count(&session.counters().written_bytes, pdu.data.len());
         sequence.number = sequence.number.wrapping_add(1);
         sequence.is_over = data.is_final;
-        task.take(data.offset, pdu.data);
+        self.take(session, &mut task, data.offset, pdu.data);
         self.advance(session, task, output);
         Ok(())
     }
 
+    /// Handles data at an offset of a task's data.
+    fn take(&mut self, session: &Arc<OpenSession>, task: &mut Task, offset: u32, data: &[u8]) {
+        let useful = task.receive(offset, data);
+        let (range, stream) = match &mut task.sink {
+            Sink::Collect(collected, _) => return collected.extend_from_slice(useful),
+            Sink::Stream(range, stream) if !useful.is_empty() => (range.clone(), *stream),
+            _ => return,
+        };
+        let Some((unit, begun)) = &task.unit else { return };
+        let (start, at) = (range.start, range.start + u64::from(offset));
+        let used = || {
+            let changes = matches!(stream, Stream::Write { .. });
+            Footprint::of_part(&task.command, unit, at..at + useful.len() as u64, changes)
+        };
+        if (self.jobs.is_empty() || !self.jobs.conflicts(&used()))
+            && let Some(handled) = unit.try_stream(*begun, stream, start, at, useful)
+        {
+            task.failure = handled.err();
+            return;
+        }
+        let is_last = task.has_all() && task.pending == 0;
+        let (used, unit, begun) = (used(), Arc::clone(unit), *begun);
+        let (bytes, offset) = (useful.to_vec(), at);
+        let work = Work::Stream { unit, begun, stream, start, offset, bytes, is_last };
+        if is_last {
+            task.sink = Sink::Drop(Ok(Vec::new()));
+        }
+        self.plan_for(session, task, work, used);
+    }
+
+    /// Plans a job of a task.
+    fn plan_for(
+        &mut self,
+        session: &Arc<OpenSession>,
+        task: &mut Task,
+        work: Work,
+        used: Footprint,
+    ) {
+        let purpose = Purpose::Task { tag: task.command.task, serial: task.serial };
+        self.jobs.plan(session, work, used, purpose);
+        task.pending += 1;
+    }
+
     /// Asks for more data of a task, or finishes it.
-    fn advance(&mut self, session: &Session, mut task: Task, output: &mut Vec<u8>) {
+    fn advance(&mut self, session: &Arc<OpenSession>, mut task: Task, output: &mut Vec<u8>) {
         if task.is_aborted() {
             // Another initiator has aborted it: there is no response (SAM-5, TAS is 0).
             self.release(&task);
@@ -493,6 +527,10 @@ impl FullFeature {
             self.tasks.insert(task.command.task, task);
             return;
         }
+        if task.pending > 0 {
+            self.tasks.insert(task.command.task, task);
+            return;
+        }
         self.finish_write(session, task, output);
     }
 
@@ -502,37 +540,60 @@ impl FullFeature {
         Sequence { command_max: sequence.command_max.wrapping_sub(more), ..sequence }
     }
 
-    fn finish_write(&mut self, session: &Session, task: Task, output: &mut Vec<u8>) {
-        self.release(&task);
+    /// Finishes a task that has all its data and no job under way.
+    fn finish_write(&mut self, session: &Arc<OpenSession>, mut task: Task, output: &mut Vec<u8>) {
+        let sink = std::mem::replace(&mut task.sink, Sink::Drop(Ok(Vec::new())));
+        let (command, cdb) = (&task.command, task.command.cdb);
+        let (work, used, is_instant) = match (task.failure, sink, task.unit.clone()) {
+            (None, Sink::Stream(_, stream @ Stream::Write { through: true }), Some((unit, _))) => {
+                let is_instant = unit.is_instant();
+                (Work::EndStream { unit, stream }, Footprint::nothing(), is_instant)
+            }
+            (None, Sink::Collect(data, finish), Some((unit, begun))) => {
+                let used = Footprint::of_whole(command, &unit, true);
+                let work = Work::Finish { unit, begun, cdb, finish, data };
+                (work, used, session.device().is_instant())
+            }
+            (None, Sink::Run { run, changes }, Some((unit, begun))) => {
+                let used = Footprint::of_whole(command, &unit, changes);
+                (Work::Run { unit, begun, cdb, run }, used, session.device().is_instant())
+            }
+            (failure, sink, _) => {
+                let result = match (failure, sink) {
+                    (Some(failure), _) => Err(failure),
+                    (None, Sink::Drop(result)) => result,
+                    (None, _) => Ok(Vec::new()),
+                };
+                return self.end_task(session, &task, result, output);
+            }
+        };
+        if is_instant && !self.jobs.conflicts(&used) {
+            let result = work.carry_out(session);
+            return self.end_task(session, &task, result, output);
+        }
+        self.plan_for(session, &mut task, work, used);
+        self.tasks.insert(task.command.task, task);
+    }
+
+    /// Responds to a task. The result has data for an initiator that sends none.
+    fn end_task(
+        &mut self,
+        session: &Session,
+        task: &Task,
+        result: Result<Vec<u8>, Failure>,
+        output: &mut Vec<u8>,
+    ) {
+        self.release(task);
         let (command, unit) = (&task.command, task.unit.as_ref());
-        let kind = match task.sink {
-            Sink::Stream(_, Stream::Write { .. }) => Kind::Write,
-            _ => Kind::Other,
+        let bytes = if task.kind == Kind::Write { task.received.min(task.end) } else { 0 };
+        self.measure(unit, (task.kind, task.since), bytes, result.is_err());
+        let residual = match command.writes {
+            true => residual(task.wanted_len, command.write_len()),
+            false => residual(0, command.read_len()),
         };
-        let bytes = if kind == Kind::Write { task.received.min(task.end) } else { 0 };
-        let done = match (task.failure, task.sink) {
-            (Some(failure), _) => Err(failure),
-            (None, Sink::Drop(result)) => result.map(|_| ()),
-            (None, Sink::Stream(_, stream)) => match unit {
-                Some((unit, _)) => unit.end_stream(stream).map_err(Failure::Sense),
-                None => Ok(()),
-            },
-            (None, Sink::Collect(data, finish)) => match unit {
-                Some((unit, begun)) => scsi::finish(
-                    session.device(),
-                    unit,
-                    (&session.nexus, *begun),
-                    &command.cdb,
-                    finish,
-                    &data,
-                ),
-                None => Ok(()),
-            },
-        };
-        let residual = residual(task.wanted_len, command.write_len());
-        self.measure(unit, (kind, task.since), bytes, done.is_err());
-        match done {
-            Ok(()) => self.respond_status(command, status::GOOD, residual, task.r2ts, &[], output),
+        match result {
+            Ok(data) if !command.writes => self.finish_with_data(session, command, &data, output),
+            Ok(_) => self.respond_status(command, status::GOOD, residual, task.r2ts, &[], output),
             Err(failure) => {
                 let unit = unit.map(|(unit, _)| &**unit);
                 self.fail(session, command, unit, failure, (residual, task.r2ts), output);
@@ -540,10 +601,47 @@ impl FullFeature {
         }
     }
 
-    fn release(&mut self, task: &Task) {
-        if let Sink::Collect(..) = &task.sink {
-            self.held_len -= task.end as usize;
+    /// A job that may be carried out.
+    pub(super) fn next_job(&mut self) -> Option<Job> {
+        self.jobs.next()
+    }
+
+    /// Whether jobs have not ended.
+    pub(super) fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// Whether more requests and data may come.
+    pub(super) fn has_room(&self) -> bool {
+        self.jobs.has_room() && !self.is_leaving
+    }
+
+    /// Takes the result of a job. Returns why the connection ends, once the output is sent.
+    pub(super) fn complete(&mut self, done: Done, output: &mut Vec<u8>) -> Option<Closed> {
+        let session = self.session.clone()?;
+        match self.jobs.end(done.id) {
+            Some(Purpose::Read(reading)) => self.loaded(&session, reading, done.result, output),
+            Some(Purpose::Task { tag, serial }) => {
+                // An aborted task is not there, or another one has its tag.
+                if self.tasks.get(&tag).is_some_and(|task| task.serial == serial)
+                    && let Some(mut task) = self.tasks.remove(&tag)
+                {
+                    task.pending -= 1;
+                    match done.result {
+                        Ok(data) if data.is_empty() => {}
+                        Ok(data) => task.sink = Sink::Drop(Ok(data)),
+                        Err(failure) => _ = task.failure.get_or_insert(failure),
+                    }
+                    self.advance(&session, task, output);
+                }
+            }
+            Some(Purpose::End) | None => {}
         }
+        self.answer_postponed(done.id, output)
+    }
+
+    fn release(&mut self, task: &Task) {
+        self.held_len -= task.held_len;
     }
 
     /// Completes a command with data that is not of the medium.
@@ -624,25 +722,24 @@ impl FullFeature {
     /// are gone.
     pub(super) fn send_data(&mut self, output: &mut Vec<u8>, sent: usize) {
         let Some(session) = self.session.clone() else { return };
-        while output.len() - sent < OUTPUT_LEN_MAX
-            && let Some(mut reading) = self.readings.pop_front()
+        while output.len() - sent + self.jobs.reading_len() < OUTPUT_LEN_MAX
+            && let Some(reading) = self.readings.pop_front()
         {
-            if reading.unit.is_aborted(reading.begun) {
-                continue;
-            }
-            if self.send_part(&session, &mut reading, output) {
+            if !reading.unit.is_aborted(reading.begun)
+                && let Some(reading) = self.send_part(&session, reading, output)
+            {
                 self.readings.push_front(reading);
             }
         }
     }
 
-    /// Sends the next PDU of a read. Returns whether more are to follow.
+    /// Sends the next PDU of a read. Returns the read if more can follow at once.
     fn send_part(
         &mut self,
-        session: &Session,
-        reading: &mut Reading,
+        session: &Arc<OpenSession>,
+        mut reading: Reading,
         output: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Option<Reading> {
         let command = reading.command;
         let wanted = reading.range.end - reading.range.start;
         let expected = command.read_len();
@@ -650,12 +747,16 @@ impl FullFeature {
         let total = wanted.min(u64::from(expected)) as u32;
         let left = total - reading.sent;
         if left == 0 {
-            self.measure_read(reading, false);
+            self.measure_read(&reading, false);
             self.respond_status(&command, status::GOOD, residual, reading.pdus, &[], output);
-            return false;
+            return None;
         }
         let burst_left = self.settings.burst_len_max - reading.sent % self.settings.burst_len_max;
-        let len = left.min(self.settings.data_in_len_max()).min(burst_left);
+        let mut len = left.min(self.settings.data_in_len_max()).min(burst_left);
+        let loaded = &reading.loaded.0[reading.loaded.1..];
+        if !loaded.is_empty() {
+            len = len.min(loaded.len() as u32);
+        }
         let is_last = len == left;
         let data_in = DataIn {
             is_final: is_last || len == burst_left,
@@ -667,26 +768,91 @@ impl FullFeature {
         };
         // The task is still outstanding until its status is sent.
         let sequence = self.sequence_with(u32::from(!is_last));
-        let offset = reading.range.start + u64::from(reading.sent);
         let (response, digests) = (Response::DataIn(data_in), self.settings.digests);
         let appended = append_with(output, &response, sequence, digests, len as usize, |space| {
-            reading.unit.read(offset, space)
+            if loaded.is_empty() {
+                return self.read_now(&reading, space);
+            }
+            space.copy_from_slice(&loaded[..space.len()]);
+            Ok(())
         });
-        if let Err(sense) = appended {
-            self.measure_read(reading, true);
-            let (unit, counts) =
-                (Some(&*reading.unit), (self::residual(0, expected), reading.pdus));
-            self.fail(session, &command, unit, sense.into(), counts, output);
-            return false;
+        match appended {
+            Ok(()) => {}
+            Err(Unread::Later) => {
+                self.load(session, reading, left as usize);
+                return None;
+            }
+            Err(Unread::Failed(sense)) => {
+                self.fail_read(session, &reading, sense.into(), output);
+                return None;
+            }
         }
         count(&session.counters().read_bytes, len as usize);
         reading.sent += len;
         reading.pdus += 1;
+        if !loaded.is_empty() {
+            reading.loaded.1 += len as usize;
+        }
         if is_last {
-            self.measure_read(reading, false);
+            self.measure_read(&reading, false);
             self.status = self.status.wrapping_add(1);
         }
-        !is_last
+        (!is_last).then_some(reading)
+    }
+
+    /// Reads the next bytes of a read, if that does not wait.
+    fn read_now(&self, reading: &Reading, space: &mut [u8]) -> Result<(), Unread> {
+        let (unit, offset) = (&reading.unit, reading.range.start + u64::from(reading.sent));
+        let used = || {
+            Footprint::of_part(&reading.command, unit, offset..offset + space.len() as u64, false)
+        };
+        if reading.flushes || !self.jobs.is_empty() && self.jobs.conflicts(&used()) {
+            return Err(Unread::Later);
+        }
+        let read = unit.try_read(offset, space).ok_or(Unread::Later)?;
+        read.map_err(Unread::Failed)
+    }
+
+    /// Plans a job for the next bytes of a read, of which `left` are not sent.
+    fn load(&mut self, session: &Arc<OpenSession>, mut reading: Reading, left: usize) {
+        let offset = reading.range.start + u64::from(reading.sent);
+        let buffer = vec![0; left.min(STEP_LEN)];
+        let (unit, begun) = (Arc::clone(&reading.unit), reading.begun);
+        let end = offset + buffer.len() as u64;
+        let used = Footprint::of_part(&reading.command, &unit, offset..end, false);
+        let flushes = std::mem::take(&mut reading.flushes);
+        let work = Work::Read { unit, begun, offset, buffer, flushes };
+        self.jobs.plan(session, work, used, Purpose::Read(reading));
+    }
+
+    /// Takes what a job has read.
+    fn loaded(
+        &mut self,
+        session: &Session,
+        mut reading: Reading,
+        result: Result<Vec<u8>, Failure>,
+        output: &mut Vec<u8>,
+    ) {
+        match result {
+            Ok(buffer) => {
+                reading.loaded = (buffer, 0);
+                self.readings.push_front(reading);
+            }
+            Err(failure) => self.fail_read(session, &reading, failure, output),
+        }
+    }
+
+    fn fail_read(
+        &mut self,
+        session: &Session,
+        reading: &Reading,
+        failure: Failure,
+        output: &mut Vec<u8>,
+    ) {
+        self.measure_read(reading, true);
+        let unit = Some(&*reading.unit);
+        let counts = (residual(0, reading.command.read_len()), reading.pdus);
+        self.fail(session, &reading.command, unit, failure, counts, output);
     }
 
     fn measure_read(&self, reading: &Reading, is_failed: bool) {
@@ -712,141 +878,113 @@ impl FullFeature {
     /// Handles a task management request (RFC 7143, section 11.5). Returns why the connection ends.
     fn manage(
         &mut self,
-        session: &Session,
+        session: &Arc<OpenSession>,
         request: &TaskRequest,
         output: &mut Vec<u8>,
     ) -> Option<Closed> {
         let device = session.device();
         let nexus = session.nexus.id;
         let unit = device.unit(request.lun);
-        let mut closed = None;
-        let response = match (request.function, &unit) {
-            (1, _) => self.abort(request),
+        let (mut jobs, mut ends, mut reset) = (Vec::new(), None, Vec::new());
+        let response = match (request.function, unit) {
+            (1, _) => self.abort(request, &mut jobs),
             (2 | 4 | 5, None) => task_response::NO_UNIT,
             (function @ (2 | 4 | 5), Some(unit)) => {
-                self.abort_all(|other| other.is_some_and(|other| Arc::ptr_eq(other, unit)));
+                jobs = self.abort_all(|other| other.is_some_and(|other| Arc::ptr_eq(other, &unit)));
                 match function {
-                    4 => device.clear_tasks(unit, nexus),
-                    5 => device.reset_unit(unit),
+                    4 => device.clear_tasks(&unit, nexus),
+                    5 => device.reset_unit(&unit),
                     _ => {}
+                }
+                if function != 2 {
+                    reset.push(unit);
                 }
                 task_response::COMPLETE
             }
             (6 | 7, _) => {
-                self.abort_all(|_| true);
+                jobs = self.abort_all(|_| true);
                 device.reset();
-                if request.function == 7 {
-                    // A cold reset ends all sessions.
-                    self.portal.close_all(device);
-                    closed = Some(Closed::Replaced);
-                }
+                reset.extend(device.units().into_iter().map(|(_, unit)| unit));
+                ends = (request.function == 7).then_some(ConnectionEnd::ColdReset);
                 task_response::COMPLETE
             }
             (8, _) => task_response::NO_REASSIGNMENT,
             _ => task_response::NOT_SUPPORTED,
         };
-        let response = TaskResponse { task: request.task, response };
-        self.respond(&Response::Task(response), &[], output);
-        closed
+        // Steps that others have begun end before the response.
+        if !reset.iter().all(|unit| unit.has_no_steps()) {
+            let work = Work::WaitForSteps(reset);
+            jobs.push(self.jobs.plan(session, work, Footprint::nothing(), Purpose::End));
+        }
+        let response = Response::Task(TaskResponse { task: request.task, response });
+        self.postpone(Postponed { jobs, response, ends }, output)
     }
 
-    fn abort(&mut self, request: &TaskRequest) -> u8 {
+    /// Responds when the jobs have ended, which may be at once. Returns why the connection ends.
+    fn postpone(&mut self, postponed: Postponed, output: &mut Vec<u8>) -> Option<Closed> {
+        if postponed.jobs.is_empty() {
+            return self.answer(&postponed, output);
+        }
+        self.postponed.push(postponed);
+        None
+    }
+
+    /// Sends the responses that have waited for no other job than this one.
+    fn answer_postponed(&mut self, ended: JobId, output: &mut Vec<u8>) -> Option<Closed> {
+        let due = take_due(&mut self.postponed, ended);
+        due.iter().fold(None, |closed, postponed| self.answer(postponed, output).or(closed))
+    }
+
+    fn answer(&mut self, postponed: &Postponed, output: &mut Vec<u8>) -> Option<Closed> {
+        self.respond(&postponed.response, &[], output);
+        match (postponed.ends?, &self.session) {
+            (ConnectionEnd::ColdReset, Some(session)) => {
+                self.portal.close_all(session.device());
+                Some(Closed::Replaced)
+            }
+            _ => Some(Closed::LoggedOut),
+        }
+    }
+
+    /// Aborts a task. Returns the response; jobs that have to end before are added to `jobs`.
+    fn abort(&mut self, request: &TaskRequest, jobs: &mut Vec<JobId>) -> u8 {
         let tag = request.referenced;
+        let mut is_found = false;
         if let Some(task) = self.tasks.remove(&tag) {
             self.release(&task);
-            return task_response::COMPLETE;
+            is_found = true;
         }
         let before = self.readings.len();
         self.readings.retain(|reading| reading.command.task != tag);
+        is_found |= self.readings.len() < before;
+        is_found |= self.jobs.readings().any(|reading| reading.command.task == tag);
+        jobs.extend(self.jobs.abandon(|purpose| match purpose {
+            Purpose::Read(reading) => reading.command.task == tag,
+            Purpose::Task { tag: other, .. } => *other == tag,
+            Purpose::End => false,
+        }));
         // A command that is complete is no task any more (RFC 7143, section 11.5.1).
-        if self.readings.len() < before { task_response::COMPLETE } else { task_response::NO_TASK }
+        if is_found { task_response::COMPLETE } else { task_response::NO_TASK }
     }
 
-    fn abort_all(&mut self, wanted: impl Fn(Option<&Arc<Unit>>) -> bool) {
+    /// Aborts the tasks of all units that are wanted. Returns jobs of them that have to end.
+    fn abort_all(&mut self, wanted: impl Fn(Option<&Arc<Unit>>) -> bool) -> Vec<JobId> {
         let aborted: Vec<u32> = self
             .tasks
             .iter()
             .filter(|(_, task)| wanted(task.unit.as_ref().map(|(unit, _)| unit)))
             .map(|(tag, _)| *tag)
             .collect();
-        for tag in aborted {
-            if let Some(task) = self.tasks.remove(&tag) {
+        for tag in &aborted {
+            if let Some(task) = self.tasks.remove(tag) {
                 self.release(&task);
             }
         }
         self.readings.retain(|reading| !wanted(Some(&reading.unit)));
+        self.jobs.abandon(|purpose| match purpose {
+            Purpose::Read(reading) => wanted(Some(&reading.unit)),
+            Purpose::Task { tag, .. } => aborted.contains(tag),
+            Purpose::End => false,
+        })
     }
-}
-
-impl Task {
-    /// Handles data at an offset of the command's data.
-    fn take(&mut self, offset: u32, data: &[u8]) {
-        let wanted = data.len().min(self.end.saturating_sub(offset) as usize);
-        let useful = &data[..wanted];
-        self.received = offset + data.len() as u32;
-        if self.failure.is_some() || self.is_aborted() {
-            return;
-        }
-        match (&mut self.sink, &self.unit) {
-            (Sink::Stream(range, stream), Some((unit, begun))) if !useful.is_empty() => {
-                let at = range.start + u64::from(offset);
-                self.failure = unit.stream(*begun, *stream, range.start, at, useful).err();
-            }
-            (Sink::Collect(collected, _), _) => collected.extend_from_slice(useful),
-            _ => {}
-        }
-    }
-
-    fn is_aborted(&self) -> bool {
-        self.unit.as_ref().is_some_and(|(unit, begun)| unit.is_aborted(*begun))
-    }
-}
-
-fn plan(
-    session: &Session,
-    unit: Option<&(Arc<Unit>, Begun)>,
-    command: &ScsiCommand,
-    pdu: &Pdu<'_>,
-) -> Result<Plan, Failure> {
-    // Longer descriptor blocks, which no command here has, come in an additional header segment.
-    if !pdu.additional.is_empty() {
-        return Err(Sense::INVALID_OPERATION.in_cdb(0, 7).into());
-    }
-    let device = session.device();
-    match unit {
-        Some((unit, begun)) => {
-            let nexus = (&session.nexus, *begun);
-            scsi::plan(device, unit, nexus, &command.cdb, command.write_len())
-        }
-        None => scsi::plan_without_unit(device, session.nexus.id, &command.cdb),
-    }
-}
-
-impl ScsiCommand {
-    /// The bytes that the initiator expects to receive.
-    fn read_len(&self) -> u32 {
-        if self.reads && !self.writes { self.expected_len } else { 0 }
-    }
-
-    /// The bytes that the initiator is going to send.
-    fn write_len(&self) -> u32 {
-        if self.writes { self.expected_len } else { 0 }
-    }
-}
-
-fn residual(wanted: u64, expected: u32) -> Residual {
-    let clamp = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    match u64::from(expected) {
-        expected if wanted < expected => Residual::Underflow(clamp(expected - wanted)),
-        expected if wanted > expected => Residual::Overflow(clamp(wanted - expected)),
-        _ => Residual::None,
-    }
-}
-
-/// The data segment of a failed command's response (RFC 7143, section 11.4.7).
-fn sense_segment(device: &Device, unit: Option<&Unit>, sense: Sense) -> Vec<u8> {
-    let sense = device.sense_bytes(unit, sense);
-    let mut segment = (sense.len() as u16).to_be_bytes().to_vec();
-    segment.extend(sense);
-    segment
 }

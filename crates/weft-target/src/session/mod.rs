@@ -1,6 +1,7 @@
 //! Sessions of initiators: login, and the exchange of commands and data (RFC 7143).
 //!
-//! A [`Connection`] takes received bytes and holds the bytes to be sent. It knows no sockets. The
+//! A [`Connection`] takes received bytes and holds the bytes to be sent. It knows no sockets. What
+//! may wait for a store is a [`Job`], which any thread carries out. The
 //! time of commands is measured by a clock that the portal is given.
 
 mod addresses;
@@ -8,17 +9,23 @@ mod authentication;
 mod closed;
 mod connection;
 mod full;
+mod job;
+mod jobs;
 mod login;
+mod outcome;
 mod portal;
+mod postponed;
 mod settings;
 mod stats;
 mod task;
 #[cfg(test)]
 mod tests;
+mod text_exchange;
 
 pub use addresses::Addresses;
 pub use closed::Closed;
 pub use connection::Connection;
+pub use job::{Done, Job};
 pub use login::is_name;
 pub use portal::{Clock, Portal, Random, Target, Wake};
 pub use stats::SessionStats;

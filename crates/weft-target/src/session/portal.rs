@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 use super::stats::{Counters, SessionStats};
 use crate::limits::SESSIONS_MAX;
 use crate::scsi::{Device, Initiator, Nexus, NexusId};
 use crate::security::Access;
+use crate::workers::Workers;
 use weft_sys::lock;
 
 /// Wakes the thread that serves a connection.
@@ -74,6 +76,8 @@ pub struct Portal {
     clock: Clock,
     sessions: Mutex<Sessions>,
     next_nexus: AtomicU64,
+    /// Threads that wait for several units, or for sessions.
+    workers: Workers,
 }
 
 /// The targets that initiators can log in to, and the rules for it. It is replaced as a whole.
@@ -112,9 +116,32 @@ pub(super) struct Session {
     from: SocketAddr,
     counters: Counters,
     is_closed: AtomicBool,
-    /// Held while the connection handles requests.
-    work: Mutex<()>,
+    /// The session that this one replaces may still be at work.
+    is_opening: AtomicBool,
+    /// Shared while the connection handles requests, and by its jobs.
+    work: RwLock<()>,
     wake: Wake,
+}
+
+/// A session that is among those of its portal until its connection has ended, and its last job.
+#[derive(Debug)]
+pub(super) struct OpenSession {
+    portal: Arc<Portal>,
+    session: Arc<Session>,
+}
+
+impl Deref for OpenSession {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Drop for OpenSession {
+    fn drop(&mut self) {
+        self.portal.remove(&self.session);
+    }
 }
 
 impl Portal {
@@ -124,7 +151,8 @@ impl Portal {
         let offer = RwLock::new(Arc::new(Offer::new(targets, discovery, SESSIONS_MAX)));
         let (sessions, next_nexus) = (Mutex::default(), AtomicU64::new(1));
         let clock = Clock(|| Duration::ZERO);
-        Self { offer, random, clock, sessions, next_nexus }
+        let workers = Workers::default();
+        Self { offer, random, clock, sessions, next_nexus, workers }
     }
 
     /// Measures how long commands take. Without a clock they take no time.
@@ -186,7 +214,8 @@ impl Portal {
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionStats> {
         let sessions = lock(&self.sessions);
-        let mut stats: Vec<_> = sessions.by_identity.values().map(|each| each.stats()).collect();
+        let open = sessions.by_identity.values().filter(|each| !each.is_closed());
+        let mut stats: Vec<_> = open.map(|each| each.stats()).collect();
         stats.sort_by(|one, other| {
             let key = |stats: &SessionStats| (stats.target.clone(), stats.initiator.name.clone());
             (key(one), one.initiator.isid).cmp(&(key(other), other.initiator.isid))
@@ -197,33 +226,40 @@ impl Portal {
     /// Closes all sessions with a target.
     pub(super) fn close_all(&self, device: &Device) {
         let closed: Vec<Arc<Session>> = {
-            let mut sessions = lock(&self.sessions);
-            let found = sessions
-                .by_identity
-                .extract_if(|_, session| std::ptr::eq(Arc::as_ptr(&session.device), device));
-            found.map(|(_, session)| session).collect()
+            // They stay until their jobs have ended: later sessions wait for that.
+            let sessions = lock(&self.sessions);
+            let sessions = sessions.by_identity.values();
+            let is_of = |each: &&Arc<Session>| std::ptr::eq(Arc::as_ptr(&each.device), device);
+            sessions.filter(is_of).cloned().collect()
         };
         closed.iter().for_each(|session| session.close());
     }
 
-    /// Opens a session. One with the same identity is closed first: nothing of it happens after
-    /// this call (session reinstatement). `None` if there are too many.
+    /// Opens a session. One with the same identity is closed first (session reinstatement). It is
+    /// returned if it is still at work: [`OpenSession::replace`] has to follow before anything else
+    /// then. `None` if there are too many, or if the session before is not open yet.
     pub(super) fn open(
-        &self,
+        self: &Arc<Self>,
         device: &Arc<Device>,
         initiator: Initiator,
         from: SocketAddr,
         wake: Wake,
-    ) -> Option<Arc<Session>> {
+    ) -> Option<(Arc<OpenSession>, Option<Arc<Session>>)> {
         let identity =
             Identity { initiator: initiator.clone(), target: device.name().to_ascii_lowercase() };
         let id = NexusId(self.next_nexus.fetch_add(1, Ordering::Relaxed));
         let nexus = Nexus { id, initiator: Arc::new(initiator) };
         let sessions_max = self.offer().sessions_max;
         let mut sessions = lock(&self.sessions);
-        if !sessions.by_identity.contains_key(&identity) && sessions.count() >= sessions_max {
+        let before = sessions.by_identity.get(&identity);
+        let is_refused = match before {
+            Some(before) => before.is_opening.load(Ordering::Acquire),
+            None => sessions.count() >= sessions_max,
+        };
+        if is_refused {
             return None;
         }
+        let replaces = before.is_some();
         let tsih = sessions.next_tsih();
         let session = Arc::new(Session {
             device: Arc::clone(device),
@@ -232,20 +268,28 @@ impl Portal {
             from,
             counters: Counters::default(),
             is_closed: AtomicBool::new(false),
-            work: Mutex::new(()),
+            is_opening: AtomicBool::new(replaces),
+            work: RwLock::new(()),
             wake,
         });
         let before = sessions.by_identity.insert(identity, Arc::clone(&session));
         drop(sessions);
-        if let Some(before) = before {
-            before.close();
-            // Its connection sees the mark before it handles another request.
-            drop(lock(&before.work));
-            // Its device is another one if the target was removed and added again meanwhile.
-            before.device.detach(before.nexus.id);
+        let open = Arc::new(OpenSession { portal: Arc::clone(self), session });
+        let Some(before) = before else {
+            device.attach(&open.nexus);
+            return Some((open, None));
+        };
+        before.close();
+        if before.is_at_work() {
+            return Some((open, Some(before)));
         }
-        device.attach(&session.nexus);
-        Some(session)
+        open.replace(&before);
+        Some((open, None))
+    }
+
+    /// Waits for all jobs that are not those of a unit.
+    pub(crate) fn wait_for_jobs(&self) {
+        self.workers.wait();
     }
 
     /// Counts a session of discovery. Returns `false` if there are too many.
@@ -263,7 +307,7 @@ impl Portal {
     }
 
     /// Removes a session whose connection has ended.
-    pub(super) fn remove(&self, session: &Arc<Session>) {
+    fn remove(&self, session: &Arc<Session>) {
         lock(&self.sessions).by_identity.retain(|_, other| !Arc::ptr_eq(other, session));
         session.device.detach(session.nexus.id);
     }
@@ -293,16 +337,53 @@ impl Sessions {
     }
 }
 
+impl OpenSession {
+    /// Waits until a session that is closed does nothing more, and takes its place.
+    pub(super) fn replace(&self, before: &Session) {
+        // Work that begins later sees that it is closed.
+        drop(before.work.write().unwrap_or_else(PoisonError::into_inner));
+        // Its device is another one if the target was removed and added again meanwhile.
+        before.device.detach(before.nexus.id);
+        self.device.attach(&self.nexus);
+        self.is_opening.store(false, Ordering::Release);
+    }
+
+    /// Threads that wait for several units, or for sessions.
+    pub(super) fn workers(&self) -> &Workers {
+        &self.portal.workers
+    }
+}
+
 impl Session {
     fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
+        self.end();
         (self.wake.0)();
     }
 
-    /// While the guard lives the session is not replaced by another. `None` if it has been.
-    pub(super) fn work(&self) -> Option<MutexGuard<'_, ()>> {
-        let guard = lock(&self.work);
-        (!self.is_closed.load(Ordering::Acquire)).then_some(guard)
+    /// The connection has ended: jobs that have not begun do nothing.
+    pub(super) fn end(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Whether its connection or a job is at work, once the session is closed.
+    fn is_at_work(&self) -> bool {
+        matches!(self.work.try_write(), Err(TryLockError::WouldBlock))
+    }
+
+    /// While the guard lives the session is not replaced by another. `None` if it has been. This
+    /// does not wait.
+    pub(super) fn work(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let guard = match self.work.try_read() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Only those that have closed it want it for themselves.
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        (!self.is_closed()).then_some(guard)
     }
 
     /// Its counters.

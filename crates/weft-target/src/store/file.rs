@@ -1,17 +1,20 @@
 //! A store in a regular file or on a block device.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fstatfs, seek};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use super::{Extent, Store};
 use crate::limits::STEP_LEN;
+
+/// File systems in memory, by the numbers that the kernel gives them: tmpfs and ramfs.
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// A file or a block device.
 #[derive(Debug)]
@@ -20,6 +23,12 @@ pub struct File {
     len: AtomicU64,
     is_read_only: bool,
     is_thin: bool,
+    /// The file is in memory.
+    is_instant: bool,
+    /// The kernel can read what it has in memory, and write to memory, without a wait for the
+    /// medium, as far as is known.
+    reads_at_once: AtomicBool,
+    writes_at_once: AtomicBool,
 }
 
 impl File {
@@ -39,12 +48,24 @@ impl File {
             return Err(io::Error::new(ErrorKind::InvalidInput, what));
         }
         let len = seek(&file, SeekFrom::End(0))?;
-        Ok(Self { file, len: len.into(), is_read_only, is_thin: kind.is_file() })
+        let system = fstatfs(&file)?.f_type as u64;
+        let is_instant = kind.is_file() && MEMORY_FILE_SYSTEMS.contains(&system);
+        Ok(Self::with(file, len, (is_read_only, kind.is_file(), is_instant)))
     }
 
     /// A file without a name. Its first `len` bytes are used.
     pub(super) fn of_memory(file: fs::File, len: u64) -> Self {
-        Self { file, len: len.into(), is_read_only: false, is_thin: true }
+        Self::with(file, len, (false, true, true))
+    }
+
+    fn with(
+        file: fs::File,
+        len: u64,
+        (is_read_only, is_thin, is_instant): (bool, bool, bool),
+    ) -> Self {
+        let [reads_at_once, writes_at_once] = [true, true].map(AtomicBool::new);
+        let len = len.into();
+        Self { file, len, is_read_only, is_thin, is_instant, reads_at_once, writes_at_once }
     }
 
     /// Refuses a range that is not within the length, which may have changed since it was checked.
@@ -98,6 +119,37 @@ impl Store for File {
         self.file.read_exact_at(buffer, offset)
     }
 
+    fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<io::Result<()>> {
+        if self.is_instant {
+            return Some(self.read(offset, buffer));
+        }
+        if !self.reads_at_once.load(Ordering::Relaxed) {
+            return None;
+        }
+        if let Err(error) = self.check(offset, buffer.len() as u64) {
+            return Some(Err(error));
+        }
+        let len = buffer.len();
+        let buffers = &mut [IoSliceMut::new(buffer)];
+        let read = preadv2(&self.file, buffers, offset, ReadWriteFlags::NOWAIT);
+        all_at_once(read, len, &self.reads_at_once)
+    }
+
+    fn try_write(&self, offset: u64, bytes: &[u8]) -> Option<io::Result<()>> {
+        if self.is_instant {
+            return Some(self.write(offset, bytes));
+        }
+        if !self.writes_at_once.load(Ordering::Relaxed) {
+            return None;
+        }
+        if let Err(error) = self.check(offset, bytes.len() as u64) {
+            return Some(Err(error));
+        }
+        let buffers = &[IoSlice::new(bytes)];
+        let written = pwritev2(&self.file, buffers, offset, ReadWriteFlags::NOWAIT);
+        all_at_once(written, bytes.len(), &self.writes_at_once)
+    }
+
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.check(offset, bytes.len() as u64)?;
         self.file.write_all_at(bytes, offset)
@@ -143,7 +195,24 @@ impl Store for File {
         self.is_thin
     }
 
+    fn is_instant(&self) -> bool {
+        self.is_instant
+    }
+
     fn is_read_only(&self) -> bool {
         self.is_read_only
     }
+}
+
+/// The result of a call that does not wait: `None` unless all of `len` bytes were moved. Whatever
+/// has failed is tried again with a wait, which reports it.
+fn all_at_once(
+    moved: Result<usize, Errno>,
+    len: usize,
+    is_possible: &AtomicBool,
+) -> Option<io::Result<()>> {
+    if moved == Err(Errno::OPNOTSUPP) {
+        is_possible.store(false, Ordering::Relaxed);
+    }
+    (moved == Ok(len)).then_some(Ok(()))
 }

@@ -41,6 +41,18 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// If the medium reports one.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
+    /// As `read`, if that does not wait for the medium. `None` if it would, or if that is not
+    /// known; the buffer may have changed then.
+    fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<io::Result<()>> {
+        self.is_instant().then(|| self.read(offset, buffer))
+    }
+
+    /// As `write`, if that does not wait for the medium. `None` if it would, or if that is not
+    /// known; nothing is written then, or a part of the same bytes.
+    fn try_write(&self, offset: u64, bytes: &[u8]) -> Option<io::Result<()>> {
+        self.is_instant().then(|| self.write(offset, bytes))
+    }
+
     /// Writes bytes at `offset`. They are safe after [`Store::flush`].
     ///
     /// # Errors
@@ -77,6 +89,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// the store cannot say that.
     fn atomic_len(&self) -> u64 {
         0
+    }
+
+    /// Nothing waits for a medium: all is in memory, or nowhere.
+    fn is_instant(&self) -> bool {
+        false
     }
 
     /// Writes are refused by the medium.

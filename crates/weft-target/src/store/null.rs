@@ -58,4 +58,8 @@ impl Store for Null {
     fn is_thin(&self) -> bool {
         false
     }
+
+    fn is_instant(&self) -> bool {
+        true
+    }
 }

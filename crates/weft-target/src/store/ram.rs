@@ -63,6 +63,10 @@ impl Store for Ram {
         true
     }
 
+    fn is_instant(&self) -> bool {
+        true
+    }
+
     /// What could interrupt a write ends the store too.
     fn atomic_len(&self) -> u64 {
         WHOLE_LEN_MAX

@@ -4,6 +4,7 @@ mod aborts;
 mod access;
 mod changes;
 mod chap;
+mod jobs;
 mod kept;
 mod power;
 
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 
-use super::{Addresses, Closed, Connection, Portal, Random, Target, Wake};
+use super::{Addresses, Closed, Connection, Job, Portal, Random, Target, Wake};
 use crate::limits::{DATA_SEGMENT_LEN_MAX, OUTPUT_LEN_MAX};
 use crate::scsi::{Device, Options, Unit};
 use crate::security::Access;
@@ -101,6 +102,8 @@ struct Client {
     received: Vec<u8>,
     /// Bytes that are given to the connection at once.
     piece: usize,
+    /// Jobs that the test carries out. `None` if they are carried out at once.
+    jobs: Option<Vec<Job>>,
 }
 
 impl Client {
@@ -113,6 +116,7 @@ impl Client {
             lun: 0,
             received: Vec::new(),
             piece: usize::MAX,
+            jobs: None,
         }
     }
 
@@ -143,6 +147,13 @@ impl Client {
     fn exchange(&mut self) -> Result<(), Closed> {
         loop {
             self.connection.handle()?;
+            if let Some(job) = self.connection.next_job() {
+                match &mut self.jobs {
+                    Some(jobs) => jobs.push(job),
+                    None => self.connection.complete(job.run()),
+                }
+                continue;
+            }
             let output = self.connection.output();
             assert!(output.len() <= OUTPUT_LEN_MAX + DATA_SEGMENT_LEN_MAX + 100);
             if output.is_empty() {
