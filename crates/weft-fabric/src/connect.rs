@@ -6,22 +6,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use weft_engine::Errno;
-use weft_engine::cm::{ConnectParam, Event, EventKind, Id, PortSpace, reject};
 
+use crate::carrier::{Event, Room};
 use crate::common::Common;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::hello::Hello;
-use crate::inbox::Inbox;
-use crate::limits::PRIVATE_DATA_MAX;
+use crate::limits::HELLO_LEN;
 
 /// A connection that is being made: [`Fabric::connect`](crate::Fabric::connect). Dropping it gives
 /// it up.
 #[derive(Debug)]
 #[must_use = "the connection is made when this is awaited or waited for"]
 pub struct Connecting {
-    inbox: Arc<Inbox>,
     core: Arc<Core>,
 }
 
@@ -43,13 +41,19 @@ pub(crate) fn own_hello(common: &Common) -> Hello {
     }
 }
 
+/// Bytes of private data of the program.
+pub(crate) fn private_data_max(common: &Common) -> usize {
+    common.domain.private_data_max() - HELLO_LEN
+}
+
 /// The whole private data of this end.
 ///
 /// # Errors
 /// [`Error::TooLong`].
 pub(crate) fn private_data(common: &Common, program: &[u8]) -> Result<Vec<u8>> {
-    if program.len() > PRIVATE_DATA_MAX {
-        return Err(Error::TooLong { len: program.len(), max: PRIVATE_DATA_MAX });
+    let max = private_data_max(common);
+    if program.len() > max {
+        return Err(Error::TooLong { len: program.len(), max });
     }
     Ok(own_hello(common).encode(program))
 }
@@ -57,22 +61,11 @@ pub(crate) fn private_data(common: &Common, program: &[u8]) -> Result<Vec<u8>> {
 impl Connecting {
     pub(crate) fn new(common: &Arc<Common>, peer: SocketAddr, program: &[u8]) -> Result<Self> {
         let private_data = private_data(common, program)?;
-        let inbox = Inbox::new(common)?;
-        let id = Id::new(&inbox.channel, PortSpace::Connected);
         let unreachable = |cause| Error::Unreachable { peer, cause };
-        let resolved = id.resolve_address(None, peer).and_then(|()| id.resolve_route());
-        let core =
-            resolved.map_err(unreachable).and_then(|()| Core::new(common, &id, &inbox, peer, None));
-        let core = match core {
-            Ok(core) => core,
-            Err(error) => {
-                id.destroy();
-                return Err(error);
-            }
-        };
-        let param = ConnectParam { private_data, ..ConnectParam::default() };
-        id.connect(&core.via(), &param).map_err(unreachable)?;
-        Ok(Self { inbox, core })
+        let link = |room: &Room| common.domain.link(peer, room).map_err(unreachable);
+        let core = Core::new(common, link, peer, None)?;
+        core.parts.link.connect(&private_data).map_err(unreachable)?;
+        Ok(Self { core })
     }
 
     /// Blocks the thread until the connection is made, or cannot be made.
@@ -81,7 +74,7 @@ impl Connecting {
     /// [`Error::NotListening`], [`Error::Refused`], [`Error::Unreachable`], [`Error::Protocol`].
     pub fn wait(self) -> Result<Connected> {
         loop {
-            if let Some(result) = self.take(&self.inbox.wait()?) {
+            if let Some(result) = self.take(&self.core.inbox.wait()?) {
                 return result;
             }
         }
@@ -90,19 +83,21 @@ impl Connecting {
     /// What an event means; `None` for one that is only on the way.
     fn take(&self, event: &Event) -> Option<Result<Connected>> {
         let peer = self.core.peer;
-        let cause = || Errno::from_raw_os_error(event.status.saturating_abs());
-        match event.kind {
-            EventKind::Established => Some(self.established(&event.param.private_data)),
-            EventKind::Rejected if event.status == reject::CONSUMER_DEFINED => {
-                Some(Err(Error::Refused { peer, reason: event.param.private_data.clone() }))
+        match event {
+            Event::Established(private_data) => Some(self.established(private_data)),
+            Event::Refused { by_program, private_data } => {
+                Some(Err(match Hello::decode(private_data) {
+                    Some((_, reason)) => Error::Refused { peer, reason: reason.to_vec() },
+                    None if *by_program => Error::Refused { peer, reason: private_data.clone() },
+                    None => Error::NotListening { peer },
+                }))
             }
-            EventKind::Rejected => Some(Err(Error::NotListening { peer })),
-            EventKind::Unreachable | EventKind::ConnectError => Some(Err(match cause() {
+            &Event::Failed(cause) => Some(Err(match cause {
                 Errno::CONNREFUSED => Error::NotListening { peer },
                 cause => Error::Unreachable { peer, cause },
             })),
-            EventKind::Disconnected => Some(Err(Error::Closed { peer })),
-            _ => None,
+            Event::Disconnected => Some(Err(Error::Closed { peer })),
+            Event::Called(..) => None,
         }
     }
 
@@ -121,7 +116,7 @@ impl Future for Connecting {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            match self.inbox.poll(cx) {
+            match self.core.inbox.poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(event)) => {

@@ -1,25 +1,21 @@
 //! An endpoint: a queue pair with its queues, its memory and its state.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use smallvec::SmallVec;
-use weft_engine::channel::CompChannel;
-use weft_engine::cm::{Id, Via};
-use weft_engine::cq::Cq;
-use weft_engine::qp::{Qp, QpCap, QpInit, QpState, QpType};
 use weft_engine::wc::Status;
-use weft_sys::{Lock, Spin, wait_readable};
+use weft_sys::{Lock, Spin};
 
+use crate::carrier::{EndpointLink, Room};
 use crate::common::Common;
 use crate::error::{Error, Result};
 use crate::hello::Hello;
-use crate::inbox::{Follower, Inbox};
+use crate::inbox::{Follower, Inbox, Source};
 use crate::limits::{CREDIT_RECEIVES_MAX, HEADER_LEN, VALUE_MAX};
 use crate::memory::Places;
 use crate::state::{Later, Parts, SMALL_PLACE, State};
@@ -29,13 +25,11 @@ use crate::watcher::Watched;
 #[derive(Debug)]
 pub(crate) struct Core {
     common: Arc<Common>,
-    pub(crate) id: Arc<Id>,
-    /// The events of the identifier.
-    inbox: Arc<Inbox>,
+    /// The events of the connection.
+    pub(crate) inbox: Arc<Inbox>,
     pub(crate) parts: Parts,
     pub(crate) spin: Spin,
     pub(crate) peer: SocketAddr,
-    channel: Arc<CompChannel>,
     state: Lock<State>,
     led: Lock<Led>,
     /// Bytes of the longest message that the peer receives.
@@ -62,50 +56,33 @@ struct Led {
 }
 
 impl Core {
-    /// Makes an endpoint that is not connected, with its receives posted. `inbox` has the events of
-    /// the identifier. `hello` is the peer's, if it has come.
+    /// Makes an endpoint that is not connected, with its receives posted. `link` makes its queues.
+    /// `hello` is the peer's, if it has come.
     pub(crate) fn new(
         common: &Arc<Common>,
-        id: &Arc<Id>,
-        inbox: &Arc<Inbox>,
+        link: impl FnOnce(&Room) -> Result<EndpointLink>,
         peer: SocketAddr,
         hello: Option<Hello>,
     ) -> Result<Arc<Self>> {
         let options = &common.options;
-        let channel = CompChannel::new(&common.context)
-            .map_err(|errno| Error::system("make a completion channel", errno))?;
         let receives = options.window + CREDIT_RECEIVES_MAX;
         // A Write with immediate data consists of two requests.
         let depth = options.depth.max(2);
         let sends = depth + CREDIT_RECEIVES_MAX;
-        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let cq = Cq::new(&common.context, number(sends + receives), Some(Arc::clone(&channel)))
-            .map_err(|errno| Error::system("make a completion queue", errno))?;
-        let cap = QpCap {
-            max_send_wr: number(sends),
-            max_recv_wr: number(receives),
-            max_send_sge: 2,
-            max_recv_sge: 1,
-            max_inline_data: number(VALUE_MAX + HEADER_LEN),
-        };
-        let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-        let (qp_type, srq, xrcd) = (QpType::Rc, None, None);
-        let init = QpInit { qp_type, send_cq, recv_cq, srq, xrcd, cap, sq_sig_all: false };
+        let room = Room { sends, receives, value: VALUE_MAX + HEADER_LEN };
         let stride = (HEADER_LEN + options.message_max).next_multiple_of(64);
-        let (receives, places) = Places::new(&common.pd, receives, stride)?;
-        let (smalls, small_places) = Places::new(&common.pd, depth, SMALL_PLACE)?;
-        let qp =
-            Qp::new(&common.pd, init).map_err(|errno| Error::system("make a queue pair", errno))?;
+        let (receives, places) = Places::new(&common.domain, receives, stride)?;
+        let (smalls, small_places) = Places::new(&common.domain, depth, SMALL_PLACE)?;
+        let link = Arc::new(link(&room)?);
+        let inbox = Inbox::new(common, Source::Link(Arc::clone(&link)));
         let hello = hello.unwrap_or(Hello { window: 0, message_max: 0 });
         let message_max = options.message_max;
         let core = Self {
             common: Arc::clone(common),
-            id: Arc::clone(id),
-            inbox: Arc::clone(inbox),
-            parts: Parts { qp, cq, receives, smalls, message_max, depth },
+            inbox,
+            parts: Parts { link, receives, smalls, message_max, depth },
             spin: Spin::new(),
             peer,
-            channel,
             state: Lock::new(State::new(options.window, hello.window, small_places)),
             led: Lock::new(Led {
                 leader: Leader::Nobody,
@@ -114,18 +91,10 @@ impl Core {
             }),
             peer_message_max: AtomicU32::new(hello.message_max),
         };
-        id.qp_attributes(QpState::Init)
-            .and_then(|(attr, mask)| core.parts.qp.modify(&attr, mask))
-            .map_err(|errno| Error::system("prepare a queue pair", errno))?;
         for place in places {
             core.state.lock().post_receive(&core.parts, place);
         }
         Ok(Arc::new(core))
-    }
-
-    /// How the connection manager names this endpoint's queue pair.
-    pub(crate) fn via(&self) -> Via {
-        Via::Own(Arc::clone(&self.parts.qp))
     }
 
     /// Has the end of the connection noticed, now that there is one.
@@ -148,6 +117,11 @@ impl Core {
         self.peer_message_max.load(Ordering::Relaxed) as usize
     }
 
+    /// Whether atomics can be asked for.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.common.domain.has_atomics()
+    }
+
     /// The error that the status of a completion means.
     fn lost(&self, status: Status) -> Error {
         let peer = self.peer;
@@ -168,8 +142,8 @@ impl Core {
         drop(state);
         later.run();
         if must_disconnect {
-            // So that what is under way ends, too. It fails if the connection is gone.
-            let _ = self.id.disconnect();
+            // So that what is under way ends, too.
+            self.parts.link.disconnect();
         }
         result
     }
@@ -197,7 +171,7 @@ impl Core {
 
     /// Has the next completion make an event.
     pub(crate) fn arm(&self) {
-        self.parts.cq.arm(false);
+        self.parts.link.arm();
     }
 
     /// Has the calling thread wait for the events, unless somebody else does. Then `waker` is
@@ -219,23 +193,12 @@ impl Core {
 
     /// Waits for an event, as the leader.
     pub(crate) fn await_event(&self, limit: Option<Duration>) {
-        let may_take = match limit {
-            Some(limit) => wait_readable([self.fd()], Some(limit)) == Ok([true]),
-            None => true,
-        };
-        if may_take {
-            // A signal is as good as an event: the thread looks again.
-            let _ = self.channel.next_event();
-        }
+        self.parts.link.await_event(limit);
     }
 
     /// Takes the events that are there, without waiting.
     pub(crate) fn take_events(&self) {
-        while wait_readable([self.fd()], Some(Duration::ZERO)) == Ok([true]) {
-            if self.channel.next_event().is_err() {
-                break;
-            }
-        }
+        self.parts.link.take_events();
     }
 
     /// Ends the leadership of the calling thread.
@@ -262,9 +225,8 @@ impl Core {
             }
             Leader::Watcher => return,
         }
-        let is_watched = fcntl_getfl(self.fd())
-            .and_then(|flags| fcntl_setfl(self.fd(), flags | OFlags::NONBLOCK))
-            .and_then(|()| self.common.watcher.watch(self));
+        let link = &self.parts.link;
+        let is_watched = link.be_watched().and_then(|()| self.common.watcher.watch(self));
         if is_watched.is_ok() {
             led.leader = Leader::Watcher;
         } else {
@@ -286,11 +248,11 @@ impl Follower for Core {
 impl Watched for Core {
     /// It is readable when the endpoint is armed and has an event.
     fn fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.parts.link.fd()
     }
 
     fn readable(&self) {
-        while self.channel.next_event().is_ok() {}
+        self.parts.link.take_events();
         self.progress();
         // Others may sleep still. What completes before the arming is seen by the next look.
         while self.with(|state, _| state.has_sleepers()) {
@@ -304,15 +266,13 @@ impl Watched for Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // An orderly end, so that the peer gets what has been sent. It fails if the connection is
-        // gone, or was never made.
-        let _ = self.id.disconnect();
-        self.parts.qp.destroy();
-        self.id.destroy();
+        // An orderly end, so that the peer gets what has been sent.
+        self.parts.link.disconnect();
+        self.parts.link.destroy();
         let mut later = Later::default();
         let closed = Error::Closed { peer: self.peer };
         self.state.get_mut().finish(closed, &mut later);
-        // The engine uses no memory any more.
+        // The carrier uses no memory any more.
         self.state.get_mut().flush(&self.parts, &mut later);
         later.run();
     }

@@ -56,10 +56,11 @@ impl Endpoint {
         self.core.peer_message_max()
     }
 
-    /// What carries the connection now: `shared memory`, `tcp`, or another word of `weft dump`.
+    /// What carries the connection now: `shared memory`, `tcp`, or another word of `weft dump`;
+    /// `system` for an RDMA device.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.core.parts.qp.transport()
+        self.core.parts.link.transport()
     }
 
     /// Sends a copy of these bytes as a message. For up to
@@ -166,9 +167,9 @@ impl Endpoint {
     /// bytes are a number in the byte order of the peer's host.
     ///
     /// # Errors
-    /// [`Error::RemoteRange`], also if the address is not a multiple of eight; [`Error::Busy`]; the
-    /// error that has ended the connection. The operation fails with [`Error::Denied`] if the peer
-    /// refuses it.
+    /// [`Error::RemoteRange`], also if the address is not a multiple of eight;
+    /// [`Error::NoAtomics`]; [`Error::Busy`]; the error that has ended the connection. The
+    /// operation fails with [`Error::Denied`] if the peer refuses it.
     pub fn fetch_add(&self, key: &RemoteKey, offset: u64, add: u64) -> Result<Operation<u64>> {
         self.on_word(key, offset, |target| Work::Add(target, add))
     }
@@ -227,7 +228,9 @@ impl Endpoint {
         work: impl FnOnce(Part) -> Result<Work>,
     ) -> std::result::Result<Operation<Buffer>, Returned> {
         let range = buffer.range(range).ok_or(Error::Range { len: buffer.len() });
-        let work = range.and_then(work).and_then(|work| buffer.prepare().map(|()| work));
+        let work = range
+            .and_then(work)
+            .and_then(|work| buffer.prepare(matches!(work, Work::Read(..))).map(|()| work));
         let work = match work {
             Ok(work) => work,
             Err(error) => return Err(Returned { error, buffer }),
@@ -235,7 +238,7 @@ impl Endpoint {
         let parts = &self.core.parts;
         let key = self.core.with(|state, later| match state.check() {
             Ok(()) => Ok(state.add(parts, work, Some(buffer), later)),
-            Err(error) => Err(Returned { error, buffer }),
+            Err(error) => Err(Returned { error, buffer: buffer.unused() }),
         })?;
         Ok(Operation::new(&self.core, key))
     }
@@ -264,6 +267,9 @@ impl Endpoint {
         let target = key.target(offset, WORD).filter(|target| target.address % WORD as u64 == 0);
         let of = key.len();
         let target = target.ok_or(Error::RemoteRange { offset, len: WORD, of })?;
+        if !self.core.has_atomics() {
+            return Err(Error::NoAtomics);
+        }
         let parts = &self.core.parts;
         let key = self.core.with(|state, later| {
             state.check()?;

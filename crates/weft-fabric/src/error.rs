@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use weft_engine::Errno;
 
 /// The result of a call of this crate.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call or an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +18,15 @@ pub enum Error {
         /// The name in [`Options`](crate::Options).
         name: Option<String>,
     },
+    /// No RDMA device can be used ([`Carrier::System`](crate::Carrier::System)).
+    #[error("no RDMA device can be used ({reason})")]
+    NoCard {
+        /// Why not.
+        reason: String,
+    },
+    /// The RDMA device of this host has no atomics.
+    #[error("the RDMA device has no atomics: use messages, or another carrier")]
+    NoAtomics,
     /// An option is out of its range.
     #[error("{option} is {value}, but must be from {min} to {max}")]
     Option {

@@ -3,15 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use weft_engine::pd::Pd;
-use weft_engine::{Context, device};
-
+use crate::carrier::Domain;
 use crate::common::Common;
-use crate::connect::Connecting;
-use crate::error::{Error, Result};
+use crate::connect::{Connecting, private_data_max};
+use crate::error::Result;
 use crate::listen::Listener;
 use crate::memory::Buffer;
-use crate::options::Options;
+use crate::options::{Carrier, Options};
 use crate::watcher::Watcher;
 
 /// Access to the fabric. Clones are handles of the same one, whose buffers fit the endpoints of
@@ -28,38 +26,46 @@ impl Fabric {
     /// Opens the fabric.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::Option`]; [`Error::System`] if the network interfaces cannot
-    /// be listed.
+    /// [`Error::NoDevice`](crate::Error::NoDevice), [`Error::NoCard`](crate::Error::NoCard),
+    /// [`Error::Option`](crate::Error::Option); [`Error::System`](crate::Error::System) if the
+    /// network interfaces cannot be listed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
-        let devices =
-            device::list().map_err(|errno| Error::system("list the network interfaces", errno))?;
-        let is_chosen = |device: &&device::Device| match &options.interface {
-            Some(name) => device.interface == *name,
-            None => true,
-        };
-        let found = devices.iter().find(is_chosen);
-        let found = found.ok_or_else(|| Error::NoDevice { name: options.interface.clone() })?;
-        let context =
-            Context::open(found).map_err(|errno| Error::system("open the device", errno))?;
-        let (pd, watcher) = (Pd::new(&context), Watcher::new());
-        Ok(Self { common: Arc::new(Common { options, context, pd, watcher }) })
+        let (domain, watcher) = (Domain::open(&options)?, Watcher::new());
+        Ok(Self { common: Arc::new(Common { options, domain, watcher }) })
+    }
+
+    /// What carries the connections: the engine or the system's libraries.
+    #[must_use]
+    pub fn carrier(&self) -> Carrier {
+        self.common.domain.carrier()
+    }
+
+    /// Bytes of private data that a program can give with a connection:
+    /// [`PRIVATE_DATA_MAX`](crate::limits::PRIVATE_DATA_MAX) over the engine, 241 over iWARP
+    /// devices, 42 over others. A peer over another carrier refuses more than it can take itself.
+    #[must_use]
+    pub fn private_data_max(&self) -> usize {
+        private_data_max(&self.common)
     }
 
     /// Listens for connections at an IP address and a port; port 0 takes a free one
     /// ([`Listener::address`]).
     ///
     /// # Errors
-    /// [`Error::System`] if the address is not one of this host, or the port is in use.
+    /// [`Error::System`](crate::Error::System) if the address is not one of this host, or the port
+    /// is in use.
     pub fn listen(&self, address: SocketAddr) -> Result<Listener> {
         Listener::new(&self.common, address)
     }
 
     /// Connects to a listener, and gives its program `private_data`, of up to
-    /// [`PRIVATE_DATA_MAX`](crate::limits::PRIVATE_DATA_MAX) bytes.
+    /// [`Fabric::private_data_max`] bytes. With [`Carrier::System`] it waits until the address and
+    /// the route are found, for at most ten seconds.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Memory`]; [`Error::Unreachable`] if there is no route.
+    /// [`Error::TooLong`](crate::Error::TooLong), [`Error::Memory`](crate::Error::Memory);
+    /// [`Error::Unreachable`](crate::Error::Unreachable) if there is no route.
     pub fn connect(&self, peer: SocketAddr, private_data: &[u8]) -> Result<Connecting> {
         Connecting::new(&self.common, peer, private_data)
     }
@@ -67,9 +73,10 @@ impl Fabric {
     /// Allocates a buffer of `len` bytes, all zero.
     ///
     /// # Errors
-    /// [`Error::Memory`]; [`Error::System`] if no more memory can be registered.
+    /// [`Error::Memory`](crate::Error::Memory); [`Error::System`](crate::Error::System) if no more
+    /// memory can be registered.
     pub fn alloc(&self, len: usize) -> Result<Buffer> {
-        Buffer::new(&self.common.pd, len, false)
+        Buffer::new(&self.common.domain, len, false)
     }
 
     /// Allocates a buffer in huge pages where the system has some; otherwise it is like one of
@@ -78,6 +85,6 @@ impl Fabric {
     /// # Errors
     /// Those of [`Fabric::alloc`].
     pub fn alloc_huge(&self, len: usize) -> Result<Buffer> {
-        Buffer::new(&self.common.pd, len, true)
+        Buffer::new(&self.common.domain, len, true)
     }
 }

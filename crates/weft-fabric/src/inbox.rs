@@ -1,14 +1,13 @@
 //! The events of the connection manager, for those who wait for them.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use weft_engine::cm::{Channel, Event, EventKind};
 use weft_sys::Lock;
 
+use crate::carrier::{EndpointLink, Event, Listening};
 use crate::common::Common;
 use crate::error::{Error, Result};
 use crate::sleeper::Sleeper;
@@ -22,10 +21,33 @@ pub(crate) trait Follower: Send + Sync + std::fmt::Debug {
     fn ended(&self);
 }
 
-/// A channel of events.
+/// Where events come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Link(Arc<EndpointLink>),
+    Listening(Listening),
+}
+
+impl Source {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Link(link) => link.events_fd(),
+            Self::Listening(listening) => listening.events_fd(),
+        }
+    }
+
+    fn next(&self) -> Option<Event> {
+        match self {
+            Self::Link(link) => link.event(),
+            Self::Listening(listening) => listening.event(),
+        }
+    }
+}
+
+/// The events of a connection or of a listener.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    pub(crate) channel: Arc<Channel>,
+    source: Source,
     common: Arc<Common>,
     state: Lock<Waiting>,
 }
@@ -39,14 +61,9 @@ struct Waiting {
 }
 
 impl Inbox {
-    pub(crate) fn new(common: &Arc<Common>) -> Result<Arc<Self>> {
-        let failed = |errno| Error::system("make an event channel", errno);
-        let channel = Channel::new().map_err(failed)?;
-        fcntl_getfl(channel.as_fd())
-            .and_then(|flags| fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK))
-            .map_err(failed)?;
+    pub(crate) fn new(common: &Arc<Common>, source: Source) -> Arc<Self> {
         let (common, state) = (Arc::clone(common), Lock::new(Waiting::default()));
-        Ok(Arc::new(Self { channel, common, state }))
+        Arc::new(Self { source, common, state })
     }
 
     /// Takes the next event that is there.
@@ -56,9 +73,9 @@ impl Inbox {
         state.events.pop_front()
     }
 
-    /// Moves the events of the channel to the others.
+    /// Moves the events of the source to the others.
     fn collect(&self, state: &mut Waiting) {
-        while let Ok(event) = self.channel.next_event(|_| ()) {
+        while let Some(event) = self.source.next() {
             state.events.push_back(event);
         }
     }
@@ -125,7 +142,7 @@ impl Inbox {
 
 impl Watched for Inbox {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.source.fd()
     }
 
     fn readable(&self) {
@@ -134,7 +151,7 @@ impl Watched for Inbox {
             self.collect(&mut state);
             let mut follower = state.follower.clone();
             if follower.is_some() {
-                let is_end = |event: Event| event.kind == EventKind::Disconnected;
+                let is_end = |event: Event| matches!(event, Event::Disconnected);
                 if !state.events.drain(..).any(is_end) {
                     follower = None;
                 }

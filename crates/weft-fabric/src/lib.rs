@@ -12,9 +12,11 @@
 //! core
 //! inbox state
 //! common work
-//! options share
+//! share
 //! returned
 //! memory
+//! carrier
+//! options
 //! error
 //! watcher
 //! credits header hello sleeper table wakers
@@ -22,6 +24,7 @@
 //! ```
 #![doc = include_str!("guide.md")]
 
+mod carrier;
 mod common;
 mod connect;
 mod core;
@@ -56,7 +59,7 @@ pub use listen::{Accept, Incoming, Listener};
 pub use memory::Buffer;
 pub use message::{Message, Receive};
 pub use operation::{Operation, Outcome};
-pub use options::Options;
+pub use options::{Carrier, Options};
 pub use returned::Returned;
 pub use share::{RemoteKey, Rights, SharedBuffer};
 pub use weft_engine::Errno;

@@ -1,6 +1,10 @@
 //! The limits of this crate.
 
-/// Bytes of the program's private data in a request to connect, or in the answer.
+use std::time::Duration;
+
+/// Bytes of the program's private data in a request to connect, or in the answer, over Weft's own
+/// engine; [`Fabric::private_data_max`](crate::Fabric::private_data_max) has what other carriers
+/// take.
 pub const PRIVATE_DATA_MAX: usize = weft_engine::limits::WEFT_PRIVATE_DATA_MAX - HELLO_LEN;
 /// Bytes of a message that is sent by value: what fits into a work request, less its header.
 pub const VALUE_MAX: usize = weft_engine::limits::INLINE_MAX as usize - HEADER_LEN;
@@ -18,7 +22,9 @@ pub(crate) const CREDIT_RECEIVES_MAX: usize = 2;
 pub(crate) const BATCH: usize = 32;
 /// Events that the watcher takes at a time.
 pub(crate) const WATCHED_EVENTS_MAX: usize = 64;
+/// The longest time in which an address and the route to it are found by the system's libraries.
+pub(crate) const RESOLVE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a hello, see [`crate::hello`].
-pub(crate) const HELLO_LEN: usize = 12;
+pub(crate) const HELLO_LEN: usize = 14;
 /// Bytes of the header of a message, see [`crate::header`].
 pub(crate) const HEADER_LEN: usize = 8;

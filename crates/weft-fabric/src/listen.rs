@@ -5,17 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use weft_engine::Errno;
-use weft_engine::cm::{ConnectParam, Event, EventKind, Id, PortSpace};
-
+use crate::carrier::{Caller, Event, Room};
 use crate::common::Common;
-use crate::connect::private_data;
+use crate::connect::private_data as whole_private_data;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::hello::Hello;
-use crate::inbox::Inbox;
-use crate::limits::PRIVATE_DATA_MAX;
+use crate::inbox::{Inbox, Source};
 
 /// The reason for peers whose hello is not understood.
 const STRANGE: &[u8] = b"this listener speaks another protocol or version";
@@ -26,23 +23,17 @@ const STRANGE: &[u8] = b"this listener speaks another protocol or version";
 pub struct Listener {
     common: Arc<Common>,
     inbox: Arc<Inbox>,
-    id: Arc<Id>,
     address: SocketAddr,
 }
 
 impl Listener {
     pub(crate) fn new(common: &Arc<Common>, address: SocketAddr) -> Result<Self> {
-        let inbox = Inbox::new(common)?;
-        let id = Id::new(&inbox.channel, PortSpace::Connected);
-        let bound = id.bind(address).and_then(|()| id.listen(0));
-        let address = bound.and_then(|()| id.local().ok_or(Errno::INVAL));
-        match address {
-            Ok(address) => Ok(Self { common: Arc::clone(common), inbox, id, address }),
-            Err(errno) => {
-                id.destroy();
-                Err(Error::system("listen at this address", errno))
-            }
-        }
+        let listening = common.domain.listen(address);
+        let listening =
+            listening.map_err(|errno| Error::system("listen at this address", errno))?;
+        let address = listening.address();
+        let inbox = Inbox::new(common, Source::Listening(listening));
+        Ok(Self { common: Arc::clone(common), inbox, address })
     }
 
     /// The address, with the port that was chosen if none was given.
@@ -58,25 +49,14 @@ impl Listener {
 
     /// The request of an event, if it is one. Strangers are refused.
     fn take(&self, event: Event) -> Option<Incoming> {
-        if event.kind != EventKind::ConnectRequest {
-            return None;
-        }
-        let Event { id, param, .. } = event;
-        let peer = id.peer();
-        let Some((peer, (hello, program))) = peer.zip(Hello::decode(&param.private_data)) else {
-            // It fails if the peer has gone, which is as well.
-            let _ = id.reject(STRANGE);
-            id.destroy();
+        let Event::Called(caller, private_data) = event else { return None };
+        let peer = caller.peer();
+        let Some((peer, (hello, program))) = peer.zip(Hello::decode(&private_data)) else {
+            caller.refuse(STRANGE);
             return None;
         };
-        let common = Arc::clone(&self.common);
-        Some(Incoming { common, id: Some(id), peer, hello, private_data: program.to_vec() })
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.id.destroy();
+        let (common, caller) = (Arc::clone(&self.common), Some(caller));
+        Some(Incoming { common, caller, peer, hello, private_data: program.to_vec() })
     }
 }
 
@@ -124,7 +104,7 @@ impl Future for Accept<'_> {
 pub struct Incoming {
     common: Arc<Common>,
     /// `None` once it has been answered.
-    id: Option<Arc<Id>>,
+    caller: Option<Caller>,
     peer: SocketAddr,
     hello: Hello,
     private_data: Vec<u8>,
@@ -144,43 +124,31 @@ impl Incoming {
     }
 
     /// Accepts the connection, and gives the peer's program `private_data`, of up to
-    /// [`PRIVATE_DATA_MAX`](crate::limits::PRIVATE_DATA_MAX) bytes.
+    /// [`Fabric::private_data_max`](crate::Fabric::private_data_max) bytes.
     ///
     /// # Errors
     /// [`Error::TooLong`], [`Error::Memory`]; [`Error::Unreachable`] if the peer has given up.
     pub fn accept(mut self, private_data: &[u8]) -> Result<Endpoint> {
         let peer = self.peer;
-        let answer = self::private_data(&self.common, private_data)?;
-        let Some(id) = self.id.take() else { return Err(Error::Closed { peer }) };
-        let core = Inbox::new(&self.common).and_then(|inbox| {
-            // The listener's channel is for requests only.
-            id.migrate(&inbox.channel);
-            Core::new(&self.common, &id, &inbox, peer, Some(self.hello))
-        });
-        let core = match core {
-            Ok(core) => core,
-            Err(error) => {
-                refuse(&id, b"");
-                return Err(error);
-            }
-        };
-        let param = ConnectParam { private_data: answer, ..ConnectParam::default() };
-        id.accept(&core.via(), &param).map_err(|cause| Error::Unreachable { peer, cause })?;
+        let unreachable = |cause| Error::Unreachable { peer, cause };
+        let answer = whole_private_data(&self.common, private_data)?;
+        let Some(caller) = self.caller.take() else { return Err(Error::Closed { peer }) };
+        let link = |room: &Room| caller.link(&self.common.domain, room).map_err(unreachable);
+        let core = Core::new(&self.common, link, peer, Some(self.hello))?;
+        core.parts.link.accept(&answer).map_err(unreachable)?;
         core.follow()?;
         Ok(Endpoint::new(core))
     }
 
     /// Refuses the connection. The peer's program learns the reason, of up to
-    /// [`PRIVATE_DATA_MAX`](crate::limits::PRIVATE_DATA_MAX) bytes.
+    /// [`Fabric::private_data_max`](crate::Fabric::private_data_max) bytes.
     ///
     /// # Errors
     /// [`Error::TooLong`].
     pub fn refuse(mut self, reason: &[u8]) -> Result<()> {
-        if reason.len() > PRIVATE_DATA_MAX {
-            return Err(Error::TooLong { len: reason.len(), max: PRIVATE_DATA_MAX });
-        }
-        if let Some(id) = self.id.take() {
-            refuse(&id, reason);
+        let answer = whole_private_data(&self.common, reason)?;
+        if let Some(caller) = self.caller.take() {
+            caller.refuse(&answer);
         }
         Ok(())
     }
@@ -188,14 +156,10 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            refuse(&id, b"");
+        if let Some(caller) = self.caller.take()
+            && let Ok(answer) = whole_private_data(&self.common, &[])
+        {
+            caller.refuse(&answer);
         }
     }
-}
-
-fn refuse(id: &Id, reason: &[u8]) {
-    // It fails if the peer has gone, which is as well.
-    let _ = id.reject(reason);
-    id.destroy();
 }

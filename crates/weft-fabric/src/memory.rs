@@ -1,34 +1,38 @@
-//! Memory that the engine reads and writes while an operation is under way.
+//! Memory that the carrier reads and writes while an operation is under way.
 //!
 //! # Safety
 //! `Pages` owns a mapping and the registration of all of it. The registration grants no right to
-//! peers. It is made for the first operation, and ends when the memory is shared, because peers
-//! cannot map memory with two registrations. The engine accesses the mapping only as an operation
-//! of this process says, from its posting until its completion, or until the queue pair has been
-//! destroyed. Meanwhile no reference to the bytes exists: a [`Buffer`] is inside a [`Lent`], which
-//! offers none, and so is a [`Place`]. Peers access the memory only as a
+//! peers, except that a Read of an iWARP device needs it: then it ends with the Read. It is made
+//! for the first operation, and ends when the memory is shared, because peers cannot map memory
+//! with two registrations. The carrier accesses the mapping only as an operation of this process
+//! says, from its posting until its completion, or until the queue pair has been destroyed.
+//! Meanwhile no reference to the bytes exists: a [`Buffer`] is inside a [`Lent`], which offers
+//! none, and so is a [`Place`]. Peers access the memory only as a
 //! [`SharedBuffer`](crate::SharedBuffer) says, which has the buffer inside, too, and copies. The
-//! registration ends, and the engine then waits for accesses in progress, before the mapping is
+//! registration ends, and the carrier then waits for accesses in progress, before the mapping is
 //! removed; if it does not end, the mapping stays.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
+use weft_engine::Errno;
 use weft_engine::access::Access;
-use weft_engine::mr::Mr;
-use weft_engine::pd::Pd;
 use weft_engine::wr::Sge;
 use weft_sys::Region;
 
+use crate::carrier::{Domain, Registration};
 use crate::error::{Error, Result};
 
 /// Bytes of a huge page, to whose multiples a buffer of huge pages is rounded up.
 const HUGE_PAGE: usize = 2 << 20;
+
+fn failed(errno: Errno) -> Error {
+    Error::system("register memory", errno)
+}
 
 /// A mapping of anonymous memory, registered for operations of this process.
 struct Pages {
@@ -36,9 +40,9 @@ struct Pages {
     /// Bytes mapped, at least `region.len()`.
     mapped: usize,
     region: Region,
-    pd: Arc<Pd>,
+    domain: Domain,
     /// The registration for operations of this process, while there is one.
-    mr: Option<Arc<Mr>>,
+    registration: Option<Registration>,
 }
 
 // SAFETY: the mapping and the registration belong to the process, not to a thread.
@@ -47,7 +51,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn new(pd: &Arc<Pd>, len: usize, huge: bool) -> Result<Self> {
+    fn new(domain: &Domain, len: usize, huge: bool) -> Result<Self> {
         let step = if huge { HUGE_PAGE } else { page_size() };
         let mapped = len.max(1).checked_next_multiple_of(step).ok_or(Error::Memory { len })?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -66,15 +70,36 @@ impl Pages {
         let region = unsafe { Region::new(address, len) };
         // The kernel's mappings do not wrap around.
         let region = region.ok_or(Error::Memory { len })?;
-        Ok(Self { start, mapped, region, pd: Arc::clone(pd), mr: None })
+        let domain = domain.clone();
+        Ok(Self { start, mapped, region, domain, registration: None })
     }
 
-    /// Registers the memory, unless it is registered.
-    fn register(&mut self) -> Result<()> {
-        if self.mr.is_none() {
-            let mr = Mr::register(&self.pd, self.region, self.address(), Access::LOCAL_WRITE);
-            self.mr = Some(mr.map_err(|errno| Error::system("register memory", errno))?);
+    /// Registers the memory, unless it is registered; for a Read, if it is to bring bytes.
+    fn register(&mut self, is_for_read: bool) -> Result<()> {
+        let must_expose = is_for_read && self.domain.reads_need_writes();
+        if must_expose && !self.is_exposed() {
+            self.end_registration()?;
         }
+        if self.registration.is_none() {
+            let mut access = Access::LOCAL_WRITE;
+            access.set(Access::REMOTE_WRITE, must_expose);
+            let registration = self.domain.register(self.region, access);
+            self.registration = Some(registration.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    /// Whether the registration lets peers write, as the Reads of some devices need it.
+    fn is_exposed(&self) -> bool {
+        self.registration.as_ref().is_some_and(Registration::is_exposed)
+    }
+
+    /// Ends the registration, if there is one.
+    fn end_registration(&mut self) -> Result<()> {
+        if let Some(registration) = &self.registration {
+            registration.end().map_err(failed)?;
+        }
+        self.registration = None;
         Ok(())
     }
 
@@ -87,16 +112,16 @@ impl Pages {
         let addr = self.address() + range.start as u64;
         // A range is in memory, and work requests check that they have less than 4 GiB.
         let length = u32::try_from(range.len()).unwrap_or(u32::MAX);
-        // The engine refuses a key of nothing.
-        let lkey = self.mr.as_ref().map_or(0, |mr| mr.key());
+        // The carrier refuses a key of nothing.
+        let lkey = self.registration.as_ref().map_or(0, Registration::local_key);
         Sge { addr, length, lkey }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if self.mr.as_ref().is_none_or(|mr| mr.deregister().is_ok()) {
-            // SAFETY: this value owns the mapping, and neither the engine nor a reference uses it.
+        if self.end_registration().is_ok() {
+            // SAFETY: this value owns the mapping, and neither the carrier nor a reference uses it.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
         }
     }
@@ -112,8 +137,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(pd: &Arc<Pd>, len: usize, huge: bool) -> Result<Self> {
-        Ok(Self { pages: Pages::new(pd, len, huge)? })
+    pub(crate) fn new(domain: &Domain, len: usize, huge: bool) -> Result<Self> {
+        Ok(Self { pages: Pages::new(domain, len, huge)? })
     }
 
     /// The range within the buffer; `None` if it is not inside, or is longer than an operation can
@@ -135,22 +160,42 @@ impl Buffer {
     }
 
     /// Registers the buffer for operations of this process.
-    pub(crate) fn prepare(&mut self) -> Result<()> {
-        self.pages.register()
+    pub(crate) fn prepare(&mut self, is_for_read: bool) -> Result<()> {
+        self.pages.register(is_for_read)
     }
 
     /// Registers a part for peers, and ends the registration for this process. The range lies
     /// inside.
-    pub(crate) fn register(&mut self, range: &Range<usize>, access: Access) -> Result<Arc<Mr>> {
-        let failed = |errno| Error::system("register memory", errno);
-        if let Some(mr) = &self.pages.mr {
-            mr.deregister().map_err(failed)?;
-        }
-        self.pages.mr = None;
+    pub(crate) fn register(
+        &mut self,
+        range: &Range<usize>,
+        access: Access,
+    ) -> Result<Registration> {
+        self.pages.end_registration()?;
         let part = self.pages.region.part(range.start, range.len());
         let part = part.ok_or(Error::Range { len: self.len() })?;
-        let start = self.pages.address() + range.start as u64;
-        Mr::register(&self.pages.pd, part, start, access).map_err(failed)
+        self.pages.domain.register(part, access).map_err(failed)
+    }
+
+    /// The buffer for a program whose operation has not begun.
+    pub(crate) fn unused(mut self) -> Self {
+        if self.pages.is_exposed() && self.pages.end_registration().is_err() {
+            return self.replaced();
+        }
+        self
+    }
+
+    /// Another buffer with a copy of the bytes, for one that a broken device keeps open for peers.
+    /// The process ends if there is no memory for it.
+    #[cold]
+    pub(crate) fn replaced(self) -> Self {
+        let Ok(pages) = Pages::new(&self.pages.domain, self.pages.region.len(), false) else {
+            std::process::abort()
+        };
+        let mut copy = Self { pages };
+        self.pages.region.fill(&mut copy);
+        std::mem::forget(self);
+        copy
     }
 
     /// The memory as a region, which is copied from and to.
@@ -195,10 +240,22 @@ impl fmt::Debug for Buffer {
 #[derive(Debug)]
 pub(crate) struct Lent<T>(T);
 
-impl<T> Lent<T> {
-    /// The thing, now that the operation has ended or its queue pair is destroyed.
-    pub(crate) fn end(self) -> T {
+impl Lent<Place> {
+    /// The place, now that the operation has ended or its queue pair is destroyed.
+    pub(crate) fn end(self) -> Place {
         self.0
+    }
+}
+
+impl Lent<Buffer> {
+    /// The buffer, now that the operation has ended or its queue pair is destroyed. `None` if a
+    /// device keeps it open for peers: then it is not used again.
+    pub(crate) fn end(mut self) -> Option<Buffer> {
+        if self.0.pages.is_exposed() && self.0.pages.end_registration().is_err() {
+            std::mem::forget(self);
+            return None;
+        }
+        Some(self.0)
     }
 }
 
@@ -223,10 +280,10 @@ pub(crate) struct Place {
 
 impl Places {
     /// `count` places of `stride` bytes, a multiple of eight.
-    pub(crate) fn new(pd: &Arc<Pd>, count: usize, stride: usize) -> Result<(Self, Vec<Place>)> {
+    pub(crate) fn new(domain: &Domain, count: usize, stride: usize) -> Result<(Self, Vec<Place>)> {
         let len = count.checked_mul(stride).ok_or(Error::Memory { len: usize::MAX })?;
-        let mut pages = Pages::new(pd, len, false)?;
-        pages.register()?;
+        let mut pages = Pages::new(domain, len, false)?;
+        pages.register(false)?;
         let start = pages.start.as_ptr() as usize;
         let places = (0..count).map(|index| Place { address: start + index * stride }).collect();
         Ok((Self { pages, stride }, places))
@@ -248,7 +305,7 @@ impl Places {
         let start = self.pages.start.as_ptr().wrapping_add(self.offset(place));
         // SAFETY: the place lies inside the mapping (`offset` checks it; places begin at multiples
         // of the stride), which lives as long as `self`. The owner of the place is alone with it:
-        // there is one value for each, and while the engine uses the bytes it is inside a `Lent`.
+        // there is one value for each, and while the carrier uses the bytes it is inside a `Lent`.
         unsafe { std::slice::from_raw_parts(start, self.stride) }
     }
 
@@ -257,7 +314,7 @@ impl Places {
         let start = self.pages.start.as_ptr().wrapping_add(self.offset(place));
         // SAFETY: the place lies inside the mapping (`offset` checks it; places begin at multiples
         // of the stride), which lives as long as `self`. There is one value for each place, which
-        // is borrowed exclusively, and while the engine uses the bytes it is inside a `Lent`.
+        // is borrowed exclusively, and while the carrier uses the bytes it is inside a `Lent`.
         unsafe { std::slice::from_raw_parts_mut(start, self.stride) }
     }
 

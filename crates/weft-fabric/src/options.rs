@@ -3,12 +3,33 @@
 use crate::error::{Error, Result};
 use crate::limits::{DEPTH_MAX, MESSAGE_MAX, WINDOW_MAX};
 
+/// What carries the connections of a fabric. Both ends of a connection need the same, except that
+/// Weft's engine and iWARP devices understand each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// Weft's own engine: shared memory on one host, iWARP over TCP between hosts. It needs no
+    /// device.
+    #[default]
+    Engine,
+    /// An RDMA device, by the system's `libibverbs` and `librdmacm`, which are loaded when the
+    /// fabric is opened.
+    System,
+    /// An RDMA device if the interface has one, otherwise the engine;
+    /// [`Fabric::carrier`](crate::Fabric::carrier) says which.
+    Automatic,
+}
+
 /// How a [`Fabric`](crate::Fabric) is opened. The default fits most programs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The network interface to use, such as `eth0`. Without one, the first that is up: it reaches
-    /// the hosts behind the others, too, because connections follow the routes of the host.
+    /// the hosts behind the others, too, because connections follow the routes of the host. With
+    /// [`Carrier::System`], the first that has an RDMA device, and all connections are over that
+    /// device.
     pub interface: Option<String>,
+    /// What carries the connections. Default: the engine.
+    pub carrier: Carrier,
     /// Messages that each endpoint is ready to receive, from 1 to 4,096. A peer that has sent so
     /// many waits until the program has dropped some. Default: 64.
     pub window: usize,
@@ -22,7 +43,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { interface: None, window: 64, message_max: 8_192, depth: 128 }
+        Self {
+            interface: None,
+            carrier: Carrier::Engine,
+            window: 64,
+            message_max: 8_192,
+            depth: 128,
+        }
     }
 }
 

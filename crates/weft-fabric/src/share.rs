@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
-use std::sync::Arc;
 
 use weft_engine::access::Access;
-use weft_engine::mr::Mr;
 
+use crate::carrier::Registration;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::returned::Returned;
@@ -123,12 +122,13 @@ pub struct SharedBuffer {
 
 /// A registration for peers that ends with this value.
 #[derive(Debug)]
-struct Grant(Arc<Mr>);
+struct Grant(Registration);
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        // It can fail only for regions with memory windows, which are not made here.
-        let _ = self.0.deregister();
+        // The engine never refuses this. A device that does keeps the pages, whatever becomes of
+        // their mapping.
+        let _ = self.0.end();
     }
 }
 
@@ -147,10 +147,11 @@ impl Buffer {
             return Err(Returned { error: Error::Range { len: self.len() }, buffer: self });
         };
         match self.register(&range, rights.access()) {
-            Ok(mr) => {
+            Ok(registration) => {
                 let address = self.address() + range.start as u64;
-                let key = RemoteKey { address, len: range.len() as u64, key: mr.key() };
-                Ok(SharedBuffer { grant: Grant(mr), buffer: self, key })
+                let key =
+                    RemoteKey { address, len: range.len() as u64, key: registration.remote_key() };
+                Ok(SharedBuffer { grant: Grant(registration), buffer: self, key })
             }
             Err(error) => Err(Returned { error, buffer: self }),
         }
@@ -196,8 +197,10 @@ impl SharedBuffer {
     /// Ends the peers' rights, and returns the buffer.
     #[must_use]
     pub fn end(self) -> Buffer {
-        drop(self.grant);
-        self.buffer
+        match self.grant.0.end() {
+            Ok(()) => self.buffer,
+            Err(_) => self.buffer.replaced(),
+        }
     }
 
     fn part(&self, offset: usize, len: usize) -> Result<weft_sys::Region> {

@@ -6,11 +6,10 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 use weft_engine::Errno;
-use weft_engine::cq::Cq;
-use weft_engine::qp::{Poster, Qp};
 use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{Data, Operation as Verb, RecvRequest, SendFlags, SendRequest, Sge};
 
+use crate::carrier::{EndpointLink, Poster};
 use crate::credits::{Credits, Violation};
 use crate::error::Error;
 use crate::header::{Header, Kind};
@@ -50,9 +49,8 @@ pub(crate) struct Arrived {
 /// The parts of an endpoint that never change.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    // Declared before the memory, which its destruction must precede.
-    pub(crate) qp: Arc<Qp>,
-    pub(crate) cq: Arc<Cq>,
+    // The queues end before the memory does: `Core` destroys them when it is dropped.
+    pub(crate) link: Arc<EndpointLink>,
     pub(crate) receives: Places,
     pub(crate) smalls: Places,
     /// Bytes of the longest message, without its header, that this end receives.
@@ -135,7 +133,7 @@ impl State {
         self.posted[number] = Some(lent);
         let request = RecvRequest { wr_id: receive_id(number), sges: &[sge] };
         // It fails only when the queue pair has ended, and then nothing more arrives.
-        let _ = parts.qp.post_recv(&request);
+        let _ = parts.link.post_receive(&request);
     }
 
     /// Whether an operation can be added.
@@ -211,8 +209,9 @@ impl State {
         let operation = Verb::Send { imm: None, invalidate: None };
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         let request = SendRequest { wr_id: key.to_id(), operation, flags, data };
-        if parts.qp.start_post().push(&request).is_err() {
-            self.refused(key, later);
+        let posted = parts.link.start_post().push(&request);
+        if let Err(errno) = posted {
+            self.refused(key, errno, later);
         }
         Some(key)
     }
@@ -237,7 +236,7 @@ impl State {
                 break;
             }
             self.waiting.pop_front();
-            let poster = poster.get_or_insert_with(|| parts.qp.start_post());
+            let poster = poster.get_or_insert_with(|| parts.link.start_post());
             self.post(parts, key, poster, later);
         }
     }
@@ -272,10 +271,10 @@ impl State {
         let mut push = |operation: Verb, flags: SendFlags, data: Data<'_>| {
             let wr_id = key.to_id();
             let request = SendRequest { wr_id, operation, flags, data };
-            poster.push(&request).is_ok()
+            poster.push(&request)
         };
         let (signaled, inline) = (SendFlags::SIGNALED, SendFlags::SIGNALED | SendFlags::INLINE);
-        let is_posted = match work {
+        let posted = match work {
             Work::Value(bytes) => {
                 let header = header(Kind::Message);
                 push(send, inline, Data::Inline(&[&header, &bytes]))
@@ -291,7 +290,7 @@ impl State {
                     Some(immediate) => {
                         let header = header(Kind::Immediate(immediate));
                         push(write, SendFlags::empty(), Data::Gather(&[piece]))
-                            && push(send, inline, Data::Inline(&[&header]))
+                            .and_then(|()| push(send, inline, Data::Inline(&[&header])))
                     }
                 }
             }
@@ -309,20 +308,22 @@ impl State {
                 push(operation, signaled, Data::Gather(&[small]))
             }
         };
-        if !is_posted {
-            self.refused(key, later);
+        if let Err(errno) = posted {
+            self.refused(key, errno, later);
         }
     }
 
-    /// Fails an operation that the engine has refused, which it does only if this module counts
-    /// wrongly. A part of it may be under way, so its memory is never used again.
+    /// Fails an operation that the carrier has refused, and the connection with it. The engine does
+    /// so only if this module counts wrongly, a device also when it has failed. A part of the
+    /// operation may be under way, so its memory is never used again.
     #[cold]
-    fn refused(&mut self, key: Key, later: &mut Later) {
+    fn refused(&mut self, key: Key, errno: Errno, later: &mut Later) {
         let Some(operation) = self.operations.get_mut(key) else { return };
-        let error = Error::system("post an operation", Errno::NOMEM);
-        let failed = OperationPhase::Ended(Err(error), None);
+        let error = Error::system("post an operation", errno);
+        let failed = OperationPhase::Ended(Err(error.clone()), None);
         std::mem::forget(std::mem::replace(&mut operation.phase, failed));
         self.ended(key, later);
+        self.finish(error, later);
     }
 
     /// Takes what has completed and arrived, and posts what has room now. Returns whether there was
@@ -336,7 +337,7 @@ impl State {
         let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0); BATCH];
         let mut any = false;
         loop {
-            let count = parts.cq.poll(&mut space);
+            let count = parts.link.poll(&mut space);
             for completion in &space[..count] {
                 self.complete(parts, completion, lost, later);
             }
@@ -461,7 +462,7 @@ impl State {
             }
             self.smalls.push(place);
         }
-        let buffer = in_use.buffer.map(Lent::end);
+        let buffer = in_use.buffer.and_then(Lent::<Buffer>::end);
         operation.phase = OperationPhase::Ended(result.map(|()| value), buffer);
         self.ended(key, later);
         if self.is_idle() {
@@ -537,7 +538,7 @@ impl State {
         let operation = Verb::Send { imm: None, invalidate: None };
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         let request = SendRequest { wr_id: CREDITS_ID, operation, flags, data };
-        if parts.qp.start_post().push(&request).is_ok() {
+        if parts.link.start_post().push(&request).is_ok() {
             self.credits_under_way += 1;
         }
     }

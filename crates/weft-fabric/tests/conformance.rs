@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use common::{Side, between, pattern, small, unconnected};
-use weft_fabric::limits::{PRIVATE_DATA_MAX, VALUE_MAX};
-use weft_fabric::{Error, Fabric, Message, Options, RemoteKey, Rights};
+use weft_fabric::limits::VALUE_MAX;
+use weft_fabric::{Carrier, Error, Fabric, Message, Options, RemoteKey, Rights};
 
 /// Bytes of a hundred messages or so, more than what any queue holds.
 const MANY: usize = 2_000;
@@ -365,20 +365,23 @@ fn connections_are_refused_with_a_reason() -> Result<()> {
             let listener = fabric.listen(address)?;
             common::announce(listener.address())?;
             let incoming = listener.accept().wait()?;
-            ensure!(*incoming.private_data() == *pattern(0, PRIVATE_DATA_MAX));
+            // The carriers of the two ends may differ.
+            let len = incoming.private_data().len();
+            ensure!(len != 0 && *incoming.private_data() == *pattern(0, len));
             incoming.refuse(b"not today")?;
             // Dropping it refuses it, too.
             drop(listener.accept().wait()?);
             Ok(())
         },
         |fabric, address| {
-            let private_data = pattern(0, PRIVATE_DATA_MAX);
+            let max = fabric.private_data_max();
+            let private_data = pattern(0, common::private_data_max(&fabric));
             let refused = fabric.connect(address, &private_data)?.wait().map(drop);
             let Err(Error::Refused { reason, .. }) = &refused else { bail!("{refused:?}") };
-            ensure!(reason == b"not today");
+            ensure!(reason == b"not today", "{}", reason.escape_ascii());
             let refused = fabric.connect(address, b"")?.wait().map(drop);
             ensure!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
-            let too_long = fabric.connect(address, &[0; PRIVATE_DATA_MAX + 1]).map(drop);
+            let too_long = fabric.connect(address, &vec![0; max + 1]).map(drop);
             ensure!(matches!(too_long, Err(Error::TooLong { .. })));
             Ok(())
         },
@@ -391,37 +394,60 @@ fn connections_are_refused_with_a_reason() -> Result<()> {
 
 #[test]
 fn addresses_of_both_families_connect() -> Result<()> {
-    let fabric = Fabric::open(Options::default())?;
-    for (at, to) in [("0.0.0.0:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "::1")] {
-        let listener = fabric.listen(at.parse()?)?;
-        let address = SocketAddr::new(to.parse()?, listener.address().port());
-        let connecting = fabric.connect(address, b"")?;
-        let server = listener.accept().wait()?.accept(b"")?;
-        let client = connecting.wait()?.endpoint;
-        let sent = client.send(to.as_bytes())?;
-        ensure!(*server.receive().wait()? == *to.as_bytes());
-        sent.wait()?;
-    }
-    Ok(())
+    common::alone("addresses_of_both_families_connect", || {
+        let fabric = common::open(Options::default())?;
+        for (at, to) in [("0.0.0.0:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "::1")] {
+            let listener = fabric.listen(at.parse()?)?;
+            let address = SocketAddr::new(to.parse()?, listener.address().port());
+            let connecting = fabric.connect(address, b"")?;
+            let server = listener.accept().wait()?.accept(b"")?;
+            let client = connecting.wait()?.endpoint;
+            let sent = client.send(to.as_bytes())?;
+            ensure!(*server.receive().wait()? == *to.as_bytes());
+            sent.wait()?;
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn nobody_listens() -> Result<()> {
-    let fabric = Fabric::open(Options::default())?;
-    let address = fabric.listen("127.0.0.1:0".parse()?)?.address();
-    // The listener has been dropped.
-    let refused = fabric.connect(address, b"")?.wait().map(drop);
-    ensure!(matches!(refused, Err(Error::NotListening { .. })), "{refused:?}");
-    Ok(())
+    common::alone("nobody_listens", || {
+        let fabric = common::open(Options::default())?;
+        let address = fabric.listen("127.0.0.1:0".parse()?)?.address();
+        // The listener has been dropped.
+        let refused = fabric.connect(address, b"")?.wait().map(drop);
+        ensure!(matches!(refused, Err(Error::NotListening { .. })), "{refused:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_device_is_used_where_there_is_one() -> Result<()> {
+    common::alone("a_device_is_used_where_there_is_one", || {
+        let open = |carrier| Fabric::open(Options { carrier, ..Options::default() });
+        ensure!(open(Carrier::Engine)?.carrier() == Carrier::Engine);
+        let automatic = open(Carrier::Automatic)?.carrier();
+        match open(Carrier::System) {
+            Ok(system) => ensure!([system.carrier(), automatic] == [Carrier::System; 2]),
+            Err(Error::NoCard { reason }) => {
+                ensure!(automatic == Carrier::Engine && !common::is_of_the_lab(), "{reason}");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn options_out_of_range_are_named() -> Result<()> {
-    let wrong = Fabric::open(Options { window: 0, ..Options::default() }).map(drop);
-    ensure!(wrong == Err(Error::Option { option: "window", value: 0, min: 1, max: 4_096 }));
-    let wrong = Fabric::open(Options { interface: Some("none9".into()), ..Options::default() });
-    ensure!(matches!(wrong.map(drop), Err(Error::NoDevice { .. })));
-    Ok(())
+    common::alone("options_out_of_range_are_named", || {
+        let wrong = Fabric::open(Options { window: 0, ..Options::default() }).map(drop);
+        ensure!(wrong == Err(Error::Option { option: "window", value: 0, min: 1, max: 4_096 }));
+        let wrong = Fabric::open(Options { interface: Some("none9".into()), ..Options::default() });
+        ensure!(matches!(wrong.map(drop), Err(Error::NoDevice { .. })));
+        Ok(())
+    })
 }
 
 #[test]

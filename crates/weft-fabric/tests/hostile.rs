@@ -1,5 +1,7 @@
 //! Peers that do not keep to the protocol: the connection with them ends, and nothing else does.
 
+mod common;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ use weft_fabric::{Error, Fabric, Listener, Options};
 const WINDOW: usize = 4;
 /// The hello of a peer that receives 4 messages of 64 bytes, as the documentation of the protocol
 /// has it.
-const HELLO: [u8; 12] = [b'W', b'F', b'A', b'B', 1, 0, 0, 4, 0, 0, 0, 64];
+const HELLO: [u8; 14] = [b'W', b'F', b'A', b'B', 1, 0, 0, 4, 0, 0, 0, 64, 0, 0];
 
 /// A peer made of the engine's objects, which sends what it likes.
 struct Stranger {
@@ -80,7 +82,7 @@ impl Drop for Stranger {
 
 fn victim() -> Result<(Fabric, Listener)> {
     let options = Options { window: WINDOW, message_max: 100, ..Options::default() };
-    let fabric = Fabric::open(options)?;
+    let fabric = common::open(options)?;
     let listener = fabric.listen("127.0.0.1:0".parse()?)?;
     Ok((fabric, listener))
 }
@@ -120,72 +122,85 @@ fn attacked(messages: &[&[u8]]) -> Result<(usize, Error)> {
 
 #[test]
 fn headers_that_no_end_sends_end_the_connection() -> Result<()> {
-    let sound = [0_u8, 0, 0, 0, 0, 0, 0, 0, 1];
-    let all: [&[u8]; 8] = [
-        b"",
-        b"short",
-        // A kind that does not exist, a reserved byte, immediate data of a message.
-        &[3, 0, 0, 0, 0, 0, 0, 0],
-        &[0, 1, 0, 0, 0, 0, 0, 0],
-        &[0, 0, 0, 0, 0, 0, 0, 1],
-        // Immediate data, and credits, with a payload; credits that are none.
-        &[1, 0, 0, 0, 0, 0, 0, 1, 9],
-        &[2, 0, 0, 1, 0, 0, 0, 0, 9],
-        &[2, 0, 0, 0, 0, 0, 0, 0],
-    ];
-    for wrong in all {
-        let (arrived, error) = attacked(&[&sound, wrong, &sound])?;
-        ensure!(
-            arrived == 1 && matches!(error, Error::Protocol { .. }),
-            "{wrong:?}: {arrived}, {error}"
-        );
-    }
-    Ok(())
+    common::alone("headers_that_no_end_sends_end_the_connection", || {
+        let sound = [0_u8, 0, 0, 0, 0, 0, 0, 0, 1];
+        let all: [&[u8]; 8] = [
+            b"",
+            b"short",
+            // A kind that does not exist, a reserved byte, immediate data of a message.
+            &[3, 0, 0, 0, 0, 0, 0, 0],
+            &[0, 1, 0, 0, 0, 0, 0, 0],
+            &[0, 0, 0, 0, 0, 0, 0, 1],
+            // Immediate data, and credits, with a payload; credits that are none.
+            &[1, 0, 0, 0, 0, 0, 0, 1, 9],
+            &[2, 0, 0, 1, 0, 0, 0, 0, 9],
+            &[2, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        for wrong in all {
+            let (arrived, error) = attacked(&[&sound, wrong, &sound])?;
+            ensure!(
+                arrived == 1 && matches!(error, Error::Protocol { .. }),
+                "{wrong:?}: {arrived}, {error}"
+            );
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn credits_that_were_not_spent_end_the_connection() -> Result<()> {
-    for wrong in
-        [[2, 0, 0, 1, 0, 0, 0, 0], [2, 0, 0xff, 0xff, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
-    {
-        let (arrived, error) = attacked(&[&wrong])?;
-        ensure!(arrived == 0 && matches!(error, Error::Protocol { .. }), "{wrong:?}: {error}");
-    }
-    Ok(())
+    common::alone("credits_that_were_not_spent_end_the_connection", || {
+        for wrong in
+            [[2, 0, 0, 1, 0, 0, 0, 0], [2, 0, 0xff, 0xff, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
+        {
+            let (arrived, error) = attacked(&[&wrong])?;
+            ensure!(arrived == 0 && matches!(error, Error::Protocol { .. }), "{wrong:?}: {error}");
+        }
+        Ok(())
+    })
 }
 
 #[test]
 fn more_messages_than_the_window_end_the_connection() -> Result<()> {
-    let message = [0_u8; 8];
-    let (arrived, error) = attacked(&[&message[..]; WINDOW + 1])?;
-    ensure!(arrived == WINDOW && matches!(error, Error::Protocol { .. }), "{arrived}: {error}");
-    Ok(())
+    common::alone("more_messages_than_the_window_end_the_connection", || {
+        let message = [0_u8; 8];
+        let (arrived, error) = attacked(&[&message[..]; WINDOW + 1])?;
+        ensure!(arrived == WINDOW && matches!(error, Error::Protocol { .. }), "{arrived}: {error}");
+        Ok(())
+    })
 }
 
 #[test]
 fn a_message_that_is_too_long_ends_the_connection() -> Result<()> {
-    let (arrived, error) = attacked(&[&[0_u8; 200]])?;
-    ensure!(arrived == 0 && matches!(error, Error::Lost { .. } | Error::Closed { .. }), "{error}");
-    Ok(())
+    common::alone("a_message_that_is_too_long_ends_the_connection", || {
+        let (arrived, error) = attacked(&[&[0_u8; 200]])?;
+        ensure!(
+            arrived == 0 && matches!(error, Error::Lost { .. } | Error::Closed { .. }),
+            "{error}"
+        );
+        Ok(())
+    })
 }
 
 #[test]
 fn strangers_are_refused() -> Result<()> {
-    let (fabric, listener) = victim()?;
-    let of_other_version = [b'W', b'F', b'A', b'B', 2, 0, 0, 4, 0, 0, 0, 64];
-    let strange: [&[u8]; 4] = [b"", b"GET / HTTP/1.1", &HELLO[..11], &of_other_version];
-    let address = listener.address();
-    // The program does not see them: what it accepts is the peer that comes after them.
-    let accepting = std::thread::spawn(move || {
-        let incoming = listener.accept().wait()?;
-        ensure!(incoming.private_data() == b"a friend");
-        Ok(incoming.refuse(b"")?)
-    });
-    for hello in strange {
-        let stranger = Stranger::dial(address, hello)?;
-        ensure!(!stranger.is_established()?, "{hello:?} was accepted");
-    }
-    let refused = fabric.connect(address, b"a friend")?.wait().map(drop);
-    ensure!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
-    accepting.join().expect("no panic")
+    common::alone("strangers_are_refused", || {
+        let (fabric, listener) = victim()?;
+        let of_other_version = [b'W', b'F', b'A', b'B', 2, 0, 0, 4, 0, 0, 0, 64, 0, 0];
+        let strange: [&[u8]; 4] = [b"", b"GET / HTTP/1.1", &HELLO[..13], &of_other_version];
+        let address = listener.address();
+        // The program does not see them: what it accepts is the peer that comes after them.
+        let accepting = std::thread::spawn(move || {
+            let incoming = listener.accept().wait()?;
+            ensure!(incoming.private_data() == b"a friend");
+            Ok(incoming.refuse(b"")?)
+        });
+        for hello in strange {
+            let stranger = Stranger::dial(address, hello)?;
+            ensure!(!stranger.is_established()?, "{hello:?} was accepted");
+        }
+        let refused = fabric.connect(address, b"a friend")?.wait().map(drop);
+        ensure!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+        accepting.join().expect("no panic")
+    })
 }

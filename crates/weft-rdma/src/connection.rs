@@ -323,7 +323,7 @@ impl Connection {
             let fds = [self.queue.fd(), self.id.fd(), self.waker.fd()];
             let [has_completed, has_event, is_interrupted] = wait_for(fds, end)?;
             if has_completed {
-                self.queue.take_event()?;
+                let _ = self.queue.take_event()?;
                 self.is_armed = false;
             }
             if has_event && let Some(event) = self.id.event()? {
@@ -386,7 +386,7 @@ fn transfer(opcode: ibv_wr_opcode, id: u64, part: &mut ibv_sge, peer: Remote) ->
 }
 
 /// Returns the error of a call that returns an error number.
-fn result(posted: i32) -> io::Result<()> {
+pub(crate) fn result(posted: i32) -> io::Result<()> {
     if posted == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(posted.abs())) }
 }
 

@@ -8,12 +8,16 @@
 
 use std::ffi::{CStr, c_int};
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use weft_abi::{ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use weft_abi::{
+    IBV_ATOMIC_NONE, IBV_TRANSPORT_IWARP, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_recv_wr,
+    ibv_send_wr, ibv_wc,
+};
 
 use crate::id::Id;
 use crate::libraries::{Functions, functions};
@@ -40,6 +44,7 @@ pub struct Device {
     operations: Operations,
     /// The address of this host by which the device was found.
     address: IpAddr,
+    has_atomics: bool,
     id: Id,
 }
 
@@ -81,10 +86,19 @@ impl Device {
             post_send: ops.post_send.ok_or_else(missing)?,
             post_recv: ops.post_recv.ok_or_else(missing)?,
         };
+        let mut attributes = MaybeUninit::uninit();
+        // SAFETY: `id` keeps the context open, and `attributes` has room for the result.
+        let queried =
+            unsafe { (functions.ibv_query_device)(context.as_ptr(), attributes.as_mut_ptr()) };
+        if queried != 0 {
+            return Err(io::Error::from_raw_os_error(queried.abs()));
+        }
+        // SAFETY: the library has filled the structure, since it has succeeded.
+        let has_atomics = unsafe { attributes.assume_init() }.atomic_cap != IBV_ATOMIC_NONE;
         // SAFETY: `id` keeps the context open.
         let pd = unsafe { (functions.ibv_alloc_pd)(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
-        Ok(Arc::new(Self { pd, context, operations, address, id }))
+        Ok(Arc::new(Self { pd, context, operations, address, has_atomics, id }))
     }
 
     /// The name of the device, such as `mlx5_0`.
@@ -107,6 +121,24 @@ impl Device {
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Whether the device carries out atomics.
+    #[must_use]
+    pub fn has_atomics(&self) -> bool {
+        self.has_atomics
+    }
+
+    /// Whether the device speaks iWARP, where the memory into which a Read brings bytes has to be
+    /// open for Writes of the peer, too.
+    #[must_use]
+    pub fn is_iwarp(&self) -> bool {
+        // SAFETY: the identifier keeps the context open, and the field never changes.
+        let device = unsafe { self.context.as_ref() }.device;
+        // SAFETY: `self` keeps the context open, and the library keeps the device of an open
+        // context. The field never changes.
+        let transport = unsafe { (*device).transport_type };
+        transport == IBV_TRANSPORT_IWARP
     }
 
     /// Whether an identifier is on this device.

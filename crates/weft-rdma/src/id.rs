@@ -20,9 +20,9 @@ use rustix::io::Errno;
 use weft_abi::{
     RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_ERROR,
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED,
-    RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_ROUTE_RESOLVED,
-    RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_TCP, ibv_context, rdma_cm_event, rdma_cm_event_type,
-    rdma_cm_id, rdma_event_channel,
+    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_TCP, ibv_context,
+    rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel,
 };
 
 use crate::address::CAddress;
@@ -92,12 +92,12 @@ impl Drop for Channel {
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) kind: rdma_cm_event_type,
-    status: c_int,
+    pub(crate) status: c_int,
     /// Whether the event is of the identifier whose channel it came on, not of a request to it.
     pub(crate) is_own: bool,
     /// The new identifier of a connection request; it belongs to the receiver of the event.
     pub(crate) request: Option<RawId>,
-    /// The private data of a connection request.
+    /// The private data of a connection request, or of the answer to one.
     pub(crate) private_data: Vec<u8>,
     /// How many reads at a time the peer of a connection request answers.
     pub(crate) reads: u8,
@@ -153,11 +153,21 @@ impl RawId {
     }
 }
 
+impl RawId {
+    /// Refuses the connection, with private data for the peer.
+    pub(crate) fn refuse(&self, private_data: &[u8]) {
+        let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        let data = private_data.as_ptr().cast();
+        // If it fails, the peer has gone, or has an answer already.
+        // SAFETY: `self` owns the identifier. The private data is at least as long, and borrowed
+        // during the call.
+        let _ = unsafe { (self.functions.rdma_reject)(self.raw.as_ptr(), data, len) };
+    }
+}
+
 impl Drop for RawId {
     fn drop(&mut self) {
-        // If it fails, the peer has gone.
-        // SAFETY: `self` owns the identifier, which waits for an answer. There is no private data.
-        let _ = unsafe { (self.functions.rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
+        self.refuse(&[]);
         // SAFETY: `self` owns the identifier, all of its events are acknowledged, and it has no
         // queue pair.
         unsafe { (self.functions.rdma_destroy_id)(self.raw.as_ptr()) };
@@ -230,6 +240,16 @@ impl Id {
         // SAFETY: `self` owns the identifier. The libraries change the field only during calls with
         // `&mut self`.
         unsafe { self.raw.as_ref() }.verbs
+    }
+
+    /// The address of this host that the identifier has; `None` if it has none of IP.
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        // SAFETY: `self` owns the identifier. The libraries change the field only during calls with
+        // `&mut self`.
+        let address = unsafe { &self.raw.as_ref().route.addr.__bindgen_anon_1 };
+        // SAFETY: the union is as large as any address. Its family, which all of its members begin
+        // with, says which one it is; zeros are none.
+        unsafe { CAddress::read(ptr::from_ref(address).cast()) }
     }
 
     /// Binds the identifier to an address of this host.
@@ -308,8 +328,10 @@ impl Id {
         let event = unsafe { &*raw };
         let (kind, status, id) = (event.event, event.status, event.id);
         let (mut request, mut private_data, mut reads) = (None, Vec::new(), 0);
-        if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
-            // SAFETY: the event of a connection request has this part of the union.
+        let is_answer = matches!(kind, RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_REJECTED);
+        if is_answer || kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+            // SAFETY: the events of reliable connections have this part of the union; it is all
+            // zeros where there are no parameters.
             let param = unsafe { &event.param.conn };
             if !param.private_data.is_null() {
                 let (data, len) = (param.private_data.cast(), param.private_data_len.into());
@@ -317,6 +339,8 @@ impl Id {
                 private_data = unsafe { std::slice::from_raw_parts(data, len) }.to_vec();
             }
             reads = param.initiator_depth;
+        }
+        if kind == RDMA_CM_EVENT_CONNECT_REQUEST {
             let functions = self.functions;
             request = NonNull::new(id).map(|raw| RawId { raw, functions });
         }

@@ -12,8 +12,9 @@ use std::sync::OnceLock;
 use libc::sockaddr;
 use libloading::Library;
 use weft_abi::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp_init_attr,
-    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_mr, ibv_pd,
+    ibv_qp_init_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    rdma_port_space,
 };
 
 /// The libraries cannot be used on this host.
@@ -56,6 +57,7 @@ macro_rules! functions {
 functions! {
     "libibverbs.so.1" {
         fn ibv_get_device_name(*mut ibv_device) -> *const c_char;
+        fn ibv_query_device(*mut ibv_context, *mut ibv_device_attr) -> c_int;
         fn ibv_alloc_pd(*mut ibv_context) -> *mut ibv_pd;
         fn ibv_dealloc_pd(*mut ibv_pd) -> c_int;
         fn ibv_reg_mr(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;

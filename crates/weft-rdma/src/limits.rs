@@ -10,3 +10,12 @@ pub(crate) const RESOLVE_TIME: Duration = Duration::from_secs(5);
 pub(crate) const RETRIES: u8 = 7;
 /// The most reads of the peer's memory that an accepted connection has at a time.
 pub(crate) const READS_MAX: u8 = 4;
+/// As many reads and atomics at a time as the devices of both ends can have (rdma_connect(3)).
+pub(crate) const READS_ANY: u8 = u8::MAX;
+/// Completions that one look at a pair takes at most.
+pub const BATCH: usize = 32;
+/// Bytes of private data of a connection that all transports carry: a request of InfiniBand has the
+/// least.
+pub const PRIVATE_DATA_MAX: usize = 56;
+/// Bytes of private data that the interface can carry, and iWARP does.
+pub const IWARP_PRIVATE_DATA_MAX: usize = u8::MAX as usize;

@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::id::{Event, Id, RawId, wait_for};
 use crate::libraries::functions;
 use crate::limits::READS_MAX;
+use crate::pair::{Pair, Room};
 
 /// A listener.
 #[derive(Debug)]
@@ -30,6 +31,12 @@ impl Listener {
         id.bind(address)?;
         id.listen()?;
         Ok(Self { id })
+    }
+
+    /// The address at which it listens, with the port that was chosen if none was given.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.id.local()
     }
 
     /// Waits for the next request.
@@ -90,6 +97,20 @@ impl Request {
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.id.peer()
+    }
+
+    /// Refuses the connection, with private data for the peer.
+    pub fn refuse(self, private_data: &[u8]) {
+        self.id.refuse(private_data);
+    }
+
+    /// Prepares to accept the connection on a device. Post the first receives, then call
+    /// [`Pair::accept`].
+    ///
+    /// # Errors
+    /// If the connection came on another device, or that has no resources.
+    pub fn pair(self, device: &Arc<Device>, room: &Room) -> io::Result<Pair> {
+        Pair::on(device, Id::of(self.id)?, room)
     }
 
     /// Accepts the connection on a device, with room for this many messages to send and to receive

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use weft_abi::{
     IBV_WC_LOC_LEN_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
-    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_comp_channel, ibv_cq,
+    IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_comp_channel, ibv_cq, ibv_wc,
 };
 
 use crate::device::Device;
@@ -39,6 +39,9 @@ pub(crate) struct Queue {
 
 // SAFETY: the queue and its channel belong to the process, not to a thread, and `Queue` owns them.
 unsafe impl Send for Queue {}
+// SAFETY: all functions that take the queue or its channel may be called by several threads at
+// once.
+unsafe impl Sync for Queue {}
 
 impl Queue {
     /// Creates a queue with room for this many completions.
@@ -80,7 +83,7 @@ impl Queue {
     ///
     /// # Errors
     /// If the request has failed; `ConnectionReset` if the connection has ended before.
-    pub(crate) fn poll(&mut self) -> io::Result<Option<Completion>> {
+    pub(crate) fn poll(&self) -> io::Result<Option<Completion>> {
         let mut entry = MaybeUninit::uninit();
         // SAFETY: `self` owns the queue until it is dropped, and `entry` has room for one
         // completion.
@@ -107,15 +110,32 @@ impl Queue {
         Err(io::Error::other(text))
     }
 
+    /// Moves completions, whether or not their requests have failed, to the start of `entries`,
+    /// and returns them.
+    pub(crate) fn take<'a>(
+        &self,
+        entries: &'a mut [MaybeUninit<ibv_wc>],
+    ) -> io::Result<&'a [ibv_wc]> {
+        let room = c_int::try_from(entries.len()).unwrap_or(c_int::MAX);
+        let first = entries.as_mut_ptr().cast();
+        // SAFETY: `self` owns the queue until it is dropped, and `entries` has room for so many.
+        let count = unsafe { (self.device.operations().poll_cq)(self.cq.as_ptr(), room, first) };
+        let failed = || io::Error::other("the RDMA device's completion queue failed");
+        let count = usize::try_from(count).map_err(|_| failed())?;
+        let entries = entries.get(..count).ok_or_else(failed)?;
+        // SAFETY: the library has filled as many entries as it returned.
+        Ok(unsafe { entries.assume_init_ref() })
+    }
+
     /// Makes [`Queue::fd`] readable at the next completion.
-    pub(crate) fn arm(&mut self) -> io::Result<()> {
+    pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: `self` owns the queue until it is dropped.
         let armed = unsafe { (self.device.operations().req_notify_cq)(self.cq.as_ptr(), 0) };
         if armed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(armed.abs())) }
     }
 
-    /// Takes the event that has made [`Queue::fd`] readable.
-    pub(crate) fn take_event(&mut self) -> io::Result<()> {
+    /// Takes the event that has made [`Queue::fd`] readable. Returns whether there was one.
+    pub(crate) fn take_event(&self) -> io::Result<bool> {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let functions = self.device.functions();
         // SAFETY: `self` owns the channel until it is dropped, and both pointers are to local
@@ -127,11 +147,11 @@ impl Queue {
             let error = io::Error::last_os_error();
             let is_none =
                 matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-            return if is_none { Ok(()) } else { Err(error) };
+            return if is_none { Ok(false) } else { Err(error) };
         }
         // SAFETY: the channel has only this queue, which has given one event.
         unsafe { (functions.ibv_ack_cq_events)(self.cq.as_ptr(), 1) };
-        Ok(())
+        Ok(true)
     }
 }
 

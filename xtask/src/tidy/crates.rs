@@ -26,9 +26,9 @@ const CRATES: &[Allowed] = &[
     krate("weft-wire", &[], &["weft-testing"]),
     krate("weft-sys", &[], &[]),
     krate("weft-engine", &["weft-wire", "weft-sys"], &["weft-testing"]),
-    krate("weft-fabric", &["weft-engine", "weft-sys"], &[]),
     krate("weft-verbs", &["weft-abi", "weft-engine", "weft-sys"], &[]),
-    krate("weft-rdma", &["weft-abi"], &[]),
+    krate("weft-rdma", &["weft-abi", "weft-sys"], &[]),
+    krate("weft-fabric", &["weft-engine", "weft-rdma", "weft-sys"], &[]),
     krate("weft-preload", &["weft-sys"], &[]),
     krate("weft-stream", &["weft-sys"], &["weft-testing"]),
     krate("weft-extended", &[], &[]),
@@ -56,7 +56,7 @@ const CRATES: &[Allowed] = &[
         ],
         &[],
     ),
-    krate("weft-lab", &["weft-stream"], &["weft-tuples"]),
+    krate("weft-lab", &["weft-stream"], &["weft-engine", "weft-fabric", "weft-tuples"]),
     krate("xtask", &[], &[]),
 ];
 

@@ -1,4 +1,7 @@
 //! Runs the two ends of a test in processes of their own, over each way to carry a connection.
+//!
+//! `weft-lab` has these files among its tests, too: there they run over the system's libraries, for
+//! which Weft's own are put by `weft run`.
 
 #![allow(dead_code)] // Each test program uses a part.
 
@@ -9,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use weft_fabric::{Connected, Endpoint, Fabric, Options};
+use weft_fabric::{Carrier, Connected, Endpoint, Fabric, Options};
 
 /// Which end a process is: the address of the listener, empty for the listener itself.
 const ROLE: &str = "WEFT_FABRIC_TEST_ROLE";
@@ -18,9 +21,90 @@ const LISTENING: &str = "listening at ";
 /// A hang.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// The ways to carry a connection, as `WEFT_TRANSPORT` and `Endpoint::transport` name them. With
-/// `shm` a connection between processes fails if it cannot share memory.
-const CARRIERS: [&str; 2] = ["shm", "tcp"];
+/// What carries the connections of a process: `engine` or `system`.
+const CARRIER: &str = "WEFT_FABRIC_TEST_CARRIER";
+/// The role of a process that has both ends.
+const ALONE: &str = "alone";
+
+/// A way to carry the connection of two ends.
+struct Way {
+    /// As `WEFT_TRANSPORT` names it. With `shm` a connection between processes fails if it cannot
+    /// share memory.
+    transport: &'static str,
+    /// What carries it at the listener, and at the other end.
+    carriers: [&'static str; 2],
+}
+
+const WAYS: [Way; 2] = [
+    Way { transport: "shm", carriers: ["engine", "engine"] },
+    Way { transport: "tcp", carriers: ["engine", "engine"] },
+];
+const WAYS_OF_THE_LAB: [Way; 4] = [
+    Way { transport: "shm", carriers: ["system", "system"] },
+    Way { transport: "tcp", carriers: ["system", "system"] },
+    Way { transport: "shm", carriers: ["engine", "system"] },
+    Way { transport: "tcp", carriers: ["system", "engine"] },
+];
+
+/// Whether this is a test of the lab.
+pub(crate) fn is_of_the_lab() -> bool {
+    env!("CARGO_PKG_NAME") == "weft-lab"
+}
+
+fn ways() -> &'static [Way] {
+    if is_of_the_lab() { &WAYS_OF_THE_LAB } else { &WAYS }
+}
+
+/// Opens the fabric over what carries the connections of this process.
+pub(crate) fn open(options: Options) -> weft_fabric::Result<Fabric> {
+    let is_system = std::env::var(CARRIER).is_ok_and(|carrier| carrier == "system");
+    let carrier = if is_system { Carrier::System } else { Carrier::Engine };
+    Fabric::open(Options { carrier, ..options })
+}
+
+/// Bytes of private data that fit whatever carries the connections of the other end.
+pub(crate) fn private_data_max(fabric: &Fabric) -> usize {
+    let max = fabric.private_data_max();
+    if is_of_the_lab() { max.min(241) } else { max }
+}
+
+/// The name of a test for the harness.
+fn full_name(test: &str) -> String {
+    // Without the crate and this module.
+    let mut modules: Vec<_> = module_path!().split("::").skip(1).collect();
+    modules.pop();
+    modules.push(test);
+    modules.join("::")
+}
+
+/// A process that runs a test of this name, over a carrier.
+fn process(test: &str, transport: &str, carrier: &str) -> Result<Command> {
+    let program = std::env::current_exe()?;
+    let mut command = if carrier == "system" {
+        let weft = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/bin/weft");
+        let mut command = Command::new(weft);
+        command.args(["run", "--no-sockets", "--"]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.args(["--exact", &full_name(test), "--nocapture", "--test-threads=1"]);
+    // The tests connect by the loopback interface.
+    command.env(CARRIER, carrier).env("WEFT_TRANSPORT", transport).env("WEFT_DEVICES", "lo");
+    Ok(command)
+}
+
+/// Runs a test of this name that has both ends in one process.
+pub(crate) fn alone(test: &str, run: impl Fn() -> Result<()>) -> Result<()> {
+    if !is_of_the_lab() || std::env::var_os(ROLE).is_some() {
+        return run();
+    }
+    let mut command = process(test, "auto", "system")?;
+    let mut process = Kept(command.env(ROLE, ALONE).spawn()?);
+    let status = process.wait(Instant::now() + LIMIT)?;
+    ensure!(status.success(), "{status}");
+    Ok(())
+}
 
 /// The options of both ends: little of everything, so that its end is reached often.
 pub(crate) fn small() -> Options {
@@ -78,24 +162,24 @@ pub(crate) fn unconnected(
     judge: impl Fn([ExitStatus; 2]) -> Result<()>,
 ) -> Result<()> {
     match std::env::var(ROLE) {
-        Ok(role) if role.is_empty() => {
-            listen(Fabric::open(options.clone())?, "127.0.0.1:0".parse()?)
-        }
-        Ok(role) => dial(Fabric::open(options.clone())?, role.parse()?),
+        Ok(role) if role.is_empty() => listen(open(options.clone())?, "127.0.0.1:0".parse()?),
+        Ok(role) => dial(open(options.clone())?, role.parse()?),
         Err(_) => {
-            for carrier in CARRIERS {
-                run(test, carrier).and_then(&judge).with_context(|| format!("over {carrier}"))?;
+            for way in ways() {
+                let Way { transport, carriers } = way;
+                let over = || format!("{} and {} over {transport}", carriers[0], carriers[1]);
+                run(test, way).and_then(&judge).with_context(over)?;
             }
             Ok(())
         }
     }
 }
 
-fn run(test: &str, carrier: &str) -> Result<[ExitStatus; 2]> {
+fn run(test: &str, way: &Way) -> Result<[ExitStatus; 2]> {
     let start = |role: &str, stdout: Stdio| {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).env("WEFT_TRANSPORT", carrier).stdout(stdout);
+        let carrier = way.carriers[usize::from(!role.is_empty())];
+        let mut command = process(test, way.transport, carrier)?;
+        command.env(ROLE, role).stdout(stdout);
         anyhow::Ok(Kept(command.spawn()?))
     };
     let mut server = start("", Stdio::piped())?;
