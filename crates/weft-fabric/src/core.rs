@@ -117,6 +117,11 @@ impl Core {
         self.peer_message_max.load(Ordering::Relaxed) as usize
     }
 
+    /// For how long it pays off to look before sleeping; in a simulation, not at all.
+    pub(crate) fn spin_ns(&self) -> u64 {
+        if self.parts.link.simulation().is_some() { 0 } else { self.spin.ns(false) }
+    }
+
     /// Whether atomics can be asked for.
     pub(crate) fn has_atomics(&self) -> bool {
         self.common.domain.has_atomics()
@@ -226,7 +231,7 @@ impl Core {
             Leader::Watcher => return,
         }
         let link = &self.parts.link;
-        let is_watched = link.be_watched().and_then(|()| self.common.watcher.watch(self));
+        let is_watched = link.be_watched().and_then(|()| self.common.watch(self));
         if is_watched.is_ok() {
             led.leader = Leader::Watcher;
         } else {

@@ -10,7 +10,6 @@ use crate::error::Result;
 use crate::listen::Listener;
 use crate::memory::Buffer;
 use crate::options::{Carrier, Options};
-use crate::watcher::Watcher;
 
 /// Access to the fabric. Clones are handles of the same one, whose buffers fit the endpoints of
 /// all.
@@ -31,8 +30,14 @@ impl Fabric {
     /// network interfaces cannot be listed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
-        let (domain, watcher) = (Domain::open(&options)?, Watcher::new());
-        Ok(Self { common: Arc::new(Common { options, domain, watcher }) })
+        let domain = Domain::open(&options)?;
+        Ok(Self { common: Arc::new(Common::new(options, domain)) })
+    }
+
+    /// Opens the fabric of a host of a simulation.
+    pub(crate) fn simulated(options: Options, host: &Domain) -> Result<Self> {
+        options.check()?;
+        Ok(Self { common: Arc::new(Common::new(options, host.clone())) })
     }
 
     /// What carries the connections: the engine or the system's libraries.

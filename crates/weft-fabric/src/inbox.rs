@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use weft_engine::Errno;
 use weft_sys::Lock;
 
-use crate::carrier::{EndpointLink, Event, Listening};
+use crate::carrier::{Domain, EndpointLink, Event, Listening};
 use crate::common::Common;
 use crate::error::{Error, Result};
 use crate::sleeper::Sleeper;
@@ -117,7 +118,7 @@ impl Inbox {
 
     fn be_watched(self: &Arc<Self>, state: &mut Waiting) -> Result<()> {
         if !state.is_watched {
-            let watched = self.common.watcher.watch(self);
+            let watched = self.common.watch(self);
             watched.map_err(|errno| Error::system("watch for events", errno))?;
             state.is_watched = true;
         }
@@ -134,7 +135,14 @@ impl Inbox {
         loop {
             match self.poll(&cx) {
                 Poll::Ready(event) => return event,
-                Poll::Pending => sleeper.sleep(None),
+                Poll::Pending => match &self.common.domain {
+                    Domain::Engine(_) | Domain::System(_) => sleeper.sleep(None),
+                    Domain::Simulated(domain) => {
+                        if !domain.network().step() {
+                            return Err(Error::system("wait", Errno::DEADLK));
+                        }
+                    }
+                },
             }
         }
     }

@@ -5,6 +5,7 @@
 //! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks this.
 //!
 //! ```text
+//! sim
 //! fabric
 //! connect listen
 //! endpoint message operation
@@ -43,6 +44,7 @@ mod operation;
 mod options;
 mod returned;
 mod share;
+pub mod sim;
 mod sleeper;
 mod state;
 mod table;

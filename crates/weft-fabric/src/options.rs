@@ -18,6 +18,8 @@ pub enum Carrier {
     /// An RDMA device if the interface has one, otherwise the engine;
     /// [`Fabric::carrier`](crate::Fabric::carrier) says which.
     Automatic,
+    /// A simulation: [`Host::open`](crate::sim::Host::open) selects it, and nothing else can.
+    Simulated,
 }
 
 /// How a [`Fabric`](crate::Fabric) is opened. The default fits most programs.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use crate::carrier::simulated::Network;
 use crate::core::Core;
 use crate::sleeper::Sleeper;
 use crate::state::State;
@@ -50,7 +51,7 @@ pub(crate) fn poll<A: Awaited>(
         return Poll::Ready(found);
     }
     let start = since.0.get_or_insert_with(Instant::now);
-    if nanoseconds(start.elapsed()) < core.spin.ns(false) {
+    if nanoseconds(start.elapsed()) < core.spin_ns() {
         cx.waker().wake_by_ref();
         return Poll::Pending;
     }
@@ -71,7 +72,10 @@ pub(crate) fn wait<A: Awaited>(
     deadline: Option<Instant>,
 ) -> Option<A::Output> {
     let start = Instant::now();
-    let spin = core.spin.ns(false);
+    if let Some(simulation) = core.parts.link.simulation() {
+        return simulated(core, awaited, simulation);
+    }
+    let spin = core.spin_ns();
     let mut waited = 0;
     loop {
         if let Some(found) = core.look(|state| awaited.take(core, state)) {
@@ -104,6 +108,23 @@ pub(crate) fn wait<A: Awaited>(
             core.stop_leading();
         } else {
             sleeper.sleep(left);
+        }
+    }
+}
+
+/// Has a simulation go on until the result is there. There is no time in it, so limits are over
+/// when nothing more can happen.
+fn simulated<A: Awaited>(
+    core: &Arc<Core>,
+    awaited: &mut A,
+    simulation: &Network,
+) -> Option<A::Output> {
+    loop {
+        if let Some(found) = core.look(|state| awaited.take(core, state)) {
+            return Some(found);
+        }
+        if !simulation.step() {
+            return None;
         }
     }
 }

@@ -1,9 +1,11 @@
-//! What carries the connections of a fabric: Weft's own engine, or the system's libraries.
+//! What carries the connections of a fabric: Weft's own engine, the system's libraries,
+//! or a simulation.
 //!
 //! Everything above is the same for both: the state of an endpoint, credits, waiting. Requests and
 //! completions are in the terms of verbs, for which the engine's modules `wr` and `wc` have types.
 
 mod engine;
+pub(crate) mod simulated;
 mod system;
 
 use std::fmt;
@@ -17,6 +19,7 @@ use weft_engine::wc::Completion;
 use weft_engine::wr::{RecvRequest, SendRequest};
 use weft_sys::Region;
 
+use self::simulated::Network;
 use crate::error::{Error, Result};
 use crate::options::{Carrier, Options};
 
@@ -25,6 +28,7 @@ use crate::options::{Carrier, Options};
 pub(crate) enum Domain {
     Engine(engine::Domain),
     System(system::Domain),
+    Simulated(simulated::Domain),
 }
 
 /// How much a link has room for.
@@ -43,6 +47,8 @@ impl Domain {
     pub(crate) fn open(options: &Options) -> Result<Self> {
         let interface = options.interface.as_deref();
         match options.carrier {
+            // Only a simulation has one.
+            Carrier::Simulated => Err(Error::NoDevice { name: options.interface.clone() }),
             Carrier::Engine => engine::Domain::open(interface).map(Self::Engine),
             Carrier::System => system::Domain::open(interface).map(Self::System),
             Carrier::Automatic => match system::Domain::open(interface) {
@@ -58,13 +64,14 @@ impl Domain {
         match self {
             Self::Engine(_) => Carrier::Engine,
             Self::System(_) => Carrier::System,
+            Self::Simulated(_) => Carrier::Simulated,
         }
     }
 
     /// Bytes of private data that a connection carries.
     pub(crate) fn private_data_max(&self) -> usize {
         match self {
-            Self::Engine(_) => weft_engine::limits::WEFT_PRIVATE_DATA_MAX,
+            Self::Engine(_) | Self::Simulated(_) => weft_engine::limits::WEFT_PRIVATE_DATA_MAX,
             Self::System(domain) => domain.private_data_max(),
         }
     }
@@ -72,7 +79,7 @@ impl Domain {
     /// Whether atomics can be asked for.
     pub(crate) fn has_atomics(&self) -> bool {
         match self {
-            Self::Engine(_) => true,
+            Self::Engine(_) | Self::Simulated(_) => true,
             Self::System(domain) => domain.has_atomics(),
         }
     }
@@ -80,7 +87,7 @@ impl Domain {
     /// Whether the memory into which a Read brings bytes has to be open for Writes of the peer.
     pub(crate) fn reads_need_writes(&self) -> bool {
         match self {
-            Self::Engine(_) => false,
+            Self::Engine(_) | Self::Simulated(_) => false,
             Self::System(domain) => domain.reads_need_writes(),
         }
     }
@@ -92,6 +99,9 @@ impl Domain {
             Self::System(domain) => {
                 domain.register(region, access).map(Box::new).map(Registration::System)
             }
+            Self::Simulated(domain) => {
+                Ok(Registration::Simulated(Box::new(domain.register(region, access))))
+            }
         }
     }
 
@@ -100,6 +110,7 @@ impl Domain {
         match self {
             Self::Engine(_) => engine::Listening::new(address).map(Listening::Engine),
             Self::System(_) => system::Listening::new(address).map(Listening::System),
+            Self::Simulated(domain) => domain.listen(address).map(Listening::Simulated),
         }
     }
 
@@ -110,6 +121,7 @@ impl Domain {
                 engine::EngineLink::to(domain, peer, room).map(EndpointLink::Engine)
             }
             Self::System(domain) => domain.link(peer, room).map(EndpointLink::System),
+            Self::Simulated(domain) => Ok(EndpointLink::Simulated(domain.link(peer, room))),
         }
     }
 }
@@ -120,6 +132,7 @@ pub(crate) enum Registration {
     Engine(engine::Registration),
     // Boxed, so that buffers stay small.
     System(Box<system::Registration>),
+    Simulated(Box<simulated::Registration>),
 }
 
 impl Registration {
@@ -128,6 +141,7 @@ impl Registration {
         match self {
             Self::Engine(registration) => registration.key(),
             Self::System(registration) => registration.local_key(),
+            Self::Simulated(registration) => registration.key(),
         }
     }
 
@@ -136,14 +150,15 @@ impl Registration {
         match self {
             Self::Engine(registration) => registration.key(),
             Self::System(registration) => registration.remote_key(),
+            Self::Simulated(registration) => registration.key(),
         }
     }
 
     /// Whether it lets peers write, for Reads of this process.
     pub(crate) fn is_exposed(&self) -> bool {
         match self {
-            // Its Reads need no such right.
-            Self::Engine(_) => false,
+            // Their Reads need no such right.
+            Self::Engine(_) | Self::Simulated(_) => false,
             Self::System(registration) => {
                 Access::from_bits_retain(registration.rights()).contains(Access::REMOTE_WRITE)
             }
@@ -155,6 +170,10 @@ impl Registration {
         match self {
             Self::Engine(registration) => registration.end(),
             Self::System(registration) => system::ended(registration),
+            Self::Simulated(registration) => {
+                registration.end();
+                Ok(())
+            }
         }
     }
 }
@@ -184,6 +203,7 @@ pub(crate) enum Event {
 pub(crate) enum Listening {
     Engine(engine::Listening),
     System(system::Listening),
+    Simulated(simulated::Listening),
 }
 
 impl Listening {
@@ -192,6 +212,7 @@ impl Listening {
         match self {
             Self::Engine(listening) => listening.address,
             Self::System(listening) => listening.address,
+            Self::Simulated(listening) => listening.address,
         }
     }
 
@@ -200,6 +221,7 @@ impl Listening {
         match self {
             Self::Engine(listening) => listening.events_fd(),
             Self::System(listening) => listening.events_fd(),
+            Self::Simulated(listening) => listening.events_fd(),
         }
     }
 
@@ -208,6 +230,7 @@ impl Listening {
         match self {
             Self::Engine(listening) => listening.event(),
             Self::System(listening) => listening.event(),
+            Self::Simulated(listening) => listening.event(),
         }
     }
 }
@@ -216,6 +239,7 @@ impl Listening {
 pub(crate) enum Caller {
     Engine(engine::Caller),
     System(system::Caller),
+    Simulated(simulated::Caller),
 }
 
 impl Caller {
@@ -224,6 +248,7 @@ impl Caller {
         match self {
             Self::Engine(caller) => caller.peer(),
             Self::System(caller) => caller.peer(),
+            Self::Simulated(caller) => Some(caller.peer()),
         }
     }
 
@@ -232,6 +257,7 @@ impl Caller {
         match self {
             Self::Engine(caller) => caller.refuse(private_data),
             Self::System(caller) => caller.refuse(private_data),
+            Self::Simulated(caller) => caller.refuse(private_data),
         }
     }
 
@@ -243,6 +269,9 @@ impl Caller {
             }
             (Self::System(caller), Domain::System(domain)) => {
                 domain.answer(caller, room).map(EndpointLink::System)
+            }
+            (Self::Simulated(caller), Domain::Simulated(domain)) => {
+                Ok(EndpointLink::Simulated(domain.answer(caller, room)))
             }
             // A caller comes from a listener of its own domain.
             _ => Err(Errno::XDEV),
@@ -261,6 +290,7 @@ impl fmt::Debug for Caller {
 pub(crate) enum EndpointLink {
     Engine(engine::EngineLink),
     System(system::SystemLink),
+    Simulated(simulated::SimulatedLink),
 }
 
 impl EndpointLink {
@@ -269,6 +299,15 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.qp.transport(),
             Self::System(_) => "system",
+            Self::Simulated(_) => "simulated",
+        }
+    }
+
+    /// The simulation that it is in.
+    pub(crate) fn simulation(&self) -> Option<&Network> {
+        match self {
+            Self::Engine(_) | Self::System(_) => None,
+            Self::Simulated(link) => Some(link.domain().network()),
         }
     }
 
@@ -277,6 +316,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.connect(private_data),
             Self::System(link) => link.connect(private_data),
+            Self::Simulated(link) => link.connect(private_data),
         }
     }
 
@@ -285,6 +325,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.accept(private_data),
             Self::System(link) => link.accept(private_data),
+            Self::Simulated(link) => link.accept(private_data),
         }
     }
 
@@ -293,6 +334,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.events_fd(),
             Self::System(link) => link.events_fd(),
+            Self::Simulated(link) => link.fd(),
         }
     }
 
@@ -301,6 +343,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.event(),
             Self::System(link) => link.event(),
+            Self::Simulated(link) => link.event(),
         }
     }
 
@@ -310,6 +353,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.disconnect(),
             Self::System(link) => link.disconnect(),
+            Self::Simulated(link) => link.disconnect(),
         }
     }
 
@@ -318,6 +362,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.destroy(),
             Self::System(link) => link.destroy(),
+            Self::Simulated(link) => link.destroy(),
         }
     }
 
@@ -326,6 +371,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.qp.post_recv(request),
             Self::System(link) => link.post_receive(request),
+            Self::Simulated(link) => link.post_receive(request),
         }
     }
 
@@ -336,6 +382,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => Poster::Engine(link.qp.start_post()),
             Self::System(link) => Poster::System(link),
+            Self::Simulated(link) => Poster::Simulated(link),
         }
     }
 
@@ -345,6 +392,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.cq.poll(space),
             Self::System(link) => link.poll(space),
+            Self::Simulated(link) => link.poll(space),
         }
     }
 
@@ -353,6 +401,8 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.cq.arm(false),
             Self::System(link) => link.arm(),
+            // It looks after each step.
+            Self::Simulated(_) => {}
         }
     }
 
@@ -361,6 +411,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.fd(),
             Self::System(link) => link.fd(),
+            Self::Simulated(link) => link.fd(),
         }
     }
 
@@ -370,6 +421,8 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.await_event(limit),
             Self::System(link) => link.await_event(limit),
+            // `simulation` has those who wait make steps instead.
+            Self::Simulated(_) => {}
         }
     }
 
@@ -378,6 +431,7 @@ impl EndpointLink {
         match self {
             Self::Engine(link) => link.take_events(),
             Self::System(link) => link.take_events(),
+            Self::Simulated(_) => {}
         }
     }
 
@@ -386,7 +440,7 @@ impl EndpointLink {
     pub(crate) fn be_watched(&self) -> Result<(), Errno> {
         match self {
             Self::Engine(link) => link.be_watched(),
-            Self::System(_) => Ok(()),
+            Self::System(_) | Self::Simulated(_) => Ok(()),
         }
     }
 }
@@ -395,6 +449,7 @@ impl EndpointLink {
 pub(crate) enum Poster<'a> {
     Engine(weft_engine::qp::Poster<'a>),
     System(&'a system::SystemLink),
+    Simulated(&'a simulated::SimulatedLink),
 }
 
 impl Poster<'_> {
@@ -404,6 +459,7 @@ impl Poster<'_> {
         match self {
             Self::Engine(poster) => poster.push(request),
             Self::System(link) => link.post(request),
+            Self::Simulated(link) => link.post(request),
         }
     }
 }
