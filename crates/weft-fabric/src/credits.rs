@@ -38,9 +38,10 @@ impl Credits {
 
     /// Uses a credit for a message; `false` if there is none.
     pub(crate) fn spend(&mut self) -> bool {
-        let can = self.left != 0;
-        self.left -= u16::from(can);
-        can
+        // rustc 1.95 drops the store if this subtracts `u16::from(self.left != 0)` (opt-level 3).
+        let left = self.left.checked_sub(1);
+        self.left = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// The credits for the header of a message that is sent now.

@@ -203,6 +203,13 @@ impl Endpoint {
         Close { core: self.core, since: Since::default() }
     }
 
+    /// Ends the connection at once, from any thread: what is under way fails with
+    /// [`Error::Closed`], or ends as it would have, and those who wait wake. What has been sent may
+    /// be lost. Nothing happens if the connection has ended.
+    pub fn abort(&self) {
+        self.core.finish(Error::Closed { peer: self.core.peer });
+    }
+
     /// Has the descriptor of [`AsFd`] become readable when there is something new, for a loop of
     /// one's own. Returns `true` if something has happened meanwhile: then look at the operations
     /// and messages (`try_wait`), and arm again, before waiting.

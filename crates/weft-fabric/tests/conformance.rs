@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use common::{Side, between, pattern, small, unconnected};
 use weft_fabric::limits::VALUE_MAX;
 use weft_fabric::{Carrier, Error, Fabric, Message, Options, RemoteKey, Rights};
@@ -320,6 +320,31 @@ fn what_was_sent_before_a_close_arrives() -> Result<()> {
             }
             endpoint.clone().close().wait()?;
             ensure!(matches!(endpoint.send(b"late").map(drop), Err(Error::Closed { .. })));
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn an_aborted_endpoint_wakes_those_who_wait_at_both_ends() -> Result<()> {
+    between(
+        "an_aborted_endpoint_wakes_those_who_wait_at_both_ends",
+        &small(),
+        |Side { endpoint, .. }| {
+            let end = endpoint.receive().wait();
+            ensure!(matches!(end, Err(Error::Closed { .. })), "{end:?}");
+            Ok(())
+        },
+        |Side { endpoint, .. }| {
+            let waiting = {
+                let endpoint = endpoint.clone();
+                std::thread::spawn(move || endpoint.receive().wait().map(drop))
+            };
+            endpoint.abort();
+            let end = waiting.join().map_err(|_| anyhow!("a panic"))?;
+            ensure!(matches!(end, Err(Error::Closed { .. })), "{end:?}");
+            ensure!(matches!(endpoint.send(b"late").map(drop), Err(Error::Closed { .. })));
+            endpoint.abort();
             Ok(())
         },
     )
