@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             let sockets = || Ok(layout::Layout::find()?.sockets());
             weft_bench::run(&args, sockets).and_then(|text| output::print(&text))
         }
-        Command::Cp(args) => match transfer::cp::run(&args) {
+        Command::Cp(args) => match transfer::cp::run(args) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },

@@ -21,6 +21,18 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
     output::print(&String::from_utf8_lossy(&script))
 }
 
+/// Prints the short help of a subcommand.
+///
+/// # Errors
+///
+/// If standard output cannot be written.
+pub(crate) fn short_help(subcommand: &str) -> Result<()> {
+    let mut weft = Weft::command();
+    weft.build();
+    let command = weft.find_subcommand_mut(subcommand).context("no such command")?;
+    command.print_help().context("standard output")
+}
+
 /// Writes `weft.1` and one page for each subcommand into `directory`.
 ///
 /// # Errors

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use fastrand::Rng;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use weft_lab::endpoint::Port;
 use weft_lab::{Finished, Folder, Program, Running, ensure_data, locate, ports, weft};
 
@@ -448,6 +450,150 @@ fn nothing_is_synced_unless_that_is_asked_for() -> Result<()> {
         let is_it = |line: &String| line.contains("fsync(") && line.contains(&folder);
         let synced = calls.iter().rposition(is_it);
         ensure!(removed.is_some() && removed < synced, "{name}: {calls:#?}");
+    }
+    Ok(())
+}
+
+/// Type and number of a device, owner, group, mode, time, contents, and the least of the names of
+/// one inode.
+type Whole = (u32, u64, u32, u32, i64, Vec<u8>, PathBuf);
+
+/// What there is in a folder, with all that copies keep.
+fn whole(folder: &Path) -> Result<BTreeMap<PathBuf, Whole>> {
+    let (mut all, mut inodes) = (BTreeMap::new(), BTreeMap::new());
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        let meta = fs::symlink_metadata(&path)?;
+        let bytes = match () {
+            () if meta.is_symlink() => fs::read_link(&path)?.into_os_string().into_encoded_bytes(),
+            () if meta.is_file() => fs::read(&path)?,
+            () => Vec::new(),
+        };
+        let first = inodes.entry(meta.ino()).or_insert_with(|| name.clone()).clone();
+        let owner = (meta.uid(), meta.gid());
+        let seen = (meta.mode(), meta.rdev(), owner.0, owner.1, meta.mtime(), bytes, first);
+        all.insert(name, seen);
+    }
+    Ok(all)
+}
+
+/// Makes a tree with entries of all types that this user may make.
+fn make_all_types(folder: &Path) -> Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    fs::create_dir_all(folder.join("below/empty"))?;
+    fs::write(folder.join("a.o"), vec![7; 300_000])?;
+    fs::write(folder.join("below/b"), "b")?;
+    fs::hard_link(folder.join("a.o"), folder.join("below/hard"))?;
+    symlink("below/b", folder.join("link"))?;
+    drop(UnixListener::bind(folder.join("socket"))?);
+    let special = |name: &str, kind, device| {
+        mknodat(CWD, folder.join(name), kind, Mode::from_raw_mode(0o640), device)
+    };
+    special("below/pipe", FileType::Fifo, 0)?;
+    if is_root {
+        special("null", FileType::CharacterDevice, makedev(1, 3))?;
+        chown(folder.join("below/b"), Some(UID), Some(UID))?;
+        chown(folder.join("below"), Some(UID), Some(UID))?;
+    }
+    fs::set_permissions(folder.join("below/b"), Permissions::from_mode(0o4604))?;
+    File::open(folder.join("below"))?.set_modified(UNIX_EPOCH + Duration::from_secs(5))?;
+    Ok(())
+}
+
+#[test]
+fn options_that_people_type_make_the_same_tree_as_with_rsync_and_cp() -> Result<()> {
+    let rsync = locate("rsync")?.display().to_string();
+    let place = Place::new()?;
+    make_all_types(&place.path("from"))?;
+    let from = place.path("from/");
+    for (number, words) in [
+        &["-aH"][..],
+        &["-rlptgoD", "--hard-links"],
+        &["-azHAX"],
+        &["-aHSWhP", "--partial"],
+        &["-aH", "--progress", "--numeric-ids"],
+        &["-aH", "--bwlimit=100000", "--delete-after"],
+        &["--archive", "-H", "--exclude", "*.o", "-u"],
+        &["-rltogDH", "--perms", "--delete-during", "-c"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let [weft, rival] = ["weft", "rsync"].map(|name| place.path(&format!("{name}{number}")));
+        // The second time, something is there already.
+        for _ in 0..2 {
+            let copy = place.weft()?.arg("-q").args(words).arg(&from).arg(&weft);
+            copy.run(TIMEOUT)?.success()?;
+            let copy = Program::plain(&rsync).arg("-q").args(words).arg(&from).arg(&rival);
+            copy.run(TIMEOUT)?.success()?;
+            let (found, expected) = (whole(&weft)?, whole(&rival)?);
+            ensure_data!(found == expected, "{words:?}: {found:#?}, not {expected:#?}");
+            for to in [&weft, &rival] {
+                let pipe = to.join("below/pipe");
+                fs::set_permissions(&pipe, Permissions::from_mode(0o600))?;
+                fs::remove_file(to.join("socket"))?;
+                fs::write(to.join("socket"), "none")?;
+                fs::remove_file(to.join("link"))?;
+            }
+        }
+    }
+    let copy = place.weft()?.arg("-aq").arg(&from).arg(place.path("as-cp"));
+    copy.run(TIMEOUT)?.success()?;
+    let copy = Program::plain("cp").arg("-a").arg(place.path("from")).arg(place.path("cp"));
+    copy.run(TIMEOUT)?.success()?;
+    let (found, expected) = (whole(&place.path("as-cp"))?, whole(&place.path("cp"))?);
+    ensure_data!(found == expected, "{found:#?}, not {expected:#?}");
+    Ok(())
+}
+
+/// A pipe that is there stays, since a program may read it.
+#[test]
+fn special_files_that_are_there_stay_and_servers_make_no_devices() -> Result<()> {
+    let place = Place::served(&[])?;
+    make_all_types(&place.path("from"))?;
+    let is_root = rustix::process::geteuid().is_root();
+    let copy = || anyhow::Ok(place.weft()?.arg("-aq").arg(place.path("from/")).arg(place.at("to")));
+    let finished = copy()?.run(TIMEOUT)?;
+    let text = "null: cannot be created: Operation not permitted";
+    let is_said = finished.stderr.contains(text) == is_root;
+    let status = finished.status.code();
+    ensure!(is_said && status == Some(3 * i32::from(is_root)), "{}", finished.error("a device"));
+    ensure!(!place.path("to/null").exists());
+    let inode = || anyhow::Ok(fs::symlink_metadata(place.path("to/below/pipe"))?.ino());
+    let before = inode()?;
+    fs::set_permissions(place.path("to/below/pipe"), Permissions::from_mode(0o600))?;
+    let plan = copy()?.args(["-n", "--exclude=null", "--skip-unchanged"]);
+    let stdout = plan.run(TIMEOUT)?.success()?.stdout;
+    ensure!(stdout == "attributes below/pipe\n", "{stdout}");
+    copy()?.run(TIMEOUT)?;
+    ensure!(inode()? == before);
+    let mode = fs::symlink_metadata(place.path("to/below/pipe"))?.mode();
+    ensure_data!(mode & 0o777 == 0o640, "{mode:o}");
+    Ok(())
+}
+
+#[test]
+fn options_of_rsync_that_weft_has_not_are_refused_with_what_to_use() -> Result<()> {
+    let place = Place::new()?;
+    fs::write(place.path("from"), "from")?;
+    for (words, advice) in [
+        (&["--append"][..], "--resume"),
+        (&["--filter", "- *.o"], "--exclude"),
+        (&["--rsync-path=weft"], "--remote-weft"),
+        (&["-ob"], "--backup"),
+    ] {
+        for json in [&[][..], &["--json"]] {
+            let copy = place.weft()?.args(words).args(json);
+            let finished = copy.arg(place.path("from")).arg(place.path("to")).run(TIMEOUT)?;
+            let is_refused = finished.status.code() == Some(2) && finished.stderr.contains(advice);
+            ensure!(is_refused, "{}", finished.error("refused"));
+            let is_event = finished.stdout.contains("\"event\":\"failed\"") != json.is_empty();
+            ensure!(is_event && !place.path("to").exists(), "{}", finished.stdout);
+        }
+    }
+    for (words, text) in [(&["-h"][..], "Usage: weft cp"), (&["--version"], "weft")] {
+        let finished = Program::plain(weft()?).arg("cp").args(words).run(TIMEOUT)?.success()?;
+        ensure!(finished.stdout.contains(text), "{}", finished.stdout);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The command line: one definition for parsing, help, manual pages and shell completions.
 
+mod familiar;
 mod interval;
 mod listening;
 mod pipeline;

@@ -5,18 +5,22 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueEnum, ValueHint};
 
+use super::familiar::Familiar;
 use super::size::bytes;
 use crate::limits::RETRY_SECONDS_MAX;
 use weft_transfer::transport::tcp::Congestion;
 
 #[derive(Debug, Args)]
 #[command(override_usage = "weft cp [OPTIONS] SOURCE... DESTINATION")]
+#[command(version, args_override_self = true, disable_help_flag = true)]
 #[command(
     after_help = "A place is a path, HOST:SHARE/PATH, or HOST:PORT//SHARE/PATH; [ADDRESS] for \
     an IPv6 address.\nWith --rsh it is a path or [USER@]HOST:PATH.\n\
     A directory goes into \
     DESTINATION, which is made if it is not there;\nwith a slash behind it, only what is in \
     it does. A file goes into DESTINATION if that is a directory.\n\
+    Options of rsync for what weft cp does anyway are accepted: -r -p -t -l -H -S -W --progress \
+    and the like.\n\
     Exit status: 0 all is copied, 1 the copy failed, 2 the arguments are wrong, 3 some entries \
     could not be copied."
 )]
@@ -28,7 +32,7 @@ pub(crate) struct CpArgs {
     /// destination of one file. Both places may be on other hosts: with --rsh, that of the sources
     /// copies to the other one; between servers, the data passes through this host.
     #[arg(
-        required_unless_present = "show_key",
+        required_unless_present_any = ["show_key", "short_help"],
         num_args = 2..,
         value_name = "PLACE",
         value_hint = ValueHint::AnyPath
@@ -44,12 +48,19 @@ pub(crate) struct CpArgs {
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 
+    /// Keep owners, groups and special files, too, as -a of rsync: --owners --specials
+    ///
+    /// Modes, times, links and holes are kept without it. It leaves nothing out: see
+    /// --skip-unchanged.
+    #[arg(short = 'a', long)]
+    pub(crate) archive: bool,
+
     /// Resume an interrupted copy: use what it has left, and skip what is unchanged
     ///
     /// The destination keeps a journal while it copies. Both ends read and compare what is there of
     /// a file before the rest is copied. If the connection is lost meanwhile, `weft
     /// cp` connects again, and goes on.
-    #[arg(long)]
+    #[arg(short = 'P', long, visible_alias = "partial")]
     pub(crate) resume: bool,
 
     /// With --resume: the seconds for which a lost connection is made again; 0 for none
@@ -95,7 +106,10 @@ pub(crate) struct CpArgs {
     pub(crate) fsync: bool,
 
     /// Delete what is in directories of the destination and not at the source
-    #[arg(long)]
+    #[arg(
+        long,
+        aliases = ["del", "delete-during", "delete-delay", "delete-after"]
+    )]
     pub(crate) delete: bool,
 
     /// As --delete, but before anything is copied
@@ -131,8 +145,18 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) owners: bool,
 
-    /// Keep extended attributes
+    /// With --owners: keep their numbers, also where this host knows their names
     #[arg(long)]
+    pub(crate) numeric_ids: bool,
+
+    /// Copy pipes, sockets and devices, too
+    ///
+    /// Only root can make devices, and a server makes none.
+    #[arg(short = 'D', long, visible_alias = "devices")]
+    pub(crate) specials: bool,
+
+    /// Keep extended attributes, ACLs among them
+    #[arg(short = 'X', long)]
     pub(crate) xattrs: bool,
 
     /// Read and write files past the page cache (O_DIRECT): automatically, large ones, or none
@@ -170,6 +194,10 @@ pub(crate) struct CpArgs {
     /// Copy at most this many bytes a second: 500K, 1.5M, 2G of 1024, or 500KB, 2MB of 1000
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) limit: Option<u64>,
+
+    /// The same as in rsync: a number without a unit is KiB, and 0 is no limit
+    #[arg(long, value_name = "RATE", value_parser = rsync_rate, conflicts_with = "limit")]
+    pub(crate) bwlimit: Option<u64>,
 
     /// The congestion control of the sender's TCP connections, such as cubic, reno or bbr
     ///
@@ -235,6 +263,32 @@ pub(crate) struct CpArgs {
     /// Print problems only
     #[arg(short, long)]
     pub(crate) quiet: bool,
+
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
+
+    /// Print a summary of the help; with places, nothing: sizes are for people anyway
+    #[arg(short = 'h', long = "human-readable")]
+    pub(crate) short_help: bool,
+
+    #[command(flatten)]
+    familiar: Familiar,
+}
+
+impl CpArgs {
+    /// Sets what one option means for others.
+    ///
+    /// # Errors
+    /// If an option is one that `weft cp` does not have.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
+        self.owners |= self.archive || self.familiar.keeps_owners();
+        self.specials |= self.archive;
+        if let Some(limit) = self.bwlimit {
+            self.limit = (limit > 0).then_some(limit);
+        }
+        self.familiar.check(self.owners, self.xattrs)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -278,6 +332,15 @@ const RATE_MIN: u64 = 8 << 10;
 fn rate(text: &str) -> Result<u64, String> {
     let rate = bytes(text)?;
     if rate < RATE_MIN { Err("from 8K on".to_owned()) } else { Ok(rate) }
+}
+
+/// Parses a rate as rsync does: a number without a unit is KiB, and 0 is no limit.
+fn rsync_rate(text: &str) -> Result<u64, String> {
+    match text.strip_suffix(|last: char| last.is_ascii_digit()) {
+        _ if text == "0" => Ok(0),
+        Some(_) => rate(&format!("{text}K")),
+        None => rate(text),
+    }
 }
 
 /// Parses the name of a congestion control.

@@ -81,6 +81,8 @@ fn command(
         (args.delete_before, "--delete-before"),
         (args.verify, "--verify"),
         (args.owners, "--owners"),
+        (args.numeric_ids, "--numeric-ids"),
+        (args.specials, "--specials"),
         (args.xattrs, "--xattrs"),
         (args.direct == Direct::Always, "--direct"),
         (args.direct == Direct::Never, "--direct=never"),

@@ -30,6 +30,7 @@ use super::shell::Shell;
 use super::show::{self, Chosen, Line, Problems, Shown};
 use super::standard;
 use crate::args::{Compress, CpArgs, Data, Direct, Filter, Filters};
+use crate::manual;
 use crate::output::{self, Stream};
 
 /// The exit status if entries of the tree could not be copied.
@@ -41,7 +42,16 @@ const SEVERAL_HOSTS: &str = "all sources have to be on one host";
 
 /// Copies. The exit status is 0 if everything was copied, 3 if entries are missing, and 1 if the
 /// copy failed. With `--json`, an event says why it failed.
-pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
+pub(crate) fn run(mut args: CpArgs) -> Result<ExitCode> {
+    if args.short_help && args.paths.is_empty() && !args.show_key {
+        manual::short_help("cp")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let settled = args.settle();
+    let args = &args;
+    if let Err(why) = settled {
+        return Ok(wrong(args, &why));
+    }
     let result = try_run(args);
     if args.json
         && let Err(error) = &result
@@ -126,6 +136,8 @@ fn flags(args: &CpArgs) -> Flags {
         )
         .with(Flags::VERIFIES, args.verify)
         .with(Flags::OWNERS, args.owners)
+        .with(Flags::NUMERIC_OWNERS, args.numeric_ids)
+        .with(Flags::SPECIALS, args.specials)
         .with(Flags::XATTRS, args.xattrs)
         .with(Flags::DRY_RUN, args.dry_run)
         .with(Flags::STREAM, standard::is_input(args) || standard::is_output(args))

@@ -73,7 +73,11 @@ impl Flags {
     pub const SIZE_ONLY: Self = Self(1 << 25);
     /// Skip everything that exists at the destination.
     pub const KEEPS_EXISTING: Self = Self(1 << 26);
-    const ALL: u32 = (1 << 27) - 1;
+    /// With [`Flags::OWNERS`]: keep the numbers of owners, whatever their names.
+    pub const NUMERIC_OWNERS: Self = Self(1 << 27);
+    /// Copy pipes, sockets and devices.
+    pub const SPECIALS: Self = Self(1 << 28);
+    const ALL: u32 = (1 << 29) - 1;
     /// The flags with any of which the source asks about each file.
     pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23);
 

@@ -31,8 +31,8 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
             || (flags.has(Flags::VERIFIES) && skips(flags)),
         verifies: flags.has(Flags::VERIFIES),
         takes_xattrs: flags.has(Flags::XATTRS),
-        names_owners: flags.has(Flags::OWNERS),
-        takes_special_files: false,
+        names_owners: flags.has(Flags::OWNERS) && !flags.has(Flags::NUMERIC_OWNERS),
+        takes_special_files: flags.has(Flags::SPECIALS),
         direct: direct(flags),
         // Sealed data passes through this process's memory.
         sends_extents: flags.has(Flags::CLEAR),
@@ -90,9 +90,9 @@ fn skips(flags: Flags) -> bool {
     flags.without(Flags::ASKING) != flags
 }
 
-/// Returns the sink's options for a request. Only a user's own process keeps setuid and setgid; a
-/// server does not create such files for clients. `has_root` tells whether the destination's
-/// directory exists, which can be false only in a dry run.
+/// Returns the sink's options for a request. Only a user's own process keeps setuid and setgid, and
+/// makes devices; a server does not create such files for clients. `has_root` tells whether the
+/// destination's directory exists, which can be false only in a dry run.
 #[must_use]
 pub(super) fn apply_options(
     flags: Flags,
@@ -102,7 +102,9 @@ pub(super) fn apply_options(
     let dry_run = flags.has(Flags::DRY_RUN);
     ApplyOptions {
         keeps_owners: flags.has(Flags::OWNERS),
+        numeric_owners: flags.has(Flags::NUMERIC_OWNERS),
         keeps_special_bits,
+        makes_devices: flags.has(Flags::SPECIALS) && keeps_special_bits,
         deletes: flags.has(Flags::DELETES),
         replaces: (flags.has(Flags::DELETES) || flags.has(Flags::FORCES))
             && !flags.has(Flags::KEEPS_EXISTING),
@@ -165,6 +167,13 @@ mod tests {
             let options = source_options(&Request { flags, ..Request::default() });
             let options = options.expect("no patterns");
             assert_eq!((options.asks, options.compares_content), (asks, compares_content));
+        }
+        for (flags, is_own, makes_devices) in [
+            (Flags::SPECIALS, true, true),
+            (Flags::SPECIALS, false, false),
+            (Flags::default(), true, false),
+        ] {
+            assert_eq!(apply_options(flags, is_own, true).makes_devices, makes_devices);
         }
         let options = apply_options(Flags::CACHED, false, true);
         assert_eq!(options.direct, When::Never);

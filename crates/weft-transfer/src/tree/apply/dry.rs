@@ -15,6 +15,7 @@ use super::attributes::{self, Created};
 use super::clean::{self, Deletion};
 use super::context::Context;
 use super::report::{Change, EntryKind, Step};
+use super::special;
 use super::xattrs;
 
 /// A name in a directory of the destination.
@@ -107,17 +108,20 @@ pub(super) fn other(
         _ => EntryKind::Special,
     };
     let is_device = matches!(entry.kind, Kind::CharacterDevice { .. } | Kind::BlockDevice { .. });
-    if is_device && !context.options.makes_devices {
-        return Err((Step::Create, Errno::PERM));
-    }
     let there = place.stat(context);
     let change = match &there {
-        Some(stat) if is_same_link(context, place, entry) => {
-            if attributes::is_same_by_name(context, entry, stat, created) || !may_set(context, stat)
-            {
+        Some(stat) if is_same_link(context, place, entry) || special::is_same(entry, stat) => {
+            let has_mode = kind == EntryKind::Symlink
+                || !context.options.keeps_modes
+                || metadata::mode(stat) & 0o777 == entry.mode & 0o777;
+            let is_same = attributes::is_same_by_name(context, entry, stat, created);
+            if has_mode && is_same || !may_set(context, stat) {
                 return Ok(());
             }
             Change::Attributes
+        }
+        _ if is_device && !context.options.makes_devices => {
+            return Err((Step::Create, Errno::PERM));
         }
         there => place.change_of(context, there.as_ref())?,
     };

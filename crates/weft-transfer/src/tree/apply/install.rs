@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fsync, makedev, mknodat, readlinkat, renameat, statat,
-    symlinkat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, fsync, mknodat, readlinkat, renameat, statat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::tree::beneath;
 use crate::tree::digest::{digest_of_file, leave_cache};
+use crate::tree::metadata;
 use crate::tree::write::write_all;
 use crate::wire::record::{Entry, Kind, Status, Tail};
 use crate::wire::record_name::Name;
@@ -21,6 +22,7 @@ use super::context::Context;
 use super::directory::Directory;
 use super::quota;
 use super::report::{Event, Problem, Step};
+use super::special;
 
 /// The step that failed, and its error.
 pub(super) type Failure = (Step, Errno);
@@ -203,6 +205,14 @@ fn try_other(
     {
         return Ok(set(name));
     }
+    if !directory.is_new()
+        && let Ok(there) = statat(&*dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)
+        && special::is_same(entry, &there)
+    {
+        let mode = set_mode(context, &*dir, name, entry, metadata::mode(&there) & 0o777);
+        let others = set(name);
+        return Ok(mode.and(others));
+    }
     let temporary = directory.temporary(context, name);
     context.charge(0, 1).map_err(create_error)?;
     make(context, &*dir, entry, &temporary).map_err(|error| {
@@ -220,28 +230,34 @@ fn try_other(
 }
 
 fn make(context: &Context, dir: impl AsFd, entry: &Entry, name: &Name) -> Result<(), Errno> {
-    let (kind, device) = match &entry.kind {
-        Kind::Symlink { target } => return symlinkat(&**target, dir, name.as_path()),
-        Kind::Fifo => (FileType::Fifo, 0),
-        Kind::Socket => (FileType::Socket, 0),
-        Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }
-            if !context.options.makes_devices =>
-        {
-            return Err(Errno::PERM);
-        }
-        Kind::CharacterDevice { major, minor } => {
-            (FileType::CharacterDevice, makedev(*major, *minor))
-        }
-        Kind::BlockDevice { major, minor } => (FileType::BlockDevice, makedev(*major, *minor)),
-        Kind::File | Kind::Directory | Kind::HardLink { .. } => return Err(Errno::INVAL),
-    };
-    let mode = Mode::from_raw_mode((entry.mode & 0o777).into());
-    mknodat(&dir, name.as_path(), kind, mode, device)?;
-    if context.options.keeps_modes && context.who.umask & entry.mode != 0 {
-        // Opening a pipe or a device can block or have effects; `O_PATH` avoids that. The mode can
-        // then only be set through the descriptor's link in `/proc`.
-        let fd = beneath::open(&dir, name.as_path(), OFlags::PATH, 0)?;
-        rustix::fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)?;
+    if let Kind::Symlink { target } = &entry.kind {
+        return symlinkat(&**target, dir, name.as_path());
     }
-    Ok(())
+    let (kind, device) = special::kind_of(&entry.kind).ok_or(Errno::INVAL)?;
+    let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+    if is_device && !context.options.makes_devices {
+        return Err(Errno::PERM);
+    }
+    let mode = entry.mode & 0o777;
+    mknodat(&dir, name.as_path(), kind, Mode::from_raw_mode(mode.into()), device)?;
+    set_mode(context, &dir, name, entry, mode & !context.who.umask)
+}
+
+/// Sets the mode of a pipe, a socket or a device, which now has the mode `there`.
+fn set_mode(
+    context: &Context,
+    dir: impl AsFd,
+    name: &Name,
+    entry: &Entry,
+    there: u16,
+) -> Result<(), Errno> {
+    let mode = entry.mode & 0o777;
+    if !context.options.keeps_modes || mode == there {
+        return Ok(());
+    }
+    // Opening a pipe or a device can block or have effects; `O_PATH` avoids that. The mode can then
+    // only be set through the descriptor's link in `/proc`.
+    let fd = beneath::open(&dir, name.as_path(), OFlags::PATH, 0)?;
+    let mode = Mode::from_raw_mode(mode.into());
+    rustix::fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)
 }

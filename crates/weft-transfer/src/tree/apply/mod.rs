@@ -16,6 +16,7 @@ mod options;
 mod quota;
 mod report;
 mod session;
+mod special;
 mod xattrs;
 
 pub use applier::{Applier, ApplyError, BeginError, Task};
