@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use weft_lab::endpoint::Port;
@@ -209,6 +209,22 @@ fn itemized(stdout: &str) -> BTreeMap<String, &'static str> {
     all
 }
 
+/// Returns the changes that a copy, or a dry run, lists.
+fn listed(stdout: &str) -> BTreeMap<String, &str> {
+    let actions = ["copy", "update", "attributes", "delete"];
+    let lines = stdout.lines().filter_map(|line| line.split_at_checked(11));
+    let lines = lines.map(|(action, path)| (path.to_owned(), action.trim_end()));
+    lines.filter(|(_, action)| actions.contains(action)).collect()
+}
+
+/// Returns the number that follows a text of the output.
+fn number(stdout: &str, text: &str) -> Result<u64> {
+    let (_, rest) = stdout.split_once(text).with_context(|| format!("{text}: {stdout}"))?;
+    let rest = rest.trim_start_matches([':', ' ']);
+    let digits: String = rest.chars().take_while(|it| it.is_ascii_digit() || *it == ',').collect();
+    Ok(digits.replace(',', "").parse()?)
+}
+
 #[test]
 fn dry_run_says_what_that_of_rsync_does() -> Result<()> {
     let rsync = locate("rsync")?;
@@ -248,18 +264,63 @@ fn dry_run_says_what_that_of_rsync_does() -> Result<()> {
         let expected = itemized(&stdout);
         let stdout =
             args(place.weft()?.args(["-n", "--skip-unchanged"])).run(TIMEOUT)?.success()?.stdout;
-        let lines = stdout.lines().filter(|line| !line.starts_with("would copy"));
-        let found: BTreeMap<String, &str> = lines
-            .filter_map(|line| line.split_at_checked(11))
-            .map(|(action, path)| (path.to_owned(), action.trim_end()))
-            .collect();
+        let found = listed(&stdout);
         ensure!(found == expected, "seed {seed}: {found:#?}, not {expected:#?}");
+        // The copy then lists the same, and has the same totals.
+        let by_rsync = args(Program::plain(&rsync).args(["-an", "--stats", "--modify-window=-1"]));
+        let by_rsync = by_rsync.run(TIMEOUT)?.success()?.stdout;
+        let copy = args(place.weft()?.args(["-v", "--stats", "--skip-unchanged"]));
+        let by_weft = copy.run(TIMEOUT)?.success()?.stdout;
+        let made = listed(&by_weft);
+        ensure!(made == expected, "seed {seed}: {made:#?}, not {expected:#?}");
+        for (ours, theirs) in [
+            ("files copied", "Number of regular files transferred"),
+            ("bytes of files copied", "Total transferred file size"),
+            ("entries deleted", "Number of deleted files"),
+            ("entries at the source", "Number of files"),
+        ] {
+            let [ours, theirs] = [number(&by_weft, ours)?, number(&by_rsync, theirs)?];
+            ensure!(ours == theirs, "seed {seed}: {by_weft}, not {by_rsync}");
+        }
         for action in found.into_values() {
             *all.entry(expected.values().find(|it| **it == action).unwrap_or(&"")).or_default() +=
                 1;
         }
     }
     ensure!(all.len() == 4 && all.values().all(|count| *count > 20), "{all:?}");
+    Ok(())
+}
+
+/// With a server either end lists what the sink does.
+#[test]
+fn copy_lists_what_a_dry_run_says_in_both_directions() -> Result<()> {
+    let place = Place::served(&[])?;
+    for seed in 0..4 {
+        let mut rng = Rng::with_seed(2_000 + seed);
+        let [from, to] = ["from", "to"].map(|name| format!("{seed}-{name}"));
+        make_tree(&place.path(&from), &mut rng, 3)?;
+        make_tree(&place.path(&to), &mut rng, 3)?;
+        fs::write(place.path(&from).join("one"), "one")?;
+        fs::hard_link(place.path(&from).join("one"), place.path(&from).join("other"))?;
+        let near = |name: &str| place.path(name).display().to_string();
+        let [from, to] = match seed % 2 == 0 {
+            true => [near(&from), place.at(&to)],
+            false => [place.at(&from), near(&to)],
+        };
+        let copy = |options: &[&str]| -> Result<Finished> {
+            let copy = place.weft()?.args(["--delete"]).args(options);
+            copy.arg(format!("{from}/")).arg(&to).run(TIMEOUT)?.success()
+        };
+        let plan = copy(&["-n"])?.stdout;
+        let options: &[&str] = if seed < 2 { &["-v"] } else { &["-i", "--json"] };
+        let stdout = copy(options)?.stdout;
+        let count = stdout.matches("\"event\":\"change\"").count();
+        let (made, expected) = (listed(&stdout), listed(&plan));
+        let is_same = if seed < 2 { made == expected } else { count == expected.len() };
+        ensure!(expected.len() > 20 && is_same, "seed {seed}: {stdout}, not {expected:#?}");
+        // Quiet is quiet.
+        ensure!(copy(&["-qv"])?.stdout.is_empty());
+    }
     Ok(())
 }
 

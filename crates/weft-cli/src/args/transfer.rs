@@ -256,6 +256,17 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) explain: bool,
 
+    /// Print a line for each entry that is copied, updated or deleted, as --dry-run does
+    ///
+    /// As --dry-run, it says `copy`, `update`, `attributes` or `delete`, and the path at the
+    /// destination.
+    #[arg(short, long, visible_short_alias = 'i', visible_alias = "itemize-changes")]
+    pub(crate) verbose: bool,
+
+    /// Print totals at the end, one a line, instead of a summary
+    #[arg(long)]
+    pub(crate) stats: bool,
+
     /// Print events as JSON, one a line
     #[arg(long)]
     pub(crate) json: bool,

@@ -88,6 +88,8 @@ fn command(
         (args.direct == Direct::Never, "--direct=never"),
         (args.explain, "--explain"),
         (args.fair_share, "--fair-share"),
+        (args.verbose, "--verbose"),
+        (args.stats, "--stats"),
         (args.json, "--json"),
         (args.quiet, "--quiet"),
     ] {

@@ -27,7 +27,7 @@ use super::place::{self, By, Place, Remote};
 use super::retry;
 use super::server::Server;
 use super::shell::Shell;
-use super::show::{self, Chosen, Line, Problems, Shown};
+use super::show::{self, Chosen, Copied, Line, Problems, Shown};
 use super::standard;
 use crate::args::{Compress, CpArgs, Data, Direct, Filter, Filters};
 use crate::manual;
@@ -97,10 +97,16 @@ fn try_run(args: &CpArgs) -> Result<ExitCode> {
         return between::run(args, rsh, &patterns(&args.filters)?, &sources, &target);
     }
     let start = Instant::now();
-    let (finished, chosen) = copy(args, sources, target)?;
+    let progress = Arc::<Progress>::default();
+    let (finished, chosen) = copy(args, sources, target, &progress)?;
     if !args.quiet || args.json {
         let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run, stream: stream(args) };
-        show::summary(&finished, chosen.as_ref(), start.elapsed(), as_what);
+        let copied =
+            Copied { finished, chosen, took: start.elapsed(), found: show::found(&progress) };
+        match args.stats && !args.json {
+            true => show::stats(&copied, as_what),
+            false => show::summary(&copied, as_what),
+        }
     }
     let is_whole = finished.outcome.failed == 0;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
@@ -140,6 +146,7 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::SPECIALS, args.specials)
         .with(Flags::XATTRS, args.xattrs)
         .with(Flags::DRY_RUN, args.dry_run)
+        .with(Flags::LISTS, args.verbose && (!args.quiet || args.json))
         .with(Flags::STREAM, standard::is_input(args) || standard::is_output(args))
         .with(Flags::DIRECT, args.direct == Direct::Always)
         .with(Flags::CACHED, args.direct == Direct::Never)
@@ -177,7 +184,12 @@ fn operands(args: &CpArgs) -> Result<(Vec<Place>, Place)> {
 }
 
 /// Copies. Returns what has carried the blocks, too, if there was a choice.
-fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, Option<Chosen>)> {
+fn copy(
+    args: &CpArgs,
+    sources: Vec<Place>,
+    target: Place,
+    progress: &Arc<Progress>,
+) -> Result<(Finished, Option<Chosen>)> {
     let ends_in_slash =
         args.paths.last().is_some_and(|path| path.as_encoded_bytes().ends_with(b"/"));
     let request = Request {
@@ -197,14 +209,14 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
     let is_named = sources.len() == 1 && args.paths.first().is_some_and(|path| !is_content(path));
     let line = Line::new(!args.quiet && !args.json && !args.dry_run)?;
     let stream = stream(args);
-    let problems = Arc::new(Problems::new(args.json, args.explain, stream, line.clone()));
+    let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run, stream };
+    let problems = Arc::new(Problems::new(as_what, args.explain, line.clone()));
     let observer = Arc::clone(&problems) as Arc<dyn Observer>;
-    let progress = Arc::<Progress>::default();
     let task = CopyTask {
         request,
         observer,
         missing: Vec::new(),
-        progress: Arc::clone(&progress),
+        progress: Arc::clone(progress),
         limit: args.limit,
         is_fair: args.fair_share,
         compresses_between_hosts: args.compress.is_none(),
@@ -214,7 +226,7 @@ fn copy(args: &CpArgs, sources: Vec<Place>, target: Place) -> Result<(Finished, 
     thread::scope(|scope| {
         if (!args.quiet || args.json) && !args.dry_run {
             let events = args.json.then_some(stream);
-            let progress = Arc::clone(&progress);
+            let progress = Arc::clone(progress);
             scope.spawn(move || show::progress(&progress, events, &line, &ended));
         }
         let goes_on = args.resume && !args.dry_run;

@@ -73,10 +73,11 @@ impl Line {
 /// Reports problems with entries.
 pub(super) struct Problems {
     is_json: bool,
+    is_dry_run: bool,
     /// Whether it reports how the copy is made.
     explains: bool,
     has_explained: AtomicBool,
-    /// The stream of events and plans.
+    /// The stream of events and changes.
     stream: Stream,
     /// The progress line, which is hidden while a problem is printed.
     line: Line,
@@ -88,10 +89,11 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    pub(super) fn new(is_json: bool, explains: bool, stream: Stream, line: Line) -> Self {
+    pub(super) fn new(shown: Shown, explains: bool, line: Line) -> Self {
+        let Shown { is_json, is_dry_run, stream } = shown;
         let (chosen, is_open) = (Mutex::default(), AtomicBool::new(false));
         let (again, has_explained) = (Mutex::default(), AtomicBool::new(false));
-        Self { is_json, explains, has_explained, stream, line, chosen, again, is_open }
+        Self { is_json, is_dry_run, explains, has_explained, stream, line, chosen, again, is_open }
     }
 
     /// Begins an attempt of the copy.
@@ -195,7 +197,8 @@ impl Observer for Problems {
                 EntryKind::HardLink => "hard-link",
                 EntryKind::Special => "special",
             };
-            let mut value = json!({"event": "plan", "action": action, "kind": kind, "path": path});
+            let name = if self.is_dry_run { "plan" } else { "change" };
+            let mut value = json!({"event": name, "action": action, "kind": kind, "path": path});
             if kind == "file" && *change != Change::Delete {
                 value["size"] = json!(size);
             }
@@ -205,7 +208,7 @@ impl Observer for Problems {
         let path = if path.is_empty() { "." } else { &path };
         let text = output::printable(&format!("{action:<10} {path}{slash}"));
         // A closed pipe does not end the copy.
-        let _ = self.stream.write(&format!("{text}\n"));
+        self.line.bar.suspend(|| drop(self.stream.write(&format!("{text}\n"))));
     }
 }
 
@@ -352,20 +355,84 @@ pub(super) struct Shown {
     pub(super) stream: Stream,
 }
 
-/// Prints the result of a copy.
-pub(super) fn summary(finished: &Finished, chosen: Option<&Chosen>, took: Duration, shown: Shown) {
-    let Shown { is_json, is_dry_run, stream } = shown;
+/// What the source has found, if this end is the source.
+pub(super) struct Found {
+    entries: u64,
+    bytes: u64,
+}
+
+/// Returns what the source has found.
+pub(super) fn found(progress: &Progress) -> Option<Found> {
+    let [entries, bytes] = [&progress.entries, &progress.planned].map(|it| it.load(SeqCst));
+    progress.is_planned.load(SeqCst).then_some(Found { entries, bytes })
+}
+
+/// A copy that has ended.
+pub(super) struct Copied {
+    pub(super) finished: Finished,
+    pub(super) chosen: Option<Chosen>,
+    pub(super) took: Duration,
+    pub(super) found: Option<Found>,
+}
+
+impl Copied {
+    /// Bytes of files in a second.
+    fn rate(&self) -> u64 {
+        (self.finished.outcome.bytes as f64 / self.took.as_secs_f64().max(1e-6)) as u64
+    }
+}
+
+/// Prints the totals of a copy, one a line.
+pub(super) fn stats(copied: &Copied, shown: Shown) {
+    let Copied { finished, took, found, .. } = copied;
     let outcome = finished.outcome;
-    let rate = outcome.bytes as f64 / took.as_secs_f64().max(1e-6);
+    let Compressed { plain, sent } = finished.compressed;
+    let mut text = String::new();
+    let mut line = |name: &str, value: u64| {
+        let _ = writeln!(text, "{name}: {value}");
+    };
+    if let Some(Found { entries, bytes }) = found {
+        line("entries at the source", *entries);
+        line("bytes of files at the source", *bytes);
+    }
+    line("files copied", outcome.copied);
+    line("bytes of files copied", outcome.bytes);
+    line("files unchanged", outcome.unchanged);
+    line("entries deleted", outcome.deleted);
+    line("entries failed", outcome.failed);
+    line("warnings", outcome.warnings);
+    if plain > 0 && !shown.is_dry_run {
+        line("bytes of data", plain);
+        line("bytes of data sent", sent);
+    }
+    let _ = writeln!(text, "seconds: {:.3}", took.as_secs_f64());
+    if !shown.is_dry_run {
+        let _ = writeln!(text, "bytes a second: {}", copied.rate());
+        let (what, share) = bound(finished);
+        let _ = writeln!(text, "busiest: {what} ({} %)", share / 10);
+    }
+    let _ = shown.stream.write(&text);
+}
+
+/// Prints the result of a copy.
+pub(super) fn summary(copied: &Copied, shown: Shown) {
+    let Shown { is_json, is_dry_run, stream } = shown;
+    let Copied { finished, chosen, took, found } = copied;
+    let outcome = finished.outcome;
+    let rate = copied.rate();
     let (what, share) = bound(finished);
     if is_json {
         let loads = |it: Loads| json!({"disk": it.disk, "cpu": it.cpu, "network": it.network});
         let mut value = json!({"event": "summary", "dry_run": is_dry_run,
             "copied": outcome.copied, "bytes": outcome.bytes,
             "unchanged": outcome.unchanged, "deleted": outcome.deleted, "failed": outcome.failed,
-            "warnings": outcome.warnings, "seconds": took.as_secs_f64(), "rate": rate as u64,
+            "warnings": outcome.warnings, "seconds": took.as_secs_f64(), "rate": rate,
             "blocks_plain": finished.compressed.plain, "blocks_sent": finished.compressed.sent,
             "bound": what, "source": loads(finished.source), "sink": loads(finished.sink)});
+        if let Some(Found { entries, bytes }) = found {
+            value["found_entries"] = json!(entries);
+            value["found_bytes"] = json!(bytes);
+        }
         if let Some(chosen) = chosen {
             value["data"] = json!(chosen.words().0);
             value["data_reason"] = json!(chosen.why);
@@ -378,7 +445,7 @@ pub(super) fn summary(finished: &Finished, chosen: Option<&Chosen>, took: Durati
         false => format!(
             "copied {files} files, {bytes} in {:.2} s ({}/s)",
             took.as_secs_f64(),
-            BinaryBytes(rate as u64)
+            BinaryBytes(rate)
         ),
     };
     for (count, text) in [

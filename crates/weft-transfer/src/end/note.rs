@@ -10,7 +10,7 @@ use crate::wire::record_wants::{Wants, WantsError};
 /// The sink's result.
 pub type Outcome = Summary;
 
-/// A change that a dry run predicts for one entry of the destination.
+/// A change of one entry of the destination, which a dry run predicts or a copy has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// The change.
@@ -43,7 +43,7 @@ pub(super) enum Note {
     Again(Vec<u8>),
     /// The load of an end.
     Loads(Loads),
-    /// The changes that the sink would make.
+    /// The changes that the sink would make, or has made.
     Plan(Vec<Planned>),
 }
 

@@ -32,8 +32,8 @@ pub struct RelayPlan {
     pub asked: Option<Asked>,
     /// Receives problems.
     pub observer: Arc<dyn Observer>,
-    /// Whether the sink only predicts changes.
-    pub is_dry_run: bool,
+    /// Whether the sink lists changes: those that it predicts or makes.
+    pub lists_changes: bool,
 }
 
 impl fmt::Debug for RelayPlan {
@@ -51,12 +51,12 @@ pub fn run(
     from_channels: Channels<SinkChannel>,
     to_channels: Channels<SourceChannel>,
 ) -> Result<Finished, EndError> {
-    let RelayPlan { from, opener, to, sealer, may_be_compressed, asked, observer, is_dry_run } =
+    let RelayPlan { from, opener, to, sealer, may_be_compressed, asked, observer, lists_changes } =
         plan;
     let settings =
         SinkSettings { opener, may_be_compressed, expands: false, observer: None, landing: None };
     let sink = &SinkEnd::new(from, settings)?;
-    let source = &SourceEnd::relaying(to, Arc::clone(sink), sealer, observer, is_dry_run);
+    let source = &SourceEnd::relaying(to, Arc::clone(sink), sealer, observer, lists_changes);
     thread::scope(|scope| {
         sink.receive(scope, from_channels);
         source.send(scope, to_channels);

@@ -176,7 +176,7 @@ pub trait Observer: Send + Sync {
         let _ = decisions;
     }
 
-    /// Reports a change that a dry run predicts.
+    /// Reports a change that a dry run predicts, or that was made if changes are listed.
     fn planned(&self, planned: &Planned) {
         let _ = planned;
     }

@@ -138,12 +138,12 @@ struct Reporter {
     observer: Option<Arc<dyn Observer>>,
     end: Mutex<Weak<SinkEnd>>,
     sent: AtomicU32,
-    /// Predicted changes that have not been sent to the source yet.
+    /// Changes, predicted or made, that have not been sent to the source yet.
     plan: Mutex<Vec<Planned>>,
 }
 
 impl Reporter {
-    /// Queues a predicted change. One note carries many of them.
+    /// Queues a change. One note carries many of them.
     fn plan(&self, planned: Planned) {
         if let Some(observer) = &self.observer {
             return observer.planned(&planned);
@@ -211,7 +211,7 @@ impl Report for Reporter {
     }
 
     fn event(&self, subject: Subject<'_>, event: Event) {
-        if let Event::Planned { change, kind, size } = event {
+        if let Event::Planned { change, kind, size } | Event::Done { change, kind, size } = event {
             return self.plan(Planned { change, kind, size, path: subject.path() });
         }
         if let Event::Again { is_alone } = event {

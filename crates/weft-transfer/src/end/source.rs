@@ -45,8 +45,8 @@ pub struct SourcePlan {
     pub options: SourceOptions,
     /// Receives problems. Without it, those of this end are sent to the sink.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Whether the sink only predicts changes.
-    pub is_dry_run: bool,
+    /// Whether the sink lists changes: those that it predicts or makes.
+    pub lists_changes: bool,
 }
 
 impl fmt::Debug for SourcePlan {
@@ -128,7 +128,7 @@ pub(super) struct SourceEnd {
     closers: Closers,
     finished: Mutex<Finished>,
     observer: Option<Arc<dyn Observer>>,
-    is_dry_run: bool,
+    lists_changes: bool,
     progress: Arc<Progress>,
     start: Instant,
     threads: usize,
@@ -226,7 +226,7 @@ impl SourceEnd {
             }
             Note::Outcome(outcome) => lock(&self.finished).outcome = outcome,
             Note::Loads(loads) => lock(&self.finished).sink = loads,
-            Note::Plan(all) if self.is_dry_run => {
+            Note::Plan(all) if self.lists_changes => {
                 for planned in &all {
                     if let Some(observer) = &self.observer {
                         observer.planned(planned);
@@ -528,7 +528,7 @@ struct SourceSettings {
     sealer: Option<Sealer>,
     compression: Compression,
     observer: Option<Arc<dyn Observer>>,
-    is_dry_run: bool,
+    lists_changes: bool,
 }
 
 impl SourceEnd {
@@ -555,7 +555,7 @@ impl SourceEnd {
             closers: Closers::default(),
             finished: Mutex::default(),
             observer: settings.observer,
-            is_dry_run: settings.is_dry_run,
+            lists_changes: settings.lists_changes,
             progress,
             start: Instant::now(),
             threads,
@@ -571,10 +571,10 @@ impl SourceEnd {
         from: Arc<SinkEnd>,
         sealer: Option<Sealer>,
         observer: Arc<dyn Observer>,
-        is_dry_run: bool,
+        lists_changes: bool,
     ) -> Self {
         let (compression, observer) = (Compression::Never, Some(observer));
-        let settings = SourceSettings { sealer, compression, observer, is_dry_run };
+        let settings = SourceSettings { sealer, compression, observer, lists_changes };
         Self::new(opened, Feed::Relay(from), settings)
     }
 
@@ -612,7 +612,8 @@ impl SourceEnd {
 /// # Errors
 /// If the session fails.
 pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finished, EndError> {
-    let SourcePlan { opened, sealer, compression, content, options, observer, is_dry_run } = plan;
+    let SourcePlan { opened, sealer, compression, content, options, observer, lists_changes } =
+        plan;
     let threads = opened.threads;
     let payload_len = payload_len(opened.block_size, sealer.is_some());
     let input = match &content {
@@ -629,7 +630,7 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
         payload_len,
         refusals,
     };
-    let settings = SourceSettings { sealer, compression, observer, is_dry_run };
+    let settings = SourceSettings { sealer, compression, observer, lists_changes };
     let end = &SourceEnd::new(opened, Feed::Tree(Box::new(filling)), settings);
     thread::scope(|scope| {
         end.send(scope, channels);

@@ -378,7 +378,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                 content: Content::Entries(starts),
                 options: SourceOptions { missing, ..options },
                 observer: None,
-                is_dry_run: request.flags.has(Flags::DRY_RUN),
+                lists_changes: request.flags.lists_changes(),
             };
             run_source(plan, lines)
         }

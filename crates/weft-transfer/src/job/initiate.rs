@@ -228,7 +228,7 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
                     ..source_options(&request).map_err(|error| bad(&error))?
                 },
                 observer: Some(observer),
-                is_dry_run: request.flags.has(Flags::DRY_RUN),
+                lists_changes: request.flags.lists_changes(),
             };
             run_source(plan, lines)
         }

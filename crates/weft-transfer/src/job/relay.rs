@@ -177,7 +177,7 @@ impl CopyTask {
             may_be_compressed: asking.flags.has(Flags::COMPRESSES),
             asked: asked.map(Asked),
             observer,
-            is_dry_run: asking.flags.has(Flags::DRY_RUN),
+            lists_changes: asking.flags.lists_changes(),
         };
         run_relay(plan, from_lines, to_lines)
     }

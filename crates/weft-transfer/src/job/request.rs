@@ -77,9 +77,17 @@ impl Flags {
     pub const NUMERIC_OWNERS: Self = Self(1 << 27);
     /// Copy pipes, sockets and devices.
     pub const SPECIALS: Self = Self(1 << 28);
-    const ALL: u32 = (1 << 29) - 1;
+    /// The sink lists the changes that it makes.
+    pub const LISTS: Self = Self(1 << 29);
+    const ALL: u32 = (1 << 30) - 1;
     /// The flags with any of which the source asks about each file.
     pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23);
+
+    /// Whether the sink lists changes, made or predicted.
+    #[must_use]
+    pub fn lists_changes(self) -> bool {
+        self.has(Self::DRY_RUN) || self.has(Self::LISTS)
+    }
 
     /// Whether all flags of `other` are set.
     #[must_use]

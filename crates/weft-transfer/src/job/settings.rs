@@ -121,6 +121,7 @@ pub(super) fn apply_options(
         },
         direct: direct(flags),
         dry_run: dry_run.then(|| DryRun { has_root, skips: skips(flags) }),
+        lists: flags.has(Flags::LISTS) && (!dry_run || flags.has(Flags::ONLY_DELETES)),
         only_deletes: dry_run && flags.has(Flags::ONLY_DELETES),
         ..ApplyOptions::default()
     }

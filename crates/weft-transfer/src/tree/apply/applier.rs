@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;
 
 use crate::limits::{
@@ -97,6 +98,8 @@ pub enum ApplyError {
 pub struct Applier {
     shared: Arc<ApplierState>,
     root: Arc<Directory>,
+    /// The root's status before anything was created in it, if changes are listed.
+    root_before: Option<Stat>,
     extras: Arc<Extras>,
     directories: HashMap<u64, Arc<Directory>>,
     files: HashMap<u64, InWork>,
@@ -290,6 +293,7 @@ impl Applier {
         options: ApplyOptions,
         report: Arc<dyn Report>,
     ) -> Result<Self, BeginError> {
+        let root_before = options.lists.then(|| fstat(&root)).and_then(Result::ok);
         let session = Session::begin(root.as_fd(), &options).map_err(BeginError)?;
         let dirs = Dirs::new(root);
         let context = Context::new(dirs, session, options, report).map_err(BeginError)?;
@@ -300,6 +304,7 @@ impl Applier {
             shared: Arc::new(ApplierState { context, links, resumable, copies: None }),
             directories: HashMap::from([(ROOT, Arc::clone(&root))]),
             root,
+            root_before,
             extras,
             files: HashMap::new(),
             owners: 0,
@@ -491,7 +496,7 @@ impl Applier {
     fn entry(&mut self, entry: Box<Entry>, batch: &mut Batch) -> Result<(), ApplyError> {
         let Some(name) = entry.name.clone() else {
             self.is_root_listed = true;
-            self.root.set_entry(entry);
+            self.root.set_entry(&self.shared.context, entry, self.root_before);
             return Ok(());
         };
         let number = entry.number;

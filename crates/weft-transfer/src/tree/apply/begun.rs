@@ -27,7 +27,7 @@ use weft_sys::lock;
 use super::attributes::{self, Plan};
 use super::context::Context;
 use super::directory::Directory;
-use super::install::{self, Failure};
+use super::install::{self, Failure, Installed};
 use super::report::Step;
 
 /// A file that was begun and has not ended.
@@ -274,7 +274,7 @@ impl Begun {
         context: &Context,
         tail: Tail,
         whole_hash: &mut Option<[u8; 32]>,
-    ) -> Result<Result<(), Errno>, Failure> {
+    ) -> Result<Installed, Failure> {
         if let Status::Failed { errno } = tail.status {
             return Err((Step::Source, Errno::from_raw_os_error(errno as i32)));
         }
@@ -302,13 +302,14 @@ impl Begun {
         }
         let create_error = |error| (Step::Create, error);
         let dir = context.dirs.open(&self.directory.dir).map_err(create_error)?;
-        install::rename(context, &self.directory, &*dir, &open.temporary, &self.name)?;
+        let to = &self.name;
+        let change = install::rename(context, &self.directory, &*dir, &open.temporary, to)?;
         // The file may have become shorter while it was read.
         context.refund(self.entry.size.saturating_sub(tail.size), 0);
         if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
             journal.end(id);
         }
-        Ok(attributes)
+        Ok(Installed { attributes, change })
     }
 
     /// Compares what is on the disk with what has been received. Returns BLAKE3 of the file.

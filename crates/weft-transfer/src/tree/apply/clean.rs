@@ -136,6 +136,10 @@ pub(super) fn delete(
             }
             Ok(()) => {
                 context.event(&dir, Some(&name), Event::Deleted);
+                // What was replaced has another name now.
+                if deletion == Deletion::Extra {
+                    context.done(&dir, Some(&name), Change::Delete, kind.into(), 0);
+                }
                 continue;
             }
             Err(Errno::NOENT) => continue,

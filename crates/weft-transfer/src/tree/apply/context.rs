@@ -130,7 +130,8 @@ impl Context {
         {
             self.has_source_failed.store(true, Release);
         }
-        if self.options.only_deletes && event != Event::Deleted {
+        let is_of_deletion = matches!(event, Event::Deleted | Event::Done { .. });
+        if self.options.only_deletes && !is_of_deletion {
             return;
         }
         self.counters.count(&event);
@@ -210,6 +211,20 @@ impl Context {
         size: u64,
     ) {
         self.event(dir, name, Event::Planned { change, kind, size });
+    }
+
+    /// Reports a change that was made, if changes are listed.
+    pub(super) fn done(
+        &self,
+        dir: &Dir,
+        name: Option<&Name>,
+        change: Change,
+        kind: EntryKind,
+        size: u64,
+    ) {
+        if self.options.lists {
+            self.event(dir, name, Event::Done { change, kind, size });
+        }
     }
 
     pub(super) fn is_dry_run(&self) -> bool {

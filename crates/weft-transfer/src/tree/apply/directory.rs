@@ -7,7 +7,9 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, Weak};
 
-use rustix::fs::{AtFlags, FileType, Mode, fgetxattr, fstat, fsync, mkdirat, renameat, statat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, Stat, fgetxattr, fstat, fsync, mkdirat, renameat, statat,
+};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
@@ -83,6 +85,8 @@ pub(super) struct Directory {
     open: AtomicUsize,
     /// The journal names the directory.
     is_named: AtomicBool,
+    /// Its attributes differ from those at the source, and changes are listed.
+    is_changed: AtomicBool,
     /// An entry failed, so nothing is deleted.
     has_error: AtomicBool,
     names: Mutex<Names>,
@@ -132,6 +136,7 @@ impl Directory {
             pending: AtomicUsize::new(1),
             open: AtomicUsize::new(1),
             is_named: AtomicBool::new(false),
+            is_changed: AtomicBool::new(false),
             has_error: AtomicBool::new(is_lost),
             names: Mutex::default(),
             extras,
@@ -173,7 +178,9 @@ impl Directory {
         };
         parent.open.fetch_add(1, AcqRel);
         let parent = Some(Arc::clone(parent));
-        Some(Self::new(dir, parent, Some(entry), existed, is_lost, created))
+        let directory = Self::new(dir, parent, None, existed, is_lost, created);
+        directory.set_entry(context, entry, None);
+        Some(directory)
     }
 
     pub(super) fn is_new(&self) -> bool {
@@ -201,8 +208,13 @@ impl Directory {
         Place { dir: &self.dir, is_new: self.is_new(), name }
     }
 
-    /// Sets the attributes that the root gets at its end.
-    pub(super) fn set_entry(&self, entry: Box<Entry>) {
+    /// Sets the attributes that the directory gets at its end. They are compared before entries of
+    /// the directory change its time; `before` is its status if some have done so.
+    pub(super) fn set_entry(&self, context: &Context, entry: Box<Entry>, before: Option<Stat>) {
+        let is_listed = context.options.lists && self.existed && !self.is_lost;
+        if is_listed && dry::is_changed(context, &self.dir, &entry, before) {
+            self.is_changed.store(true, Release);
+        }
         *lock(&self.entry) = Some(entry);
     }
 
@@ -353,8 +365,13 @@ impl Directory {
         if let Some(entry) = entry {
             let plan = attributes::plan(context, &entry, None);
             let set = plan.set(context, fd.as_fd(), &entry, (&self.dir, None));
-            if let Err(error) = set {
-                context.problem(&self.dir, None, Step::Attributes, error);
+            match set {
+                Err(error) => context.problem(&self.dir, None, Step::Attributes, error),
+                Ok(()) if self.is_changed.load(Acquire) => {
+                    let (change, kind) = (Change::Attributes, EntryKind::Directory);
+                    context.done(&self.dir, None, change, kind, 0);
+                }
+                Ok(()) => {}
             }
         }
         if context.options.syncs
@@ -395,6 +412,9 @@ fn create(
     if charged.is_ok() && made.is_err() {
         context.refund(0, 1);
     }
+    if made.is_ok() {
+        context.done(dir, None, Change::Copy, EntryKind::Directory, 0);
+    }
     match made {
         // New entries inherit ACLs and the group as in the parent.
         Ok(()) if parent.created.has_plain_modes => return Ok((false, parent.created)),
@@ -414,6 +434,7 @@ fn create(
         context.refund(0, 1);
         create_error(error)
     })?;
+    context.done(dir, None, Change::Update, EntryKind::Directory, 0);
     Ok((false, look(context, dir).map_err(create_error)?))
 }
 

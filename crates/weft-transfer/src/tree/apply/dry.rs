@@ -96,6 +96,22 @@ pub(super) fn attributes(context: &Context, dir: &Dir, name: &Name, stat: &Stat)
     }
 }
 
+/// Whether the attributes of a symbolic link, a pipe, a socket or a device would be set, which is
+/// there.
+pub(super) fn change_of_other(
+    context: &Context,
+    place: Place<'_>,
+    entry: &Entry,
+    created: Created,
+) -> Option<Change> {
+    let stat = place.stat(context)?;
+    let has_mode = matches!(entry.kind, Kind::Symlink { .. })
+        || !context.options.keeps_modes
+        || metadata::mode(&stat) & 0o777 == entry.mode & 0o777;
+    let is_same = attributes::is_same_by_name(context, entry, &stat, created);
+    (!(has_mode && is_same) && may_set(context, &stat)).then_some(Change::Attributes)
+}
+
 /// Predicts the changes for a symbolic link, a pipe, a socket or a device.
 pub(super) fn other(
     context: &Context,
@@ -111,14 +127,10 @@ pub(super) fn other(
     let there = place.stat(context);
     let change = match &there {
         Some(stat) if is_same_link(context, place, entry) || special::is_same(entry, stat) => {
-            let has_mode = kind == EntryKind::Symlink
-                || !context.options.keeps_modes
-                || metadata::mode(stat) & 0o777 == entry.mode & 0o777;
-            let is_same = attributes::is_same_by_name(context, entry, stat, created);
-            if has_mode && is_same || !may_set(context, stat) {
-                return Ok(());
+            match change_of_other(context, place, entry, created) {
+                Some(change) => change,
+                None => return Ok(()),
             }
-            Change::Attributes
         }
         _ if is_device && !context.options.makes_devices => {
             return Err((Step::Create, Errno::PERM));
@@ -138,15 +150,26 @@ fn is_same_link(context: &Context, place: Place<'_>, entry: &Entry) -> bool {
 
 /// Predicts the changes to the attributes of an existing directory.
 pub(super) fn directory_attributes(context: &Context, dir: &Arc<Dir>, entry: &Entry) {
-    let Ok(fd) = context.dirs.open(dir) else { return };
-    let Ok(stat) = fstat(fd.as_fd()) else { return };
+    if is_changed(context, dir, entry, None) {
+        context.planned(dir, None, Change::Attributes, EntryKind::Directory, 0);
+    }
+}
+
+/// Whether attributes of an existing directory would be set. `before` is its status before entries
+/// in it were changed, if some were.
+pub(super) fn is_changed(
+    context: &Context,
+    dir: &Arc<Dir>,
+    entry: &Entry,
+    before: Option<Stat>,
+) -> bool {
+    let Ok(fd) = context.dirs.open(dir) else { return false };
+    let Ok(stat) = before.map_or_else(|| fstat(fd.as_fd()), Ok) else { return false };
     let is_same_time = !context.options.keeps_times || metadata::mtime(&stat) == entry.mtime;
     let is_same = is_same_time
         && attributes::is_same(context, entry, &stat)
         && xattrs::differences(context, fd.as_fd(), entry).is_empty();
-    if !is_same && may_set(context, &stat) {
-        context.planned(dir, None, Change::Attributes, EntryKind::Directory, 0);
-    }
+    !is_same && may_set(context, &stat)
 }
 
 /// Predicts the changes for a hard link. `target` is the linked file, if it stays.

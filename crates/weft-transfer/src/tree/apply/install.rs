@@ -20,12 +20,22 @@ use crate::wire::record_name::Name;
 use super::attributes;
 use super::context::Context;
 use super::directory::Directory;
+use super::dry;
 use super::quota;
-use super::report::{Event, Problem, Step};
+use super::report::{Change, EntryKind, Event, Problem, Step};
 use super::special;
 
 /// The step that failed, and its error.
 pub(super) type Failure = (Step, Errno);
+
+/// An entry that has its final name.
+#[derive(Debug)]
+pub(super) struct Installed {
+    /// The result of setting its attributes.
+    pub(super) attributes: Result<(), Errno>,
+    /// Whether it is new or has replaced another one.
+    pub(super) change: Change,
+}
 
 /// Writes a file whose data is complete, and renames it. Returns whether it has its final name.
 pub(super) fn whole(
@@ -45,13 +55,13 @@ pub(super) fn settle(
     context: &Context,
     directory: &Arc<Directory>,
     name: &Name,
-    result: Result<Result<(), Errno>, Failure>,
+    result: Result<Installed, Failure>,
     tail: Tail,
     hash: Option<[u8; 32]>,
     is_linked: bool,
 ) -> bool {
     match result {
-        Ok(attributes) => {
+        Ok(Installed { attributes, change }) => {
             context.session.others.replaced(&directory.dir, name);
             if let Err(error) = attributes {
                 context.problem(&directory.dir, Some(name), Step::Attributes, error);
@@ -66,6 +76,7 @@ pub(super) fn settle(
             }
             let event = Event::Copied { size: tail.size, hash };
             context.event(&directory.dir, Some(name), event);
+            context.done(&directory.dir, Some(name), change, EntryKind::File, tail.size);
             true
         }
         Err((step, errno)) => {
@@ -78,8 +89,7 @@ pub(super) fn settle(
     }
 }
 
-/// Writes the file. The inner result is that of setting attributes, after which the file exists in
-/// any case.
+/// Writes the file. It exists afterwards also if its attributes could not be set.
 fn try_whole(
     context: &Context,
     directory: &Arc<Directory>,
@@ -87,7 +97,7 @@ fn try_whole(
     name: &Name,
     data: &[u8],
     tail: Tail,
-) -> Result<Result<(), Errno>, Failure> {
+) -> Result<Installed, Failure> {
     if let Status::Failed { errno } = tail.status {
         return Err((Step::Source, Errno::from_raw_os_error(errno as i32)));
     }
@@ -110,8 +120,8 @@ fn try_whole(
         if context.options.syncs {
             fsync(&fd).map_err(write_error)?;
         }
-        rename(context, directory, &*dir, &temporary, name)?;
-        Ok(attributes)
+        let change = rename(context, directory, &*dir, &temporary, name)?;
+        Ok(Installed { attributes, change })
     });
     if result.is_err() {
         // Only the first error is reported.
@@ -151,16 +161,18 @@ pub(super) fn create(
 }
 
 /// Renames a temporary file to its final name. What it replaces does not count towards the quota
-/// any more.
+/// any more. Returns whether it has replaced something, if changes are listed.
 pub(super) fn rename(
     context: &Context,
     directory: &Arc<Directory>,
     dir: impl AsFd,
     temporary: &Name,
     name: &Name,
-) -> Result<(), Failure> {
+) -> Result<Change, Failure> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
-    let before = context.quota.as_ref().and_then(|_| statat(&dir, name.as_path(), flags).ok());
+    let is_needed = context.quota.is_some() || context.options.lists;
+    let before = is_needed.then(|| statat(&dir, name.as_path(), flags).ok()).flatten();
+    let change = if before.is_some() { Change::Update } else { Change::Copy };
     let rename = || renameat(&dir, temporary.as_path(), &dir, name.as_path());
     let mut result = rename();
     if matches!(result, Err(Errno::ISDIR)) && context.options.replaces {
@@ -169,7 +181,7 @@ pub(super) fn rename(
     } else if let (Ok(()), Some(before)) = (&result, before) {
         context.refund(quota::size_of(&before), 1);
     }
-    result.map_err(|error| match error {
+    result.map(|()| change).map_err(|error| match error {
         Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST => (Step::Clash, error),
         error => (Step::Rename, error),
     })
@@ -178,32 +190,43 @@ pub(super) fn rename(
 /// Creates a symbolic link, a pipe, a socket or a device.
 pub(super) fn other(context: &Context, directory: &Arc<Directory>, entry: &Entry, name: &Name) {
     match try_other(context, directory, entry, name) {
-        Ok(attributes) => {
+        Ok((attributes, change)) => {
             context.session.others.replaced(&directory.dir, name);
             if let Err(error) = attributes {
                 context.problem(&directory.dir, Some(name), Step::Attributes, error);
+            }
+            if let Some(change) = change {
+                let kind = match entry.kind {
+                    Kind::Symlink { .. } => EntryKind::Symlink,
+                    _ => EntryKind::Special,
+                };
+                context.done(&directory.dir, Some(name), change, kind, 0);
             }
         }
         Err((step, error)) => directory.failed(context, Some(name), step, error),
     }
 }
 
+/// Returns the result of setting attributes, and the change, if changes are listed.
 fn try_other(
     context: &Context,
     directory: &Arc<Directory>,
     entry: &Entry,
     name: &Name,
-) -> Result<Result<(), Errno>, Failure> {
+) -> Result<(Result<(), Errno>, Option<Change>), Failure> {
     let create_error = |error| (Step::Create, error);
     let dir = context.dirs.open(&directory.dir).map_err(create_error)?;
     let created = directory.created;
     let set = |name: &Name| attributes::set_by_name(context, &*dir, name, entry, created);
+    let is_listed = context.options.lists && !directory.is_new();
+    let change =
+        is_listed.then(|| dry::change_of_other(context, directory.place(name), entry, created));
     if let Kind::Symlink { target } = &entry.kind
         && !directory.is_new()
         && let Ok(there) = readlinkat(&*dir, name.as_path(), Vec::new())
         && there.as_bytes() == &**target
     {
-        return Ok(set(name));
+        return Ok((set(name), change.flatten()));
     }
     if !directory.is_new()
         && let Ok(there) = statat(&*dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)
@@ -211,7 +234,7 @@ fn try_other(
     {
         let mode = set_mode(context, &*dir, name, entry, metadata::mode(&there) & 0o777);
         let others = set(name);
-        return Ok(mode.and(others));
+        return Ok((mode.and(others), change.flatten()));
     }
     let temporary = directory.temporary(context, name);
     context.charge(0, 1).map_err(create_error)?;
@@ -220,13 +243,15 @@ fn try_other(
         create_error(error)
     })?;
     let attributes = set(&temporary);
-    if let Err(failure) = rename(context, directory, &*dir, &temporary, name) {
-        // Only the first error is reported.
-        let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
-        context.refund(0, 1);
-        return Err(failure);
+    match rename(context, directory, &*dir, &temporary, name) {
+        Ok(change) => Ok((attributes, Some(change))),
+        Err(failure) => {
+            // Only the first error is reported.
+            let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
+            context.refund(0, 1);
+            Err(failure)
+        }
     }
-    Ok(attributes)
 }
 
 fn make(context: &Context, dir: impl AsFd, entry: &Entry, name: &Name) -> Result<(), Errno> {

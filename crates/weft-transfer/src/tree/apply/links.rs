@@ -16,7 +16,7 @@ use super::context::Context;
 use super::directory::Directory;
 use super::dry;
 use super::install::{Failure, rename};
-use super::report::Step;
+use super::report::{Change, EntryKind, Step};
 
 /// The files to which later entries may be hard links.
 #[derive(Debug, Default)]
@@ -145,8 +145,11 @@ fn make(
     let link = |name: &Name| link_anew(&*from, target, &*to, name);
     context.charge(0, 1).map_err(link_error)?;
     let made = replace(context, &*from, target, (directory, &*to), name, link);
-    if !matches!(made, Ok(true)) {
-        context.refund(0, 1);
+    match made {
+        Ok(Some(change)) => {
+            context.done(&directory.dir, Some(name), change, EntryKind::HardLink, 0);
+        }
+        _ => context.refund(0, 1),
     }
     made.map(drop)
 }
@@ -165,8 +168,8 @@ fn link_anew(from: impl AsFd, target: &Name, to: impl AsFd, name: &Name) -> Resu
     }
 }
 
-/// Creates a hard link, in the place of another entry if there is one. Returns false if the two are
-/// the same file already.
+/// Creates a hard link, in the place of another entry if there is one. Returns nothing if the two
+/// are the same file already.
 fn replace(
     context: &Context,
     from: impl AsFd,
@@ -174,10 +177,10 @@ fn replace(
     (directory, to): (&Arc<Directory>, &OwnedFd),
     name: &Name,
     link: impl Fn(&Name) -> Result<(), Errno>,
-) -> Result<bool, Failure> {
+) -> Result<Option<Change>, Failure> {
     let link_error = |error| (Step::Link, error);
     match link(name) {
-        Ok(()) => return Ok(true),
+        Ok(()) => return Ok(Some(Change::Copy)),
         Err(Errno::EXIST) => {}
         Err(error) => return Err(link_error(error)),
     }
@@ -185,7 +188,7 @@ fn replace(
     let one = statat(from, target.as_path(), flags).map_err(link_error)?;
     let other = statat(to, name.as_path(), flags).map_err(link_error)?;
     if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
-        return Ok(false);
+        return Ok(None);
     }
     let temporary = directory.temporary(context, name);
     link(&temporary).map_err(link_error)?;
@@ -193,5 +196,5 @@ fn replace(
         // Only the first error is reported.
         let _ = unlinkat(to, temporary.as_path(), AtFlags::empty());
     });
-    renamed.map(|()| true)
+    renamed.map(Some)
 }

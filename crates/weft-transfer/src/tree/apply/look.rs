@@ -24,7 +24,7 @@ use super::directory::Directory;
 use super::dry;
 use super::install::Failure;
 use super::links::Links;
-use super::report::{EntryKind, Event, Step};
+use super::report::{Change, EntryKind, Event, Step};
 use super::xattrs;
 
 /// A file that the source offers. The directory counts it as pending.
@@ -188,7 +188,10 @@ fn set(
         // Another user owns the file, so its attributes stay.
         Err(Errno::PERM) if context.who.uid != 0 && stat.st_uid != context.who.uid => {}
         Err(error) => context.problem(&directory.dir, Some(name), Step::Attributes, error),
-        Ok(()) => {}
+        Ok(()) => {
+            let (change, kind) = (Change::Attributes, EntryKind::File);
+            context.done(&directory.dir, Some(name), change, kind, entry.size);
+        }
     }
     if context.options.syncs
         && let Err(error) = fsync(fd)

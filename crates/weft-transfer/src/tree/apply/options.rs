@@ -70,6 +70,8 @@ pub struct ApplyOptions {
     pub folds_case: Option<bool>,
     /// Whether this is a dry run. The source must offer files then.
     pub dry_run: Option<DryRun>,
+    /// Whether each change that is made is reported.
+    pub lists: bool,
     /// In a dry run: entries that the source does not have are deleted, and nothing else is done
     /// or reported.
     pub only_deletes: bool,
@@ -99,6 +101,7 @@ impl Default for ApplyOptions {
             direct: When::Never,
             folds_case: None,
             dry_run: None,
+            lists: false,
             only_deletes: false,
             names_max: NAMES_KEPT_MAX,
         }

@@ -49,6 +49,15 @@ pub enum Event {
     Unchanged,
     /// An entry was deleted, because the source does not have it.
     Deleted,
+    /// This change was made. It is reported only if changes are listed.
+    Done {
+        /// The change.
+        change: Change,
+        /// The type of the entry.
+        kind: EntryKind,
+        /// The size of a file in bytes.
+        size: u64,
+    },
     /// A dry run predicts this change.
     Planned {
         /// The change.
@@ -342,7 +351,7 @@ impl Counters {
                 one(&self.copied);
                 self.bytes.fetch_add(*size, Relaxed);
             }
-            Event::Planned { .. } => {}
+            Event::Planned { .. } | Event::Done { .. } => {}
             Event::Again { .. } => one(&self.again),
             Event::NotKept(_) => one(&self.warnings),
             Event::Problem(problem) if problem.step.is_warning() => one(&self.warnings),
