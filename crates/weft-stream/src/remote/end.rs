@@ -113,9 +113,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let _ = self.stat_slot.set(stat_slot); // Only the first call counts.
     }
 
-    /// Starts using the wire: from now on this end reads what comes over it, and publishes that. Its
-    /// sender leaves TCP once the peer has published the same. If this end has given up meanwhile,
-    /// the wire is dropped, by which the peer learns it.
+    /// Starts using the wire: from now on this end reads what comes over it, and publishes that.
+    /// Its sender leaves TCP once the peer has published the same. If this end has given up
+    /// meanwhile, the wire is dropped, by which the peer learns it.
     pub fn begin(&self, wire: W) {
         if !self.decide(decision::BEGUN) {
             return;

@@ -18,9 +18,9 @@
 //! *Changing over.* Each end decides for itself whether it takes the wire that it is offered (the
 //! program may have closed the socket meanwhile, or the peer's proof may not hold), and publishes
 //! that it has ([`window::state::BEGUN`]). A sender that has seen this decides after how many bytes
-//! it leaves TCP, and writes that number to the peer before anything else. It sends no further byte over TCP before that number, and the
-//! position at which it falls back (`leave`), have arrived. So as long as a reader finds no number,
-//! all bytes that TCP has brought belong to the stream.
+//! it leaves TCP, and writes that number to the peer before anything else. It sends no further byte
+//! over TCP before that number, and the position at which it falls back (`leave`), have arrived. So
+//! as long as a reader finds no number, all bytes that TCP has brought belong to the stream.
 //!
 //! *Sleeping.* Each end's bytes are placed by a service thread of its own process, which wakes the
 //! sleeping thread: see [`WakeupFd`]. So nothing has to be agreed with the peer.
