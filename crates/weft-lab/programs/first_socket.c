@@ -4,7 +4,8 @@
  *     first_socket blocked    Runs itself with SIGSYS blocked; forks, and returns from a handler
  *     first_socket jumps N    Handlers jump out of the calls that make the first connection, in N
  *                             processes; afterwards each starts threads
- *     first_socket lookup 1   A handler jumps out of a hook that looks up the next function, with
+ *     first_socket lookup shutdown|bind
+ *                             A handler jumps out of a hook that looks up the next function, with
  *                             the library signal_in_lookup; afterwards a thread looks up another
  */
 #include <arpa/inet.h>
@@ -139,14 +140,18 @@ static void *look_up(void *argument)
 	return argument;
 }
 
-static int jump_out_of_lookup(void)
+static int jump_out_of_lookup(const char *function)
 {
+	struct sockaddr_in address = { .sin_family = AF_INET };
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	pthread_t thread;
 
 	signal(SIGUSR2, jump);
 	if (!sigsetjmp(back, 1)) {
-		shutdown(fd, SHUT_RDWR);
+		if (!strcmp(function, "bind"))
+			bind(fd, (struct sockaddr *)&address, sizeof address);
+		else
+			shutdown(fd, SHUT_RDWR);
 		printf("nothing was looked up\n");
 		return 1;
 	}
@@ -165,7 +170,7 @@ int main(int count, char **arguments)
 	if (!strcmp(arguments[1], "jumps"))
 		return jumps(atoi(arguments[2]));
 	if (!strcmp(arguments[1], "lookup"))
-		return jump_out_of_lookup();
+		return jump_out_of_lookup(arguments[2]);
 	if (!strcmp(arguments[1], "blocked")) {
 		sigemptyset(&set);
 		sigaddset(&set, SIGSYS);

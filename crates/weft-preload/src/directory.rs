@@ -90,7 +90,7 @@ unsafe fn opendir_next(path: *const c_char) -> *mut DIR {
     static NEXT: NextFunction = NextFunction::new(c"opendir");
     type Hooked = unsafe extern "C-unwind" fn(*const c_char) -> *mut DIR;
     // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
-    match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) } {
+    match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.unsectioned()) } {
         // SAFETY: the path is the program's or a literal.
         Some(next) => unsafe { next(path) },
         None => ptr::null_mut(),
@@ -122,7 +122,7 @@ unsafe extern "C-unwind" fn closedir(stream: *mut DIR) -> c_int {
     }
     type Hooked = unsafe extern "C-unwind" fn(*mut DIR) -> c_int;
     // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
-    match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) } {
+    match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.unsectioned()) } {
         // SAFETY: passes on the program's own argument.
         Some(next) => unsafe { next(stream) },
         None => -1,
@@ -140,7 +140,7 @@ macro_rules! readers {
             type Hooked = unsafe extern "C-unwind" fn(*mut DIR) -> *mut $entry;
             // SAFETY: NULL becomes `None`, and the C library's function of this name has this
             // signature.
-            match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) } {
+            match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.unsectioned()) } {
                 // SAFETY: passes on the program's own argument.
                 Some(next) => unsafe { next(stream) },
                 None => ptr::null_mut(),

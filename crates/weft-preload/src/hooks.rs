@@ -31,7 +31,7 @@ macro_rules! hooks {
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> c_int;
             // SAFETY: NULL becomes `None`, and the C library's function of this name has this
             // signature.
-            let next = unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+            let next = unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.unsectioned()) };
             match next {
                 // SAFETY: passes on the program's own arguments.
                 Some(next) => unsafe { next($($arg),*) },
@@ -120,7 +120,7 @@ macro_rules! next {
         static NEXT: NextFunction = NextFunction::new(c_name(concat!($name, "\0")));
         // SAFETY: NULL becomes `None`, and the C library's function of this name has this
         // signature.
-        unsafe { transmute::<*mut c_void, Option<$type>>(NEXT.address()) }
+        unsafe { transmute::<*mut c_void, Option<$type>>(NEXT.unsectioned()) }
     }};
 }
 
