@@ -70,10 +70,19 @@ pub(crate) fn is_registry_open() -> bool {
     REGISTRY.last().is_some()
 }
 
+/// A number of offers that no registry has.
+pub(crate) const UNKNOWN_OFFERS: u64 = u64::MAX;
+
 /// Returns whether there may be offers, assuming that the thread's user has not changed since the
 /// registry was last used; without a system call.
 pub(crate) fn may_have_offers() -> bool {
     REGISTRY.last().is_none_or(Registry::has_offers)
+}
+
+/// Returns how many offers there have been ([`Registry::offers`]), under the same assumption;
+/// [`UNKNOWN_OFFERS`] if no registry has been used yet.
+pub(crate) fn offers() -> Option<u64> {
+    REGISTRY.last().map_or(Some(UNKNOWN_OFFERS), Registry::offers)
 }
 
 /// Counts a connection that stays on TCP, in the registry that was used last.

@@ -188,6 +188,13 @@ impl Registry {
         self.counters().in_table.load(Ordering::Acquire) != 0
     }
 
+    /// How many offers there have been so far; `None` if none is open. A caller that finds none for
+    /// its addresses after it has got this number need not look again while the number stays.
+    #[must_use]
+    pub fn offers(&self) -> Option<u64> {
+        self.has_offers().then(|| self.counters().offered.load(Ordering::Acquire))
+    }
+
     /// Withdraws the offers of slots that are `dead`.
     pub(crate) fn withdraw_offers(&self, dead: impl Fn(usize) -> bool) {
         let words = (0..BUCKETS_COUNT * WAYS).map(|word| self.word(BUCKETS + 4 * word));

@@ -152,6 +152,8 @@ struct Before {
     sent: u64,
     read: u64,
     tries: u32,
+    /// The number of offers ([`shared_files::offers`]) before the last look at them.
+    offers: Option<u64>,
     /// The argument of an earlier `shutdown(2)`.
     shut: Option<libc::c_int>,
 }
@@ -273,10 +275,13 @@ impl Stream {
             stream.begin_at(brief::Place::at(own));
         }
         match shared_files::registry() {
-            Some(registry) if registry.has_offers() => {
-                stream.look_in(registry, fd, tuple(fd, peer, own), &Before::default());
+            Some(registry) => {
+                let offers = registry.offers();
+                if offers.is_some() {
+                    stream.look_in(registry, fd, tuple(fd, peer, own), &Before::default());
+                    stream.before.lock().offers = offers;
+                }
             }
-            Some(_) => {}
             None => stream.fall_back(Reason::Registry),
         }
         Some(stream)
@@ -537,10 +542,10 @@ impl Stream {
 
     /// Looks for an offer until it is found or unlikely to come.
     fn wait_for_offer(&self, fd: RawFd) {
-        let before = self.before.lock();
+        let mut before = self.before.lock();
         let deadline = wait::now() + FORK_WAITS_NS;
         loop {
-            self.look_once(fd, &before);
+            self.look_once(fd, &mut before);
             let goes_on = self.is(SocketPhase::Candidate) && before.tries <= TRIES_IN_A_ROW;
             if self.end().is_some() || !goes_on || wait::now() >= deadline {
                 return;
@@ -605,7 +610,7 @@ impl Stream {
     /// `ENOTCONN`; `EOPNOTSUPP`: the connection stays on TCP.
     pub(crate) fn seek(&self, fd: RawFd) -> Result<Option<&End>, Errno> {
         if self.is(SocketPhase::Candidate) {
-            self.look_once(fd, &self.before.lock());
+            self.look_once(fd, &mut self.before.lock());
         }
         match self.by(fd) {
             By::End(end) => Ok(Some(end)),
@@ -644,13 +649,17 @@ impl Stream {
         }
     }
 
-    fn look_once(&self, fd: RawFd, before: &Before) {
+    /// Looks for the peer's offer, unless there has been no offer since the last look: offers to
+    /// others may stay open for long, and each look costs system calls.
+    fn look_once(&self, fd: RawFd, before: &mut Before) {
         if self.end().is_some() || !self.is(SocketPhase::Candidate) {
             return;
         }
-        if !shared_files::may_have_offers() {
+        let offers = shared_files::offers();
+        if offers.is_none() || offers == before.offers {
             return;
         }
+        before.offers = offers.filter(|&offers| offers != shared_files::UNKNOWN_OFFERS);
         let Some(registry) = shared_files::registry() else {
             return self.fall_back(Reason::Registry);
         };

@@ -319,6 +319,32 @@ fn end_that_closes_is_not_woken_for_room() {
     }
 }
 
+/// An offer to a program that does not run on Weft stays open as long as its connection.
+#[test]
+fn acceptor_looks_once_for_each_new_offer_and_not_at_each_call() {
+    let begun = start();
+    let accepted = || {
+        let [one, other] = fake::connection();
+        let acceptor = Stream::accepted(other, Some(false)).expect("it may leave TCP");
+        open::install(other, Kind::Stream(acceptor));
+        [one, other].map(|fd| Socket { fd })
+    };
+    let [offering, _plain] = accepted();
+    let connector = Stream::fresh();
+    connector.connected(offering.fd);
+    open::install(offering.fd, Kind::Stream(connector));
+    let [one, other] = accepted();
+    let looks = fake::calls("getpeername");
+    let receive = || {
+        assert_eq!(program::send(one.fd, b"a", 0), Ok(1));
+        assert_eq!(other.recv(1), Ok(b"a".to_vec()));
+        fake::calls("getpeername")
+    };
+    assert_eq!([receive(), receive(), receive()], [looks; 3]);
+    let _others = begun.connect();
+    assert!(receive() > looks, "there is a new offer");
+}
+
 #[test]
 fn writer_without_room_sleeps_until_the_peer_reads() {
     let (_program, [one, other]) = in_memory();

@@ -189,7 +189,8 @@ impl<K: Kernel> End<K> {
             registry.release(slot, generation);
             return None;
         }
-        registry.counters().offered.fetch_add(1, Ordering::Relaxed);
+        // Behind the offer itself: see [`Registry::offers`].
+        registry.counters().offered.fetch_add(1, Ordering::Release);
         Some(end)
     }
 

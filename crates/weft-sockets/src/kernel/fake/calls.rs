@@ -366,7 +366,10 @@ impl Kernel for Fake {
     }
 
     fn peer_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
-        let peer = with(|host| Some(host.socket(socket.as_raw_fd()).ok()?.peer))?;
+        let peer = with(|host| {
+            host.count("getpeername");
+            Some(host.socket(socket.as_raw_fd()).ok()?.peer)
+        })?;
         (peer.port() != 0).then_some(peer)
     }
 
