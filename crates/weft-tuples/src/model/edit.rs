@@ -10,10 +10,29 @@ use super::space::Space;
 use super::tuple::{Fields, Item, Rank, Stamp, stored_len};
 use crate::limits::{FIELDS_MAX, TUPLE_LEN_MAX};
 
+/// A look at an element.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Its order.
+    pub order: Order,
+    /// Its tuples.
+    pub len: usize,
+    /// The largest time stamp that it has had.
+    pub last: Stamp,
+}
+
 impl Space {
     /// The tuples of an element in their order; none if there is no such element.
     pub fn tuples(&self, name: &Name) -> impl DoubleEndedIterator<Item = (&Rank, &Fields)> {
         self.elements.get(name).into_iter().flat_map(|element| element.tuples())
+    }
+
+    /// The order, the number of tuples and the largest time stamp of an element, if there is one.
+    #[must_use]
+    pub fn look(&self, name: &[u8]) -> Option<Look> {
+        let element = self.elements.get(name).filter(|element| element.exists())?;
+        let (order, len, last) = (element.criteria.order, element.len(), element.last);
+        Some(Look { order, len, last })
     }
 
     /// The number of tuples in an element.

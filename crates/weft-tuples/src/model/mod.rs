@@ -27,6 +27,7 @@ mod waiting;
 
 pub use clients::{Request, Service};
 pub use criteria::{Count, Criteria, ElementEnd, Order, Sync};
+pub use edit::Look;
 pub use effect::{ClientId, Effect, Impossible};
 pub use operation::{Description, Name, Now, Operation, Outcome, Refusal, Selection, Wait};
 pub use space::{Called, Space};

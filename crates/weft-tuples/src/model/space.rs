@@ -70,11 +70,11 @@ impl Space {
     }
 
     /// Begins an operation.
-    pub fn call(&mut self, now: Now, operation: Operation, wait: Wait) -> Called {
+    pub fn call(&mut self, now: Now, mut operation: Operation, wait: Wait) -> Called {
         if let Err(refusal) = check(&operation) {
             return Called::Done(Outcome::Refused(refusal));
         }
-        let called = match self.attempt(now, &operation, None) {
+        let called = match self.attempt(now, &mut operation, None) {
             Ok(Some(outcome)) => Called::Done(outcome),
             Err(refusal) => Called::Done(Outcome::Refused(refusal)),
             Ok(None) => self.enqueue(now, operation, wait),
@@ -123,11 +123,12 @@ impl Space {
         self.bytes
     }
 
-    /// Does an operation if it can be done now. `ticket` is that of one that waits.
+    /// Does an operation if it can be done now. `ticket` is that of one that waits, which is left
+    /// as it is. One that does not wait may lose its tuples when it is done.
     fn attempt(
         &mut self,
         now: Now,
-        operation: &Operation,
+        operation: &mut Operation,
         ticket: Option<Ticket>,
     ) -> Result<Option<Outcome>, Refusal> {
         match operation {
@@ -222,7 +223,7 @@ impl Space {
         now: Now,
         (name, criteria): (&Name, Criteria),
         end: ElementEnd,
-        (tuples, is_append): (&[Tuple], bool),
+        (tuples, is_append): (&mut [Tuple], bool),
         ticket: Option<Ticket>,
     ) -> Result<Option<Outcome>, Refusal> {
         let new = Element::new(criteria);
@@ -245,7 +246,13 @@ impl Space {
             return Err(Refusal::Memory);
         }
         self.entry(name)?;
-        Ok(Some(self.insert((name, criteria), end, tuples, &stamps)))
+        let outcome = if ticket.is_none() {
+            let take = |tuple: &mut Tuple| std::mem::take(tuple);
+            self.insert((name, criteria), end, tuples.iter_mut().map(take), &stamps)
+        } else {
+            self.insert((name, criteria), end, tuples.iter().cloned(), &stamps)
+        };
+        Ok(Some(outcome))
     }
 
     /// Puts tuples into an element that has an entry, whatever its criteria say.
@@ -253,7 +260,7 @@ impl Space {
         &mut self,
         (name, criteria): (&Name, Criteria),
         end: ElementEnd,
-        tuples: &[Tuple],
+        tuples: impl ExactSizeIterator<Item = Tuple>,
         stamps: &[Stamp],
     ) -> Outcome {
         let element = self.elements.entry(Rc::clone(name)).or_default();
@@ -267,19 +274,20 @@ impl Space {
         }
         let mut items = Vec::new();
         let mut last = Rank::default();
-        for (at, tuple) in tuples.iter().enumerate() {
+        let count = tuples.len();
+        for (at, tuple) in tuples.enumerate() {
             // There are far fewer tuples than positions.
             let position = element.position(end, self.serial + at as i64);
             let stamp = stamps.get(at).copied().unwrap_or_default();
-            last = Rank { key: tuple.key.clone(), stamp, position };
+            self.bytes += stored_len(&tuple.key, &tuple.fields);
+            last = Rank { key: tuple.key, stamp, position };
             if self.effects.are_recorded() {
                 items.push(Item { rank: last.clone(), fields: tuple.fields.clone() });
             }
-            element.insert(last.clone(), tuple.fields.clone());
-            self.bytes += stored_len(&tuple.key, &tuple.fields);
+            element.insert(last.clone(), tuple.fields);
         }
         let len = element.len();
-        self.serial += tuples.len() as i64;
+        self.serial += count as i64;
         let serial = self.serial;
         self.effects.add(|| Effect::Inserted { element: Rc::clone(name), items, serial });
         self.touch(name);
@@ -371,7 +379,7 @@ impl Space {
         let taken = self.take(from, *from_end, one, ticket)?;
         let Some(item) = taken.and_then(|mut items| items.pop()) else { return Ok(None) };
         let tuple = Tuple { fields: item.fields.clone(), ..Tuple::default() };
-        self.insert((to, Criteria::default()), *to_end, &[tuple], &[]);
+        self.insert((to, Criteria::default()), *to_end, [tuple].into_iter(), &[]);
         Ok(Some(Outcome::Transferred(item)))
     }
 
@@ -475,6 +483,10 @@ impl Space {
     /// Serves what waits and has become possible, until nothing more is.
     pub(super) fn settle(&mut self, now: Now) {
         while let Some(name) = self.touched.pop_front() {
+            // Nothing waits for most elements.
+            if self.elements.get(&name).is_none_or(|it| it.exists() && !it.is_awaited()) {
+                continue;
+            }
             self.serve_observers(now, &name);
             while self.serve_first(now, &name, |it| &it.takers)
                 || self.serve_first(now, &name, |it| &it.putters)
@@ -508,8 +520,8 @@ impl Space {
     }
 
     fn serve(&mut self, now: Now, ticket: Ticket) -> bool {
-        let Some(lifted) = self.waiting.lift(ticket) else { return false };
-        let attempted = self.attempt(now, &lifted.0, Some(ticket));
+        let Some(mut lifted) = self.waiting.lift(ticket) else { return false };
+        let attempted = self.attempt(now, &mut lifted.0, Some(ticket));
         self.waiting.restore(ticket, lifted);
         match attempted {
             Ok(None) => false,

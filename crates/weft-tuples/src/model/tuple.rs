@@ -1,5 +1,7 @@
 //! Tuples, and their places in the order of an element.
 
+use std::cmp::Ordering;
+
 use smallvec::SmallVec;
 
 use crate::limits::{FIELD_OVERHEAD_LEN, OVERHEAD_LEN};
@@ -34,7 +36,7 @@ impl Stamp {
 ///
 /// In an element in the order of arrival `key` and `stamp` are empty; in one that is ordered by
 /// keys, `stamp` is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rank {
     /// The key.
     pub key: Vec<u8>,
@@ -43,6 +45,22 @@ pub struct Rank {
     /// The order of arrival. It never decreases at the back of an element, even after the element
     /// was deleted.
     pub position: i64,
+}
+
+impl Ord for Rank {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Most elements have no keys, and most of the time of an insertion is this comparison.
+        let are_keys_empty = self.key.is_empty() && other.key.is_empty();
+        let keys = if are_keys_empty { Ordering::Equal } else { self.key.cmp(&other.key) };
+        keys.then_with(|| self.stamp.cmp(&other.stamp))
+            .then_with(|| self.position.cmp(&other.position))
+    }
+}
+
+impl PartialOrd for Rank {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// A tuple that is to be put into an element.

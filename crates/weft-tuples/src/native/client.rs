@@ -1,7 +1,7 @@
 //! A client that does one operation after the other.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ impl<T: Read + Write + Send> Stream for T {}
 pub struct Client {
     address: Address,
     id: ClientId,
-    stream: Option<Box<dyn Stream>>,
+    stream: Option<BufReader<Box<dyn Stream>>>,
     /// Whether the server has known the client.
     was_in: bool,
     number: u64,
@@ -145,7 +145,7 @@ impl Client {
         }
         let stream =
             self.stream.as_mut().ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
-        stream.write_all(request)?;
+        stream.get_mut().write_all(request)?;
         let mut len = [0; 4];
         stream.read_exact(&mut len)?;
         let len = u32::from_be_bytes(len) as usize;
@@ -178,7 +178,7 @@ impl Client {
             refusal => Failure::Refused(refusal),
         })?;
         self.was_in = true;
-        self.stream = Some(stream);
+        self.stream = Some(BufReader::new(stream));
         Ok(())
     }
 }
@@ -190,7 +190,7 @@ impl Drop for Client {
             let (number, confirmed) = (self.number + 1, self.number);
             let part = RequestFrame { number, confirmed, action: Action::Part };
             // A server that does not get it forgets the client later.
-            let _ = stream.write_all(&part.encode());
+            let _ = stream.get_mut().write_all(&part.encode());
         }
     }
 }

@@ -88,6 +88,13 @@ impl Parser {
 /// Parses a line of one character and a number.
 fn length(input: &mut Input) -> Result<Option<i64>, Malformed> {
     let bytes = input.bytes();
+    // Most lengths have one digit.
+    if let [_, first, b'\r', b'\n', ..] = *bytes
+        && first.is_ascii_digit()
+    {
+        input.consume(4);
+        return Ok(Some(i64::from(first - b'0')));
+    }
     let within = &bytes[..bytes.len().min(LENGTH_LEN_MAX)];
     let Some(end) = within.windows(2).position(|pair| pair == b"\r\n") else {
         let is_open = bytes.len() < LENGTH_LEN_MAX;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::{NAME_LEN_MAX, TUPLE_LEN_MAX};
-use crate::model::{Refusal, Selection, Space, Stamp, Wait};
+use crate::model::{Rank, Refusal, Selection, Space, Stamp, Wait};
 
 const ONE: Count = Count::AtMost(1);
 
@@ -248,4 +248,19 @@ fn limits_are_enforced() {
     done(space.call(at(0), create("b", Order::Arrival, Sync::Bound(1)), Wait::No));
     done(space.call(at(0), put("b", &["1"]), Wait::No));
     assert_eq!(done(space.call(at(0), put("b", &[&value]), Wait::Forever)), memory);
+}
+
+proptest::proptest! {
+    #[test]
+    fn ranks_are_ordered_by_key_then_stamp_then_position(
+        one in (proptest::collection::vec(0_u8..2, 0..2), 0_u64..2, 0_u64..2, -1_i64..2),
+        other in (proptest::collection::vec(0_u8..2, 0..2), 0_u64..2, 0_u64..2, -1_i64..2),
+    ) {
+        let rank = |(key, ms, count, position): &(Vec<u8>, u64, u64, i64)| Rank {
+            key: key.clone(),
+            stamp: Stamp { ms: *ms, count: *count },
+            position: *position,
+        };
+        proptest::prop_assert_eq!(rank(&one).cmp(&rank(&other)), one.cmp(&other));
+    }
 }

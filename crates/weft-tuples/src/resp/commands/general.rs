@@ -85,12 +85,13 @@ impl Call<'_> {
         let mut text = String::from("# Server\r\n");
         let version = env!("CARGO_PKG_VERSION");
         let (bytes, waiting) = (self.space.bytes(), self.space.waiting());
-        let elements = self.all()?.len();
+        let (bits, elements) = (usize::BITS, self.all()?.len());
         // Writing to a string does not fail.
         let _ = write!(
             text,
             "redis_version:{REDIS_VERSION}\r\nserver_name:weft\r\nweft_version:{version}\r\n\
-             redis_mode:standalone\r\n# Clients\r\nblocked_clients:{waiting}\r\n\
+             redis_mode:standalone\r\narch_bits:{bits}\r\n\
+             # Clients\r\nblocked_clients:{waiting}\r\n\
              # Memory\r\nused_memory:{bytes}\r\n# Persistence\r\nloading:0\r\n\
              # Replication\r\nrole:master\r\nconnected_slaves:0\r\n\
              # Cluster\r\ncluster_enabled:0\r\n# Keyspace\r\n"
@@ -139,7 +140,8 @@ impl Call<'_> {
         }
         let mut all = if cursor == 0 { self.all()? } else { Vec::new() };
         all.retain(|it| {
-            glob::matches(pattern, &it.name) && kind.is_none_or(|kind| is(kind, kind_of(Some(it))))
+            glob::matches(pattern, &it.name)
+                && kind.is_none_or(|kind| is(kind, kind_of(it.criteria.order)))
         });
         self.replies.array(2);
         self.replies.bulk(b"0");
@@ -150,15 +152,14 @@ impl Call<'_> {
 
     pub(super) fn kind(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
         let [element] = words else { return Err(Problem::Arguments) };
-        let found = self.describe(&Rc::from(&element[..]))?;
-        self.replies.simple(kind_of(found.as_ref()));
+        self.replies.simple(self.space.look(element).map_or("none", |it| kind_of(it.order)));
         Ok(Step::Replied)
     }
 
     pub(super) fn exist(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
         let mut found = 0;
         for element in words {
-            found += usize::from(self.describe(&Rc::from(&element[..]))?.is_some());
+            found += usize::from(self.space.look(element).is_some());
         }
         self.replies.number(found);
         Ok(Step::Replied)
@@ -196,10 +197,6 @@ impl Call<'_> {
     }
 }
 
-fn kind_of(found: Option<&Description>) -> &'static str {
-    match found {
-        None => "none",
-        Some(it) if it.criteria.order == Order::Time => "stream",
-        Some(_) => "list",
-    }
+fn kind_of(order: Order) -> &'static str {
+    if order == Order::Time { "stream" } else { "list" }
 }

@@ -10,13 +10,11 @@ mod table;
 mod trim;
 mod words;
 
-use std::rc::Rc;
-
 use super::parse::Words;
 use super::reply::Replies;
 use super::roster::Session;
 use crate::model::{
-    Called, Description, Name, Now, Operation, Order, Outcome, Refusal, Space, Ticket, Wait,
+    Called, Look, Name, Now, Operation, Order, Outcome, Refusal, Space, Ticket, Wait,
 };
 pub(super) use problem::Problem;
 pub(super) use streams::StreamNames;
@@ -99,25 +97,20 @@ impl Call<'_> {
         }
     }
 
-    fn describe(&mut self, name: &Name) -> Result<Option<Description>, Problem> {
-        match self.now(Operation::Describe { element: Rc::clone(name) })? {
-            Outcome::Described(description) => Ok(description),
-            _ => Ok(None),
+    /// Looks at an element, which must be a list.
+    fn list(&self, name: &Name) -> Result<Option<Look>, Problem> {
+        match self.space.look(name) {
+            Some(look) if look.order == Order::Time => Err(problem::KIND),
+            look => Ok(look),
         }
     }
 
-    /// Returns the description of an element, which must be a list.
-    fn list(&mut self, name: &Name) -> Result<Option<Description>, Problem> {
-        let found = self.describe(name)?;
-        let is_wrong = found.as_ref().is_some_and(|it| it.criteria.order == Order::Time);
-        if is_wrong { Err(problem::KIND) } else { Ok(found) }
-    }
-
-    /// Returns the description of an element, which must be a stream.
-    fn stream(&mut self, name: &Name) -> Result<Option<Description>, Problem> {
-        let found = self.describe(name)?;
-        let is_wrong = found.as_ref().is_some_and(|it| it.criteria.order != Order::Time);
-        if is_wrong { Err(problem::KIND) } else { Ok(found) }
+    /// Looks at an element, which must be a stream.
+    fn stream(&self, name: &Name) -> Result<Option<Look>, Problem> {
+        match self.space.look(name) {
+            Some(look) if look.order != Order::Time => Err(problem::KIND),
+            look => Ok(look),
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use crate::model::ElementEnd::{Back, Front};
 
 /// A command.
 pub(super) struct Command {
+    /// [`key_of`] its name.
+    key: u128,
     /// Its name in small letters.
     pub(super) name: &'static str,
     /// The number of words, with the name; a negative one is the least number.
@@ -26,20 +28,39 @@ impl Command {
 
 /// Returns the command with a name, in capitals or not.
 pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
-    const NAME_LEN_MAX: usize = 16;
-    let mut small = [0; NAME_LEN_MAX];
-    let small = small.get_mut(..name.len())?;
-    small.copy_from_slice(name);
-    small.make_ascii_lowercase();
-    let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(small));
-    found.ok().map(|at| &COMMANDS[at])
+    let key = key_of(name)?;
+    let found = COMMANDS.binary_search_by_key(&key, |command| command.key).ok();
+    // Zeros at the end of a name do not change its key.
+    found.map(|at| &COMMANDS[at]).filter(|command| command.name.len() == name.len())
+}
+
+/// Returns the bytes of a name in small letters as one number, which compares as the name does.
+/// `None` if it is longer than that of any command.
+const fn key_of(name: &[u8]) -> Option<u128> {
+    const BYTES: usize = size_of::<u128>();
+    if name.len() > BYTES {
+        return None;
+    }
+    let mut bytes = [0; BYTES];
+    let mut at = 0;
+    while at < name.len() {
+        bytes[at] = name[at].to_ascii_lowercase();
+        at += 1;
+    }
+    Some(u128::from_be_bytes(bytes))
 }
 
 macro_rules! commands {
     ($($name:literal $arity:literal $keys:tt $run:expr;)*) => {
         /// All commands, in the order of their names.
         pub(super) static COMMANDS: &[Command] =
-            &[$(Command { name: $name, arity: $arity, keys: $keys, run: $run }),*];
+            &[$(Command {
+                key: key_of($name.as_bytes()).expect("the name is short"),
+                name: $name,
+                arity: $arity,
+                keys: $keys,
+                run: $run,
+            }),*];
     };
 }
 
@@ -107,5 +128,6 @@ mod tests {
             assert_eq!(found.map(|it| it.name), Some(command.name));
         }
         assert!(find(b"get").is_none() && find(&[b'x'; 100]).is_none() && find(b"").is_none());
+        assert!(find(b"llen\0").is_none(), "a zero at the end is a byte");
     }
 }
