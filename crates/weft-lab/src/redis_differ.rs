@@ -355,9 +355,9 @@ impl Differ {
         match self.rng.u8(..4) {
             0 => words.push(b"=".to_vec()),
             1 => {
-                // Redis trims no entry if it has far fewer.
+                // Streams are short: they go as a whole, or stay as they are.
                 words.push(b"~".to_vec());
-                words.push(if is_length { b"1000".to_vec() } else { b"0-1".to_vec() });
+                words.push(if is_length { self.integer() } else { self.id() });
                 if self.rng.bool() {
                     words.push(b"LIMIT".to_vec());
                     words.push(self.integer());

@@ -262,6 +262,24 @@ fn quit_and_malformed_commands_end_a_connection() {
     }
 }
 
+#[test]
+fn approximate_trimming_removes_whole_nodes() {
+    let (mut server, mut peer) = (Server::default(), TestClient::default());
+    for entry in 1..=250 {
+        server.send(&mut peer, format!("XADD s {entry} f v\r\n").as_bytes());
+    }
+    for (command, reply) in [
+        ("XTRIM s MAXLEN ~ 151", ":0"),
+        ("XTRIM s MAXLEN ~ 40 LIMIT 150", ":100"),
+        ("XTRIM s MINID ~ 205", ":100"),
+        ("XTRIM s MAXLEN ~ 1", ":0"),
+        ("XTRIM s MAXLEN ~ 0 LIMIT 49", ":0"),
+        ("XTRIM s MAXLEN ~ 0", ":50"),
+    ] {
+        assert_eq!(server.send(&mut peer, format!("{command}\r\n").as_bytes()), reply, "{command}");
+    }
+}
+
 fn word() -> impl Strategy<Value = Vec<u8>> {
     const WORDS: [&str; 50] = [
         "LPUSH",

@@ -4,6 +4,11 @@ use super::problem::{Problem, SYNTAX};
 use super::words::{integer, is, number, stamp};
 use crate::model::{ElementEnd, Name, Now, Space, Stamp};
 
+/// The entries of a node of Redis' streams.
+const NODE_LEN: usize = 100;
+/// The most entries that are removed approximately, unless the command says it.
+const LIMIT: i64 = 100 * NODE_LEN as i64;
+
 /// Which entries stay.
 enum Kept {
     All,
@@ -15,7 +20,7 @@ enum Kept {
 
 pub(super) struct Options {
     kept: Kept,
-    /// Redis may leave more entries than are asked for. This server trims exactly even then.
+    /// Entries are removed by whole nodes of [`NODE_LEN`], as Redis does.
     is_approximate: bool,
     /// The most entries that are removed.
     limit: Option<i64>,
@@ -105,6 +110,19 @@ impl Options {
         }
     }
 
+    /// Returns how many of the first `count` of `len` entries are in whole nodes, and within the
+    /// limit.
+    fn nodes(&self, count: usize, len: usize) -> usize {
+        let limit = self.limit.unwrap_or(LIMIT);
+        let most =
+            if limit == 0 { usize::MAX } else { usize::try_from(limit).unwrap_or(usize::MAX) };
+        // The last node has what is left.
+        if count == len && len <= most {
+            return len;
+        }
+        count.min(most) / NODE_LEN * NODE_LEN
+    }
+
     /// Removes the entries that are not kept. Returns how many there were.
     pub(super) fn trim(&self, now: Now, space: &mut Space, stream: &Name) -> usize {
         let count = match self.kept {
@@ -114,8 +132,7 @@ impl Options {
                 space.tuples(stream).take_while(|(rank, _)| rank.stamp < first).count()
             }
         };
-        let limit = self.limit.filter(|limit| *limit != 0);
-        let most = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        space.trim(now, stream, ElementEnd::Front, count.min(most))
+        let count = if self.is_approximate { self.nodes(count, space.len(stream)) } else { count };
+        space.trim(now, stream, ElementEnd::Front, count)
     }
 }
