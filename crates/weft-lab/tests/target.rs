@@ -121,6 +121,28 @@ fn the_suite_of_libiscsi_passes() -> Result<()> {
     target.stop()
 }
 
+/// The same suite on files, whose reads and writes may wait: the commands of a connection are under
+/// way at once.
+#[test]
+#[ignore = "soak: two minutes, most of which the disk takes"]
+fn the_suite_of_libiscsi_passes_on_files() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let units: Vec<String> = ["disk,removable", "disk-back,removable,write-back"]
+        .map(|unit| format!("{}/{unit}", folder.path().display()))
+        .to_vec();
+    for name in ["disk", "disk-back"] {
+        fs::File::create(folder.path().join(name))?.set_len(100 << 20)?;
+    }
+    let target = Target::start(&units.iter().map(String::as_str).collect::<Vec<_>>())?;
+    for unit in 0..2 {
+        let ended = suite(&target, unit, "ALL")?;
+        let results = Results::parse(&ended.stdout);
+        let passes = results.ran == 230 && results.failed.is_empty();
+        ensure!(passes, ended.error(format!("{} ran, failed: {:?}", results.ran, results.failed)));
+    }
+    target.stop()
+}
+
 #[test]
 fn qemu_img_copies_both_ways() -> Result<()> {
     const LEN: usize = 24 << 20;

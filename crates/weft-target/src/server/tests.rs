@@ -248,6 +248,8 @@ impl Initiator {
         let mut socket = TcpStream::connect(address).unwrap();
         // A hang is an error of the test.
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // What is sent arrives at once.
+        socket.set_nodelay(true).unwrap();
         let text = format!("InitiatorName=iqn.{name}\0TargetName=iqn.b\0");
         let mut pdu = vec![0; 48];
         (pdu[0], pdu[1], pdu[7], pdu[15]) = (0x43, 0x87, text.len() as u8, 0);
@@ -315,7 +317,11 @@ fn initiator_that_is_gone_while_its_logout_waits_is_noticed() {
     initiator.send(0, 0xa0, &[0x2a, 0, 0, 0, 0, 3, 0, 0, 1, 0], 512);
     let mut logout = [0; 48];
     (logout[0], logout[1], logout[27]) = (0x46, 0x80, initiator.number as u8);
+    let mut other = Initiator::log_in(running.address, "other");
     initiator.socket.write_all(&logout).unwrap();
+    // The loop serves requests in the order in which they come.
+    let task = other.send(1, 0xc0, &[0; 6], 0);
+    other.wait_for(task);
     // Without a linger time the kernel resets the connection.
     rustix::net::sockopt::set_socket_linger(&initiator.socket, Some(Duration::ZERO)).unwrap();
     drop(initiator);

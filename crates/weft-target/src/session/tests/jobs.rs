@@ -45,6 +45,15 @@ impl Gate {
     }
 }
 
+/// A test that fails opens the gate, and does not hang.
+struct OpenAtEnd<'a>(&'a Gate);
+
+impl Drop for OpenAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 impl Store for Distant {
     fn len(&self) -> u64 {
         self.memory.len()
@@ -209,6 +218,7 @@ fn a_session_begins_when_the_one_before_does_nothing_any_more() {
         gate.set(true);
         let (begun, not_begun) = (first.job(0), first.job(0));
         thread::scope(|scope| {
+            let _open = OpenAtEnd(&gate);
             let write = scope.spawn(|| begun.run());
             gate.wait_for_writes(1);
             let first = (!is_gone).then_some(first);
