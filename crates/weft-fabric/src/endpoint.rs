@@ -56,8 +56,8 @@ impl Endpoint {
         self.core.peer_message_max()
     }
 
-    /// What carries the connection now: `shared memory`, `tcp`, or another word of `weft dump`;
-    /// `system` for an RDMA device.
+    /// What carries the connection now: `shm` for shared memory, `tcp`, or another word of `weft
+    /// dump`; `system` for an RDMA device, `simulated` in a simulation.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.core.parts.link.transport()

@@ -103,6 +103,19 @@ impl Pages {
         Ok(())
     }
 
+    /// What is registered so that peers access a range.
+    fn shared_part(&self, range: &Range<usize>) -> Option<Region> {
+        let part = self.region.part(range.start, range.len())?;
+        let is_to_the_end = range.end == self.region.len() && !range.is_empty();
+        if !is_to_the_end || !range.start.is_multiple_of(page_size()) {
+            return Some(part);
+        }
+        // Whole pages, which peers can map. Nothing is behind the buffer in its last page.
+        // SAFETY: the mapping is readable and writable until this value is dropped, which ends all
+        // uses of the region before; see the module's comment for who uses it.
+        unsafe { Region::new(part.addr(), self.mapped - range.start) }
+    }
+
     fn address(&self) -> u64 {
         self.start.as_ptr() as u64
     }
@@ -172,8 +185,7 @@ impl Buffer {
         access: Access,
     ) -> Result<Registration> {
         self.pages.end_registration()?;
-        let part = self.pages.region.part(range.start, range.len());
-        let part = part.ok_or(Error::Range { len: self.len() })?;
+        let part = self.pages.shared_part(range).ok_or(Error::Range { len: self.len() })?;
         self.pages.domain.register(part, access).map_err(failed)
     }
 

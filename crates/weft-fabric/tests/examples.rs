@@ -1,12 +1,13 @@
 //! The examples do what they say, as a user would start them.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Lines};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 /// A running example, which does not outlive the test.
 struct Example {
@@ -93,11 +94,30 @@ fn counter() -> Result<()> {
     Ok(())
 }
 
+/// The owner has one thread of its own, so that its memory can be mapped, although the counter is
+/// shorter than a page.
+#[test]
+fn a_counter_is_where_peers_can_map_it() -> Result<()> {
+    let is_mapped = || -> Result<bool> {
+        let mut owner = Example::start("counter", &[])?;
+        owner.address()?;
+        let maps = fs::read_to_string(format!("/proc/{}/maps", owner.child.id()))?;
+        Ok(maps.contains("memfd:weft-region"))
+    };
+    // A thread of the engine that starts at that moment counts as one of the program's.
+    for _ in 0..10 {
+        if is_mapped()? {
+            return Ok(());
+        }
+    }
+    bail!("no counter is")
+}
+
 #[test]
 fn examples_are_short() -> Result<()> {
     for name in ["ping_pong", "remote_read", "counter"] {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
-        let text = std::fs::read_to_string(path)?;
+        let text = fs::read_to_string(path)?;
         let code = text.lines().filter(|line| !line.is_empty() && !line.starts_with("//!"));
         ensure!(code.count() <= 30, "{name} has more than 30 lines");
     }
