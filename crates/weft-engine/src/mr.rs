@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
-use weft_sys::{Lock, Region};
+use weft_sys::{Lock, Region, Unused};
 
 use crate::access::Access;
 use crate::limits::MR_SIZE_MAX;
@@ -69,12 +69,12 @@ impl Mr {
         region: Region,
         iova: u64,
         access: Access,
-        observer: Option<Arc<dyn Observer>>,
+        (observer, unused): (Option<Arc<dyn Observer>>, Option<Unused>),
     ) -> Result<Arc<Self>> {
         if region.len() as u64 > MR_SIZE_MAX || iova.checked_add(region.len() as u64).is_none() {
             return Err(Errno::INVAL);
         }
-        let remapping = Remapping::of(&region, access);
+        let remapping = Remapping::of(&region, access, unused.as_ref());
         Ok(Arc::new(Self {
             extents: remapping.extents(),
             remapping: Lock::new(Some(remapping)),

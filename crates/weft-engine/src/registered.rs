@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use weft_sys::{Forkable, Region};
+use weft_sys::{Forkable, Region, Unused};
 
 use crate::Result;
 use crate::access::Access;
@@ -47,7 +47,22 @@ impl Mr {
     /// # Errors
     /// `EINVAL` if the region is too long; `ENOMEM` if there are too many.
     pub fn register(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
-        Self::new(pd, region, iova, access, None)?.insert()
+        Self::new(pd, region, iova, access, (None, None))?.insert()
+    }
+
+    /// Registers `region`, whose memory nobody else uses meanwhile, so that peers can map it
+    /// although the process has other threads.
+    ///
+    /// # Errors
+    /// Those of [`Mr::register`].
+    pub fn register_unused(
+        pd: &Arc<Pd>,
+        region: Region,
+        iova: u64,
+        access: Access,
+        unused: Unused,
+    ) -> Result<Arc<Self>> {
+        Self::new(pd, region, iova, access, (None, Some(unused)))?.insert()
     }
 
     /// Registers `region`, whose `observer` is notified of peers' writes. Peers write to it through
@@ -62,7 +77,7 @@ impl Mr {
         access: Access,
         observer: Arc<dyn Observer>,
     ) -> Result<Arc<Self>> {
-        Self::new(pd, region, iova, access, Some(observer))?.insert()
+        Self::new(pd, region, iova, access, (Some(observer), None))?.insert()
     }
 
     fn insert(self: Arc<Self>) -> Result<Arc<Self>> {
@@ -86,7 +101,7 @@ impl Mr {
         access: Access,
     ) -> Result<Arc<Self>> {
         self.check_unbound()?;
-        let fresh = Self::new(pd, region, iova, access, None)?;
+        let fresh = Self::new(pd, region, iova, access, (None, None))?;
         fresh.set_key(self.key());
         TABLE.get().replace(self.key(), Keyed::Region(Arc::clone(&fresh)))?;
         self.retire();

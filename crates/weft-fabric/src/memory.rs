@@ -22,7 +22,7 @@ use rustix::param::page_size;
 use weft_engine::Errno;
 use weft_engine::access::Access;
 use weft_engine::wr::Sge;
-use weft_sys::Region;
+use weft_sys::{Region, Unused};
 
 use crate::carrier::{Domain, Registration};
 use crate::error::{Error, Result};
@@ -186,7 +186,10 @@ impl Buffer {
     ) -> Result<Registration> {
         self.pages.end_registration()?;
         let part = self.pages.shared_part(range).ok_or(Error::Range { len: self.len() })?;
-        self.pages.domain.register(part, access).map_err(failed)
+        // SAFETY: `&mut self` is the only way to the bytes; no operation and no registration has
+        // them, because the buffer would be inside it.
+        let unused = unsafe { Unused::new() };
+        self.pages.domain.register_unused(part, access, unused).map_err(failed)
     }
 
     /// The buffer for a program whose operation has not begun.

@@ -222,6 +222,33 @@ pub(crate) type Part = Range<usize>;
 mod tests {
     use super::*;
 
+    /// The mappings of this process that are segments for peers, where a range of memory begins.
+    fn segment_at(address: u64) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let start = format!("{address:x}-");
+        maps.lines().any(|line| line.starts_with(&start) && line.contains("/memfd:"))
+    }
+
+    #[test]
+    fn shared_memory_is_mappable_although_there_are_threads() {
+        let fabric = crate::Fabric::open(crate::Options::default()).unwrap();
+        std::thread::scope(|scope| {
+            let (end, wait) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || wait.recv());
+            let mut buffer = fabric.alloc(3 * 4_096).unwrap();
+            buffer[0] = 7;
+            // It is the same whether or not the buffer was used before.
+            for _ in 0..2 {
+                buffer.prepare().unwrap();
+                let shared = buffer.share(Rights::WRITE, ..).unwrap();
+                assert!(segment_at(shared.key().address));
+                buffer = shared.end();
+                assert_eq!(buffer[0], 7);
+            }
+            drop(end);
+        });
+    }
+
     #[test]
     fn keys_survive_being_bytes() {
         let key = RemoteKey::from_raw(0x0102_0304_0506_0708, 4_096, 0x0a0b_0c0d);

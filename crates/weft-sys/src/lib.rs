@@ -115,7 +115,7 @@ pub use process_memory::ProcessMemory;
 pub use process_vm::{PIECES_MAX, Piece, Proof, peek_process, poke_process, read_proven};
 pub use region::Region;
 #[cfg(not(loom))]
-pub use remap::{RemappedPages, View, is_alone, own_pages, remappable, views};
+pub use remap::{RemappedPages, Unused, View, is_alone, own_pages, remappable, views};
 pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
 #[cfg(not(loom))]
 pub use ring::{SharedSlot, SharedSlots};

@@ -3,7 +3,7 @@
 //! Memory that a program has allocated is private to its process. It can be replaced by a shared
 //! segment with the same contents at the same addresses, if no thread writes to it meanwhile. That
 //! is certain only while the process has no thread but the calling one (and Weft's, which the
-//! caller keeps away).
+//! caller keeps away), or if the caller owns the memory ([`Unused`]).
 //!
 //! From then on Weft reaches the segment's pages through its own mapping, never through the
 //! program's addresses. The program may unmap those, map something else there or move them, and a
@@ -55,6 +55,23 @@ pub struct RemappedPages {
     fd: OwnedFd,
 }
 
+/// Proof that only the caller uses the memory of a region while it is registered, so that it can be
+/// remapped in a process with other threads.
+#[derive(Debug)]
+pub struct Unused(());
+
+impl Unused {
+    /// Creates the proof.
+    ///
+    /// # Safety
+    /// No other thread, signal handler or call of the kernel reads or writes the memory of the
+    /// region that is registered with it, until that has happened.
+    #[must_use]
+    pub unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
 /// A part of the program's memory that is a segment, as the kernel reports.
 #[derive(Clone, Debug)]
 pub struct View {
@@ -68,15 +85,20 @@ pub struct View {
 
 impl RemappedPages {
     /// Replaces pages that [`remappable`] has found by a shared segment. Peers that get its
-    /// descriptor can write to it only if it is `writable`.
+    /// descriptor can write to it only if it is `writable`. With a proof that they are `unused`,
+    /// the process may have other threads.
     ///
     /// # Errors
     /// `EINVAL` if the memory cannot be replaced; `EBUSY` if other threads could be writing to it;
     /// `EFBIG` if the process may not create such a file; `EPERM` and similar errors without
     /// userfaultfd; errors of `memfd_create(2)` and `mmap(2)`.
-    pub fn remap(pages: &Range<usize>, writable: bool) -> Result<Arc<Self>, Errno> {
+    pub fn remap(
+        pages: &Range<usize>,
+        writable: bool,
+        unused: Option<&Unused>,
+    ) -> Result<Arc<Self>, Errno> {
         let watch = watch::start()?;
-        if !is_alone()? {
+        if unused.is_none() && !is_alone()? {
             return Err(Errno::BUSY);
         }
         let is_heap = match memory_kind(pages)? {
@@ -128,8 +150,8 @@ impl RemappedPages {
         }
         let place = Place { at: Some(pages.start), len: pages.len(), rights: READ_WRITE };
         // SAFETY: this replaces private anonymous pages of the program by pages with the same
-        // contents and rights. No other thread accesses them meanwhile: there is one thread, and
-        // signals are blocked.
+        // contents and rights. No other thread accesses them meanwhile: there is one thread, or the
+        // caller of `Unused::new` has promised it, and signals are blocked.
         unsafe { map(&place, libc::MAP_SHARED, self.fd.as_raw_fd(), 0)? };
         table.insert(children::Entry {
             inode: self.inode,

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
-use weft_sys::{Forkable, Lock, Region, RemappedPages, View, is_alone, remappable, views};
+use weft_sys::{Forkable, Lock, Region, RemappedPages, Unused, View, is_alone, remappable, views};
 
 use super::policy::{Choice, choice};
 use crate::access::Access;
@@ -71,14 +71,14 @@ pub(super) struct Pages {
 impl Remapping {
     /// Registers the memory of a region, and remaps it as shared if peers may access it and that is
     /// safe.
-    pub(crate) fn of(region: &Region, access: Access) -> Self {
+    pub(crate) fn of(region: &Region, access: Access, unused: Option<&Unused>) -> Self {
         let may_remap = access.intersects(WRITING | Access::REMOTE_READ) && is_wanted(region.len());
         let mut ranges = RANGES.get().lock();
         ranges.restore_unused();
         let mut found = views(&ranges.segments, region);
         let pages = (may_remap && found.is_empty()).then(|| remappable(region)).flatten();
         if let Some(pages) = pages.filter(|pages| !ranges.overlaps(pages))
-            && let Ok(segment) = RemappedPages::remap(&pages, access.intersects(WRITING))
+            && let Ok(segment) = RemappedPages::remap(&pages, access.intersects(WRITING), unused)
         {
             ranges.segments.push(segment);
             found = views(&ranges.segments, region);

@@ -14,7 +14,7 @@ use weft_engine::mr::Mr;
 use weft_engine::pd::Pd;
 use weft_engine::qp::{Qp, QpCap, QpInit, QpState, QpType};
 use weft_engine::{Context, Errno, device};
-use weft_sys::{Region, wait_readable};
+use weft_sys::{Region, Unused, wait_readable};
 
 use super::{Event, Room};
 use crate::error::{Error, Result};
@@ -37,6 +37,16 @@ impl Domain {
 
     pub(super) fn register(&self, region: Region, access: Access) -> Result<Registration, Errno> {
         Mr::register(&self.0, region, region.addr() as u64, access).map(Registration)
+    }
+
+    pub(super) fn register_unused(
+        &self,
+        region: Region,
+        access: Access,
+        unused: Unused,
+    ) -> Result<Registration, Errno> {
+        let at = region.addr() as u64;
+        Mr::register_unused(&self.0, region, at, access, unused).map(Registration)
     }
 }
 

@@ -17,7 +17,7 @@ use weft_engine::Errno;
 use weft_engine::access::Access;
 use weft_engine::wc::Completion;
 use weft_engine::wr::{RecvRequest, SendRequest};
-use weft_sys::Region;
+use weft_sys::{Region, Unused};
 
 use self::simulated::Network;
 use crate::error::{Error, Result};
@@ -102,6 +102,21 @@ impl Domain {
             Self::Simulated(domain) => {
                 Ok(Registration::Simulated(Box::new(domain.register(region, access))))
             }
+        }
+    }
+
+    /// Registers memory that nobody uses until that has happened.
+    pub(crate) fn register_unused(
+        &self,
+        region: Region,
+        access: Access,
+        unused: Unused,
+    ) -> Result<Registration, Errno> {
+        match self {
+            Self::Engine(domain) => {
+                domain.register_unused(region, access, unused).map(Registration::Engine)
+            }
+            _ => self.register(region, access),
         }
     }
 

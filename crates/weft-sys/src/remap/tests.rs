@@ -50,7 +50,7 @@ fn moved(region: &Region, count: usize) -> Region {
 }
 
 fn remap(region: &Region) -> Result<Arc<RemappedPages>, Errno> {
-    RemappedPages::remap(&remappable(region).ok_or(Errno::INVAL)?, true)
+    RemappedPages::remap(&remappable(region).ok_or(Errno::INVAL)?, true, None)
 }
 
 fn bytes(region: &Region) -> Vec<u8> {
@@ -93,6 +93,32 @@ fn contents_survive_both_ways_and_are_shared_between() {
         theirs.copy_in(10, b"late");
         assert!(is_private(&part(&region, 1, 2)));
         bytes(&region)[PAGE + 10..PAGE + 14] == *b"peer"
+    });
+}
+
+#[test]
+fn memory_that_only_the_caller_uses_is_remapped_beside_other_threads() {
+    in_child(|| {
+        let region = pages(3);
+        region.copy_in(b"kept");
+        let (mut wait, end) = std::io::pipe().expect("a pipe");
+        let other = std::thread::spawn(move || {
+            use std::io::Read as _;
+            wait.read(&mut [0]).expect("a pipe")
+        });
+        let refused = remap(&region).map(drop);
+        // SAFETY: the other thread does not use the region.
+        let unused = unsafe { Unused::new() };
+        let pages = remappable(&region).expect("plain memory");
+        let segment = RemappedPages::remap(&pages, true, Some(&unused)).expect("it is unused");
+        let is_shared = own(&segment).part(0, 4).is_some_and(|start| bytes(&start) == b"kept");
+        // It is not restored as long as it is mapped, and needs no restoring afterwards.
+        let kept = segment.restore(|_| false);
+        unmap(&region);
+        let freed = segment.restore(|_| false);
+        drop(end);
+        other.join().expect("no panic");
+        refused == Err(Errno::BUSY) && is_shared && kept == Err(Errno::BUSY) && freed == Ok(())
     });
 }
 
