@@ -11,7 +11,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -50,9 +50,10 @@ fn random_trees_are_copied_identically_between_hosts_and_locally() {
         make_tree(&from, seed);
         let (there, back) = (format!("there{seed}"), hosts.path(&format!("back{seed}")));
         let content = from.join("");
-        succeed(hosts.client().arg(&content).arg(hosts.at(&format!("share/{there}"))));
+        let way = ["--data=fabric", "--data=tcp", "--data=auto"][seed as usize % 3];
+        succeed(hosts.client().arg(way).arg(&content).arg(hosts.at(&format!("share/{there}"))));
         assert_same(&from, &hosts.path("share").join(&there));
-        succeed(hosts.client().arg(hosts.at(&format!("share/{there}/"))).arg(&back));
+        succeed(hosts.client().arg(way).arg(hosts.at(&format!("share/{there}/"))).arg(&back));
         assert_same(&from, &back);
         let here = hosts.path(&format!("here{seed}"));
         succeed(hosts.client().arg("--verify").arg(&from).arg(&here));
@@ -417,6 +418,7 @@ fn killed_copies_leave_no_partial_file_and_resume() {
         fs::write(from.join("large"), noise(40_000_000, &mut rng)).expect("room");
         let expected = tree(&from);
         let is_push = round % 2 == 0;
+        let way = if round / 2 % 2 == 0 { "--data=fabric" } else { "--data=tcp" };
         let (near, remote) = (hosts.path("near"), hosts.at("share/to"));
         let (sources, sink) = if is_push {
             (vec![from.join("").into_os_string(), remote.into()], hosts.path("share/to"))
@@ -427,7 +429,7 @@ fn killed_copies_leave_no_partial_file_and_resume() {
         };
         let mut copy = hosts
             .client()
-            .arg("-q")
+            .args(["-q", way])
             .args(&sources)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -648,16 +650,62 @@ fn data_goes_in_clear_only_where_both_ends_want_it() {
     assert!(!hosts.path("share/to").exists());
     let hosts = Hosts::new(&["--allow-clear"]);
     make_tree(&hosts.path("from"), 2);
-    let text = said(&hosts, &[]);
+    let text = said(&hosts, &["--data=tcp"]);
     assert!(!text.contains("encryption: none"), "{text}");
     fs::remove_dir_all(hosts.path("share/to")).expect("our own");
-    let text = said(&hosts, &["--clear", "--verify"]);
+    let text = said(&hosts, &["--data=tcp", "--clear", "--verify"]);
     assert!(text.contains("encryption: none, as --clear asks"), "{text}");
     assert_same(&hosts.path("from"), &hosts.path("share/to"));
     succeed(hosts.client().arg("--clear").arg(hosts.at("share/to/")).arg(hosts.path("back")));
     assert_same(&hosts.path("from"), &hosts.path("back"));
     // A remote shell encrypts or does not, whatever weft does.
     fail(hosts.client().args(["--clear", "-e", "ssh", "a", "b:c"]), 2);
+}
+
+#[test]
+fn data_goes_through_shared_memory_where_it_can_and_the_copy_says_so() {
+    let hosts = Hosts::new(&[]);
+    make_tree(&hosts.path("from"), 5);
+    // This end shares no memory, like a process of another user.
+    let apart = |command: &mut Command| {
+        command.env("WEFT_TRANSPORT", "tcp");
+    };
+    let both_ways = |name: &str, options: &[&str], change: &dyn Fn(&mut Command)| {
+        let (there, back) = (hosts.at(&format!("share/{name}")), hosts.path(&format!("{name}2")));
+        let copy = |from: &OsStr, to: &OsStr| {
+            let mut copy = hosts.client();
+            change(&mut copy);
+            succeed(copy.arg("--explain").args(options).arg(from).arg(to))
+        };
+        let said = [
+            copy(hosts.path("from").join("").as_ref(), there.as_ref()),
+            copy(format!("{there}/").as_ref(), back.as_ref()),
+        ];
+        assert_same(&hosts.path("from"), &hosts.path("share").join(name));
+        assert_same(&hosts.path("from"), &back);
+        said
+    };
+    for said in both_ways("memory", &[], &|_| ()) {
+        assert!(said.contains("encryption: none, as the data stays on this host"), "{said}");
+        assert!(said.trim_end().ends_with("; data through shared memory"), "{said}");
+    }
+    for said in both_ways("tcp", &["--data=tcp"], &|_| ()) {
+        assert!(said.contains("data: by TCP") && !said.contains("encryption: none"), "{said}");
+        assert!(!said.contains("shared memory"), "{said}");
+    }
+    for said in both_ways("back", &[], &apart) {
+        assert!(said.contains("data: by TCP") && !said.contains("encryption: none"), "{said}");
+        let why = "data by TCP (shared memory is not possible: the two ends share no memory";
+        assert_eq!(said.matches(why).count(), 1, "{said}");
+    }
+    // The same operations by a network are sealed.
+    for said in both_ways("network", &["--data=fabric"], &apart) {
+        assert!(said.contains("data: by iWARP") && !said.contains("encryption: none"), "{said}");
+    }
+    let said =
+        succeed(hosts.client().arg("--json").arg(hosts.at("share/tcp")).arg(hosts.path("x")));
+    assert_eq!(summary(&said)["data"], "memory", "{said}");
+    fail(hosts.client().args(["--data=fabric", "-e", "ssh", "a", "b:c"]), 2);
 }
 
 #[test]
@@ -839,7 +887,7 @@ fn explanation_says_how_a_copy_is_made() {
         succeed(hosts.client().arg("--explain").args(options).arg(&from).arg(to))
     };
     let (there, here) = (hosts.at("share/to"), hosts.path("here"));
-    let said = explain(&["--compress=auto", "--direct"], there.as_ref());
+    let said = explain(&["--data=tcp", "--compress=auto", "--direct"], there.as_ref());
     for line in [
         "data: by TCP, 2 connections",
         "processors: all, as the data goes through no network device of this copy",
@@ -851,7 +899,14 @@ fn explanation_says_how_a_copy_is_made() {
     }
     assert!(said.contains("encryption: AES-128-GCM") || said.contains("ChaCha20"), "{said}");
     // Both ends are on one host.
-    assert!(explain(&[], there.as_ref()).contains("\ncompression: none\n"));
+    let said = explain(&[], there.as_ref());
+    for line in [
+        "data: through shared memory, 2 connections",
+        "encryption: none, as the data stays on this host",
+        "compression: none",
+    ] {
+        assert!(said.lines().any(|said| said == line), "{line}: {said}");
+    }
     // A limit makes blocks small, and needs the bytes.
     let said = explain(&["--limit", "1M"], here.as_ref());
     assert!(said.contains("blocks: 128.00 KiB") && said.contains("files: through"), "{said}");
@@ -863,7 +918,7 @@ fn explanation_says_how_a_copy_is_made() {
     // What `cp` writes to standard output stays the file alone.
     let output = hosts.client().args(["--explain", &there, "-"]).output().expect("weft starts");
     assert_eq!(output.stdout, b"x");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("data: by TCP"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("data: through shared memory"));
 }
 
 /// Each process that encrypts would measure the processor for 25 ms.

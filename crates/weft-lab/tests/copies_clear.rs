@@ -61,7 +61,7 @@ impl Place {
             [first, others @ ..] => Program::plain(locate(first)?).args(others).arg(weft()?),
         };
         let program = program.env("XDG_CONFIG_HOME", self.path("config"));
-        Ok(program.args(["cp", "-q", "--accept-new"]))
+        Ok(program.args(["cp", "-q", "--accept-new", "--data=tcp"]))
     }
 
     /// Copies the files to the server, and returns the bytes that `sendfile` has sent.

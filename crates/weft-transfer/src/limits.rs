@@ -49,6 +49,16 @@ pub const RDMA_SLOTS: u32 = 4;
 /// Alignment of the buffers of blocks over RDMA, in bytes: a page.
 pub const RDMA_ALIGNMENT: usize = 4_096;
 
+/// Number of data channels of a copy over the fabric.
+pub const FABRIC_CHANNELS: u16 = 2;
+/// Blocks that a source has under way on one data channel over the fabric.
+pub const FABRIC_SLOTS: usize = 4;
+/// Bytes of the longest message on a data channel over the fabric.
+pub const FABRIC_MESSAGE_MAX: usize = 256;
+/// The longest time of each step of connecting over the fabric. The peer waits meanwhile, and must
+/// not take this end for lost.
+pub const FABRIC_TIME: Duration = Duration::from_secs(8);
+
 /// The longest component of a path in bytes, Linux's limit.
 pub const NAME_LEN_MAX: usize = 255;
 /// The longest target of a symbolic link in bytes, Linux's limit.

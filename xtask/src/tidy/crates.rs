@@ -38,7 +38,7 @@ const CRATES: &[Allowed] = &[
         &["weft-testing"],
     ),
     krate("weft-target", &["weft-rdma", "weft-sys"], &["weft-testing"]),
-    krate("weft-transfer", &["weft-rdma", "weft-sys"], &["weft-testing"]),
+    krate("weft-transfer", &["weft-fabric", "weft-rdma", "weft-sys"], &["weft-testing"]),
     krate("weft-pipeline", &["weft-transfer"], &["weft-testing"]),
     krate("weft-tuples", &[], &["weft-testing"]),
     krate("weft-bench", &["weft-engine", "weft-fabric", "weft-stream", "weft-sys"], &[]),

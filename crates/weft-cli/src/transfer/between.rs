@@ -103,8 +103,8 @@ fn command(
     words.extend(compress.map(|option| option.as_bytes().to_vec()));
     // Between the two hosts, and not between this one and the first.
     let way = match args.data {
-        // RDMA has been refused.
-        Data::Auto | Data::Rdma => None,
+        // RDMA and the fabric have been refused.
+        Data::Auto | Data::Rdma | Data::Fabric => None,
         Data::Tcp => Some("--data=tcp"),
         Data::Shell => Some("--data=shell"),
     };

@@ -78,8 +78,9 @@ fn try_run(args: &CpArgs) -> Result<ExitCode> {
     if let Err(why) = standard::check(args) {
         return Ok(wrong(args, &why));
     }
-    if args.data == Data::Rdma && args.rsh.is_some() {
-        return Ok(wrong(args, "by a remote shell the data cannot go by RDMA (--data)"));
+    if args.rsh.is_some() && matches!(args.data, Data::Rdma | Data::Fabric) {
+        let text = "by a remote shell the data cannot go by RDMA or the fabric (--data)";
+        return Ok(wrong(args, text));
     }
     if args.data == Data::Shell && args.rsh.is_none() {
         return Ok(wrong(args, "without --rsh there is no shell for the data (--data)"));
@@ -313,7 +314,7 @@ fn dispatch(
         if !remotes.iter().all(|it| it.is_with(first)) {
             bail!(SEVERAL_HOSTS);
         }
-        if args.data == Data::Rdma {
+        if matches!(args.data, Data::Rdma | Data::Fabric) {
             bail!("between two servers the data goes by TCP (--data)");
         }
         return between_servers(args, task, remotes, target.clone());
@@ -374,8 +375,8 @@ fn with_host(
     };
     let way = match args.data {
         Data::Auto if wants_tcp(args) => DataWay::Tcp,
-        // RDMA has been refused.
-        Data::Auto | Data::Rdma => DataWay::Auto,
+        // RDMA and the fabric have been refused.
+        Data::Auto | Data::Rdma | Data::Fabric => DataWay::Auto,
         Data::Tcp => DataWay::Tcp,
         Data::Shell => DataWay::Shell,
     };
@@ -406,6 +407,7 @@ fn with_server(
         Data::Auto | Data::Shell => Over::Auto,
         Data::Tcp => Over::Tcp,
         Data::Rdma => Over::Rdma,
+        Data::Fabric => Over::Fabric,
     };
     server.result(task.with_server(server.at(), direction, over))
 }

@@ -140,6 +140,8 @@ impl Chosen {
     /// Its name in events, and the words for users.
     fn words(&self) -> (&'static str, &'static str) {
         match self.carrier {
+            Carrier::Memory => ("memory", "through shared memory"),
+            Carrier::Fabric => ("fabric", "by iWARP"),
             Carrier::Rdma => ("rdma", "by RDMA"),
             Carrier::Tcp => ("tcp", "by TCP"),
             Carrier::Shell => ("shell", "through the remote shell"),
@@ -216,6 +218,8 @@ impl Observer for Problems {
 fn explanation(decisions: &Decisions) -> String {
     let Decisions { channels, threads, blocks, placement, .. } = decisions;
     let way = match decisions.carrier {
+        Some(Carrier::Memory) => format!("through shared memory, {channels} connections"),
+        Some(Carrier::Fabric) => format!("by iWARP, {channels} connections"),
         Some(Carrier::Rdma) => format!("by RDMA, {channels} connections"),
         Some(Carrier::Tcp) => format!("by TCP, {channels} connections"),
         Some(Carrier::Shell) => "through the remote shell".to_owned(),
@@ -231,6 +235,7 @@ fn explanation(decisions: &Decisions) -> String {
     let encryption = match (decisions.cipher, decisions.carrier) {
         (Some(cipher), _) => cipher_name(cipher),
         (None, Some(Carrier::Shell)) => "that of the remote shell",
+        (None, Some(Carrier::Memory)) => "none, as the data stays on this host",
         (None, Some(_)) => "none, as --clear asks",
         (None, None) => "none, as the data stays on this host",
     };
@@ -266,6 +271,8 @@ fn cipher_name(cipher: Cipher) -> &'static str {
 /// Returns the event of how a copy is made.
 fn decisions_event(decisions: &Decisions) -> Value {
     let carrier = match decisions.carrier {
+        Some(Carrier::Memory) => "memory",
+        Some(Carrier::Fabric) => "fabric",
         Some(Carrier::Rdma) => "rdma",
         Some(Carrier::Tcp) => "tcp",
         Some(Carrier::Shell) => "shell",

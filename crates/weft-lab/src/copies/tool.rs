@@ -24,9 +24,11 @@ pub enum Tool {
     Weft,
     /// `cp -a`, from folder to folder.
     Cp,
-    /// `weft cp` to `weft serve`, over TLS.
+    /// `weft cp` to `weft serve` of one host, through shared memory.
+    WeftByMemory,
+    /// `weft cp` to `weft serve`, over TLS and TCP.
     WeftToServer,
-    /// `weft cp` to `weft serve`, in clear.
+    /// `weft cp` to `weft serve`, over TCP in clear.
     WeftInClear,
     /// `weft cp` from `weft serve`, in clear, to standard output, which is `/dev/null`.
     WeftToNull,
@@ -55,6 +57,7 @@ impl fmt::Display for Tool {
         f.write_str(match self {
             Self::Weft => "`weft cp`",
             Self::Cp => "`cp -a`",
+            Self::WeftByMemory => "`weft cp` to `weft serve`, through shared memory",
             Self::WeftToServer => "`weft cp` to `weft serve`, encrypted",
             Self::WeftInClear => "`weft cp --clear` to `weft serve`",
             Self::WeftToNull => "`weft cp --clear` from `weft serve` to `/dev/null`",
@@ -76,7 +79,7 @@ impl Place {
         let (address, port_text) = (self.address().to_string(), port.to_string());
         let server = match tool {
             Tool::Weft | Tool::Cp => return Ok(None),
-            Tool::WeftToServer | Tool::WeftInClear | Tool::WeftToNull => self
+            Tool::WeftByMemory | Tool::WeftToServer | Tool::WeftInClear | Tool::WeftToNull => self
                 .weft()?
                 .args(["serve", "--bind", &address, "--port", &port_text])
                 .args(["--allow-clear", "--allow", &self.key])
@@ -139,14 +142,18 @@ impl Place {
         Ok(match tool {
             Tool::Weft => self.weft()?.args(["cp", "-q"]).arg(from).arg(to),
             Tool::Cp => Program::plain("cp").arg("-a").arg(from.join(".")).arg(to),
-            Tool::WeftToServer | Tool::WeftInClear => {
-                let clear: &[&str] = if tool == Tool::WeftInClear { &["--clear"] } else { &[] };
-                let copy = self.weft()?.args(["cp", "-q", "--accept-new"]).args(clear).arg(from);
+            Tool::WeftByMemory | Tool::WeftToServer | Tool::WeftInClear => {
+                let way: &[&str] = match tool {
+                    Tool::WeftByMemory => &["--data=fabric"],
+                    Tool::WeftInClear => &["--data=tcp", "--clear"],
+                    _ => &["--data=tcp"],
+                };
+                let copy = self.weft()?.args(["cp", "-q", "--accept-new"]).args(way).arg(from);
                 copy.arg(format!("{address}:{port}//share/to"))
             }
             Tool::WeftToNull => {
                 // The lab reads what programs print.
-                let copy = "exec \"$0\" cp -q --accept-new --clear \"$1\" - >/dev/null";
+                let copy = "exec \"$0\" cp -q --accept-new --data=tcp --clear \"$1\" - >/dev/null";
                 Program::plain("sh")
                     .env("XDG_CONFIG_HOME", self.path("config"))
                     .args(["-c", copy])

@@ -116,6 +116,10 @@ impl Opened {
 /// What carries the blocks of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
+    /// Memory that processes of one host share.
+    Memory,
+    /// Connections of the fabric between hosts.
+    Fabric,
     /// RDMA connections.
     Rdma,
     /// TCP connections.

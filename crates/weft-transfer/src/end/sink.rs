@@ -25,7 +25,6 @@ use crate::limits::{ANSWERS_WAITING_MAX, PLAN_NOTE_LEN, PROBLEMS_SENT_MAX, TASKS
 use crate::pipeline::Block;
 use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
-use crate::transport::rdma::Landing;
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{
     Applier, ApplyOptions, Event, NotKept, Problem, Quota, Report, Subject, Task,
@@ -47,8 +46,8 @@ pub struct SinkPlan {
     pub may_be_compressed: bool,
     /// Where the entries go.
     pub target: SinkTarget,
-    /// The memory that the source writes to, if channels may go over RDMA.
-    pub landing: Option<Arc<Landing>>,
+    /// What credits say of the blocks, if the source writes into memory of this end.
+    pub buffers: Option<Vec<RemoteBuffer>>,
     /// Receives the problems at this end. Without it, they are sent to the source.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -511,8 +510,8 @@ pub(super) struct SinkSettings {
     pub(super) expands: bool,
     /// Receives the problems at this end. Without it, they are sent to the source.
     pub(super) observer: Option<Arc<dyn Observer>>,
-    /// The memory that the source writes to, if channels may go over RDMA.
-    pub(super) landing: Option<Arc<Landing>>,
+    /// What credits say of the blocks, if the source writes into memory of this end.
+    pub(super) buffers: Option<Vec<RemoteBuffer>>,
 }
 
 impl SinkEnd {
@@ -522,10 +521,9 @@ impl SinkEnd {
         let Opened { blocks: pool_blocks, threads, progress, .. } = opened;
         let setup = SinkSetup {
             session,
-            buffers: settings.landing.map_or_else(
-                || vec![RemoteBuffer::default(); pool_blocks as usize],
-                |landing| landing.buffers(),
-            ),
+            buffers: settings
+                .buffers
+                .unwrap_or_else(|| vec![RemoteBuffer::default(); pool_blocks as usize]),
             block_size,
             arrivals: Arrivals::Seen,
             first_grant: pool_blocks / 2,
@@ -602,9 +600,9 @@ impl SinkEnd {
 /// # Errors
 /// If the session fails.
 pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, EndError> {
-    let SinkPlan { opened, opener, may_be_compressed, target, landing, observer } = plan;
+    let SinkPlan { opened, opener, may_be_compressed, target, buffers, observer } = plan;
     let threads = opened.threads;
-    let settings = SinkSettings { opener, may_be_compressed, expands: true, observer, landing };
+    let settings = SinkSettings { opener, may_be_compressed, expands: true, observer, buffers };
     let end = &SinkEnd::new(opened, settings)?;
     let writer = match target {
         SinkTarget::Directory { root, quota, options, only, rules, copies } => {

@@ -11,8 +11,9 @@ use std::time::Instant;
 
 use weft_rdma::Device;
 
-use super::agree::{AGENT, FEATURE_BESIDE, Keys, cipher, features, flush, next_event};
+use super::agree::{AGENT, FEATURE_BESIDE, Keys, cipher, features, flush, is_unsealed, next_event};
 use super::beside::BesideAcceptor;
+use super::fabric::{FEATURE_FABRIC, FabricAcceptor, FabricChannels};
 use super::lines::{Lines, SourceSettings};
 use super::path;
 use super::places::{self, Destination, PlaceError, Target};
@@ -27,8 +28,8 @@ use crate::limits::{
 };
 use crate::secure::{Opener, Sealer};
 use crate::session::{Connection, Event, Policy};
-use crate::transport::Control;
 use crate::transport::rdma::Landing;
+use crate::transport::{Control, TransportError};
 use crate::tree::apply::{ApplyOptions, Quota};
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::source::{Content, Missing, PAYLOAD_LEN_MIN, SourceOptions, Start};
@@ -198,6 +199,8 @@ pub(super) struct Accepting<'a> {
     pub beside: Option<BesideAcceptor>,
     /// The device for data channels over RDMA.
     pub rdma: Option<OverRdma<'a>>,
+    /// The data channels over the fabric.
+    pub fabric: Option<FabricAcceptor>,
 }
 
 impl<'a> Accepting<'a> {
@@ -220,6 +223,7 @@ impl<'a> Accepting<'a> {
             copies: None,
             beside: None,
             rdma: None,
+            fabric: None,
         }
     }
 }
@@ -263,6 +267,34 @@ fn forward<C: Send + 'static>(
     turned
 }
 
+/// Returns the channels over the fabric as those of one end.
+fn all<C>(
+    mut channels: FabricChannels,
+    mut next: impl FnMut(&mut FabricChannels) -> Result<C, TransportError>,
+) -> Receiver<(u16, C)> {
+    let (to, turned) = channel();
+    for number in 0..channels.count() {
+        // One of another role than the session's is closed.
+        if let Ok(line) = next(&mut channels) {
+            let _ = to.send((number, line));
+        }
+    }
+    turned
+}
+
+/// Checks what a request says of the channels over the fabric.
+fn check_fabric(flags: Flags, channels: Option<&FabricChannels>) -> Result<(), (Refusal, String)> {
+    let is_memory = channels.is_some_and(FabricChannels::is_memory);
+    if flags.has(Flags::FABRIC) && channels.is_none() {
+        return Err((Refusal::Job, "there are no data channels over the fabric".into()));
+    }
+    if flags.has(Flags::UNSEALED) && !(flags.has(Flags::FABRIC) && is_memory) {
+        let text = "blocks without encryption go through shared memory only";
+        return Err((Refusal::NotAllowed, text.into()));
+    }
+    Ok(())
+}
+
 /// Serves one request of an initiator.
 ///
 /// # Errors
@@ -277,7 +309,8 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         block_size: BLOCK_SIZE,
         features: features()
             | if beside.is_some() { FEATURE_BESIDE } else { 0 }
-            | if plan.rdma.is_some() { FEATURE_RDMA } else { 0 },
+            | if plan.rdma.is_some() { FEATURE_RDMA } else { 0 }
+            | if plan.fabric.is_some() { FEATURE_FABRIC } else { 0 },
         token,
         agent: AGENT.into(),
     };
@@ -289,8 +322,14 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         _ => return Err(EndError::Protocol("no hello".into())),
     };
     let mut event = next_event(&*control, &mut connection, epoch)?;
-    if let (Event::Listen, Some(beside)) = (&event, &beside) {
-        connection.answer_listen(beside.listen()).map_err(|misuse| here(&misuse))?;
+    let fabric = plan.fabric.filter(|_| terms.features & FEATURE_FABRIC != 0);
+    let listening = match (&event, &beside, &fabric) {
+        (Event::Listen, Some(beside), _) => Some(beside.listen()),
+        (Event::Listen, None, Some(fabric)) => Some(fabric.listen(&terms)),
+        _ => None,
+    };
+    if let Some(reply) = listening {
+        connection.answer_listen(reply).map_err(|misuse| here(&misuse))?;
         event = next_event(&*control, &mut connection, epoch)?;
     }
     let Event::Open { session, open: Open { role, job } } = event else {
@@ -298,11 +337,13 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
     };
     // The initiator has connected all of its channels.
     let lines_beside = beside.as_ref().and_then(BesideAcceptor::close);
+    let mut over_fabric = fabric.as_ref().and_then(FabricAcceptor::close);
     let request = Request::parse(&job).map_err(|error| (Refusal::Job, error.to_string()));
     let decided = request.and_then(|request| {
         if request.flags.has(Flags::BESIDE) && lines_beside.is_none() {
             return Err((Refusal::Job, "there are no data channels beside this one".into()));
         }
+        check_fabric(request.flags, over_fabric.as_ref())?;
         if role == Role::Sink {
             // This end will send the data.
             let checked = request.congestion.check_for_peer();
@@ -339,7 +380,8 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             return Err(EndError::Here(format!("refused: {refusal}: {text}")));
         }
     };
-    let mut secrets = match request.flags.has(Flags::CLEAR) {
+    over_fabric = over_fabric.filter(|_| request.flags.has(Flags::FABRIC));
+    let mut secrets = match is_unsealed(request.flags) {
         true => None,
         false => keys(session, cipher(&terms))?,
     };
@@ -354,8 +396,12 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         _ => {}
     }
     let is_sealed = secrets.is_some();
-    let rdma = plan.rdma.filter(|_| terms.features & FEATURE_RDMA != 0);
-    let blocks = if rdma.is_some() { POOL_BLOCKS } else { path::blocks(round_trip, block_size) };
+    let may_use_rdma = terms.features & FEATURE_RDMA != 0 && over_fabric.is_none();
+    let rdma = plan.rdma.filter(|_| may_use_rdma);
+    let blocks = match rdma.is_some() || over_fabric.is_some() {
+        true => POOL_BLOCKS,
+        false => path::blocks(round_trip, block_size),
+    };
     let threads = threads();
     let opened =
         Opened { control, connection, epoch, session, block_size, blocks, threads, progress };
@@ -370,7 +416,10 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             let block_len = terms.block_size as usize;
             let congestion = request.congestion.clone();
             let settings = SourceSettings { is_sealed, block_len, congestion };
-            let lines = forward(lines, &terms, move |line| line.into_source(&settings));
+            let lines = match over_fabric {
+                Some(channels) => all(channels, FabricChannels::source),
+                None => forward(lines, &terms, move |line| line.into_source(&settings)),
+            };
             let plan = SourcePlan {
                 opened,
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
@@ -385,7 +434,14 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         Answer::Write(target) => {
             let landing = rdma.and_then(|rdma| rdma.landing(terms.block_size as usize));
             let own = landing.clone();
-            let lines = forward(lines, &terms, move |line| line.into_sink(own.as_ref()));
+            let mut buffers = landing.map(|landing| landing.buffers());
+            let lines = match over_fabric {
+                Some(channels) => {
+                    buffers = channels.buffers();
+                    all(channels, FabricChannels::sink)
+                }
+                None => forward(lines, &terms, move |line| line.into_sink(own.as_ref())),
+            };
             let target = match target {
                 Target::Directory(Destination { root, is_there, quota, .. }) => {
                     SinkTarget::Directory {
@@ -407,7 +463,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 may_be_compressed: request.flags.has(Flags::COMPRESSES),
                 target,
-                landing,
+                buffers,
                 observer: None,
             };
             run_sink(plan, lines)

@@ -8,7 +8,7 @@ use crate::limits::{BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
 use crate::secure::{Cipher, Secret, SecureError};
 use crate::session::{Connection, Event, Offer};
 use crate::transport::{Control, ControlEvent, TransportError};
-use crate::wire::{Message, Open, OpenReply, Refusal, Role, Terms};
+use crate::wire::{ListenReply, Message, Open, OpenReply, Refusal, Role, Terms};
 
 /// Feature bit: the end has instructions for AES.
 pub(super) const FEATURE_AES: u64 = 1;
@@ -27,6 +27,11 @@ pub(super) fn features() -> u64 {
 /// Returns the cipher for blocks between these ends.
 pub(super) fn cipher(terms: &Terms) -> Cipher {
     if terms.features & FEATURE_AES != 0 { Cipher::Aes128Gcm } else { Cipher::ChaCha20Poly1305 }
+}
+
+/// Whether the blocks of a request are not sealed, although the control channel has keys.
+pub(super) fn is_unsealed(flags: Flags) -> bool {
+    flags.has(Flags::CLEAR) || flags.has(Flags::UNSEALED)
 }
 
 /// The name of this program in hellos.
@@ -113,6 +118,20 @@ pub(super) fn establish(
 /// Returns the reason for a refusal: the acceptor's text says it more precisely than the code.
 fn reason(refusal: Refusal, text: String) -> String {
     if text.is_empty() { refusal.to_string() } else { text }
+}
+
+/// Asks the acceptor to listen for data channels.
+pub(super) fn ask_to_listen(
+    control: &dyn Control,
+    connection: &mut Connection,
+    epoch: Instant,
+) -> Result<ListenReply, EndError> {
+    connection.ask_to_listen().map_err(|misuse| EndError::Here(misuse.to_string()))?;
+    match next_event(control, connection, epoch)? {
+        Event::ListenReply(reply) => Ok(reply),
+        Event::Cancelled(cancel) => Err(EndError::Peer(cancel.text)),
+        _ => Err(EndError::Protocol("no reply to the request to listen".into())),
+    }
 }
 
 /// Opens a session. Returns its number and the acceptor's answer.

@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::agree::{FEATURE_BESIDE, next_event};
+use super::agree::{FEATURE_BESIDE, ask_to_listen};
 use super::lines::{Lines, TcpLine};
 use super::path;
 use crate::end::{EndError, SinkChannel, SourceChannel};
 use crate::limits::{BESIDE_ROUND_TRIPS, BESIDE_TIME_MAX, BESIDE_TIME_MIN};
 use crate::secure::pipe::new_secret;
 use crate::secure::{Cipher, Direction, PipeKeys, Secret, SecureError};
-use crate::session::{Connection, Event};
+use crate::session::Connection;
 use crate::transport::tcp::{
     BesideListener, TcpSettings, TcpSink, TcpSource, connect_beside, round_trip,
 };
@@ -77,13 +77,7 @@ impl Beside {
             return Ok(Err("the other host's weft cannot do it".into()));
         }
         let asked = Instant::now();
-        connection.ask_to_listen().map_err(|misuse| EndError::Here(misuse.to_string()))?;
-        let reply = match next_event(control, connection, epoch)? {
-            Event::ListenReply(reply) => reply,
-            Event::Cancelled(cancel) => return Err(EndError::Peer(cancel.text)),
-            _ => return Err(EndError::Protocol("no reply to the request to listen".into())),
-        };
-        let (port, secret, address) = match reply {
+        let (port, secret, address) = match ask_to_listen(control, connection, epoch)? {
             ListenReply::Accepted { port, secret, address } => (port, secret, address),
             ListenReply::Refused { text, .. } => return Ok(Err(text)),
         };

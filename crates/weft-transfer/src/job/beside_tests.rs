@@ -90,6 +90,7 @@ fn send(
         beside: Some(options),
         placement: &Placement::Anywhere(Reason::NoDevice),
         rdma: None,
+        fabric: None,
     });
     let chosen = lock(&watch.0).take();
     (finished, chosen)

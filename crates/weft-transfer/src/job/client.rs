@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
+use super::fabric::FabricOptions;
 use super::initiate::{Initiating, InitiatorRole, OpenTarget, initiate};
 use super::places::{Naming, Target, local_destination_outside};
 use super::rdma::{Over, RdmaPath};
@@ -132,10 +133,12 @@ impl CopyTask {
     ) -> Result<Finished, EndError> {
         let (settings, flags) = (self.tcp_settings()?, self.request.flags);
         let (server, control) = connect(server, &settings)?;
-        self.between_hosts(is_another_host(&control, server));
+        let is_another_host = is_another_host(&control, server);
+        self.between_hosts(is_another_host);
         // All threads of the copy are started by this one.
         let local = control.local_address().map(|local| local.ip());
         let binding = settle(&self.sysfs, local, threads());
+        let fabric = FabricOptions::find(over, is_another_host, server);
         let rdma = RdmaPath::find(over, &control, server)?;
         let channels = match rdma {
             Some(_) => RDMA_CHANNELS,
@@ -173,6 +176,7 @@ impl CopyTask {
             beside: None,
             placement: binding.placement(),
             rdma,
+            fabric,
         })
     }
 }

@@ -5,9 +5,11 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use super::agree::{
-    AGENT, FEATURE_BESIDE, Keys, agree_on_compression, cipher, establish, features, open_session,
+    AGENT, FEATURE_BESIDE, Keys, agree_on_compression, cipher, establish, features, is_unsealed,
+    open_session,
 };
 use super::beside::{Beside, BesideOptions, DataWay};
+use super::fabric::{FEATURE_FABRIC, FabricChannels, FabricOptions};
 use super::path;
 use super::places::{self, Destination, Naming, PlaceError, Target};
 use super::rdma::{Connect, FEATURE_RDMA, RdmaPath};
@@ -75,6 +77,8 @@ pub(super) struct Initiating<'a> {
     pub placement: &'a Placement,
     /// The way of data channels over RDMA, if they are possible.
     pub rdma: Option<RdmaPath>,
+    /// What to try of the fabric.
+    pub fabric: Option<FabricOptions>,
 }
 
 /// Connects the data channels of a session.
@@ -133,21 +137,40 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     let bad = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
     let epoch = Instant::now();
     // A dry run moves no data.
+    let fabric = plan.fabric.filter(|_| !request.flags.has(Flags::DRY_RUN));
     let beside = beside.map(|options| match request.flags.has(Flags::DRY_RUN) {
         true => BesideOptions { way: DataWay::Shell, ..options },
         false => options,
     });
     let features = features()
         | if beside.is_some() { FEATURE_BESIDE } else { 0 }
-        | if rdma.is_some() { FEATURE_RDMA } else { 0 };
+        | if rdma.is_some() { FEATURE_RDMA } else { 0 }
+        | if fabric.is_some() { FEATURE_FABRIC } else { 0 };
     // Channels that fail over RDMA get other numbers over TCP.
     let channels = if rdma.is_some() { 2 * channels } else { channels };
     let offer = Offer { channels, block_size, features, agent: AGENT.into() };
     let (mut connection, mut terms) = establish(&*control, offer, epoch)?;
     agree_on_compression(&mut request, &terms)?;
     let mut block_size = terms.block_size;
-    let rdma = rdma.map(|path| path.agree(&mut terms, &*observer)).transpose()?.flatten();
     let block_len = terms.block_size as usize;
+    let session_role =
+        if matches!(role, InitiatorRole::Send { .. }) { Role::Source } else { Role::Sink };
+    let mut over_fabric = None;
+    if let Some(options) = fabric {
+        let via = (&*control, &mut connection);
+        match FabricChannels::connect(via, epoch, &terms, options, session_role)? {
+            Ok(channels) => {
+                observer.chosen(channels.carrier(), None);
+                let flags = request.flags.with(Flags::FABRIC, true);
+                request.flags = flags.with(Flags::UNSEALED, channels.is_memory());
+                terms.channels = channels.count();
+                over_fabric = Some(channels);
+            }
+            Err(why) => observer.chosen(Carrier::Tcp, Some(&why)),
+        }
+    }
+    let rdma = rdma.filter(|_| over_fabric.is_none());
+    let rdma = rdma.map(|path| path.agree(&mut terms, &*observer)).transpose()?.flatten();
     let mut lines_beside = None;
     let is_pipe = beside.is_some();
     if let Some(options) = beside {
@@ -168,8 +191,6 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             }
         }
     }
-    let session_role =
-        if matches!(role, InitiatorRole::Send { .. }) { Role::Source } else { Role::Sink };
     if let InitiatorRole::Send { content: Content::Entries(starts), .. } = &role {
         request.origins = places::origins(starts);
     }
@@ -177,18 +198,22 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
         open_session(&*control, &mut connection, epoch, session_role, &request)?;
     let secrets = match &lines_beside {
         Some(beside) => Some(beside.secrets(session, cipher(&terms))?),
-        None if request.flags.has(Flags::CLEAR) => None,
+        None if is_unsealed(request.flags) => None,
         None => keys(session, cipher(&terms))?,
     };
     let carrier = match (is_pipe, &lines_beside) {
         (true, None) => Some(Carrier::Shell),
+        _ if over_fabric.is_some() => over_fabric.as_ref().map(FabricChannels::carrier),
         _ if rdma.is_some() => Some(Carrier::Rdma),
         _ if request.flags.has(Flags::CLEAR) => Some(Carrier::Tcp),
         _ => secrets.as_ref().map(|_| Carrier::Tcp),
     };
     let sealed_by = secrets.as_ref().map(|(outgoing, _)| outgoing.cipher());
     let round_trip = lines_beside.as_ref().map_or_else(|| control.round_trip(), Beside::round_trip);
-    let blocks = if rdma.is_some() { POOL_BLOCKS } else { path::blocks(round_trip, block_size) };
+    let blocks = match rdma.is_some() || over_fabric.is_some() {
+        true => POOL_BLOCKS,
+        false => path::blocks(round_trip, block_size),
+    };
     let sizes = (terms.channels, block_size, blocks);
     observer.decided(&decisions(
         &request,
@@ -212,6 +237,9 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             }
             if let Some(path) = rdma {
                 connect = path.sources(block_len, connect, Arc::clone(&observer));
+            }
+            if let Some(mut channels) = over_fabric {
+                connect = Box::new(move |_, _| channels.source());
             }
             let lines = connect_all(&terms, &mut connect, |line| match &limit {
                 Some(limit) => Box::new(Limited::new(line, limit.clone())),
@@ -249,9 +277,14 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             if let Some(mut beside) = lines_beside {
                 connect = Box::new(move |_, _| beside.sink());
             }
-            let mut landing = None;
+            let mut buffers = None;
             if let Some(path) = rdma {
-                (landing, connect) = path.sinks(block_len, connect, Arc::clone(&observer))?;
+                let (landing, over_rdma) = path.sinks(block_len, connect, Arc::clone(&observer))?;
+                (buffers, connect) = (landing.map(|landing| landing.buffers()), over_rdma);
+            }
+            if let Some(mut channels) = over_fabric {
+                buffers = channels.buffers();
+                connect = Box::new(move |_, _| channels.sink());
             }
             let lines = connect_all(&terms, &mut connect, |line| match &limit {
                 Some(limit) => Box::new(Limited::new(line, limit.clone())),
@@ -262,7 +295,7 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 may_be_compressed: request.flags.has(Flags::COMPRESSES),
                 target,
-                landing,
+                buffers,
                 observer: Some(observer),
             };
             run_sink(plan, lines)

@@ -84,6 +84,7 @@ impl CopyTask {
                 beside: None,
                 placement: &Placement::Anywhere(Reason::NoDevice),
                 rdma: None,
+                fabric: None,
             });
             let accepted = accepting.join();
             // An end that fails by itself knows why; the other one knows only that it has ended.

@@ -4,6 +4,7 @@ mod accept;
 mod agree;
 mod beside;
 mod client;
+mod fabric;
 mod initiate;
 mod lines;
 mod local;
@@ -22,6 +23,8 @@ mod task;
 mod beside_tests;
 #[cfg(test)]
 mod compression_tests;
+#[cfg(test)]
+mod fabric_tests;
 #[cfg(test)]
 mod tests;
 

@@ -22,13 +22,16 @@ pub(super) type Connect<C> = Box<dyn FnMut(&Terms, u16) -> Result<C, TransportEr
 /// The transport that the user wants for data between hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Over {
-    /// RDMA if both ends can, otherwise TCP.
+    /// Shared memory with a server of this host and user, otherwise RDMA if both ends can,
+    /// otherwise TCP.
     #[default]
     Auto,
     /// TCP.
     Tcp,
     /// RDMA; the copy fails without it.
     Rdma,
+    /// The fabric: shared memory on one host, iWARP between two; the copy fails without it.
+    Fabric,
 }
 
 /// Listens for data channels over RDMA.
@@ -68,7 +71,7 @@ impl RdmaPath {
         control: &StreamControl,
         server: SocketAddr,
     ) -> Result<Option<Self>, EndError> {
-        if over == Over::Tcp {
+        if !matches!(over, Over::Auto | Over::Rdma) {
             return Ok(None);
         }
         let device = match (control.local_address(), rdma::address(server)) {

@@ -79,7 +79,11 @@ impl Flags {
     pub const SPECIALS: Self = Self(1 << 28);
     /// The sink lists the changes that it makes.
     pub const LISTS: Self = Self(1 << 29);
-    const ALL: u32 = (1 << 30) - 1;
+    /// The data channels are those over the fabric.
+    pub const FABRIC: Self = Self(1 << 31);
+    /// With [`Flags::FABRIC`]: blocks are not sealed, as all channels are memory of both ends.
+    pub const UNSEALED: Self = Self(1 << 32);
+    const ALL: u64 = (1 << 33) - 1;
     /// The flags with any of which the source asks about each file.
     pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23);
 

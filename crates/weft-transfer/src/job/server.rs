@@ -14,6 +14,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use weft_rdma::{Device, Request as RdmaRequest};
 
 use super::accept::{Accepting, Answer, OverRdma, Resolve, Shares, accept};
+use super::fabric::FabricAcceptor;
 use super::lines::{Lines, RdmaLine, TcpLine};
 use super::path;
 use super::rdma::RdmaListener;
@@ -239,6 +240,7 @@ impl Server {
             channels: path::channels_beside(self.live.load(SeqCst)),
             token,
             rdma: device.map(|device| OverRdma { device, failed: &failed }),
+            fabric: FabricAcceptor::new(&control),
             ..Accepting::new(Arc::clone(&control) as _, lines, resolve)
         });
         self.copies().remove(&token);

@@ -35,7 +35,7 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         takes_special_files: flags.has(Flags::SPECIALS),
         direct: direct(flags),
         // Sealed data passes through this process's memory.
-        sends_extents: flags.has(Flags::CLEAR),
+        sends_extents: flags.has(Flags::CLEAR) || flags.has(Flags::UNSEALED),
         rules,
         ..SourceOptions::new(PAYLOAD_LEN_MIN)
     })

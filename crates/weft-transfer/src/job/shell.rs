@@ -62,6 +62,7 @@ impl CopyTask {
             beside: Some(BesideOptions { channels, way, is_remote, settings }),
             placement: &Placement::Anywhere(Reason::NoDevice),
             rdma: None,
+            fabric: None,
         })
     }
 }

@@ -54,7 +54,7 @@ impl Log for Nobody {
 }
 
 /// Returns a copy that nobody watches.
-fn task(request: Request) -> CopyTask {
+pub(super) fn task(request: Request) -> CopyTask {
     CopyTask {
         request,
         observer: Arc::new(Nobody),
@@ -68,7 +68,7 @@ fn task(request: Request) -> CopyTask {
 }
 
 /// Returns a server of a folder that accepts every client, and a client of it.
-fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
+pub(super) fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
     let (_, address, tls) = serving(folder);
     (address, tls)
 }
@@ -199,6 +199,7 @@ pub(super) fn send_to(
         beside: None,
         placement: &Placement::Anywhere(Reason::NoDevice),
         rdma: None,
+        fabric: None,
     })
 }
 

@@ -13,9 +13,11 @@
 //! | [`local`] | a Unix connection | the sink's pool, mapped by the source | not seen |
 //! | [`memory`] | two queues | a queue | seen |
 //! | [`rdma`] | that of [`tcp`] | reliable queue pairs | seen |
+//! | [`fabric`] | that of [`tcp`] | endpoints of the fabric, by shared memory or iWARP | seen |
 //! | [`pipe`] | frames in a stream of bytes | frames between them | seen |
 
 pub mod channel;
+pub mod fabric;
 mod greeting;
 mod incoming;
 pub mod limited;

@@ -73,7 +73,7 @@ struct Group {
 fn groups(large: Load) -> Vec<Group> {
     use Tool::{
         Cp, Cubic, GridFtp, Iperf3, Nuttcp, Rclone, RsyncBySsh, RsyncToDaemon, Scp, TarBySsh, Weft,
-        WeftInClear, WeftToNull, WeftToServer,
+        WeftByMemory, WeftInClear, WeftToNull, WeftToServer,
     };
     let group = |path, weft, load, rivals: &[Tool]| Group {
         path,
@@ -91,6 +91,7 @@ fn groups(large: Load) -> Vec<Group> {
     vec![
         group(Path::Loopback, Weft, large, &[Cp]),
         group(Path::Loopback, Weft, small[0], &[Cp]),
+        group(Path::Loopback, WeftByMemory, large, &[WeftToServer, WeftInClear]),
         group(Path::Loopback, WeftToNull, large, &[Iperf3]),
         group(Path::Between, WeftToNull, large, &[Iperf3]),
         group(Path::Between, WeftInClear, large, &[WeftToServer, RsyncToDaemon, GridFtp]),
