@@ -441,6 +441,38 @@ fn mirror_of_a_destination_that_is_full_ends() -> Result<()> {
     Ok(())
 }
 
+/// What is mounted in the source is left out, and what the destination has in its place stays.
+#[test]
+fn one_file_system_is_copied_and_mirrored_as_by_rsync() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("without root, nothing can be mounted");
+        return Ok(());
+    }
+    let place = Place::new()?;
+    let make = "set -e; mkdir -p from/a/m from/b; echo f > from/a/f; mount -t tmpfs none from/a/m; \
+                chmod 700 from/a/m; echo n > from/a/m/not; touch -d @5 from/a/m; \
+                for to in weft rsync; do mkdir -p $to/a/m/old $to/b/old; \
+                touch -d @7 $to/a/m/old; done";
+    let weft = weft()?.display().to_string();
+    let copies = format!(
+        "r='rsync --modify-window=-1'; \
+         $r -ax --delete from/ rsync; $r -ax from/a rsync2; $r -a from/ rsync3; \
+         {weft} cp -qax --delete from/ weft; {weft} cp -qax from/a weft2; \
+         {weft} cp -qa from/ weft3"
+    );
+    let shown = "for to in weft rsync; do for n in '' 2 3; do \
+                 (cd $to$n; find . -mindepth 1 -printf '%p %y %m %T@\\n' | sort; echo) \
+                 >> list-$to; done; done; cmp list-weft list-rsync; cat list-weft";
+    let script = format!("{make}; {copies}; {shown}");
+    let copy = Program::plain(locate("unshare")?).args(["--mount", "sh", "-c", &script]);
+    let copy = copy.env("XDG_CONFIG_HOME", place.path("config"));
+    let stdout = copy.directory(place.folder.path()).run(TIMEOUT)?.success()?.stdout;
+    let count = |text: &str| stdout.matches(text).count();
+    let is_right = count("m/old ") == 1 && count("b/old ") == 0 && count("m/not ") == 1;
+    ensure_data!(is_right && count("m d 700 5.0") == 3, "{stdout}");
+    Ok(())
+}
+
 /// Files whose contents the kernel makes when they are read have sizes that say nothing.
 #[test]
 fn files_of_the_kernel_are_copied_up_to_their_ends() -> Result<()> {

@@ -71,7 +71,7 @@ const NO_DELETE: &str = "use -n --delete first, which says what would be deleted
 const KEPT_SOURCE: &str = "sources stay; use --verify, and remove them afterwards";
 
 /// The options that `weft cp` does not have, with what to do instead.
-const REFUSED: [(Known, &str); 75] = [
+const REFUSED: [(Known, &str); 74] = [
     (flag(None, "append-verify"), "use --resume"),
     (flag(None, "append"), "use --resume"),
     (valued(None, "partial-dir"), "use --resume; what is partial is in the same directory"),
@@ -93,7 +93,6 @@ const REFUSED: [(Known, &str); 75] = [
     (flag(Some('R'), "relative"), "name the directory of the destination; -r is the default"),
     (flag(None, "parents"), "name the directory of the destination"),
     (flag(Some('d'), "dirs"), "directories are copied with what is in them; see --exclude"),
-    (flag(Some('x'), "one-file-system"), "leave out what is mounted by --exclude"),
     (flag(Some('L'), "copy-links"), LINKS),
     (flag(None, "dereference"), LINKS),
     (flag(Some('k'), "copy-dirlinks"), LINKS),

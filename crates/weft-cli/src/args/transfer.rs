@@ -130,6 +130,10 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) clean: bool,
 
+    /// Leave out what is mounted in the sources, except the directories themselves
+    #[arg(short = 'x', long)]
+    pub(crate) one_file_system: bool,
+
     #[command(flatten)]
     pub(crate) filters: Filters,
 

@@ -79,6 +79,7 @@ fn command(
         (args.clean, "--clean"),
         (args.force, "--force"),
         (args.delete_before, "--delete-before"),
+        (args.one_file_system, "--one-file-system"),
         (args.verify, "--verify"),
         (args.owners, "--owners"),
         (args.numeric_ids, "--numeric-ids"),

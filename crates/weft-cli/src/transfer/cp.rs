@@ -146,6 +146,7 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::NUMERIC_OWNERS, args.numeric_ids)
         .with(Flags::SPECIALS, args.specials)
         .with(Flags::XATTRS, args.xattrs)
+        .with(Flags::ONE_FILE_SYSTEM, args.one_file_system)
         .with(Flags::DRY_RUN, args.dry_run)
         .with(Flags::LISTS, args.verbose && (!args.quiet || args.json))
         .with(Flags::STREAM, standard::is_input(args) || standard::is_output(args))

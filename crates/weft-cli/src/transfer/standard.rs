@@ -61,6 +61,7 @@ pub(super) fn check(args: &CpArgs) -> Result<(), String> {
         (args.checksum, "--checksum"),
         (args.size_only, "--size-only"),
         (args.ignore_existing, "--ignore-existing"),
+        (args.one_file_system, "--one-file-system"),
         (args.delete, "--delete"),
         (args.delete_before, "--delete-before"),
         (args.archive, "--archive"),

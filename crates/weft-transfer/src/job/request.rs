@@ -79,6 +79,8 @@ impl Flags {
     pub const SPECIALS: Self = Self(1 << 28);
     /// The sink lists the changes that it makes.
     pub const LISTS: Self = Self(1 << 29);
+    /// Leave out what is mounted in the trees.
+    pub const ONE_FILE_SYSTEM: Self = Self(1 << 30);
     /// The data channels are those over the fabric.
     pub const FABRIC: Self = Self(1 << 31);
     /// With [`Flags::FABRIC`]: blocks are not sealed, as all channels are memory of both ends.

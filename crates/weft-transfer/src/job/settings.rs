@@ -33,6 +33,7 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         takes_xattrs: flags.has(Flags::XATTRS),
         names_owners: flags.has(Flags::OWNERS) && !flags.has(Flags::NUMERIC_OWNERS),
         takes_special_files: flags.has(Flags::SPECIALS),
+        stays_on_device: flags.has(Flags::ONE_FILE_SYSTEM),
         direct: direct(flags),
         // Sealed data passes through this process's memory.
         sends_extents: flags.has(Flags::CLEAR) || flags.has(Flags::UNSEALED),

@@ -53,6 +53,8 @@ pub struct SourceOptions {
     pub names_owners: bool,
     /// Whether pipes, sockets and devices are sent; otherwise they are skipped.
     pub takes_special_files: bool,
+    /// Whether what is mounted in the trees is left out, except the directories themselves.
+    pub stays_on_device: bool,
     /// The rules that select names.
     pub rules: Rules,
     /// Which files are read directly.
@@ -83,6 +85,7 @@ impl SourceOptions {
             keeps_hard_links: true,
             names_owners: true,
             takes_special_files: true,
+            stays_on_device: false,
             rules: Rules::default(),
             direct: When::Never,
             refusals: Arc::default(),
@@ -222,6 +225,8 @@ struct Walked {
     dirs: Arc<Dirs>,
     dir: Arc<Dir>,
     number: u64,
+    /// The device of the tree's top.
+    device: u64,
     /// The current path from the top of the tree, for the rules.
     path: Vec<u8>,
     names: VecDeque<(Name, FileType)>,
@@ -473,6 +478,7 @@ impl Source {
                     dirs: Arc::clone(&walked.dirs),
                     dir: Arc::clone(&walked.dir),
                     number: walked.number,
+                    device: Some(walked.device),
                     path: join(&walked.path, name.as_bytes()),
                 };
                 self.visit(place, name.clone(), name, kind);
@@ -507,12 +513,14 @@ impl Source {
             Some(name) => {
                 let new_name = new_name.unwrap_or_else(|| name.clone());
                 let path = name.as_bytes().to_vec();
-                let place = Place { dirs, dir, number: ROOT, path };
+                let place = Place { dirs, dir, number: ROOT, device: None, path };
                 self.visit(place, name, new_name, FileType::Unknown);
             }
             None => {
+                let mut device = 0;
                 let result = dirs.open(&dir).and_then(|fd| {
                     let stat = fstat(&*fd)?;
+                    device = stat.st_dev;
                     let entry = self.entry(ROOT, ROOT, None, Kind::Directory, &stat);
                     self.with_xattrs(entry, &*fd)
                 });
@@ -520,7 +528,7 @@ impl Source {
                     Ok(entry) => self.push_entry(entry),
                     Err(errno) => self.problem(ROOT, None, errno),
                 }
-                self.list(dirs, dir, ROOT, Vec::new());
+                self.list(dirs, dir, (ROOT, device), Vec::new());
             }
         }
         true
@@ -610,12 +618,24 @@ impl Source {
             entry = self.with_xattrs(entry, &*fd)?;
         }
         self.push_entry(entry);
-        self.list(Arc::clone(&place.dirs), dir, number, place.path.clone());
+        let device = place.device.unwrap_or(stat.st_dev);
+        if self.options.stays_on_device && stat.st_dev != device {
+            // What is in it is not known, so nothing is deleted there.
+            self.directory_is_walked(number, false);
+            return Ok(());
+        }
+        self.list(Arc::clone(&place.dirs), dir, (number, device), place.path.clone());
         Ok(())
     }
 
-    /// Lists a directory and begins to walk it.
-    fn list(&mut self, dirs: Arc<Dirs>, dir: Arc<Dir>, number: u64, path: Vec<u8>) {
+    /// Lists a directory, with its number and the device of the tree's top, and begins to walk it.
+    fn list(
+        &mut self,
+        dirs: Arc<Dirs>,
+        dir: Arc<Dir>,
+        (number, device): (u64, u64),
+        path: Vec<u8>,
+    ) {
         let mut names = Vec::new();
         let result = dirs.open(&dir).and_then(|fd| listing::list(&*fd, &mut names));
         if let Err(errno) = result {
@@ -627,7 +647,8 @@ impl Source {
             is_dir(kind).cmp(&is_dir(other_kind)).then_with(|| name.cmp(other))
         });
         let is_complete = result.is_ok();
-        self.stack.push(Walked { dirs, dir, number, path, names: names.into(), is_complete });
+        let names = names.into();
+        self.stack.push(Walked { dirs, dir, number, device, path, names, is_complete });
     }
 
     fn visit_file(
@@ -966,6 +987,8 @@ struct Place {
     dir: Arc<Dir>,
     /// The directory's number.
     number: u64,
+    /// The device of the tree's top; `None` for the top itself.
+    device: Option<u64>,
     /// The name's path, for the rules.
     path: Vec<u8>,
 }
