@@ -275,6 +275,8 @@ pub const RDMA_CHANNELS: u16 = 2;
 pub const LOCAL_CHANNELS: u16 = 2;
 /// The most connections of a server at a time, data channels included.
 pub const CONNECTIONS_MAX: usize = 512;
+/// The most copies of the clients of one host at a time.
+pub const COPIES_OF_HOST_MAX: usize = CONNECTIONS_MAX / 2;
 /// The descriptors that a server needs for each connection of a stranger.
 pub const DESCRIPTORS_EACH: usize = 2;
 /// The connections beyond [`CONNECTIONS_MAX`] whose clients learn that the server is busy.

@@ -5,6 +5,7 @@ mod agree;
 mod beside;
 mod client;
 mod fabric;
+mod hosts;
 mod initiate;
 mod lines;
 mod local;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
@@ -15,6 +15,7 @@ use weft_rdma::{Device, Request as RdmaRequest};
 
 use super::accept::{Accepting, Answer, OverRdma, Resolve, Shares, accept};
 use super::fabric::FabricAcceptor;
+use super::hosts::Hosts;
 use super::lines::{Lines, RdmaLine, TcpLine};
 use super::path;
 use super::rdma::RdmaListener;
@@ -23,7 +24,8 @@ use super::settings::threads;
 use super::strangers::{Stranger, Strangers};
 use crate::end::Finished;
 use crate::limits::{
-    ACCEPT_PAUSE, BUSY_MAX, CHANNELS_EACH_MAX, CLOSE_PAUSE, CONNECTIONS_MAX, DESCRIPTORS_EACH,
+    ACCEPT_PAUSE, BUSY_MAX, CHANNELS_EACH_MAX, CLOSE_PAUSE, CONNECTIONS_MAX, COPIES_OF_HOST_MAX,
+    DESCRIPTORS_EACH,
 };
 use crate::placement::settle;
 use crate::secure::{PublicKey, SecureError, TlsServer};
@@ -66,6 +68,8 @@ pub struct Server {
     copies: Mutex<Copies>,
     /// The live connections.
     pub(super) live: AtomicUsize,
+    /// The copies of each host.
+    pub(super) hosts: Arc<Hosts>,
     /// The live connections whose client has not proven who it is.
     strangers: Arc<Strangers>,
     /// The most of them: they leave descriptors for clients.
@@ -81,11 +85,14 @@ impl fmt::Debug for Server {
 }
 
 /// Refuses all requests, while there are too many connections.
-struct Busy;
+struct Busy(&'static str);
+
+const BUSY: &str = "the server is busy: try again later";
+const BUSY_FOR_HOST: &str = "too many copies from this address at a time: try again later";
 
 impl Resolve for Busy {
     fn resolve(&self, _: Role, _: &Request) -> Result<Answer, (Refusal, String)> {
-        Err((Refusal::Busy, "the server is busy: try again later".into()))
+        Err((Refusal::Busy, self.0.into()))
     }
 }
 
@@ -117,6 +124,7 @@ impl Server {
             log,
             copies: Mutex::default(),
             live: AtomicUsize::new(0),
+            hosts: Arc::default(),
             strangers: Arc::default(),
             strangers_max: strangers_max(),
             offers_rdma: AtomicBool::new(false),
@@ -149,7 +157,7 @@ impl Server {
             }
             let stranger = self.strangers.add(&stream, peer.ip());
             let thread = thread::Builder::new().name("client".into());
-            let _ = thread.spawn(move || live.0.serve(stream, stranger, &peer.to_string()));
+            let _ = thread.spawn(move || live.0.serve(stream, stranger, peer));
         }
     }
 
@@ -196,11 +204,12 @@ impl Server {
         device.inspect_err(|error| self.log.failed(peer, &format!("RDMA: {error}"))).ok()
     }
 
-    fn serve(&self, stream: TcpStream, stranger: Option<Stranger>, peer: &str) {
+    fn serve(&self, stream: TcpStream, stranger: Option<Stranger>, from: SocketAddr) {
+        let peer = &from.to_string();
         let accepted = tcp::accept(stream, Some(&self.tls), &self.settings);
         drop(stranger);
         match accepted {
-            Ok(Accepted::Control(control)) => self.copy(*control, peer),
+            Ok(Accepted::Control(control)) => self.copy(*control, from),
             Ok(Accepted::Data { token, channel, stream }) => {
                 let line = Box::new(TcpLine(stream, self.settings.clone()));
                 // A connection with an unknown token or a used number is closed.
@@ -217,7 +226,8 @@ impl Server {
         }
     }
 
-    fn copy(&self, control: StreamControl, peer: &str) {
+    fn copy(&self, control: StreamControl, from: SocketAddr) {
+        let (of_host, peer) = (self.hosts.add(from.ip()), &from.to_string());
         let mut token = Token::default();
         if getrandom(&mut token.0[..], GetRandomFlags::empty()) != Ok(token.0.len()) {
             return self.log.failed(peer, "the system gives no random bytes");
@@ -233,8 +243,12 @@ impl Server {
         let _binding = settle(Path::new("/sys"), local, threads());
         let control = Arc::new(control);
         let failed = |why: &str| self.log.failed(&peer, why);
-        let is_busy = self.live.load(SeqCst) > CONNECTIONS_MAX;
-        let resolve: &dyn Resolve = if is_busy { &Busy } else { &self.shares };
+        let resolve: &dyn Resolve = match () {
+            () if self.live.load(SeqCst) > CONNECTIONS_MAX => &Busy(BUSY),
+            // The other places are left to other hosts.
+            () if of_host.count() > COPIES_OF_HOST_MAX => &Busy(BUSY_FOR_HOST),
+            () => &self.shares,
+        };
         let finished = accept(Accepting {
             keys: &|session, cipher| control.block_secrets(session, cipher),
             channels: path::channels_beside(self.live.load(SeqCst)),

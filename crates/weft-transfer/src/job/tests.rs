@@ -22,7 +22,9 @@ use super::request::{Flags, Request};
 use super::server::{Log, Server};
 use super::task::CopyTask;
 use crate::end::{EndError, Finished, Observer, Progress};
-use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_MIN, BUSY_MAX, CONNECTIONS_MAX, VERSION};
+use crate::limits::{
+    BLOCK_SIZE, BLOCK_SIZE_MIN, BUSY_MAX, CONNECTIONS_MAX, COPIES_OF_HOST_MAX, VERSION,
+};
 use crate::pipeline::Pool;
 use crate::placement::{Placement, Reason};
 use crate::secure::{Identity, TlsClient, TlsServer};
@@ -151,6 +153,29 @@ fn server_with_too_many_connections_says_that_it_is_busy() {
     fetch().expect_err("it is full");
     server.live.fetch_sub(CONNECTIONS_MAX + BUSY_MAX, SeqCst);
     fetch().expect("there is room");
+}
+
+#[test]
+fn host_with_too_many_copies_leaves_the_others_their_places() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("file"), "x").expect("room");
+    let (server, address, tls) = serving(folder.path());
+    let fetch = || {
+        let request = Request { paths: vec![b"share/file".to_vec()], ..Request::default() };
+        let to = CopyDirection::Download(DownloadTo::Path(folder.path().join("got")));
+        let at = ServerAt { addresses: &[address], tls: &tls };
+        task(request).with_server(at, to, Over::Auto).map(drop)
+    };
+    let add = |from: &str| server.hosts.add(from.parse().expect("an address"));
+    let others: Vec<_> = (0..COPIES_OF_HOST_MAX).map(|_| add("192.0.2.1")).collect();
+    fetch().expect("the places of another host");
+    let own: Vec<_> = (0..COPIES_OF_HOST_MAX).map(|_| add("127.0.0.1")).collect();
+    let error = fetch().expect_err("all places of this host are taken").to_string();
+    assert_eq!(error, "too many copies from this address at a time: try again later");
+    drop(own);
+    // A copy gives its place back when the server has seen its end.
+    fetch().expect("there is room");
+    drop(others);
 }
 
 /// Accepts a connection by these terms, and answers each request for a session in the same way
