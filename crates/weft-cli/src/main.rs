@@ -59,6 +59,10 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::Ls(args) => match transfer::ls::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Serve(args) => transfer::serve::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Tuples(args) => tuples::run(&args),

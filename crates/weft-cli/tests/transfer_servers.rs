@@ -2,14 +2,16 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::hosts::{Hosts, wait_until};
-use common::{assert_same, fail, make_tree, noise, output, succeed, weft};
+use common::{assert_same, fail, make_tree, noise, output, set_mtime, succeed, weft};
 use fastrand::Rng;
 use weft_transfer::limits::CONNECTIONS_MAX;
 
@@ -455,4 +457,76 @@ fn silent_strangers_leave_descriptors_for_clients() {
     }
     server.kill().expect("our own");
     server.wait().expect("our own");
+}
+
+fn ls(hosts: &Hosts) -> Command {
+    let mut command = weft(&hosts.path("client"));
+    command.args(["ls", "--accept-new"]);
+    command
+}
+
+/// Returns the lines of `weft ls` in JSON.
+fn listed(hosts: &Hosts, place: &str) -> Vec<serde_json::Value> {
+    let text = succeed(ls(hosts).arg("--json").arg(hosts.at(place)));
+    let value = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{text}: {error}"));
+    text.lines().map(value).collect()
+}
+
+#[test]
+fn listing_has_what_is_there_and_nothing_below_it() {
+    let hosts = Hosts::new(&[]);
+    let share = hosts.path("share");
+    fs::create_dir_all(share.join("folder/below/deep")).expect("room");
+    for (name, len) in [("b", 0), ("folder/a", 12_345), ("folder/other", 7), ("folder/below/x", 1)]
+    {
+        write(&share.join(name), vec![7; len]);
+    }
+    fs::hard_link(share.join("folder/a"), share.join("folder/z")).expect("a file system");
+    symlink("nowhere", share.join("folder/link")).expect("a file system");
+    let _socket = UnixListener::bind(share.join("folder/socket")).expect("a file system");
+    fs::set_permissions(share.join("folder/a"), Permissions::from_mode(0o4750)).expect("our own");
+    set_mtime(&share.join("folder/other"), 951_782_400, 0);
+    let listing = |place: &str| {
+        let text = succeed(ls(&hosts).arg(hosts.at(place)));
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(listing(""), ["share/"]);
+    assert_eq!(listing("share"), ["b", "folder/"]);
+    let in_folder = ["a", "below/", "link", "other", "socket", "z"];
+    for place in ["share/folder", "share/folder/", "share//folder/."] {
+        assert_eq!(listing(place), in_folder, "{place}");
+    }
+    assert_eq!(listing("share/folder/other"), ["other"]);
+    assert_eq!(listing("share/folder/below/deep"), [""; 0]);
+    // The facts are those of the file system.
+    for value in listed(&hosts, "share/folder") {
+        let path = share.join("folder").join(value["path"].as_str().expect("a path"));
+        let meta = fs::symlink_metadata(&path).expect("it is there");
+        let kind = match () {
+            () if meta.is_dir() => "directory",
+            () if meta.is_symlink() => "symlink",
+            () if meta.is_file() => "file",
+            () => "special",
+        };
+        let target = fs::read_link(&path).ok().map(|target| target.display().to_string());
+        let size = if meta.is_file() { meta.len() } else { 0 };
+        let expected = serde_json::json!({"path": value["path"], "kind": kind, "size": size,
+            "mode": meta.mode() & 0o7777, "mtime": meta.mtime(),
+            "mtime_nanoseconds": meta.mtime_nsec(), "target": target});
+        assert_eq!(value, expected);
+    }
+    let text = succeed(ls(&hosts).args(["-l", &hosts.at("share/folder")]));
+    assert!(text.contains("-rwsr-x---        12345 "), "{text}");
+    assert!(text.contains("            7 2000-02-29 00:00:00 other\n"), "{text}");
+    assert!(text.contains("link -> nowhere\n"), "{text}");
+    // What is not there, and what is outside.
+    for place in ["share/none", "none", "share/../server", "share/folder/link/x"] {
+        fail(ls(&hosts).arg(hosts.at(place)), 1);
+    }
+    fail(ls(&hosts).arg(&share), 1);
+    fs::remove_file(share.join("folder/socket")).expect("our own");
+    // All shares can be copied as they are listed, and nothing can be copied to where they are.
+    succeed(hosts.client().args(["-aq", &hosts.at("")]).arg(hosts.path("all")));
+    assert_same(&share, &hosts.path("all/share"));
+    fail(hosts.client().arg(share.join("b")).arg(hosts.at("")), 1);
 }

@@ -2,6 +2,7 @@
 
 mod familiar;
 mod interval;
+mod list;
 mod listening;
 mod pipeline;
 mod size;
@@ -17,6 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use weft_bench::BenchArgs;
 
 use interval::interval;
+pub(crate) use list::LsArgs;
 pub(crate) use pipeline::{PipelineArgs, PipelineCommand, PipelineFile, PipelineRunArgs, Schedule};
 pub(crate) use size::bytes;
 pub(crate) use target::{
@@ -58,6 +60,7 @@ use crate::sockets;
         weft bench latency                       how fast it is here, beside plain sockets\n  \
         weft serve DIR                           share a directory with other hosts\n  \
         weft cp -u DIR/ HOST:DIR/                copy what has changed there\n  \
+        weft ls HOST:                            list what a host shares\n  \
         weft target serve disk.img               serve a disk to iSCSI initiators\n  \
         weft tuples serve                        share tuples between programs\n  \
         weft pipeline run FILE.toml              run a pipeline of filters"
@@ -88,6 +91,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Copy files and trees: on this host, and to and from hosts that run `weft serve`
     Cp(CpArgs),
+    /// List shares and directories of hosts that run `weft serve`, or that a remote shell reaches
+    Ls(LsArgs),
     /// Share directories with `weft cp` on other hosts
     Serve(ServeArgs),
     /// Serve block storage over iSCSI

@@ -182,6 +182,12 @@ fn operands(args: &CpArgs) -> Result<(Vec<Place>, Place)> {
         args.paths.iter().map(|path| place::parse(path, by)).collect();
     let mut sources = operands.map_err(Error::msg)?;
     let target = sources.pop().context("no destination")?;
+    if let Place::Remote(Remote { path, .. }) = &target
+        && path.is_empty()
+    {
+        let shown = args.paths.last().map(|path| path.display().to_string()).unwrap_or_default();
+        bail!("{shown}: a share has to be named: HOST:SHARE/PATH");
+    }
     Ok((sources, target))
 }
 

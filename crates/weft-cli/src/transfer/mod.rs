@@ -4,6 +4,7 @@ mod again;
 mod between;
 pub(crate) mod cp;
 mod keys;
+pub(crate) mod ls;
 mod place;
 mod retry;
 pub(crate) mod serve;

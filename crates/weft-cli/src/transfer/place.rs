@@ -87,9 +87,6 @@ pub(crate) fn parse(operand: &OsStr, by: By) -> Result<Place, String> {
     } else {
         (PORT, rest)
     };
-    if path.is_empty() {
-        return Err(format!("{}: a share has to be named: HOST:SHARE/PATH", shown()));
-    }
     Ok(Place::Remote(Remote { host: host.to_owned(), port, path: path.to_vec() }))
 }
 
@@ -116,7 +113,10 @@ mod tests {
         assert_eq!(parse("h:70//s/a"), remote("h", 70, "s/a"));
         assert_eq!(parse("h:70/a"), remote("h", PORT, "70/a"));
         assert_eq!(parse("[::1]:70//s"), remote("::1", 70, "s"));
-        for wrong in ["h:", ":s", "h:99999//s", "h:70//"] {
+        // All shares.
+        assert_eq!(parse("h:"), remote("h", PORT, ""));
+        assert_eq!(parse("h:70//"), remote("h", 70, ""));
+        for wrong in [":s", "h:99999//s"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

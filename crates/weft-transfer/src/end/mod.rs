@@ -15,7 +15,7 @@ mod sink;
 mod source;
 
 pub use loads::Loads;
-pub use note::{Outcome, Planned};
+pub use note::{Found, Outcome, Planned};
 pub use relay::{RelayPlan, run as run_relay};
 pub use shared::{
     Carrier, Channels, Compressed, Decisions, EndError, Finished, Observer, Opened, Progress,

@@ -4,6 +4,7 @@
 use super::loads::Loads;
 use crate::limits::NOTE_PATH_LEN_MAX;
 use crate::tree::apply::{Change, EntryKind, Summary};
+use crate::wire::record::Time;
 use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
 use crate::wire::record_wants::{Wants, WantsError};
 
@@ -20,6 +21,23 @@ pub struct Planned {
     /// The size of a file in bytes.
     pub size: u64,
     /// The path at the destination; empty for the destination itself.
+    pub path: Vec<u8>,
+}
+
+/// An entry that a source has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The type of the entry.
+    pub kind: EntryKind,
+    /// The size of a file in bytes.
+    pub size: u64,
+    /// The mode, without the type.
+    pub mode: u16,
+    /// The time of the last change of the contents.
+    pub mtime: Time,
+    /// Where a symbolic link leads.
+    pub target: Option<Vec<u8>>,
+    /// The path; empty for the directory of which the source sends the contents.
     pub path: Vec<u8>,
 }
 

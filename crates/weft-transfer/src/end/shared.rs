@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::loads::Loads;
-use super::note::{Outcome, Planned};
+use super::note::{Found, Outcome, Planned};
 use crate::compress::Compression;
 use crate::pipeline::Pool;
 use crate::placement::Placement;
@@ -178,6 +178,11 @@ pub trait Observer: Send + Sync {
     /// Reports how the copy is made, before the first block.
     fn decided(&self, decisions: &Decisions) {
         let _ = decisions;
+    }
+
+    /// Reports an entry that the source has, while it is listed.
+    fn found(&self, found: &Found) {
+        let _ = found;
     }
 
     /// Reports a change that a dry run predicts, or that was made if changes are listed.

@@ -1,7 +1,7 @@
 //! The sink's end: one thread for each data channel, one that processes blocks in order, and
 //! threads that write files.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -15,7 +15,7 @@ use super::channels;
 use super::closers::Closers;
 use super::driver::{self, Driver, SessionEnd, State};
 use super::loads::{Busy, Loads};
-use super::note::{Note, Outcome, Planned};
+use super::note::{Found, Note, Outcome, Planned};
 use super::shared::{
     Channels, Compressed, CompressedCount, EndError, Finished, Observer, Opened, Progress,
     SinkChannel,
@@ -27,11 +27,12 @@ use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{
-    Applier, ApplyOptions, Event, NotKept, Problem, Quota, Report, Subject, Task,
+    Applier, ApplyOptions, DryRun, EntryKind, Event, NotKept, Problem, Quota, Report, Subject, Task,
 };
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::output::{Output, OutputError};
 use crate::tree::rules::Rules;
+use crate::wire::record::{Entry, Kind};
 use crate::wire::record_name::Name;
 use crate::wire::{BlockHeader, Code};
 use weft_sys::lock;
@@ -72,6 +73,18 @@ pub enum SinkTarget {
     },
     /// A descriptor that gets the bytes of a single file, which has this name in reports.
     Output(OwnedFd, Vec<u8>),
+}
+
+impl SinkTarget {
+    /// A target that only reports to the observer what the source has. Nothing in this directory is
+    /// used.
+    #[must_use]
+    pub fn listing(root: OwnedFd) -> Self {
+        let dry_run = Some(DryRun { has_root: false, skips: false });
+        let options = ApplyOptions { names_entries: true, dry_run, ..ApplyOptions::default() };
+        let (quota, only, rules, copies) = (None, None, Rules::default(), None);
+        Self::Directory { root, quota, options, only, rules, copies }
+    }
 }
 
 /// The part of a sink that processes blocks in order.
@@ -137,6 +150,8 @@ struct Reporter {
     observer: Option<Arc<dyn Observer>>,
     end: Mutex<Weak<SinkEnd>>,
     sent: AtomicU32,
+    /// The sizes of files with several names, by their numbers, while the source is listed.
+    linked: Mutex<HashMap<u64, u64>>,
     /// Changes, predicted or made, that have not been sent to the source yet.
     plan: Mutex<Vec<Planned>>,
 }
@@ -205,6 +220,25 @@ impl Reporter {
 }
 
 impl Report for Reporter {
+    fn found(&self, subject: Subject<'_>, entry: &Entry) {
+        let Some(observer) = &self.observer else { return };
+        let target = match &entry.kind {
+            Kind::Symlink { target } => Some(target.to_vec()),
+            _ => None,
+        };
+        let Entry { number, mut size, mode, mtime, .. } = *entry;
+        let (mut kind, path) = (EntryKind::from(&entry.kind), subject.path());
+        if entry.is_linked {
+            lock(&self.linked).insert(number, size);
+        }
+        if let Kind::HardLink { target } = entry.kind {
+            // It is no less the file than the first name of it.
+            size = lock(&self.linked).get(&target).copied().unwrap_or_default();
+            kind = EntryKind::File;
+        }
+        observer.found(&Found { kind, size, mode, mtime, target, path });
+    }
+
     fn not_kept(&self, path: &[u8], not_kept: NotKept) {
         self.say(path.to_vec(), not_kept.to_string(), true);
     }
@@ -532,6 +566,7 @@ impl SinkEnd {
             observer: settings.observer,
             end: Mutex::default(),
             sent: AtomicU32::new(0),
+            linked: Mutex::default(),
             plan: Mutex::default(),
         });
         let blocks: Vec<Block> = std::iter::from_fn(|| pool.try_take()).collect();

@@ -33,6 +33,7 @@ use crate::transport::{Control, TransportError};
 use crate::tree::apply::{ApplyOptions, Quota};
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::source::{Content, Missing, PAYLOAD_LEN_MIN, SourceOptions, Start};
+use crate::wire::record_name::Name;
 use crate::wire::{Open, OpenReply, Refusal, Role, Terms, Token};
 
 /// A directory that a server shares.
@@ -97,6 +98,18 @@ impl Shares {
     }
 }
 
+impl Shares {
+    /// Returns all shares as directories with their names.
+    fn all(&self) -> Result<Answer, PlaceError> {
+        let start = |share: &Share| {
+            let new_name = Some(Name::new(&share.name).map_err(|_| PlaceError::Path)?);
+            Ok(Start { directory: share.root.try_clone()?, name: None, new_name })
+        };
+        let starts = self.shares.iter().map(start).collect::<Result<_, PlaceError>>()?;
+        Ok(Answer::Send { starts, is_folder: true, missing: Vec::new() })
+    }
+}
+
 pub(super) fn refused(path: &[u8], error: &PlaceError) -> (Refusal, String) {
     let path = String::from_utf8_lossy(&path[..path.len().min(200)]).into_owned();
     (Refusal::NotFound, format!("{path}: {error}"))
@@ -149,6 +162,9 @@ impl Resolve for Shares {
         if request.flags.has(Flags::CLEAR) && !self.allows_clear {
             let text = "the server encrypts all data (it was started without --allow-clear)";
             return Err((Refusal::NotAllowed, text.into()));
+        }
+        if role == Role::Sink && request.paths == [b""] && !request.flags.has(Flags::STREAM) {
+            return self.all().map_err(|error| refused(b"", &error));
         }
         if role == Role::Sink {
             return sources(request, |path| {
@@ -358,7 +374,9 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             let job = new_name.as_ref().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
             OpenReply::Accepted { job }
         }
-        Ok((Answer::Write(Target::Output(_)), ..)) => OpenReply::Accepted { job: Vec::new() },
+        Ok((Answer::Write(Target::Output(_) | Target::Listing), ..)) => {
+            OpenReply::Accepted { job: Vec::new() }
+        }
         Ok((Answer::Send { is_folder, starts, .. }, ..)) => {
             let origins = places::origins(starts);
             let job = [&[u8::from(*is_folder)], origins.as_flattened()].concat();
@@ -410,7 +428,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             if let ([start], Some(name)) = (&mut starts[..], &request.new_name)
                 && !is_folder
             {
-                let name = crate::wire::record_name::Name::new(name);
+                let name = Name::new(name);
                 start.new_name = Some(name.map_err(|error| here(&error))?);
             }
             let block_len = terms.block_size as usize;
@@ -457,6 +475,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                     }
                 }
                 Target::Output(fd) => SinkTarget::Output(fd, places::only_path(&request)),
+                Target::Listing => SinkTarget::listing(places::anywhere().map_err(|it| here(&it))?),
             };
             let plan = SinkPlan {
                 opened,

@@ -40,6 +40,8 @@ pub enum DownloadTo {
     Path(PathBuf),
     /// A descriptor that gets the bytes of a single file.
     Output(OwnedFd),
+    /// None: the observer learns what the other end has.
+    Listing,
 }
 
 impl DownloadTo {
@@ -51,6 +53,7 @@ impl DownloadTo {
                 Ok(Target::Directory(to))
             }
             Self::Output(fd) => Ok(Target::Output(fd)),
+            Self::Listing => Ok(Target::Listing),
         })
     }
 }

@@ -273,6 +273,9 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
                     copies: None,
                 },
                 Target::Output(fd) => SinkTarget::Output(fd, places::only_path(&request)),
+                Target::Listing => {
+                    SinkTarget::listing(places::anywhere().map_err(|error| bad(&error))?)
+                }
             };
             if let Some(mut beside) = lines_beside {
                 connect = Box::new(move |_, _| beside.sink());

@@ -77,6 +77,8 @@ pub enum Target {
     Directory(Destination),
     /// A descriptor that gets the bytes of a single file.
     Output(OwnedFd),
+    /// None: the observer learns what the source has.
+    Listing,
 }
 
 /// Returns the device and inode of a file.
@@ -284,6 +286,11 @@ fn check_replaceable(parent: BorrowedFd<'_>, name: &Name) -> Result<(), PlaceErr
 fn open_local(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty())
+}
+
+/// Opens a directory of which nothing is used.
+pub(super) fn anywhere() -> Result<OwnedFd, Errno> {
+    open_local(Path::new("/"))
 }
 
 /// Opens the parent directory of a local path's last component, and returns that component.

@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod beneath;
 mod checking;
+mod content;
 mod digest;
 pub mod direct;
 pub mod dirs;

@@ -30,6 +30,8 @@ use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::{HavePiece, Wants};
 
+pub use crate::tree::content::{Content, Missing, Start};
+
 /// The smallest payload. It has room for twice the longest entry without extended attributes;
 /// extended attributes may use a quarter of it.
 pub const PAYLOAD_LEN_MIN: usize = 16 << 10;
@@ -92,56 +94,6 @@ impl SourceOptions {
             sends_extents: false,
             missing: Vec::new(),
             copies: None,
-        }
-    }
-}
-
-/// A name that was asked for and cannot be found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// The last component of its path; `None` if it has none.
-    pub name: Option<Name>,
-    /// Why.
-    pub errno: Errno,
-}
-
-/// A file or directory to copy.
-#[derive(Debug)]
-pub struct Start {
-    /// An open directory. Nothing outside of it is read.
-    pub directory: OwnedFd,
-    /// The name in it to copy. If `None`, the directory's contents and attributes are copied to the
-    /// sink's root.
-    pub name: Option<Name>,
-    /// The name at the sink, if it differs.
-    pub new_name: Option<Name>,
-}
-
-/// The content that a source sends.
-#[derive(Debug)]
-pub enum Content {
-    /// Files and directories.
-    Entries(Vec<Start>),
-    /// The bytes of an input, as a file of this name.
-    Input(Arc<Input>, Name),
-}
-
-impl From<Vec<Start>> for Content {
-    fn from(starts: Vec<Start>) -> Self {
-        Self::Entries(starts)
-    }
-}
-
-impl Content {
-    /// Sets the name at the sink of an input or of a single entry.
-    pub fn rename(&mut self, new_name: Name) {
-        match self {
-            Self::Entries(starts) => {
-                if let [start] = &mut starts[..] {
-                    start.new_name = Some(new_name);
-                }
-            }
-            Self::Input(_, name) => *name = new_name,
         }
     }
 }
@@ -509,28 +461,41 @@ impl Source {
         };
         let dirs = Arc::new(Dirs::new(directory));
         let dir = Arc::clone(dirs.root());
-        match name {
-            Some(name) => {
+        let top = match (name, new_name) {
+            (Some(name), new_name) => {
                 let new_name = new_name.unwrap_or_else(|| name.clone());
                 let path = name.as_bytes().to_vec();
                 let place = Place { dirs, dir, number: ROOT, device: None, path };
                 self.visit(place, name, new_name, FileType::Unknown);
+                return true;
             }
-            None => {
-                let mut device = 0;
-                let result = dirs.open(&dir).and_then(|fd| {
-                    let stat = fstat(&*fd)?;
-                    device = stat.st_dev;
-                    let entry = self.entry(ROOT, ROOT, None, Kind::Directory, &stat);
-                    self.with_xattrs(entry, &*fd)
-                });
-                match result {
-                    Ok(entry) => self.push_entry(entry),
-                    Err(errno) => self.problem(ROOT, None, errno),
+            (None, Some(name)) => {
+                if !self.options.rules.include(name.as_bytes(), true) {
+                    self.units.push_back(Unit::Record(Record::Keep { directory: ROOT, name }));
+                    return true;
                 }
-                self.list(dirs, dir, (ROOT, device), Vec::new());
+                Some(name)
+            }
+            (None, None) => None,
+        };
+        let number = if top.is_some() { self.number() } else { ROOT };
+        let mut device = 0;
+        let result = dirs.open(&dir).and_then(|fd| {
+            let stat = fstat(&*fd)?;
+            device = stat.st_dev;
+            let entry = self.entry(number, ROOT, top.as_ref(), Kind::Directory, &stat);
+            self.with_xattrs(entry, &*fd)
+        });
+        match result {
+            Ok(entry) => self.push_entry(entry),
+            Err(errno) if number == ROOT => self.problem(ROOT, None, errno),
+            Err(errno) => {
+                self.problem(ROOT, top, errno);
+                return true;
             }
         }
+        let path = top.map(|name| name.as_bytes().to_vec()).unwrap_or_default();
+        self.list(dirs, dir, (number, device), path);
         true
     }
 

@@ -395,6 +395,11 @@ impl Applier {
             return Err(ApplyError::AfterFinish);
         }
         let context = &self.shared.context;
+        if context.options.names_entries
+            && let Record::Entry(entry) | Record::Offer(entry) = &record
+        {
+            context.found(&self.directory(entry.parent)?.dir, entry);
+        }
         match record {
             Record::Nothing => {}
             Record::Entry(entry) => {

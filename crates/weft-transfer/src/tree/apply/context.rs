@@ -14,6 +14,7 @@ use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::metadata;
 use crate::tree::owners::Names;
 use crate::tree::rules::Rules;
+use crate::wire::record::Entry;
 use crate::wire::record_name::Name;
 use weft_sys::lock;
 
@@ -211,6 +212,11 @@ impl Context {
         size: u64,
     ) {
         self.event(dir, name, Event::Planned { change, kind, size });
+    }
+
+    /// Reports an entry that the source has.
+    pub(super) fn found(&self, dir: &Dir, entry: &Entry) {
+        self.report.found(Subject { dir, name: entry.name.as_ref() }, entry);
     }
 
     /// Reports a change that was made, if changes are listed.

@@ -7,12 +7,18 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::tree::dirs::Dir;
+use crate::wire::record::{Entry, Kind};
 use crate::wire::record_name::Name;
 
 /// Receives the events of entries. Any thread calls it.
 pub trait Report: Send + Sync {
     /// Reports an event of an entry.
     fn event(&self, subject: Subject<'_>, event: Event);
+
+    /// Reports an entry that the source has, if that is wanted.
+    fn found(&self, subject: Subject<'_>, entry: &Entry) {
+        let _ = (subject, entry);
+    }
 
     /// Reports what entries do not keep, once at the end. The path is that of the first one.
     fn not_kept(&self, path: &[u8], not_kept: NotKept) {
@@ -171,6 +177,18 @@ impl EntryKind {
     pub fn from_number(number: u8) -> Option<Self> {
         let all = [Self::File, Self::Directory, Self::Symlink, Self::HardLink, Self::Special];
         all.into_iter().find(|it| *it as u8 == number)
+    }
+}
+
+impl From<&Kind> for EntryKind {
+    fn from(kind: &Kind) -> Self {
+        match kind {
+            Kind::File => Self::File,
+            Kind::Directory => Self::Directory,
+            Kind::Symlink { .. } => Self::Symlink,
+            Kind::HardLink { .. } => Self::HardLink,
+            _ => Self::Special,
+        }
     }
 }
 

@@ -1,0 +1,58 @@
+//! What a source is asked to send.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::tree::input::Input;
+use crate::wire::record_name::Name;
+
+/// A name that was asked for and cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The last component of its path; `None` if it has none.
+    pub name: Option<Name>,
+    /// Why.
+    pub errno: Errno,
+}
+
+/// A file or directory to copy.
+#[derive(Debug)]
+pub struct Start {
+    /// An open directory. Nothing outside of it is read.
+    pub directory: OwnedFd,
+    /// The name in it to copy. If `None`, it is the directory itself.
+    pub name: Option<Name>,
+    /// The name at the sink, if it differs. The directory itself is the sink's root if it has none.
+    pub new_name: Option<Name>,
+}
+
+/// The content that a source sends.
+#[derive(Debug)]
+pub enum Content {
+    /// Files and directories.
+    Entries(Vec<Start>),
+    /// The bytes of an input, as a file of this name.
+    Input(Arc<Input>, Name),
+}
+
+impl From<Vec<Start>> for Content {
+    fn from(starts: Vec<Start>) -> Self {
+        Self::Entries(starts)
+    }
+}
+
+impl Content {
+    /// Sets the name at the sink of an input or of a single entry.
+    pub fn rename(&mut self, new_name: Name) {
+        match self {
+            Self::Entries(starts) => {
+                if let [start] = &mut starts[..] {
+                    start.new_name = Some(new_name);
+                }
+            }
+            Self::Input(_, name) => *name = new_name,
+        }
+    }
+}
