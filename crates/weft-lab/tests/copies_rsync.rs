@@ -607,6 +607,110 @@ fn options_that_people_type_make_the_same_tree_as_with_rsync_and_cp() -> Result<
     Ok(())
 }
 
+/// Makes a tree of which some is selected.
+fn make_selected(folder: &Path) -> Result<()> {
+    for below in ["a/b/deep/er", "a/empty", "e/f", "i"] {
+        fs::create_dir_all(folder.join(below))?;
+    }
+    for name in ["a/b/c", "a/b/deep/x", "a/b-x", "a/d", "e/f/g", "e/f/x y", "h", "i/j"] {
+        fs::write(folder.join(name), name)?;
+    }
+    fs::hard_link(folder.join("h"), folder.join("a/hard"))?;
+    symlink("e", folder.join("link"))?;
+    for (number, name) in ["a", "a/b", "e", "e/f", "."].into_iter().enumerate() {
+        let time = UNIX_EPOCH + Duration::from_secs(1_000 + number as u64);
+        File::open(folder.join(name))?.set_modified(time)?;
+        fs::set_permissions(folder.join(name), Permissions::from_mode(0o750 + number as u32))?;
+    }
+    Ok(())
+}
+
+/// What the destination has before the copy.
+fn make_others(folder: &Path) -> Result<()> {
+    for name in ["a/b/extra/more", "a/extra", "e/extra", "extra"] {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        fs::write(path, "extra")?;
+    }
+    for name in ["a/b/extra", "a/b", "a", "e", "."] {
+        File::open(folder.join(name))?.set_modified(UNIX_EPOCH)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn selected_paths_are_copied_as_by_rsync() -> Result<()> {
+    let rsync = locate("rsync")?;
+    for place in [Place::new()?, Place::served(&[])?] {
+        let from = place.path("from");
+        make_selected(&from)?;
+        fs::write(place.path("list"), "/a//b/c\n# e\n\n; e\ne/f/x y\nh\ni/\na/empty\nlink\n")?;
+        fs::write(place.path("zero"), "a/b\0h\0")?;
+        fs::write(place.path("all"), ".\n")?;
+        fs::write(place.path("marked"), "a/./b\n")?;
+        let path = |name: &str| place.path(name).display().to_string();
+        let [list, zero, all, marked] = ["list", "zero", "all", "marked"].map(path);
+        let absolute = format!("{}/./a/b", path("from"));
+        for (number, (words, status)) in [
+            (&["-aHR", "a/b/c"][..], 0),
+            (&["-aHR", "a/b", "h", "a/hard"], 0),
+            (&["-aHR", "a/./b/deep/"], 0),
+            (&["-aHR", "--delete", "a/b", "e/f/g"], 0),
+            (&["-aHR", "--delete", "."], 0),
+            (&["-aHR", &absolute], 0),
+            (&["-aHR", "--exclude=c", "--include=*/", "a", "e/f"], 0),
+            (&["-aH", "--relative", "a/none", "none/at/all", "a/d"], 3),
+            (&["-aH", "--files-from", &list, "."], 0),
+            (&["-aHr", "--files-from", &list, "."], 0),
+            (&["-aHr", "--delete", "--files-from", &list, "."], 0),
+            (&["-aH", "-0", "--files-from", &zero, "./"], 0),
+            (&["-aHr", "-0", "--files-from", &zero, &path("from")], 0),
+            (&["-aH", "--files-from", &all, "."], 0),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let [weft, rival] = ["weft", "rsync"].map(|name| format!("{name}{number}"));
+            for to in [&weft, &rival] {
+                make_others(&place.path(to))?;
+            }
+            let copy = place.weft()?.arg("-q").args(words).arg(place.at(&weft)).directory(&from);
+            let finished = copy.run(TIMEOUT)?;
+            ensure!(finished.status.code() == Some(status), "{}", finished.error("weft"));
+            let copy = Program::plain(&rsync).args(["-q", "--modify-window=-1"]).args(words);
+            let finished = copy.arg(place.path(&rival)).directory(&from).run(TIMEOUT)?;
+            let expected = if status == 0 { 0 } else { 23 };
+            ensure!(finished.status.code() == Some(expected), "{}", finished.error("rsync"));
+            let (found, expected) = (whole(&place.path(&weft))?, whole(&place.path(&rival))?);
+            ensure_data!(found == expected, "{words:?}: {found:#?}, not {expected:#?}");
+        }
+        // What is beneath a link is nowhere, and a copy over itself is none.
+        let copy = |words: &[&str]| -> Result<Finished> {
+            let copy = place.weft()?.args(words);
+            copy.directory(&from).run(TIMEOUT)
+        };
+        let finished = copy(&["-qR", "link/f/g", "h", &place.at("beneath")])?;
+        let is_said = finished.stderr.contains("link: cannot be read at the source");
+        ensure!(is_said && finished.status.code() == Some(3), "{}", finished.error("a link"));
+        ensure!(names(&place.path("beneath"))? == [Path::new("h")]);
+        for (words, status) in [
+            (&["-R", "h", &path("from")][..], 1),
+            (&["-R", "a", &place.at("from/a/b")], 1),
+            (&["-R", "h", "/etc/hostname", &place.at("to")], 2),
+            (&["-R", "a/../h", &place.at("to")], 2),
+            (&["--files-from", &list, ".", "a", &place.at("to")], 2),
+            (&["--files-from", &marked, ".", &place.at("to")], 2),
+            (&["--files-from", "/none", ".", &place.at("to")], 2),
+            (&["-R", "127.0.0.1:share/h", "to"], 2),
+        ] {
+            let finished = copy(words)?;
+            ensure!(finished.status.code() == Some(status), "{}", finished.error("refused"));
+        }
+        ensure!(!place.path("to").exists() && !from.join("a/b/a").exists());
+    }
+    Ok(())
+}
+
 /// A pipe that is there stays, since a program may read it.
 #[test]
 fn special_files_that_are_there_stay_and_servers_make_no_devices() -> Result<()> {

@@ -566,7 +566,7 @@ fn files_that_change_while_they_are_read_are_reported() {
 fn files_of_the_kernel_are_read_to_their_ends() {
     let Folders { to, folder: _folder, .. } = &Folders::new();
     let name = Name::new(b"version").unwrap();
-    let start = Start { directory: open(Path::new("/proc")), name: Some(name), new_name: None };
+    let start = Start::entry(open(Path::new("/proc")), name);
     let mut source = Source::new(vec![start], SourceOptions::new(PAYLOAD));
     let events = std::sync::Arc::new(common::Events::default());
     let apply = ApplyOptions::default();
@@ -639,7 +639,7 @@ fn a_single_name_is_copied_under_another_one() {
     fs::write(from.join("dir/file"), b"x").unwrap();
     fs::write(from.join("left"), b"x").unwrap();
     let name = |text: &str| Some(Name::new(text.as_bytes()).unwrap());
-    let start = |old, new| Start { directory: open(from), name: name(old), new_name: new };
+    let start = |old, new_name| Start { name: name(old), new_name, ..Start::contents(open(from)) };
     let starts = vec![start("dir", name("copy")), start("missing", None)];
     let mut session = Session::new(from, to, options(), ApplyOptions::default());
     session.source = Source::new(starts, options());
@@ -676,7 +676,7 @@ fn a_source_sends_nothing_that_it_was_not_asked_for() {
     };
     let named = |name: &[u8], new_name: &[u8]| {
         let [name, new_name] = [name, new_name].map(|it| Name::new(it).unwrap());
-        vec![Start { directory: open(from), name: Some(name), new_name: Some(new_name) }]
+        vec![Start { new_name: Some(new_name), ..Start::entry(open(from), name) }]
     };
     for options in [options(), asking()] {
         // Another name, all names, and the attributes of the root together with the requested name.

@@ -34,7 +34,7 @@ const fn valued(short: Option<char>, long: &'static str) -> Known {
 
 /// The options for what `weft cp` does anyway.
 const DEFAULTS: [Known; 16] = [
-    flag(Some('r'), "recursive"),
+    flag(Some('r'), RECURSIVE),
     flag(Some('p'), "perms"),
     flag(Some('E'), "executability"),
     flag(Some('t'), "times"),
@@ -71,7 +71,7 @@ const NO_DELETE: &str = "use -n --delete first, which says what would be deleted
 const KEPT_SOURCE: &str = "sources stay; use --verify, and remove them afterwards";
 
 /// The options that `weft cp` does not have, with what to do instead.
-const REFUSED: [(Known, &str); 74] = [
+const REFUSED: [(Known, &str); 70] = [
     (flag(None, "append-verify"), "use --resume"),
     (flag(None, "append"), "use --resume"),
     (valued(None, "partial-dir"), "use --resume; what is partial is in the same directory"),
@@ -88,10 +88,6 @@ const REFUSED: [(Known, &str); 74] = [
     (flag(Some('y'), "fuzzy"), THIRD),
     (valued(Some('f'), "filter"), PATTERNS),
     (flag(Some('C'), "cvs-exclude"), PATTERNS),
-    (valued(None, "files-from"), "use --include-from FILE --exclude '*', with the directories"),
-    (flag(Some('0'), "from0"), PATTERNS),
-    (flag(Some('R'), "relative"), "name the directory of the destination; -r is the default"),
-    (flag(None, "parents"), "name the directory of the destination"),
     (flag(Some('d'), "dirs"), "directories are copied with what is in them; see --exclude"),
     (flag(Some('L'), "copy-links"), LINKS),
     (flag(None, "dereference"), LINKS),
@@ -148,6 +144,7 @@ const REFUSED: [(Known, &str); 74] = [
     (flag(None, "list-only"), "use -n"),
 ];
 
+const RECURSIVE: &str = "recursive";
 const OWNER: &str = "owner";
 const GROUP: &str = "group";
 const ACLS: &str = "acls";
@@ -157,6 +154,7 @@ const ACLS: &str = "acls";
 pub(crate) struct Familiar {
     /// The first option that `weft cp` does not have, with what to do instead.
     refused: Option<&'static (Known, &'static str)>,
+    is_recursive: bool,
     has_owner: bool,
     has_group: bool,
     has_acls: bool,
@@ -166,6 +164,11 @@ impl Familiar {
     /// Returns what the options demand of owners: whether they are kept.
     pub(crate) fn keeps_owners(&self) -> bool {
         self.has_owner && self.has_group
+    }
+
+    /// Whether `--recursive` was given, which matters only with `--files-from`.
+    pub(crate) fn is_recursive(&self) -> bool {
+        self.is_recursive
     }
 
     /// Checks that there is nothing that another option has to be used for. `owners` and `xattrs`
@@ -197,6 +200,7 @@ impl FromArgMatches for Familiar {
         };
         Ok(Self {
             refused: REFUSED.iter().find(|(known, _)| is_given(known)),
+            is_recursive: matches.get_flag(RECURSIVE),
             has_owner: matches.get_flag(OWNER),
             has_group: matches.get_flag(GROUP),
             has_acls: matches.get_flag(ACLS),

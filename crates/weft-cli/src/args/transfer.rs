@@ -130,6 +130,25 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) clean: bool,
 
+    /// Copy sources with the directories that their paths name: a/b/c becomes DESTINATION/a/b/c
+    ///
+    /// As in rsync, a `/./` in a path marks where the part begins that is kept. All sources are on
+    /// this host, and begin in the same directory.
+    #[arg(short = 'R', long, visible_alias = "parents", conflicts_with = "files_from")]
+    pub(crate) relative: bool,
+
+    /// Copy only the paths in this file, one a line, beneath the only source; `-`: standard input
+    ///
+    /// As in rsync, the directories above them are made, and what is in a directory is copied only
+    /// with -r, or if a slash is behind it. Empty lines, and those that begin with # or ;, are no
+    /// paths.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) files_from: Option<PathBuf>,
+
+    /// With --files-from: a zero byte ends each path, and not a line
+    #[arg(short = '0', long, requires = "files_from")]
+    pub(crate) from0: bool,
+
     /// Leave out what is mounted in the sources, except the directories themselves
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
@@ -293,6 +312,11 @@ pub(crate) struct CpArgs {
 }
 
 impl CpArgs {
+    /// Whether `--recursive` was given, which matters only with `--files-from`.
+    pub(crate) fn is_recursive(&self) -> bool {
+        self.familiar.is_recursive()
+    }
+
     /// Sets what one option means for others.
     ///
     /// # Errors

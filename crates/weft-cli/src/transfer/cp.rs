@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -14,17 +15,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Error, Result, bail};
 use weft_transfer::end::{Finished, Observer, Progress};
 use weft_transfer::job::{
-    CopyDirection, CopyTask, DataWay, DownloadTo, Flags, Over, Request, Target, local_destination,
-    local_source,
+    CopyDirection, CopyTask, DataWay, DownloadTo, Flags, Over, PlaceError, Request, Target,
+    local_destination, local_selection, local_source,
 };
 use weft_transfer::transport::tcp::Congestion;
-use weft_transfer::tree::source::Content;
+use weft_transfer::tree::source::{Content, Start};
 
 use super::again::{self, Reached};
 use super::between;
 use super::keys;
 use super::place::{self, By, Place, Remote};
 use super::retry;
+use super::selection::{self, Selected};
 use super::server::Server;
 use super::shell::Shell;
 use super::show::{self, Chosen, Copied, Line, Problems, Shown};
@@ -92,6 +94,10 @@ fn try_run(args: &CpArgs) -> Result<ExitCode> {
     if wants_tcp(args) && !has_tcp {
         return Ok(wrong(args, "--congestion and --fair-share are for data that goes by TCP"));
     }
+    let selected = match selection::of(args, &sources) {
+        Ok(selected) => selected,
+        Err(error) => return Ok(wrong(args, &output::described(&error))),
+    };
     if let Some(rsh) = &args.rsh
         && let Some((sources, target)) = between::places(&sources, &target)?
     {
@@ -99,7 +105,7 @@ fn try_run(args: &CpArgs) -> Result<ExitCode> {
     }
     let start = Instant::now();
     let progress = Arc::<Progress>::default();
-    let (finished, chosen) = copy(args, sources, target, &progress)?;
+    let (finished, chosen) = copy(args, (sources, selected.as_ref()), target, &progress)?;
     if !args.quiet || args.json {
         let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run, stream: stream(args) };
         let copied =
@@ -194,10 +200,13 @@ fn operands(args: &CpArgs) -> Result<(Vec<Place>, Place)> {
 /// Copies. Returns what has carried the blocks, too, if there was a choice.
 fn copy(
     args: &CpArgs,
-    sources: Vec<Place>,
+    (mut sources, selected): (Vec<Place>, Option<&Selected>),
     target: Place,
     progress: &Arc<Progress>,
 ) -> Result<(Finished, Option<Chosen>)> {
+    if let Some(Selected { top, .. }) = selected {
+        sources = vec![Place::Local(top.clone())];
+    }
     let ends_in_slash =
         args.paths.last().is_some_and(|path| path.as_encoded_bytes().ends_with(b"/"));
     let request = Request {
@@ -214,7 +223,9 @@ fn copy(
         let path = path.as_encoded_bytes();
         path.ends_with(b"/") || path.ends_with(b"/.")
     };
-    let is_named = sources.len() == 1 && args.paths.first().is_some_and(|path| !is_content(path));
+    let is_named = selected.is_none()
+        && sources.len() == 1
+        && args.paths.first().is_some_and(|path| !is_content(path));
     let line = Line::new(!args.quiet && !args.json && !args.dry_run)?;
     let stream = stream(args);
     let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run, stream };
@@ -245,7 +256,8 @@ fn copy(
                 time,
                 || {
                     problems.begin();
-                    dispatch(args, sources.clone(), target.clone(), task.clone())
+                    let sources = (sources.clone(), selected);
+                    dispatch(args, sources, target.clone(), task.clone())
                 },
                 || Reached { is_open: problems.is_open(), bytes: progress.bytes.load(SeqCst) },
                 |error| problems.lost(error, time),
@@ -276,7 +288,7 @@ fn copy(
 
 fn dispatch(
     args: &CpArgs,
-    sources: Vec<Place>,
+    (sources, selected): (Vec<Place>, Option<&Selected>),
     target: Place,
     mut task: CopyTask,
 ) -> Result<Finished> {
@@ -288,7 +300,7 @@ fn dispatch(
     for source in sources {
         match source {
             Place::Standard => input = Some(standard::input(args.verify)?),
-            Place::Local(path) => match local_source(&path, request.flags) {
+            Place::Local(path) => match local(&path, request.flags, selected) {
                 Ok((start, is_one)) => {
                     request.flags = request.flags.with(Flags::FOLDER, is_one);
                     starts.push(start);
@@ -368,6 +380,20 @@ fn dispatch(
             with_host(args, &server, task, to)
         }
         _ => bail!(SEVERAL_HOSTS),
+    }
+}
+
+/// Returns the source of a local path, and whether it means the contents of a directory.
+fn local(
+    path: &Path,
+    flags: Flags,
+    selected: Option<&Selected>,
+) -> Result<(Start, bool), PlaceError> {
+    match selected {
+        Some(Selected { selection, .. }) => {
+            Ok((local_selection(path, Arc::clone(selection))?, true))
+        }
+        None => local_source(path, flags),
     }
 }
 

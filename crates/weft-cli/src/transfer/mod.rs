@@ -7,6 +7,7 @@ mod keys;
 pub(crate) mod ls;
 mod place;
 mod retry;
+mod selection;
 pub(crate) mod serve;
 mod server;
 pub(crate) mod shell;

@@ -103,7 +103,7 @@ impl Shares {
     fn all(&self) -> Result<Answer, PlaceError> {
         let start = |share: &Share| {
             let new_name = Some(Name::new(&share.name).map_err(|_| PlaceError::Path)?);
-            Ok(Start { directory: share.root.try_clone()?, name: None, new_name })
+            Ok(Start { new_name, ..Start::contents(share.root.try_clone()?) })
         };
         let starts = self.shares.iter().map(start).collect::<Result<_, PlaceError>>()?;
         Ok(Answer::Send { starts, is_folder: true, missing: Vec::new() })

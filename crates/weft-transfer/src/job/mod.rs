@@ -32,7 +32,9 @@ mod tests;
 pub use accept::{Share, Shares};
 pub use beside::DataWay;
 pub use client::{CopyDirection, DownloadTo, ServerAt};
-pub use places::{Destination, PlaceError, Target, local_destination, local_source};
+pub use places::{
+    Destination, PlaceError, Target, local_destination, local_selection, local_source,
+};
 pub use rdma::{Over, RdmaListener};
 pub use request::{Flags, Origin, Request, RequestError};
 pub use server::{Log, Server};

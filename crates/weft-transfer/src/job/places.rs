@@ -18,6 +18,7 @@ use super::request::{Flags, Origin, Request};
 use crate::limits::{DEPTH_MAX, ORIGINS_MAX};
 use crate::tree::apply::Quota;
 use crate::tree::beneath;
+use crate::tree::selection::Selection;
 use crate::tree::source::{Missing, Start};
 use crate::wire::record_name::Name;
 
@@ -91,7 +92,13 @@ fn identity(stat: &Stat) -> (u64, u64) {
 /// # Errors
 /// `Same`, or an error of the kernel.
 pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), PlaceError> {
-    for Start { directory, name, .. } in starts {
+    for Start { directory, name, selection, .. } in starts {
+        if selection.is_some()
+            && to.is_there
+            && identity(&fstat(directory)?) == identity(&fstat(&to.root)?)
+        {
+            return Err(PlaceError::Same("source and destination are the same"));
+        }
         let Some(name) = name else { continue };
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let source = identity(&statat(directory, name.as_path(), flags)?);
@@ -108,7 +115,19 @@ pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), Plac
 /// Returns the directories among the sources.
 fn directories(starts: &[Start]) -> Result<Vec<(u64, u64)>, PlaceError> {
     let mut directories = Vec::new();
-    for Start { directory, name, .. } in starts {
+    for Start { directory, name, selection, .. } in starts {
+        if let Some(selection) = selection {
+            // What is missing is none, and is reported later.
+            let stats = selection.paths().filter_map(|path| {
+                let path = if path.is_empty() { b"." } else { path };
+                statat(directory, path, AtFlags::SYMLINK_NOFOLLOW).ok()
+            });
+            let is_folder =
+                |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            let folders = stats.filter(is_folder).map(|stat| identity(&stat));
+            directories.extend(folders.take_while(|_| selection.is_deep()));
+            continue;
+        }
         let stat = match name {
             Some(name) => statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?,
             None => fstat(directory)?,
@@ -342,10 +361,18 @@ pub(super) fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
     match split(path)? {
         Some((directory, name)) if !is_content(path) => {
             let is_folder = is_folder(directory.as_fd(), &name)?;
-            Ok((Start { directory, name: Some(name), new_name: None }, is_folder))
+            Ok((Start::entry(directory, name), is_folder))
         }
-        _ => Ok((Start { directory: open_local(path)?, name: None, new_name: None }, true)),
+        _ => Ok((Start::contents(open_local(path)?), true)),
     }
+}
+
+/// Returns the source of what is selected in a local directory.
+///
+/// # Errors
+/// An error of the kernel.
+pub fn local_selection(path: &Path, selection: Arc<Selection>) -> Result<Start, PlaceError> {
+    Ok(Start { selection: Some(selection), ..Start::contents(open_local(path)?) })
 }
 
 impl PlaceError {
@@ -480,9 +507,9 @@ pub(super) fn start(base: BorrowedFd<'_>, path: &[u8]) -> Result<(Start, bool), 
         Some((last, before)) if !path.ends_with(b"/") => {
             let directory = walk(base, before)?;
             let is_folder = is_folder(directory.as_fd(), last)?;
-            Ok((Start { directory, name: Some(last.clone()), new_name: None }, is_folder))
+            Ok((Start::entry(directory, last.clone()), is_folder))
         }
-        _ => Ok((Start { directory: walk(base, &names)?, name: None, new_name: None }, true)),
+        _ => Ok((Start::contents(walk(base, &names)?), true)),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::tree::input::Input;
+use crate::tree::selection::Selection;
 use crate::wire::record_name::Name;
 
 /// A name that was asked for and cannot be found.
@@ -26,6 +27,23 @@ pub struct Start {
     pub name: Option<Name>,
     /// The name at the sink, if it differs. The directory itself is the sink's root if it has none.
     pub new_name: Option<Name>,
+    /// Of the directory itself: what is copied of it; `None` for all. The sink's root keeps its
+    /// attributes then, unless the directory is selected.
+    pub selection: Option<Arc<Selection>>,
+}
+
+impl Start {
+    /// The contents and attributes of a directory.
+    #[must_use]
+    pub fn contents(directory: OwnedFd) -> Self {
+        Self { directory, name: None, new_name: None, selection: None }
+    }
+
+    /// An entry of a directory.
+    #[must_use]
+    pub fn entry(directory: OwnedFd, name: Name) -> Self {
+        Self { name: Some(name), ..Self::contents(directory) }
+    }
 }
 
 /// The content that a source sends.

@@ -84,7 +84,7 @@ mod tests {
 
     fn source(folder: &Path) -> Source {
         let directory = File::open(folder).expect("a folder").into();
-        let starts = vec![Start { directory, name: None, new_name: None }];
+        let starts = vec![Start::contents(directory)];
         Source::new(starts, SourceOptions { sends_extents: true, ..SourceOptions::new(PAYLOAD) })
     }
 

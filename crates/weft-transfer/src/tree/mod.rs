@@ -28,6 +28,7 @@ mod pattern;
 pub mod ranges;
 mod reading;
 pub mod rules;
+pub mod selection;
 pub mod source;
 pub mod temporary;
 mod write;

@@ -26,6 +26,7 @@ use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
 use crate::tree::reading::Reading;
 use crate::tree::rules::Rules;
+use crate::tree::selection::Selection;
 use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::{HavePiece, Wants};
@@ -145,6 +146,8 @@ pub struct Source {
     input: Option<InputInWork>,
     /// The directories that are being walked, from the top down.
     stack: Vec<Walked>,
+    /// What is selected in the tree that is being walked.
+    selection: Option<Arc<Selection>>,
     numbers: Numbers,
     /// Records and files to plan before the walk continues.
     units: VecDeque<Unit>,
@@ -278,6 +281,7 @@ impl Source {
             starts,
             input,
             stack: Vec::new(),
+            selection: None,
             numbers,
             units,
             large: None,
@@ -448,7 +452,7 @@ impl Source {
 
     /// Begins the next start.
     fn begin(&mut self) -> bool {
-        let Some(Start { directory, name, new_name }) = self.starts.pop_front() else {
+        let Some(Start { directory, name, new_name, selection }) = self.starts.pop_front() else {
             let is_waiting =
                 !(self.offers.is_empty() && self.unfinished.is_empty() && self.checking.is_empty());
             if is_waiting || self.is_finish_planned {
@@ -459,6 +463,7 @@ impl Source {
             self.units.push_back(Unit::Record(Record::Finish { entries: self.planned.entries }));
             return true;
         };
+        self.selection = selection;
         let dirs = Arc::new(Dirs::new(directory));
         let dir = Arc::clone(dirs.root());
         let top = match (name, new_name) {
@@ -487,6 +492,7 @@ impl Source {
             self.with_xattrs(entry, &*fd)
         });
         match result {
+            Ok(_) if self.selection.as_ref().is_some_and(|it| !it.has(b"")) => {}
             Ok(entry) => self.push_entry(entry),
             Err(errno) if number == ROOT => self.problem(ROOT, None, errno),
             Err(errno) => {
@@ -537,6 +543,10 @@ impl Source {
             self.units.push_back(Unit::Record(keep));
             return Ok(());
         }
+        let is_above = || self.selection.as_ref().is_some_and(|it| it.is_above(&place.path));
+        if kind != FileType::Directory && is_above() {
+            return Err(Errno::NOTDIR);
+        }
         match kind {
             FileType::RegularFile => self.visit_file(place, name, new_name, &stat, fd),
             FileType::Directory => self.visit_directory(place, name, new_name, &stat),
@@ -583,7 +593,9 @@ impl Source {
             entry = self.with_xattrs(entry, &*fd)?;
         }
         self.push_entry(entry);
-        let device = place.device.unwrap_or(stat.st_dev);
+        let is_top = |it: &Selection| it.is_above(&place.path) || it.has(&place.path);
+        let is_top = self.selection.as_deref().is_some_and(is_top);
+        let device = place.device.filter(|_| !is_top).unwrap_or(stat.st_dev);
         if self.options.stays_on_device && stat.st_dev != device {
             // What is in it is not known, so nothing is deleted there.
             self.directory_is_walked(number, false);
@@ -601,8 +613,14 @@ impl Source {
         (number, device): (u64, u64),
         path: Vec<u8>,
     ) {
-        let mut names = Vec::new();
-        let result = dirs.open(&dir).and_then(|fd| listing::list(&*fd, &mut names));
+        let selected = self.selection.as_ref().and_then(|it| it.names_in(&path));
+        let is_whole = selected.is_none();
+        let named = selected.unwrap_or_default().into_iter();
+        let mut names: Vec<_> = named.map(|name| (name, FileType::Unknown)).collect();
+        let result = match is_whole {
+            true => dirs.open(&dir).and_then(|fd| listing::list(&*fd, &mut names)),
+            false => Ok(()),
+        };
         if let Err(errno) = result {
             self.problem(number, None, errno);
         }
@@ -611,7 +629,8 @@ impl Source {
             let is_dir = |kind: &FileType| *kind == FileType::Directory;
             is_dir(kind).cmp(&is_dir(other_kind)).then_with(|| name.cmp(other))
         });
-        let is_complete = result.is_ok();
+        // The sink deletes nothing where others are not known.
+        let is_complete = result.is_ok() && is_whole;
         let names = names.into();
         self.stack.push(Walked { dirs, dir, number, device, path, names, is_complete });
     }

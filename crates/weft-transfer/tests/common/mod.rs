@@ -79,7 +79,7 @@ pub(crate) fn open(path: &Path) -> OwnedFd {
 }
 
 pub(crate) fn contents_of(path: &Path) -> Vec<Start> {
-    vec![Start { directory: open(path), name: None, new_name: None }]
+    vec![Start::contents(open(path))]
 }
 
 /// A task and its block.
