@@ -1,6 +1,6 @@
 //! The request that an initiator sends when it opens a session.
 //!
-//! Format: version u8, flags u32, new name (u16 and bytes; empty for none), name of the congestion
+//! Format: version u8, flags u64, new name (u16 and bytes; empty for none), name of the congestion
 //! control (u16 and bytes) if its flag is set, origins (u16 and 16 bytes each) if their flag is
 //! set, number of patterns u16, for each: 1 to include or 0 to exclude u8, u16 and bytes; number of
 //! paths u16, for each: u16 and bytes.
@@ -16,7 +16,7 @@ pub type Origin = [u8; 16];
 
 /// Flags of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u32);
+pub struct Flags(pub u64);
 
 impl Flags {
     /// Skip files with equal size and time.
@@ -208,7 +208,7 @@ impl Request {
         if from.u8()? != VERSION {
             return Err(RequestError::Unknown);
         }
-        let flags = Flags(from.u32()?);
+        let flags = Flags(from.u64()?);
         if flags.0 & !Flags::ALL != 0 {
             return Err(RequestError::Unknown);
         }
