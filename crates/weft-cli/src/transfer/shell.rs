@@ -85,6 +85,11 @@ impl Shell {
         // The call fails if the shell has ended.
         let _ = self.child.kill();
         match self.child.wait() {
+            // So a shell says that it has not found the command.
+            Ok(status) if status.code() == Some(127) => error.context(format!(
+                "{} ended with {status}: is weft there? --remote-weft names it",
+                self.program
+            )),
             Ok(status) => error.context(format!("{} ended with {status}", self.program)),
             Err(_) => error,
         }
