@@ -630,7 +630,8 @@ fn make_others(folder: &Path) -> Result<()> {
     for name in ["a/b/extra/more", "a/extra", "e/extra", "extra"] {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
-        fs::write(path, "extra")?;
+        fs::write(&path, "extra")?;
+        File::options().write(true).open(path)?.set_modified(UNIX_EPOCH)?;
     }
     for name in ["a/b/extra", "a/b", "a", "e", "."] {
         File::open(folder.join(name))?.set_modified(UNIX_EPOCH)?;
