@@ -9,7 +9,7 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! block measure_servers
+//! block measure_servers tuple_servers
 //! measure mpi4py resources
 //! capture guest loss servers sockets stage streams venv
 //! copies
@@ -56,6 +56,7 @@ pub mod ssh;
 mod stage;
 pub mod streams;
 mod tun;
+pub mod tuple_servers;
 pub mod usage;
 mod venv;
 

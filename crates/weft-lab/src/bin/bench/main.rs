@@ -7,6 +7,7 @@ mod groups;
 mod plots;
 mod streams;
 mod transfer;
+mod tuples;
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -59,6 +60,14 @@ struct Args {
     )]
     pipeline: bool,
 
+    /// Measure the tuple space, beside Redis
+    #[arg(
+        long,
+        conflicts_with_all =
+            ["one_host", "sockets", "transfer", "target", "pipeline", "only", "loopback", "before"]
+    )]
+    tuples: bool,
+
     /// Measure what copies leave of a narrow path to another program's connection
     #[arg(
         long,
@@ -104,6 +113,9 @@ fn main() -> Result<()> {
     }
     if args.fair {
         return bottleneck::run(args.runs, args.json);
+    }
+    if args.tuples {
+        return tuples::run(args.runs, args.json);
     }
     if args.pipeline {
         return streams::run(args.runs, args.json);
