@@ -239,7 +239,7 @@ mod tests {
             buffer[0] = 7;
             // It is the same whether or not the buffer was used before.
             for _ in 0..2 {
-                buffer.prepare().unwrap();
+                buffer.prepare(false).unwrap();
                 let shared = buffer.share(Rights::WRITE, ..).unwrap();
                 assert!(segment_at(shared.key().address));
                 buffer = shared.end();
