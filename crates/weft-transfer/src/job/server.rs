@@ -71,7 +71,7 @@ pub struct Server {
     /// The copies of each host.
     pub(super) hosts: Arc<Hosts>,
     /// The live connections whose client has not proven who it is.
-    strangers: Arc<Strangers>,
+    pub(super) strangers: Arc<Strangers>,
     /// The most of them: they leave descriptors for clients.
     strangers_max: usize,
     /// Whether data channels may go over RDMA.
@@ -131,6 +131,11 @@ impl Server {
         })
     }
 
+    /// The live connections but those of strangers, which make room for clients.
+    fn clients(&self) -> usize {
+        self.live.load(SeqCst).saturating_sub(self.strangers.places())
+    }
+
     fn copies(&self) -> MutexGuard<'_, Copies> {
         lock(&self.copies)
     }
@@ -150,7 +155,7 @@ impl Server {
             if is_full || self.strangers.count() >= self.strangers_max {
                 let has_room = self.strangers.close_one() || !is_full;
                 // Some more learn that the server is busy.
-                if !has_room && self.live.load(SeqCst) > CONNECTIONS_MAX + BUSY_MAX {
+                if !has_room && self.clients() > CONNECTIONS_MAX + BUSY_MAX {
                     self.log.failed(&peer.to_string(), "too many connections");
                     continue;
                 }
@@ -244,7 +249,7 @@ impl Server {
         let control = Arc::new(control);
         let failed = |why: &str| self.log.failed(&peer, why);
         let resolve: &dyn Resolve = match () {
-            () if self.live.load(SeqCst) > CONNECTIONS_MAX => &Busy(BUSY),
+            () if self.clients() > CONNECTIONS_MAX => &Busy(BUSY),
             // The other places are left to other hosts.
             () if of_host.count() > COPIES_OF_HOST_MAX => &Busy(BUSY_FOR_HOST),
             () => &self.shares,

@@ -16,6 +16,8 @@ pub(super) struct Strangers {
 struct State {
     connections: BTreeMap<u64, (IpAddr, TcpStream)>,
     next: u64,
+    /// How many places there are, those of closed connections included.
+    places: usize,
 }
 
 /// The place of a connection among them, until this is dropped.
@@ -32,6 +34,7 @@ impl Strangers {
         let mut state = lock(&self.state);
         let number = state.next;
         state.next += 1;
+        state.places += 1;
         state.connections.insert(number, (host_of(from), stream));
         Some(Stranger { all: Arc::clone(self), number })
     }
@@ -39,6 +42,11 @@ impl Strangers {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         lock(&self.state).connections.len()
+    }
+
+    /// How many there are, with those that have been closed and whose threads have not noticed it.
+    pub(super) fn places(&self) -> usize {
+        lock(&self.state).places
     }
 
     /// Closes the oldest connection of the host that has the most. Returns false if there is none.
@@ -65,7 +73,9 @@ impl Strangers {
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        lock(&self.all.state).connections.remove(&self.number);
+        let mut state = lock(&self.all.state);
+        state.connections.remove(&self.number);
+        state.places -= 1;
     }
 }
 
@@ -96,6 +106,7 @@ mod tests {
             assert!(strangers.close_one());
             assert_eq!(remote.read(&mut [0]).expect("closed in order"), 0);
         }
+        assert_eq!((strangers.count(), strangers.places()), (2, 4));
         // One connection of each host is left: the older one.
         assert!(strangers.close_one());
         assert_eq!(one.0.read(&mut [0]).expect("closed in order"), 0);
@@ -105,6 +116,6 @@ mod tests {
         proven.0.set_nonblocking(true).expect("a socket");
         assert!((&proven.0).read(&mut [0]).is_err(), "open, without bytes");
         drop((one, busy));
-        assert!(lock(&strangers.state).connections.is_empty());
+        assert_eq!((strangers.count(), strangers.places()), (0, 0));
     }
 }

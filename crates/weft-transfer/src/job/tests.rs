@@ -1,7 +1,7 @@
 //! Peers that break the protocol, and servers with several addresses.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -153,6 +153,27 @@ fn server_with_too_many_connections_says_that_it_is_busy() {
     fetch().expect_err("it is full");
     server.live.fetch_sub(CONNECTIONS_MAX + BUSY_MAX, SeqCst);
     fetch().expect("there is room");
+}
+
+#[test]
+fn strangers_that_are_being_closed_take_no_places_of_clients() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("file"), "x").expect("room");
+    let (server, address, tls) = serving(folder.path());
+    let silent = TcpStream::connect(address).expect("it listens");
+    let close_one = |_| {
+        let from = IpAddr::from([192, 0, 2, 1]);
+        let stranger = server.strangers.add(&silent.try_clone().expect("room"), from);
+        assert!(server.strangers.close_one());
+        stranger.expect("a descriptor")
+    };
+    let closed: Vec<_> = (0..2 * CONNECTIONS_MAX).map(close_one).collect();
+    server.live.fetch_add(closed.len(), SeqCst);
+    let request = Request { paths: vec![b"share/file".to_vec()], ..Request::default() };
+    let to = CopyDirection::Download(DownloadTo::Path(folder.path().join("got")));
+    let at = ServerAt { addresses: &[address], tls: &tls };
+    let finished = task(request).with_server(at, to, Over::Auto).expect("there is room");
+    assert_eq!(finished.outcome.copied, 1);
 }
 
 #[test]
