@@ -89,7 +89,8 @@ fn begin(hosts: &Hosts, relay: &Relay, is_up: bool, options: &[&str]) -> Child {
     let remote = format!("127.0.0.1:{}//share/{}", relay.port, if is_up { "to" } else { "from/" });
     let local = hosts.path(if is_up { "from/" } else { "to" });
     let mut copy = hosts.client();
-    copy.arg("-q").args(options);
+    // The relay sees what goes by TCP only.
+    copy.args(["-q", "--data=tcp"]).args(options);
     if is_up {
         copy.arg(local).arg(remote)
     } else {
