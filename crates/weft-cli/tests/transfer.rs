@@ -685,15 +685,15 @@ fn data_goes_through_shared_memory_where_it_can_and_the_copy_says_so() {
         assert_same(&hosts.path("from"), &back);
         said
     };
-    for said in both_ways("memory", &[], &|_| ()) {
+    for said in both_ways("memory", &["--data=memory"], &|_| ()) {
         assert!(said.contains("encryption: none, as the data stays on this host"), "{said}");
         assert!(said.trim_end().ends_with("; data through shared memory"), "{said}");
     }
-    for said in both_ways("tcp", &["--data=tcp"], &|_| ()) {
+    for said in both_ways("tcp", &[], &|_| ()) {
         assert!(said.contains("data: by TCP") && !said.contains("encryption: none"), "{said}");
         assert!(!said.contains("shared memory"), "{said}");
     }
-    for said in both_ways("back", &[], &apart) {
+    for said in both_ways("back", &["--data=memory"], &apart) {
         assert!(said.contains("data: by TCP") && !said.contains("encryption: none"), "{said}");
         let why = "data by TCP (shared memory is not possible: the two ends share no memory";
         assert_eq!(said.matches(why).count(), 1, "{said}");
@@ -702,10 +702,13 @@ fn data_goes_through_shared_memory_where_it_can_and_the_copy_says_so() {
     for said in both_ways("network", &["--data=fabric"], &apart) {
         assert!(said.contains("data: by iWARP") && !said.contains("encryption: none"), "{said}");
     }
-    let said =
-        succeed(hosts.client().arg("--json").arg(hosts.at("share/tcp")).arg(hosts.path("x")));
+    let mut copy = hosts.client();
+    let copy = copy.args(["--json", "--data=memory"]);
+    let said = succeed(copy.arg(hosts.at("share/tcp")).arg(hosts.path("x")));
     assert_eq!(summary(&said)["data"], "memory", "{said}");
-    fail(hosts.client().args(["--data=fabric", "-e", "ssh", "a", "b:c"]), 2);
+    for data in ["--data=fabric", "--data=memory"] {
+        fail(hosts.client().args([data, "-e", "ssh", "a", "b:c"]), 2);
+    }
 }
 
 #[test]

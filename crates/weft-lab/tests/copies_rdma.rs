@@ -61,8 +61,6 @@ impl Place {
 
     fn cp(&self, over: &str) -> Result<Program> {
         let copy = self.weft("client")?.args(["cp", "--json", "--accept-new", "--verify"]);
-        // On one host, too, which would otherwise share memory.
-        let copy = if over == "auto" { copy.env("WEFT_TRANSPORT", "tcp") } else { copy };
         Ok(copy.args(["--data", over]))
     }
 

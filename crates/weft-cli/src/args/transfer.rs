@@ -245,8 +245,7 @@ pub(crate) struct CpArgs {
 
     /// Which way the data goes between hosts
     ///
-    /// To or from a server of this host and user, `auto` takes shared memory. To or from any other,
-    /// it takes RDMA if the server offers it (weft serve --rdma) and a
+    /// To or from a server, `auto` takes RDMA if the server offers it (weft serve --rdma) and a
     /// device of this host leads there, and otherwise TCP. With --rsh, the data goes by TCP if the
     /// other host can be reached, and otherwise through the shell. By TCP it does not pass through
     /// the shell: both ends encrypt it, with a key that they exchange through the shell.
@@ -361,6 +360,9 @@ pub(crate) enum Data {
     Rdma,
     /// By TCP; otherwise the copy fails
     Tcp,
+    /// With a server of this host and user, through shared memory if that is possible, and
+    /// otherwise as by `auto`
+    Memory,
     /// With a server, through shared memory on one host and by iWARP between two; otherwise the
     /// copy fails
     Fabric,

@@ -105,7 +105,7 @@ fn command(
     // Between the two hosts, and not between this one and the first.
     let way = match args.data {
         // RDMA and the fabric have been refused.
-        Data::Auto | Data::Rdma | Data::Fabric => None,
+        Data::Auto | Data::Rdma | Data::Memory | Data::Fabric => None,
         Data::Tcp => Some("--data=tcp"),
         Data::Shell => Some("--data=shell"),
     };

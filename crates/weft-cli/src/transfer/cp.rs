@@ -80,7 +80,7 @@ fn try_run(args: &CpArgs) -> Result<ExitCode> {
     if let Err(why) = standard::check(args) {
         return Ok(wrong(args, &why));
     }
-    if args.rsh.is_some() && matches!(args.data, Data::Rdma | Data::Fabric) {
+    if args.rsh.is_some() && matches!(args.data, Data::Rdma | Data::Memory | Data::Fabric) {
         let text = "by a remote shell the data cannot go by RDMA or the fabric (--data)";
         return Ok(wrong(args, text));
     }
@@ -333,7 +333,7 @@ fn dispatch(
         if !remotes.iter().all(|it| it.is_with(first)) {
             bail!(SEVERAL_HOSTS);
         }
-        if matches!(args.data, Data::Rdma | Data::Fabric) {
+        if matches!(args.data, Data::Rdma | Data::Memory | Data::Fabric) {
             bail!("between two servers the data goes by TCP (--data)");
         }
         return between_servers(args, task, remotes, target.clone());
@@ -409,7 +409,7 @@ fn with_host(
     let way = match args.data {
         Data::Auto if wants_tcp(args) => DataWay::Tcp,
         // RDMA and the fabric have been refused.
-        Data::Auto | Data::Rdma | Data::Fabric => DataWay::Auto,
+        Data::Auto | Data::Rdma | Data::Memory | Data::Fabric => DataWay::Auto,
         Data::Tcp => DataWay::Tcp,
         Data::Shell => DataWay::Shell,
     };
@@ -440,6 +440,7 @@ fn with_server(
         Data::Auto | Data::Shell => Over::Auto,
         Data::Tcp => Over::Tcp,
         Data::Rdma => Over::Rdma,
+        Data::Memory => Over::Memory,
         Data::Fabric => Over::Fabric,
     };
     server.result(task.with_server(server.at(), direction, over))

@@ -1,8 +1,7 @@
 //! Data channels over the fabric: whether there are some, and how both ends connect them.
 //!
 //! The acceptor listens for one copy, and sends the port and a secret over the control channel. If
-//! nobody has asked for the fabric, it is used only between two ends of one host and one user,
-//! where it is shared memory. The ends are certainly on one host if the acceptor's answer has the
+//! shared memory is asked for, the fabric is used only between two ends of one host and one user. The ends are certainly on one host if the acceptor's answer has the
 //! proof for its secret, which takes the kernel's boot identifier and the network namespace.
 
 use std::collections::VecDeque;
@@ -50,7 +49,7 @@ impl FabricOptions {
     /// Returns what to try, for a server that may be on this host; `None` for nothing.
     pub(super) fn find(over: Over, is_another_host: bool, server: SocketAddr) -> Option<Self> {
         let (server, is_required) = (server.ip().to_canonical(), over == Over::Fabric);
-        let is_tried = is_required || (over == Over::Auto && !is_another_host);
+        let is_tried = is_required || (over == Over::Memory && !is_another_host);
         is_tried.then_some(Self { server, is_required })
     }
 }

@@ -130,7 +130,7 @@ fn server_that_is_on_another_host_is_not_connected_to() {
     let other = proof(&PipeSecret([4; 32])).expect("proc");
     for address in [String::new(), "127.0.0.1".into(), other, own[1..].into()] {
         let reply = ListenReply::Accepted { port, secret: SECRET, address };
-        let said = asked(reply, FEATURE_FABRIC, Over::Auto).expect("a peer");
+        let said = asked(reply, FEATURE_FABRIC, Over::Memory).expect("a peer");
         let why = said.expect_err("a stranger");
         assert!(why.contains("on another host"), "{why}");
     }
@@ -141,17 +141,17 @@ fn server_that_is_on_another_host_is_not_connected_to() {
 #[test]
 fn fabric_that_is_not_possible_falls_back_or_fails_as_the_user_wants() {
     let refused = || ListenReply::Refused { refusal: Refusal::System, text: "no memory".into() };
-    let said = asked(refused(), FEATURE_FABRIC, Over::Auto).expect("a peer");
+    let said = asked(refused(), FEATURE_FABRIC, Over::Memory).expect("a peer");
     assert_eq!(said, Err("shared memory is not possible: no memory".into()));
     let said = asked(refused(), FEATURE_FABRIC, Over::Fabric);
     assert_eq!(said, Err("the fabric is not possible: no memory".into()));
-    let said = asked(refused(), 0, Over::Auto).expect("a peer");
+    let said = asked(refused(), 0, Over::Memory).expect("a peer");
     assert!(said.is_err_and(|why| why.ends_with("does not offer it")));
     // Nobody listens at the port that the server names.
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
     let (port, address) = (closed.expect("a port").port(), proof(&SECRET).expect("proc"));
     let reply = ListenReply::Accepted { port, secret: SECRET, address };
-    let said = asked(reply, FEATURE_FABRIC, Over::Auto).expect("a peer");
+    let said = asked(reply, FEATURE_FABRIC, Over::Memory).expect("a peer");
     assert!(said.is_err_and(|why| why.contains("nobody listens")));
 }
 
@@ -159,8 +159,9 @@ fn fabric_that_is_not_possible_falls_back_or_fails_as_the_user_wants() {
 fn only_a_server_that_may_be_here_is_tried_unasked() {
     let server = (Ipv4Addr::LOCALHOST, 5).into();
     for (over, is_another_host, is_tried) in [
-        (Over::Auto, false, true),
-        (Over::Auto, true, false),
+        (Over::Memory, false, true),
+        (Over::Auto, false, false),
+        (Over::Memory, true, false),
         (Over::Fabric, true, true),
         (Over::Tcp, false, false),
         (Over::Rdma, false, false),

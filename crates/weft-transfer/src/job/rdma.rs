@@ -22,10 +22,11 @@ pub(super) type Connect<C> = Box<dyn FnMut(&Terms, u16) -> Result<C, TransportEr
 /// The transport that the user wants for data between hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Over {
-    /// Shared memory with a server of this host and user, otherwise RDMA if both ends can,
-    /// otherwise TCP.
+    /// RDMA if both ends can, otherwise TCP.
     #[default]
     Auto,
+    /// Shared memory with a server of this host and user, otherwise as `Auto`.
+    Memory,
     /// TCP.
     Tcp,
     /// RDMA; the copy fails without it.
@@ -71,7 +72,7 @@ impl RdmaPath {
         control: &StreamControl,
         server: SocketAddr,
     ) -> Result<Option<Self>, EndError> {
-        if !matches!(over, Over::Auto | Over::Rdma) {
+        if !matches!(over, Over::Auto | Over::Memory | Over::Rdma) {
             return Ok(None);
         }
         let device = match (control.local_address(), rdma::address(server)) {
