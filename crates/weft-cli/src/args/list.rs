@@ -10,8 +10,8 @@ use clap::{Args, ValueHint};
 pub(crate) struct LsArgs {
     /// What to list: HOST: for the shares of a server, HOST:SHARE/PATH, or HOST:PORT//SHARE/PATH
     ///
-    /// With --rsh it is `[USER@]HOST:PATH`, and HOST: is the home directory. Of a directory, what is
-    /// in it is listed.
+    /// With --rsh it is `[USER@]HOST:PATH`, and HOST: is the home directory. Of a directory, what
+    /// is in it is listed.
     #[arg(value_name = "PLACE", value_hint = ValueHint::Other)]
     pub(crate) place: OsString,
 

@@ -435,7 +435,7 @@ fn with_server(
 ) -> Result<Finished> {
     let server = Server::new(remote, args.accept_new)?;
     let over = match args.data {
-        Data::Auto if wants_tcp(args) => Over::Tcp,
+        Data::Auto | Data::Memory if wants_tcp(args) => Over::Tcp,
         // The shell has been refused.
         Data::Auto | Data::Shell => Over::Auto,
         Data::Tcp => Over::Tcp,

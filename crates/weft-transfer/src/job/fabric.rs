@@ -1,8 +1,9 @@
 //! Data channels over the fabric: whether there are some, and how both ends connect them.
 //!
 //! The acceptor listens for one copy, and sends the port and a secret over the control channel. If
-//! shared memory is asked for, the fabric is used only between two ends of one host and one user. The ends are certainly on one host if the acceptor's answer has the
-//! proof for its secret, which takes the kernel's boot identifier and the network namespace.
+//! shared memory is asked for, the fabric is used only between two ends of one host and one user.
+//! The ends are certainly on one host if the acceptor's answer has the proof for its secret, which
+//! takes the kernel's boot identifier and the network namespace.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
