@@ -901,8 +901,7 @@ fn explanation_says_how_a_copy_is_made() {
         assert!(said.lines().any(|said| said == line), "{line}: {said}");
     }
     assert!(said.contains("encryption: AES-128-GCM") || said.contains("ChaCha20"), "{said}");
-    // Both ends are on one host.
-    let said = explain(&[], there.as_ref());
+    let said = explain(&["--data=memory"], there.as_ref());
     for line in [
         "data: through shared memory, 2 connections",
         "encryption: none, as the data stays on this host",
@@ -919,7 +918,11 @@ fn explanation_says_how_a_copy_is_made() {
         assert!(first.contains(part), "{part}: {first}");
     }
     // What `cp` writes to standard output stays the file alone.
-    let output = hosts.client().args(["--explain", &there, "-"]).output().expect("weft starts");
+    let output = hosts
+        .client()
+        .args(["--explain", "--data=memory", &there, "-"])
+        .output()
+        .expect("weft starts");
     assert_eq!(output.stdout, b"x");
     assert!(String::from_utf8_lossy(&output.stderr).contains("data: through shared memory"));
 }
