@@ -204,12 +204,18 @@ impl Buffer {
     /// The process ends if there is no memory for it.
     #[cold]
     pub(crate) fn replaced(self) -> Self {
+        let copy = self.copied();
+        std::mem::forget(self);
+        copy
+    }
+
+    /// Another buffer with a copy of the bytes. The process ends if there is no memory for it.
+    pub(crate) fn copied(&self) -> Self {
         let Ok(pages) = Pages::new(&self.pages.domain, self.pages.region.len(), false) else {
             std::process::abort()
         };
         let mut copy = Self { pages };
         self.pages.region.fill(&mut copy);
-        std::mem::forget(self);
         copy
     }
 

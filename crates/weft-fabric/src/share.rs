@@ -194,10 +194,13 @@ impl SharedBuffer {
         word.update_u64(change).ok_or_else(|| Error::Range { len: self.buffer.region().len() })
     }
 
-    /// Ends the peers' rights, and returns the buffer.
+    /// Ends the peers' rights, and returns the buffer: another one with the same bytes if a peer may
+    /// have mapped this one, since a hostile peer could keep the mapping.
     #[must_use]
     pub fn end(self) -> Buffer {
+        let is_mappable = self.grant.0.is_mappable();
         match self.grant.0.end() {
+            Ok(()) if is_mappable => self.buffer.copied(),
             Ok(()) => self.buffer,
             Err(_) => self.buffer.replaced(),
         }
@@ -244,6 +247,8 @@ mod tests {
                 assert!(segment_at(shared.key().address));
                 buffer = shared.end();
                 assert_eq!(buffer[0], 7);
+                // A peer that has kept its mapping does not reach what the program borrows.
+                assert!(!segment_at(buffer.address()));
             }
             drop(end);
         });

@@ -95,6 +95,11 @@ impl Remapping {
         parts(&self.region, &self.views).map(|part| part.region).collect()
     }
 
+    /// Whether a part of the region is in a segment, which a peer may have mapped.
+    pub(crate) fn is_shared(&self) -> bool {
+        !self.views.is_empty()
+    }
+
     /// How peers reach the region directly; `None` if only this process can reach it.
     pub(crate) fn reach(&self) -> Option<Reach> {
         let addr = self.region.addr() as u64;

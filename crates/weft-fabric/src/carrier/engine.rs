@@ -58,6 +58,10 @@ impl Registration {
         self.0.key()
     }
 
+    pub(super) fn is_mappable(&self) -> bool {
+        self.0.is_mappable()
+    }
+
     pub(super) fn end(&self) -> Result<(), Errno> {
         self.0.deregister()
     }

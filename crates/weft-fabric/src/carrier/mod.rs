@@ -180,6 +180,11 @@ impl Registration {
         }
     }
 
+    /// Whether a peer may keep a mapping of the memory after the registration has ended.
+    pub(crate) fn is_mappable(&self) -> bool {
+        matches!(self, Self::Engine(registration) if registration.is_mappable())
+    }
+
     /// Ends the registration. Afterwards nobody accesses the memory by it.
     pub(crate) fn end(&self) -> Result<(), Errno> {
         match self {
