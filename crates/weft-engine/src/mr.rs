@@ -137,8 +137,8 @@ impl Mr {
         self.key.load(Ordering::Acquire)
     }
 
-    /// Whether a peer may have mapped a part of the memory. If it has, it keeps the mapping, and the
-    /// memory stays shared after the registration as long as this process has other threads.
+    /// Whether a peer may have mapped a part of the memory. If it has, it keeps the mapping, and
+    /// the memory stays shared after the registration as long as this process has other threads.
     #[must_use]
     pub fn is_mappable(&self) -> bool {
         self.remapping.lock().as_ref().is_some_and(Remapping::is_shared)

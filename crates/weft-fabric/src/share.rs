@@ -194,8 +194,8 @@ impl SharedBuffer {
         word.update_u64(change).ok_or_else(|| Error::Range { len: self.buffer.region().len() })
     }
 
-    /// Ends the peers' rights, and returns the buffer: another one with the same bytes if a peer may
-    /// have mapped this one, since a hostile peer could keep the mapping.
+    /// Ends the peers' rights, and returns the buffer: another one with the same bytes if a peer
+    /// may have mapped this one, since a hostile peer could keep the mapping.
     #[must_use]
     pub fn end(self) -> Buffer {
         let is_mappable = self.grant.0.is_mappable();
