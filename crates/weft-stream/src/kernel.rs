@@ -145,8 +145,46 @@ pub(crate) fn is_descriptor_error(error: Errno) -> bool {
     matches!(error, Errno::BADF | Errno::NOTSOCK)
 }
 
+/// What a test has this thread do at a moment between two steps of an end.
+#[cfg(test)]
+pub(crate) mod meanwhile {
+    use std::cell::RefCell;
+
+    type Act = Box<dyn FnOnce()>;
+
+    thread_local! {
+        /// The moments that pass before, and what happens then.
+        static NEXT: RefCell<Option<(u32, Act)>> = const { RefCell::new(None) };
+    }
+
+    /// Has this thread do something at the moment after the next `moments`.
+    pub(crate) fn after(moments: u32, act: impl FnOnce() + 'static) {
+        NEXT.set(Some((moments, Box::new(act))));
+    }
+
+    /// Does what is due if it was not yet.
+    pub(crate) fn now() {
+        if let Some((_, act)) = NEXT.take() {
+            act();
+        }
+    }
+
+    pub(super) fn moment() {
+        match NEXT.take() {
+            Some((0, act)) => act(),
+            Some((moments, act)) => NEXT.set(Some((moments - 1, act))),
+            None => {}
+        }
+    }
+}
+
 impl Kernel for Linux {
     type Socket<'a> = BorrowedFd<'a>;
+
+    #[cfg(test)]
+    fn moment() {
+        meanwhile::moment();
+    }
 
     #[inline]
     fn send(socket: BorrowedFd<'_>, buffers: Buffers<'_>, flags: i32) -> Result<usize, Errno> {

@@ -13,6 +13,8 @@ mod deferred_send;
 mod fallback;
 mod put_back;
 mod recv;
+#[cfg(test)]
+mod recv_tests;
 mod send;
 mod sleep;
 mod wakeups;

@@ -98,11 +98,18 @@ impl<K: Kernel> End<K> {
                 return Ok(all);
             }
             // Even a call for no bytes waits until there are some (`tcp_recvmsg`).
-            if buffers.is_empty() && self.rx.available()? > 0 {
+            if buffers.is_empty() && self.available()? > 0 {
                 return Ok(0);
             }
             K::moment();
             if self.is_back() {
+                // Sources that the peer has posted meanwhile, before it fell back, come first.
+                if self.src_avails_in.are_open() && self.own.gone.load(Ordering::Relaxed) == 0 {
+                    if named {
+                        return Err(Errno::AGAIN); // This end cannot pull them: their sender moves.
+                    }
+                    continue;
+                }
                 self.take_last_wakeups(socket)?;
                 let received = recv_over_tcp::<K>(socket, buffers, usize::MAX, options)
                     .inspect_err(|&errno| self.note_if_reset(errno))?;
