@@ -365,8 +365,8 @@ fn a_killed_peer_ends_what_is_under_way() -> Result<()> {
         |fabric, address| {
             let endpoint = fabric.connect(address, b"")?.wait()?.endpoint;
             // More than the window, so that some wait, some are under way, and nobody receives.
-            let all: Result<Vec<_>, _> = (0..50).map(|_| endpoint.send(b"anybody?")).collect();
-            let results: Vec<_> = all?.into_iter().map(weft_fabric::Operation::wait).collect();
+            let all: Vec<_> = (0..50).map(|_| endpoint.send(b"anybody?")).collect();
+            let results: Vec<_> = all.into_iter().map(|sent| sent?.wait()).collect();
             ensure!(results.iter().any(Result::is_err), "all messages of 50 arrived");
             let mut after = results.iter().skip_while(|result| result.is_ok());
             ensure!(after.all(Result::is_err), "one succeeded after one that had failed");

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::getpid;
 use weft_stream::{End, Flow, Process, RecvOptions, Registry, Tuple};
@@ -113,11 +113,13 @@ fn sweepers_free_slots_of_dead_processes_only() {
     let child = || {
         let mut command = Command::new(&own);
         command.arg("sweepers_free_slots_of_dead_processes_only").env(DIRECTORY, directory.path());
-        command.spawn().expect("a child")
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a child")
     };
     let children: Vec<_> = (0..CHILDREN).map(|_| child()).collect();
-    for mut child in children {
-        assert!(child.wait().expect("a child").success(), "its output says what was wrong");
+    for child in children {
+        let output = child.wait_with_output().expect("a child");
+        let log = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&log));
     }
     registry.leave();
 }

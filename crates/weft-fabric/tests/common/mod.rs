@@ -5,10 +5,10 @@
 
 #![allow(dead_code)] // Each test program uses a part.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -100,7 +100,7 @@ pub(crate) fn alone(test: &str, run: impl Fn() -> Result<()>) -> Result<()> {
         return run();
     }
     let mut command = process(test, "auto", "system")?;
-    let mut process = Kept(command.env(ROLE, ALONE).spawn()?);
+    let mut process = Kept::start(command.env(ROLE, ALONE).stdout(Stdio::null()))?;
     let status = process.wait(Instant::now() + LIMIT)?;
     ensure!(status.success(), "{status}");
     Ok(())
@@ -179,11 +179,10 @@ fn run(test: &str, way: &Way) -> Result<[ExitStatus; 2]> {
     let start = |role: &str, stdout: Stdio| {
         let carrier = way.carriers[usize::from(!role.is_empty())];
         let mut command = process(test, way.transport, carrier)?;
-        command.env(ROLE, role).stdout(stdout);
-        anyhow::Ok(Kept(command.spawn()?))
+        Kept::start(command.env(ROLE, role).stdout(stdout))
     };
     let mut server = start("", Stdio::piped())?;
-    let output = server.0.stdout.take().context("no output of the server")?;
+    let output = server.child.stdout.take().context("no output of the server")?;
     let mut lines = BufReader::new(output).lines();
     let address = loop {
         let line = lines.next().context("the server ended")??;
@@ -203,12 +202,27 @@ fn run(test: &str, way: &Way) -> Result<[ExitStatus; 2]> {
 }
 
 /// A process that does not outlive the test.
-struct Kept(Child);
+struct Kept {
+    child: Child,
+    /// Passes on what the process says, as output of the test.
+    errors: Option<JoinHandle<String>>,
+}
 
 impl Kept {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let mut stderr = child.stderr.take().context("no messages of the process")?;
+        let errors = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = stderr.read_to_end(&mut bytes); // What was read before an error counts.
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Ok(Self { child, errors: Some(errors) })
+    }
+
     fn wait(&mut self, deadline: Instant) -> Result<ExitStatus> {
         loop {
-            if let Some(status) = self.0.try_wait()? {
+            if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
             if Instant::now() > deadline {
@@ -222,8 +236,11 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         // It fails if the process has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(errors) = self.errors.take().and_then(|errors| errors.join().ok()) {
+            eprint!("{errors}");
+        }
     }
 }
 
