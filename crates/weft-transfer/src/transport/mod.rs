@@ -20,6 +20,7 @@ pub mod channel;
 pub mod fabric;
 mod greeting;
 mod incoming;
+mod landed;
 pub mod limited;
 pub mod local;
 pub mod memory;

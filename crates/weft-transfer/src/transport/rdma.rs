@@ -19,9 +19,9 @@ use std::time::Duration;
 use weft_rdma::{Access, Connection, Device, Next, Region, Remote, Request, Waker};
 
 use super::channel::{
-    Arrival, Claim, Completion, Copied, DataSink, DataSource, Grants, Head, Payload, Received,
-    TransportError, Write,
+    Completion, Copied, DataSink, DataSource, Grants, Payload, Received, TransportError, Write,
 };
+use super::landed::{self, Landed};
 use crate::limits::{
     HEAD_LEN_MAX, RDMA_ALIGNMENT, RDMA_CONNECT_TIME, RDMA_SLOTS, STALL_TIME, VERSION,
 };
@@ -347,8 +347,9 @@ impl RdmaSink {
         let waker = connection.waker();
         Self { connection: Some(connection), heads, landing: Arc::clone(landing), waker }
     }
+}
 
-    /// Waits for a header, and copies it to `head`.
+impl Landed for RdmaSink {
     fn receive_head(
         &mut self,
         head: &mut [u8],
@@ -370,27 +371,8 @@ impl RdmaSink {
         }
     }
 
-    fn take(
-        &mut self,
-        grants: &dyn Grants,
-        wait: Option<Duration>,
-    ) -> Result<Received, TransportError> {
-        let mut head = [0; HEAD_LEN_MAX];
-        let head = &mut head[..grants.head_len()];
-        if let Some(other) = self.receive_head(head, wait)? {
-            return Ok(other);
-        }
-        match grants.claim(head).map_err(TransportError::Refused)? {
-            // The payload is in a buffer that nobody reads.
-            Claim::Drop(_) => Ok(Received::Dropped),
-            Claim::Into { mut block, len } => {
-                if !self.landing.take(&mut block, len) {
-                    grants.give_back(head, block);
-                    return Err(TransportError::Protocol("a block without a buffer"));
-                }
-                Ok(Received::Block(Arrival { head: Head::new(head), block, len }))
-            }
-        }
+    fn take_payload(&self, block: &mut Block, len: usize) -> bool {
+        self.landing.take(block, len)
     }
 }
 
@@ -400,7 +382,7 @@ impl DataSink for RdmaSink {
         grants: &dyn Grants,
         wait: Option<Duration>,
     ) -> Result<Received, TransportError> {
-        let received = self.take(grants, wait);
+        let received = landed::receive(self, grants, wait);
         if matches!(received, Ok(Received::Ended) | Err(_)) {
             // Without the queue pair nothing on this channel reaches a buffer.
             self.connection = None;

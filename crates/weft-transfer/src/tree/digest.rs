@@ -30,16 +30,22 @@ fn read(fd: impl AsFd, offset: u64, len: u64, mut take: impl FnMut(&[u8])) -> Re
     Ok(done)
 }
 
+/// Returns BLAKE3 of a part of a file, as far as the file has it, and its length.
+fn hashed(fd: impl AsFd, offset: u64, len: u64) -> Result<([u8; 32], u64)> {
+    let mut hasher = blake3::Hasher::new();
+    let got = read(fd, offset, len, |bytes| {
+        hasher.update(bytes);
+    })?;
+    Ok((hasher.finalize().into(), got))
+}
+
 /// Returns BLAKE3 of a part of a file.
 ///
 /// # Errors
 /// An error of the kernel; `ENODATA` if the file ends before.
 pub(crate) fn digest_of(fd: impl AsFd, offset: u64, len: u64) -> Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    let got = read(fd, offset, len, |bytes| {
-        hasher.update(bytes);
-    })?;
-    if got < len { Err(Errno::NODATA) } else { Ok(hasher.finalize().into()) }
+    let (digest, got) = hashed(fd, offset, len)?;
+    if got < len { Err(Errno::NODATA) } else { Ok(digest) }
 }
 
 /// Returns BLAKE3 of a file.
@@ -47,11 +53,7 @@ pub(crate) fn digest_of(fd: impl AsFd, offset: u64, len: u64) -> Result<[u8; 32]
 /// # Errors
 /// An error of the kernel.
 pub(crate) fn digest_of_file(fd: impl AsFd) -> Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    read(fd, 0, u64::MAX, |bytes| {
-        hasher.update(bytes);
-    })?;
-    Ok(hasher.finalize().into())
+    hashed(fd, 0, u64::MAX).map(|(digest, _)| digest)
 }
 
 /// Writes the data of a file to the disk, and removes it from the page cache, so that later reads

@@ -12,11 +12,12 @@ use weft_sys::lock;
 
 use super::landing::Landing;
 use super::within;
-use crate::limits::{FABRIC_SLOTS, HEAD_LEN_MAX, STALL_TIME};
+use crate::limits::{FABRIC_SLOTS, STALL_TIME};
+use crate::pipeline::Block;
 use crate::transport::channel::{
-    Arrival, Claim, Completion, Copied, DataSink, DataSource, Grants, Head, Payload, Received,
-    TransportError, Write,
+    Completion, Copied, DataSink, DataSource, Grants, Payload, Received, TransportError, Write,
 };
+use crate::transport::landed::{self, Landed};
 
 /// An endpoint that other threads can close. When this end is done with it, nothing holds it any
 /// more, so the connection has ended and no write of the peer is in progress.
@@ -225,10 +226,11 @@ impl FabricSink {
         let line = Line::new(&endpoint);
         Self { endpoint: Some(endpoint), line, landing }
     }
+}
 
-    /// Receives the next header into `head`. Returns what has come instead, if it is none.
+impl Landed for FabricSink {
     fn receive_head(
-        &self,
+        &mut self,
         head: &mut [u8],
         wait: Option<Duration>,
     ) -> Result<Option<Received>, TransportError> {
@@ -251,27 +253,8 @@ impl FabricSink {
         }
     }
 
-    fn take(
-        &self,
-        grants: &dyn Grants,
-        wait: Option<Duration>,
-    ) -> Result<Received, TransportError> {
-        let mut head = [0; HEAD_LEN_MAX];
-        let head = &mut head[..grants.head_len()];
-        if let Some(other) = self.receive_head(head, wait)? {
-            return Ok(other);
-        }
-        match grants.claim(head).map_err(TransportError::Refused)? {
-            // The payload is in a buffer that nobody reads.
-            Claim::Drop(_) => Ok(Received::Dropped),
-            Claim::Into { mut block, len } => {
-                if !self.landing.take(&mut block, len) {
-                    grants.give_back(head, block);
-                    return Err(TransportError::Protocol("a block without a buffer"));
-                }
-                Ok(Received::Block(Arrival { head: Head::new(head), block, len }))
-            }
-        }
+    fn take_payload(&self, block: &mut Block, len: usize) -> bool {
+        self.landing.take(block, len)
     }
 }
 
@@ -281,7 +264,7 @@ impl DataSink for FabricSink {
         grants: &dyn Grants,
         wait: Option<Duration>,
     ) -> Result<Received, TransportError> {
-        let received = self.take(grants, wait);
+        let received = landed::receive(self, grants, wait);
         if matches!(received, Ok(Received::Ended) | Err(_)) {
             // Without the endpoint nothing on this channel reaches a buffer.
             self.line.end();
