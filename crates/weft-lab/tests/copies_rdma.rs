@@ -310,3 +310,30 @@ fn copy_whose_rdma_connection_fails_goes_over_tcp() -> Result<()> {
     ensure!(server.is_running()?, server.account());
     Ok(())
 }
+
+/// The server agrees to RDMA, but what listens in its place ends each connection as soon as it is
+/// established. No block has arrived there, so all of them go over TCP.
+#[test]
+fn copy_whose_rdma_connections_end_goes_on_over_tcp() -> Result<()> {
+    let mut place = Place::new()?;
+    let mut server = place.serve(&["--rdma"], None)?;
+    let port = std::mem::replace(&mut place.port, two_ports());
+    relay(place.port, port)?;
+    let refuser = Program::weft(compile("rdma_refuser")?);
+    let mut refuser = refuser.args(["127.0.0.1", &(place.port + 1).to_string()]).start()?;
+    refuser.printed("listening", TIMEOUT)?;
+    let from = place.path("from").join("");
+    let copy = |over, name| anyhow::Ok(place.cp(over)?.arg(&from).arg(place.at(LOCALHOST, name)));
+    copy("auto", "to")?.run(TIMEOUT)?.success()?.expect_output(FELL_BACK)?;
+    assert_same(&from, &place.path("share/to"))?;
+    // So small that the source has nothing more to write when the connections end.
+    let small = place.cp("auto")?.arg(from.join("empty")).arg(place.at(LOCALHOST, "small"));
+    small.run(TIMEOUT)?.success()?.expect_output(FELL_BACK)?;
+    let back = place.cp("auto")?.arg(place.at(LOCALHOST, "to/")).arg(place.path("back"));
+    back.run(TIMEOUT)?.success()?.expect_output(FELL_BACK)?;
+    assert_same(&from, &place.path("back"))?;
+    let failed = copy("rdma", "not")?.run(TIMEOUT)?;
+    ensure!(failed.status.code() == Some(1), failed.error("did not fail"));
+    ensure!(server.is_running()? && refuser.is_running()?, server.account());
+    Ok(())
+}

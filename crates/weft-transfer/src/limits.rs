@@ -44,6 +44,11 @@ pub const PIPE_BLOCK_SIZE: u32 = 256 << 10;
 /// The longest time that each of two steps of connecting over RDMA may take. The peer waits
 /// meanwhile, and must not take this end for lost.
 pub const RDMA_CONNECT_TIME: Duration = Duration::from_secs(8);
+/// How often an idle source looks whether its data channels are up.
+pub const CHANNEL_CHECK: Duration = Duration::from_secs(1);
+/// How long an end without data channels waits for the peer to end the session before it connects
+/// others. A source's end waits longer for the reason (`REASON_WAIT`).
+pub const SPARE_WAIT: Duration = Duration::from_secs(1);
 /// Blocks that a source has under way on one data channel over RDMA.
 pub const RDMA_SLOTS: u32 = 4;
 /// Alignment of the buffers of blocks over RDMA, in bytes: a page.

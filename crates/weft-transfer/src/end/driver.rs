@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::closers::Closers;
 use super::note::Note;
-use super::shared::EndError;
-use crate::limits::{LINGER_TIME, SENDER_WAIT_MIN};
+use super::shared::{EndError, Spare};
+use crate::limits::{LINGER_TIME, SENDER_WAIT_MIN, SPARE_WAIT};
 use crate::session::{Connection, Ending, Event, Fault, Sink, Source};
 use crate::transport::{Control, ControlEvent};
 use crate::wire::{Body, Cancel, Code, Message};
@@ -23,6 +23,8 @@ pub(super) trait Machine: Send {
     fn has_work(&self) -> bool;
     fn has_ended(&self) -> Option<Ending>;
     fn channel_up(&mut self, channel: u16) -> bool;
+    /// The number of channels that can be used.
+    fn open_channels(&self) -> usize;
     fn poll_close(&mut self) -> Option<u16>;
     fn cancel_session(&mut self, cancel: Cancel);
     fn room(&self) -> usize;
@@ -47,6 +49,9 @@ macro_rules! impl_machine {
             }
             fn has_ended(&self) -> Option<Ending> {
                 self.ending().cloned()
+            }
+            fn open_channels(&self) -> usize {
+                self.channels()
             }
             fn channel_up(&mut self, channel: u16) -> bool {
                 self.channel_up(channel)
@@ -345,6 +350,24 @@ pub(super) fn wait_for_end<M: Machine>(driver: &Driver<M>, time: Duration) {
         }
         let waited = driver.changed.wait_timeout(state, left);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// Connects other data channels if all have failed, and the peer does not end the session.
+pub(super) fn replace<M: Machine>(driver: &Driver<M>, spare: &Mutex<Option<Spare>>) {
+    let is_alone = || {
+        let state = driver.lock();
+        !state.is_over() && state.machine.open_channels() == 0
+    };
+    if lock(spare).is_none() || !is_alone() {
+        return;
+    }
+    wait_for_end(driver, SPARE_WAIT);
+    if is_alone() {
+        let spare = lock(spare).take();
+        if let Some(spare) = spare {
+            spare();
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub use note::{Found, Outcome, Planned};
 pub use relay::{RelayPlan, run as run_relay};
 pub use shared::{
     Carrier, Channels, Compressed, Decisions, EndError, Finished, Observer, Opened, Progress,
-    SinkChannel, SourceChannel,
+    SinkChannel, SourceChannel, Spare,
 };
 pub use sink::{SinkPlan, SinkTarget, run as run_sink};
 pub use source::{SourcePlan, run as run_source};

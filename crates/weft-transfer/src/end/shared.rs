@@ -97,7 +97,12 @@ pub struct Opened {
     pub threads: usize,
     /// The counters for progress displays.
     pub progress: Arc<Progress>,
+    /// Connects other data channels if all have failed.
+    pub spare: Option<Spare>,
 }
+
+/// Connects other data channels in the place of those that have failed, and passes them to the end.
+pub type Spare = Box<dyn FnOnce() + Send>;
 
 impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

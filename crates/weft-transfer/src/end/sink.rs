@@ -18,7 +18,7 @@ use super::loads::{Busy, Loads};
 use super::note::{Found, Note, Outcome, Planned};
 use super::shared::{
     Channels, Compressed, CompressedCount, EndError, Finished, Observer, Opened, Progress,
-    SinkChannel,
+    SinkChannel, Spare,
 };
 use crate::compress::{Decoder, declared_len};
 use crate::limits::{ANSWERS_WAITING_MAX, PLAN_NOTE_LEN, PROBLEMS_SENT_MAX, TASKS_MAX};
@@ -120,6 +120,7 @@ pub(super) struct SinkEnd {
     arrived: Vec<Mutex<Option<Arrived>>>,
     tasks: BoundedQueue<(Arc<HeldBlock>, Task)>,
     closers: Closers,
+    spare: Mutex<Option<Spare>>,
     finished: Mutex<Finished>,
     progress: Arc<Progress>,
     start: Instant,
@@ -356,6 +357,8 @@ impl SinkEnd {
         }
         line.closer()();
         self.change(|state| state.machine.channel_down(number));
+        drop(line);
+        driver::replace(&self.driver, &self.spare);
     }
 
     fn arrive(
@@ -552,7 +555,7 @@ impl SinkEnd {
     pub(super) fn new(opened: Opened, settings: SinkSettings) -> Result<Arc<Self>, EndError> {
         let pool = opened.pool()?;
         let Opened { control, connection, epoch, session, block_size, .. } = opened;
-        let Opened { blocks: pool_blocks, threads, progress, .. } = opened;
+        let Opened { blocks: pool_blocks, threads, progress, spare, .. } = opened;
         let setup = SinkSetup {
             session,
             buffers: settings
@@ -581,6 +584,7 @@ impl SinkEnd {
             arrived: (0..pool_blocks).map(|_| Mutex::default()).collect(),
             tasks: BoundedQueue::new(TASKS_MAX),
             closers: Closers::default(),
+            spare: Mutex::new(spare),
             finished: Mutex::default(),
             progress,
             start: Instant::now(),

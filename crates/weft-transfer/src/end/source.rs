@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use super::driver::{self, Driver, SessionEnd, State};
 use super::loads::{Busy, Loads};
 use super::note::Note;
 use super::shared::{
-    Channels, CompressedCount, EndError, Finished, Observer, Opened, Progress, SourceChannel,
+    Channels, CompressedCount, EndError, Finished, Observer, Opened, Progress, SourceChannel, Spare,
 };
 use super::sink::{HeldBlock, SinkEnd};
 use crate::compress::{Compression, Compressor, Packer};
-use crate::limits::{REASON_WAIT, WRITES_IN_CHANNEL_MAX};
+use crate::limits::{CHANNEL_CHECK, REASON_WAIT, WRITES_IN_CHANNEL_MAX};
 use crate::pipeline::{Block, Pool};
 use crate::secure::{SEAL_LEN, Sealer};
 use crate::session::{Arrivals, Source, SourceSetup, Write, WriteResult};
@@ -125,6 +125,7 @@ pub(super) struct SourceEnd {
     /// Filled blocks, by their numbers in the pool.
     slots: Vec<Mutex<Option<Filled>>>,
     writers: Mutex<BTreeMap<u16, Sender<Write>>>,
+    spare: Mutex<Option<Spare>>,
     closers: Closers,
     finished: Mutex<Finished>,
     observer: Option<Arc<dyn Observer>>,
@@ -438,9 +439,11 @@ impl SourceEnd {
 
     /// Writes the blocks of one channel.
     fn write(&self, number: u16, mut channel: SourceChannel, writes: &Receiver<Write>) {
-        while let Ok(write) = writes.recv() {
-            if !self.write_one(&mut channel, write) {
-                break;
+        loop {
+            match writes.recv_timeout(CHANNEL_CHECK) {
+                Ok(write) if self.write_one(&mut channel, write) => {}
+                Err(RecvTimeoutError::Timeout) if channel.is_up() => {}
+                _ => break,
             }
         }
         // The thread ends when the sender is dropped.
@@ -452,6 +455,7 @@ impl SourceEnd {
             state.machine.channel_down(number);
         });
         drop(channel.abandon());
+        driver::replace(&self.driver, &self.spare);
         if self.driver.lock().machine.channels() > 0 {
             return;
         }
@@ -534,7 +538,7 @@ struct SourceSettings {
 impl SourceEnd {
     fn new(opened: Opened, feed: Feed, settings: SourceSettings) -> Self {
         let Opened { control, connection, epoch, session, block_size, .. } = opened;
-        let Opened { blocks, threads, progress, .. } = opened;
+        let Opened { blocks, threads, progress, spare, .. } = opened;
         let setup = SourceSetup {
             session,
             blocks,
@@ -552,6 +556,7 @@ impl SourceEnd {
             sealer: settings.sealer,
             slots: (0..blocks).map(|_| Mutex::default()).collect(),
             writers: Mutex::default(),
+            spare: Mutex::new(spare),
             closers: Closers::default(),
             finished: Mutex::default(),
             observer: settings.observer,

@@ -421,8 +421,17 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         false => path::blocks(round_trip, block_size),
     };
     let threads = threads();
-    let opened =
-        Opened { control, connection, epoch, session, block_size, blocks, threads, progress };
+    let opened = Opened {
+        control,
+        connection,
+        epoch,
+        session,
+        block_size,
+        blocks,
+        threads,
+        progress,
+        spare: None,
+    };
     match answer {
         Answer::Send { mut starts, is_folder, missing } => {
             if let ([start], Some(name)) = (&mut starts[..], &request.new_name)

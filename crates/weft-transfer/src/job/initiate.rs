@@ -1,7 +1,7 @@
 //! The initiator: it connects, sends its request, and runs its end.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use super::agree::{
@@ -12,7 +12,7 @@ use super::beside::{Beside, BesideOptions, DataWay};
 use super::fabric::{FEATURE_FABRIC, FabricChannels, FabricOptions};
 use super::path;
 use super::places::{self, Destination, Naming, PlaceError, Target};
-use super::rdma::{Connect, FEATURE_RDMA, RdmaPath};
+use super::rdma::{Connect, FEATURE_RDMA, RdmaPath, numbered};
 use super::request::{Flags, Origin};
 use super::settings::{apply_options, compression, decisions, source_options, threads};
 use super::task::CopyTask;
@@ -87,11 +87,28 @@ pub(super) fn connect_all<C>(
     mut connect: impl FnMut(&Terms, u16) -> Result<C, TransportError>,
     limited: impl Fn(C) -> C,
 ) -> Result<Channels<C>, EndError> {
+    let numbered = |terms: &Terms, number| Ok((number, connect(terms, number)?));
+    Ok(connect_numbered(terms, numbered, limited)?.lines)
+}
+
+/// Data channels, and what passes later ones on.
+struct Connected<C> {
+    lines: Channels<C>,
+    to: Sender<(u16, C)>,
+}
+
+/// Connects the data channels of a session, which choose their numbers.
+fn connect_numbered<C>(
+    terms: &Terms,
+    mut connect: impl FnMut(&Terms, u16) -> Result<(u16, C), TransportError>,
+    limited: impl Fn(C) -> C,
+) -> Result<Connected<C>, EndError> {
     let (to, lines) = channel();
     for number in 0..terms.channels {
-        let _ = to.send((number, limited(connect(terms, number)?)));
+        let (number, line) = connect(terms, number)?;
+        let _ = to.send((number, limited(line)));
     }
-    Ok(lines)
+    Ok(Connected { lines, to })
 }
 
 /// Connects data channels beside a pipe if that is wanted. Returns the reason if it is not
@@ -224,8 +241,17 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
         copies.is_some(),
     ));
     let threads = threads();
-    let opened =
-        Opened { control, connection, epoch, session, block_size, blocks, threads, progress };
+    let mut opened = Opened {
+        control,
+        connection,
+        epoch,
+        session,
+        block_size,
+        blocks,
+        threads,
+        progress,
+        spare: None,
+    };
     match role {
         InitiatorRole::Send { mut content, mut connect } => {
             // The acceptor knows whether the destination is a directory.
@@ -235,16 +261,19 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             if let Some(mut beside) = lines_beside {
                 connect = Box::new(move |_, _| beside.source());
             }
-            if let Some(path) = rdma {
-                connect = path.sources(block_len, connect, Arc::clone(&observer));
-            }
+            let (mut connect, late) = match rdma {
+                Some(path) => path.sources(block_len, connect, Arc::clone(&observer)),
+                None => (numbered(connect), None),
+            };
             if let Some(mut channels) = over_fabric {
-                connect = Box::new(move |_, _| channels.source());
+                connect = Box::new(move |_, number| Ok((number, channels.source()?)));
             }
-            let lines = connect_all(&terms, &mut connect, |line| match &limit {
-                Some(limit) => Box::new(Limited::new(line, limit.clone())),
+            let limited = move |line: SourceChannel| match &limit {
+                Some(limit) => Box::new(Limited::new(line, limit.clone())) as SourceChannel,
                 None => line,
-            })?;
+            };
+            let Connected { lines, to } = connect_numbered(&terms, &mut connect, &limited)?;
+            opened.spare = late.map(|late| late.spare(&terms, to, limited));
             let plan = SourcePlan {
                 opened,
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
@@ -281,18 +310,24 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
                 connect = Box::new(move |_, _| beside.sink());
             }
             let mut buffers = None;
-            if let Some(path) = rdma {
-                let (landing, over_rdma) = path.sinks(block_len, connect, Arc::clone(&observer))?;
-                (buffers, connect) = (landing.map(|landing| landing.buffers()), over_rdma);
-            }
+            let (mut connect, late) = match rdma {
+                Some(path) => {
+                    let sinks = path.sinks(block_len, connect, Arc::clone(&observer))?;
+                    buffers = sinks.landing.map(|landing| landing.buffers());
+                    (sinks.connect, sinks.late)
+                }
+                None => (numbered(connect), None),
+            };
             if let Some(mut channels) = over_fabric {
                 buffers = channels.buffers();
-                connect = Box::new(move |_, _| channels.sink());
+                connect = Box::new(move |_, number| Ok((number, channels.sink()?)));
             }
-            let lines = connect_all(&terms, &mut connect, |line| match &limit {
-                Some(limit) => Box::new(Limited::new(line, limit.clone())),
+            let limited = move |line: SinkChannel| match &limit {
+                Some(limit) => Box::new(Limited::new(line, limit.clone())) as SinkChannel,
                 None => line,
-            })?;
+            };
+            let Connected { lines, to } = connect_numbered(&terms, &mut connect, &limited)?;
+            opened.spare = late.map(|late| late.spare(&terms, to, limited));
             let plan = SinkPlan {
                 opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),

@@ -3,21 +3,83 @@
 use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 
 use weft_rdma::{Device, Listener};
 
-use crate::end::{Carrier, EndError, Observer, SinkChannel, SourceChannel};
+use crate::end::{Carrier, EndError, Observer, SinkChannel, SourceChannel, Spare};
 use crate::limits::POOL_BLOCKS;
 use crate::transport::rdma::{self, Landing};
 use crate::transport::{StreamControl, TransportError};
 use crate::wire::Terms;
+use weft_sys::lock;
 
 /// Feature bit: data channels may go over RDMA.
 pub(super) const FEATURE_RDMA: u64 = 8;
 
 /// Connects the data channel with this number of a connection with these terms.
 pub(super) type Connect<C> = Box<dyn FnMut(&Terms, u16) -> Result<C, TransportError> + Send>;
+
+/// Connects a data channel, and returns it with its number, which may be another one.
+pub(super) type Numbered<C> =
+    Box<dyn FnMut(&Terms, u16) -> Result<(u16, C), TransportError> + Send>;
+
+/// Returns a function that gives channels the numbers that it is asked for.
+pub(super) fn numbered<C: 'static>(mut connect: Connect<C>) -> Numbered<C> {
+    Box::new(move |terms, number| Ok((number, connect(terms, number)?)))
+}
+
+/// Data channels over TCP in the place of those over RDMA. They have other numbers, because the
+/// server may have seen the first ones.
+pub(super) struct Instead<C> {
+    connect: Connect<C>,
+    /// The first of their numbers.
+    from: u16,
+    used: Vec<u16>,
+}
+
+impl<C> Instead<C> {
+    /// Connects the one for the channel with this number.
+    fn connect(&mut self, terms: &Terms, number: u16) -> Result<(u16, C), TransportError> {
+        let number = number + self.from;
+        self.used.push(number);
+        Ok((number, (self.connect)(terms, number)?))
+    }
+}
+
+/// What connects data channels over TCP when those over RDMA have failed.
+pub(super) struct Late<C> {
+    instead: Arc<Mutex<Instead<C>>>,
+    report: Box<dyn FnOnce() + Send>,
+}
+
+impl<C: Send + 'static> Late<C> {
+    /// Returns a function that passes these channels on.
+    pub(super) fn spare(
+        self,
+        terms: &Terms,
+        to: Sender<(u16, C)>,
+        limited: impl Fn(C) -> C + Send + 'static,
+    ) -> Spare {
+        let terms = terms.clone();
+        Box::new(move || {
+            let mut instead = lock(&self.instead);
+            let is_free = |number: &u16| !instead.used.contains(&(number + instead.from));
+            let free: Vec<u16> = (0..terms.channels).filter(is_free).collect();
+            if free.is_empty() {
+                return;
+            }
+            (self.report)();
+            for number in free {
+                // Without one of them the others are used; without any the copy fails.
+                if let Ok((number, channel)) = instead.connect(&terms, number) {
+                    let _ = to.send((number, limited(channel)));
+                }
+            }
+        })
+    }
+}
 
 /// The transport that the user wants for data between hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,14 +113,21 @@ impl RdmaListener {
     }
 }
 
+/// The sink's ends of data channels over RDMA.
+pub(super) struct Sinks {
+    /// The memory to which the source writes; `None` if they go over TCP.
+    pub(super) landing: Option<Arc<Landing>>,
+    pub(super) connect: Numbered<SinkChannel>,
+    pub(super) late: Option<Late<SinkChannel>>,
+}
+
 /// The way of an initiator's data channels over RDMA.
 pub(super) struct RdmaPath {
     device: Arc<Device>,
     server: SocketAddr,
     is_required: bool,
     has_failed: bool,
-    /// Channels that fail over RDMA get numbers from here on over TCP, because the server may have
-    /// seen their first numbers.
+    /// Channels that fail over RDMA get numbers from here on over TCP.
     spare: u16,
 }
 
@@ -116,69 +185,89 @@ impl RdmaPath {
     }
 
     /// Returns a function that connects the source's ends of data channels. It uses `tcp` if RDMA
-    /// fails and is not required.
+    /// fails and is not required. If it fails later, the other function does.
     pub(super) fn sources(
         mut self,
         block_len: usize,
-        mut tcp: Connect<SourceChannel>,
+        tcp: Connect<SourceChannel>,
         observer: Arc<dyn Observer>,
-    ) -> Connect<SourceChannel> {
-        Box::new(move |terms, number| {
-            self.connect((terms, number), &mut tcp, &*observer, |path| {
+    ) -> (Numbered<SourceChannel>, Option<Late<SourceChannel>>) {
+        let (instead, late) = self.instead(tcp, &observer);
+        let connect: Numbered<SourceChannel> = Box::new(move |terms, number| {
+            self.connect((terms, number), &instead, &*observer, |path| {
                 let channel = (terms.token, number);
                 let source = rdma::connect_source(&path.device, path.server, channel, block_len)?;
                 Ok(Box::new(source) as SourceChannel)
             })
-        })
+        });
+        (connect, late)
     }
 
-    /// Returns the memory of a sink, and a function that connects the sink's ends of data channels.
-    /// It uses `tcp` if RDMA fails and is not required.
+    /// Returns the memory of a sink, and functions that connect the sink's ends of data channels as
+    /// [`RdmaPath::sources`] does.
     ///
     /// # Errors
     /// If the memory cannot be registered, and RDMA is required.
     pub(super) fn sinks(
         mut self,
         block_len: usize,
-        mut tcp: Connect<SinkChannel>,
+        tcp: Connect<SinkChannel>,
         observer: Arc<dyn Observer>,
-    ) -> Result<(Option<Arc<Landing>>, Connect<SinkChannel>), TransportError> {
+    ) -> Result<Sinks, TransportError> {
         let landing = match Landing::new(&self.device, POOL_BLOCKS, block_len) {
             Ok(landing) => landing,
             Err(error) => {
                 self.fall_back(error.into(), &*observer)?;
-                return Ok((None, tcp));
+                return Ok(Sinks { landing: None, connect: numbered(tcp), late: None });
             }
         };
-        let granted = Arc::clone(&landing);
-        let connect: Connect<SinkChannel> = Box::new(move |terms, number| {
-            self.connect((terms, number), &mut tcp, &*observer, |path| {
+        let granted = Some(Arc::clone(&landing));
+        let (instead, late) = self.instead(tcp, &observer);
+        let connect: Numbered<SinkChannel> = Box::new(move |terms, number| {
+            self.connect((terms, number), &instead, &*observer, |path| {
                 let sink = rdma::connect_sink(&landing, path.server, (terms.token, number))?;
                 Ok(Box::new(sink) as SinkChannel)
             })
         });
-        Ok((Some(granted), connect))
+        Ok(Sinks { landing: granted, connect, late })
+    }
+
+    /// Returns the channels over TCP, and what connects them later unless RDMA is required.
+    fn instead<C>(
+        &self,
+        connect: Connect<C>,
+        observer: &Arc<dyn Observer>,
+    ) -> (Arc<Mutex<Instead<C>>>, Option<Late<C>>) {
+        let instead = Instead { connect, from: self.spare, used: Vec::new() };
+        let instead = Arc::new(Mutex::new(instead));
+        let (observer, device) = (Arc::clone(observer), Arc::clone(&self.device));
+        let report = move || {
+            let why = reason(&device, &"the server has ended the connections");
+            observer.chosen(Carrier::Tcp, Some(&why));
+        };
+        let late = Late { instead: Arc::clone(&instead), report: Box::new(report) };
+        (instead, (!self.is_required).then_some(late))
     }
 
     fn connect<C>(
         &mut self,
         (terms, number): (&Terms, u16),
-        tcp: &mut Connect<C>,
+        instead: &Mutex<Instead<C>>,
         observer: &dyn Observer,
         connect: impl FnOnce(&Self) -> Result<C, TransportError>,
-    ) -> Result<C, TransportError> {
+    ) -> Result<(u16, C), TransportError> {
         if !self.has_failed {
             match connect(self) {
                 Ok(channel) => {
                     if number == 0 {
                         observer.chosen(Carrier::Rdma, None);
                     }
-                    return Ok(channel);
+                    return Ok((number, channel));
                 }
                 Err(error) => self.fall_back(error, observer)?,
             }
         }
-        tcp(terms, number + self.spare)
+        lock(instead).connect(terms, number)
     }
 
     /// Reports that the other channels use TCP.

@@ -65,6 +65,7 @@ impl ServerLink {
             blocks,
             threads: threads(),
             progress,
+            spare: None,
         }
     }
 

@@ -255,6 +255,12 @@ impl Sink {
         self.records.take()
     }
 
+    /// The number of data channels on which blocks can come.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
     /// Adds a data channel with a new number. Returns false if the source has already lost the
     /// channel: this end has then confirmed that nothing on it reaches a buffer. A transport that
     /// writes into memory asks all sessions before it accepts a channel. If one refuses, the

@@ -230,6 +230,11 @@ pub trait DataSource: Send {
     /// If the channel has failed.
     fn completion(&mut self, wait: Duration) -> Result<Option<Completion>, TransportError>;
 
+    /// Whether the connection is up, as far as this end sees that without a write.
+    fn is_up(&mut self) -> bool {
+        true
+    }
+
     /// Returns the outstanding writes after a failure. The transport has stopped using their
     /// blocks.
     fn abandon(&mut self) -> Vec<Write>;

@@ -95,6 +95,10 @@ impl DataSource for Limited<Box<dyn DataSource>> {
         self.channel.completion(wait)
     }
 
+    fn is_up(&mut self) -> bool {
+        self.channel.is_up()
+    }
+
     fn abandon(&mut self) -> Vec<Write> {
         self.channel.abandon()
     }

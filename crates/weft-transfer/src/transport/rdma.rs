@@ -287,6 +287,19 @@ impl DataSource for RdmaSource {
         Ok(self.copied.take())
     }
 
+    fn is_up(&mut self) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
+        loop {
+            match connection.next(Some(Duration::ZERO)) {
+                Ok(Next::Completed(done)) => self.slots.free.push(done.id),
+                Ok(Next::TimedOut) => return true,
+                Ok(Next::Ended) | Err(_) => break,
+            }
+        }
+        self.connection = None;
+        false
+    }
+
     fn abandon(&mut self) -> Vec<Write> {
         self.connection = None;
         self.copied.abandon()
