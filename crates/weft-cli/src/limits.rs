@@ -22,6 +22,8 @@ pub(crate) const FIRST_INTERVAL_MAX: std::time::Duration = std::time::Duration::
 pub(crate) const PENDING_MAX: i32 = 128;
 /// Longest time for which `weft cp` connects again, in seconds: a day.
 pub(crate) const RETRY_SECONDS_MAX: i64 = 24 * 60 * 60;
+/// The longest silence of the other end that `weft cp --timeout` allows, in seconds: a day.
+pub(crate) const TIMEOUT_SECONDS_MAX: i64 = 24 * 60 * 60;
 /// The first pause before `weft cp` connects again, and the longest one.
 pub(crate) const RETRY_PAUSES: [std::time::Duration; 2] =
     [std::time::Duration::from_millis(250), std::time::Duration::from_secs(5)];
@@ -30,6 +32,8 @@ pub(crate) const LOSSES_MAX: u32 = 1_000;
 /// Tuples that `weft tuples watch` reads at once.
 pub(crate) const TUPLES_AT_ONCE_MAX: u32 = 1_000;
 
+/// How deeply files of rules may name others.
+pub(crate) const RULES_DEPTH_MAX: u32 = 10;
 /// The most patterns with which a second try of a copy names entries; beyond, it copies all.
 pub(crate) const RETRY_PATTERNS_MAX: usize = 200;
 /// The most bytes of these patterns.

@@ -12,7 +12,7 @@
 //! block measure_servers tuple_servers
 //! measure mpi4py resources
 //! capture guest loss servers sockets stage streams venv
-//! copies
+//! copied copies
 //! ssh
 //! differ program redis_differ skip
 //! hang
@@ -25,6 +25,7 @@
 pub mod block;
 pub mod capture;
 mod compile;
+pub mod copied;
 pub mod copies;
 mod crowd;
 mod defect;

@@ -13,55 +13,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Folder, Program, Running, ensure_data, locate, ports, weft};
+use weft_lab::copied::{Place, contents, names, whole};
+use weft_lab::{Finished, Program, ensure_data, locate, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Random sets of rules.
 const ROUNDS: u64 = 30;
 const MANY_ROUNDS: u64 = 500;
-
-struct Place {
-    folder: Folder,
-    /// A server of the whole folder, under the name `share`, and its port.
-    server: Option<(Running, u16)>,
-}
-
-impl Place {
-    fn new() -> Result<Self> {
-        Ok(Self { folder: Folder::new(0o700)?, server: None })
-    }
-
-    /// The same with a server.
-    fn served(options: &[&str]) -> Result<Self> {
-        let (mut place, port) = (Self::new()?, ports::next());
-        let config = place.path("config");
-        let weft = || anyhow::Ok(Program::plain(weft()?).env("XDG_CONFIG_HOME", &config));
-        let key = weft()?.args(["cp", "--show-key"]).run(TIMEOUT)?.success()?.stdout;
-        let server = weft()?.args(["serve", "--bind", "127.0.0.1", "--port", &port.to_string()]);
-        let share = format!("share={}", place.folder.path().display());
-        let server = server.args(["--allow", key.trim()]).args(options).arg(share);
-        place.server = Some((server.start()?.listening(Port::Tcp(port))?, port));
-        Ok(place)
-    }
-
-    /// Returns the operand of a path in the folder, at the server if there is one.
-    fn at(&self, name: &str) -> String {
-        match &self.server {
-            Some((_, port)) => format!("127.0.0.1:{port}//share/{name}"),
-            None => self.path(name).display().to_string(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn weft(&self) -> Result<Program> {
-        let weft = Program::plain(weft()?).env("XDG_CONFIG_HOME", self.path("config"));
-        Ok(weft.args(["cp", "--accept-new"]))
-    }
-}
 
 const FOLDERS: [&str; 4] = ["a", "ab", "foo", "b.o"];
 const FILES: [&str; 6] = ["b", "a.o", "bo", "a b", "a*", "x"];
@@ -118,21 +76,6 @@ fn pattern(rng: &mut Rng) -> String {
     }
 }
 
-fn names(folder: &Path) -> Result<Vec<PathBuf>> {
-    let (mut all, mut queue) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(path) = queue.pop() {
-        for name in fs::read_dir(&path)? {
-            let path = name?.path();
-            if fs::symlink_metadata(&path)?.is_dir() {
-                queue.push(path.clone());
-            }
-            all.push(path.strip_prefix(folder)?.to_owned());
-        }
-    }
-    all.sort();
-    Ok(all)
-}
-
 #[test]
 fn rules_leave_out_and_protect_what_those_of_rsync_do() -> Result<()> {
     compare_rules(0..ROUNDS)
@@ -165,8 +108,16 @@ fn compare_rules(seeds: Range<u64>) -> Result<()> {
         }
         let mut rules = Vec::new();
         for _ in 0..rng.usize(1..5) {
-            let option = if rng.u8(..3) == 0 { "--include" } else { "--exclude" };
-            rules.extend([option.to_owned(), pattern(&mut rng)]);
+            let (option, rule) = match rng.u8(..3) {
+                0 => ("--include", '+'),
+                _ => ("--exclude", '-'),
+            };
+            let pattern = pattern(&mut rng);
+            match rng.u8(..4) {
+                0 => rules.extend(["-f".to_owned(), format!("{rule} {pattern}")]),
+                1 => rules.push(format!("--filter={rule}_{pattern}")),
+                _ => rules.extend([option.to_owned(), pattern]),
+            }
         }
         let [in_from, before] = [names(&from)?, names(&by_weft)?];
         // A source without a trailing slash puts its name in front of its paths.
@@ -324,28 +275,6 @@ fn copy_lists_what_a_dry_run_says_in_both_directions() -> Result<()> {
     Ok(())
 }
 
-/// The contents of a file, or a link, with mode and mtime.
-type Seen = (Vec<u8>, u32, i64);
-
-/// What there is in a folder.
-fn contents(folder: &Path) -> Result<BTreeMap<PathBuf, Seen>> {
-    let mut all = BTreeMap::new();
-    for name in names(folder)? {
-        let path = folder.join(&name);
-        let meta = fs::symlink_metadata(&path)?;
-        let is_link = meta.is_symlink();
-        let bytes = match () {
-            () if is_link => fs::read_link(&path)?.into_os_string().into_encoded_bytes(),
-            () if meta.is_file() => fs::read(&path)?,
-            () => Vec::new(),
-        };
-        // Links have the same mode everywhere, and their times are not compared.
-        let mtime = if is_link { 0 } else { meta.mtime() };
-        all.insert(name, (bytes, meta.mode() & 0o7777, mtime));
-    }
-    Ok(all)
-}
-
 /// Makes a tree of files that are the same, older, newer, of equal size or missing in another one.
 fn make_versions(one: &Path, other: &Path, rng: &mut Rng) -> Result<()> {
     for folder in [one, other] {
@@ -492,7 +421,7 @@ fn nothing_is_synced_unless_that_is_asked_for() -> Result<()> {
             let is_before = synced.is_some() && synced < renamed;
             ensure!(is_before, "{file}: {calls:#?}");
         }
-        let folder = place.folder.path().display();
+        let folder = place.root().display();
         for path in [format!("<{folder}>"), format!("<{to}>"), format!("<{to}/below>")] {
             ensure!(at("fsync(", &path).is_some(), "{path}: {calls:#?}");
         }
@@ -513,29 +442,6 @@ fn nothing_is_synced_unless_that_is_asked_for() -> Result<()> {
         ensure!(removed.is_some() && removed < synced, "{name}: {calls:#?}");
     }
     Ok(())
-}
-
-/// Type and number of a device, owner, group, mode, time, contents, and the least of the names of
-/// one inode.
-type Whole = (u32, u64, u32, u32, i64, Vec<u8>, PathBuf);
-
-/// What there is in a folder, with all that copies keep.
-fn whole(folder: &Path) -> Result<BTreeMap<PathBuf, Whole>> {
-    let (mut all, mut inodes) = (BTreeMap::new(), BTreeMap::new());
-    for name in names(folder)? {
-        let path = folder.join(&name);
-        let meta = fs::symlink_metadata(&path)?;
-        let bytes = match () {
-            () if meta.is_symlink() => fs::read_link(&path)?.into_os_string().into_encoded_bytes(),
-            () if meta.is_file() => fs::read(&path)?,
-            () => Vec::new(),
-        };
-        let first = inodes.entry(meta.ino()).or_insert_with(|| name.clone()).clone();
-        let owner = (meta.uid(), meta.gid());
-        let seen = (meta.mode(), meta.rdev(), owner.0, owner.1, meta.mtime(), bytes, first);
-        all.insert(name, seen);
-    }
-    Ok(all)
 }
 
 /// Makes a tree with entries of all types that this user may make.
@@ -744,9 +650,9 @@ fn options_of_rsync_that_weft_has_not_are_refused_with_what_to_use() -> Result<(
     fs::write(place.path("from"), "from")?;
     for (words, advice) in [
         (&["--append"][..], "--resume"),
-        (&["--filter", "- *.o"], "--exclude"),
+        (&["-C"], "--exclude"),
         (&["--rsync-path=weft"], "--remote-weft"),
-        (&["-ob"], "--backup"),
+        (&["-oy"], "--link-dest"),
     ] {
         for json in [&[][..], &["--json"]] {
             let copy = place.weft()?.args(words).args(json);

@@ -262,6 +262,10 @@ pub const NOTE_PATH_LEN_MAX: usize = 8 << 10;
 pub const ORIGINS_MAX: usize = 256;
 /// The most paths of one request.
 pub const PATHS_MAX: usize = 4_096;
+/// The most other directories of one request to whose files the sink may link: those of rsync.
+pub const THIRDS_MAX: usize = 20;
+/// The most changes of modes of one request.
+pub const MODE_CHANGES_MAX: usize = 256;
 /// The most patterns of one request.
 pub const PATTERNS_MAX: usize = 1_024;
 /// The longest wait of an end for its peer to read the last message.

@@ -52,45 +52,33 @@ const DEFAULTS: [Known; 16] = [
     flag(None, "inc-recursive"),
 ];
 
-const REPLACED: &str = "a file always gets its name when it is complete, and replaces another one \
-    as a whole";
-const NO_BACKUPS: &str = "what is replaced is not kept; copy the destination first";
+const REPLACED: &str = "a file gets its name when it is complete, unless --inplace writes into the \
+    one that is there";
 const PATTERNS: &str = "use --exclude, --include, --exclude-from and --include-from";
-const LINKS: &str = "links are copied as links";
+const LINKS: &str = "use -L for what links lead to; otherwise they are copied as links";
 const ADDRESS: &str = "name the host by the address that is meant, [ADDRESS] for IPv6";
-const LIVENESS: &str = "a host that is silent counts as lost by itself; --resume connects again, \
-    for --retry-for SECONDS";
+const LIVENESS: &str = "connecting has a limit by itself; --timeout limits the silence afterwards";
 const COMPRESSION: &str = "use --compress=auto, zstd or none";
 const OWNER_MAPS: &str = "use --owners, with --numeric-ids by number";
 const SELECTION: &str = "use --update, --skip-unchanged, --ignore-existing, --exclude";
-const THIRD: &str = "a copy compares with its destination only; --skip-unchanged leaves out what \
-    is there";
+const THIRD: &str = "use --link-dest, or --skip-unchanged, which leaves out what is there";
 const EVENTS: &str = "use --json, whose events are on standard output";
-const MODES: &str = "modes are those of the source; set others afterwards";
-const NO_DELETE: &str = "use -n --delete first, which says what would be deleted";
+const MODES: &str = "use --chmod; otherwise modes are those of the source";
 const KEPT_SOURCE: &str = "sources stay; use --verify, and remove them afterwards";
 
 /// The options that `weft cp` does not have, with what to do instead.
-const REFUSED: [(Known, &str); 70] = [
+const REFUSED: [(Known, &str); 59] = [
     (flag(None, "append-verify"), "use --resume"),
     (flag(None, "append"), "use --resume"),
     (valued(None, "partial-dir"), "use --resume; what is partial is in the same directory"),
-    (flag(None, "inplace"), REPLACED),
     (flag(None, "delay-updates"), REPLACED),
     (valued(Some('T'), "temp-dir"), REPLACED),
     (flag(None, "preallocate"), REPLACED),
-    (optional(Some('b'), "backup"), NO_BACKUPS),
-    (valued(None, "backup-dir"), NO_BACKUPS),
-    (valued(None, "suffix"), NO_BACKUPS),
-    (valued(None, "link-dest"), THIRD),
     (valued(None, "compare-dest"), THIRD),
     (valued(None, "copy-dest"), THIRD),
     (flag(Some('y'), "fuzzy"), THIRD),
-    (valued(Some('f'), "filter"), PATTERNS),
     (flag(Some('C'), "cvs-exclude"), PATTERNS),
     (flag(Some('d'), "dirs"), "directories are copied with what is in them; see --exclude"),
-    (flag(Some('L'), "copy-links"), LINKS),
-    (flag(None, "dereference"), LINKS),
     (flag(Some('k'), "copy-dirlinks"), LINKS),
     (flag(Some('K'), "keep-dirlinks"), LINKS),
     (flag(None, "copy-unsafe-links"), LINKS),
@@ -99,7 +87,6 @@ const REFUSED: [(Known, &str); 70] = [
     (flag(Some('O'), "omit-dir-times"), "times are kept"),
     (flag(Some('J'), "omit-link-times"), "times are kept"),
     (flag(Some('N'), "crtimes"), "Linux cannot set the time at which a file was made"),
-    (valued(None, "max-delete"), NO_DELETE),
     (flag(None, "delete-excluded"), "what patterns leave out is never deleted"),
     (flag(None, "ignore-errors"), "nothing is deleted if some of the source cannot be read"),
     (flag(None, "ignore-missing-args"), "the exit status is 3 if a source is missing"),
@@ -111,7 +98,6 @@ const REFUSED: [(Known, &str); 70] = [
     (valued(Some('@'), "modify-window"), "use --size-only or --checksum"),
     (flag(None, "no-clobber"), "use --ignore-existing"),
     (flag(None, "remove-source-files"), KEPT_SOURCE),
-    (valued(None, "chmod"), MODES),
     (flag(None, "no-perms"), MODES),
     (valued(None, "chown"), OWNER_MAPS),
     (valued(None, "usermap"), OWNER_MAPS),
@@ -119,7 +105,6 @@ const REFUSED: [(Known, &str); 70] = [
     (flag(None, "super"), OWNER_MAPS),
     (flag(None, "fake-super"), OWNER_MAPS),
     (optional(None, "preserve"), "use --owners and --xattrs; modes, times and links are kept"),
-    (valued(None, "timeout"), LIVENESS),
     (valued(None, "contimeout"), LIVENESS),
     (valued(None, "rsync-path"), "use --remote-weft PROGRAM"),
     (valued(None, "port"), "use HOST:PORT//SHARE/PATH; with --rsh, an option of the shell"),

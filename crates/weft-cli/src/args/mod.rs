@@ -1,6 +1,7 @@
 //! The command line: one definition for parsing, help, manual pages and shell completions.
 
 mod familiar;
+mod filters;
 mod interval;
 mod list;
 mod listening;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use weft_bench::BenchArgs;
 
+pub(crate) use filters::{Filter, Filters};
 use interval::interval;
 pub(crate) use list::LsArgs;
 pub(crate) use pipeline::{PipelineArgs, PipelineCommand, PipelineFile, PipelineRunArgs, Schedule};
@@ -26,7 +28,7 @@ pub(crate) use target::{
     TargetResizeArgs, TargetServeArgs, TargetShowArgs, TargetStatsArgs, TargetTopArgs,
     TargetUnitArgs,
 };
-pub(crate) use transfer::{Compress, CpArgs, Data, Direct, Filter, Filters, ServeArgs};
+pub(crate) use transfer::{Compress, CpArgs, Data, Direct, ServeArgs};
 pub(crate) use tuples::{
     TuplesArgs, TuplesBenchArgs, TuplesCommand, TuplesCreateArgs, TuplesDeleteArgs, TuplesListArgs,
     TuplesOrder, TuplesPutArgs, TuplesServeArgs, TuplesServerArgs, TuplesTakeArgs, TuplesWatchArgs,

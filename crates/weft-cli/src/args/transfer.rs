@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueEnum, ValueHint};
+use clap::{ArgAction, Args, ValueEnum, ValueHint};
 
 use super::familiar::Familiar;
+use super::filters::Filters;
 use super::size::bytes;
-use crate::limits::RETRY_SECONDS_MAX;
+use crate::limits::{RETRY_SECONDS_MAX, TIMEOUT_SECONDS_MAX};
 use weft_transfer::transport::tcp::Congestion;
+use weft_transfer::tree::modes::Modes;
 
 #[derive(Debug, Args)]
 #[command(override_usage = "weft cp [OPTIONS] SOURCE... DESTINATION")]
@@ -73,6 +75,17 @@ pub(crate) struct CpArgs {
     )]
     pub(crate) retry_for: u32,
 
+    /// Take the other host for lost after so many seconds without a sign of life; 0: after 40
+    ///
+    /// `weft cp` asks for one in time, which a host gives that is only busy. With --resume it then
+    /// connects again.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u32).range(..=TIMEOUT_SECONDS_MAX)
+    )]
+    pub(crate) timeout: Option<u32>,
+
     /// Leave out files whose size and time are the same at the destination
     #[arg(long)]
     pub(crate) skip_unchanged: bool,
@@ -119,9 +132,49 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     pub(crate) delete_before: bool,
 
+    /// With --delete: delete at most this many entries
+    ///
+    /// What is kept then is counted at the end, and the exit status is 3. Entries that others
+    /// replace do not count. A lost connection ends the copy, also with --resume.
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) max_delete: Option<u64>,
+
     /// Replace directories by files and links, and the other way round; --delete does so, too
     #[arg(long)]
     pub(crate) force: bool,
+
+    /// Write into files that exist instead of replacing them
+    ///
+    /// As in rsync: other names of such a file show what is written, and an interrupted copy leaves
+    /// it as it is then. The file has to be writable, and its directory need not be.
+    #[arg(long, conflicts_with_all = ["resume", "backup", "backup_dir"])]
+    pub(crate) inplace: bool,
+
+    /// Keep what is replaced or deleted, with a suffix behind its name
+    ///
+    /// As in rsync: --delete deletes nothing then whose name ends with the suffix, and directories
+    /// do not get the times of the source.
+    #[arg(short = 'b', long)]
+    pub(crate) backup: bool,
+
+    /// With --backup: what is put behind the name, `~` by default, and nothing with --backup-dir
+    #[arg(long, value_name = "SUFFIX")]
+    pub(crate) suffix: Option<OsString>,
+
+    /// Keep what is replaced or deleted in this directory, with the directories above it
+    ///
+    /// A relative path begins at the destination. It has to be on the same file system; at a server
+    /// it is in the same shared directory, from the top of that if it begins with a slash.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) backup_dir: Option<OsString>,
+
+    /// Link to files of this directory instead of copying equal ones; may be repeated
+    ///
+    /// As in rsync: files of the same size, time, mode and, with --owners, owner. A relative path
+    /// begins at the destination, and at a server the directory is in the same shared directory. It
+    /// implies --skip-unchanged.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) link_dest: Vec<OsString>,
 
     /// Remove what interrupted copies have left at the destination, also of other copies
     ///
@@ -153,6 +206,14 @@ pub(crate) struct CpArgs {
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
 
+    /// Copy what symbolic links lead to in their place
+    ///
+    /// As in rsync, a link that leads nowhere is not copied, and the exit status is 3. A link to a
+    /// directory that contains it is not followed. At a server, links lead nowhere outside of the
+    /// shared directory.
+    #[arg(short = 'L', long, visible_alias = "dereference")]
+    pub(crate) copy_links: bool,
+
     #[command(flatten)]
     pub(crate) filters: Filters,
 
@@ -171,6 +232,13 @@ pub(crate) struct CpArgs {
     /// With --owners: keep their numbers, also where this host knows their names
     #[arg(long)]
     pub(crate) numeric_ids: bool,
+
+    /// Change the modes of what is copied, as chmod does: u=rwX,go-w; D755,F644 (may be repeated)
+    ///
+    /// As in rsync: an item that begins with D is for directories, and one with F for everything
+    /// else. Items without u, g, o or a leave alone what the umask of this process takes away.
+    #[arg(long, value_name = "MODES", value_parser = modes)]
+    pub(crate) chmod: Vec<String>,
 
     /// Copy pipes, sockets and devices, too
     ///
@@ -388,88 +456,14 @@ fn rsync_rate(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Checks changes of modes.
+fn modes(text: &str) -> Result<String, String> {
+    Modes::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
 /// Parses the name of a congestion control.
 fn congestion(name: &str) -> Result<Congestion, String> {
     Congestion::named(name).map_err(|error| error.to_string())
-}
-
-/// The names of a tree that are copied: rules in the order of the command line.
-#[derive(Debug, Default)]
-pub(crate) struct Filters(pub(crate) Vec<Filter>);
-
-/// An option that includes or excludes names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Filter {
-    /// Includes or excludes the names that match the pattern.
-    Pattern { includes: bool, pattern: String },
-    /// Includes or excludes names by a file of patterns, one a line.
-    File { includes: bool, path: PathBuf },
-}
-
-const INCLUDE: &str = "include";
-const EXCLUDE: &str = "exclude";
-const INCLUDE_FROM: &str = "include-from";
-const EXCLUDE_FROM: &str = "exclude-from";
-
-impl FromArgMatches for Filters {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut all = Vec::new();
-        for (name, includes) in [(INCLUDE, true), (EXCLUDE, false)] {
-            let indices = matches.indices_of(name).into_iter().flatten();
-            let patterns = matches.get_many::<String>(name).into_iter().flatten().cloned();
-            let filters = patterns.map(|pattern| Filter::Pattern { includes, pattern });
-            all.extend(indices.zip(filters));
-        }
-        for (name, includes) in [(INCLUDE_FROM, true), (EXCLUDE_FROM, false)] {
-            let indices = matches.indices_of(name).into_iter().flatten();
-            let paths = matches.get_many::<PathBuf>(name).into_iter().flatten().cloned();
-            all.extend(indices.zip(paths.map(|path| Filter::File { includes, path })));
-        }
-        all.sort_by_key(|(index, _)| *index);
-        Ok(Self(all.into_iter().map(|(_, filter)| filter).collect()))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Args for Filters {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        let arg = |name: &'static str| Arg::new(name).long(name).action(ArgAction::Append);
-        let pattern = |name| arg(name).value_name("PATTERN");
-        let file = |name| {
-            let parser = clap::value_parser!(PathBuf);
-            arg(name).value_name("FILE").value_hint(ValueHint::FilePath).value_parser(parser)
-        };
-        command
-            .arg(
-                pattern(EXCLUDE)
-                    .help("Leave out names that fit this pattern; may be repeated")
-                    .long_help(
-                        "Leave out names that fit this pattern; may be repeated\n\n\
-                Of all --exclude and --include in their order, the first that fits a name \
-                decides. A name that none fits is copied. What is in a directory that is left out \
-                is not looked at, and --delete deletes nothing that is left out. `*` and `?` stand \
-                for anything but `/`, `**` for anything, `[...]` for one of several characters. A \
-                pattern that begins with `/` fits from the top of what is copied on, one that ends \
-                in `/` fits directories only. All this is as it is in rsync.",
-                    ),
-            )
-            .arg(
-                pattern(INCLUDE).help("Copy names that fit this pattern, whatever patterns follow"),
-            )
-            .arg(file(EXCLUDE_FROM).help(
-                "Leave out names that fit a line of this file; empty lines, and those that begin \
-                with # or ;, are none",
-            ))
-            .arg(file(INCLUDE_FROM).help("The same for names to copy"))
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
 }
 
 #[derive(Debug, Args)]
@@ -539,10 +533,7 @@ pub(crate) struct ServeArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::args::{Command, Weft};
 
     #[test]
     fn rates_have_units() {
@@ -563,25 +554,5 @@ mod tests {
         // A quota can be small, or nothing.
         assert_eq!((bytes("0"), bytes("100")), (Ok(0), Ok(100)));
         assert!(bytes("-1").is_err() && bytes("2000000TB").is_err());
-    }
-
-    #[test]
-    fn filters_keep_the_order_of_the_command_line() {
-        let line =
-            "weft cp --exclude=a --include b --exclude-from f --exclude c --include-from g x y";
-        let Command::Cp(args) = Weft::try_parse_from(line.split(' ')).unwrap().command else {
-            panic!("not a copy");
-        };
-        let pattern =
-            |includes, pattern: &str| Filter::Pattern { includes, pattern: pattern.into() };
-        let file = |includes, path: &str| Filter::File { includes, path: path.into() };
-        let expected = [
-            pattern(false, "a"),
-            pattern(true, "b"),
-            file(false, "f"),
-            pattern(false, "c"),
-            file(true, "g"),
-        ];
-        assert_eq!(args.filters.0, expected);
     }
 }

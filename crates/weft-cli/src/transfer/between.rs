@@ -1,7 +1,7 @@
 //! Copies between two other hosts: by the remote shell, one of them copies to the other.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -80,6 +80,8 @@ fn command(
         (args.force, "--force"),
         (args.delete_before, "--delete-before"),
         (args.one_file_system, "--one-file-system"),
+        (args.copy_links, "--copy-links"),
+        (args.inplace, "--inplace"),
         (args.verify, "--verify"),
         (args.owners, "--owners"),
         (args.numeric_ids, "--numeric-ids"),
@@ -117,6 +119,16 @@ fn command(
     if args.resume {
         words.push(format!("--retry-for={}", args.retry_for).into_bytes());
     }
+    words.extend(args.chmod.iter().map(|modes| format!("--chmod={modes}").into_bytes()));
+    let thirds = args.link_dest.iter();
+    words.extend(thirds.map(|path| [b"--link-dest=", path.as_bytes()].concat()));
+    words.extend(args.backup.then(|| b"--backup".to_vec()));
+    for (option, value) in [("--suffix=", &args.suffix), ("--backup-dir=", &args.backup_dir)] {
+        let word = value.as_ref().map(|value| [option.as_bytes(), value.as_bytes()].concat());
+        words.extend(word);
+    }
+    words.extend(args.timeout.map(|seconds| format!("--timeout={seconds}").into_bytes()));
+    words.extend(args.max_delete.map(|most| format!("--max-delete={most}").into_bytes()));
     words.extend(args.limit.map(|limit| format!("--limit={limit}").into_bytes()));
     for (includes, pattern) in patterns {
         let option = if *includes { "--include" } else { "--exclude" };

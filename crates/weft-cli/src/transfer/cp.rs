@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Error, Result, bail};
 use weft_transfer::end::{Finished, Observer, Progress};
 use weft_transfer::job::{
-    CopyDirection, CopyTask, DataWay, DownloadTo, Flags, Over, PlaceError, Request, Target,
-    local_destination, local_selection, local_source,
+    CopyDirection, CopyTask, DataWay, DownloadTo, Extras, Flags, Keeps, Over, PlaceError, Request,
+    Target, local_destination, local_selection, local_source,
 };
 use weft_transfer::transport::tcp::Congestion;
+use weft_transfer::tree::modes::Modes;
 use weft_transfer::tree::source::{Content, Start};
 
 use super::again::{self, Reached};
@@ -32,6 +33,7 @@ use super::shell::Shell;
 use super::show::{self, Chosen, Copied, Line, Problems, Shown};
 use super::standard;
 use crate::args::{Compress, CpArgs, Data, Direct, Filter, Filters};
+use crate::limits::RULES_DEPTH_MAX;
 use crate::manual;
 use crate::output::{self, Stream};
 
@@ -153,6 +155,8 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::SPECIALS, args.specials)
         .with(Flags::XATTRS, args.xattrs)
         .with(Flags::ONE_FILE_SYSTEM, args.one_file_system)
+        .with(Flags::FOLLOWS, args.copy_links)
+        .with(Flags::IN_PLACE, args.inplace)
         .with(Flags::DRY_RUN, args.dry_run)
         .with(Flags::LISTS, args.verbose && (!args.quiet || args.json))
         .with(Flags::STREAM, standard::is_input(args) || standard::is_output(args))
@@ -163,22 +167,68 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::COMPRESSES_ALWAYS, args.compress == Some(Compress::Zstd))
 }
 
+/// Returns what options with values mean for both ends.
+fn extras(args: &CpArgs) -> Result<Extras> {
+    let modes = args.chmod.iter().try_fold(Modes::default(), |modes, text| {
+        Modes::parse(text).and_then(|more| modes.append(more))
+    });
+    let modes = modes.context("--chmod")?;
+    let thirds = args.link_dest.iter().map(|path| path.as_bytes().to_vec()).collect();
+    Ok(Extras { modes, deletes_max: args.max_delete, keeps: keeps(args), thirds })
+}
+
+/// Returns how what is replaced is kept.
+fn keeps(args: &CpArgs) -> Option<Keeps> {
+    let bytes = |text: &OsString| text.as_bytes().to_vec();
+    let folder = args.backup_dir.as_ref().map(bytes);
+    let usual: &[u8] = if folder.is_some() { b"" } else { b"~" };
+    let suffix = args.suffix.as_ref().map_or_else(|| usual.to_vec(), bytes);
+    (args.backup || folder.is_some()).then_some(Keeps { suffix, folder })
+}
+
+/// Returns a task that may delete so many entries less.
+fn less_deletions(task: &CopyTask, deleted: u64) -> CopyTask {
+    let mut task = task.clone();
+    let left = &mut task.request.extras.deletes_max;
+    *left = left.map(|left| left.saturating_sub(deleted));
+    task
+}
+
 /// Returns the patterns of all options in the order of the command line, each with whether it
 /// includes names.
 fn patterns(filters: &Filters) -> Result<Vec<(bool, String)>> {
     let mut patterns = Vec::new();
     for filter in &filters.0 {
-        match filter {
-            Filter::Pattern { includes, pattern } => patterns.push((*includes, pattern.clone())),
-            Filter::File { includes, path } => {
-                let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-                let lines = text.lines().filter(|line| !line.is_empty());
-                let lines = lines.filter(|line| !line.starts_with(['#', ';']));
-                patterns.extend(lines.map(|line| (*includes, line.to_owned())));
-            }
-        }
+        add_patterns(&mut patterns, filter, 0)?;
     }
     Ok(patterns)
+}
+
+/// Adds the patterns of an option, which may be in files that name others.
+fn add_patterns(patterns: &mut Vec<(bool, String)>, filter: &Filter, depth: u32) -> Result<()> {
+    let lines = |path: &Path, comments: &[char]| -> Result<Vec<String>> {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with(comments));
+        Ok(lines.map(str::to_owned).collect())
+    };
+    match filter {
+        Filter::Pattern { includes, pattern } => patterns.push((*includes, pattern.clone())),
+        Filter::File { includes, path } => {
+            patterns.extend(lines(path, &['#', ';'])?.into_iter().map(|line| (*includes, line)));
+        }
+        Filter::Rules(path) if depth == RULES_DEPTH_MAX => {
+            bail!("{}: files of rules name each other", path.display());
+        }
+        Filter::Rules(path) => {
+            for rule in lines(path, &['#'])? {
+                let rule = Filter::parse(&rule).map_err(Error::msg);
+                let rule = rule.with_context(|| path.display().to_string())?;
+                add_patterns(patterns, &rule, depth + 1)?;
+            }
+        }
+        Filter::Clear => patterns.clear(),
+    }
+    Ok(())
 }
 
 /// Returns the sources and the destination.
@@ -217,6 +267,7 @@ fn copy(
         },
         flags: flags(args).with(Flags::FOLDER, sources.len() > 1 || ends_in_slash),
         patterns: patterns(&args.filters)?,
+        extras: extras(args)?,
         ..Request::default()
     };
     let is_content = |path: &OsString| {
@@ -238,6 +289,7 @@ fn copy(
         progress: Arc::clone(progress),
         limit: args.limit,
         is_fair: args.fair_share,
+        silence: args.timeout.filter(|it| *it > 0).map(|it| Duration::from_secs(it.into())),
         compresses_between_hosts: args.compress.is_none(),
         sysfs: args.sysfs.clone(),
     };
@@ -248,7 +300,8 @@ fn copy(
             let progress = Arc::clone(progress);
             scope.spawn(move || show::progress(&progress, events, &line, &ended));
         }
-        let goes_on = args.resume && !args.dry_run;
+        // What a lost copy has deleted is unknown.
+        let goes_on = args.resume && !args.dry_run && args.max_delete.is_none();
         let time =
             if goes_on { Duration::from_secs(args.retry_for.into()) } else { Duration::ZERO };
         let attempt = |task: &CopyTask| {
@@ -270,7 +323,9 @@ fn copy(
             let request = Request { flags, ..task.request.clone() };
             deleted = attempt(&CopyTask { request, ..task.clone() })?.outcome.deleted;
         }
+        let task = less_deletions(&task, deleted);
         let copied = attempt(&task).and_then(|mut first| {
+            let task = less_deletions(&task, first.outcome.deleted);
             first.outcome.deleted += deleted;
             let (paths, count) = (problems.take_again(), first.outcome.again);
             if count == 0 {
@@ -391,7 +446,7 @@ fn local(
 ) -> Result<(Start, bool), PlaceError> {
     match selected {
         Some(Selected { selection, .. }) => {
-            Ok((local_selection(path, Arc::clone(selection))?, true))
+            Ok((local_selection(path, flags, Arc::clone(selection))?, true))
         }
         None => local_source(path, flags),
     }

@@ -62,6 +62,7 @@ pub(crate) fn run(args: &LsArgs) -> Result<ExitCode> {
         progress: Arc::default(),
         limit: None,
         is_fair: false,
+        silence: None,
         compresses_between_hosts: false,
         sysfs: "/sys".into(),
     };

@@ -27,7 +27,8 @@ use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{
-    Applier, ApplyOptions, DryRun, EntryKind, Event, NotKept, Problem, Quota, Report, Subject, Task,
+    Applier, ApplyOptions, Backup, DryRun, EntryKind, Event, NotKept, Problem, Quota, Report,
+    Subject, Task,
 };
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::output::{Output, OutputError};
@@ -62,6 +63,10 @@ pub enum SinkTarget {
         root: OwnedFd,
         /// The quota of the tree that contains it.
         quota: Option<Arc<Quota>>,
+        /// How what is replaced is kept.
+        backup: Option<Box<Backup>>,
+        /// Other directories to whose files the sink may link; `None` for one that does not exist.
+        thirds: Vec<Option<OwnedFd>>,
         /// The options of the applier.
         options: ApplyOptions,
         /// The only names that the source may create in the root; `None` allows all.
@@ -82,8 +87,9 @@ impl SinkTarget {
     pub fn listing(root: OwnedFd) -> Self {
         let dry_run = Some(DryRun { has_root: false, skips: false });
         let options = ApplyOptions { names_entries: true, dry_run, ..ApplyOptions::default() };
-        let (quota, only, rules, copies) = (None, None, Rules::default(), None);
-        Self::Directory { root, quota, options, only, rules, copies }
+        let (quota, backup, only, rules) = (None, None, None, Rules::default());
+        let (thirds, copies) = (Vec::new(), None);
+        Self::Directory { root, quota, backup, thirds, options, only, rules, copies }
     }
 }
 
@@ -644,11 +650,13 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
     let settings = SinkSettings { opener, may_be_compressed, expands: true, observer, buffers };
     let end = &SinkEnd::new(opened, settings)?;
     let writer = match target {
-        SinkTarget::Directory { root, quota, options, only, rules, copies } => {
+        SinkTarget::Directory { root, quota, backup, thirds, options, only, rules, copies } => {
             let applier = Applier::begin(root, options, Arc::clone(&end.reporter) as _);
             let applier = applier.and_then(|applier| applier.within(quota.as_ref()));
             applier.map(|applier| {
-                let applier = applier.protecting(rules).copying(copies);
+                let applier =
+                    applier.protecting(rules).copying(copies).keeping(backup.map(|it| *it));
+                let applier = applier.linking_to(thirds);
                 Writer::Directory(Box::new(match only {
                     Some(names) => applier.only(names),
                     None => applier,

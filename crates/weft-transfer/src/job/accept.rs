@@ -169,7 +169,7 @@ impl Resolve for Shares {
         if role == Role::Sink {
             return sources(request, |path| {
                 let (share, rest) = self.find(path)?;
-                places::start(share.root.as_fd(), rest)
+                places::start(share.root.as_fd(), rest, request.flags)
             });
         }
         if self.is_read_only {
@@ -182,6 +182,7 @@ impl Resolve for Shares {
             let parts = places::parts(rest)?;
             let to =
                 places::destination(share.root.as_fd(), &parts, request.flags, &request.origins)?;
+            let to = to.with_shared_asides(share.root.as_fd(), &parts, &request.extras)?;
             Ok(Destination { quota: share.quota.clone(), ..to })
         });
         let found = found.map(|to| Answer::Write(Target::Directory(to)));
@@ -470,19 +471,21 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                 None => forward(lines, &terms, move |line| line.into_sink(own.as_ref())),
             };
             let target = match target {
-                Target::Directory(Destination { root, is_there, quota, .. }) => {
-                    SinkTarget::Directory {
-                        root,
-                        quota,
-                        options: ApplyOptions {
-                            is_same_host: plan.is_same_host,
-                            ..apply_options(request.flags, plan.keeps_special_bits, is_there)
-                        },
-                        only: None,
-                        rules: options.rules,
-                        copies: plan.copies,
-                    }
-                }
+                Target::Directory(Destination {
+                    root, is_there, quota, backup, thirds, ..
+                }) => SinkTarget::Directory {
+                    root,
+                    quota,
+                    backup,
+                    thirds,
+                    options: ApplyOptions {
+                        is_same_host: plan.is_same_host,
+                        ..apply_options(&request, plan.keeps_special_bits, is_there)
+                    },
+                    only: None,
+                    rules: options.rules,
+                    copies: plan.copies,
+                },
                 Target::Output(fd) => SinkTarget::Output(fd, places::only_path(&request)),
                 Target::Listing => SinkTarget::listing(places::anywhere().map_err(|it| here(&it))?),
             };

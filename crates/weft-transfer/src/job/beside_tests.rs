@@ -59,7 +59,7 @@ fn send(
 ) -> (Result<Finished, EndError>, Option<Chosen>) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("file"), MARKER).expect("room");
-    let (start, _) = local_start(&folder.path().join("file")).expect("a file");
+    let (start, _) = local_start(&folder.path().join("file"), Flags::default()).expect("a file");
     let watch = Arc::new(Watch::default());
     let paths = vec![b"anywhere".to_vec()];
     let task = CopyTask {
@@ -69,6 +69,7 @@ fn send(
         progress: Arc::default(),
         limit: None,
         is_fair: false,
+        silence: None,
         compresses_between_hosts: false,
         sysfs: "/sys".into(),
     };

@@ -12,7 +12,7 @@ use super::fabric::FabricOptions;
 use super::initiate::{Initiating, InitiatorRole, OpenTarget, initiate};
 use super::places::{Naming, Target, local_destination_outside};
 use super::rdma::{Over, RdmaPath};
-use super::request::Flags;
+use super::request::{Flags, Request};
 use super::settings::threads;
 use super::task::CopyTask;
 use crate::end::{EndError, Finished, SinkChannel, SourceChannel};
@@ -45,12 +45,13 @@ pub enum DownloadTo {
 }
 
 impl DownloadTo {
-    pub(super) fn opening(self, flags: Flags) -> OpenTarget {
+    pub(super) fn opening(self, request: &Request) -> OpenTarget {
+        let (flags, extras) = (request.flags, request.extras.clone());
         Box::new(move |is_one, origins| match self {
             Self::Path(path) => {
                 let flags = flags.with(Flags::FOLDER, is_one);
                 let to = local_destination_outside(&path, flags, origins)?;
-                Ok(Target::Directory(to))
+                Ok(Target::Directory(to.with_own_asides(&extras)?))
             }
             Self::Output(fd) => Ok(Target::Output(fd)),
             Self::Listing => Ok(Target::Listing),
@@ -160,7 +161,7 @@ impl CopyTask {
                 }),
             },
             CopyDirection::Download(to) => InitiatorRole::Receive {
-                target: to.opening(flags),
+                target: to.opening(&self.request),
                 connect: Box::new(move |terms, number| {
                     let stream = streams.take(terms, number)?;
                     Ok(Box::new(TcpSink::new(stream, &settings)) as SinkChannel)

@@ -148,9 +148,9 @@ pub(super) fn block_size(most: u32, limit: Option<u64>) -> u32 {
 pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     let Initiating { task, control, keys, role, channels, block_size, copies, naming, .. } = plan;
     let (beside, rdma) = (plan.beside, plan.rdma);
-    let CopyTask { mut request, observer, progress, limit, missing, .. } = task;
-    let block_size = self::block_size(block_size, limit);
-    let limit = limit.map(|limit| Limit::new(limit, Clock::system()));
+    let block_size = self::block_size(block_size, task.limit);
+    let limit = task.limit.map(|limit| Limit::new(limit, Clock::system()));
+    let CopyTask { mut request, observer, progress, missing, .. } = task.clone();
     let bad = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
     let epoch = Instant::now();
     // A dry run moves no data.
@@ -167,6 +167,7 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     let channels = if rdma.is_some() { 2 * channels } else { channels };
     let offer = Offer { channels, block_size, features, agent: AGENT.into() };
     let (mut connection, mut terms) = establish(&*control, offer, epoch)?;
+    task.limit_silence(&mut connection);
     agree_on_compression(&mut request, &terms)?;
     let mut block_size = terms.block_size;
     let block_len = terms.block_size as usize;
@@ -292,15 +293,19 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
         InitiatorRole::Receive { target, mut connect } => {
             let (is_folder, origins) = places::parse_answer(&answer);
             let target = match target(is_folder, origins).map_err(|error| bad(&error))? {
-                Target::Directory(Destination { root, is_there, .. }) => SinkTarget::Directory {
-                    root,
-                    options: apply_options(request.flags, true, is_there),
-                    rules: source_options(&request).map_err(|error| bad(&error))?.rules,
-                    quota: None,
-                    only: places::names(&request, is_folder, naming)
-                        .map_err(|error| bad(&error))?,
-                    copies: None,
-                },
+                Target::Directory(Destination { root, is_there, backup, thirds, .. }) => {
+                    SinkTarget::Directory {
+                        root,
+                        options: apply_options(&request, true, is_there),
+                        rules: source_options(&request).map_err(|error| bad(&error))?.rules,
+                        quota: None,
+                        backup,
+                        thirds,
+                        only: places::names(&request, is_folder, naming)
+                            .map_err(|error| bad(&error))?,
+                        copies: None,
+                    }
+                }
                 Target::Output(fd) => SinkTarget::Output(fd, places::only_path(&request)),
                 Target::Listing => {
                     SinkTarget::listing(places::anywhere().map_err(|error| bad(&error))?)

@@ -8,7 +8,7 @@ use std::thread;
 use super::accept::{Accepting, Answer, Resolve, accept};
 use super::initiate::{Initiating, InitiatorRole, initiate};
 use super::lines::{Lines, MemoryLine};
-use super::places::{Naming, Target, check_apart};
+use super::places::{Naming, Target, check_apart, keep_links_out};
 use super::request::{Flags, Request};
 use super::task::CopyTask;
 use crate::end::{EndError, Finished, SourceChannel};
@@ -35,18 +35,30 @@ impl CopyTask {
     ///
     /// # Errors
     /// If the copy fails.
-    pub fn within_host(mut self, content: Content, target: Target) -> Result<Finished, EndError> {
+    pub fn within_host(
+        mut self,
+        mut content: Content,
+        target: Target,
+    ) -> Result<Finished, EndError> {
         // Blocks do not leave this process.
         let useless = Flags::COMPRESSES.with(Flags::COMPRESSES_ALWAYS, true);
         self.request.flags = self.request.flags.without(useless.with(Flags::CLEAR, true));
         let mut is_plain = false;
-        if let (Content::Entries(starts), Target::Directory(to)) = (&content, &target) {
-            check_apart(starts, to).map_err(|error| EndError::Here(error.to_string()))?;
+        if let (Content::Entries(starts), Target::Directory(to)) = (&mut content, &target) {
+            let apart = check_apart(starts, to).and_then(|()| keep_links_out(starts, to));
+            apart.map_err(|error| EndError::Here(error.to_string()))?;
             // Digests, a rate limit and direct I/O need the bytes.
             let needs_bytes = [Flags::VERIFIES, Flags::DIRECT];
             let needs_bytes = needs_bytes.into_iter().any(|flag| self.request.flags.has(flag));
             is_plain = self.limit.is_none() && !needs_bytes;
         }
+        let target = match target {
+            Target::Directory(to) => {
+                let to = to.with_own_asides(&self.request.extras);
+                Target::Directory(to.map_err(|error| EndError::Here(error.to_string()))?)
+            }
+            other => other,
+        };
         // The kernel copies through its cache.
         self.request.flags = self.request.flags.with(Flags::CACHED, is_plain);
         let copies = is_plain.then(|| {

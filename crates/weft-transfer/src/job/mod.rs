@@ -2,8 +2,10 @@
 
 mod accept;
 mod agree;
+mod aside;
 mod beside;
 mod client;
+mod extras;
 mod fabric;
 mod hosts;
 mod initiate;
@@ -32,6 +34,7 @@ mod tests;
 pub use accept::{Share, Shares};
 pub use beside::DataWay;
 pub use client::{CopyDirection, DownloadTo, ServerAt};
+pub use extras::{Extras, Keeps};
 pub use places::{
     Destination, PlaceError, Target, local_destination, local_selection, local_source,
 };

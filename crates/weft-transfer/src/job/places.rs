@@ -16,8 +16,9 @@ use rustix::io::Errno;
 
 use super::request::{Flags, Origin, Request};
 use crate::limits::{DEPTH_MAX, ORIGINS_MAX};
-use crate::tree::apply::Quota;
+use crate::tree::apply::{Backup, Quota};
 use crate::tree::beneath;
+use crate::tree::reach::Reach;
 use crate::tree::selection::Selection;
 use crate::tree::source::{Missing, Start};
 use crate::wire::record_name::Name;
@@ -40,6 +41,9 @@ pub enum PlaceError {
     /// A stream needs a file, and this is none.
     #[error("is not a regular file, and a standard stream needs one")]
     NotFile,
+    /// Names with the suffix would be those without, or none at all.
+    #[error("the suffix of --suffix is empty, too long, or has a slash")]
+    Suffix,
     /// No share has this name.
     #[error("there is no such share; this server has: {0}")]
     NoShare(String),
@@ -63,11 +67,16 @@ pub struct Destination {
     pub is_there: bool,
     /// The quota of the tree that contains it.
     pub quota: Option<Arc<Quota>>,
+    /// How what is replaced is kept.
+    pub backup: Option<Box<Backup>>,
+    /// Other directories to whose files the sink may link; `None` for one that does not exist.
+    pub thirds: Vec<Option<OwnedFd>>,
 }
 
 impl Destination {
     fn within(root: OwnedFd) -> Self {
-        Self { root, new_name: None, is_there: true, quota: None }
+        let (backup, thirds) = (None, Vec::new());
+        Self { root, new_name: None, is_there: true, quota: None, backup, thirds }
     }
 }
 
@@ -179,18 +188,40 @@ fn check_outside(
     to: BorrowedFd<'_>,
     is_source: &dyn Fn((u64, u64)) -> bool,
 ) -> Result<(), PlaceError> {
+    match chain(to)?.into_iter().any(is_source) {
+        true => Err(PlaceError::Same("a directory cannot be copied into itself")),
+        false => Ok(()),
+    }
+}
+
+/// Returns a directory and all above it.
+fn chain(to: BorrowedFd<'_>) -> Result<Vec<(u64, u64)>, PlaceError> {
+    let mut all = Vec::new();
     let mut above = rustix::io::dup(to)?;
     loop {
         let at = identity(&fstat(&above)?);
-        if is_source(at) {
-            return Err(PlaceError::Same("a directory cannot be copied into itself"));
+        if all.last() == Some(&at) {
+            return Ok(all);
         }
+        all.push(at);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         above = openat(&above, "..", flags, Mode::empty())?;
-        if identity(&fstat(&above)?) == at {
-            return Ok(());
-        }
     }
+}
+
+/// Keeps links of sources on this host from leading to the destination, or above it.
+///
+/// # Errors
+/// An error of the kernel.
+pub(super) fn keep_links_out(starts: &mut [Start], to: &Destination) -> Result<(), PlaceError> {
+    let out = starts.iter_mut().filter_map(|start| match &mut start.links {
+        Reach::Anywhere(except) => Some(except),
+        Reach::Nowhere | Reach::Within(..) => None,
+    });
+    for except in out {
+        except.extend(chain(to.root.as_fd())?);
+    }
+    Ok(())
 }
 
 /// Checks the same by the names of paths on one server.
@@ -266,7 +297,7 @@ pub(super) fn destination(
             Ok(Destination::within(root))
         }
         Err(Errno::NOENT) if is_folder && flags.has(Flags::DRY_RUN) => {
-            Ok(Destination { root: parent, new_name: None, is_there: false, quota: None })
+            Ok(Destination { is_there: false, ..Destination::within(parent) })
         }
         Err(Errno::NOENT) if is_folder => {
             check_outside_of(origins, parent.as_fd())?;
@@ -283,7 +314,7 @@ pub(super) fn destination(
                 check_replaceable(parent.as_fd(), last)?;
             }
             let new_name = Some(last.clone());
-            Ok(Destination { root: parent, new_name, is_there: true, quota: None })
+            Ok(Destination { new_name, ..Destination::within(parent) })
         }
         Err(error) => Err(error.into()),
     }
@@ -357,13 +388,39 @@ pub(super) fn local_destination_outside(
 ///
 /// # Errors
 /// An error of the kernel.
-pub(super) fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
+pub(super) fn local_start(path: &Path, flags: Flags) -> Result<(Start, bool), PlaceError> {
+    let links = own_links(flags);
     match split(path)? {
         Some((directory, name)) if !is_content(path) => {
-            let is_folder = is_folder(directory.as_fd(), &name)?;
-            Ok((Start::entry(directory, name), is_folder))
+            Ok(followed(Start { links, ..Start::entry(directory, name) })?)
         }
-        _ => Ok((Start::contents(open_local(path)?), true)),
+        _ => Ok((Start { links, ..Start::contents(open_local(path)?) }, true)),
+    }
+}
+
+/// Where the links of this process's user may lead.
+fn own_links(flags: Flags) -> Reach {
+    if flags.has(Flags::FOLLOWS) { Reach::Anywhere(Vec::new()) } else { Reach::Nowhere }
+}
+
+/// Returns a source that has a name, and whether it is a directory, to which it may be a link that
+/// is followed. An error here names the whole path, so a missing entry is reported now.
+fn followed(start: Start) -> Result<(Start, bool), Errno> {
+    let Start { directory, name: Some(name), links, .. } = &start else { return Ok((start, true)) };
+    let stat = statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind != FileType::Symlink || !links.follows() {
+        return Ok((start, kind == FileType::Directory));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    match links.open(directory, name, name.as_bytes(), flags) {
+        Ok(target) => {
+            let (name, links) = (name.clone(), links.clone());
+            let links = links.at(&name);
+            Ok((Start { new_name: Some(name), links, ..Start::contents(target) }, true))
+        }
+        // If it leads nowhere, that is found when it is read.
+        Err(_) => Ok((start, false)),
     }
 }
 
@@ -371,8 +428,13 @@ pub(super) fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
 ///
 /// # Errors
 /// An error of the kernel.
-pub fn local_selection(path: &Path, selection: Arc<Selection>) -> Result<Start, PlaceError> {
-    Ok(Start { selection: Some(selection), ..Start::contents(open_local(path)?) })
+pub fn local_selection(
+    path: &Path,
+    flags: Flags,
+    selection: Arc<Selection>,
+) -> Result<Start, PlaceError> {
+    let (selection, links) = (Some(selection), own_links(flags));
+    Ok(Start { selection, links, ..Start::contents(open_local(path)?) })
 }
 
 impl PlaceError {
@@ -392,7 +454,10 @@ impl PlaceError {
 /// # Errors
 /// `NotFile`, or an error of the kernel.
 pub fn local_source(path: &Path, flags: Flags) -> Result<(Start, bool), PlaceError> {
-    if flags.has(Flags::STREAM) { Ok((local_file(path)?, false)) } else { local_start(path) }
+    match flags.has(Flags::STREAM) {
+        true => Ok((local_file(path)?, false)),
+        false => local_start(path, flags),
+    }
 }
 
 /// Returns the source of a local path to a single file, to which it may be a link.
@@ -400,7 +465,7 @@ pub fn local_source(path: &Path, flags: Flags) -> Result<(Start, bool), PlaceErr
 /// # Errors
 /// `NotFile`, or an error of the kernel.
 fn local_file(path: &Path) -> Result<Start, PlaceError> {
-    let (start, _) = local_start(&path.canonicalize()?)?;
+    let (start, _) = local_start(&path.canonicalize()?, Flags::default())?;
     check_file(&start)?;
     Ok(start)
 }
@@ -410,8 +475,13 @@ fn local_file(path: &Path) -> Result<Start, PlaceError> {
 /// # Errors
 /// `NotFile`, or an error of the kernel.
 pub(super) fn check_file(start: &Start) -> Result<(), PlaceError> {
-    let Some(name) = &start.name else { return Err(PlaceError::NotFile) };
-    let stat = statat(&start.directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
+    let Start { directory, name: Some(name), links, .. } = start else {
+        return Err(PlaceError::NotFile);
+    };
+    let stat = match links.follows() {
+        true => fstat(links.open(directory, name, name.as_bytes(), OFlags::PATH)?)?,
+        false => statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?,
+    };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(()),
         _ => Err(PlaceError::NotFile),
@@ -438,13 +508,6 @@ pub(super) fn from_home(path: &[u8]) -> Result<PathBuf, PlaceError> {
     let home = PathBuf::from(home.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?);
     let rest = rest.iter().position(|&byte| byte != b'/').map_or(&b""[..], |at| &rest[at..]);
     Ok(home.join(OsStr::from_bytes(rest)))
-}
-
-/// Whether a name is a directory. An error here names the whole path, so a missing entry is
-/// reported now.
-fn is_folder(directory: BorrowedFd<'_>, name: &Name) -> Result<bool, Errno> {
-    let stat = statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// How the paths of a request are interpreted.
@@ -497,19 +560,41 @@ pub(super) fn names(
     Ok(Some(names))
 }
 
-/// Returns the source of a path beneath a directory, and whether it is a directory.
+/// Returns the source of a path beneath a directory, and whether it is a directory. Links that are
+/// followed stay beneath the first directory.
 ///
 /// # Errors
 /// An error of the kernel.
-pub(super) fn start(base: BorrowedFd<'_>, path: &[u8]) -> Result<(Start, bool), PlaceError> {
+pub(super) fn start(
+    base: BorrowedFd<'_>,
+    path: &[u8],
+    flags: Flags,
+) -> Result<(Start, bool), PlaceError> {
     let names = parts(path)?;
+    let path_of = |names: &[Name]| {
+        let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+        names.join(&b'/')
+    };
+    let links = |names: &[Name]| match flags.has(Flags::FOLLOWS) {
+        true => Ok::<_, Errno>(Reach::Within(Arc::new(rustix::io::dup(base)?), path_of(names))),
+        false => Ok(Reach::Nowhere),
+    };
+    let open = |names: &[Name]| match flags.has(Flags::FOLLOWS) && !names.is_empty() {
+        true => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            beneath::follow(base, &path_of(names), flags)
+        }
+        false => walk(base, names),
+    };
     match names.split_last() {
         Some((last, before)) if !path.ends_with(b"/") => {
-            let directory = walk(base, before)?;
-            let is_folder = is_folder(directory.as_fd(), last)?;
-            Ok((Start::entry(directory, last.clone()), is_folder))
+            let start = Start::entry(open(before)?, last.clone());
+            Ok(followed(Start { links: links(before)?, ..start })?)
         }
-        _ => Ok((Start::contents(walk(base, &names)?), true)),
+        _ => {
+            let start = Start::contents(open(&names)?);
+            Ok((Start { links: links(&names)?, ..start }, true))
+        }
     }
 }
 
@@ -529,14 +614,14 @@ mod tests {
         symlink("/", share.join("root")).expect("room");
         let base = open_local(&share).expect("a folder");
         for path in ["../secret", "sub/../../secret", "up/secret", "root/etc/passwd", ".."] {
-            assert!(start(base.as_fd(), path.as_bytes()).is_err(), "{path}");
+            assert!(start(base.as_fd(), path.as_bytes(), Flags::default()).is_err(), "{path}");
             let to = parts(path.as_bytes())
                 .and_then(|it| destination(base.as_fd(), &it, Flags::default(), &[]));
             assert!(to.is_err(), "{path}");
         }
         // A link is copied as a link, and cannot be a destination directory.
-        assert!(start(base.as_fd(), b"up").is_ok());
-        assert!(start(base.as_fd(), b"up/").is_err());
+        assert!(start(base.as_fd(), b"up", Flags::default()).is_ok());
+        assert!(start(base.as_fd(), b"up/", Flags::default()).is_err());
         let to = destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default(), &[]);
         assert!(to.map(|it| it.new_name.is_some()).unwrap_or(true));
     }

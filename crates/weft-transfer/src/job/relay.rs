@@ -42,7 +42,8 @@ impl ServerLink {
         let epoch = Instant::now();
         let channels = task.channels(control.round_trip());
         let offer = Offer { channels, block_size, features: features(), agent: AGENT.into() };
-        let (connection, terms) = establish(&control, offer, epoch)?;
+        let (mut connection, terms) = establish(&control, offer, epoch)?;
+        task.limit_silence(&mut connection);
         Ok(Self { address, control: Arc::new(control), connection, epoch, terms })
     }
 
@@ -121,6 +122,7 @@ impl CopyTask {
             congestion: asking.congestion.clone(),
             origins: origins.to_vec(),
             patterns: asking.patterns.clone(),
+            extras: asking.extras.clone(),
             paths: vec![path],
         };
         let (to_session, new_name) = target.open(Role::Source, &giving)?;

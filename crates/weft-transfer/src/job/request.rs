@@ -2,9 +2,10 @@
 //!
 //! Format: version u8, flags u64, new name (u16 and bytes; empty for none), name of the congestion
 //! control (u16 and bytes) if its flag is set, origins (u16 and 16 bytes each) if their flag is
-//! set, number of patterns u16, for each: 1 to include or 0 to exclude u8, u16 and bytes; number of
-//! paths u16, for each: u16 and bytes.
+//! set, extras (u16 and bytes) if their flag is set, number of patterns u16, for each: 1 to include
+//! or 0 to exclude u8, u16 and bytes; number of paths u16, for each: u16 and bytes.
 
+use super::extras::{Extras, ExtrasError};
 use crate::limits::{JOB_LEN_MAX, PATHS_MAX, PATTERNS_MAX};
 use crate::transport::tcp::Congestion;
 use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
@@ -85,7 +86,13 @@ impl Flags {
     pub const FABRIC: Self = Self(1 << 31);
     /// With [`Flags::FABRIC`]: blocks are not sealed, as all channels are memory of both ends.
     pub const UNSEALED: Self = Self(1 << 32);
-    const ALL: u64 = (1 << 33) - 1;
+    /// The request has extras.
+    const EXTRAS: Self = Self(1 << 33);
+    /// Copy what symbolic links lead to in their place.
+    pub const FOLLOWS: Self = Self(1 << 34);
+    /// Write into files that exist, instead of replacing them.
+    pub const IN_PLACE: Self = Self(1 << 35);
+    const ALL: u64 = (1 << 36) - 1;
     /// The flags with any of which the source asks about each file.
     pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23);
 
@@ -127,6 +134,8 @@ pub struct Request {
     pub patterns: Vec<(bool, String)>,
     /// The directories among the sources of an initiator, by what only their host knows.
     pub origins: Vec<Origin>,
+    /// Options with values.
+    pub extras: Extras,
     /// Paths at the acceptor: the destination or all sources. At a server they begin with a share's
     /// name.
     pub paths: Vec<Vec<u8>>,
@@ -155,6 +164,15 @@ impl From<Short> for RequestError {
     }
 }
 
+impl From<ExtrasError> for RequestError {
+    fn from(error: ExtrasError) -> Self {
+        match error {
+            ExtrasError::Unknown => Self::Unknown,
+            ExtrasError::TooMuch => Self::TooMuch,
+        }
+    }
+}
+
 impl Request {
     /// Returns the request's bytes.
     ///
@@ -167,7 +185,9 @@ impl Request {
             Congestion::System => (Flags::SYSTEM_CONGESTION, None),
             Congestion::Named(name) => (Flags::CONGESTION, Some(name)),
         };
+        let extras = self.extras.emit();
         let flags = self.flags.with(flag, true).with(Flags::ORIGINS, !self.origins.is_empty());
+        let flags = flags.with(Flags::EXTRAS, !extras.is_empty());
         out.extend_from_slice(&flags.0.to_be_bytes());
         let patterns = self.patterns.iter().map(|(_, pattern)| pattern.len());
         let lens = patterns.chain(self.paths.iter().map(Vec::len));
@@ -176,7 +196,7 @@ impl Request {
         let is_much = self.paths.len() > PATHS_MAX || self.patterns.len() > PATTERNS_MAX;
         let names =
             name.len() + congestion.map_or(0, String::len) + self.origins.as_flattened().len();
-        if is_much || all + names + 16 > JOB_LEN_MAX {
+        if is_much || all + names + extras.len() + 18 > JOB_LEN_MAX {
             return Err(RequestError::TooMuch);
         }
         let count = |count: usize| u16::try_from(count).unwrap_or(u16::MAX).to_be_bytes();
@@ -186,6 +206,9 @@ impl Request {
         }
         if !self.origins.is_empty() {
             push_counted_u16(&mut out, self.origins.as_flattened());
+        }
+        if !extras.is_empty() {
+            push_counted_u16(&mut out, &extras);
         }
         out.extend_from_slice(&count(self.patterns.len()));
         for (includes, pattern) in &self.patterns {
@@ -233,9 +256,13 @@ impl Request {
             return Err(RequestError::Unknown);
         }
         let origins = origins.to_vec();
+        let extras = match flags.has(Flags::EXTRAS) {
+            true => Extras::parse(from.counted_u16()?)?,
+            false => Extras::default(),
+        };
         let flags = flags.without(Flags::CONGESTION).without(Flags::SYSTEM_CONGESTION);
-        let flags = flags.without(Flags::ORIGINS);
-        let mut request = Self { flags, new_name, congestion, origins, ..Self::default() };
+        let flags = flags.without(Flags::ORIGINS).without(Flags::EXTRAS);
+        let mut request = Self { flags, new_name, congestion, origins, extras, ..Self::default() };
         let patterns = from.u16()?;
         for _ in 0..patterns {
             let includes = from.u8()? != 0;
@@ -265,6 +292,7 @@ mod tests {
             new_name: Some(b"new\xff".to_vec()),
             congestion: Congestion::Named("reno".into()),
             origins: vec![[1; 16], [2; 16]],
+            extras: Extras { deletes_max: Some(7), ..Extras::default() },
             patterns: vec![(true, "keep".into()), (false, "*.o".into())],
             paths: vec![b"share/a\n".to_vec(), b"share".to_vec()],
         };

@@ -25,10 +25,10 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         rules.add(*includes, pattern)?;
     }
     Ok(SourceOptions {
-        asks: skips(flags) || flags.has(Flags::DRY_RUN),
+        asks: skips(request) || flags.has(Flags::DRY_RUN),
         // What is skipped has to be the same, too.
         compares_content: flags.has(Flags::CHECKSUM)
-            || (flags.has(Flags::VERIFIES) && skips(flags)),
+            || (flags.has(Flags::VERIFIES) && skips(request)),
         verifies: flags.has(Flags::VERIFIES),
         takes_xattrs: flags.has(Flags::XATTRS),
         names_owners: flags.has(Flags::OWNERS) && !flags.has(Flags::NUMERIC_OWNERS),
@@ -38,6 +38,7 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         // Sealed data passes through this process's memory.
         sends_extents: flags.has(Flags::CLEAR) || flags.has(Flags::UNSEALED),
         rules,
+        modes: request.extras.modes.clone(),
         ..SourceOptions::new(PAYLOAD_LEN_MIN)
     })
 }
@@ -87,8 +88,8 @@ fn direct(flags: Flags) -> When {
 }
 
 /// Whether some files are skipped, so that the source asks about each.
-fn skips(flags: Flags) -> bool {
-    flags.without(Flags::ASKING) != flags
+fn skips(request: &Request) -> bool {
+    request.flags.without(Flags::ASKING) != request.flags || !request.extras.thirds.is_empty()
 }
 
 /// Returns the sink's options for a request. Only a user's own process keeps setuid and setgid, and
@@ -96,10 +97,11 @@ fn skips(flags: Flags) -> bool {
 /// destination's directory exists, which can be false only in a dry run.
 #[must_use]
 pub(super) fn apply_options(
-    flags: Flags,
+    request: &Request,
     keeps_special_bits: bool,
     has_root: bool,
 ) -> ApplyOptions {
+    let flags = request.flags;
     let dry_run = flags.has(Flags::DRY_RUN);
     ApplyOptions {
         keeps_owners: flags.has(Flags::OWNERS),
@@ -107,8 +109,10 @@ pub(super) fn apply_options(
         keeps_special_bits,
         makes_devices: flags.has(Flags::SPECIALS) && keeps_special_bits,
         deletes: flags.has(Flags::DELETES),
+        deletes_max: request.extras.deletes_max,
         replaces: (flags.has(Flags::DELETES) || flags.has(Flags::FORCES))
             && !flags.has(Flags::KEEPS_EXISTING),
+        in_place: flags.has(Flags::IN_PLACE),
         cleans: flags.has(Flags::CLEANS),
         retries: flags.has(Flags::RETRIES) && !dry_run,
         keeps_journal: true,
@@ -121,7 +125,7 @@ pub(super) fn apply_options(
             existing: flags.has(Flags::KEEPS_EXISTING),
         },
         direct: direct(flags),
-        dry_run: dry_run.then(|| DryRun { has_root, skips: skips(flags) }),
+        dry_run: dry_run.then(|| DryRun { has_root, skips: skips(request) }),
         lists: flags.has(Flags::LISTS) && (!dry_run || flags.has(Flags::ONLY_DELETES)),
         only_deletes: dry_run && flags.has(Flags::ONLY_DELETES),
         ..ApplyOptions::default()
@@ -138,6 +142,13 @@ pub(super) fn threads() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::extras::Extras;
+    use crate::tree::modes::Modes;
+
+    fn apply_options(flags: Flags, keeps_special_bits: bool, has_root: bool) -> ApplyOptions {
+        let request = Request { flags, ..Request::default() };
+        super::apply_options(&request, keeps_special_bits, has_root)
+    }
 
     #[test]
     fn flags_set_the_options_of_both_ends() {
@@ -185,6 +196,16 @@ mod tests {
         assert_eq!(options.dry_run, Some(DryRun { has_root: false, skips: true }));
         let options = apply_options(Flags::DRY_RUN, false, true);
         assert_eq!(options.dry_run, Some(DryRun { has_root: true, skips: false }));
+    }
+
+    #[test]
+    fn extras_set_the_options_of_both_ends() {
+        let modes = Modes::parse("600").expect("modes");
+        let extras = Extras { modes: modes.clone(), deletes_max: Some(7), ..Extras::default() };
+        let request = Request { extras, ..Request::default() };
+        assert_eq!(source_options(&request).expect("no patterns").modes, modes);
+        assert_eq!(super::apply_options(&request, false, true).deletes_max, Some(7));
+        assert_eq!(apply_options(Flags::DELETES, false, true).deletes_max, None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl CopyTask {
         self.between_hosts(is_remote);
         let settings = self.tcp_settings()?;
         let channels = if self.is_fair { 1 } else { CHANNELS_EACH_MAX };
-        let (control, flags) = (Arc::new(control), self.request.flags);
+        let control = Arc::new(control);
         let pipe = Arc::clone(&control);
         let role = match direction {
             CopyDirection::Upload(content) => InitiatorRole::Send {
@@ -45,7 +45,7 @@ impl CopyTask {
                 connect: Box::new(move |_, _| Ok(Box::new(pipe.source()) as SourceChannel)),
             },
             CopyDirection::Download(to) => InitiatorRole::Receive {
-                target: to.opening(flags),
+                target: to.opening(&self.request),
                 connect: Box::new(move |_, _| Ok(Box::new(pipe.sink()) as SinkChannel)),
             },
         };
@@ -85,6 +85,7 @@ impl Resolve for Own {
             return Err((Refusal::Job, "a copy has one destination".into()));
         };
         let to = local_destination_outside(&own(path)?, request.flags, &request.origins);
+        let to = to.and_then(|to| to.with_own_asides(&request.extras));
         let to = to.map(|to| Answer::Write(Target::Directory(to)));
         to.map_err(|error| refused(path, &error))
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::path;
 use super::request::{Flags, Request};
 use crate::end::{EndError, Observer, Progress};
+use crate::session::Connection;
 use crate::transport::tcp::TcpSettings;
 use crate::tree::source::Missing;
 
@@ -29,6 +30,8 @@ pub struct CopyTask {
     /// Whether a copy between two hosts compresses blocks while that pays, although the request
     /// does not ask for it.
     pub compresses_between_hosts: bool,
+    /// How long the other end may be silent before it counts as gone; `None` for the usual time.
+    pub silence: Option<Duration>,
     /// Where sysfs is mounted, which shows the NUMA nodes of this machine.
     pub sysfs: PathBuf,
 }
@@ -41,12 +44,22 @@ impl CopyTask {
     pub(super) fn tcp_settings(&self) -> Result<TcpSettings, EndError> {
         let congestion = self.request.congestion.clone();
         congestion.check().map_err(|error| EndError::Here(error.to_string()))?;
-        Ok(TcpSettings { congestion, ..TcpSettings::default() })
+        let usual = TcpSettings::default();
+        // The other end may be busy with blocks, and answer nevertheless.
+        let stall = self.silence.map_or(usual.stall, |silence| silence.max(usual.stall));
+        Ok(TcpSettings { congestion, stall, ..usual })
     }
 
     /// Returns the number of data channels over TCP.
     pub(super) fn channels(&self, round_trip: Option<Duration>) -> u16 {
         if self.is_fair { 1 } else { path::channels(round_trip) }
+    }
+
+    /// Limits the silence of the other end of a connection.
+    pub(super) fn limit_silence(&self, connection: &mut Connection) {
+        if let Some(silence) = self.silence {
+            connection.allow_silence(silence);
+        }
     }
 
     /// Settles what depends on whether the other end is on another host.

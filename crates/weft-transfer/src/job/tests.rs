@@ -64,6 +64,7 @@ pub(super) fn task(request: Request) -> CopyTask {
         progress: Arc::default(),
         limit: None,
         is_fair: false,
+        silence: None,
         compresses_between_hosts: false,
         sysfs: "/sys".into(),
     }
@@ -229,7 +230,7 @@ pub(super) fn send_to(
     flags: Flags,
     folder: &Path,
 ) -> Result<Finished, EndError> {
-    let (start, _) = local_start(folder).expect("a folder");
+    let (start, _) = local_start(folder, Flags::default()).expect("a folder");
     initiate(Initiating {
         task: task(Request { flags, paths: vec![b"share".to_vec()], ..Request::default() }),
         control: Arc::new(peer),

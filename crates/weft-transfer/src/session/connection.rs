@@ -111,6 +111,8 @@ pub struct Connection {
     /// When the last message or block of the peer came, and when the last ping after it was sent.
     seen: Duration,
     asked: Option<Duration>,
+    /// The silence of the peer after which it counts as gone.
+    silence: Duration,
 }
 
 impl Connection {
@@ -151,7 +153,13 @@ impl Connection {
             pings: 0,
             seen: now,
             asked: None,
+            silence: SILENCE_MAX,
         }
+    }
+
+    /// Sets the silence after which the peer counts as gone, instead of `SILENCE_MAX`.
+    pub fn allow_silence(&mut self, silence: Duration) {
+        self.silence = silence;
     }
 
     /// The agreed terms; `None` before the agreement.
@@ -293,13 +301,13 @@ impl Connection {
     /// comes before.
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.ping_at().min(self.seen + SILENCE_MAX)
+        self.ping_at().min(self.seen + self.silence)
     }
 
-    /// Whether the peer has been silent for `SILENCE_MAX` and counts as gone.
+    /// Whether the peer has been silent for so long that it counts as gone.
     #[must_use]
     pub fn is_silent(&self, now: Duration) -> bool {
-        now >= self.seen + SILENCE_MAX
+        now >= self.seen + self.silence
     }
 
     /// Whether the connection ends after the messages that `poll_control` returns.
@@ -309,7 +317,7 @@ impl Connection {
     }
 
     fn ping_at(&self) -> Duration {
-        self.asked.unwrap_or(self.seen) + PING_INTERVAL
+        self.asked.unwrap_or(self.seen) + PING_INTERVAL.min(self.silence / 4)
     }
 
     fn end(&mut self) {

@@ -191,6 +191,23 @@ fn a_silent_peer_is_pinged_and_then_considered_gone() {
 }
 
 #[test]
+fn caller_says_how_long_a_peer_may_be_silent() {
+    for (silence, ping) in [(4, 1), (20, 5), (400, 10)] {
+        let (silence, ping) = (Duration::from_secs(silence), Duration::from_secs(ping));
+        let (mut initiator, mut acceptor) = pair();
+        initiator.allow_silence(silence);
+        assert_eq!(initiator.timeout(), ping);
+        let message = initiator.poll_control(ping).unwrap();
+        assert_eq!(acceptor.handle_control(message, ping), Ok(None));
+        let pong = acceptor.poll_control(ping).unwrap();
+        let almost = silence - Duration::from_millis(1);
+        assert!(!initiator.is_silent(almost) && initiator.is_silent(silence));
+        assert_eq!(initiator.handle_control(pong, almost), Ok(None));
+        assert!(!initiator.is_silent(almost + almost) && initiator.is_silent(almost + silence));
+    }
+}
+
+#[test]
 fn cancelling_the_connection_ends_all_sessions() {
     let (mut initiator, mut acceptor) = pair();
     initiator.open(open()).unwrap();

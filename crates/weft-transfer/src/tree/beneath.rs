@@ -31,6 +31,21 @@ pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: u16) -> Result<Own
     openat2(&dir, path, flags, mode, resolve)
 }
 
+/// Opens a path beneath a directory, and follows links that stay beneath it.
+///
+/// # Errors
+/// An error of `openat2`: `EXDEV` if a link leads out.
+pub fn follow(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    for _ in 1..ATTEMPTS {
+        match openat2(&dir, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    openat2(&dir, path, flags, Mode::empty(), resolve)
+}
+
 /// Opens a directory beneath another one.
 ///
 /// # Errors

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::tree::input::Input;
+use crate::tree::reach::Reach;
 use crate::tree::selection::Selection;
 use crate::wire::record_name::Name;
 
@@ -21,7 +22,7 @@ pub struct Missing {
 /// A file or directory to copy.
 #[derive(Debug)]
 pub struct Start {
-    /// An open directory. Nothing outside of it is read.
+    /// An open directory. Nothing outside of it is read, except by links that are followed.
     pub directory: OwnedFd,
     /// The name in it to copy. If `None`, it is the directory itself.
     pub name: Option<Name>,
@@ -30,13 +31,15 @@ pub struct Start {
     /// Of the directory itself: what is copied of it; `None` for all. The sink's root keeps its
     /// attributes then, unless the directory is selected.
     pub selection: Option<Arc<Selection>>,
+    /// Where links may lead that are followed: what they lead to is copied in their place.
+    pub links: Reach,
 }
 
 impl Start {
     /// The contents and attributes of a directory.
     #[must_use]
     pub fn contents(directory: OwnedFd) -> Self {
-        Self { directory, name: None, new_name: None, selection: None }
+        Self { directory, name: None, new_name: None, selection: None, links: Reach::Nowhere }
     }
 
     /// An entry of a directory.

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
+use rustix::fs::OFlags;
 use rustix::io::{Errno, Result};
 
 use crate::limits::{DEPTH_MAX, DIRECTORIES_CACHED_MAX};
 use crate::tree::beneath;
+use crate::tree::reach::Reach;
 use crate::wire::record_name::Name;
 use weft_sys::lock;
 
@@ -16,6 +18,8 @@ use weft_sys::lock;
 pub struct Dir {
     place: Option<(Arc<Self>, Name)>,
     depth: usize,
+    /// It is a link that is followed.
+    is_followed: bool,
     fd: Mutex<Option<Arc<OwnedFd>>>,
 }
 
@@ -58,16 +62,39 @@ impl Dir {
 #[derive(Debug)]
 pub struct Dirs {
     root: Arc<Dir>,
+    reach: Reach,
     /// The open directories except the root, the least recently opened first.
     open: Mutex<VecDeque<Arc<Dir>>>,
 }
 
 impl Dirs {
-    /// Creates the set for an open root.
+    /// Creates the set for an open root, in which no links are followed.
     #[must_use]
     pub fn new(root: OwnedFd) -> Self {
-        let root = Dir { place: None, depth: 1, fd: Mutex::new(Some(Arc::new(root))) };
-        Self { root: Arc::new(root), open: Mutex::default() }
+        Self::with_links(root, Reach::Nowhere)
+    }
+
+    /// Creates the set for an open root, with links that may lead that far.
+    #[must_use]
+    pub fn with_links(root: OwnedFd, reach: Reach) -> Self {
+        let fd = Mutex::new(Some(Arc::new(root)));
+        let root = Dir { place: None, depth: 1, is_followed: false, fd };
+        Self { root: Arc::new(root), reach, open: Mutex::default() }
+    }
+
+    /// Whether links are followed.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.reach.follows()
+    }
+
+    /// Opens what a link in a directory leads to.
+    ///
+    /// # Errors
+    /// An error of [`Reach::open`], or if the directory cannot be opened.
+    pub fn follow(&self, dir: &Arc<Dir>, name: &Name, flags: OFlags) -> Result<OwnedFd> {
+        let fd = self.open(dir)?;
+        self.reach.open(&*fd, name, &dir.path_of(Some(name)), flags)
     }
 
     /// The root.
@@ -81,17 +108,30 @@ impl Dirs {
     /// # Errors
     /// `ENAMETOOLONG` if it is nested too deeply.
     pub fn child(&self, parent: &Arc<Dir>, name: Name) -> Result<Arc<Dir>> {
+        self.below(parent, name, false)
+    }
+
+    /// Returns the directory to which a link in another one leads. It need not exist.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG` if it is nested too deeply.
+    pub fn followed(&self, parent: &Arc<Dir>, name: Name) -> Result<Arc<Dir>> {
+        self.below(parent, name, true)
+    }
+
+    fn below(&self, parent: &Arc<Dir>, name: Name, is_followed: bool) -> Result<Arc<Dir>> {
         if parent.depth == DEPTH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let depth = parent.depth + 1;
-        Ok(Arc::new(Dir { place: Some((Arc::clone(parent), name)), depth, fd: Mutex::new(None) }))
+        let place = Some((Arc::clone(parent), name));
+        Ok(Arc::new(Dir { place, depth, is_followed, fd: Mutex::new(None) }))
     }
 
     /// Opens the directory. It stays open at least as long as the result lives.
     ///
     /// # Errors
-    /// If it or one of its parents cannot be opened; `ELOOP` if one is a link.
+    /// If it or one of its parents cannot be opened; `ELOOP` if one is a link that is not followed.
     pub fn open(&self, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
         let mut closed = Vec::new();
         let mut at = dir;
@@ -100,14 +140,20 @@ impl Dirs {
                 break fd;
             }
             let (parent, name) = at.place().ok_or(Errno::BADF)?;
-            closed.push(name);
+            closed.push((at, name));
             at = parent;
         };
         if closed.is_empty() {
             return Ok(fd);
         }
-        for name in closed.iter().rev() {
-            fd = Arc::new(beneath::open_dir(&fd, name.as_path())?);
+        for (at, name) in closed.iter().rev() {
+            fd = Arc::new(match at.is_followed {
+                true => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                    self.reach.open(&fd, name, &at.path_of(None), flags)?
+                }
+                false => beneath::open_dir(&fd, name.as_path())?,
+            });
         }
         let mut open = lock(&self.open);
         if let Some(fd) = dir.cached() {

@@ -340,6 +340,8 @@ pub(crate) struct PlannedFile {
     pub(crate) dirs: Arc<Dirs>,
     pub(crate) dir: Arc<Dir>,
     pub(crate) name: Name,
+    /// The name is a link that is followed.
+    pub(crate) is_followed: bool,
     pub(crate) size: u64,
     pub(crate) mtime: Time,
     pub(crate) is_hashed: bool,
@@ -362,7 +364,7 @@ impl Drop for CountedFd {
 
 impl PlannedFile {
     fn open(&self) -> Result<OwnedFd, Errno> {
-        open_file(&self.dirs, &self.dir, &self.name)
+        open_file(&self.dirs, &self.dir, &self.name, self.is_followed)
     }
 
     fn read_whole(&self, data: &mut [u8]) -> Tail {
@@ -414,8 +416,16 @@ impl PlannedFile {
     }
 }
 
-/// Opens a regular file for reading.
-pub(crate) fn open_file(dirs: &Dirs, dir: &Arc<Dir>, name: &Name) -> Result<OwnedFd, Errno> {
+/// Opens a regular file for reading, which may be that of a link that is followed.
+pub(crate) fn open_file(
+    dirs: &Dirs,
+    dir: &Arc<Dir>,
+    name: &Name,
+    is_followed: bool,
+) -> Result<OwnedFd, Errno> {
+    if is_followed {
+        return dirs.follow(dir, name, OFlags::RDONLY);
+    }
     let dir = dirs.open(dir)?;
     // A pipe in the file's place must not block the thread.
     beneath::open(&dir, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0)

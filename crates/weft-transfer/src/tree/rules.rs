@@ -30,8 +30,14 @@ impl Rules {
     /// Whether a path relative to the top of the tree is included.
     #[must_use]
     pub fn include(&self, path: &[u8], is_directory: bool) -> bool {
+        self.decide(path, is_directory).unwrap_or(true)
+    }
+
+    /// Whether a rule includes or excludes a path; `None` if none matches it.
+    #[must_use]
+    pub fn decide(&self, path: &[u8], is_directory: bool) -> Option<bool> {
         let first = self.rules.iter().find(|(_, pattern)| pattern.fits(path, is_directory));
-        first.is_none_or(|(includes, _)| *includes)
+        first.map(|(includes, _)| *includes)
     }
 }
 

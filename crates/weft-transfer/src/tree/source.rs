@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 
-use rustix::fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
 
 use crate::limits::{
@@ -13,11 +13,10 @@ use crate::limits::{
     TABLE_LEN_MAX, WHOLE_FILE_LEN_MAX,
 };
 use crate::tree::checking::{Checked, Checking, are_usable};
-use crate::tree::direct::{Reader, Refusals, When};
+use crate::tree::direct::Reader;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::input::{Input, Turn};
 use crate::tree::job::{CountedFd, Job, Plan, PlannedFile, open_file};
-use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::large::Large;
 use crate::tree::large_in_work::{LargeInWork, PART_LEN};
 use crate::tree::listing;
@@ -25,79 +24,13 @@ use crate::tree::metadata::{self, Sizes};
 use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
 use crate::tree::reading::Reading;
-use crate::tree::rules::Rules;
 use crate::tree::selection::Selection;
 use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::{HavePiece, Wants};
 
 pub use crate::tree::content::{Content, Missing, Start};
-
-/// The smallest payload. It has room for twice the longest entry without extended attributes;
-/// extended attributes may use a quarter of it.
-pub const PAYLOAD_LEN_MIN: usize = 16 << 10;
-
-/// The options of a source.
-#[derive(Clone, Debug)]
-pub struct SourceOptions {
-    /// Length of a block's payload, at least [`PAYLOAD_LEN_MIN`].
-    pub payload_len: usize,
-    /// Whether files are offered first and sent only if the sink wants them.
-    pub asks: bool,
-    /// Whether offers contain the hash of the content. It requires `asks`.
-    pub compares_content: bool,
-    /// Whether data is sent with digests, which the sink verifies.
-    pub verifies: bool,
-    /// Whether extended attributes are sent.
-    pub takes_xattrs: bool,
-    /// Whether hard links are sent as links, not as separate files.
-    pub keeps_hard_links: bool,
-    /// Whether the names of owners are sent besides their numbers.
-    pub names_owners: bool,
-    /// Whether pipes, sockets and devices are sent; otherwise they are skipped.
-    pub takes_special_files: bool,
-    /// Whether what is mounted in the trees is left out, except the directories themselves.
-    pub stays_on_device: bool,
-    /// The rules that select names.
-    pub rules: Rules,
-    /// Which files are read directly.
-    pub direct: When,
-    /// Whether a file system refuses it.
-    pub refusals: Arc<Refusals>,
-    /// Whether the transport may read parts of files itself. The ends of these files are planned
-    /// after the caller has reported that the parts have arrived.
-    pub sends_extents: bool,
-    /// Names that were asked for and cannot be found. They are reported as problems.
-    pub missing: Vec<Missing>,
-    /// Passes open files to a sink in this process, which lets the kernel copy them. Digests
-    /// (`verifies`) rule it out.
-    pub copies: Option<Arc<KernelCopies>>,
-}
-
-impl SourceOptions {
-    /// Creates options that send everything without offers, with hard links and owners' names,
-    /// without extended attributes.
-    #[must_use]
-    pub fn new(payload_len: usize) -> Self {
-        Self {
-            payload_len,
-            asks: false,
-            compares_content: false,
-            verifies: false,
-            takes_xattrs: false,
-            keeps_hard_links: true,
-            names_owners: true,
-            takes_special_files: true,
-            stays_on_device: false,
-            rules: Rules::default(),
-            direct: When::Never,
-            refusals: Arc::default(),
-            sends_extents: false,
-            missing: Vec::new(),
-            copies: None,
-        }
-    }
-}
+pub use crate::tree::source_options::{PAYLOAD_LEN_MIN, SourceOptions};
 
 /// The next step of a source.
 #[derive(Debug)]
@@ -186,6 +119,8 @@ struct Walked {
     path: Vec<u8>,
     names: VecDeque<(Name, FileType)>,
     is_complete: bool,
+    /// Its device and inode.
+    id: (u64, u64),
 }
 
 /// A file that was offered to the sink.
@@ -195,6 +130,8 @@ struct Offered {
     dir: Arc<Dir>,
     /// The name at the source.
     name: Name,
+    /// The name is a link that is followed.
+    is_followed: bool,
     entry: Box<Entry>,
     may_have_holes: bool,
     /// Its size says nothing.
@@ -272,7 +209,9 @@ impl Source {
                 let number = numbers.entry;
                 numbers.entry += 1;
                 planned.entries = 1;
-                let entry = Some(Record::Entry(Box::new(input.entry(number, name))));
+                let mut entry = input.entry(number, name);
+                entry.mode = options.modes.apply(entry.mode, false);
+                let entry = Some(Record::Entry(Box::new(entry)));
                 (VecDeque::new(), Some(InputInWork { input, number, entry }))
             }
         };
@@ -435,6 +374,7 @@ impl Source {
                     dir: Arc::clone(&walked.dir),
                     number: walked.number,
                     device: Some(walked.device),
+                    is_followed: false,
                     path: join(&walked.path, name.as_bytes()),
                 };
                 self.visit(place, name.clone(), name, kind);
@@ -452,7 +392,8 @@ impl Source {
 
     /// Begins the next start.
     fn begin(&mut self) -> bool {
-        let Some(Start { directory, name, new_name, selection }) = self.starts.pop_front() else {
+        let Some(Start { directory, name, new_name, selection, links }) = self.starts.pop_front()
+        else {
             let is_waiting =
                 !(self.offers.is_empty() && self.unfinished.is_empty() && self.checking.is_empty());
             if is_waiting || self.is_finish_planned {
@@ -464,13 +405,14 @@ impl Source {
             return true;
         };
         self.selection = selection;
-        let dirs = Arc::new(Dirs::new(directory));
+        let dirs = Arc::new(Dirs::with_links(directory, links));
         let dir = Arc::clone(dirs.root());
         let top = match (name, new_name) {
             (Some(name), new_name) => {
                 let new_name = new_name.unwrap_or_else(|| name.clone());
                 let path = name.as_bytes().to_vec();
-                let place = Place { dirs, dir, number: ROOT, device: None, path };
+                let (number, device, is_followed) = (ROOT, None, false);
+                let place = Place { dirs, dir, number, device, path, is_followed };
                 self.visit(place, name, new_name, FileType::Unknown);
                 return true;
             }
@@ -484,10 +426,10 @@ impl Source {
             (None, None) => None,
         };
         let number = if top.is_some() { self.number() } else { ROOT };
-        let mut device = 0;
+        let mut id = (0, 0);
         let result = dirs.open(&dir).and_then(|fd| {
             let stat = fstat(&*fd)?;
-            device = stat.st_dev;
+            id = (stat.st_dev, stat.st_ino);
             let entry = self.entry(number, ROOT, top.as_ref(), Kind::Directory, &stat);
             self.with_xattrs(entry, &*fd)
         });
@@ -501,27 +443,27 @@ impl Source {
             }
         }
         let path = top.map(|name| name.as_bytes().to_vec()).unwrap_or_default();
-        self.list(dirs, dir, (number, device), path);
+        self.list(dirs, dir, (number, id.0), id, path);
         true
     }
 
     /// Plans one name, which its directory lists as `kind`.
-    fn visit(&mut self, place: Place, name: Name, new_name: Name, kind: FileType) {
-        if let Err(errno) = self.try_visit(&place, &name, &new_name, kind) {
+    fn visit(&mut self, mut place: Place, name: Name, new_name: Name, kind: FileType) {
+        if let Err(errno) = self.try_visit(&mut place, &name, &new_name, kind) {
             self.problem(place.number, Some(new_name), errno);
         }
     }
 
     fn try_visit(
         &mut self,
-        place: &Place,
+        place: &mut Place,
         name: &Name,
         new_name: &Name,
         listed: FileType,
     ) -> Result<(), Errno> {
         // A file that is sent at once is opened first; one that is offered is only examined.
         let opened = if listed == FileType::RegularFile && !self.options.asks {
-            match open_file(&place.dirs, &place.dir, name) {
+            match open_file(&place.dirs, &place.dir, name, false) {
                 Ok(fd) => Some((fstat(&fd)?, fd)),
                 // It is not a regular file any more.
                 Err(Errno::LOOP | Errno::NXIO) => None,
@@ -530,13 +472,21 @@ impl Source {
         } else {
             None
         };
-        let (stat, fd) = match opened {
+        let (mut stat, fd) = match opened {
             Some((stat, fd)) => (stat, Some(fd)),
             None => {
                 let dir = place.dirs.open(&place.dir)?;
                 (statat(&*dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?, None)
             }
         };
+        if metadata::kind(&stat) == FileType::Symlink && place.dirs.follows() {
+            match place.dirs.follow(&place.dir, name, OFlags::PATH).and_then(fstat) {
+                Ok(of_target) => (stat, place.is_followed) = (of_target, true),
+                Err(errno) if self.options.rules.include(&place.path, false) => return Err(errno),
+                // What is excluded need not lead anywhere.
+                Err(_) => {}
+            }
+        }
         let kind = metadata::kind(&stat);
         if !self.options.rules.include(&place.path, kind == FileType::Directory) {
             let keep = Record::Keep { directory: place.number, name: new_name.clone() };
@@ -585,7 +535,10 @@ impl Source {
         new_name: &Name,
         stat: &Stat,
     ) -> Result<(), Errno> {
-        let dir = place.dirs.child(&place.dir, name.clone())?;
+        let dir = match place.is_followed {
+            true => self.follow_directory(place, name, stat)?,
+            false => place.dirs.child(&place.dir, name.clone())?,
+        };
         let number = self.number();
         let mut entry = self.entry(number, place.number, Some(new_name), Kind::Directory, stat);
         if self.options.takes_xattrs {
@@ -601,16 +554,28 @@ impl Source {
             self.directory_is_walked(number, false);
             return Ok(());
         }
-        self.list(Arc::clone(&place.dirs), dir, (number, device), place.path.clone());
+        let id = (stat.st_dev, stat.st_ino);
+        self.list(Arc::clone(&place.dirs), dir, (number, device), id, place.path.clone());
         Ok(())
     }
 
-    /// Lists a directory, with its number and the device of the tree's top, and begins to walk it.
+    /// Returns the directory of a link, unless the link is in it.
+    fn follow_directory(&self, place: &Place, name: &Name, stat: &Stat) -> Result<Arc<Dir>, Errno> {
+        let id = (stat.st_dev, stat.st_ino);
+        if self.stack.iter().any(|walked| walked.id == id) {
+            return Err(Errno::LOOP);
+        }
+        place.dirs.followed(&place.dir, name.clone())
+    }
+
+    /// Lists a directory, with its number, the device of the tree's top and its own device and
+    /// inode, and begins to walk it.
     fn list(
         &mut self,
         dirs: Arc<Dirs>,
         dir: Arc<Dir>,
         (number, device): (u64, u64),
+        id: (u64, u64),
         path: Vec<u8>,
     ) {
         let selected = self.selection.as_ref().and_then(|it| it.names_in(&path));
@@ -632,7 +597,7 @@ impl Source {
         // The sink deletes nothing where others are not known.
         let is_complete = result.is_ok() && is_whole;
         let names = names.into();
-        self.stack.push(Walked { dirs, dir, number, device, path, names, is_complete });
+        self.stack.push(Walked { dirs, dir, number, device, path, names, is_complete, id });
     }
 
     fn visit_file(
@@ -663,12 +628,13 @@ impl Source {
             dirs: Arc::clone(&place.dirs),
             dir: Arc::clone(&place.dir),
             name: name.clone(),
+            is_followed: place.is_followed,
             entry: Box::new(entry),
             may_have_holes: metadata::may_have_holes(stat),
             is_unsized,
         };
         if !self.options.asks {
-            let fd = fd.map_or_else(|| open_file(&place.dirs, &place.dir, name), Ok)?;
+            let fd = fd.map_or_else(|| place.open(name), Ok)?;
             *offered.entry = self.with_xattrs(*offered.entry, &fd)?;
             let unit = self.unit_of_file(offered, fd, None);
             self.units.push_back(unit);
@@ -677,7 +643,7 @@ impl Source {
         // Attributes are read again when the file is sent, so none are kept until then.
         let mut entry = offered.entry.clone();
         if self.options.takes_xattrs {
-            match open_file(&place.dirs, &place.dir, name) {
+            match place.open(name) {
                 Ok(fd) => *entry = self.with_xattrs(*entry, &fd)?,
                 // The sink compares the rest. If it wants the file, opening it fails again.
                 Err(Errno::ACCESS | Errno::PERM) => {}
@@ -706,7 +672,8 @@ impl Source {
     /// Opens a file that the sink wants. Returns nothing if pieces that the sink has are compared
     /// first.
     fn unit_of_offered(&mut self, mut offered: Offered, have: Vec<HavePiece>) -> Option<Unit> {
-        let result = open_file(&offered.dirs, &offered.dir, &offered.name).and_then(|fd| {
+        let Offered { dirs, dir, name, is_followed, .. } = &offered;
+        let result = open_file(dirs, dir, name, *is_followed).and_then(|fd| {
             let stat = fstat(&fd)?;
             if metadata::kind(&stat) != FileType::RegularFile {
                 return Err(Errno::NOENT);
@@ -749,7 +716,7 @@ impl Source {
         let sizes = self.sizes.get(&stat.st_dev).copied().or_else(|| {
             let sizes = match fd {
                 Some(fd) => metadata::sizes(fd),
-                None => open_file(&place.dirs, &place.dir, name).and_then(metadata::sizes),
+                None => place.open(name).and_then(metadata::sizes),
             };
             // Another file of the device may be readable.
             let sizes = sizes.ok()?;
@@ -847,6 +814,7 @@ impl Source {
             dirs: Arc::clone(&offered.dirs),
             dir: Arc::clone(&offered.dir),
             name: offered.name.clone(),
+            is_followed: offered.is_followed,
             size: offered.entry.size,
             mtime: offered.entry.mtime,
             is_hashed: self.options.verifies,
@@ -902,13 +870,17 @@ impl Source {
         kind: Kind,
         stat: &Stat,
     ) -> Entry {
+        let mode = match kind {
+            Kind::Symlink { .. } => metadata::mode(stat),
+            _ => self.options.modes.apply(metadata::mode(stat), kind == Kind::Directory),
+        };
         Entry {
             number,
             parent,
             name: name.cloned(),
             size: if kind == Kind::File { metadata::size(stat) } else { 0 },
             kind,
-            mode: metadata::mode(stat),
+            mode,
             uid: stat.st_uid,
             gid: stat.st_gid,
             mtime: metadata::mtime(stat),
@@ -975,6 +947,14 @@ struct Place {
     device: Option<u64>,
     /// The name's path, for the rules.
     path: Vec<u8>,
+    /// The name is a link that is followed.
+    is_followed: bool,
+}
+
+impl Place {
+    fn open(&self, name: &Name) -> Result<OwnedFd, Errno> {
+        open_file(&self.dirs, &self.dir, name, self.is_followed)
+    }
 }
 
 fn join(path: &[u8], name: &[u8]) -> Vec<u8> {

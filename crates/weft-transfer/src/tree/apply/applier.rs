@@ -24,6 +24,7 @@ use crate::wire::record_table::{self, Placed, TableError};
 use crate::wire::record_wants::Wants;
 
 use super::asked::Asked;
+use super::backup::Backup;
 use super::begun::Begun;
 use super::context::Context;
 use super::directory::{Directory, Extras};
@@ -344,6 +345,34 @@ impl Applier {
     pub fn protecting(mut self, rules: Rules) -> Self {
         let shared = Arc::get_mut(&mut self.shared).expect("no task has begun");
         shared.context.rules = rules;
+        self
+    }
+
+    /// Keeps what is replaced or deleted.
+    ///
+    /// # Panics
+    /// If a block has been applied already.
+    #[must_use]
+    pub fn keeping(mut self, backup: Option<Backup>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("no task has begun");
+        shared.context.backup = backup;
+        self
+    }
+
+    /// Links to files of other directories instead of copying equal ones. A directory that does not
+    /// exist is reported. The source must offer files then.
+    ///
+    /// # Panics
+    /// If a block has been applied already.
+    #[must_use]
+    pub fn linking_to(mut self, thirds: Vec<Option<OwnedFd>>) -> Self {
+        let context = &mut Arc::get_mut(&mut self.shared).expect("no task has begun").context;
+        for third in thirds {
+            match third {
+                Some(third) => context.thirds.push(third),
+                None => context.problem(context.dirs.root(), None, Step::Third, Errno::NOENT),
+            }
+        }
         self
     }
 

@@ -93,7 +93,7 @@ impl Plan {
             let has = |bits: u16| fstat(fd).is_ok_and(|stat| metadata::mode(&stat) & bits == bits);
             lost.special = mode & 0o6000 != 0 && !has(mode & 0o6000);
         }
-        if context.options.keeps_times {
+        if context.keeps_time_of(entry) {
             note(futimens(fd, &times(entry)));
         }
         context.has_lost(dir, name, lost);

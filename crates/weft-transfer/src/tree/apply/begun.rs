@@ -28,7 +28,7 @@ use super::attributes::{self, Plan};
 use super::context::Context;
 use super::directory::Directory;
 use super::install::{self, Failure, Installed};
-use super::report::Step;
+use super::report::{Change, Step};
 
 /// A file that was begun and has not ended.
 #[derive(Debug)]
@@ -63,8 +63,10 @@ struct Open {
     temporary: Name,
     plan: Plan,
     journal_id: Option<u32>,
-    /// The file has parts of an earlier session.
+    /// The file has parts of an earlier session, or others.
     is_resumed: bool,
+    /// The file has its name already.
+    is_in_place: bool,
 }
 
 impl Begun {
@@ -300,6 +302,9 @@ impl Begun {
         if context.options.syncs {
             fsync(&open.fd).map_err(write_error)?;
         }
+        if open.is_in_place {
+            return Ok(Installed { attributes, change: Change::Update });
+        }
         let create_error = |error| (Step::Create, error);
         let dir = context.dirs.open(&self.directory.dir).map_err(create_error)?;
         let to = &self.name;
@@ -327,7 +332,7 @@ impl Begun {
 
     /// Removes the temporary file after a failure.
     fn remove(&self, context: &Context) {
-        let Some(open) = &self.open else { return };
+        let Some(open) = self.open.as_ref().filter(|open| !open.is_in_place) else { return };
         context.refund(self.entry.size + self.charged.load(Acquire), 1);
         if let Ok(dir) = context.dirs.open(&self.directory.dir) {
             // If this fails, the file is gone, or a later session removes it.
@@ -364,6 +369,23 @@ fn create(
     name: &Name,
 ) -> Result<Open, Failure> {
     let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
+    if let Some((fd, plan)) = install::open_in_place(context, directory, dir.as_fd(), entry, name)?
+    {
+        ftruncate(&fd, entry.size).map_err(|error| (Step::Write, error))?;
+        let direct = open_direct(context, directory, dir.as_fd(), entry, name, name);
+        let (is_direct, temporary, journal_id) = (AtomicBool::new(true), name.clone(), None);
+        let (is_resumed, is_in_place) = (true, true);
+        return Ok(Open {
+            fd,
+            direct,
+            is_direct,
+            temporary,
+            plan,
+            journal_id,
+            is_resumed,
+            is_in_place,
+        });
+    }
     let path = directory.dir.path_of(Some(name));
     if let Ok(root) = context.dirs.open(context.dirs.root()) {
         let (names, bytes) = context.session.others.begins_anew(root.as_fd(), &path);
@@ -386,7 +408,8 @@ fn create(
         journal.and_then(|journal| journal.file(&path, &temporary, entry.size, entry.mtime));
     let direct = open_direct(context, directory, dir.as_fd(), entry, name, &temporary);
     let is_direct = AtomicBool::new(true);
-    Ok(Open { fd, direct, is_direct, temporary, plan, journal_id, is_resumed: false })
+    let (is_resumed, is_in_place) = (false, false);
+    Ok(Open { fd, direct, is_direct, temporary, plan, journal_id, is_resumed, is_in_place })
 }
 
 /// Opens a temporary file once more, for direct I/O, if that is wanted and allowed.
@@ -441,7 +464,8 @@ fn go_on(
         let name = entry.name.as_ref().unwrap_or(&temporary);
         let direct = open_direct(context, directory, dir.as_fd(), entry, name, &temporary);
         let is_direct = AtomicBool::new(true);
-        Ok(Open { fd, direct, is_direct, temporary, plan, journal_id: id, is_resumed: true })
+        let (journal_id, is_resumed, is_in_place) = (id, true, false);
+        Ok(Open { fd, direct, is_direct, temporary, plan, journal_id, is_resumed, is_in_place })
     };
     open().map_err(|error| (Step::Create, error))
 }

@@ -12,6 +12,7 @@ use crate::tree::listing;
 use crate::wire::record_name::Name;
 
 use super::attributes;
+use super::backup::Backup;
 use super::context::Context;
 use super::dead::{self, Whose};
 use super::report::{Change, Event, Step};
@@ -51,9 +52,14 @@ pub(super) fn clean(
 
 /// Whether the rules protect a name of the destination.
 fn is_protected(context: &Context, dir: &Dir, name: &Name, kind: FileType) -> bool {
-    let is_included =
-        || context.rules.include(&dir.path_of(Some(name)), kind == FileType::Directory);
-    !context.rules.is_empty() && !is_included()
+    let backup = context.backup.as_ref();
+    if context.rules.is_empty() && backup.is_none() {
+        return false;
+    }
+    let path = dir.path_of(Some(name));
+    let is_backup = backup.is_some_and(|backup| backup.has_given(name));
+    let decided = context.rules.decide(&path, kind == FileType::Directory);
+    backup.is_some_and(|backup| backup.is_folder(&path)) || !decided.unwrap_or(!is_backup)
 }
 
 /// Whether the rules protect an entry, or one in it.
@@ -117,6 +123,15 @@ pub(super) fn delete(
             continue;
         }
         let is_empty = entered.is_some();
+        let counts = deletion == Deletion::Extra && (is_empty || kind != FileType::Directory);
+        if counts && !context.may_delete() {
+            kept.insert(Arc::as_ptr(&dir));
+            continue;
+        }
+        let keeps = context.backup.as_ref().filter(|it| !is_empty && !it.has_given(&name));
+        if kind != FileType::Directory && keeps.is_some_and(Backup::is_beside) {
+            kept.insert(Arc::as_ptr(&dir));
+        }
         let result = context.dirs.open(&dir).and_then(|fd| {
             let flags = if is_empty { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             if kind == FileType::Directory && !is_empty {
@@ -125,8 +140,14 @@ pub(super) fn delete(
             if !context.deletes_really() {
                 return statat(&*fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW).map(drop);
             }
-            unlinkat(&*fd, name.as_path(), flags)
+            match keeps {
+                Some(backup) => backup.take(&context.dirs, &dir, &*fd, &name),
+                None => unlinkat(&*fd, name.as_path(), flags),
+            }
         });
+        if counts && result.is_err() {
+            context.has_not_deleted();
+        }
         let error = match result {
             // That it is replaced has been reported.
             Ok(()) if deletion == Deletion::Replaced && stack.is_empty() => return,

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{
-    AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -14,10 +15,11 @@ use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::metadata;
 use crate::tree::owners::Names;
 use crate::tree::rules::Rules;
-use crate::wire::record::Entry;
+use crate::wire::record::{Entry, Kind};
 use crate::wire::record_name::Name;
 use weft_sys::lock;
 
+use super::backup::Backup;
 use super::options::ApplyOptions;
 use super::quota::QuotaSession;
 use super::report::{
@@ -39,6 +41,10 @@ pub(super) struct Context {
     /// The entries that these rules exclude are not deleted.
     pub(super) rules: Rules,
     pub(super) quota: Option<QuotaSession>,
+    /// How what is replaced is kept.
+    pub(super) backup: Option<Backup>,
+    /// Other directories, to whose files this one may link.
+    pub(super) thirds: Vec<OwnedFd>,
     owners: RwLock<Owners>,
     report: Arc<dyn Report>,
     is_direct_refused: AtomicBool,
@@ -46,6 +52,9 @@ pub(super) struct Context {
     has_source_failed: AtomicBool,
     /// The number of remembered names.
     names: AtomicUsize,
+    /// The entries that the options still let be deleted, and those that they keep.
+    deletes_left: AtomicU64,
+    kept: AtomicU64,
     /// The entries that have lost their special bits, and those that have lost their owners.
     lost: Mutex<[LostEntries; 2]>,
 }
@@ -116,11 +125,15 @@ impl Context {
             counters: Counters::default(),
             rules: Rules::default(),
             quota: None,
+            backup: None,
+            thirds: Vec::new(),
             owners,
             report,
             is_direct_refused: AtomicBool::new(false),
             has_source_failed: AtomicBool::new(false),
             names: AtomicUsize::new(0),
+            deletes_left: AtomicU64::new(options.deletes_max.unwrap_or(u64::MAX)),
+            kept: AtomicU64::new(0),
             lost: Mutex::default(),
         })
     }
@@ -240,6 +253,34 @@ impl Context {
     /// Whether entries are deleted, and not only predicted to be.
     pub(super) fn deletes_really(&self) -> bool {
         !self.is_dry_run() || self.options.only_deletes
+    }
+
+    /// Whether an entry gets the time that it has at the source.
+    pub(super) fn keeps_time_of(&self, entry: &Entry) -> bool {
+        let is_changed_later = self.backup.as_ref().is_some_and(Backup::is_beside);
+        self.options.keeps_times && !(is_changed_later && entry.kind == Kind::Directory)
+    }
+
+    /// Whether one more entry may be deleted. One that may not counts as kept.
+    pub(super) fn may_delete(&self) -> bool {
+        let take = |left: u64| left.checked_sub(1);
+        let may = self.deletes_left.fetch_update(AcqRel, Acquire, take).is_ok();
+        self.kept.fetch_add(u64::from(!may), AcqRel);
+        may
+    }
+
+    /// Takes back a deletion that has not taken place.
+    pub(super) fn has_not_deleted(&self) {
+        self.deletes_left.fetch_add(1, AcqRel);
+    }
+
+    /// Reports the entries that may not be deleted because others have been.
+    pub(super) fn report_kept(&self) {
+        let count = self.kept.load(Acquire);
+        if count > 0 {
+            let problem = Problem { step: Step::Kept(count), errno: None };
+            self.event(self.dirs.root(), None, Event::Problem(problem));
+        }
     }
 
     /// Records the name of an owner. Returns false if there are too many.

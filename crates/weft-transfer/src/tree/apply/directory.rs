@@ -63,6 +63,7 @@ impl Extras {
             }
             directory.close(context);
         }
+        context.report_kept();
     }
 }
 
@@ -314,6 +315,18 @@ impl Directory {
         let kind = metadata::kind(&there.map_err(|error| (Step::Rename, error))?);
         if clean::has_protected(context, &self.dir, name, kind) {
             return Err((Step::Clash, Errno::NOTEMPTY));
+        }
+        if let Some(backup) = &context.backup {
+            if kind != FileType::Directory {
+                let taken = backup.take(&context.dirs, &self.dir, &dir, name);
+                return taken.map_err(|error| (Step::Keep, error));
+            }
+            // What is in it is kept, so that this need not wait until all of the source is known.
+            clean::delete(context, &self.dir, name.clone(), kind, Deletion::Extra);
+            return match statat(&dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => Ok(()),
+                _ => Err((Step::Clash, Errno::NOTEMPTY)),
+            };
         }
         let aside = context.session.maker.aside(name);
         renameat(&dir, name.as_path(), &dir, aside.as_path())

@@ -165,7 +165,7 @@ pub(super) fn is_changed(
 ) -> bool {
     let Ok(fd) = context.dirs.open(dir) else { return false };
     let Ok(stat) = before.map_or_else(|| fstat(fd.as_fd()), Ok) else { return false };
-    let is_same_time = !context.options.keeps_times || metadata::mtime(&stat) == entry.mtime;
+    let is_same_time = !context.keeps_time_of(entry) || metadata::mtime(&stat) == entry.mtime;
     let is_same = is_same_time
         && attributes::is_same(context, entry, &stat)
         && xattrs::differences(context, fd.as_fd(), entry).is_empty();

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fsync, mknodat, readlinkat, renameat, statat, symlinkat,
-    unlinkat,
+    AtFlags, FileType, Mode, OFlags, Stat, fstat, fsync, ftruncate, mknodat, readlinkat, renameat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -106,20 +106,29 @@ fn try_whole(
         return Err((Step::Verify, Errno::BADMSG));
     }
     let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
-    let (fd, temporary, plan) = create(context, directory, dir.as_fd(), entry, name)?;
     let write_error = |error| (Step::Write, error);
-    let result = write_all(&fd, data, 0).map_err(write_error).and_then(|()| {
+    let complete = |fd: &OwnedFd, plan: attributes::Plan| {
         if context.options.verifies {
-            leave_cache(&fd).map_err(write_error)?;
-            let found = digest_of_file(&fd).map_err(|error| (Step::Verify, error))?;
+            leave_cache(fd).map_err(write_error)?;
+            let found = digest_of_file(fd).map_err(|error| (Step::Verify, error))?;
             if found != *blake3::hash(data).as_bytes() {
                 return Err((Step::Verify, Errno::BADMSG));
             }
         }
         let attributes = plan.set(context, fd.as_fd(), entry, (&directory.dir, Some(name)));
         if context.options.syncs {
-            fsync(&fd).map_err(write_error)?;
+            fsync(fd).map_err(write_error)?;
         }
+        Ok(attributes)
+    };
+    if let Some((fd, plan)) = open_in_place(context, directory, dir.as_fd(), entry, name)? {
+        let written = write_all(&fd, data, 0).and_then(|()| ftruncate(&fd, tail.size));
+        written.map_err(write_error)?;
+        return Ok(Installed { attributes: complete(&fd, plan)?, change: Change::Update });
+    }
+    let (fd, temporary, plan) = create(context, directory, dir.as_fd(), entry, name)?;
+    let result = write_all(&fd, data, 0).map_err(write_error).and_then(|()| {
+        let attributes = complete(&fd, plan)?;
         let change = rename(context, directory, &*dir, &temporary, name)?;
         Ok(Installed { attributes, change })
     });
@@ -160,6 +169,40 @@ pub(super) fn create(
     Ok((fd, temporary, plan))
 }
 
+/// Opens a regular file that exists, if files are written in place, and charges the quota for what
+/// it grows by. Whatever happens then, the file stays.
+pub(super) fn open_in_place(
+    context: &Context,
+    directory: &Directory,
+    dir: BorrowedFd<'_>,
+    entry: &Entry,
+    name: &Name,
+) -> Result<Option<(OwnedFd, attributes::Plan)>, Failure> {
+    if !context.options.in_place || directory.is_new() {
+        return Ok(None);
+    }
+    let is_file = |stat: &Stat| metadata::kind(stat) == FileType::RegularFile;
+    let there = statat(dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+    if !there.as_ref().is_ok_and(is_file) {
+        return Ok(None);
+    }
+    let write_error = |error| (Step::Write, error);
+    let flags = access(context) | OFlags::NONBLOCK;
+    let fd = match beneath::open(dir, name.as_path(), flags, 0) {
+        Ok(fd) => fd,
+        // Something else has its name now, which is replaced.
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Ok(None),
+        Err(error) => return Err(write_error(error)),
+    };
+    let stat = fstat(&fd).map_err(write_error)?;
+    if !is_file(&stat) {
+        return Ok(None);
+    }
+    let growth = entry.size.saturating_sub(metadata::size(&stat));
+    context.charge(growth, 0).map_err(write_error)?;
+    Ok(Some((fd, attributes::plan(context, entry, None))))
+}
+
 /// Renames a temporary file to its final name. What it replaces does not count towards the quota
 /// any more. Returns whether it has replaced something, if changes are listed.
 pub(super) fn rename(
@@ -174,11 +217,15 @@ pub(super) fn rename(
     let before = is_needed.then(|| statat(&dir, name.as_path(), flags).ok()).flatten();
     let change = if before.is_some() { Change::Update } else { Change::Copy };
     let rename = || renameat(&dir, temporary.as_path(), &dir, name.as_path());
+    if let Some(backup) = &context.backup {
+        let kept = backup.keep(&context.dirs, &directory.dir, &dir, name);
+        kept.map_err(|error| (Step::Keep, error))?;
+    }
     let mut result = rename();
     if matches!(result, Err(Errno::ISDIR)) && context.options.replaces {
         directory.put_aside(context, &dir, name)?;
         result = rename();
-    } else if let (Ok(()), Some(before)) = (&result, before) {
+    } else if let (Ok(()), Some(before), None) = (&result, before, &context.backup) {
         context.refund(quota::size_of(&before), 1);
     }
     result.map(|()| change).map_err(|error| match error {

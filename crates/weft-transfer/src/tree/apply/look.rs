@@ -25,6 +25,7 @@ use super::dry;
 use super::install::Failure;
 use super::links::Links;
 use super::report::{Change, EntryKind, Event, Step};
+use super::third;
 use super::xattrs;
 
 /// A file that the source offers. The directory counts it as pending.
@@ -74,7 +75,9 @@ pub(super) fn look(
         if let Some((step, error)) = refusal.or(lost) {
             directory.failed(context, Some(&name), step, error);
             links.settle(context, number, None);
-        } else if is_left(context, &directory, &name, &entry) {
+        } else if is_left(context, &directory, &name, &entry)
+            || third::link(context, &directory, &name, &entry)
+        {
             context.event(&directory.dir, Some(&name), Event::Unchanged);
             if entry.is_linked {
                 links.settle(context, number, Some((&directory.dir, &name)));

@@ -3,6 +3,7 @@
 mod applier;
 mod asked;
 mod attributes;
+mod backup;
 mod begun;
 mod clean;
 mod context;
@@ -17,10 +18,12 @@ mod quota;
 mod report;
 mod session;
 mod special;
+mod third;
 mod xattrs;
 
 pub use applier::{Applier, ApplyError, BeginError, Task};
 pub use asked::Asked;
+pub use backup::{Backup, Folder};
 pub use options::{ApplyOptions, DryRun, Skips};
 pub use quota::{Quota, Usage};
 pub use report::{Change, EntryKind, Event, NotKept, Problem, Report, Step, Subject, Summary, Why};

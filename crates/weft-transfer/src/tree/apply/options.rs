@@ -45,9 +45,14 @@ pub struct ApplyOptions {
     pub makes_devices: bool,
     /// Whether entries that the source does not have are deleted.
     pub deletes: bool,
+    /// The most entries of these that are deleted; `None` for any number. What is replaced does not
+    /// count.
+    pub deletes_max: Option<u64>,
     /// Whether a directory gives its name to an entry of another type, and such an entry to a
     /// directory.
     pub replaces: bool,
+    /// Whether regular files that exist are written to. Otherwise other files replace them.
+    pub in_place: bool,
     /// Whether a journal is written, so that a later session can resume.
     pub keeps_journal: bool,
     /// Whether partial files of all earlier copies are removed, however young.
@@ -92,7 +97,9 @@ impl Default for ApplyOptions {
             keeps_times: true,
             makes_devices: false,
             deletes: false,
+            deletes_max: None,
             replaces: false,
+            in_place: false,
             keeps_journal: false,
             cleans: false,
             retries: false,

@@ -242,6 +242,12 @@ pub enum Step {
     Aside,
     /// Nothing is deleted, because some of the source could not be read.
     NotDeleted,
+    /// This many entries are kept, because as many as were allowed have been deleted.
+    Kept(u64),
+    /// Keeping what it replaces.
+    Keep,
+    /// Opening another directory to whose files it could link.
+    Third,
     /// Syncing a directory.
     Sync,
     /// Parts of it are missing.
@@ -254,7 +260,10 @@ impl Step {
     /// Whether the entry exists in spite of the problem.
     #[must_use]
     pub fn is_warning(self) -> bool {
-        matches!(self, Self::Attributes | Self::Direct | Self::NotDeleted | Self::Aside)
+        matches!(
+            self,
+            Self::Attributes | Self::Direct | Self::NotDeleted | Self::Aside | Self::Third
+        )
     }
 
     /// Whether there may be no room for it.
@@ -295,6 +304,15 @@ impl fmt::Display for Problem {
                 "has been replaced, and is kept, as some of the source could not be read"
             }
             Step::NotDeleted => "nothing was deleted, as some of the source could not be read",
+            Step::Kept(count) => {
+                return write!(
+                    f,
+                    "{count} entries are kept that the source does not have \
+                    (--max-delete)"
+                );
+            }
+            Step::Keep => "cannot be replaced, as what has its name cannot be kept",
+            Step::Third => "a directory of --link-dest cannot be used",
             Step::Sync => "cannot be synced",
             Step::Incomplete => "is incomplete",
             Step::Direct => {
@@ -313,7 +331,9 @@ fn clash(errno: Option<Errno>) -> &'static str {
         Some(Errno::NOTDIR) => {
             "something that is no directory has its name (--delete or --force replaces it)"
         }
-        Some(Errno::NOTEMPTY) => "what has its name stays, as a pattern excludes some of it",
+        Some(Errno::NOTEMPTY) => {
+            "what has its name stays, as a pattern excludes some of it, or --backup keeps it there"
+        }
         _ => "has a name that differs from another one only in case",
     }
 }
