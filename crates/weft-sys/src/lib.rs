@@ -93,7 +93,7 @@ pub use futex_word::FutexWord;
 pub use gate::{gate_of_the_c_library, use_gate_of_the_c_library};
 #[cfg(not(loom))]
 pub use heap::Heap;
-pub use host::host_of;
+pub use host::{HostCount, HostCounts, host_of};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 #[cfg(not(loom))]
 pub use layout::SharedLayout;

@@ -13,7 +13,6 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-use super::admission::Permit;
 use super::event::{Event, Observer};
 use super::wakeup::Wakeup;
 use crate::limits::{
@@ -21,7 +20,7 @@ use crate::limits::{
     LOOP_EVENTS_MAX, SERVE_ROUNDS_MAX, UNACKNOWLEDGED_TIME_MAX,
 };
 use crate::session::{Addresses, Closed, Connection, Done, Portal, Wake};
-use weft_sys::lock;
+use weft_sys::{HostCount, lock};
 
 /// The key of the wakeup.
 const WAKEUP: u64 = 0;
@@ -45,7 +44,7 @@ pub(super) struct Accepted {
     pub(super) socket: TcpStream,
     pub(super) from: SocketAddr,
     /// Its place among those that have not logged in.
-    pub(super) permit: Permit,
+    pub(super) permit: HostCount,
 }
 
 impl Handle {
@@ -114,7 +113,7 @@ struct Served {
     interest: EventFlags,
     since: Instant,
     /// `None` once the initiator has logged in.
-    permit: Option<Permit>,
+    permit: Option<HostCount>,
 }
 
 impl EventLoop {

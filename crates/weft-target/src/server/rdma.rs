@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use weft_rdma::{Access, Completion, Device, Listener, Next, Region, Remote, Request};
 
-use super::admission::Permit;
 use super::staging::Staging;
 use crate::iser::{Action, Buffer, Datamover, HEADER_LEN, Message};
 use crate::limits::{
@@ -18,7 +17,7 @@ use crate::limits::{
 };
 use crate::session::{Addresses, Closed, Connection, Done, Portal, Wake};
 use crate::wire::{self, pdu_len};
-use weft_sys::lock;
+use weft_sys::{HostCount, lock};
 
 /// The longest message in bytes, with both headers and the longest additional header.
 const SLOT_LEN: usize = HEADER_LEN + wire::HEADER_LEN + 255 * 4 + MESSAGE_DATA_LEN_MAX;
@@ -171,7 +170,7 @@ impl Served {
     /// initiator has closed the connection.
     pub(super) fn run(
         mut self,
-        permit: Permit,
+        permit: HostCount,
         time: Duration,
         seconds_to_log_out: impl Fn() -> Option<u16>,
     ) -> Option<Closed> {

@@ -7,7 +7,6 @@ mod beside;
 mod client;
 mod extras;
 mod fabric;
-mod hosts;
 mod initiate;
 mod lines;
 mod local;

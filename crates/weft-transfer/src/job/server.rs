@@ -15,7 +15,6 @@ use weft_rdma::{Device, Request as RdmaRequest};
 
 use super::accept::{Accepting, Answer, OverRdma, Resolve, Shares, accept};
 use super::fabric::FabricAcceptor;
-use super::hosts::Hosts;
 use super::lines::{Lines, RdmaLine, TcpLine};
 use super::path;
 use super::rdma::RdmaListener;
@@ -33,7 +32,7 @@ use crate::transport::rdma::Incoming;
 use crate::transport::tcp::{self, Accepted, TcpSettings};
 use crate::transport::{StreamControl, Token, TransportError};
 use crate::wire::{Refusal, Role};
-use weft_sys::lock;
+use weft_sys::{HostCounts, lock};
 
 /// Receives the events of a server.
 pub trait Log: Send + Sync {
@@ -69,7 +68,7 @@ pub struct Server {
     /// The live connections.
     pub(super) live: AtomicUsize,
     /// The copies of each host.
-    pub(super) hosts: Arc<Hosts>,
+    pub(super) hosts: Arc<HostCounts>,
     /// The live connections whose client has not proven who it is.
     pub(super) strangers: Arc<Strangers>,
     /// The most of them: they leave descriptors for clients.
