@@ -56,6 +56,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The window as a hello has it.
+    pub(crate) fn window(&self) -> u16 {
+        // It fits, as `Options::check` has seen.
+        u16::try_from(self.window).unwrap_or(u16::MAX)
+    }
+
     /// Checks the ranges.
     pub(crate) fn check(&self) -> Result<()> {
         let all = [

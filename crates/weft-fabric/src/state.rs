@@ -94,19 +94,33 @@ pub(crate) struct State {
 /// of 31 bits.
 const CREDITS_ID: u64 = u64::MAX;
 
+/// A message of the fabric.
+const SEND: Verb = Verb::Send { imm: None, invalidate: None };
+
+/// Posts a message by value: a header, and the bytes after it.
+fn push_value(
+    poster: &mut Poster<'_>,
+    wr_id: u64,
+    header: Header,
+    bytes: &[u8],
+) -> Result<(), Errno> {
+    let header = header.encode();
+    let data = Data::Inline(&[&header, bytes]);
+    let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+    poster.push(&SendRequest { wr_id, operation: SEND, flags, data })
+}
+
 impl State {
     /// The peer's window is 0 until its hello has come.
-    pub(crate) fn new(window: usize, peer_window: u16, smalls: Vec<Place>) -> Self {
-        let count = window + CREDIT_RECEIVES_MAX;
-        // The window fits, as `Options::check` has seen.
-        let own = u16::try_from(window).unwrap_or(u16::MAX);
+    pub(crate) fn new(window: u16, peer_window: u16, smalls: Vec<Place>) -> Self {
+        let count = usize::from(window) + CREDIT_RECEIVES_MAX;
         Self {
             operations: Table::new(),
             waiting: VecDeque::new(),
             under_way: 0,
             credits_under_way: 0,
-            credits: Credits::new(own, peer_window),
-            arrivals: VecDeque::with_capacity(window),
+            credits: Credits::new(window, peer_window),
+            arrivals: VecDeque::with_capacity(window.into()),
             receivers: Wakers::default(),
             idlers: Wakers::default(),
             posted: (0..count).map(|_| None).collect(),
@@ -120,9 +134,8 @@ impl State {
     }
 
     /// Notes the peer's window, when its hello has come.
-    pub(crate) fn connected(&mut self, window: usize, peer_window: u16) {
-        let own = u16::try_from(window).unwrap_or(u16::MAX);
-        self.credits = Credits::new(own, peer_window);
+    pub(crate) fn connected(&mut self, window: u16, peer_window: u16) {
+        self.credits = Credits::new(window, peer_window);
     }
 
     /// Posts a receive into a place.
@@ -204,12 +217,8 @@ impl State {
         let phase = OperationPhase::Posted(in_use);
         let key = self.operations.insert(Operation { phase, waker: None, is_abandoned: false });
         self.under_way += requests;
-        let header = Header { kind: Kind::Message, credits: self.credits.give_back() }.encode();
-        let data = Data::Inline(&[&header, bytes]);
-        let operation = Verb::Send { imm: None, invalidate: None };
-        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
-        let request = SendRequest { wr_id: key.to_id(), operation, flags, data };
-        let posted = parts.link.start_post().push(&request);
+        let header = Header { kind: Kind::Message, credits: self.credits.give_back() };
+        let posted = push_value(&mut parts.link.start_post(), key.to_id(), header, bytes);
         if let Err(errno) = posted {
             self.refused(key, errno, later);
         }
@@ -252,14 +261,14 @@ impl State {
         };
         let requests = work.requests();
         let mut place = if work.needs_place() { self.smalls.pop() } else { None };
-        let mut header = |kind| Header { kind, credits: credits.give_back() }.encode();
-        let send = Verb::Send { imm: None, invalidate: None };
+        let mut header = |kind| Header { kind, credits: credits.give_back() };
         let range = match &work {
             Work::Message(range) | Work::Write(range, ..) | Work::Read(range, _) => range.clone(),
             Work::Value(_) | Work::Add(..) | Work::Swap(..) => 0..0,
         };
         if let (Work::Message(_), Some(place)) = (&work, &mut place) {
-            parts.smalls.bytes_mut(place)[..HEADER_LEN].copy_from_slice(&header(Kind::Message));
+            let header = header(Kind::Message).encode();
+            parts.smalls.bytes_mut(place)[..HEADER_LEN].copy_from_slice(&header);
         }
         let (small, place) = place.map(|place| parts.smalls.lend(place, SMALL_PLACE)).unzip();
         let (piece, buffer) = buffer.map(|buffer| buffer.lend(&range)).unzip();
@@ -268,44 +277,40 @@ impl State {
         operation.phase = OperationPhase::Posted(InUse { buffer, place, has_result, requests });
         self.under_way += requests;
 
-        let mut push = |operation: Verb, flags: SendFlags, data: Data<'_>| {
-            let wr_id = key.to_id();
-            let request = SendRequest { wr_id, operation, flags, data };
-            poster.push(&request)
+        let (wr_id, signaled) = (key.to_id(), SendFlags::SIGNALED);
+        let push = |poster: &mut Poster<'_>, operation, flags, data: &[Sge]| {
+            let data = Data::Gather(data);
+            poster.push(&SendRequest { wr_id, operation, flags, data })
         };
-        let (signaled, inline) = (SendFlags::SIGNALED, SendFlags::SIGNALED | SendFlags::INLINE);
         let posted = match work {
-            Work::Value(bytes) => {
-                let header = header(Kind::Message);
-                push(send, inline, Data::Inline(&[&header, &bytes]))
-            }
-            Work::Message(_) => push(send, signaled, Data::Gather(&[small, piece])),
+            Work::Value(bytes) => push_value(poster, wr_id, header(Kind::Message), &bytes),
+            Work::Message(_) => push(poster, SEND, signaled, &[small, piece]),
             Work::Write(_, target, immediate) => {
                 let (remote_addr, rkey) = (target.address, target.key);
                 let write = Verb::Write { remote_addr, rkey, imm: None };
                 match immediate {
-                    None => push(write, signaled, Data::Gather(&[piece])),
+                    None => push(poster, write, signaled, &[piece]),
                     // The message comes after the bytes (RFC 5040 section 5.5), and its
                     // completion stands for both.
                     Some(immediate) => {
                         let header = header(Kind::Immediate(immediate));
-                        push(write, SendFlags::empty(), Data::Gather(&[piece]))
-                            .and_then(|()| push(send, inline, Data::Inline(&[&header])))
+                        push(poster, write, SendFlags::empty(), &[piece])
+                            .and_then(|()| push_value(poster, wr_id, header, &[]))
                     }
                 }
             }
             Work::Read(_, target) => {
                 let read = Verb::Read { remote_addr: target.address, rkey: target.key };
-                push(read, signaled, Data::Gather(&[piece]))
+                push(poster, read, signaled, &[piece])
             }
             Work::Add(target, add) => {
                 let (remote_addr, rkey) = (target.address, target.key);
-                push(Verb::FetchAdd { remote_addr, rkey, add }, signaled, Data::Gather(&[small]))
+                push(poster, Verb::FetchAdd { remote_addr, rkey, add }, signaled, &[small])
             }
             Work::Swap(target, compare, swap) => {
                 let (remote_addr, rkey) = (target.address, target.key);
                 let operation = Verb::CompareSwap { remote_addr, rkey, compare, swap };
-                push(operation, signaled, Data::Gather(&[small]))
+                push(poster, operation, signaled, &[small])
             }
         };
         if let Err(errno) = posted {
@@ -533,12 +538,8 @@ impl State {
         {
             return;
         }
-        let header = Header { kind: Kind::Credits, credits: self.credits.give_back() }.encode();
-        let data = Data::Inline(&[&header]);
-        let operation = Verb::Send { imm: None, invalidate: None };
-        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
-        let request = SendRequest { wr_id: CREDITS_ID, operation, flags, data };
-        if parts.link.start_post().push(&request).is_ok() {
+        let header = Header { kind: Kind::Credits, credits: self.credits.give_back() };
+        if push_value(&mut parts.link.start_post(), CREDITS_ID, header, &[]).is_ok() {
             self.credits_under_way += 1;
         }
     }

@@ -1,7 +1,7 @@
 //! What carries the connections of a fabric: Weft's own engine, the system's libraries,
 //! or a simulation.
 //!
-//! Everything above is the same for both: the state of an endpoint, credits, waiting. Requests and
+//! Everything above is the same for all: the state of an endpoint, credits, waiting. Requests and
 //! completions are in the terms of verbs, for which the engine's modules `wr` and `wc` have types.
 
 mod engine;
