@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use weft_engine::Errno;
 
+use crate::blocking;
 use crate::carrier::{Event, Room};
 use crate::common::Common;
 use crate::core::Core;
@@ -34,9 +35,9 @@ pub struct Connected {
 
 /// The hello of this end's options.
 pub(crate) fn own_hello(common: &Common) -> Hello {
-    // `Options::check` has seen that they fit.
     Hello {
-        window: u16::try_from(common.options.window).unwrap_or(u16::MAX),
+        window: common.options.window(),
+        // It fits, as `Options::check` has seen.
         message_max: u32::try_from(common.options.message_max).unwrap_or(u32::MAX),
     }
 }
@@ -58,6 +59,11 @@ pub(crate) fn private_data(common: &Common, program: &[u8]) -> Result<Vec<u8>> {
     Ok(own_hello(common).encode(program))
 }
 
+/// The result of a wait for what never comes, which only a simulation can tell.
+pub(crate) fn never<T>() -> Result<T> {
+    Err(Error::system("wait", Errno::DEADLK))
+}
+
 impl Connecting {
     pub(crate) fn new(common: &Arc<Common>, peer: SocketAddr, program: &[u8]) -> Result<Self> {
         let private_data = private_data(common, program)?;
@@ -73,11 +79,8 @@ impl Connecting {
     /// # Errors
     /// [`Error::NotListening`], [`Error::Refused`], [`Error::Unreachable`], [`Error::Protocol`].
     pub fn wait(self) -> Result<Connected> {
-        loop {
-            if let Some(result) = self.take(&self.core.inbox.wait()?) {
-                return result;
-            }
-        }
+        let common = Arc::clone(&self.core.common);
+        blocking::wait(&common, self, None).unwrap_or_else(never)
     }
 
     /// What an event means; `None` for one that is only on the way.

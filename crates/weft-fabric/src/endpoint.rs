@@ -355,6 +355,12 @@ impl Close {
     }
 }
 
+impl Drop for Close {
+    fn drop(&mut self) {
+        waiting::dropped(&self.core, &mut Idle, &mut self.since);
+    }
+}
+
 impl Future for Close {
     type Output = Result<()>;
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::blocking;
 use crate::carrier::Domain;
 use crate::common::Common;
 use crate::connect::{Connecting, private_data_max};
@@ -10,6 +11,7 @@ use crate::error::Result;
 use crate::listen::Listener;
 use crate::memory::Buffer;
 use crate::options::{Carrier, Options};
+use crate::stop::Stop;
 
 /// Access to the fabric. Clones are handles of the same one, whose buffers fit the endpoints of
 /// all.
@@ -73,6 +75,44 @@ impl Fabric {
     /// [`Error::Unreachable`](crate::Error::Unreachable) if there is no route.
     pub fn connect(&self, peer: SocketAddr, private_data: &[u8]) -> Result<Connecting> {
         Connecting::new(&self.common, peer, private_data)
+    }
+
+    /// Blocks the thread until a future is ready, such as an [`Operation`](crate::Operation), a
+    /// [`Connecting`], an [`Accept`](crate::Accept), a [`Close`](crate::Close), or one that is made
+    /// of those. Returns `None` if `stop` ends the wait before.
+    ///
+    /// The future is dropped then, and what that means for it is what happens: a connection is
+    /// given up, an operation goes on. After [`Stop::stop`] it is not polled any more; at the
+    /// deadline it has been polled once at least. For a single operation the `wait` of its own
+    /// costs less.
+    ///
+    /// In a simulation there is no time: the wait ends when nothing more can happen.
+    ///
+    /// ```
+    /// # use std::time::{Duration, Instant};
+    /// # use weft_fabric::{Fabric, Options, Result, Stop};
+    /// # fn main() -> Result<()> {
+    /// let fabric = Fabric::open(Options::default())?;
+    /// let listener = fabric.listen(([127, 0, 0, 1], 0).into())?;
+    /// let stop = Stop::new();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut accepted = 0;
+    ///         while let Some(Ok(_incoming)) = fabric.wait_until(listener.accept(), &stop) {
+    ///             accepted += 1;
+    ///         }
+    ///         accepted
+    ///     });
+    ///     stop.stop();
+    /// });
+    /// // Nobody connects.
+    /// let soon = Stop::new().at(Instant::now() + Duration::from_millis(1));
+    /// assert!(fabric.wait_until(listener.accept(), &soon).is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait_until<F: Future>(&self, future: F, stop: &Stop) -> Option<F::Output> {
+        blocking::wait(&self.common, future, Some(stop))
     }
 
     /// Allocates a buffer of `len` bytes, all zero.

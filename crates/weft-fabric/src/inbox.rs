@@ -5,13 +5,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use weft_engine::Errno;
 use weft_sys::Lock;
 
-use crate::carrier::{Domain, EndpointLink, Event, Listening};
+use crate::carrier::{EndpointLink, Event, Listening};
 use crate::common::Common;
 use crate::error::{Error, Result};
-use crate::sleeper::Sleeper;
 use crate::wakers::Wakers;
 use crate::watcher::Watched;
 
@@ -100,6 +98,11 @@ impl Inbox {
         self.take().map_or(Poll::Pending, |event| Poll::Ready(Ok(event)))
     }
 
+    /// Takes the waker of a future back that waits no longer.
+    pub(crate) fn forget(&self, waker: &Waker) {
+        self.state.lock().wakers.remove(waker);
+    }
+
     /// Notifies the follower when the connection of this inbox ends; nobody takes events of it any
     /// more.
     ///
@@ -123,28 +126,6 @@ impl Inbox {
             state.is_watched = true;
         }
         Ok(())
-    }
-
-    /// Blocks until there is an event.
-    ///
-    /// # Errors
-    /// If nobody can watch for it.
-    pub(crate) fn wait(self: &Arc<Self>) -> Result<Event> {
-        let (sleeper, waker) = Sleeper::new();
-        let cx = Context::from_waker(&waker);
-        loop {
-            match self.poll(&cx) {
-                Poll::Ready(event) => return event,
-                Poll::Pending => match &self.common.domain {
-                    Domain::Engine(_) | Domain::System(_) => sleeper.sleep(None),
-                    Domain::Simulated(domain) => {
-                        if !domain.network().step() {
-                            return Err(Error::system("wait", Errno::DEADLK));
-                        }
-                    }
-                },
-            }
-        }
     }
 }
 

@@ -9,7 +9,7 @@
 //! fabric
 //! connect listen
 //! endpoint message operation
-//! waiting
+//! blocking waiting
 //! core
 //! inbox state
 //! common work
@@ -20,11 +20,12 @@
 //! options
 //! error
 //! watcher
-//! credits header hello sleeper table wakers
+//! credits header hello sleeper stop table wakers
 //! limits
 //! ```
 #![doc = include_str!("guide.md")]
 
+mod blocking;
 mod carrier;
 mod common;
 mod connect;
@@ -47,6 +48,7 @@ mod share;
 pub mod sim;
 mod sleeper;
 mod state;
+mod stop;
 mod table;
 mod waiting;
 mod wakers;
@@ -64,4 +66,5 @@ pub use operation::{Operation, Outcome};
 pub use options::{Carrier, Options};
 pub use returned::Returned;
 pub use share::{RemoteKey, Rights, SharedBuffer};
+pub use stop::Stop;
 pub use weft_engine::Errno;

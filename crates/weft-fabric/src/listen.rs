@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
+use crate::blocking;
 use crate::carrier::{Caller, Event, Room};
 use crate::common::Common;
-use crate::connect::private_data as whole_private_data;
+use crate::connect::{never, private_data as whole_private_data};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -44,7 +45,7 @@ impl Listener {
 
     /// Waits for the next peer that wants to connect, when it is awaited or waited for.
     pub fn accept(&self) -> Accept<'_> {
-        Accept { listener: self }
+        Accept { listener: self, waker: None }
     }
 
     /// The request of an event, if it is one. Strangers are refused.
@@ -65,6 +66,8 @@ impl Listener {
 #[must_use = "it does nothing unless it is awaited or waited for"]
 pub struct Accept<'a> {
     listener: &'a Listener,
+    /// Who is to be called when a peer comes.
+    waker: Option<Waker>,
 }
 
 impl Accept<'_> {
@@ -73,10 +76,16 @@ impl Accept<'_> {
     /// # Errors
     /// [`Error::System`] if nobody can be waited for.
     pub fn wait(self) -> Result<Incoming> {
-        loop {
-            if let Some(incoming) = self.listener.take(self.listener.inbox.wait()?) {
-                return Ok(incoming);
-            }
+        blocking::wait(&self.listener.common, self, None).unwrap_or_else(never)
+    }
+}
+
+impl Drop for Accept<'_> {
+    fn drop(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            self.listener.inbox.forget(&waker);
+            // Another future of its task may wait for the same, and then has to say so again.
+            waker.wake();
         }
     }
 }
@@ -84,10 +93,14 @@ impl Accept<'_> {
 impl Future for Accept<'_> {
     type Output = Result<Incoming>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.waker = None;
         loop {
             match self.listener.inbox.poll(cx) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.waker = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(event)) => {
                     if let Some(incoming) = self.listener.take(event) {

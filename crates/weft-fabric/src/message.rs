@@ -125,6 +125,12 @@ impl Receive {
     }
 }
 
+impl Drop for Receive {
+    fn drop(&mut self) {
+        waiting::dropped(&self.core, &mut Next(&self.core), &mut self.since);
+    }
+}
+
 impl Future for Receive {
     type Output = Result<Message>;
 
@@ -137,5 +143,36 @@ impl Future for Receive {
 impl fmt::Debug for Receive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receive").field("peer", &self.core.peer).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::sim::Simulation;
+
+    #[test]
+    fn dropped_waits_leave_nothing_behind() {
+        let simulation = Simulation::new(1).expect("descriptors");
+        let fabric = simulation.host().open(Options::default()).expect("options");
+        let listener = fabric.listen(([0, 0, 0, 0], 0).into()).expect("a port");
+        let connecting = fabric.connect(listener.address(), b"").expect("a route");
+        let server = listener.accept().wait().expect("a peer").accept(b"").expect("a peer");
+        let client = connecting.wait().expect("an answer").endpoint;
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut receive = server.receive();
+        assert!(Pin::new(&mut receive).poll(&mut cx).is_pending());
+        let core = Arc::clone(&receive.core);
+        assert!(core.with(|state, _| state.has_sleepers()));
+        drop(receive);
+        assert!(!core.with(|state, _| state.has_sleepers()));
+
+        let sent = client.send(b"x").expect("a connection");
+        let mut close = client.clone().close();
+        assert!(Pin::new(&mut close).poll(&mut cx).is_pending(), "a message is under way");
+        drop(close);
+        sent.wait().expect("a connection");
+        assert_eq!(*server.receive().wait().expect("a message"), *b"x");
     }
 }

@@ -31,9 +31,13 @@ pub(crate) trait Awaited {
     fn forget(&mut self, state: &mut State, waker: &Waker);
 }
 
-/// When a future began to wait.
+/// How far the wait of a future is.
 #[derive(Debug, Default)]
-pub(crate) struct Since(Option<Instant>);
+pub(crate) struct Since {
+    start: Option<Instant>,
+    /// Who is to be called, once it sleeps.
+    waker: Option<Waker>,
+}
 
 /// Polls a future.
 pub(crate) fn poll<A: Awaited>(
@@ -44,25 +48,36 @@ pub(crate) fn poll<A: Awaited>(
 ) -> Poll<A::Output> {
     let look = |awaited: &mut A| core.look(|state| awaited.take(core, state));
     if let Some(found) = look(awaited) {
-        if let Since(Some(start)) = since {
+        if let Some(start) = since.start {
             core.spin.learn(nanoseconds(start.elapsed()));
         }
-        *since = Since(None);
+        *since = Since::default();
         return Poll::Ready(found);
     }
-    let start = since.0.get_or_insert_with(Instant::now);
+    let start = since.start.get_or_insert_with(Instant::now);
     if nanoseconds(start.elapsed()) < core.spin_ns() {
         cx.waker().wake_by_ref();
         return Poll::Pending;
     }
     core.with(|state, _| awaited.call(state, cx.waker()));
+    since.waker = Some(cx.waker().clone());
     // What comes from now on makes an event; what came before is seen by one more look.
     core.arm();
     if let Some(found) = look(awaited) {
+        *since = Since::default();
         return Poll::Ready(found);
     }
     core.be_watched();
     Poll::Pending
+}
+
+/// Takes back the waker of a future that is dropped.
+pub(crate) fn dropped<A: Awaited>(core: &Core, awaited: &mut A, since: &mut Since) {
+    if let Some(waker) = since.waker.take() {
+        core.with(|state, _| awaited.forget(state, &waker));
+        // Another future of its task may wait for the same, and then has to say so again.
+        waker.wake();
+    }
 }
 
 /// Blocks the thread until the result is there; `None` if it is not before the deadline.

@@ -4,12 +4,12 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use common::{Side, between, pattern, small, unconnected};
 use weft_fabric::limits::VALUE_MAX;
-use weft_fabric::{Carrier, Error, Fabric, Message, Options, RemoteKey, Rights};
+use weft_fabric::{Carrier, Error, Fabric, Message, Options, RemoteKey, Rights, Stop};
 
 /// Bytes of a hundred messages or so, more than what any queue holds.
 const MANY: usize = 2_000;
@@ -496,4 +496,78 @@ fn waits_have_limits() -> Result<()> {
             Ok(())
         },
     )
+}
+
+#[test]
+fn another_thread_ends_a_wait_and_nothing_is_lost() -> Result<()> {
+    between(
+        "another_thread_ends_a_wait_and_nothing_is_lost",
+        &small(),
+        |Side { fabric, endpoint, .. }| {
+            let stop = Stop::new();
+            std::thread::scope(|scope| {
+                let waiting =
+                    scope.spawn(|| fabric.wait_until(endpoint.receive(), &stop).is_none());
+                stop.stop();
+                ensure!(waiting.join().map_err(|_| anyhow!("a panic"))?);
+                Ok(())
+            })?;
+            endpoint.send(b"go")?.wait()?;
+            ensure!(*endpoint.receive().wait()? == *b"first");
+            // A wait that was stopped takes nothing, although the message may be there.
+            ensure!(fabric.wait_until(endpoint.receive(), &stop).is_none());
+            ensure!(*endpoint.receive().wait()? == *b"second");
+            let closed = fabric.wait_until(endpoint.close(), &no_hang());
+            Ok(closed.context("the close hangs")??)
+        },
+        |Side { fabric, endpoint, .. }| {
+            let soon = Stop::new().at(Instant::now() + Duration::from_millis(20));
+            let nothing = fabric.wait_until(async { endpoint.receive().await.map(drop) }, &soon);
+            ensure!(nothing.as_ref().is_none_or(Result::is_ok), "{nothing:?}");
+            if nothing.is_none() {
+                ensure!(*endpoint.receive().wait()? == *b"go");
+            }
+            let sent = [endpoint.send(b"first")?, endpoint.send(b"second")?];
+            for sent in sent {
+                fabric.wait_until(sent, &no_hang()).context("a message hangs")??;
+            }
+            ensure!(matches!(endpoint.receive().wait(), Err(Error::Closed { .. })));
+            Ok(())
+        },
+    )
+}
+
+/// The deadline of waits that end by themselves.
+fn no_hang() -> Stop {
+    Stop::new().at(Instant::now() + Duration::from_secs(240))
+}
+
+#[test]
+fn waits_for_connections_end() -> Result<()> {
+    common::alone("waits_for_connections_end", || {
+        let fabric = common::open(Options::default())?;
+        let listener = fabric.listen("127.0.0.1:0".parse()?)?;
+        let stop = Stop::new();
+        let accepted = std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| fabric.wait_until(listener.accept(), &stop).is_some());
+            stop.stop();
+            accepting.join().map_err(|_| anyhow!("a panic"))
+        })?;
+        ensure!(!accepted);
+        // The listener does not answer.
+        let soon = Stop::new().at(Instant::now() + Duration::from_millis(20));
+        let connecting = fabric.connect(listener.address(), b"given up")?;
+        ensure!(fabric.wait_until(connecting, &soon).is_none());
+        let connecting = fabric.connect(listener.address(), b"kept")?;
+        let server = loop {
+            let incoming = fabric.wait_until(listener.accept(), &no_hang()).context("a hang")??;
+            if incoming.private_data() == b"kept" {
+                break incoming.accept(b"")?;
+            }
+        };
+        let client = fabric.wait_until(connecting, &no_hang()).context("a hang")??.endpoint;
+        let sent = client.send(b"hello")?;
+        ensure!(*server.receive().wait()? == *b"hello");
+        Ok(sent.wait()?)
+    })
 }

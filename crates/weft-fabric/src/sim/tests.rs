@@ -5,6 +5,7 @@ use super::*;
 use crate::endpoint::Endpoint;
 use crate::listen::Listener;
 use crate::share::{RemoteKey, Rights, SharedBuffer};
+use crate::stop::Stop;
 
 /// Random simulations of each kind; more of them with `WEFT_SIM_SEEDS`.
 const SEEDS: u64 = 60;
@@ -232,6 +233,14 @@ fn blocking_calls_have_the_network_go_on() {
             let reason = b"not today".to_vec();
             let peer = listener.address();
             assert_eq!(refused.wait().map(drop), Err(Error::Refused { peer, reason }));
+            let stop = Stop::new();
+            assert!(b.wait_until(listener.accept(), &stop).is_none(), "nothing can happen");
+            let connecting = a.connect(listener.address(), b"")?;
+            stop.stop();
+            assert!(b.wait_until(listener.accept(), &stop).is_none());
+            drop(b.wait_until(listener.accept(), &Stop::new()).expect("a peer")?);
+            let refused = a.wait_until(connecting, &Stop::new()).expect("an answer");
+            assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
             Ok(())
         };
         assert_eq!(one_sided(), Ok(()), "seed {seed}");
