@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::io::{pread, retry_on_intr};
-use weft_fabric::{Buffer, Endpoint, Error, Fabric, Operation, RemoteKey, Returned};
+use weft_fabric::{Buffer, Endpoint, Error, Fabric, Operation, RemoteKey, Returned, Stop};
 use weft_sys::lock;
 
 use super::landing::Landing;
-use super::within;
 use crate::limits::{FABRIC_SLOTS, STALL_TIME};
 use crate::pipeline::Block;
 use crate::transport::channel::{
@@ -65,6 +64,7 @@ pub struct FabricSource {
     /// `None` after a failure, and at the end.
     endpoint: Option<Endpoint>,
     line: Arc<Line>,
+    fabric: Fabric,
     /// Buffers for blocks that are on their way.
     free: Vec<Buffer>,
     under_way: VecDeque<Operation<Buffer>>,
@@ -81,7 +81,8 @@ impl FabricSource {
         let free = (0..FABRIC_SLOTS).map(|_| fabric.alloc(block_len));
         let (free, line) = (free.collect::<Result<_, _>>()?, Line::new(&endpoint));
         let (under_way, copied) = (VecDeque::new(), Copied::default());
-        Ok(Self { endpoint: Some(endpoint), line, free, under_way, block_len, copied })
+        let (endpoint, fabric) = (Some(endpoint), fabric.clone());
+        Ok(Self { endpoint, line, fabric, free, under_way, block_len, copied })
     }
 
     /// Returns a free buffer. Sleeps until there is one.
@@ -201,7 +202,8 @@ impl DataSource for FabricSource {
         }
         let endpoint = self.endpoint.take().ok_or(TransportError::Closed)?;
         // The sink gets all headers before it learns that the connection has ended.
-        let closed = within::within(endpoint.close(), Instant::now() + STALL_TIME);
+        let in_time = Stop::new().at(Instant::now() + STALL_TIME);
+        let closed = self.fabric.wait_until(endpoint.close(), &in_time);
         self.end();
         let closed = closed.ok_or(TransportError::Stalled(STALL_TIME))?;
         closed.map_err(|error| self.line.explain(error))

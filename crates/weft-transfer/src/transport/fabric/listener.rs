@@ -2,19 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::task::Wake as _;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use weft_fabric::limits::VALUE_MAX;
-use weft_fabric::{Endpoint, Fabric, Incoming, Listener};
+use weft_fabric::{Endpoint, Fabric, Incoming, Listener, Stop};
 use weft_sys::lock;
 
-use super::within::Sleeper;
-use super::{Carried, FabricEnd, Landing, MEMORY, NETWORK, REFUSED, open, role, within};
+use super::{Carried, FabricEnd, Landing, MEMORY, NETWORK, REFUSED, open, role};
 use crate::limits::{CHANNELS_EACH_MAX, FABRIC_MESSAGE_MAX};
 use crate::secure::PipeKeys;
 use crate::transport::channel::TransportError;
@@ -38,9 +35,8 @@ struct Accepting {
     keys: PipeKeys,
     block_len: usize,
     time: Duration,
-    is_closed: AtomicBool,
-    /// Where the thread that accepts channels sleeps.
-    sleeper: Arc<Sleeper>,
+    /// Ends the thread that accepts channels.
+    stop: Stop,
     /// The numbers of channels that have not been used.
     numbers: Mutex<BTreeSet<u16>>,
     /// The memory of this end, if it is the sink.
@@ -66,8 +62,7 @@ impl FabricListener {
             keys,
             block_len,
             time,
-            is_closed: AtomicBool::new(false),
-            sleeper: Arc::default(),
+            stop: Stop::new(),
             numbers: Mutex::new((0..CHANNELS_EACH_MAX).collect()),
             landing: Mutex::default(),
         });
@@ -88,9 +83,8 @@ impl FabricListener {
     /// name if this end is the sink.
     #[must_use]
     pub fn close(&mut self) -> (Vec<Channel>, Option<Arc<Landing>>) {
-        self.shared.is_closed.store(true, SeqCst);
+        self.shared.stop.stop();
         if let Some(thread) = self.thread.take() {
-            self.shared.sleeper.wake_by_ref();
             // It does not panic.
             let _ = thread.join();
         }
@@ -106,8 +100,7 @@ impl Drop for FabricListener {
 
 impl Accepting {
     fn run(&self, listener: &Listener, to: &Sender<Channel>) {
-        let left = || (!self.is_closed.load(SeqCst)).then_some(None);
-        while let Some(Ok(incoming)) = within::until(listener.accept(), &self.sleeper, left) {
+        while let Some(Ok(incoming)) = self.fabric.wait_until(listener.accept(), &self.stop) {
             // A stranger is refused, and learns nothing.
             if let Some(channel) = self.expected(&incoming) {
                 // A channel that fails is closed.
@@ -152,7 +145,8 @@ impl Accepting {
         let answered = answering.send(&answer)?;
         if end.is_err() {
             // The initiator gets the reason before the connection ends.
-            drop(within::within(answering.close(), Instant::now() + self.time));
+            let in_time = Stop::new().at(Instant::now() + self.time);
+            drop(self.fabric.wait_until(answering.close(), &in_time));
         }
         drop(answered);
         let _ = to.send((channel, end?, carried));

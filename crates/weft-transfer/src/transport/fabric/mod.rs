@@ -19,14 +19,13 @@
 mod end;
 mod landing;
 pub mod listener;
-mod within;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_fabric::{Endpoint, Fabric, Options};
+use weft_fabric::{Endpoint, Fabric, Options, Stop};
 
 pub use end::{FabricSink, FabricSource};
 pub use landing::Landing;
@@ -125,7 +124,8 @@ impl Initiator<'_> {
         let (version_min, version_max, mode) = (VERSION, VERSION, Mode::Clear);
         let preface = Preface { version_min, version_max, kind, mode }.emit();
         let connecting = self.fabric.connect(self.listener, &preface)?;
-        let connected = within::within(connecting, Instant::now() + self.time);
+        let in_time = Stop::new().at(Instant::now() + self.time);
+        let connected = self.fabric.wait_until(connecting, &in_time);
         let connected = connected.ok_or(stalled)??;
         let answer = connected.private_data.first_chunk();
         if !answer.is_some_and(|answer| self.keys.is_answer(channel, answer)) {
