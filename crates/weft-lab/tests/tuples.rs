@@ -1,12 +1,12 @@
 //! `weft tuples` serves clients that we did not write: redis-cli, redis-benchmark and redis-py.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Program, Running, ensure_data, ports, redis_differ, require, source, weft};
+use weft_lab::{Folder, Program, Running, ensure_data, ports, redis_differ, require, source, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for what the lab itself does not limit. It detects a hang.
@@ -160,7 +160,7 @@ fn shells_share_tuples() -> Result<()> {
         let taker = server.tuples("take", &["none", "later", "-n", "2", "--exactly"])?.start()?;
         let mut watcher = server.tuples("watch", &["later", "queue", "-n", "2"])?.start()?;
         // Both are waiting once the list says so.
-        let deadline = std::time::Instant::now() + LONG_TIMEOUT;
+        let deadline = Instant::now() + LONG_TIMEOUT;
         loop {
             let all: serde_json::Value = serde_json::from_str(&server.ask("list", &["--json"])?)?;
             let queue =
@@ -168,7 +168,7 @@ fn shells_share_tuples() -> Result<()> {
             if queue.is_some_and(|queue| queue["waiting"] == 1) {
                 break;
             }
-            ensure!(std::time::Instant::now() < deadline, "nobody watches: {all}");
+            ensure!(Instant::now() < deadline, "nobody watches: {all}");
         }
         ensure!(server.redis("RPUSH later a b")? == "2", "both protocols share elements");
         watcher.printed("a\nb\n", TIMEOUT)?;
@@ -182,5 +182,120 @@ fn shells_share_tuples() -> Result<()> {
         server.running.signal(Signal::TERM)?;
         server.running.wait(TIMEOUT)?.success().context("the server")?;
     }
+    Ok(())
+}
+
+/// A server that clients reach by the fabric, in processes of their own.
+struct FabricServer {
+    transport: &'static str,
+    port: u16,
+    folder: Folder,
+    running: Running,
+}
+
+impl FabricServer {
+    /// `transport` is how the fabric carries connections: `shm` or `tcp`.
+    fn start(transport: &'static str) -> Result<Self> {
+        let (port, folder) = (ports::next(), Folder::in_memory(0o700)?);
+        let running = Self::serve(transport, port, &folder)?;
+        Ok(Self { transport, port, folder, running })
+    }
+
+    fn serve(transport: &str, port: u16, folder: &Folder) -> Result<Running> {
+        let line = format!("tuples serve --listen 127.0.0.1:{port} --state");
+        let program = Program::plain(weft()?).line(&line).arg(folder.path().join("state"));
+        let mut running = program.env("WEFT_TRANSPORT", transport).start()?;
+        running.printed("listening on", TIMEOUT)?;
+        Ok(running)
+    }
+
+    fn command(&self, command: &str, arguments: &[&str]) -> Result<Program> {
+        let server = format!("fabric://127.0.0.1:{}", self.port);
+        let program = Program::plain(weft()?).env("WEFT_TRANSPORT", self.transport);
+        Ok(program.args(["tuples", command, "--server", &server]).args(arguments))
+    }
+
+    fn ask(&self, command: &str, arguments: &[&str]) -> Result<String> {
+        let finished = self.command(command, arguments)?.run(TIMEOUT)?.success()?;
+        ensure!(finished.stderr.is_empty(), finished.error("it does not go by the fabric"));
+        Ok(finished.stdout)
+    }
+
+    /// Until so many operations wait for an element.
+    fn wait_for(&self, element: &str, waiting: u64) -> Result<()> {
+        let deadline = Instant::now() + LONG_TIMEOUT;
+        loop {
+            let all: serde_json::Value = serde_json::from_str(&self.ask("list", &["--json"])?)?;
+            let mut found = all.as_array().context("no list")?.iter();
+            if found.any(|it| it["element"] == element && it["waiting"] == waiting) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not {waiting} wait: {all}");
+        }
+    }
+}
+
+#[test]
+fn shells_share_tuples_by_the_fabric() -> Result<()> {
+    for transport in ["shm", "tcp"] {
+        let mut server = FabricServer::start(transport)?;
+        server.ask("create", &["queue"])?;
+        let taker = server.command("take", &["queue"])?.start()?;
+        server.wait_for("queue", 1)?;
+        server.ask("put", &["queue", "first"])?;
+        let taken = taker.wait(TIMEOUT)?.success()?.stdout;
+        ensure_data!(taken == "first\n", "{transport}: {taken}");
+        // Clients by the fabric and by TCP see the same tuples.
+        let long = "x".repeat(100_000);
+        server.ask("put", &["queue", &long, "second"])?;
+        let by_tcp = Program::plain(weft()?).line("tuples take queue --server");
+        let by_tcp = by_tcp.arg(format!("127.0.0.1:{}", server.port)).run(TIMEOUT)?.success()?;
+        ensure_data!(by_tcp.stdout == format!("{long}\n"), "{transport}: the long tuple");
+        // What a killed client waits for is not taken.
+        ensure_data!(server.ask("take", &["queue"])? == "second\n", "{transport}: the order");
+        let killed = server.command("take", &["queue"])?.start()?;
+        server.wait_for("queue", 1)?;
+        killed.kill()?;
+        server.wait_for("queue", 0)?;
+        server.ask("put", &["queue", "third"])?;
+        ensure_data!(server.ask("take", &["queue"])? == "third\n", "{transport}: a tuple is lost");
+        server.ask("bench", &["--moves", "20", "--runs", "1"])?;
+        server.running.signal(Signal::TERM)?;
+        server.running.wait(TIMEOUT)?.success().context("the server")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn clients_by_the_fabric_outlive_a_killed_server() -> Result<()> {
+    for transport in ["shm", "tcp"] {
+        let mut server = FabricServer::start(transport)?;
+        server.ask("create", &["queue"])?;
+        server.ask("put", &["other", "kept"])?;
+        let taker = server.command("take", &["queue", "--retry", "200"])?.start()?;
+        server.wait_for("queue", 1)?;
+        server.running.kill()?;
+        server.running = FabricServer::serve(transport, server.port, &server.folder)?;
+        server.wait_for("queue", 1)?;
+        server.ask("put", &["queue", "late"])?;
+        let taken = taker.wait(TIMEOUT)?.success()?.stdout;
+        ensure_data!(taken == "late\n", "{transport}: {taken}");
+        ensure_data!(server.ask("take", &["other"])? == "kept\n", "{transport}: a tuple is lost");
+    }
+    Ok(())
+}
+
+#[test]
+fn client_says_that_it_goes_by_tcp_if_the_fabric_is_not_possible() -> Result<()> {
+    let port = ports::next();
+    let line = format!("tuples serve --listen 127.0.0.1:{port} --no-fabric");
+    let mut running = Program::plain(weft()?).line(&line).start()?;
+    running.printed("listening on", TIMEOUT)?;
+    let put = Program::plain(weft()?).line("tuples put queue first --server");
+    let put = put.arg(format!("fabric://127.0.0.1:{port}")).run(TIMEOUT)?.success()?;
+    ensure!(put.stderr.contains("connected by TCP"), put.error("it does not say so"));
+    let take = Program::plain(weft()?).line("tuples take queue --server");
+    let take = take.arg(format!("127.0.0.1:{port}")).run(TIMEOUT)?.success()?;
+    ensure_data!(take.stdout == "first\n", "{}", take.error("the tuple"));
     Ok(())
 }

@@ -12,10 +12,11 @@
 //! log native resp
 //! wire
 //! model
-//! input
+//! fabric input
 //! limits
 //! ```
 
+pub mod fabric;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod input;

@@ -78,3 +78,19 @@ pub const RECONNECT_PAUSE: std::time::Duration = std::time::Duration::from_milli
 pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 /// A connection without traffic is probed after this time, to find peers that are gone.
 pub const KEEPALIVE_IDLE: std::time::Duration = std::time::Duration::from_secs(60);
+/// Bytes of the longest message of a connection by the fabric.
+pub const FABRIC_MESSAGE_LEN_MAX: usize = 32 << 10;
+/// A peer by the fabric that takes only shorter messages than this is refused.
+pub const FABRIC_MESSAGE_LEN_LEAST: usize = 1 << 10;
+/// Messages that an end of a connection by the fabric is ready to receive.
+pub const FABRIC_WINDOW: usize = 16;
+/// Messages that an end sends before the first of them has arrived.
+pub const FABRIC_SENDS_MAX: usize = 32;
+/// Registered buffers that a connection keeps for messages.
+pub const FABRIC_BUFFERS_MAX: usize = 4;
+/// The most connections by the fabric: each has memory for a window of messages, and descriptors.
+pub const FABRIC_CONNECTIONS_MAX: usize = 1 << 10;
+/// Turns of the server with news by the fabric, after which it asks the kernel for events, too.
+pub const FABRIC_TURNS_MAX: u32 = 16;
+/// Looks at the connections by the fabric, after which the server asks the kernel for events, too.
+pub const FABRIC_LOOKS_MAX: u32 = 16;

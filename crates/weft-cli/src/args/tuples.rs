@@ -48,6 +48,13 @@ pub(crate) struct TuplesServeArgs {
     #[command(flatten)]
     pub(crate) listening: ListeningArgs<PORT>,
 
+    /// Do not listen by the fabric
+    ///
+    /// By itself the server listens by the fabric, too, at the same address and port. Clients of
+    /// this host then share memory with it, and others come by iWARP.
+    #[arg(long)]
+    pub(crate) no_fabric: bool,
+
     /// Unix socket to listen at, too
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) unix: Option<PathBuf>,
@@ -88,7 +95,12 @@ pub(crate) struct TuplesServeArgs {
 /// The server that is asked.
 #[derive(Debug, Args)]
 pub(crate) struct TuplesServerArgs {
-    /// Where the server is: ADDRESS:PORT, or the path of its Unix socket with a slash in it
+    /// Where the server is: ADDRESS:PORT, fabric://ADDRESS:PORT, or the path of its Unix socket with
+    /// a slash in it
+    ///
+    /// By the fabric, operations go through memory that both processes share if they are on one
+    /// host, and by iWARP between hosts. If that is not possible, the command says why, and goes on
+    /// over TCP.
     #[arg(
         short,
         long,

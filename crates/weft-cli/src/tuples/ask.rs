@@ -174,7 +174,17 @@ pub(super) fn delete(args: &TuplesDeleteArgs) -> Result<()> {
 }
 
 pub(super) fn connect(args: &TuplesServerArgs) -> Result<Client> {
-    Client::connect(args.server.clone(), args.retry).with_context(|| args.server.to_string())
+    let client = Client::connect(args.server.clone(), args.retry);
+    let mut client = client.with_context(|| args.server.to_string())?;
+    report_fallback(&mut client);
+    Ok(client)
+}
+
+/// Says why a client has not connected by the fabric.
+fn report_fallback(client: &mut Client) {
+    if let Some(error) = client.take_fallback() {
+        output::complain(format!("connected by TCP, because not by the fabric: {error}"));
+    }
 }
 
 pub(super) fn call(
@@ -182,7 +192,9 @@ pub(super) fn call(
     operation: Operation,
     wait: Option<Duration>,
 ) -> Result<Outcome> {
-    match client.call(operation, wait)? {
+    let outcome = client.call(operation, wait);
+    report_fallback(client);
+    match outcome? {
         Outcome::Refused(refusal) => bail!(text(refusal)),
         outcome => Ok(outcome),
     }

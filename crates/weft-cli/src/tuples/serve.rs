@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use weft_tuples::fabric::FabricListener;
 use weft_tuples::log::{Cut, Directory, Log};
 use weft_tuples::model::Space;
 use weft_tuples::server::{Listener, Server};
@@ -20,6 +21,12 @@ pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
     tcp.set_nonblocking(true)?;
     let address = tcp.local_addr()?;
     let mut listeners = vec![Listener::of_tcp(tcp)];
+    if !args.no_fabric {
+        match FabricListener::bind(address) {
+            Ok(listener) => listeners.push(Listener::Fabric(listener)),
+            Err(error) => output::complain(format!("nobody can connect by the fabric: {error}")),
+        }
+    }
     let mut unix = None;
     if let Some(path) = &args.unix {
         let socket =

@@ -12,15 +12,22 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::fabric::{self, Blocking};
 use crate::limits::{ANSWER_FRAME_LEN_MAX, RECONNECT_PAUSE};
 use crate::model::{ClientId, Operation, Outcome, Refusal};
 use crate::wire::{Action, Answer, Hello, Malformed, RequestFrame, Welcome};
+
+/// What is in front of an address by the fabric.
+const FABRIC: &str = "fabric://";
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A host and a port.
     Tcp(String),
+    /// A host and a port, by the fabric: through shared memory on one host, by iWARP between hosts.
+    /// If that is not possible, by TCP ([`Client::take_fallback`]).
+    Fabric(String),
     /// A socket of the file system.
     Unix(PathBuf),
 }
@@ -28,8 +35,11 @@ pub enum Address {
 impl FromStr for Address {
     type Err = std::convert::Infallible;
 
-    /// A text with a slash is a path.
+    /// A text with a slash is a path, except `fabric://HOST:PORT`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(address) = text.strip_prefix(FABRIC) {
+            return Ok(Self::Fabric(address.to_owned()));
+        }
         let is_path = text.contains('/');
         Ok(if is_path { Self::Unix(text.into()) } else { Self::Tcp(text.to_owned()) })
     }
@@ -39,6 +49,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => f.write_str(address),
+            Self::Fabric(address) => write!(f, "{FABRIC}{address}"),
             Self::Unix(path) => path.display().fmt(f),
         }
     }
@@ -65,8 +76,40 @@ pub enum Failure {
     Log,
 }
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+/// What carries a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// A Unix socket.
+    Unix,
+    /// By the fabric, memory that both ends share.
+    Memory,
+    /// By the fabric, iWARP.
+    Iwarp,
+}
+
+trait Stream: Read + Write + Send {
+    fn transport(&self) -> Transport;
+}
+
+impl Stream for TcpStream {
+    fn transport(&self) -> Transport {
+        Transport::Tcp
+    }
+}
+
+impl Stream for UnixStream {
+    fn transport(&self) -> Transport {
+        Transport::Unix
+    }
+}
+
+impl Stream for Blocking {
+    fn transport(&self) -> Transport {
+        if self.0.is_in_memory() { Transport::Memory } else { Transport::Iwarp }
+    }
+}
 
 /// A client. If the connection is lost it connects again and repeats its operation, which takes
 /// effect once.
@@ -78,6 +121,8 @@ pub struct Client {
     was_in: bool,
     number: u64,
     retry_time: Duration,
+    /// Why the connection is not by the fabric as the address says.
+    fallback: Option<io::Error>,
 }
 
 impl fmt::Debug for Client {
@@ -100,9 +145,22 @@ impl Client {
             filled += getrandom(&mut id[filled..], GetRandomFlags::empty())
                 .map_err(|error: Errno| Failure::Io(error.into()))?;
         }
-        let mut client = Self { address, id, stream: None, was_in: false, number: 0, retry_time };
+        let (stream, was_in, number, fallback) = (None, false, 0, None);
+        let mut client = Self { address, id, stream, was_in, number, retry_time, fallback };
         client.enter()?;
         Ok(client)
+    }
+
+    /// What carries the connection, if there is one.
+    #[must_use]
+    pub fn transport(&self) -> Option<Transport> {
+        self.stream.as_ref().map(|stream| stream.get_ref().transport())
+    }
+
+    /// Why the client has connected by TCP although its address is of the fabric. Each reason is
+    /// returned once.
+    pub fn take_fallback(&mut self) -> Option<io::Error> {
+        self.fallback.take()
     }
 
     /// Does an operation, which may wait for so long; `None` is for ever.
@@ -163,11 +221,15 @@ impl Client {
 
     fn enter(&mut self) -> Result<(), Failure> {
         let mut stream: Box<dyn Stream> = match &self.address {
-            Address::Tcp(address) => {
-                let stream = TcpStream::connect(address)?;
-                stream.set_nodelay(true)?;
-                Box::new(stream)
-            }
+            Address::Tcp(address) => Box::new(tcp(address)?),
+            Address::Fabric(address) => match fabric::connect(address) {
+                Ok(stream) => Box::new(Blocking(stream)),
+                Err(error) => {
+                    let stream = tcp(address)?;
+                    self.fallback = Some(error);
+                    Box::new(stream)
+                }
+            },
             Address::Unix(path) => Box::new(UnixStream::connect(path)?),
         };
         stream.write_all(&Hello { id: self.id, returns: self.was_in }.encode())?;
@@ -181,6 +243,12 @@ impl Client {
         self.stream = Some(BufReader::new(stream));
         Ok(())
     }
+}
+
+fn tcp(address: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 impl Drop for Client {

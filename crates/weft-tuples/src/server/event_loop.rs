@@ -4,13 +4,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{self, Wake};
 use std::time::{Duration, Instant, SystemTime};
 
+use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
+use super::polled::Polled;
 use super::served::Served;
 use super::socket::Listener;
-use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, LOOP_EVENTS_MAX};
+use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, FABRIC_CONNECTIONS_MAX, LOOP_EVENTS_MAX};
 use crate::log::{Log, LogError};
 use crate::model::{ClientId, Now, Service, Space, Ticket};
 use crate::resp::Roster;
@@ -34,6 +37,20 @@ impl Stop {
     pub fn stop(&self) -> io::Result<()> {
         self.is_stopped.store(true, Ordering::Release);
         self.waker.wake()
+    }
+}
+
+/// Wakes the server because there may be a connection by the fabric to accept.
+struct Called(Arc<Stop>);
+
+impl Wake for Called {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // An eventfd takes a number that fits (eventfd(2)).
+        let _ = self.0.waker.wake();
     }
 }
 
@@ -66,6 +83,8 @@ pub struct Server {
     clients: HashMap<ClientId, usize>,
     /// Connections that have something to do.
     ready: BTreeSet<usize>,
+    polled: Polled,
+    fabric_connections: usize,
     /// Listeners that may have more connections; those that failed are tried again later.
     accepting: BTreeSet<usize>,
     start: Instant,
@@ -81,8 +100,11 @@ impl Server {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(WAKEUP))?;
         let stop = Arc::new(Stop { waker, is_stopped: AtomicBool::new(false) });
+        let called = task::Waker::from(Arc::new(Called(Arc::clone(&stop))));
+        let mut accepting = BTreeSet::new();
         for (at, listener) in listeners.iter_mut().enumerate() {
-            listener.register(poll.registry(), Token(WAKEUP + 1 + at))?;
+            listener.register(poll.registry(), Token(WAKEUP + 1 + at), called.clone())?;
+            accepting.insert(WAKEUP + 1 + at);
         }
         Ok(Self {
             poll,
@@ -97,7 +119,9 @@ impl Server {
             tickets: HashMap::new(),
             clients: HashMap::new(),
             ready: BTreeSet::new(),
-            accepting: BTreeSet::new(),
+            polled: Polled::new(),
+            fabric_connections: 0,
+            accepting,
             start: Instant::now(),
         })
     }
@@ -134,28 +158,43 @@ impl Server {
     /// If the kernel refuses to wait, or to write the log.
     pub fn run(mut self) -> Result<(), ServerError> {
         let mut events = Events::with_capacity(LOOP_EVENTS_MAX);
+        // From now on listeners tell when there is more.
+        self.accept();
         while !self.stop.is_stopped.load(Ordering::Acquire) {
-            let timeout = self.timeout();
-            match self.poll.poll(&mut events, timeout) {
-                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error.into()),
-                _ => {}
-            }
+            let (timeout, waiting) = (self.timeout(), (&mut self.poll, &mut events));
+            self.polled.wait(waiting, timeout, &mut self.served, &mut self.ready)?;
             for event in &events {
-                let key = event.token().0;
-                if key > self.listeners.len() {
-                    if let Some(served) = self.served.get_mut(&key) {
-                        served.is_closing |= event.is_read_closed() || event.is_error();
-                        served.is_readable |= event.is_readable() || served.is_closing;
-                        self.ready.insert(key);
-                    }
-                } else if key != WAKEUP {
-                    self.accepting.insert(key);
-                }
+                self.take(event);
             }
             self.accept();
             self.turn()?;
         }
         Ok(self.commit()?)
+    }
+
+    fn take(&mut self, event: &Event) {
+        let key = event.token().0;
+        if key == WAKEUP {
+            for (at, listener) in self.listeners.iter().enumerate() {
+                if matches!(listener, Listener::Fabric(_)) {
+                    self.accepting.insert(WAKEUP + 1 + at);
+                }
+            }
+        } else if key <= self.listeners.len() {
+            self.accepting.insert(key);
+        } else if let Some(served) = self.served.get_mut(&key) {
+            if served.is_by_fabric() {
+                served.take_event();
+                self.polled.insert(key);
+                if served.look() {
+                    self.ready.insert(key);
+                }
+                return;
+            }
+            served.is_closing |= event.is_read_closed() || event.is_error();
+            served.is_readable |= event.is_readable() || served.is_closing;
+            self.ready.insert(key);
+        }
     }
 
     fn now(&self) -> Now {
@@ -177,7 +216,9 @@ impl Server {
     fn accept(&mut self) {
         self.accepting.retain(|at| {
             loop {
-                match self.listeners[at - WAKEUP - 1].accept() {
+                let has_fabric_place = self.fabric_connections < FABRIC_CONNECTIONS_MAX
+                    && self.served.len() < self.connections;
+                match self.listeners[at - WAKEUP - 1].accept(has_fabric_place) {
                     Ok(mut socket) => {
                         // One connection too many is closed at once.
                         if self.served.len() >= self.connections {
@@ -186,7 +227,9 @@ impl Server {
                         self.last_key += 1;
                         let key = self.last_key;
                         if socket.register(self.poll.registry(), Token(key)).is_ok() {
-                            self.served.insert(key, Served::new(socket));
+                            let served = Served::new(socket);
+                            self.fabric_connections += usize::from(served.is_by_fabric());
+                            self.served.insert(key, served);
                             self.ready.insert(key);
                         }
                     }
@@ -221,6 +264,9 @@ impl Server {
         for key in &touched {
             let Some(served) = self.served.get_mut(key) else { continue };
             let can_go_on = served.send();
+            if served.is_by_fabric() {
+                self.polled.insert(*key);
+            }
             if served.is_gone {
                 self.close(now, *key);
             } else if can_go_on || served.may_receive() {
@@ -275,6 +321,11 @@ impl Server {
 
     fn close(&mut self, now: Now, key: usize) {
         let Some(mut served) = self.served.remove(&key) else { return };
+        if served.is_by_fabric() {
+            served.deregister(self.poll.registry());
+            self.polled.remove(key);
+            self.fabric_connections -= 1;
+        }
         if let Some(id) = served.entered.filter(|id| self.clients.get(id) == Some(&key)) {
             self.clients.remove(&id);
         }

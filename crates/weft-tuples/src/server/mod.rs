@@ -2,16 +2,21 @@
 //!
 //! One thread does all operations, so that they have one order. Sockets are waited for by mio,
 //! which calls the C library: under `weft run` connections of one host go through shared memory.
+//! Connections by the fabric are looked at for a while before the server sleeps.
 //!
 //! # Layers
 //!
 //! ```text
 //! event_loop
+//! polled
 //! served
 //! socket
 //! ```
 
 mod event_loop;
+#[cfg(test)]
+mod fabric_tests;
+mod polled;
 mod served;
 mod socket;
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 
+use mio::Registry;
+
 use super::socket::Socket;
 use crate::input::Input;
 use crate::limits::{INPUT_LEN_MAX, OUTPUT_LEN_MAX};
@@ -16,6 +18,10 @@ enum Protocol {
     Redis(resp::Connection),
     Native(native::Connection),
 }
+
+/// The first bytes of an iWARP connection (RFC 5044 section 7.1.1). They would be the beginning of a
+/// command that never ends, for which the peer would wait.
+const IWARP_REQUEST: &[u8] = b"MPA ID Req Frame";
 
 #[derive(Debug)]
 pub(super) struct Served {
@@ -47,6 +53,38 @@ impl Served {
             logged: None,
             is_gone: false,
         }
+    }
+
+    /// Whether it is a connection by the fabric, which has to be looked at.
+    pub(super) fn is_by_fabric(&self) -> bool {
+        matches!(self.socket, Socket::Fabric(_))
+    }
+
+    /// Takes an event of a connection by the fabric.
+    pub(super) fn take_event(&self) {
+        if let Socket::Fabric(stream) = &self.socket {
+            stream.turn();
+        }
+    }
+
+    /// Looks at a connection by the fabric. Returns whether it has become readable, or can go on to
+    /// write.
+    pub(super) fn look(&mut self) -> bool {
+        let Socket::Fabric(stream) = &mut self.socket else { return false };
+        let has_input = !self.is_readable && stream.has_input();
+        self.is_readable |= has_input;
+        has_input | stream.may_go_on()
+    }
+
+    /// Has an event come when a connection by the fabric has news. Returns whether it may have some
+    /// already: then it is looked at and armed again before the server sleeps.
+    pub(super) fn arm(&self) -> bool {
+        matches!(&self.socket, Socket::Fabric(stream) if stream.arm())
+    }
+
+    /// Has no more events come.
+    pub(super) fn deregister(&self, registry: &Registry) {
+        self.socket.deregister(registry);
     }
 
     /// Receives a bounded number of bytes, so that other connections have their turn.
@@ -92,7 +130,10 @@ impl Served {
     ) -> Vec<Ticket> {
         self.hold();
         if matches!(self.protocol, Protocol::Unknown) {
+            // A peer of the fabric that has found no listener of it at this port.
+            self.is_gone |= self.input.bytes().starts_with(IWARP_REQUEST);
             self.protocol = match self.input.bytes().first() {
+                _ if self.is_gone => return Vec::new(),
                 None => return Vec::new(),
                 Some(&wire::FIRST) => Protocol::Native(native::Connection::default()),
                 Some(_) => {
@@ -161,7 +202,7 @@ impl Served {
                 Protocol::Native(it) => it.output(),
             };
             if output.is_empty() {
-                self.is_gone = self.is_ended();
+                self.is_gone = self.is_ended() && self.is_sent();
                 break;
             }
             match self.socket.write(output) {
@@ -176,6 +217,14 @@ impl Served {
             }
         }
         was_stopped && !self.is_gone && self.output().len() < OUTPUT_LEN_MAX
+    }
+
+    /// Whether closing the socket loses nothing that was sent.
+    fn is_sent(&mut self) -> bool {
+        match &mut self.socket {
+            Socket::Tcp(_) | Socket::Unix(_) => true,
+            Socket::Fabric(stream) => stream.is_sent(),
+        }
     }
 
     fn is_ended(&self) -> bool {

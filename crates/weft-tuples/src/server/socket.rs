@@ -1,29 +1,36 @@
-//! Sockets of both families.
+//! Sockets of both families, and connections by the fabric.
 
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::task::Waker;
 
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
+use crate::fabric::{FabricListener, FabricStream};
 use crate::limits::KEEPALIVE_IDLE;
 use crate::resp::Addresses;
 
-/// A socket that accepts connections.
+/// Accepts connections.
 #[derive(Debug)]
 pub enum Listener {
     /// Over TCP.
     Tcp(TcpListener),
     /// Within the host.
     Unix(UnixListener),
+    /// By the fabric.
+    Fabric(FabricListener),
 }
 
-/// A connected socket.
+/// A connection.
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Fabric(Box<FabricStream>),
 }
 
 impl Listener {
@@ -39,14 +46,25 @@ impl Listener {
         Self::Unix(UnixListener::from_std(listener))
     }
 
-    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+    /// Has events with the token come, or the waker be called, when there are connections to accept.
+    pub(super) fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        waker: Waker,
+    ) -> io::Result<()> {
         match self {
             Self::Tcp(listener) => listener.register(registry, token, Interest::READABLE),
             Self::Unix(listener) => listener.register(registry, token, Interest::READABLE),
+            Self::Fabric(listener) => {
+                listener.call(waker);
+                Ok(())
+            }
         }
     }
 
-    pub(super) fn accept(&self) -> io::Result<Socket> {
+    /// Accepts a connection. One by the fabric is refused if there is no place for it.
+    pub(super) fn accept(&self, has_fabric_place: bool) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener) => {
                 let (socket, _) = listener.accept()?;
@@ -57,6 +75,9 @@ impl Listener {
                 Ok(Socket::Tcp(socket))
             }
             Self::Unix(listener) => Ok(Socket::Unix(listener.accept()?.0)),
+            Self::Fabric(listener) => {
+                Ok(Socket::Fabric(Box::new(listener.accept(has_fabric_place)?)))
+            }
         }
     }
 }
@@ -67,11 +88,22 @@ impl Socket {
         match self {
             Self::Tcp(socket) => socket.register(registry, token, both),
             Self::Unix(socket) => socket.register(registry, token, both),
+            Self::Fabric(stream) => {
+                let fd = stream.as_fd().as_raw_fd();
+                SourceFd(&fd).register(registry, token, Interest::READABLE)
+            }
         }
     }
-}
 
-impl Socket {
+    /// Has no more events come. Sockets do so when they are closed.
+    pub(super) fn deregister(&self, registry: &Registry) {
+        if let Self::Fabric(stream) = self {
+            let fd = stream.as_fd().as_raw_fd();
+            // It was registered; and an event of nobody does no harm.
+            let _ = SourceFd(&fd).deregister(registry);
+        }
+    }
+
     /// The addresses of both ends, as far as they have any.
     pub(super) fn addresses(&self) -> Addresses {
         let text = |address: io::Result<std::net::SocketAddr>| {
@@ -81,7 +113,7 @@ impl Socket {
             Self::Tcp(socket) => {
                 Addresses { peer: text(socket.peer_addr()), local: text(socket.local_addr()) }
             }
-            Self::Unix(_) => Addresses::default(),
+            Self::Unix(_) | Self::Fabric(_) => Addresses::default(),
         }
     }
 }
@@ -91,6 +123,7 @@ impl Read for Socket {
         match self {
             Self::Tcp(socket) => socket.read(bytes),
             Self::Unix(socket) => socket.read(bytes),
+            Self::Fabric(stream) => stream.read(bytes),
         }
     }
 }
@@ -100,6 +133,7 @@ impl Write for Socket {
         match self {
             Self::Tcp(socket) => socket.write(bytes),
             Self::Unix(socket) => socket.write(bytes),
+            Self::Fabric(stream) => stream.write(bytes),
         }
     }
 

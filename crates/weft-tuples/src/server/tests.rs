@@ -19,8 +19,10 @@ use crate::model::{
 };
 use crate::native::{Address, Client, Failure};
 
-struct Running {
-    address: SocketAddr,
+pub(super) struct Running {
+    pub(super) address: SocketAddr,
+    /// Where it listens by the fabric.
+    pub(super) fabric: Option<SocketAddr>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,7 +32,7 @@ impl Running {
         Self::with(CONNECTIONS_MAX, Vec::new())
     }
 
-    fn with(connections: usize, mut listeners: Vec<Listener>) -> Self {
+    pub(super) fn with(connections: usize, mut listeners: Vec<Listener>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         listeners.push(Listener::Tcp(listener));
@@ -41,10 +43,11 @@ impl Running {
             sender.send(server.stop()).unwrap();
             server.run().unwrap();
         });
-        Self { address, stop: receiver.recv().unwrap(), thread: Some(thread) }
+        let stop = receiver.recv().unwrap();
+        Self { address, fabric: None, stop, thread: Some(thread) }
     }
 
-    fn client(&self) -> Client {
+    pub(super) fn client(&self) -> Client {
         let address = Address::Tcp(self.address.to_string());
         Client::connect(address, Duration::from_secs(240)).unwrap()
     }
@@ -61,22 +64,22 @@ impl Drop for Running {
     }
 }
 
-fn name(text: &str) -> Name {
+pub(super) fn name(text: &str) -> Name {
     Rc::from(text.as_bytes())
 }
 
-fn put(element: &str, value: &str) -> Operation {
+pub(super) fn put(element: &str, value: &str) -> Operation {
     let (criteria, end) = (Criteria::default(), ElementEnd::Back);
     let tuples = vec![Tuple::of(value)];
     Operation::Put { element: name(element), criteria, end, tuples, is_append: false }
 }
 
-fn take(element: &str) -> Operation {
+pub(super) fn take(element: &str) -> Operation {
     let elements = vec![name(element)];
     Operation::Take { elements, end: ElementEnd::Front, count: Count::AtMost(1) }
 }
 
-fn taken(outcome: Outcome) -> String {
+pub(super) fn taken(outcome: Outcome) -> String {
     match outcome {
         Outcome::Taken(_, items) => String::from_utf8(items[0].fields[0].clone()).unwrap(),
         other => panic!("{other:?}"),
