@@ -95,8 +95,8 @@ pub(crate) struct TuplesServeArgs {
 /// The server that is asked.
 #[derive(Debug, Args)]
 pub(crate) struct TuplesServerArgs {
-    /// Where the server is: ADDRESS:PORT, fabric://ADDRESS:PORT, or the path of its Unix socket with
-    /// a slash in it
+    /// Where the server is: ADDRESS:PORT, fabric://ADDRESS:PORT, or the path of its Unix socket
+    /// with a slash in it
     ///
     /// By the fabric, operations go through memory that both processes share if they are on one
     /// host, and by iWARP between hosts. If that is not possible, the command says why, and goes on

@@ -239,7 +239,7 @@ fn a_second_connection_of_a_client_replaces_the_first() {
     let first = enter(false);
     let _second = enter(true);
     assert!(is_ended(&first));
-    // A client that the server does not know is told so before the connection ends.
+    // A client that the server does not know learns so before the connection ends.
     let stranger = running.peer(Options::default(), GREETING).unwrap();
     say(&stranger, &Hello { id: [4; 16], returns: true }.encode());
     let welcome = Welcome::decode(&stranger.receive().wait().unwrap()).unwrap();

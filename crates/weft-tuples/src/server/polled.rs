@@ -1,9 +1,9 @@
 //! Connections by the fabric that are looked at, and for how long before the server sleeps.
 //!
-//! A connection is either *polled* or *armed*. A polled one is looked at again and again, which costs
-//! no system call. When looking does not pay off any more ([`Spin`]) all are armed, and the server
-//! sleeps: an armed one wakes it by its descriptor, and is polled then. So idle connections cost
-//! nothing, however many there are.
+//! A connection is either *polled* or *armed*. A polled one is looked at again and again, which
+//! costs no system call. When looking does not pay off any more ([`Spin`]) all are armed, and the
+//! server sleeps: an armed one wakes it by its descriptor, and is polled then. So idle connections
+//! cost nothing, however many there are.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind};

@@ -19,8 +19,8 @@ enum Protocol {
     Native(native::Connection),
 }
 
-/// The first bytes of an iWARP connection (RFC 5044 section 7.1.1). They would be the beginning of a
-/// command that never ends, for which the peer would wait.
+/// The first bytes of an iWARP connection (RFC 5044 section 7.1.1). They would be the beginning of
+/// a command that never ends, and the peer would wait for the answer.
 const IWARP_REQUEST: &[u8] = b"MPA ID Req Frame";
 
 #[derive(Debug)]

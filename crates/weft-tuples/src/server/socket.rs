@@ -46,7 +46,8 @@ impl Listener {
         Self::Unix(UnixListener::from_std(listener))
     }
 
-    /// Has events with the token come, or the waker be called, when there are connections to accept.
+    /// Has events with the token come, or the waker be called, when there are connections to
+    /// accept.
     pub(super) fn register(
         &mut self,
         registry: &Registry,

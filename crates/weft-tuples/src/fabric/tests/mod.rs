@@ -30,7 +30,7 @@ fn byte(end: usize, at: usize) -> u8 {
 }
 
 /// One of the two ends, and the test's own view of it.
-struct End {
+struct StreamEnd {
     number: usize,
     /// `None` once all was written, has arrived, and the stream was dropped.
     stream: Option<FabricStream>,
@@ -43,7 +43,7 @@ struct End {
     is_over: bool,
 }
 
-impl End {
+impl StreamEnd {
     fn new(number: usize, stream: FabricStream) -> Self {
         let stream = Some(stream);
         let (written, read, is_read_out, is_blocked, is_over) = (0, 0, false, false, false);
@@ -137,11 +137,11 @@ fn connect(simulation: &Simulation) -> Option<[FabricStream; 2]> {
 
 /// Runs both ends until nothing can happen any more. Returns them, unless the connection is lost
 /// before both have it.
-fn run(simulation: &Simulation) -> Option<[End; 2]> {
+fn run(simulation: &Simulation) -> Option<[StreamEnd; 2]> {
     let mut number = 0;
     let mut ends = connect(simulation)?.map(|stream| {
         number += 1;
-        End::new(number - 1, stream)
+        StreamEnd::new(number - 1, stream)
     });
     // An event loop has the network go on as well, so nobody waits for the others to have nothing
     // to do.
