@@ -31,6 +31,8 @@ pub(crate) const RETRY_PAUSES: [std::time::Duration; 2] =
 pub(crate) const LOSSES_MAX: u32 = 1_000;
 /// Tuples that `weft tuples watch` reads at once.
 pub(crate) const TUPLES_AT_ONCE_MAX: u32 = 1_000;
+/// How long a read of a tail may take, if the server's process has to answer it.
+pub(crate) const TAIL_READ_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// How deeply files of rules may name others.
 pub(crate) const RULES_DEPTH_MAX: u32 = 10;

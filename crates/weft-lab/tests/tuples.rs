@@ -1,5 +1,6 @@
 //! `weft tuples` serves clients that we did not write: redis-cli, redis-benchmark and redis-py.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -7,6 +8,9 @@ use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Folder, Program, Running, ensure_data, ports, redis_differ, require, source, weft};
+use weft_tuples::model::{Criteria, ElementEnd, Operation, Tuple};
+use weft_tuples::native::{Address, Client};
+use weft_tuples::tail::{Last, Tail, TailError};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for what the lab itself does not limit. It detects a hang.
@@ -297,5 +301,63 @@ fn client_says_that_it_goes_by_tcp_if_the_fabric_is_not_possible() -> Result<()>
     let take = Program::plain(weft()?).line("tuples take queue --server");
     let take = take.arg(format!("127.0.0.1:{port}")).run(TIMEOUT)?.success()?;
     ensure_data!(take.stdout == "first\n", "{}", take.error("the tuple"));
+    Ok(())
+}
+
+/// A client reads the tail of an element while the server is busy, and while it is stopped.
+#[test]
+fn tails_are_read_while_the_server_is_busy_or_stopped() -> Result<()> {
+    let mut server = FabricServer::start("shm")?;
+    let address = Address::Fabric(format!("127.0.0.1:{}", server.port));
+    let mut client = Client::connect(address, LONG_TIMEOUT)?;
+    let mut tail = client.tail(b"queue")?.context("no place")?;
+    let look = |tail: &mut Tail| -> Result<(u64, Option<u64>)> {
+        let seen = tail.read(LONG_TIMEOUT)?;
+        match seen.last {
+            Last::None => Ok((seen.len, None)),
+            Last::Tuple(item) => {
+                let text = str::from_utf8(item.fields.first().context("no field")?)?;
+                // Each tuple is one number again and again, so that a torn one is seen.
+                let mut numbers = text.split(' ').map(str::parse::<u64>);
+                let first = numbers.next().context("no number")??;
+                ensure_data!(numbers.all(|number| number == Ok(first)), "torn: {text}");
+                Ok((seen.len, Some(first)))
+            }
+            Last::Long(position) => anyhow::bail!("the tuple {position} is not that long"),
+        }
+    };
+    let put = |number: u64| {
+        let text = vec![number.to_string(); 1 + number as usize % 90].join(" ");
+        let (criteria, end) = (Criteria::default(), ElementEnd::Back);
+        let (element, tuples) = (Rc::from(&b"queue"[..]), vec![Tuple::of(text)]);
+        Operation::Put { element, criteria, end, tuples, is_append: false }
+    };
+    let total = 5_000;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| -> Result<()> {
+            for number in 1..=total {
+                client.call(put(number), None)?;
+            }
+            Ok(())
+        });
+        let (mut before, mut reads) = (0, 0_u64);
+        while before < total && !(writer.is_finished() && reads > total) {
+            let (len, last) = look(&mut tail)?;
+            let last = last.unwrap_or_default();
+            ensure_data!(last >= before && len == last, "{last} of {len} follows {before}");
+            (before, reads) = (last, reads + 1);
+        }
+        writer.join().map_err(|_| anyhow::anyhow!("the writer has panicked"))?
+    })?;
+    server.running.signal(Signal::STOP)?;
+    for _ in 0..100 {
+        ensure_data!(look(&mut tail)? == (total, Some(total)), "the tail of a stopped server");
+    }
+    server.running.signal(Signal::CONT)?;
+    let printed = server.ask("tail", &["queue", "--json"])?;
+    let printed: serde_json::Value = serde_json::from_str(&printed)?;
+    ensure_data!(printed["tuples"] == total, "{printed}");
+    server.ask("delete", &["queue"])?;
+    ensure!(matches!(tail.read(LONG_TIMEOUT), Err(TailError::Ended)), "the tail has not ended");
     Ok(())
 }

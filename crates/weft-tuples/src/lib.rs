@@ -10,6 +10,7 @@
 //! ```text
 //! fuzzing server
 //! log native resp
+//! tail
 //! wire
 //! model
 //! fabric input
@@ -26,4 +27,5 @@ pub mod model;
 pub mod native;
 pub mod resp;
 pub mod server;
+pub mod tail;
 pub mod wire;

@@ -94,3 +94,12 @@ pub const FABRIC_CONNECTIONS_MAX: usize = 1 << 10;
 pub const FABRIC_TURNS_MAX: u32 = 16;
 /// Looks at the connections by the fabric, after which the server asks the kernel for events, too.
 pub const FABRIC_LOOKS_MAX: u32 = 16;
+/// Elements whose tails clients may read at a time.
+pub const TAILS_MAX: usize = 1 << 10;
+/// Bytes of one of the two copies of a tail. Longer tuples are not in it.
+pub const TAIL_HALF_LEN: usize = 2 << 10;
+/// The longest tuple in such a copy, in the protocol's bytes. A header and a checksum are
+/// around it.
+pub const TAIL_BODY_LEN_MAX: usize = TAIL_HALF_LEN - 32 - 8;
+/// How often a reader looks at a tail that is being written each time.
+pub const TAIL_LOOKS_MAX: usize = 1_000;

@@ -31,7 +31,8 @@ pub(crate) use target::{
 pub(crate) use transfer::{Compress, CpArgs, Data, Direct, ServeArgs};
 pub(crate) use tuples::{
     TuplesArgs, TuplesBenchArgs, TuplesCommand, TuplesCreateArgs, TuplesDeleteArgs, TuplesListArgs,
-    TuplesOrder, TuplesPutArgs, TuplesServeArgs, TuplesServerArgs, TuplesTakeArgs, TuplesWatchArgs,
+    TuplesOrder, TuplesPutArgs, TuplesServeArgs, TuplesServerArgs, TuplesTailArgs, TuplesTakeArgs,
+    TuplesWatchArgs,
 };
 
 use crate::sockets;

@@ -31,6 +31,8 @@ pub(crate) enum TuplesCommand {
     Watch(TuplesWatchArgs),
     /// List the elements, or the tuples of one element
     List(TuplesListArgs),
+    /// Print the last tuple of an element, without the server's help
+    Tail(TuplesTailArgs),
     /// Delete an element with its tuples
     Delete(TuplesDeleteArgs),
     /// Measure the time of puts into a running server, and of a ping-pong
@@ -227,6 +229,40 @@ pub(crate) struct TuplesListArgs {
 
     /// Print the elements as JSON
     #[arg(long, conflicts_with = "element")]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The command connects by the fabric, asks once where the tail is, and then reads \
+    the memory of the server, which does nothing for it. On one host that works while the server \
+    is busy or stopped. The tuple is one that was the last one at some time during the read; it \
+    counts as neither observed nor taken.\n\n\
+    Exit status: 1 if the element was deleted."
+)]
+pub(crate) struct TuplesTailArgs {
+    #[command(flatten)]
+    pub(crate) server: TuplesServerArgs,
+
+    /// Name of the element
+    pub(crate) element: OsString,
+
+    /// Go on, and print the last tuple each time that it is another one
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    /// Time between two reads, in seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "follow",
+        default_value = "0.1",
+        value_parser = seconds
+    )]
+    pub(crate) interval: Duration,
+
+    /// Print the number of tuples and the last one as a line of JSON
+    #[arg(long)]
     pub(crate) json: bool,
 }
 

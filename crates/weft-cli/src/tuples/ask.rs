@@ -205,7 +205,7 @@ pub(super) fn name(element: &OsStr) -> Name {
 }
 
 /// Prints tuples, each as a line.
-fn print(items: &[Item]) -> Result<()> {
+pub(super) fn print(items: &[Item]) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut lines = Vec::new();
     for item in items {

@@ -5,6 +5,7 @@
 mod ask;
 mod bench;
 mod serve;
+mod tail;
 
 use anyhow::Result;
 
@@ -19,6 +20,7 @@ pub(crate) fn run(args: &TuplesArgs) -> Result<()> {
         TuplesCommand::Take(args) => ask::take(args),
         TuplesCommand::Watch(args) => ask::watch(args),
         TuplesCommand::List(args) => ask::list(args),
+        TuplesCommand::Tail(args) => tail::tail(args),
         TuplesCommand::Delete(args) => ask::delete(args),
         TuplesCommand::Bench(args) => bench::bench(args),
     }

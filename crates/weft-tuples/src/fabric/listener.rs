@@ -39,6 +39,10 @@ impl FabricListener {
         Ok(Self { fabric: fabric.clone(), listener, waker: Waker::noop().clone() })
     }
 
+    pub(crate) fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -70,9 +70,9 @@ impl FabricStream {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    /// What one-sided operations of this connection need.
+    pub(crate) fn parts(&self) -> (&Fabric, &Endpoint) {
+        (&self.fabric, &self.endpoint)
     }
 
     /// Whether both ends share memory. It is known when something has been received.

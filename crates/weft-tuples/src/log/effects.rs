@@ -112,7 +112,7 @@ fn read(it: &mut Reader<'_>) -> Result<Effect, Malformed> {
                 (number, Answer::Outcome(outcome)) => {
                     Effect::Answered { client, confirmed, number, outcome }
                 }
-                (_, Answer::Cancelled(_)) => return Err(Malformed),
+                (_, Answer::Cancelled(_) | Answer::Tail(_)) => return Err(Malformed),
             }
         }
         9 => Effect::Forgotten { client: client(it)? },

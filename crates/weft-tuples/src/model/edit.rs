@@ -59,6 +59,22 @@ impl Space {
         element.read_back(from, to, count as usize)
     }
 
+    /// Has [`Self::next_changed`] tell when an element changes, whether or not there is one.
+    pub fn watch(&mut self, name: &Name) {
+        self.watched.insert(name);
+    }
+
+    /// Ends [`Self::watch`].
+    pub fn unwatch(&mut self, name: &Name) {
+        self.watched.remove(name);
+    }
+
+    /// Returns an element that is watched and that may have changed since it was returned, and
+    /// whether it was deleted meanwhile.
+    pub fn next_changed(&mut self) -> Option<(Name, bool)> {
+        self.watched.next()
+    }
+
     /// Removes the tuples with these ranks. Returns how many there were.
     pub fn remove(&mut self, now: Now, name: &Name, ranks: &[Rank]) -> usize {
         let Some(element) = self.elements.get_mut(name) else { return 0 };
@@ -121,6 +137,7 @@ impl Space {
         let serial = self.serial;
         let dropped = || Effect::Dropped { element: Rc::clone(name), ranks: vec![rank.clone()] };
         let inserted = || Effect::Inserted { element: Rc::clone(name), items: vec![item], serial };
+        self.watched.note(name, false);
         self.effects.add(dropped);
         self.effects.add(inserted);
         if is_read {

@@ -7,7 +7,7 @@
 //! edit restore
 //! space
 //! element
-//! effect waiting
+//! effect waiting watched
 //! operation
 //! criteria tuple
 //! ```
@@ -24,6 +24,7 @@ mod space;
 mod tests;
 mod tuple;
 mod waiting;
+mod watched;
 
 pub use clients::{Request, Service};
 pub use criteria::{Count, Criteria, ElementEnd, Order, Sync};

@@ -10,6 +10,7 @@ use super::element::Element;
 use super::operation::{Description, Name, Now, Operation, Outcome, Refusal, Wait};
 use super::tuple::{Item, Rank, Stamp, Tuple, stored_len};
 use super::waiting::{Ticket, Waiting};
+use super::watched::Watched;
 use crate::limits::{
     COUNT_MAX, ELEMENTS_MAX, FIELDS_MAX, KEY_LEN_MAX, MEMORY_MAX, NAME_LEN_MAX, NAMES_MAX,
     OVERHEAD_LEN, PUT_TUPLES_MAX, TUPLE_LEN_MAX, WAITING_MAX,
@@ -44,6 +45,7 @@ pub struct Space {
     waiting_bytes: usize,
     pub(super) memory: usize,
     pub(super) effects: Effects,
+    pub(super) watched: Watched,
 }
 
 impl Default for Space {
@@ -66,6 +68,7 @@ impl Space {
             waiting_bytes: 0,
             memory,
             effects: Effects::default(),
+            watched: Watched::default(),
         }
     }
 
@@ -399,6 +402,7 @@ impl Space {
         if existed {
             self.effects.add(|| Effect::Deleted { element: Rc::clone(name) });
         }
+        self.watched.note(name, existed);
         let old = std::mem::take(element);
         self.bytes -= old.bytes();
         element.takers.clone_from(&old.takers);
@@ -427,6 +431,7 @@ impl Space {
     }
 
     pub(super) fn touch(&mut self, name: &Name) {
+        self.watched.note(name, false);
         if self.touched.back() != Some(name) {
             self.touched.push_back(Rc::clone(name));
         }

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use weft_fabric::{Endpoint, Fabric};
 
 use crate::fabric::{self, Blocking};
 use crate::limits::{ANSWER_FRAME_LEN_MAX, RECONNECT_PAUSE};
-use crate::model::{ClientId, Operation, Outcome, Refusal};
+use crate::model::{ClientId, Name, Operation, Outcome, Refusal};
+use crate::tail::Tail;
 use crate::wire::{Action, Answer, Hello, Malformed, RequestFrame, Welcome};
 
 /// What is in front of an address by the fabric.
@@ -91,6 +93,11 @@ pub enum Transport {
 
 trait Stream: Read + Write + Send {
     fn transport(&self) -> Transport;
+
+    /// What one-sided operations need.
+    fn fabric(&self) -> Option<(&Fabric, &Endpoint)> {
+        None
+    }
 }
 
 impl Stream for TcpStream {
@@ -108,6 +115,10 @@ impl Stream for UnixStream {
 impl Stream for Blocking {
     fn transport(&self) -> Transport {
         if self.0.is_in_memory() { Transport::Memory } else { Transport::Iwarp }
+    }
+
+    fn fabric(&self) -> Option<(&Fabric, &Endpoint)> {
+        Some(self.0.parts())
     }
 }
 
@@ -173,15 +184,37 @@ impl Client {
         operation: Operation,
         wait: Option<Duration>,
     ) -> Result<Outcome, Failure> {
+        let start = Instant::now();
+        let left = || wait.map(|wait| wait.saturating_sub(start.elapsed()));
+        match self.ask(|| Action::Do(operation.clone(), left()))? {
+            Answer::Outcome(outcome) => Ok(outcome),
+            Answer::Cancelled(_) | Answer::Tail(_) => Err(Malformed.into()),
+        }
+    }
+
+    /// Returns the tail of an element, which can be read without the server. `None` if the
+    /// connection is not by the fabric, or the server has no place for another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::call`].
+    pub fn tail(&mut self, element: &[u8]) -> Result<Option<Tail>, Failure> {
+        let name = Name::from(element);
+        let Answer::Tail(place) = self.ask(|| Action::Tail(Name::clone(&name)))? else {
+            return Err(Malformed.into());
+        };
+        let parts = self.stream.as_ref().and_then(|stream| stream.get_ref().fabric());
+        Ok(place.zip(parts).map(|(place, (fabric, endpoint))| Tail::new(fabric, endpoint, place)))
+    }
+
+    /// Asks until there is an answer.
+    fn ask(&mut self, action: impl Fn() -> Action) -> Result<Answer, Failure> {
         self.number += 1;
         let (number, confirmed) = (self.number, self.number - 1);
-        let start = Instant::now();
         let mut lost_since: Option<Instant> = None;
         let mut has_log_failed = false;
         loop {
-            let left = wait.map(|wait| wait.saturating_sub(start.elapsed()));
-            let action = Action::Do(operation.clone(), left);
-            let bytes = RequestFrame { number, confirmed, action }.encode();
+            let bytes = RequestFrame { number, confirmed, action: action() }.encode();
             match self.attempt(number, &bytes) {
                 Err(failure @ (Failure::Io(_) | Failure::Log)) => {
                     self.stream = None;
@@ -197,7 +230,7 @@ impl Client {
         }
     }
 
-    fn attempt(&mut self, number: u64, request: &[u8]) -> Result<Outcome, Failure> {
+    fn attempt(&mut self, number: u64, request: &[u8]) -> Result<Answer, Failure> {
         if self.stream.is_none() {
             self.enter()?;
         }
@@ -213,7 +246,7 @@ impl Client {
         let mut bytes = vec![0; len];
         stream.read_exact(&mut bytes)?;
         match Answer::decode(&bytes)? {
-            (of, Answer::Outcome(outcome)) if of == number => Ok(outcome),
+            (of, answer) if of == number => Ok(answer),
             (0, Answer::Outcome(Outcome::Refused(Refusal::Log))) => Err(Failure::Log),
             _ => Err(Malformed.into()),
         }

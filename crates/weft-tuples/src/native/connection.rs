@@ -1,11 +1,13 @@
 //! A connection of a client of Weft's own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::input::Input;
 use crate::limits::OUTPUT_LEN_MAX;
-use crate::model::{Called, ClientId, Now, Outcome, Refusal, Request, Service, Ticket, Wait};
-use crate::wire::{Action, Answer, Hello, Malformed, RequestFrame, Welcome, frame, split};
+use crate::model::{Called, ClientId, Name, Now, Outcome, Refusal, Request, Service, Ticket, Wait};
+use crate::wire::{
+    Action, Answer, Hello, Malformed, RequestFrame, TailPlace, Welcome, frame, split,
+};
 
 /// A connection without its socket. Its operations need not end in the order in which they began.
 #[derive(Debug, Default)]
@@ -13,6 +15,8 @@ pub struct Connection {
     id: Option<ClientId>,
     /// The requests that wait.
     waiting: HashMap<Ticket, u64>,
+    /// The requests for tails that are not answered.
+    tails: VecDeque<(u64, Name)>,
     output: Vec<u8>,
     sent: usize,
     /// The client has got the answer to its greeting.
@@ -91,8 +95,19 @@ impl Connection {
                 service.part(now, id);
                 (self.id, self.is_ended) = (None, true);
             }
+            Action::Tail(name) => self.tails.push_back((number, name)),
         }
         None
+    }
+
+    /// Takes a request for a tail, which is answered by [`Self::answer_tail`].
+    pub fn next_tail(&mut self) -> Option<(u64, Name)> {
+        self.tails.pop_front()
+    }
+
+    /// Answers a request for a tail.
+    pub fn answer_tail(&mut self, number: u64, place: Option<TailPlace>) {
+        self.write(number, &Answer::Tail(place));
     }
 
     fn write(&mut self, number: u64, answer: &Answer) {

@@ -17,6 +17,7 @@ use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, FABRIC_CONNECTIONS_MAX, LOOP_EV
 use crate::log::{Log, LogError};
 use crate::model::{ClientId, Now, Service, Space, Ticket};
 use crate::resp::Roster;
+use crate::tail::Tails;
 
 /// The token of the wakeup. Listeners follow, then connections.
 const WAKEUP: usize = 0;
@@ -85,6 +86,8 @@ pub struct Server {
     ready: BTreeSet<usize>,
     polled: Polled,
     fabric_connections: usize,
+    /// Once a client has asked for a tail.
+    tails: Option<Tails>,
     /// Listeners that may have more connections; those that failed are tried again later.
     accepting: BTreeSet<usize>,
     start: Instant,
@@ -121,6 +124,7 @@ impl Server {
             ready: BTreeSet::new(),
             polled: Polled::new(),
             fabric_connections: 0,
+            tails: None,
             accepting,
             start: Instant::now(),
         })
@@ -261,6 +265,7 @@ impl Server {
         }
         self.answer(now, &mut touched);
         self.commit()?;
+        self.publish(&touched);
         for key in &touched {
             let Some(served) = self.served.get_mut(key) else { continue };
             let can_go_on = served.send();
@@ -288,6 +293,30 @@ impl Server {
             self.served.values_mut().for_each(Served::fail);
         }
         committed
+    }
+
+    /// Writes the tails that have changed before any answer says so, and tells clients where they
+    /// can read one. All that they show is on disk.
+    fn publish(&mut self, touched: &BTreeSet<usize>) {
+        let space = self.service.space();
+        if let Some(tails) = &mut self.tails {
+            tails.publish(space);
+        }
+        for key in touched {
+            let Some(served) = self.served.get_mut(key) else { continue };
+            while let Some((number, name)) = served.next_tail() {
+                if self.tails.is_none() && served.is_by_fabric() {
+                    let fabric = |listener: &Listener| match listener {
+                        Listener::Fabric(listener) => Tails::new(listener.fabric()).ok(),
+                        Listener::Tcp(_) | Listener::Unix(_) => None,
+                    };
+                    self.tails = self.listeners.iter().find_map(fabric);
+                }
+                let tails = self.tails.as_mut().filter(|_| served.is_by_fabric());
+                let place = tails.and_then(|tails| tails.place_of(&name, space));
+                served.answer_tail(number, place);
+            }
+        }
     }
 
     fn handle(&mut self, now: Now, key: usize) {

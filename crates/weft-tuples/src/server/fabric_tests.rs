@@ -10,9 +10,12 @@ use weft_fabric::{Endpoint, Error, Fabric, Options};
 use super::Listener;
 use super::tests::{Running, name, put, take, taken};
 use crate::fabric::FabricListener;
-use crate::limits::{CONNECTIONS_MAX, OUTPUT_LEN_MAX, TUPLE_LEN_MAX};
-use crate::model::{ClientId, Criteria, ElementEnd, Operation, Outcome, Refusal, Selection, Tuple};
+use crate::limits::{CONNECTIONS_MAX, NAME_LEN_MAX, OUTPUT_LEN_MAX, TAILS_MAX, TUPLE_LEN_MAX};
+use crate::model::{
+    ClientId, Criteria, ElementEnd, Item, Operation, Outcome, Refusal, Selection, Tuple,
+};
 use crate::native::{Address, Client, Transport};
+use crate::tail::{Last, Seen, TailError};
 use crate::wire::{Action, Answer, Hello, RequestFrame, Welcome, split};
 
 /// What a client of this protocol says to the listener.
@@ -269,4 +272,63 @@ fn sockets_are_served_while_clients_by_the_fabric_are_busy() {
     }
     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     busy.join().unwrap();
+}
+
+/// Longer than a read takes.
+const LONG: Duration = Duration::from_secs(240);
+
+#[test]
+fn tails_show_what_was_answered_until_the_element_is_deleted() {
+    let running = Running::by_fabric(CONNECTIONS_MAX);
+    let mut client = running.fabric_client();
+    let mut tail = client.tail(b"l").unwrap().unwrap();
+    assert_eq!(tail.read(LONG).unwrap(), Seen { len: 0, last: Last::None });
+    for number in 1..=300_u64 {
+        let outcome = client.call(put("l", &number.to_string()), None).unwrap();
+        let Outcome::Put(rank, len) = outcome else { panic!("{outcome:?}") };
+        let fields = Tuple::of(number.to_string()).fields;
+        let last = Last::Tuple(Item { rank, fields });
+        assert_eq!(tail.read(LONG).unwrap(), Seen { len: len as u64, last });
+        if number % 3 == 0 {
+            client.call(take("l"), None).unwrap();
+            assert_eq!(tail.read(LONG).unwrap().len, len as u64 - 1);
+        }
+    }
+    // A long one is not in the memory.
+    let outcome = client.call(put("l", &"x".repeat(5_000)), None).unwrap();
+    let Outcome::Put(rank, _) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(tail.read(LONG).unwrap().last, Last::Long(rank.position));
+    // Another client shares the place, and one by TCP has none.
+    let mut second = running.fabric_client();
+    let mut other = second.tail(b"l").unwrap().unwrap();
+    assert_eq!(other.read(LONG).unwrap().last, Last::Long(rank.position));
+    assert!(running.client().tail(b"l").unwrap().is_none());
+    client.call(Operation::Delete { element: name("l") }, None).unwrap();
+    assert!(matches!(tail.read(LONG), Err(TailError::Ended)));
+    client.call(put("l", "again"), None).unwrap();
+    assert!(matches!(tail.read(LONG), Err(TailError::Ended)));
+    let mut tail = client.tail(b"l").unwrap().unwrap();
+    assert_eq!(tail.read(LONG).unwrap().len, 1);
+}
+
+#[test]
+fn places_of_tails_are_bounded_and_those_of_missing_elements_are_used_again() {
+    let running = Running::by_fabric(CONNECTIONS_MAX);
+    let mut client = running.fabric_client();
+    let element = |number: usize| format!("e{number}");
+    let mut first = client.tail(element(0).as_bytes()).unwrap().unwrap();
+    for number in 1..TAILS_MAX {
+        client.call(put(&element(number), "a"), None).unwrap();
+        assert!(client.tail(element(number).as_bytes()).unwrap().is_some(), "{number}");
+    }
+    assert_eq!(first.read(LONG).unwrap().len, 0);
+    // The first element does not exist.
+    let mut tail = client.tail(b"one more").unwrap().unwrap();
+    assert!(matches!(first.read(LONG), Err(TailError::Ended)));
+    client.call(put("one more", "a"), None).unwrap();
+    assert_eq!(tail.read(LONG).unwrap().len, 1);
+    assert!(client.tail(b"too many").unwrap().is_none());
+    assert!(client.tail(&[b'x'; NAME_LEN_MAX + 1]).unwrap().is_none());
+    client.call(take(&element(7)), None).unwrap();
+    assert!(client.tail(b"too many").unwrap().is_some());
 }

@@ -7,8 +7,9 @@ use mio::Registry;
 use super::socket::Socket;
 use crate::input::Input;
 use crate::limits::{INPUT_LEN_MAX, OUTPUT_LEN_MAX};
-use crate::model::{ClientId, Now, Outcome, Service, Ticket};
+use crate::model::{ClientId, Name, Now, Outcome, Service, Ticket};
 use crate::resp::{self, Roster};
+use crate::wire::TailPlace;
 use crate::{native, wire};
 
 /// Which protocol the peer speaks. Its first byte says it.
@@ -161,6 +162,20 @@ impl Served {
             Protocol::Unknown => {}
             Protocol::Redis(it) => it.answer(ticket, outcome),
             Protocol::Native(it) => it.answer(ticket, outcome),
+        }
+    }
+
+    /// Takes a request for a tail.
+    pub(super) fn next_tail(&mut self) -> Option<(u64, Name)> {
+        match &mut self.protocol {
+            Protocol::Native(it) => it.next_tail(),
+            Protocol::Unknown | Protocol::Redis(_) => None,
+        }
+    }
+
+    pub(super) fn answer_tail(&mut self, number: u64, place: Option<TailPlace>) {
+        if let Protocol::Native(it) = &mut self.protocol {
+            it.answer_tail(number, place);
         }
     }
 

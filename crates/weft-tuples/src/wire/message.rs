@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use weft_fabric::RemoteKey;
+
 use super::bytes::{Malformed, Reader, Writer};
 use super::{FIRST, VERSION};
 use crate::limits::{FRAME_LEN_MAX, LIST_LEN_MAX, NAMES_MAX, PUT_TUPLES_MAX};
-use crate::model::{ClientId, Criteria, Operation, Outcome, Refusal};
+use crate::model::{ClientId, Criteria, Name, Operation, Outcome, Refusal};
 
 /// The first bytes of both ends, before the version.
 const MAGIC: [u8; 5] = [FIRST, b'W', b'T', b'U', b'P'];
@@ -97,6 +99,19 @@ pub enum Action {
     Cancel(u64),
     /// The client will not come back.
     Part,
+    /// Where the tail of this element can be read.
+    Tail(Name),
+}
+
+/// Where the tail of an element can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TailPlace {
+    /// The memory of all tails.
+    pub key: RemoteKey,
+    /// Where in it this one begins.
+    pub offset: u64,
+    /// The number of the use of the place, which is in each tail there.
+    pub usage: u64,
 }
 
 /// A request of a client.
@@ -117,7 +132,12 @@ pub enum Answer {
     Outcome(Outcome),
     /// To [`Action::Cancel`]: whether it was waiting.
     Cancelled(bool),
+    /// To [`Action::Tail`]. `None` if there is no place for another tail, or no way to read one.
+    Tail(Option<TailPlace>),
 }
+
+/// The kinds of the request for a tail and of its answer.
+const TAIL: u8 = 32;
 
 /// Puts the length in front of a message.
 fn framed(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -172,6 +192,10 @@ impl RequestFrame {
                     it.u64(*number);
                 }
                 Action::Part => it.u8(11),
+                Action::Tail(name) => {
+                    it.u8(TAIL);
+                    it.text(name);
+                }
             }
         })
     }
@@ -187,6 +211,7 @@ impl RequestFrame {
         let action = match it.u8()? {
             10 => Action::Cancel(it.u64()?),
             11 => Action::Part,
+            TAIL => Action::Tail(it.name()?),
             kind => {
                 let operation = read_operation(kind, &mut it)?;
                 let ms = it.u64()?;
@@ -286,6 +311,11 @@ fn read_operation(kind: u8, it: &mut Reader<'_>) -> Result<Operation, Malformed>
     })
 }
 
+fn read_place(it: &mut Reader<'_>) -> Result<TailPlace, Malformed> {
+    let key = RemoteKey::from_bytes(it.take(RemoteKey::LEN)?).ok_or(Malformed)?;
+    Ok(TailPlace { key, offset: it.u64()?, usage: it.u64()? })
+}
+
 impl Answer {
     fn write(&self, it: &mut Writer) {
         let outcome = match self {
@@ -293,6 +323,16 @@ impl Answer {
             Self::Cancelled(was_waiting) => {
                 it.u8(13);
                 return it.u8(u8::from(*was_waiting));
+            }
+            Self::Tail(place) => {
+                it.u8(TAIL);
+                it.u8(u8::from(place.is_some()));
+                if let Some(TailPlace { key, offset, usage }) = place {
+                    it.0.extend_from_slice(&key.to_bytes());
+                    it.u64(*offset);
+                    it.u64(*usage);
+                }
+                return;
             }
         };
         match outcome {
@@ -380,6 +420,11 @@ impl Answer {
                 let was_waiting = it.flag()?;
                 it.end()?;
                 return Ok((number, Self::Cancelled(was_waiting)));
+            }
+            TAIL => {
+                let place = if it.flag()? { Some(read_place(&mut it)?) } else { None };
+                it.end()?;
+                return Ok((number, Self::Tail(place)));
             }
             _ => return Err(Malformed),
         };

@@ -62,7 +62,7 @@ impl Writer {
         self.u64(rank.position.cast_unsigned());
     }
 
-    fn fields(&mut self, fields: &Fields) {
+    pub(crate) fn fields(&mut self, fields: &Fields) {
         self.list(fields, |it, field| it.text(field));
     }
 
@@ -169,7 +169,7 @@ impl Reader<'_> {
         Ok(Tuple { key, stamp, fields: self.fields()? })
     }
 
-    pub(super) fn item(&mut self) -> Result<Item, Malformed> {
+    pub(crate) fn item(&mut self) -> Result<Item, Malformed> {
         Ok(Item { rank: self.rank()?, fields: self.fields()? })
     }
 

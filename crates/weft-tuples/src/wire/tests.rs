@@ -33,6 +33,13 @@ fn items() -> impl Strategy<Value = Vec<Item>> {
     vec(item.prop_map(|(rank, fields)| Item { rank, fields: fields.into() }), 0..3)
 }
 
+fn place() -> impl Strategy<Value = TailPlace> {
+    any::<(u64, u64, u32, u64, u64)>().prop_map(|(address, len, key, offset, usage)| {
+        let key = weft_fabric::RemoteKey::from_raw(address, len, key);
+        TailPlace { key, offset, usage }
+    })
+}
+
 fn end() -> impl Strategy<Value = ElementEnd> {
     prop_oneof![Just(ElementEnd::Front), Just(ElementEnd::Back)]
 }
@@ -94,6 +101,7 @@ fn request() -> impl Strategy<Value = RequestFrame> {
         8 => (operation(), wait).prop_map(|(operation, wait)| Action::Do(operation, wait)),
         1 => any::<u64>().prop_map(Action::Cancel),
         1 => Just(Action::Part),
+        1 => name().prop_map(Action::Tail),
     ];
     (any::<u64>(), any::<u64>(), action).prop_map(|(number, confirmed, action)| RequestFrame {
         number,
@@ -135,6 +143,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
         8 => outcome.prop_map(Answer::Outcome),
         1 => any::<bool>().prop_map(Answer::Cancelled),
+        1 => proptest::option::of(place()).prop_map(Answer::Tail),
     ]
 }
 

@@ -210,7 +210,7 @@ fn peers_of_other_programs_are_refused() {
 fn a_message_without_bytes_ends_the_stream() {
     let simulation = Simulation::new(1).expect("a descriptor");
     let [mut server, client] = connect(&simulation).expect("connected");
-    drop(client.endpoint().send(b"").expect("begun"));
+    drop(client.parts().1.send(b"").expect("begun"));
     while !server.has_input() {
         assert!(simulation.turn());
     }
