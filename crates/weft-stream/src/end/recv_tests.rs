@@ -88,7 +88,7 @@ fn bytes_of_sources_come_before_those_that_follow_by_tcp() {
         meanwhile::after(moments, move || {
             theirs.defer(Box::leak(Box::new(*b"deferred, ")));
             theirs.end.fall_back_unread(theirs.socket.as_fd());
-            theirs.send(&mut *b"sent".to_vec());
+            theirs.send(&mut b"sent".to_vec());
         });
         let mut all = Vec::new();
         while all.len() < 14 {
