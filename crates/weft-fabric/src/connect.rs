@@ -36,7 +36,7 @@ pub struct Connected {
 /// The hello of this end's options.
 pub(crate) fn own_hello(common: &Common) -> Hello {
     Hello {
-        window: common.options.window(),
+        window: common.options.window_in_hello(),
         // It fits, as `Options::check` has seen.
         message_max: u32::try_from(common.options.message_max).unwrap_or(u32::MAX),
     }

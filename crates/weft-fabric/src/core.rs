@@ -83,7 +83,7 @@ impl Core {
             parts: Parts { link, receives, smalls, message_max, depth },
             spin: Spin::new(),
             peer,
-            state: Lock::new(State::new(options.window(), hello.window, small_places)),
+            state: Lock::new(State::new(options.window_in_hello(), hello.window, small_places)),
             led: Lock::new(Led {
                 leader: Leader::Nobody,
                 threads: SmallVec::new(),
@@ -109,7 +109,7 @@ impl Core {
     /// Notes what the peer has said of itself.
     pub(crate) fn connected(&self, hello: Hello) {
         self.peer_message_max.store(hello.message_max, Ordering::Relaxed);
-        self.state.lock().connected(self.common.options.window(), hello.window);
+        self.state.lock().connected(self.common.options.window_in_hello(), hello.window);
     }
 
     /// Bytes of the longest message that the peer receives.

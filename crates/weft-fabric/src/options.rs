@@ -57,7 +57,7 @@ impl Default for Options {
 
 impl Options {
     /// The window as a hello has it.
-    pub(crate) fn window(&self) -> u16 {
+    pub(crate) fn window_in_hello(&self) -> u16 {
         // It fits, as `Options::check` has seen.
         u16::try_from(self.window).unwrap_or(u16::MAX)
     }
