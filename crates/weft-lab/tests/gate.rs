@@ -137,7 +137,9 @@ fn a_failure_that_passes_alone_is_flaky_and_green() -> Result<()> {
 fn a_defect_is_red_at_once() -> Result<()> {
     let plain = defect("7 bytes are wrong");
     let deep = defect("7 bytes are wrong").context("the third copy");
-    for error in [&plain, &deep] {
+    // What follows does not fit into a pipe.
+    let long = defect(format!("7 bytes are wrong{}", "\nand this".repeat(20_000)));
+    for error in [&plain, &deep, &long] {
         let (finished, folder) = gate(&[("fio", Probe::Reports(error))])?;
         expect(&finished, code("weft-lab fio")?, &["FAIL: probe (lab fio)"])?;
         ensure!(runs(&folder, "fio")? == 1, "a defect was looked at again");
