@@ -95,10 +95,11 @@ impl Future for Accept<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.waker = None;
+        let waker = cx.waker().clone();
         loop {
-            match self.listener.inbox.poll(cx) {
+            match self.listener.inbox.poll(&Context::from_waker(&waker)) {
                 Poll::Pending => {
-                    self.waker = Some(cx.waker().clone());
+                    self.waker = Some(waker);
                     return Poll::Pending;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

@@ -59,8 +59,8 @@ pub(crate) fn poll<A: Awaited>(
         cx.waker().wake_by_ref();
         return Poll::Pending;
     }
-    core.with(|state, _| awaited.call(state, cx.waker()));
-    since.waker = Some(cx.waker().clone());
+    let waker = since.waker.insert(cx.waker().clone());
+    core.with(|state, _| awaited.call(state, waker));
     // What comes from now on makes an event; what came before is seen by one more look.
     core.arm();
     if let Some(found) = look(awaited) {
