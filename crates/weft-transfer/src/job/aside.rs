@@ -142,10 +142,7 @@ fn shared_folder(share: BorrowedFd<'_>, from: &[Name], path: &[u8]) -> Result<Fo
         }
     };
     let within = all.strip_prefix(from).filter(|within| !within.is_empty());
-    let path = within.map(|within| {
-        let parts: Vec<&[u8]> = within.iter().map(|name| name.as_bytes()).collect();
-        parts.join(&b'/')
-    });
+    let path = within.map(Name::joined);
     Ok(Folder { base, names: names.to_vec(), path })
 }
 

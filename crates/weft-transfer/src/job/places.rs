@@ -571,18 +571,16 @@ pub(super) fn start(
     flags: Flags,
 ) -> Result<(Start, bool), PlaceError> {
     let names = parts(path)?;
-    let path_of = |names: &[Name]| {
-        let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
-        names.join(&b'/')
-    };
     let links = |names: &[Name]| match flags.has(Flags::FOLLOWS) {
-        true => Ok::<_, Errno>(Reach::Within(Arc::new(rustix::io::dup(base)?), path_of(names))),
+        true => {
+            Ok::<_, Errno>(Reach::Within(Arc::new(rustix::io::dup(base)?), Name::joined(names)))
+        }
         false => Ok(Reach::Nowhere),
     };
     let open = |names: &[Name]| match flags.has(Flags::FOLLOWS) && !names.is_empty() {
         true => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            beneath::follow(base, &path_of(names), flags)
+            beneath::follow(base, &Name::joined(names), flags)
         }
         false => walk(base, names),
     };

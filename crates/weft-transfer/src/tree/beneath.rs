@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, Result};
+use rustix::path::Arg;
 
 use crate::wire::record_name::Name;
 
@@ -21,14 +22,7 @@ pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: u16) -> Result<Own
     if !flags.contains(OFlags::PATH) {
         flags |= OFlags::NOCTTY;
     }
-    let mode = Mode::from_raw_mode(mode.into());
-    for _ in 1..ATTEMPTS {
-        match openat2(&dir, path, flags, mode, resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            other => return other,
-        }
-    }
-    openat2(&dir, path, flags, mode, resolve)
+    resolved(dir, path, flags, Mode::from_raw_mode(mode.into()), resolve)
 }
 
 /// Opens a path beneath a directory, and follows links that stay beneath it.
@@ -37,13 +31,24 @@ pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: u16) -> Result<Own
 /// An error of `openat2`: `EXDEV` if a link leads out.
 pub fn follow(dir: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    resolved(dir, path, flags, Mode::empty(), resolve)
+}
+
+/// Calls `openat2`, again if a rename has come in between.
+fn resolved(
+    dir: impl AsFd,
+    path: impl Arg + Copy,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd> {
     for _ in 1..ATTEMPTS {
-        match openat2(&dir, path, flags, Mode::empty(), resolve) {
+        match openat2(&dir, path, flags, mode, resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,
         }
     }
-    openat2(&dir, path, flags, Mode::empty(), resolve)
+    openat2(&dir, path, flags, mode, resolve)
 }
 
 /// Opens a directory beneath another one.

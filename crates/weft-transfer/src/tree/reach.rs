@@ -63,7 +63,8 @@ impl Reach {
     }
 }
 
-fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
+/// Returns the path of a name, or a path, beneath a path, which may be empty.
+pub(super) fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') }
 }
 

@@ -23,6 +23,7 @@ use crate::tree::listing;
 use crate::tree::metadata::{self, Sizes};
 use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
+use crate::tree::reach;
 use crate::tree::reading::Reading;
 use crate::tree::selection::Selection;
 use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
@@ -375,7 +376,7 @@ impl Source {
                     number: walked.number,
                     device: Some(walked.device),
                     is_followed: false,
-                    path: join(&walked.path, name.as_bytes()),
+                    path: reach::joined(&walked.path, name.as_bytes()),
                 };
                 self.visit(place, name.clone(), name, kind);
             }
@@ -955,8 +956,4 @@ impl Place {
     fn open(&self, name: &Name) -> Result<OwnedFd, Errno> {
         open_file(&self.dirs, &self.dir, name, self.is_followed)
     }
-}
-
-fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
-    if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') }
 }

@@ -54,6 +54,13 @@ impl Name {
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
+
+    /// Returns the path that these names make, the first one at the top.
+    #[must_use]
+    pub fn joined(names: &[Self]) -> Vec<u8> {
+        let names: Vec<&[u8]> = names.iter().map(Self::as_bytes).collect();
+        names.join(&b'/')
+    }
 }
 
 impl fmt::Debug for Name {

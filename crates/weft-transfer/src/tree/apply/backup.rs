@@ -82,8 +82,7 @@ impl Backup {
             Ok(_) | Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error),
         }
-        let place = self.place(dirs, dir, name)?;
-        place.make_free()?;
+        let place = self.free_place(dirs, dir, name)?;
         let (to, new) = (&*place.dir, place.name.as_path());
         match linkat(&fd, name.as_path(), to, new, AtFlags::empty()) {
             // Not everything can be linked everywhere.
@@ -106,28 +105,21 @@ impl Backup {
         if metadata::kind(&stat) == FileType::Directory {
             return Err(Errno::ISDIR);
         }
-        let place = self.place(dirs, dir, name)?;
-        // A rename between two names of one file would leave both.
-        place.make_free()?;
+        let place = self.free_place(dirs, dir, name)?;
         renameat(fd, name.as_path(), &*place.dir, place.name.as_path())
     }
 
-    fn place(&self, dirs: &Dirs, dir: &Arc<Dir>, name: &Name) -> Result<Place> {
+    /// Returns where an entry is kept, and removes an earlier one there: a rename between two names
+    /// of one file would leave both.
+    fn free_place(&self, dirs: &Dirs, dir: &Arc<Dir>, name: &Name) -> Result<Place> {
         let name = [name.as_bytes(), &self.suffix].concat();
         let name = Name::new(&name).map_err(|_| Errno::NAMETOOLONG)?;
         let dir = match &self.folder {
             Some(folder) => Arc::new(folder.beneath(dirs, dir)?),
             None => dirs.open(dir)?,
         };
-        Ok(Place { dir, name })
-    }
-}
-
-impl Place {
-    /// Removes an earlier backup.
-    fn make_free(&self) -> Result<()> {
-        match unlinkat(&*self.dir, self.name.as_path(), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+        match unlinkat(&*dir, name.as_path(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(Place { dir, name }),
             Err(error) => Err(error),
         }
     }
