@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use weft_sys::nanoseconds;
+
 use crate::carrier::simulated::Network;
 use crate::core::Core;
 use crate::sleeper::Sleeper;
@@ -142,8 +144,4 @@ fn simulated<A: Awaited>(
             return None;
         }
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

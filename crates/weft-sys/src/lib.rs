@@ -133,7 +133,7 @@ pub use signal_lock::{FAULTS, SignalLock, SignalLockGuard};
 pub use slot::Slot;
 pub use slot_state::SlotState;
 pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
-pub use spin::Spin;
+pub use spin::{Spin, nanoseconds};
 pub use text_file::read_text;
 pub use thread::spawn_quiet;
 pub use time_stamp::time_stamp;

@@ -9,6 +9,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The policy that `WEFT_WAIT` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,12 @@ enum Policy {
     Balanced,
     /// `cpu`: sleeps at once.
     Cpu,
+}
+
+/// Returns a time in nanoseconds, as [`Spin`] takes it; the most that fits if it is longer.
+#[must_use]
+pub fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn policy() -> Policy {

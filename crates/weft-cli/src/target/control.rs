@@ -6,13 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
-use weft_sys::lock;
+use weft_sys::{lock, nanoseconds};
 use weft_target::scsi::{Device, Unit};
 use weft_target::server::Wakeup;
 use weft_target::session::Portal;
@@ -306,7 +306,7 @@ impl Service {
                         Some(time.as_nanos() as f64 / 1e3)
                     };
                     let histogram = buckets.iter().map(|&(bound, commands)| {
-                        json!({ "up_to_ns": bound.map(nanos), "commands": commands })
+                        json!({ "up_to_ns": bound.map(nanoseconds), "commands": commands })
                     });
                     json!({
                         "target": device.name(),
@@ -318,7 +318,7 @@ impl Service {
                         "p50": time_of(500),
                         "p99": time_of(990),
                         "p99.9": time_of(999),
-                        "time_ns": nanos(stats.time),
+                        "time_ns": nanoseconds(stats.time),
                         "histogram": histogram.collect::<Vec<_>>(),
                     })
                 }));
@@ -368,10 +368,6 @@ fn no_unit(device: &Device, lun: u8) -> String {
 }
 
 /// Nanoseconds. A time of more than five centuries is the longest one.
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// The length of a unit in bytes.
 fn size(unit: &Unit) -> u64 {
     unit.blocks() * u64::from(unit.options().block_len)

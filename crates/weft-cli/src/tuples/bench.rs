@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
+use weft_sys::nanoseconds;
 use weft_tuples::model::{Count, Criteria, ElementEnd, Operation, Outcome, Tuple};
 use weft_tuples::native::Client;
 
@@ -92,7 +93,7 @@ fn moves(client: &mut Client, element: &str, size: usize, args: &TuplesBenchArgs
             let operation = put(element, size);
             let start = Instant::now();
             call(client, operation, None)?;
-            times.push(nanos(start.elapsed()));
+            times.push(nanoseconds(start.elapsed()));
         }
         call(client, Operation::Delete { element: name(element.as_ref()) }, None)?;
         if run != 0 {
@@ -123,12 +124,12 @@ fn ping_pong(server: &TuplesServerArgs, element: &str, rounds: u32) -> Result<Pi
             let start = Instant::now();
             call(&mut first, put(&ping, 1), None)?;
             take(&mut first, &pong)?;
-            times.push(nanos(start.elapsed()));
+            times.push(nanoseconds(start.elapsed()));
         }
         partner.join().map_err(|_| anyhow!("the other client has panicked"))??;
         Ok(times)
     })?;
-    let cpu = nanos(cpu()?.saturating_sub(cpu_before)) / (4 * u64::from(rounds));
+    let cpu = nanoseconds(cpu()?.saturating_sub(cpu_before)) / (4 * u64::from(rounds));
     times.sort_unstable();
     Ok(PingPong { rounds: times, cpu })
 }
@@ -155,10 +156,6 @@ fn take(client: &mut Client, element: &str) -> Result<()> {
 /// The processor time of this process.
 fn cpu() -> Result<Duration> {
     clock_gettime(ClockId::ProcessCPUTime).try_into().context("the clock of the process")
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn micros(nanos: u64) -> f64 {

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
-use weft_sys::Spin;
+use weft_sys::{Spin, nanoseconds};
 
 use super::served::Served;
 use crate::limits::{FABRIC_LOOKS_MAX, FABRIC_TURNS_MAX};
@@ -28,10 +28,6 @@ fn kernel(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io
         Err(error) if error.kind() != ErrorKind::Interrupted => Err(error),
         _ => Ok(()),
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Polled {
@@ -103,9 +99,9 @@ impl Polled {
             return kernel(poll, events, Some(Duration::ZERO));
         }
         let start = Instant::now();
-        let limit = timeout.map_or(u64::MAX, nanos).min(self.spin.ns(false));
+        let limit = timeout.map_or(u64::MAX, nanoseconds).min(self.spin.ns(false));
         let mut looks = 0;
-        while nanos(start.elapsed()) < limit {
+        while nanoseconds(start.elapsed()) < limit {
             looks += 1;
             let has_news = if looks % FABRIC_LOOKS_MAX == 0 {
                 kernel(poll, events, Some(Duration::ZERO))?;
@@ -115,7 +111,7 @@ impl Polled {
                 self.look(served, ready)
             };
             if has_news {
-                self.spin.learn(nanos(start.elapsed()));
+                self.spin.learn(nanoseconds(start.elapsed()));
                 return Ok(());
             }
         }
@@ -124,7 +120,7 @@ impl Polled {
         }
         let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
         kernel(poll, events, left)?;
-        self.spin.learn(nanos(start.elapsed()));
+        self.spin.learn(nanoseconds(start.elapsed()));
         Ok(())
     }
 }
