@@ -25,6 +25,10 @@
 //! reason sock_diag tuple
 //! ```
 
+// Unit tests have files of integration tests, which name this crate.
+#[cfg(test)]
+extern crate self as weft_stream;
+
 mod alarms;
 mod bitmap;
 mod credit;

@@ -2,15 +2,18 @@
 //! its deferred sends, reclaims them into the ring, and writes to their buffers as soon as it may.
 //! And sources that the sender withdraws: bytes that the receiver has seen do not vanish.
 
+mod common;
+
 use std::io::IoSliceMut;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use weft_stream::{End, Flow, Owner, Process, RecvOptions, Registry, SrcAvailNumber, Tuple};
+use weft_stream::{Flow, Owner, RecvOptions, SrcAvailNumber};
 use weft_sys::Buffers;
+
+use common::{Side, connected};
 
 const BYTES: usize = 48 << 20;
 const LEN_MAX: usize = 400_000;
@@ -33,12 +36,6 @@ fn pause() {
     (0..fastrand::u32(0..500)).for_each(|_| std::hint::spin_loop());
 }
 
-/// A socket, and the end of a connection that the rings carry.
-struct Side {
-    socket: TcpStream,
-    end: End,
-}
-
 impl Side {
     fn recv(&self, bytes: &mut [u8], keep: bool) -> Result<usize, Errno> {
         let options = RecvOptions { keep, ..RecvOptions::default() };
@@ -57,18 +54,7 @@ impl Side {
 
 /// Both sides of a connection, after a byte each way.
 fn sides() -> [Side; 2] {
-    let dir = tempfile::tempdir().expect("a directory");
-    let registry: &'static Registry =
-        Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (server, _) = listener.accept().expect("accepted");
-    let addresses = [client.local_addr().expect("bound"), server.local_addr().expect("bound")];
-    let tuple = Tuple::new(addresses[0], addresses[1]);
-    let process = |cookie| Process { pid: std::process::id(), fd: 0, cookie, program: [0; 16] };
-    let offer = End::offer(registry, &tuple, &process(1), Flow::Packed).expect("room");
-    let found = End::find(registry, &tuple, &process(2), (0, 0)).expect("an offer");
-    let sides = [Side { socket: client, end: offer }, Side { socket: server, end: found }];
+    let sides = connected(Flow::Packed);
     for _ in 0..2 {
         sides.iter().rev().for_each(|side| side.end.advance(side.socket.as_fd()));
     }

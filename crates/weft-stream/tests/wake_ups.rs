@@ -1,26 +1,24 @@
 //! Tests that two threads which sleep like the sockets library are woken, at whatever moment they
 //! fall asleep.
 
+mod common;
+
 use std::io::IoSliceMut;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustix::time::Timespec;
-use weft_stream::{End, Flow, Process, RecvOptions, Registry, Tuple};
+use weft_stream::{Flow, RecvOptions};
 use weft_sys::Buffers;
+
+use common::Side;
 
 const ROUNDS: u32 = 4_000;
 /// A thread that is woken sleeps no longer than this.
 const TIMEOUT: Duration = Duration::from_secs(240);
 const LOOK: RecvOptions = RecvOptions { keep: false, discard: false, look: true, has_part: false };
-
-struct Side {
-    socket: TcpStream,
-    end: End,
-}
 
 impl Side {
     fn send(&self, byte: u8) {
@@ -69,23 +67,11 @@ impl Side {
 
 /// Both ends of a connection that has not been used yet.
 fn connected(flow: Flow) -> [Side; 2] {
-    let dir = tempfile::tempdir().expect("a directory");
-    let registry: &'static Registry =
-        Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (server, _) = listener.accept().expect("accepted");
-    for socket in [&client, &server] {
-        socket.set_read_timeout(Some(TIMEOUT)).expect("an option");
+    let sides = common::connected(flow);
+    for side in &sides {
+        side.socket.set_read_timeout(Some(TIMEOUT)).expect("an option");
     }
-    let own = client.local_addr().expect("connected");
-    let tuple = Tuple::new(own, client.peer_addr().expect("connected"));
-    let me = Process { pid: std::process::id(), fd: 0, cookie: 0, program: [0; 16] };
-    let end = End::offer(registry, &tuple, &me, flow).expect("room");
-    let client = Side { socket: client, end };
-    let end = End::find(registry, &tuple, &me, (0, 0)).expect("offered");
-    let server = Side { socket: server, end };
-    [client, server]
+    sides
 }
 
 fn play(side: &Side, begins: bool, seed: u64) {

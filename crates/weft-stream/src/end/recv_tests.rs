@@ -1,8 +1,10 @@
 //! What the peer does between two steps of a read, which the simulation cannot do: it has no
 //! sources, whose bytes lie in another process.
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
 use std::io::IoSliceMut;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,24 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use weft_sys::Buffers;
 
-use super::{End, Process};
 use crate::flow::Flow;
 use crate::kernel::meanwhile;
 use crate::recv_options::RecvOptions;
-use crate::registry::Registry;
 use crate::src_avail::Owner;
-use crate::tuple::Tuple;
+
+use common::{Side, connected};
 
 /// Moments of a read, and some more.
 const MOMENTS: u32 = 8;
 
 static PROOF: AtomicU64 = AtomicU64::new(0x5eed);
-
-/// A socket, and the end of a connection that the rings carry.
-struct Side {
-    socket: TcpStream,
-    end: End,
-}
 
 impl Side {
     fn recv(&self, bytes: &mut [u8]) -> Result<usize, Errno> {
@@ -54,18 +49,7 @@ impl Side {
 
 /// Both sides of a connection, after a byte each way.
 fn sides() -> [Side; 2] {
-    let dir = tempfile::tempdir().expect("a directory");
-    let registry: &'static Registry =
-        Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (server, _) = listener.accept().expect("accepted");
-    let addresses = [client.local_addr().expect("bound"), server.local_addr().expect("bound")];
-    let tuple = Tuple::new(addresses[0], addresses[1]);
-    let process = |cookie| Process { pid: std::process::id(), fd: 0, cookie, program: [0; 16] };
-    let offer = End::offer(registry, &tuple, &process(1), Flow::Packed).expect("room");
-    let found = End::find(registry, &tuple, &process(2), (0, 0)).expect("an offer");
-    let sides = [Side { socket: client, end: offer }, Side { socket: server, end: found }];
+    let sides = connected(Flow::Packed);
     for side in &sides {
         side.socket.set_nonblocking(true).expect("an option");
     }
