@@ -16,9 +16,10 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use weft_fabric::{Error, Fabric, Options};
+use weft_sys::lock;
 
 pub(crate) use dial::connect;
 pub use listener::FabricListener;
@@ -38,8 +39,7 @@ fn options() -> Options {
 /// The fabric of this process, which is opened when it is first needed.
 fn open() -> Result<Fabric, Error> {
     static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
-    // No code panics with the lock.
-    let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut fabric = lock(&FABRIC);
     match &*fabric {
         Some(fabric) => Ok(fabric.clone()),
         None => Ok(fabric.insert(Fabric::open(options())?).clone()),

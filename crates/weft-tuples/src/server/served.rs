@@ -132,9 +132,11 @@ impl Served {
         self.hold();
         if matches!(self.protocol, Protocol::Unknown) {
             // A peer of the fabric that has found no listener of it at this port.
-            self.is_gone |= self.input.bytes().starts_with(IWARP_REQUEST);
+            if self.input.bytes().starts_with(IWARP_REQUEST) {
+                self.is_gone = true;
+                return Vec::new();
+            }
             self.protocol = match self.input.bytes().first() {
-                _ if self.is_gone => return Vec::new(),
                 None => return Vec::new(),
                 Some(&wire::FIRST) => Protocol::Native(native::Connection::default()),
                 Some(_) => {
