@@ -1,7 +1,7 @@
 //! Folders in which `weft cp` and rsync copy, and what is there then.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -90,6 +90,15 @@ pub fn names(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
+/// Returns the contents of a file, or a link; nothing of anything else.
+fn bytes(path: &Path, meta: &Metadata) -> Result<Vec<u8>> {
+    match () {
+        () if meta.is_symlink() => Ok(fs::read_link(path)?.into_os_string().into_encoded_bytes()),
+        () if meta.is_file() => Ok(fs::read(path)?),
+        () => Ok(Vec::new()),
+    }
+}
+
 /// The contents of a file, or a link, with mode and mtime.
 pub type Seen = (Vec<u8>, u32, i64);
 
@@ -99,15 +108,9 @@ pub fn contents(folder: &Path) -> Result<BTreeMap<PathBuf, Seen>> {
     for name in names(folder)? {
         let path = folder.join(&name);
         let meta = fs::symlink_metadata(&path)?;
-        let is_link = meta.is_symlink();
-        let bytes = match () {
-            () if is_link => fs::read_link(&path)?.into_os_string().into_encoded_bytes(),
-            () if meta.is_file() => fs::read(&path)?,
-            () => Vec::new(),
-        };
         // Links have the same mode everywhere, and their times are not compared.
-        let mtime = if is_link { 0 } else { meta.mtime() };
-        all.insert(name, (bytes, meta.mode() & 0o7777, mtime));
+        let mtime = if meta.is_symlink() { 0 } else { meta.mtime() };
+        all.insert(name, (bytes(&path, &meta)?, meta.mode() & 0o7777, mtime));
     }
     Ok(all)
 }
@@ -122,13 +125,9 @@ pub fn whole(folder: &Path) -> Result<BTreeMap<PathBuf, Whole>> {
     for name in names(folder)? {
         let path = folder.join(&name);
         let meta = fs::symlink_metadata(&path)?;
-        let bytes = match () {
-            () if meta.is_symlink() => fs::read_link(&path)?.into_os_string().into_encoded_bytes(),
-            () if meta.is_file() => fs::read(&path)?,
-            () => Vec::new(),
-        };
         let first = inodes.entry(meta.ino()).or_insert_with(|| name.clone()).clone();
         let owner = (meta.uid(), meta.gid());
+        let bytes = bytes(&path, &meta)?;
         let seen = (meta.mode(), meta.rdev(), owner.0, owner.1, meta.mtime(), bytes, first);
         all.insert(name, seen);
     }
