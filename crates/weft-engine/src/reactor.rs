@@ -64,7 +64,7 @@ const POLLING_NS: u64 = 10_000;
 /// the core for only a part of the time.
 const PAUSE: Duration = Duration::from_micros(4);
 /// How long the end of the process waits for the last passes.
-const LAST_PASSES_TIME: Duration = Duration::from_millis(100);
+const LAST_PASSES_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of the last passes. A peer may keep sending.
 const LAST_PASSES: u32 = 16;
 /// Value of `polled_at` while a thread of the program is at the sockets.
@@ -677,14 +677,20 @@ impl Reactor {
     /// Has the service thread do what has been deferred, and waits for that. The caller does not do
     /// it, because it may have been interrupted by a signal while it held any lock.
     fn finish(&self) {
-        let rings = self.rings.try_lock();
-        let is_ready = rings.is_none_or(|rings| rings.iter().any(|ring| ring.is_ready()));
-        if is_ready || self.dirty_len.load(Ordering::SeqCst) != 0 {
+        if !self.is_done() {
             self.ending.store(true, Ordering::SeqCst);
             self.end_standby();
             notify(&self.wake);
             yield_until(LAST_PASSES_TIME, || self.ended.load(Ordering::Acquire));
         }
+    }
+
+    /// Whether nothing is left to do. A pass that is under way may have taken its work off the
+    /// lists and not done it, or may yet defer some, so the lists count only between passes.
+    fn is_done(&self) -> bool {
+        let Some(_between_passes) = self.driver.try_lock() else { return false };
+        let Some(rings) = self.rings.try_lock() else { return false };
+        rings.iter().all(|ring| !ring.is_ready()) && self.dirty_len.load(Ordering::SeqCst) == 0
     }
 
     /// Passes until there is nothing more to do, up to a bound.
@@ -850,6 +856,8 @@ fn timespec(duration: Duration) -> Timespec {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
@@ -883,5 +891,49 @@ mod tests {
         childs.unwatch(peer.as_fd(), old);
         childs.pass();
         assert_eq!(counted.0.load(Ordering::SeqCst), 1, "the socket is writable");
+    }
+
+    /// Deferred work that is not done before the end of the process waits for it.
+    #[derive(Debug)]
+    struct Slow {
+        reactor: &'static Reactor,
+        begun: AtomicBool,
+        done: AtomicBool,
+    }
+
+    impl Source for Slow {
+        fn ready(&self) {}
+
+        fn flush(&self) {
+            self.begun.store(true, Ordering::SeqCst);
+            while !self.reactor.ending.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            self.done.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn end_waits_for_a_pass_that_is_under_way() {
+        let reactor = alone();
+        let slow = Arc::new(Slow {
+            reactor,
+            begun: AtomicBool::new(false),
+            done: AtomicBool::new(false),
+        });
+        reactor.defer(Arc::clone(&slow) as _);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                reactor.pass();
+                reactor.make_last_passes();
+            });
+            while !slow.begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            reactor.finish();
+            let was_done = slow.done.load(Ordering::SeqCst);
+            reactor.ending.store(true, Ordering::SeqCst); // The pass ends if the test fails, too.
+            assert!(was_done, "the process ended before its work");
+        });
     }
 }
