@@ -89,14 +89,20 @@ fn build() -> Result<PathBuf, String> {
         cargo.current_dir(workspace());
         cargo
     };
-    // Cargo optimises no crate at link time that is also built as a Rust library, which the verbs
-    // library is for its tests.
     let profile = std::env::var("WEFT_PROFILE").unwrap_or_else(|_| "release".into());
-    let alone = ["--package", "weft-verbs", "--lib", "--crate-type", "staticlib"];
-    execute(cargo().args(["rustc", "--profile", &profile]).args(alone))?;
-    let others = ["weft-preload", "weft-sockets", "weft-cli"];
-    let others = others.into_iter().flat_map(|package| ["--package", package]);
-    execute(cargo().args(["build", "--profile", &profile]).args(others))?;
+    let mut packages = vec!["weft-preload", "weft-sockets", "weft-cli"];
+    if profile == "gate" {
+        // Asked for together, packages share what they depend on. Cargo builds it anew for one that
+        // asks for fewer features.
+        packages.push("weft-verbs");
+    } else {
+        // Cargo optimises no crate at link time that is also built as a Rust library, which the
+        // verbs library is for its tests.
+        let alone = ["--package", "weft-verbs", "--lib", "--crate-type", "staticlib"];
+        execute(cargo().args(["rustc", "--profile", &profile]).args(alone))?;
+    }
+    let packages = packages.into_iter().flat_map(|package| ["--package", package]);
+    execute(cargo().args(["build", "--profile", &profile]).args(packages))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     Ok(workspace().join(target.unwrap_or_else(|| "target".into())).join(profile))
 }

@@ -916,11 +916,8 @@ mod tests {
     #[test]
     fn end_waits_for_a_pass_that_is_under_way() {
         let reactor = alone();
-        let slow = Arc::new(Slow {
-            reactor,
-            begun: AtomicBool::new(false),
-            done: AtomicBool::new(false),
-        });
+        let slow =
+            Arc::new(Slow { reactor, begun: AtomicBool::new(false), done: AtomicBool::new(false) });
         reactor.defer(Arc::clone(&slow) as _);
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -39,7 +39,7 @@ enum Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// The source of a test program, or of a library, with this test and one that passes.
+    /// The source of a test program with this test and one that passes.
     fn source(&self, name: &str) -> String {
         let body = match self {
             Self::Always => "panic!(\"as always\");".to_owned(),
@@ -67,11 +67,7 @@ fn gate(probes: &[(&str, Probe<'_>)]) -> Result<(Finished, Folder)> {
     }
     fs::write(path.join("src/lib.rs"), "")?;
     for (name, probe) in probes {
-        let file = match *name {
-            "unit" => "src/lib.rs".to_owned(),
-            name => format!("tests/{name}.rs"),
-        };
-        fs::write(path.join(file), probe.source(name))?;
+        fs::write(path.join(format!("tests/{name}.rs")), probe.source(name))?;
     }
     let finished = Program::plain(source("programs/gate/run.sh"))
         .arg(source("../.."))
@@ -148,12 +144,7 @@ fn a_defect_is_red_at_once() -> Result<()> {
 }
 
 #[test]
-fn unit_tests_and_too_many_failures_get_no_second_look() -> Result<()> {
-    let (finished, folder) = gate(&[("unit", Probe::Once)])?;
-    expect(&finished, code("weft-lab unit")?, &["1 passed, 1 failed, 0 skipped"])?;
-    let is_alone = !finished.stdout.contains("second look");
-    ensure!(is_alone && runs(&folder, "unit")? == 1, "a unit test was looked at again");
-
+fn too_many_failures_get_no_second_look() -> Result<()> {
     let names = ["fio", "iser", "mpi", "qemu"];
     let (finished, folder) = gate(&names.map(|name| (name, Probe::Once)))?;
     expect(&finished, code("weft-lab fio")?, &["4 passed, 4 failed, 0 skipped"])?;
