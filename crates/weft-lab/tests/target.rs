@@ -143,6 +143,22 @@ fn the_suite_of_libiscsi_passes_on_files() -> Result<()> {
     target.stop()
 }
 
+/// The same suite behind a cache that is much shorter than the unit.
+#[test]
+#[ignore = "soak: a minute, most of which the disk takes"]
+fn the_suite_of_libiscsi_passes_behind_a_cache() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let disk = folder.path().join("disk");
+    fs::File::create(&disk)?.set_len(100 << 20)?;
+    let disk = format!("{},removable,write-back", disk.display());
+    let target = Target::start(&["--cache", "4M", &disk])?;
+    let ended = suite(&target, 0, "ALL")?;
+    let results = Results::parse(&ended.stdout);
+    let passes = results.ran == 230 && results.failed.is_empty();
+    ensure!(passes, ended.error(format!("{} ran, failed: {:?}", results.ran, results.failed)));
+    target.stop()
+}
+
 #[test]
 fn qemu_img_copies_both_ways() -> Result<()> {
     const LEN: usize = 24 << 20;
@@ -150,10 +166,13 @@ fn qemu_img_copies_both_ways() -> Result<()> {
     let path = |name: &str| folder.path().join(name);
     let content: Vec<u8> = (0..LEN).map(|at| (at / 3) as u8 ^ (at >> 13) as u8).collect();
     fs::write(path("from"), &content)?;
-    for write_back in ["", ",write-back"] {
+    // The cache is shorter than the disk.
+    for (write_back, cache) in [("", ""), (",write-back", ""), ("", "--cache=8M")] {
         let disk = fs::File::create(path("disk"))?;
         disk.set_len(LEN as u64)?;
-        let target = Target::start(&[&format!("{}{write_back}", path("disk").display())])?;
+        let unit = format!("{}{write_back}", path("disk").display());
+        let arguments = [cache, &unit].into_iter().filter(|argument| !argument.is_empty());
+        let target = Target::start(&arguments.collect::<Vec<_>>())?;
         let url = target.url(0);
         let qemu_img = |line: &str| Program::plain("qemu-img").line(line);
         let there = qemu_img("convert -n -f raw -O raw").arg(path("from")).arg(&url);
@@ -165,10 +184,11 @@ fn qemu_img_copies_both_ways() -> Result<()> {
         let back = qemu_img("convert -f raw -O raw").arg(&url).arg(path("to"));
         back.run(TIMEOUT)?.success()?;
         let came_back = fs::read(path("to"))?;
-        ensure_data!(came_back == content, "{write_back}: another content came back");
+        let name = format!("{write_back}{cache}");
+        ensure_data!(came_back == content, "{name}: another content came back");
         target.stop()?;
         let written = fs::read(path("disk"))?;
-        ensure_data!(written == content, "{write_back}: the file has another content");
+        ensure_data!(written == content, "{name}: the file has another content");
     }
     Ok(())
 }
@@ -502,6 +522,9 @@ fn errors_say_what_is_wrong() -> Result<()> {
     let folder = Folder::new(0o700)?;
     let pipe = folder.path().join("pipe");
     Program::plain("mkfifo").arg(&pipe).run(TIMEOUT)?.success()?;
+    let file = folder.path().join("disk");
+    fs::write(&file, [0; 4_096])?;
+    let file = file.display().to_string();
     // Nobody opens the other end of the pipe: the target must not wait for that.
     let pipe = format!("{},read-only", pipe.display());
     for (line, text) in [
@@ -513,10 +536,13 @@ fn errors_say_what_is_wrong() -> Result<()> {
         ("ram:1", "shorter than a block"),
         ("--listen 203.0.113.1:3260 ram:1M", "203.0.113.1:3260"),
         ("--chap /etc/passwd ram:1M", "others may read it"),
+        ("--cache 1K ram:1M", "a cache of 1024 bytes"),
+        ("--cache 100000T ram:1M", "this machine has a memory of"),
+        ("--cache 1M {file} {file}", "another unit of the cache has the same blocks"),
         ("--config /nonexistent", "/nonexistent: No such file"),
         ("--config /etc/passwd", "line 1"),
     ] {
-        let ended = weft(line)?;
+        let ended = weft(&line.replace("{file}", &file))?;
         ensure!(ended.status.code() == Some(1), ended.error(line));
         ended.expect_output(text)?;
     }

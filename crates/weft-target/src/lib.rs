@@ -12,12 +12,14 @@
 //! security
 //! iser scsi
 //! store
-//! wire
-//! bytes workers
+//! cache wire
+//! aligned bytes workers
 //! limits
 //! ```
 
+mod aligned;
 mod bytes;
+pub mod cache;
 pub mod iser;
 pub mod limits;
 pub mod scsi;

@@ -134,3 +134,32 @@ pub const RDMA_SPIN_TIME: Duration = Duration::from_micros(50);
 /// How long an RDMA connection may take until it is established, and at its end for what is under
 /// way.
 pub const RDMA_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The unit of memory of the kernel, and of direct I/O, in bytes.
+pub const PAGE_LEN: usize = 4_096;
+/// Bytes of a block of the cache.
+pub const CACHE_BLOCK_LEN: usize = 64 << 10;
+/// Neighbouring blocks in one partition: a request of up to 1 MiB uses at most two partitions.
+pub const CACHE_GROUP: u64 = 16;
+/// The most partitions of the cache at each node.
+pub const PARTITIONS_PER_NODE: usize = 16;
+/// The fewest blocks of a partition.
+pub const PARTITION_BLOCKS_MIN: u32 = 4;
+/// Blocks of a partition before there is another one: several groups, so that one group does not
+/// take all its slots.
+pub const PARTITION_BLOCKS: u64 = 4 * CACHE_GROUP;
+/// The most blocks of a partition.
+pub const PARTITION_BLOCKS_MAX: u32 = 1 << 28;
+/// Blocks that one write holds at once. A longer one is written in several steps.
+pub const OWNED_BLOCKS_MAX: usize = 8;
+/// Slots that are looked at for a new block, before it is read without being kept.
+pub const VICTIMS_MAX: usize = 16;
+/// Blocks of a partition that are written without a slot at a time, before memory is allocated.
+pub const BARRED_MAX: usize = 64;
+/// The most NUMA nodes.
+pub const NODES_MAX: usize = 64;
+/// The most processors of a machine that is described.
+pub const CPUS_MAX: usize = 1_024;
+/// The shortest request that is handed to a thread of another node, whose memory has most of it.
+/// Shorter ones take less time than that.
+pub const FORWARD_LEN_MIN: u64 = 64 << 10;

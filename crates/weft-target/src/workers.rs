@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
+
 use crate::limits::{WORKER_IDLE_TIME, WORKERS_MAX};
 use weft_sys::lock;
 
@@ -22,6 +24,8 @@ struct Crew {
     has_task: Condvar,
     /// Nothing is queued, and nothing runs.
     is_at_rest: Condvar,
+    /// The processors that the threads run on. Empty for all.
+    cpus: Vec<usize>,
 }
 
 #[derive(Default)]
@@ -42,6 +46,12 @@ impl fmt::Debug for Workers {
 }
 
 impl Workers {
+    /// Returns workers whose threads run on these processors; on all if there are none.
+    #[must_use]
+    pub fn bound(cpus: Vec<usize>) -> Self {
+        Self { shared: Arc::new(Crew { cpus, ..Crew::default() }) }
+    }
+
     /// Runs a task in a thread, after those that were handed out before have begun.
     pub fn run(&self, task: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.shared.state);
@@ -85,6 +95,7 @@ impl Drop for Workers {
 
 impl Crew {
     fn work(&self) {
+        bind(&self.cpus);
         let mut state = lock(&self.state);
         loop {
             state = self.work_off(state);
@@ -118,4 +129,15 @@ impl Crew {
         }
         state
     }
+}
+
+/// Lets this thread run on these processors only, if there are any and it may.
+pub(crate) fn bind(cpus: &[usize]) {
+    if cpus.is_empty() {
+        return;
+    }
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    // Processors that this process may not use: it runs elsewhere, which is only slower.
+    let _ = sched_setaffinity(None, &set);
 }

@@ -193,7 +193,7 @@ pub(crate) struct TargetServeArgs {
         long,
         conflicts_with_all = [
             "units", "name", "listen", "iser", "chap", "initiator", "from", "sessions", "logins",
-            "logins_per_address", "login_time", "drain_time", "loops",
+            "logins_per_address", "login_time", "drain_time", "loops", "cache",
         ],
         value_name = "FILE",
         value_hint = ValueHint::FilePath
@@ -286,6 +286,13 @@ pub(crate) struct TargetServeArgs {
     /// there, and serves one target process at a time.
     #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
     pub(crate) state: Option<PathBuf>,
+
+    /// Memory in which to keep blocks that were read or written: 512M, 8G; none by default
+    ///
+    /// It is allocated at the start, and shared by all units but those in memory. Without it the
+    /// kernel keeps what it has memory for. A file must not be changed by others meanwhile.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) cache: Option<u64>,
 
     /// Event loops; one for each core by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -134,7 +134,25 @@ pub(super) fn stats(args: &TargetStatsArgs) -> Result<()> {
             nearly_all,
         ]);
     }
-    output::print(&format!("{}\n", table.trim_fmt()))
+    output::print(&format!("{}\n", table.trim_fmt()))?;
+    match stats.get("cache") {
+        Some(cache) if cache.is_object() => print_cache(cache),
+        _ => Ok(()),
+    }
+}
+
+fn print_cache(cache: &Value) -> Result<()> {
+    let mut table = output::table(["TARGET", "LUN", "CACHE HITS", "MISSES"]);
+    for unit in cache.get("units").and_then(Value::as_array).into_iter().flatten() {
+        table.add_row([
+            text(unit, "target"),
+            number(unit, "lun").to_string(),
+            HumanCount(number(unit, "hits")).to_string(),
+            HumanCount(number(unit, "misses")).to_string(),
+        ]);
+    }
+    let [used, size] = ["used", "size"].map(|key| BinaryBytes(number(cache, key)));
+    output::print(&format!("\n{}\n\ncache: {used} of {size}\n", table.trim_fmt()))
 }
 
 /// A time, if there is one.

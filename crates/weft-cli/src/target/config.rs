@@ -22,6 +22,7 @@ use weft_target::session::is_name;
 use super::plan::{Fixed, Plan, TargetPlan, numbered};
 use super::secrets;
 use super::unit::{Parsed, Place, block_len};
+use crate::args::bytes;
 use crate::limits::CONFIG_LEN_MAX;
 
 /// The file as it is written.
@@ -32,6 +33,7 @@ struct Config {
     iser: Option<Vec<SocketAddr>>,
     control: Option<PathBuf>,
     state: Option<PathBuf>,
+    cache: Option<Text<Size>>,
     loops: Option<Number<1, 1_024>>,
     drain_time: Option<Number<0, 3_600>>,
     #[serde(default)]
@@ -113,6 +115,17 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
     }
 }
 
+/// A length such as `4G`.
+struct Size(u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        bytes(text).map(Self)
+    }
+}
+
 /// An iSCSI name.
 struct Name(String);
 
@@ -189,6 +202,7 @@ fn parse(text: &str, directory: &Path) -> Result<Plan> {
         loops: config.loops.map(|number| number.0 as usize),
         control: config.control.map(|path| directory.join(path)),
         state: config.state.map(|path| directory.join(path)),
+        cache: config.cache.map(|size| size.0.0),
     };
     Ok(Plan {
         targets,
@@ -246,7 +260,7 @@ mod tests {
     #[test]
     fn file_sets_every_option() {
         let text = "listen = [\"127.0.0.1:1\", \"[::1]:2\"]\ncontrol = \"socket\"\n\
-            state = \"kept\"\nloops = 3\ndrain-time = 0\n[limits]\nsessions = 5\n\
+            state = \"kept\"\ncache = \"3M\"\nloops = 3\ndrain-time = 0\n[limits]\nsessions = 5\n\
             logins = 6\nlogins-per-address = 7\nlogin-time = 8\n[discovery]\nfrom = [\"::1\"]\n\
             [[target]]\nname = \"iqn.a\"\ninitiators = [\"iqn.b\", \"eui.02004567A425678D\"]\n\
             from = [\"192.0.2.0/24\"]\n[[target.unit]]\nstore = \"disk\"\nlun = 7\nblock = 4096\n\
@@ -258,6 +272,7 @@ mod tests {
         assert_eq!(fixed.listen.len(), 2);
         assert_eq!(fixed.control, Some("/etc/weft/socket".into()));
         assert_eq!(fixed.state, Some("/etc/weft/kept".into()));
+        assert_eq!(fixed.cache, Some(3 << 20));
         assert_eq!(
             (fixed.loops, fixed.drain_time, plan.sessions_max),
             (Some(3), Duration::ZERO, 5)
@@ -288,6 +303,7 @@ mod tests {
             ("iser = [\"127.0.0.1:1\"]", "iser"),
             ("control = \"a\"", "control"),
             ("state = \"a\"", "state"),
+            ("cache = \"1G\"", "cache"),
             ("loops = 3", "loops"),
             ("drain-time = 3", "drain-time"),
             ("[limits]\nlogins = 3", "logins"),
@@ -308,6 +324,7 @@ mod tests {
             ("\n\nloop = 1\n".into(), &["line 3", "unknown field `loop`", "`loops`"]),
             ("listen = [\"localhost\"]\n".into(), &["line 1", "socket address"]),
             ("[limits]\nsessions = 99999\n".into(), &["line 2", "from 1 to 16384"]),
+            ("cache = \"1X\"\n".into(), &["line 1", "no unit: X"]),
             ("[[target]]\n".into(), &["line 1", "missing field `name`"]),
             ("[[target]]\nname = \"disk\"\n".into(), &["line 2", "iqn."]),
             (format!("{TARGET}from = [\"192.0.2.1/24\"]\n"), &["line 3", "192.0.2.0/24"]),

@@ -16,13 +16,13 @@ use weft_sys::{lock, nanoseconds};
 use weft_target::scsi::{Device, Unit};
 use weft_target::server::Wakeup;
 use weft_target::session::Portal;
+use weft_target::store::CacheStats;
 
-use super::kept::StateDirectory;
 use super::metrics;
 use super::plan::Fixed;
 use super::reload::{Changes, Source, Stores, forget};
 use super::request::{Answer, Request};
-use super::unit::{self, Place};
+use super::unit::{self, Place, UnitResources};
 use crate::limits::{
     CONTROL_CLIENTS_MAX, CONTROL_PAUSE, CONTROL_REQUEST_LEN_MAX, CONTROL_TIME_MAX,
 };
@@ -113,8 +113,8 @@ pub(super) struct Service {
 struct State {
     /// Where the units of targets are.
     stores: Stores,
-    /// Where persistent reservations are kept.
-    kept: Option<Arc<StateDirectory>>,
+    /// What all units share.
+    shared: UnitResources,
 }
 
 impl Service {
@@ -123,9 +123,9 @@ impl Service {
         portal: Arc<Portal>,
         stop: Arc<Wakeup>,
         stores: Stores,
-        kept: Option<Arc<StateDirectory>>,
+        shared: UnitResources,
     ) -> Self {
-        let state = Mutex::new(State { stores, kept });
+        let state = Mutex::new(State { stores, shared });
         Self { portal, stop, state, source: None, waiting: Mutex::default() }
     }
 
@@ -166,8 +166,15 @@ impl Service {
                 self.resize(&device, lun, len)
             }
             Request::Reload { dry_run } => self.reload(dry_run),
-            Request::Stats => Ok(json!({ "sessions": self.sessions(), "units": self.units() })),
-            Request::Metrics => Ok(metrics::text(&self.portal).into()),
+            Request::Stats => Ok(json!({
+                "sessions": self.sessions(),
+                "units": self.units(),
+                "cache": self.cache(),
+            })),
+            Request::Metrics => {
+                let cache = lock(&self.state).shared.cache.clone();
+                Ok(metrics::text(&self.portal, cache.as_deref()).into())
+            }
             // The target ends once the client waits for that.
             Request::Drain => Ok(Value::Null),
         }
@@ -177,7 +184,7 @@ impl Service {
     fn add(&self, target: Option<&str>, texts: &[String]) -> Result<Value> {
         let device = self.device(target)?;
         let mut state = lock(&self.state);
-        let kept = state.kept.clone();
+        let shared = state.shared.clone();
         let mut taken = device.numbers();
         let mut opened = Vec::new();
         for text in texts {
@@ -187,7 +194,7 @@ impl Service {
                 let number = parsed.number.or(free).context("there are 256 units already")?;
                 ensure!(!taken.contains(&number), "a unit has the number {number}");
                 let place = parsed.store.clone();
-                Ok((number, Arc::new(parsed.open(device.name(), number, kept.as_ref())?), place))
+                Ok((number, Arc::new(parsed.open(device.name(), number, &shared)?), place))
             };
             let unit = add().with_context(|| text.clone())?;
             taken.push(unit.0);
@@ -241,7 +248,7 @@ impl Service {
         let unchanged = "nothing has changed";
         let plan = source.read_again(fixed).context(unchanged)?;
         let mut state = lock(&self.state);
-        let changes = Changes::prepare(plan, &self.portal, &state.stores, state.kept.as_ref());
+        let changes = Changes::prepare(plan, &self.portal, &state.stores, &state.shared);
         let changes = changes.context(unchanged)?;
         let report = changes.report().clone();
         if !dry_run {
@@ -327,6 +334,25 @@ impl Service {
         rows.into()
     }
 
+    /// The cache, with what it was to each of its units. Null if there is none.
+    fn cache(&self) -> Value {
+        let Some(cache) = lock(&self.state).shared.cache.clone() else { return Value::Null };
+        let mut rows = Vec::new();
+        for target in self.portal.targets() {
+            for (number, unit) in target.device().units() {
+                rows.extend(unit.cache_stats().map(|CacheStats { hits, misses }| {
+                    json!({
+                        "target": target.device().name(),
+                        "lun": number,
+                        "hits": hits,
+                        "misses": misses,
+                    })
+                }));
+            }
+        }
+        json!({ "size": cache.len(), "used": cache.used(), "units": rows })
+    }
+
     /// The target with a name, or the only one.
     fn device(&self, name: Option<&str>) -> Result<Arc<Device>> {
         let target = match (name, &self.portal.targets()[..]) {
@@ -396,7 +422,7 @@ mod tests {
         let socket = ControlSocket::bind(&path).unwrap();
         let portal = Portal::new(Vec::new(), Access::default(), RANDOM);
         let stop = Arc::new(Wakeup::new().unwrap());
-        let service = Service::new(Arc::new(portal), stop, Stores::new(), None);
+        let service = Service::new(Arc::new(portal), stop, Stores::new(), UnitResources::default());
         let service = Arc::new(service);
         socket.serve(service).unwrap();
         let silent: Vec<_> = (0..3).map(|_| UnixStream::connect(&path).unwrap()).collect();

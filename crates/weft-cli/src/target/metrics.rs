@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use weft_target::cache::Cache;
 use weft_target::scsi::{KindStats, Unit};
 use weft_target::session::Portal;
+use weft_target::store::CacheStats;
 
 /// The labels of a value, with their names.
 type Labels<'a> = [(&'static str, &'a str)];
@@ -25,8 +27,10 @@ impl<'a> Metric<'a> {
     fn value(&mut self, suffix: &str, labels: &Labels<'_>, value: impl std::fmt::Display) {
         let labels: Vec<String> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let (name, labels) = (self.name, labels.join(","));
-        let _ = writeln!(self.text, "{name}{suffix}{{{labels}}} {value}");
+        let name = self.name;
+        let labels =
+            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.text, "{name}{suffix}{labels} {value}");
     }
 }
 
@@ -34,8 +38,8 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The metrics of all units and sessions.
-pub(super) fn text(portal: &Portal) -> String {
+/// The metrics of all units and sessions, and of the cache.
+pub(super) fn text(portal: &Portal, cache: Option<&Cache>) -> String {
     let mut text = String::new();
     let units: Vec<Row> = rows(portal);
     let mut of_units = |name, kind, help, value: fn(&Row) -> u64| {
@@ -59,7 +63,27 @@ pub(super) fn text(portal: &Portal) -> String {
     of_kinds("weft_target_failed_commands_total", failed, |kind| kind.failed);
     histograms(&mut text, &units);
     sessions(&mut text, portal);
+    if let Some(cache) = cache {
+        of_cache(&mut text, cache, &units);
+    }
     text
+}
+
+fn of_cache(text: &mut String, cache: &Cache, units: &[Row]) {
+    let size = "weft_target_cache_size_bytes";
+    Metric::new(text, size, "gauge", "Length of the cache.").value("", &[], cache.len());
+    let used = "weft_target_cache_used_bytes";
+    Metric::new(text, used, "gauge", "Blocks of the cache in use.").value("", &[], cache.used());
+    let mut of_units = |name, help, value: fn(&CacheStats) -> u64| {
+        let mut metric = Metric::new(text, name, "counter", help);
+        for (row, stats) in units.iter().filter_map(|row| Some((row, row.cache.as_ref()?))) {
+            metric.value("", &[("target", &row.target), ("lun", &row.lun)], value(stats));
+        }
+    };
+    let hits = "Blocks of the cache that reads found there.";
+    of_units("weft_target_cache_hits_total", hits, |stats| stats.hits);
+    let misses = "Blocks of the cache that reads took from the store.";
+    of_units("weft_target_cache_misses_total", misses, |stats| stats.misses);
 }
 
 /// A unit with what it has done.
@@ -67,6 +91,8 @@ struct Row {
     target: String,
     lun: String,
     size: u64,
+    /// `None` if it is not behind the cache.
+    cache: Option<CacheStats>,
     kinds: Vec<KindStats>,
 }
 
@@ -86,6 +112,7 @@ fn rows(portal: &Portal) -> Vec<Row> {
         target,
         lun: number.to_string(),
         size: unit.blocks() * u64::from(unit.options().block_len),
+        cache: unit.cache_stats(),
         kinds: unit.stats(),
     };
     units.map(row).collect()
@@ -128,24 +155,29 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use weft_target::cache::Topology;
     use weft_target::scsi::{Device, Ended, Kind, Options};
     use weft_target::security::Access;
     use weft_target::server::RANDOM;
     use weft_target::session::Target;
-    use weft_target::store::Null;
+    use weft_target::store::{Cached, Null};
 
     use super::*;
 
     #[test]
     fn all_counters_are_there_with_their_labels() {
-        let unit = Unit::new("serial".into(), Options::default(), Box::new(Null::new(4_096)));
+        let cache = Arc::new(Cache::new(Topology::of_one_node(), 1 << 20).unwrap());
+        let store = Cached::new(Box::new(Null::new(4_096)), Arc::clone(&cache)).unwrap();
+        let unit = Unit::new("serial".into(), Options::default(), Box::new(store));
+        unit.read(0, &mut [0; 512]).unwrap();
+        unit.read(0, &mut [0; 512]).unwrap();
         let time = Duration::from_micros(100);
         unit.count(Ended { kind: Kind::Read, time, bytes: 512, is_failed: false });
         unit.count(Ended { kind: Kind::Write, time: Duration::MAX, bytes: 0, is_failed: true });
         let device = Device::new("iqn.a".into(), BTreeMap::from([(3, Arc::new(unit))]));
         let target = Target::new(Arc::new(device), Access::default());
         let portal = Portal::new(vec![target], Access::default(), RANDOM);
-        let text = text(&portal);
+        let text = text(&portal, Some(&cache));
         for line in [
             "# TYPE weft_target_command_duration_seconds histogram",
             "weft_target_unit_size_bytes{target=\"iqn.a\",lun=\"3\"} 4096",
@@ -162,6 +194,10 @@ mod tests {
             "weft_target_command_duration_seconds_count{target=\"iqn.a\",lun=\"3\",\
              operation=\"other\"} 0",
             "weft_target_sessions{target=\"iqn.a\"} 0",
+            "weft_target_cache_size_bytes 1048576",
+            "weft_target_cache_used_bytes 65536",
+            "weft_target_cache_hits_total{target=\"iqn.a\",lun=\"3\"} 1",
+            "weft_target_cache_misses_total{target=\"iqn.a\",lun=\"3\"} 1",
         ] {
             assert!(text.lines().any(|each| each == line), "{line}\n{text}");
         }

@@ -37,6 +37,8 @@ pub(super) struct Fixed {
     pub(super) control: Option<PathBuf>,
     /// Where persistent reservations are kept.
     pub(super) state: Option<PathBuf>,
+    /// The length of the cache of blocks in bytes. `None`: there is none.
+    pub(super) cache: Option<u64>,
 }
 
 /// A target with its units.
@@ -70,6 +72,7 @@ impl Plan {
             loops: args.loops.map(usize::from),
             control: args.control.clone(),
             state: args.state.clone(),
+            cache: args.cache,
         };
         Ok(Self {
             targets: vec![TargetPlan { name: args.name.clone(), access: access()?, units }],
@@ -88,6 +91,7 @@ impl Fixed {
             ("iser", self.iser == new.iser),
             ("control", self.control == new.control),
             ("state", self.state == new.state),
+            ("cache", self.cache == new.cache),
             ("loops", self.loops == new.loops),
             ("drain-time", self.drain_time == new.drain_time),
             ("logins", self.logins.count == new.logins.count),

@@ -15,9 +15,8 @@ use weft_target::security::Access;
 use weft_target::session::{Portal, Target};
 
 use super::config;
-use super::kept::StateDirectory;
 use super::plan::{Fixed, Plan, TargetPlan};
-use super::unit::{Parsed, Place};
+use super::unit::{Parsed, Place, UnitResources};
 
 /// Where the units of targets are, by target and number.
 pub(super) type Stores = BTreeMap<(String, u8), Place>;
@@ -98,7 +97,7 @@ impl Changes {
         plan: Plan,
         portal: &Portal,
         before: &Stores,
-        kept: Option<&Arc<StateDirectory>>,
+        shared: &UnitResources,
     ) -> Result<Self> {
         let mut changes = Self {
             targets: Vec::new(),
@@ -111,8 +110,8 @@ impl Changes {
         };
         for target in plan.targets {
             match portal.target(&target.name) {
-                Some(served) => changes.compare(target, served.device(), before, kept)?,
-                None => changes.targets.push(open(target, kept, &mut changes.stores)?),
+                Some(served) => changes.compare(target, served.device(), before, shared)?,
+                None => changes.targets.push(open(target, shared, &mut changes.stores)?),
             }
         }
         for target in portal.targets() {
@@ -133,7 +132,7 @@ impl Changes {
         plan: TargetPlan,
         device: &Arc<Device>,
         before: &Stores,
-        kept: Option<&Arc<StateDirectory>>,
+        shared: &UnitResources,
     ) -> Result<()> {
         let name = device.name();
         let mut units: BTreeMap<u8, Arc<Unit>> = device.units().into_iter().collect();
@@ -147,7 +146,7 @@ impl Changes {
                         .with_context(|| format!("unit {number} of {name}"))?;
                 }
                 None => {
-                    let unit = parsed.open(name, number, kept);
+                    let unit = parsed.open(name, number, shared);
                     let unit = Arc::new(unit.with_context(|| store.to_string())?);
                     self.added.push(Added { device: Arc::clone(device), number, unit });
                 }
@@ -220,13 +219,13 @@ pub(super) fn forget(unit: &Unit) -> Result<()> {
 /// Opens the units of a target, and notes where they are.
 pub(super) fn open(
     plan: TargetPlan,
-    kept: Option<&Arc<StateDirectory>>,
+    shared: &UnitResources,
     stores: &mut Stores,
 ) -> Result<Target> {
     let mut units = BTreeMap::new();
     for (number, parsed) in plan.units {
         let place = parsed.store.clone();
-        let unit = parsed.open(&plan.name, number, kept).with_context(|| place.to_string())?;
+        let unit = parsed.open(&plan.name, number, shared).with_context(|| place.to_string())?;
         units.insert(number, Arc::new(unit));
         stores.insert((plan.name.clone(), number), place);
     }

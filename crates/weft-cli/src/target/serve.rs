@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::system::sysinfo;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use weft_target::cache::{Cache, Topology};
 use weft_target::server::{CLOCK, Event, Options, RANDOM, RdmaListener, Server, Wakeup};
 use weft_target::session::Portal;
 
@@ -16,6 +18,7 @@ use super::kept::StateDirectory;
 use super::notify::{State, notify};
 use super::plan::Plan;
 use super::reload::{Source, Stores, open};
+use super::unit::UnitResources;
 use crate::args::TargetServeArgs;
 use crate::{output, signals};
 
@@ -27,11 +30,12 @@ pub(super) fn serve(args: &TargetServeArgs) -> Result<()> {
         Some(source) => source.read()?,
         None => Plan::of_arguments(args)?,
     };
-    let state = fixed.state.as_deref().map(StateDirectory::open).transpose()?;
+    let kept = fixed.state.as_deref().map(StateDirectory::open).transpose()?;
+    let shared = UnitResources { kept, cache: fixed.cache.map(cache).transpose()? };
     let mut stores = Stores::new();
     let mut targets = Vec::new();
     for target in planned {
-        targets.push(open(target, state.as_ref(), &mut stores)?);
+        targets.push(open(target, &shared, &mut stores)?);
     }
     let bind = |address| TcpListener::bind(address).with_context(|| format!("{address}"));
     let listeners: Vec<TcpListener> = fixed.listen.iter().map(bind).collect::<Result<_>>()?;
@@ -40,7 +44,7 @@ pub(super) fn serve(args: &TargetServeArgs) -> Result<()> {
     let portal = Arc::new(portal.with_sessions_max(sessions_max).with_clock(CLOCK));
     let stop = stop_on_signals()?;
     let control = fixed.control.as_deref().map(ControlSocket::bind).transpose()?;
-    let mut service = Service::new(Arc::clone(&portal), Arc::clone(&stop), stores, state);
+    let mut service = Service::new(Arc::clone(&portal), Arc::clone(&stop), stores, shared);
     let has_file = source.is_some();
     if let Some(source) = source {
         service = service.with_source(source, fixed.clone());
@@ -64,6 +68,15 @@ pub(super) fn serve(args: &TargetServeArgs) -> Result<()> {
     // All is served that could be. A manager that is gone does not keep units from being flushed.
     let _ = notify(State::Stopping);
     flush(&portal)
+}
+
+/// Allocates the cache of blocks.
+fn cache(len: u64) -> Result<Arc<Cache>> {
+    let memory = sysinfo();
+    let total = memory.totalram.saturating_mul(memory.mem_unit.into());
+    ensure!(len < total, "a cache of {len} bytes: this machine has a memory of {total}");
+    let cache = Cache::new(Topology::of_this_machine(), len);
+    Ok(Arc::new(cache.with_context(|| format!("a cache of {len} bytes"))?))
 }
 
 fn listen_over_rdma(address: &SocketAddr) -> Result<RdmaListener> {

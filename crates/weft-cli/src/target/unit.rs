@@ -7,11 +7,21 @@ use std::sync::Arc;
 use std::{fmt, fs};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use weft_target::cache::Cache;
 use weft_target::scsi::{Options, Unit, serial};
-use weft_target::store::{File, Null, Ram, Store};
+use weft_target::store::{Cached, File, Null, Ram, Store};
 
 use super::kept::StateDirectory;
 use crate::args::bytes;
+
+/// What all units of a process share.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnitResources {
+    /// Where persistent reservations are kept.
+    pub(super) kept: Option<Arc<StateDirectory>>,
+    /// The cache of blocks.
+    pub(super) cache: Option<Arc<Cache>>,
+}
 
 /// A parsed unit.
 #[derive(Debug)]
@@ -127,17 +137,14 @@ fn len(text: &str) -> Result<u64> {
 }
 
 impl Parsed {
-    /// Opens the store, and restores the persistent reservations that `state` has.
+    /// Opens the store, behind the cache unless it is in memory itself, and restores the persistent
+    /// reservations that are kept.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened, or is shorter than a block, or if its reservations cannot be read.
-    pub(super) fn open(
-        self,
-        target: &str,
-        number: u8,
-        state: Option<&Arc<StateDirectory>>,
-    ) -> Result<Unit> {
+    /// If it cannot be opened, or is shorter than a block, if its reservations cannot be read, or
+    /// if the cache has another unit with the same file.
+    pub(super) fn open(self, target: &str, number: u8, shared: &UnitResources) -> Result<Unit> {
         let options = self.options;
         let store: Box<dyn Store> = match self.store {
             Place::Path(path) => Box::new(File::open(&path, options.is_read_only)?),
@@ -145,8 +152,12 @@ impl Parsed {
             Place::Null(len) => Box::new(Null::new(len)),
         };
         ensure!(store.len() >= u64::from(options.block_len), "it is shorter than a block");
+        let store = match &shared.cache {
+            Some(cache) if !store.is_instant() => Box::new(Cached::new(store, Arc::clone(cache))?),
+            _ => store,
+        };
         let unit = Unit::new(serial(target, number), options, store);
-        match state {
+        match &shared.kept {
             Some(state) => state.restore(unit, target, number),
             None => Ok(unit),
         }

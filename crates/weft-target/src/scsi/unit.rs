@@ -13,8 +13,9 @@ use super::meter::{Ended, KindStats, Meter};
 use super::nexus::{Nexus, NexusId};
 use super::sense::Sense;
 use super::state::State;
+use crate::cache::Topology;
 use crate::limits::STEP_LEN;
-use crate::store::Store;
+use crate::store::{CacheStats, Store};
 use crate::workers::Workers;
 use weft_sys::lock;
 
@@ -90,8 +91,8 @@ pub struct Unit {
     /// Counts what aborts tasks.
     aborts: AtomicU64,
     meter: Meter,
-    /// Threads that wait for the store.
-    workers: Workers,
+    /// Threads that wait for the store, for each node.
+    workers: Vec<Workers>,
 }
 
 impl Unit {
@@ -102,7 +103,8 @@ impl Unit {
         state.modes.write_back = options.write_back;
         let state = Mutex::new(state);
         let (steps, aborts, meter) = (RwLock::new(()), AtomicU64::new(0), Meter::default());
-        let workers = Workers::default();
+        let nodes = store.topology().map_or_else(|| vec![Vec::new()], Topology::all);
+        let workers = nodes.into_iter().map(Workers::bound).collect();
         Self { serial, options, store, state, steps, aborts, meter, workers }
     }
 
@@ -144,15 +146,27 @@ impl Unit {
         self.meter.stats()
     }
 
+    /// Counters of the cache that its store is behind.
+    #[must_use]
+    pub fn cache_stats(&self) -> Option<CacheStats> {
+        self.store.cache_stats()
+    }
+
     /// Counts a command that has ended.
     pub fn count(&self, ended: Ended) {
         self.meter.count(ended);
     }
 
-    /// The threads that wait for its store, so that others need not.
+    /// The threads that wait for its store, so that others need not: those of the node that is best
+    /// for a range.
     #[must_use]
-    pub fn workers(&self) -> &Workers {
-        &self.workers
+    pub fn workers(&self, offset: u64, len: u64) -> &Workers {
+        &self.workers[self.store.closest_node(offset, len)]
+    }
+
+    /// Waits until its threads have nothing left to do.
+    pub fn wait_for_workers(&self) {
+        self.workers.iter().for_each(Workers::wait);
     }
 
     /// Whether its store is as fast as memory.

@@ -122,7 +122,7 @@ impl Server {
     fn wait_for_jobs(&self) {
         self.portal.wait_for_jobs();
         for target in self.portal.targets() {
-            target.device().units().iter().for_each(|(_, unit)| unit.workers().wait());
+            target.device().units().iter().for_each(|(_, unit)| unit.wait_for_workers());
         }
     }
 

@@ -76,19 +76,22 @@ impl Job {
     }
 
     /// Has the job carried out by a thread that waits for its unit, or for sessions. `then` gets
-    /// the result there.
+    /// the result there. A job is handed out once: its thread does not look for another node.
     pub fn start(self, then: impl FnOnce(Done) + Send + 'static) {
         let session = Arc::clone(&self.session);
-        let unit = match &self.work {
-            Work::Read { unit, .. }
-            | Work::Stream { unit, .. }
-            | Work::EndStream { unit, .. }
-            | Work::Run { unit, .. }
-            | Work::Finish { unit, .. } => Some(Arc::clone(unit)),
-            Work::WaitForSteps(units) => units.first().cloned().filter(|_| units.len() == 1),
-            Work::Replace(_) => None,
+        let (unit, offset, len) = match &self.work {
+            Work::Read { unit, offset, buffer, .. } => (Some(unit), *offset, buffer.len()),
+            Work::Stream { unit, offset, bytes, .. } => (Some(unit), *offset, bytes.len()),
+            Work::EndStream { unit, .. } | Work::Run { unit, .. } | Work::Finish { unit, .. } => {
+                (Some(unit), 0, 0)
+            }
+            Work::WaitForSteps(units) => (units.first().filter(|_| units.len() == 1), 0, 0),
+            Work::Replace(_) => (None, 0, 0),
         };
-        let workers = unit.as_ref().map_or_else(|| session.workers(), |unit| unit.workers());
+        let unit = unit.cloned();
+        let workers = unit
+            .as_ref()
+            .map_or_else(|| session.workers(), |unit| unit.workers(offset, len as u64));
         workers.run(move || then(self.run()));
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fstatfs, seek};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use super::{Extent, Store};
+use crate::cache::Origin;
 use crate::limits::STEP_LEN;
 
 /// File systems in memory, by the numbers that the kernel gives them: tmpfs and ramfs.
@@ -150,6 +151,10 @@ impl Store for File {
         all_at_once(written, bytes.len(), &self.writes_at_once)
     }
 
+    fn writes_at_once(&self) -> bool {
+        self.is_instant || self.writes_at_once.load(Ordering::Relaxed)
+    }
+
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.check(offset, bytes.len() as u64)?;
         self.file.write_all_at(bytes, offset)
@@ -189,6 +194,14 @@ impl Store for File {
         }
         let hole = seek(&self.file, SeekFrom::Hole(offset))?;
         Ok((Extent::Mapped, hole.min(len)))
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        let file = self.file.metadata().ok()?;
+        Some(match file.file_type().is_block_device() {
+            true => Origin { device: file.rdev(), file: None },
+            false => Origin { device: file.dev(), file: Some(file.ino()) },
+        })
     }
 
     fn is_thin(&self) -> bool {

@@ -1,13 +1,19 @@
 //! Where the blocks of a unit are: a file or block device, memory, or nowhere.
 
+mod cached;
 mod file;
 mod null;
 mod ram;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
 
+use crate::cache::{Origin, Topology};
+
+pub use cached::Cached;
 pub use file::File;
 pub use null::Null;
 pub use ram::Ram;
@@ -53,6 +59,11 @@ pub trait Store: fmt::Debug + Send + Sync {
         self.is_instant().then(|| self.write(offset, bytes))
     }
 
+    /// Whether `try_write` may succeed, as far as is known.
+    fn writes_at_once(&self) -> bool {
+        self.is_instant()
+    }
+
     /// Writes bytes at `offset`. They are safe after [`Store::flush`].
     ///
     /// # Errors
@@ -96,6 +107,27 @@ pub trait Store: fmt::Debug + Send + Sync {
         false
     }
 
+    /// The file or device that has the bytes, if it is only one.
+    fn origin(&self) -> Option<Origin> {
+        None
+    }
+
+    /// The machine's nodes, if they matter: threads of [`Store::closest_node`] are the best ones
+    /// for a range then.
+    fn topology(&self) -> Option<&Topology> {
+        None
+    }
+
+    /// The node whose memory has most of a range, or is going to have it.
+    fn closest_node(&self, _offset: u64, _len: u64) -> usize {
+        0
+    }
+
+    /// Counters of the cache that the store is behind.
+    fn cache_stats(&self) -> Option<CacheStats> {
+        None
+    }
+
     /// Writes are refused by the medium.
     fn is_read_only(&self) -> bool {
         false
@@ -105,6 +137,15 @@ pub trait Store: fmt::Debug + Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// The use of a cache by one store. A read counts once for each block of the cache that it uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// The block was there.
+    pub hits: u64,
+    /// The store was read.
+    pub misses: u64,
 }
 
 /// The state of a range of a store.

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 
 use super::aborts::{initiator, whole};
 use super::*;
-use crate::store::{Extent, Store};
+use crate::cache::{Cache, Layout, Topology};
+use crate::store::{Cached, Extent, Store};
 
 const BLOCK: usize = 512;
 const BLOCKS: usize = 32;
@@ -68,6 +69,12 @@ impl Store for Volatile {
     }
 }
 
+/// A cache that has place for half of the blocks, two of which are one of its own.
+fn small_cache() -> Arc<Cache> {
+    let layout = Layout { block_len: 2 * BLOCK, group: 2, partitions_per_node: 2, nodes: 1 };
+    Arc::new(Cache::with_layout(Topology::of_one_node(), layout, 4).unwrap())
+}
+
 /// A change of a range of blocks, or of what makes changes safe.
 #[derive(Clone, Debug)]
 enum Change {
@@ -106,9 +113,13 @@ struct Disk {
 }
 
 impl Disk {
-    fn new(store: &Volatile, write_back: bool) -> Self {
+    fn new(store: &Volatile, write_back: bool, is_cached: bool) -> Self {
         let options = Options { write_back, ..Options::default() };
-        let unit = Unit::new("volatile".into(), options, Box::new(store.clone()));
+        let store: Box<dyn Store> = match is_cached {
+            true => Box::new(Cached::new(Box::new(store.clone()), small_cache()).unwrap()),
+            false => Box::new(store.clone()),
+        };
+        let unit = Unit::new("volatile".into(), options, store);
         let device = Device::new(NAME.into(), BTreeMap::from([(0, Arc::new(unit))]));
         let target = Target::new(Arc::new(device), Access::default());
         let portal = Arc::new(Portal::new(vec![target], Access::default(), Random(fill)));
@@ -194,6 +205,15 @@ impl Disk {
         }
     }
 
+    /// The first byte of each block, as initiators read it.
+    fn read(&mut self) -> Vec<u8> {
+        let mut cdb = write10(0, BLOCKS);
+        cdb[0] = 0x28;
+        let (status, bytes) = self.client.read(&cdb, (BLOCKS * BLOCK) as u32);
+        assert_eq!(status, 0);
+        bytes.iter().copied().step_by(BLOCK).collect()
+    }
+
     fn all_is_safe(&mut self) {
         self.blocks.iter_mut().for_each(|values| drop(values.drain(..values.len() - 1)));
     }
@@ -202,16 +222,21 @@ impl Disk {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// After a loss of power each block has the last value that was to be safe, or a later one.
+    /// After a loss of power each block has the last value that was to be safe, or a later one. A
+    /// cache changes nothing of that, nor of what is read.
     #[test]
     fn a_change_that_was_to_be_safe_survives_a_loss_of_power(
         changes in prop::collection::vec(change(), 1..40),
         write_back in any::<bool>(),
+        is_cached in any::<bool>(),
     ) {
         let store = Volatile::new();
-        let mut disk = Disk::new(&store, write_back);
+        let mut disk = Disk::new(&store, write_back, is_cached);
         for (change, first, count) in changes {
             disk.run(&change, first, count);
+            let last: Vec<u8> =
+                disk.blocks.iter().filter_map(|values| values.last().copied()).collect();
+            prop_assert_eq!(disk.read(), last);
             let safe = store.safe.lock().unwrap();
             let now = store.now.lock().unwrap();
             for (block, values) in disk.blocks.iter().enumerate() {
