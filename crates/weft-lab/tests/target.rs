@@ -167,10 +167,17 @@ fn qemu_img_copies_both_ways() -> Result<()> {
     let content: Vec<u8> = (0..LEN).map(|at| (at / 3) as u8 ^ (at >> 13) as u8).collect();
     fs::write(path("from"), &content)?;
     // The cache is shorter than the disk.
-    for (write_back, cache) in [("", ""), (",write-back", ""), ("", "--cache=8M")] {
+    let ways = [
+        ("", ""),
+        (",write-back", ""),
+        ("", "--cache=8M"),
+        (",direct", ""),
+        (",direct", "--cache=8M"),
+    ];
+    for (option, cache) in ways {
         let disk = fs::File::create(path("disk"))?;
         disk.set_len(LEN as u64)?;
-        let unit = format!("{}{write_back}", path("disk").display());
+        let unit = format!("{}{option}", path("disk").display());
         let arguments = [cache, &unit].into_iter().filter(|argument| !argument.is_empty());
         let target = Target::start(&arguments.collect::<Vec<_>>())?;
         let url = target.url(0);
@@ -184,7 +191,7 @@ fn qemu_img_copies_both_ways() -> Result<()> {
         let back = qemu_img("convert -f raw -O raw").arg(&url).arg(path("to"));
         back.run(TIMEOUT)?.success()?;
         let came_back = fs::read(path("to"))?;
-        let name = format!("{write_back}{cache}");
+        let name = format!("{option}{cache}");
         ensure_data!(came_back == content, "{name}: another content came back");
         target.stop()?;
         let written = fs::read(path("disk"))?;
@@ -246,7 +253,7 @@ fn survive_kills(kills: u32, seed: u16) -> Result<()> {
         .arg(source("programs/target/kills.py"))
         .arg(weft()?)
         .line(&format!("target serve --name {TARGET} --listen 127.0.0.1:{port}"))
-        .arg(&through)
+        .arg(format!("{},direct", through.display()))
         .arg(format!("{},write-back", back.display()))
         .line(&format!("-- 127.0.0.1:{port} {TARGET}"))
         .arg(&through)
@@ -514,6 +521,21 @@ fn a_service_manager_learns_that_the_target_serves() -> Result<()> {
     Ok(())
 }
 
+/// A file on tmpfs is served as without the option, and the target says so.
+#[test]
+fn a_file_in_memory_has_no_direct_io() -> Result<()> {
+    let path = Path::new("/dev/shm").join(format!("weft-direct-{}", ports::next()));
+    fs::File::create(&path)?.set_len(1 << 20)?;
+    let target = Target::start(&[&format!("{},direct", path.display())]);
+    fs::remove_file(&path)?;
+    let target = target?;
+    let write = Program::plain("qemu-io").line("-f raw -c").arg("write -P 8 0 64k");
+    write.arg(target.url(0)).run(TIMEOUT)?.success()?.expect_output("wrote 65536")?;
+    let (_, complaints) = target.daemon.output();
+    ensure!(complaints.contains("no direct I/O, but the page cache"), "{complaints}");
+    target.stop()
+}
+
 #[test]
 fn errors_say_what_is_wrong() -> Result<()> {
     let weft = |line: &str| -> Result<Finished> {
@@ -539,6 +561,8 @@ fn errors_say_what_is_wrong() -> Result<()> {
         ("--cache 1K ram:1M", "a cache of 1024 bytes"),
         ("--cache 100000T ram:1M", "this machine has a memory of"),
         ("--cache 1M {file} {file}", "another unit of the cache has the same blocks"),
+        ("ram:1M,direct", "ram:1048576 is no file"),
+        ("/nonexistent,direct", "No such file"),
         ("--config /nonexistent", "/nonexistent: No such file"),
         ("--config /etc/passwd", "line 1"),
     ] {

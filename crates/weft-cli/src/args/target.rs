@@ -168,7 +168,8 @@ const UNITS: &str = "A unit is STORE[,OPTION]...\n\n\
     block=BYTES  the length of a block, 512 to 4096; 512 by default\n  \
     read-only    writes are refused\n  \
     removable    initiators may eject it\n  \
-    write-back   writes are complete before they are safe against loss of power";
+    write-back   writes are complete before they are safe against loss of power\n  \
+    direct       a file is read and written without the kernel's page cache (O_DIRECT)";
 
 #[derive(Debug, Args)]
 #[command(after_help = format!("{UNITS}\n\n\

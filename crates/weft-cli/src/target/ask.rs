@@ -39,7 +39,7 @@ pub(super) fn list(args: &TargetShowArgs) -> Result<()> {
     let mut table = output::table(["TARGET", "LUN", "SIZE", "BLOCK", "OPTIONS", "STORE"]);
     for unit in units.as_array().into_iter().flatten() {
         let has = |option: &&str| unit.get(*option).and_then(Value::as_bool) == Some(true);
-        let options = ["read_only", "removable", "write_back"].into_iter().filter(has);
+        let options = ["read_only", "removable", "write_back", "direct"].into_iter().filter(has);
         let options = options.map(|option| option.replace('_', "-")).collect::<Vec<_>>();
         table.add_row([
             text(unit, "target"),
@@ -179,7 +179,7 @@ pub(super) fn drain(args: &ControlArgs) -> Result<()> {
 fn absolute_unit(unit: &OsStr) -> Result<String> {
     let context = || unit.display().to_string();
     let path = match unit::parse(unit).with_context(context)?.store {
-        Place::Path(path) => path,
+        Place::Path(path) | Place::Direct(path) => path,
         Place::Ram(_) | Place::Null(_) => return to_text(unit),
     };
     if path.is_absolute() {

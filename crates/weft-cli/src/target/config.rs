@@ -83,6 +83,8 @@ struct UnitEntry {
     removable: bool,
     #[serde(default)]
     write_back: bool,
+    #[serde(default)]
+    direct: bool,
 }
 
 /// A number within limits.
@@ -229,15 +231,15 @@ impl TargetEntry {
     fn plan(self, directory: &Path) -> Result<TargetPlan> {
         let Name(name) = self.name.0;
         let rules = Rules { chap: self.chap, initiators: self.initiators, from: self.from };
-        let units = self.unit.into_iter().map(|unit| unit.parsed(directory)).collect();
-        let units = numbered(units).with_context(|| format!("target {name}"))?;
+        let units: Result<_> = self.unit.into_iter().map(|unit| unit.parsed(directory)).collect();
+        let units = units.and_then(numbered).with_context(|| format!("target {name}"))?;
         let access = rules.access(directory).with_context(|| format!("target {name}"))?;
         Ok(TargetPlan { name, access, units })
     }
 }
 
 impl UnitEntry {
-    fn parsed(self, directory: &Path) -> Parsed {
+    fn parsed(self, directory: &Path) -> Result<Parsed> {
         let block_len = self.block.map_or(512, |len| len.0);
         let options = scsi::Options {
             block_len,
@@ -247,7 +249,9 @@ impl UnitEntry {
         };
         let Store(place) = self.store.0;
         let number = self.lun.and_then(|number| u8::try_from(number.0).ok());
-        Parsed { number, options, store: place.within(directory) }
+        let place = place.within(directory);
+        let store = if self.direct { place.direct()? } else { place };
+        Ok(Parsed { number, options, store })
     }
 }
 
@@ -264,7 +268,7 @@ mod tests {
             logins = 6\nlogins-per-address = 7\nlogin-time = 8\n[discovery]\nfrom = [\"::1\"]\n\
             [[target]]\nname = \"iqn.a\"\ninitiators = [\"iqn.b\", \"eui.02004567A425678D\"]\n\
             from = [\"192.0.2.0/24\"]\n[[target.unit]]\nstore = \"disk\"\nlun = 7\nblock = 4096\n\
-            read-only = true\nremovable = true\nwrite-back = true\n[[target.unit]]\n\
+            read-only = true\nremovable = true\nwrite-back = true\ndirect = true\n[[target.unit]]\n\
             store = \"ram:1G\"\n[[target.unit]]\nstore = \"/dev/disk\"\n\
             [[target]]\nname = \"iqn.c\"\n";
         let plan = parse(text, Path::new("/etc/weft")).unwrap();
@@ -287,6 +291,7 @@ mod tests {
             first.units.iter().map(|(number, unit)| (*number, unit.store.to_string())).collect();
         let expected = [(0, "ram:1073741824"), (1, "/dev/disk"), (7, "/etc/weft/disk")];
         assert_eq!(stores, expected.map(|(number, store)| (number, store.to_owned())));
+        assert_eq!(first.units[&7].store, Place::Direct("/etc/weft/disk".into()));
         let options = &first.units[&7].options;
         assert!(options.is_read_only && options.is_removable && options.write_back);
         assert_eq!(options.block_len, 4_096);
@@ -335,6 +340,7 @@ mod tests {
             (format!("{unit}store = \"a\"\nlun = 256\n"), &["line 5", "from 0 to 255"]),
             (format!("{unit}store = \"a\"\nblock = 513\n"), &["line 5", "512, 1024"]),
             (format!("{unit}lun = 1\n"), &["missing field `store`"]),
+            (format!("{unit}store = \"ram:1M\"\ndirect = true\n"), &["ram:1048576 is no file"]),
             (format!("{unit}store = \"a\"\nreadonly = true\n"), &["line 5", "`read-only`"]),
             (format!("{TARGET}{TARGET}"), &["two targets have the name"]),
             (format!("{TARGET}chap = \"/nonexistent\"\n"), &["/nonexistent", "No such file"]),

@@ -228,7 +228,7 @@ impl Service {
             (state.stores.get_mut(&(device.name().to_owned(), lun)), len)
         {
             match place {
-                Place::Path(_) => {}
+                Place::Path(_) | Place::Direct(_) => {}
                 Place::Ram(before) | Place::Null(before) => *before = len,
             }
         }
@@ -275,6 +275,7 @@ impl Service {
                     "read_only": options.is_read_only,
                     "removable": options.is_removable,
                     "write_back": options.write_back,
+                    "direct": unit.is_direct(),
                     "store": place.map(Place::to_string),
                 }));
             }

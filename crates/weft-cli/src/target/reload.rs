@@ -244,11 +244,13 @@ fn check_same(new: &Parsed, unit: &Unit, store: Option<&Place>) -> Result<()> {
         }
     }
     let options = unit.options();
+    let is_direct = |place: &Place| matches!(place, Place::Direct(_));
     let rows = [
         ("block", options.block_len == new.options.block_len),
         ("read-only", options.is_read_only == new.options.is_read_only),
         ("removable", options.is_removable == new.options.is_removable),
         ("write-back", options.write_back == new.options.write_back),
+        ("direct", store.is_none_or(|store| is_direct(store) == is_direct(&new.store))),
     ];
     for (key, is_same) in rows {
         ensure!(is_same, "it has another value of `{key}` now: {advice}");

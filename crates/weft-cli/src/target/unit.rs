@@ -4,15 +4,19 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fmt, fs};
+use std::{fmt, fs, io};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use weft_target::cache::Cache;
 use weft_target::scsi::{Options, Unit, serial};
-use weft_target::store::{Cached, File, Null, Ram, Store};
+use weft_target::store::{Cached, Direct, File, Null, Ram, Store};
 
 use super::kept::StateDirectory;
 use crate::args::bytes;
+use crate::output;
+
+/// The options of a unit.
+const OPTIONS: &str = "lun=N, block=BYTES, read-only, removable, write-back, direct";
 
 /// What all units of a process share.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +43,8 @@ pub(super) struct Parsed {
 pub(super) enum Place {
     /// In a file or on a block device.
     Path(PathBuf),
+    /// The same, without the kernel's page cache if that is possible.
+    Direct(PathBuf),
     /// In memory, of this many bytes.
     Ram(u64),
     /// Nowhere.
@@ -55,11 +61,31 @@ impl Place {
         })
     }
 
+    /// The same file without the kernel's page cache.
+    ///
+    /// # Errors
+    ///
+    /// If it is no file.
+    pub(super) fn direct(self) -> Result<Self> {
+        match self {
+            Self::Path(path) | Self::Direct(path) => Ok(Self::Direct(path)),
+            Self::Ram(_) | Self::Null(_) => bail!("direct: {self} is no file"),
+        }
+    }
+
+    /// The file or device.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Path(path) | Self::Direct(path) => Some(path),
+            Self::Ram(_) | Self::Null(_) => None,
+        }
+    }
+
     /// Whether both are the same place, also by paths that only look different.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let real = |path: &Path| fs::canonicalize(path).ok();
-        match (self, other) {
-            (Self::Path(one), Self::Path(other)) => {
+        match (self.path(), other.path()) {
+            (Some(one), Some(other)) => {
                 one == other || real(one).is_some_and(|path| real(other) == Some(path))
             }
             _ => self == other,
@@ -70,6 +96,7 @@ impl Place {
     pub(super) fn within(self, directory: &Path) -> Self {
         match self {
             Self::Path(path) => Self::Path(directory.join(path)),
+            Self::Direct(path) => Self::Direct(directory.join(path)),
             other => other,
         }
     }
@@ -78,7 +105,7 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Path(path) => path.display().fmt(f),
+            Self::Path(path) | Self::Direct(path) => path.display().fmt(f),
             Self::Ram(len) => write!(f, "ram:{len}"),
             Self::Null(len) => write!(f, "null:{len}"),
         }
@@ -104,7 +131,8 @@ pub(super) fn parse(text: &OsStr) -> Result<Parsed> {
             ("read-only", None) => parsed.options.is_read_only = true,
             ("removable", None) => parsed.options.is_removable = true,
             ("write-back", None) => parsed.options.write_back = true,
-            _ => bail!("{part}: options are lun=N, block=BYTES, read-only, removable, write-back"),
+            ("direct", None) => parsed.store = parsed.store.direct()?,
+            _ => bail!("{part}: options are {OPTIONS}"),
         }
     }
     Ok(parsed)
@@ -148,6 +176,7 @@ impl Parsed {
         let options = self.options;
         let store: Box<dyn Store> = match self.store {
             Place::Path(path) => Box::new(File::open(&path, options.is_read_only)?),
+            Place::Direct(path) => open_direct(&path, options.is_read_only)?,
             Place::Ram(len) => Box::new(Ram::new(len)?),
             Place::Null(len) => Box::new(Null::new(len)),
         };
@@ -160,6 +189,19 @@ impl Parsed {
         match &shared.kept {
             Some(state) => state.restore(unit, target, number),
             None => Ok(unit),
+        }
+    }
+}
+
+/// Opens a file without the kernel's page cache; with it, and a message, if that is not possible.
+fn open_direct(path: &Path, is_read_only: bool) -> io::Result<Box<dyn Store>> {
+    match Direct::open(path, is_read_only) {
+        Ok(store) => Ok(Box::new(store)),
+        Err(why) => {
+            let store = File::open(path, is_read_only)?;
+            let path = path.display();
+            output::complain(format_args!("{path}: no direct I/O, but the page cache: {why}"));
+            Ok(Box::new(store))
         }
     }
 }
@@ -179,6 +221,7 @@ mod tests {
         assert_eq!((unit.options.block_len, unit.options.is_removable), (4_096, true));
         assert_eq!(parsed("a,,b,read-only").store, Place::Path("a,b".into()));
         assert!(parsed("a,,b,read-only").options.is_read_only);
+        assert_eq!(parsed("a,direct,lun=1").store, Place::Direct("a".into()));
         assert_eq!(parsed("ram").store, Place::Path("ram".into()));
     }
 
@@ -195,6 +238,8 @@ mod tests {
             "null:99999999999999999999",
             "ram:-1",
             "a,read-only=1",
+            "a,direct=1",
+            "ram:1M,direct",
         ] {
             assert!(parse(OsStr::new(text)).is_err(), "{text}");
         }

@@ -169,6 +169,12 @@ impl Unit {
         self.workers.iter().for_each(Workers::wait);
     }
 
+    /// Whether its store does not use the kernel's page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.store.is_direct()
+    }
+
     /// Whether its store is as fast as memory.
     #[must_use]
     pub fn is_instant(&self) -> bool {

@@ -313,6 +313,10 @@ impl Store for Cached {
         self.inner.atomic_len()
     }
 
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+
     fn is_read_only(&self) -> bool {
         self.inner.is_read_only()
     }

@@ -7,15 +7,19 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOp
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fstatfs, seek};
+use rustix::fs::{
+    AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, fallocate, fstatfs, seek, statx,
+};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use super::{Extent, Store};
 use crate::cache::Origin;
-use crate::limits::STEP_LEN;
+use crate::limits::{PAGE_LEN, STEP_LEN};
 
 /// File systems in memory, by the numbers that the kernel gives them: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+/// The flag by which the kernel tells what direct I/O needs (statx).
+const STATX_DIOALIGN: u32 = 0x2000;
 
 /// A file or a block device.
 #[derive(Debug)]
@@ -40,7 +44,17 @@ impl File {
     /// If it cannot be opened, or is neither a file nor a block device.
     pub fn open(path: &Path, is_read_only: bool) -> io::Result<Self> {
         // Without a wait: a named pipe would make one until another process opens it.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        Self::open_with(path, is_read_only, OFlags::NONBLOCK)
+    }
+
+    /// As `open`, without the kernel's page cache: what is read and written has whole sectors and
+    /// aligned memory.
+    pub(super) fn open_direct(path: &Path, is_read_only: bool) -> io::Result<Self> {
+        Self::open_with(path, is_read_only, OFlags::NONBLOCK | OFlags::DIRECT)
+    }
+
+    fn open_with(path: &Path, is_read_only: bool, flags: OFlags) -> io::Result<Self> {
+        let flags = flags.bits().cast_signed();
         let mut options = OpenOptions::new();
         let file = options.read(true).write(!is_read_only).custom_flags(flags).open(path)?;
         let kind = file.metadata()?.file_type();
@@ -69,11 +83,36 @@ impl File {
         Self { file, len, is_read_only, is_thin, is_instant, reads_at_once, writes_at_once }
     }
 
+    /// The multiple of bytes that direct I/O needs of offsets, lengths and memory. `None` if there
+    /// is no direct I/O.
+    pub(super) fn direct_alignment(&self) -> io::Result<Option<usize>> {
+        let wanted = StatxFlags::from_bits_retain(STATX_DIOALIGN);
+        let status = statx(&self.file, "", AtFlags::EMPTY_PATH, wanted)?;
+        if status.stx_mask & STATX_DIOALIGN == 0 {
+            // A kernel before 6.1, or a file system that does not say: no sector is longer.
+            return Ok(Some(PAGE_LEN));
+        }
+        let len = status.stx_dio_offset_align.max(status.stx_dio_mem_align) as usize;
+        Ok((status.stx_dio_offset_align > 0).then_some(len))
+    }
+
     /// Refuses a range that is not within the length, which may have changed since it was checked.
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
             _ => Err(io::Error::new(ErrorKind::InvalidInput, "it is not within the store")),
+        }
+    }
+
+    /// Frees a range that is not empty. Returns whether the file system or the device can do that.
+    pub(super) fn punch(&self, range: &Range<u64>) -> io::Result<bool> {
+        let len = range.end - range.start;
+        self.check(range.start, len)?;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.file, punch, range.start, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -168,15 +207,7 @@ impl Store for File {
         if range.is_empty() {
             return Ok(());
         }
-        let len = range.end - range.start;
-        self.check(range.start, len)?;
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.file, punch, range.start, len) {
-            Ok(()) => Ok(()),
-            // The file system or the device cannot free parts.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(range),
-            Err(error) => Err(error.into()),
-        }
+        if self.punch(&range)? { Ok(()) } else { self.write_zeros(range) }
     }
 
     fn extent(&self, offset: u64) -> io::Result<(Extent, u64)> {

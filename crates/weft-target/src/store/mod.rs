@@ -1,6 +1,7 @@
 //! Where the blocks of a unit are: a file or block device, memory, or nowhere.
 
 mod cached;
+mod direct;
 mod file;
 mod null;
 mod ram;
@@ -14,6 +15,7 @@ use std::ops::Range;
 use crate::cache::{Origin, Topology};
 
 pub use cached::Cached;
+pub use direct::Direct;
 pub use file::File;
 pub use null::Null;
 pub use ram::Ram;
@@ -126,6 +128,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Counters of the cache that the store is behind.
     fn cache_stats(&self) -> Option<CacheStats> {
         None
+    }
+
+    /// The kernel's page cache is not used.
+    fn is_direct(&self) -> bool {
+        false
     }
 
     /// Writes are refused by the medium.
