@@ -1,5 +1,5 @@
 //! Options of `weft cp` that change what is copied, and how, leave the tree that those of rsync
-//! leave: on one host, to a server and from one.
+//! leave: on one host, to a server and from one, and by a remote shell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
@@ -10,25 +10,39 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use anyhow::{Result, ensure};
 use fastrand::Rng;
 use weft_lab::copied::{Place, Seen, contents, names};
-use weft_lab::{Finished, Program, defect, ensure_data, locate};
+use weft_lab::{Finished, Program, defect, ensure_data, locate, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// The exit status if entries of the tree could not be copied.
 const INCOMPLETE: i32 = 3;
 
-/// Which ends of a copy are at a server.
+/// Which ends of a copy are at a server, or are reached by a remote shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Local,
     Upload,
     Download,
+    ToShell,
+    FromShell,
 }
 
-const WAYS: [Way; 3] = [Way::Local, Way::Upload, Way::Download];
+const WAYS: [Way; 5] = [Way::Local, Way::Upload, Way::Download, Way::ToShell, Way::FromShell];
+
+/// A remote shell that runs the command here. The test itself may run by ssh.
+const SHELL: &str = "#!/bin/sh\nunset SSH_CONNECTION\nshift\nexec sh -c \"$*\"\n";
 
 impl Way {
     fn place(self) -> Result<Place> {
-        if self == Self::Local { Place::new() } else { Place::served(&[]) }
+        match self {
+            Self::Local => Place::new(),
+            Self::Upload | Self::Download => Place::served(&[]),
+            Self::ToShell | Self::FromShell => {
+                let place = Place::new()?;
+                fs::write(place.path("shell"), SHELL)?;
+                fs::set_permissions(place.path("shell"), Permissions::from_mode(0o755))?;
+                Ok(place)
+            }
+        }
     }
 
     /// Copies between two paths of a place.
@@ -39,12 +53,19 @@ impl Way {
             Some(name) => format!("{}/", near(name)),
             None => near(name),
         };
+        let remote = |name: &str| format!("host:{}", near(name));
         let (from, to) = match self {
             Self::Local => (near(from), near(to)),
             Self::Upload => (near(from), place.at(to)),
             Self::Download => (place.at(from), near(to)),
+            Self::ToShell => (near(from), remote(to)),
+            Self::FromShell => (remote(from), near(to)),
         };
-        place.weft()?.arg("-q").args(options).arg(from).arg(to).run(TIMEOUT)
+        let mut copy = place.weft()?;
+        if matches!(self, Self::ToShell | Self::FromShell) {
+            copy = copy.arg("--remote-weft").arg(weft()?).arg("--rsh").arg(place.path("shell"));
+        }
+        copy.arg("-q").args(options).arg(from).arg(to).run(TIMEOUT)
     }
 }
 
@@ -385,10 +406,10 @@ fn make_backed_up(from: &Path, to: &Path) -> Result<()> {
     }
     symlink("b", to.join("link"))?;
     fs::set_permissions(to.join("a"), Permissions::from_mode(0o604))?;
-    // A directory that gets another mode gets it earlier by rsync.
-    for folder in [from, to] {
-        fs::set_permissions(folder.join("below"), Permissions::from_mode(0o750))?;
-    }
+    // A directory gets the mode of the source, and so does the one for what was in it.
+    fs::set_permissions(from.join("below"), Permissions::from_mode(0o750))?;
+    fs::set_permissions(to.join("below"), Permissions::from_mode(0o711))?;
+    fs::set_permissions(to.join("only-to"), Permissions::from_mode(0o731))?;
     for (folder, seconds) in [(from, 9), (to, 5)] {
         for name in ["a", "below/b", "same"] {
             let seconds = if name == "same" { 9 } else { seconds };

@@ -135,6 +135,8 @@ pub const COPIED_FILES_IN_BLOCK_MAX: usize = 4;
 pub const COPY_BUFFER_LEN: usize = 256 << 10;
 /// The most directory descriptors that each end keeps open.
 pub const DIRECTORIES_CACHED_MAX: usize = 64;
+/// The most directories for what is replaced that a sink keeps open.
+pub const BACKUP_DIRECTORIES_OPEN_MAX: usize = 32;
 /// The most small files that one task of the sink writes.
 pub const FILES_IN_TASK_MAX: usize = 16;
 /// The most incomplete files at the sink. Each holds a descriptor.

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use weft_sys::nanoseconds;
+
 /// The load of an end, in thousandths of its threads' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loads {
@@ -24,8 +26,7 @@ impl Busy {
     pub(super) fn time<R>(&self, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = work();
-        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.0.fetch_add(nanoseconds, Relaxed);
+        self.0.fetch_add(nanoseconds(start.elapsed()), Relaxed);
         result
     }
 

@@ -111,6 +111,30 @@ impl fmt::Debug for Opened {
 }
 
 impl Opened {
+    /// Creates a session of a connection that measures time from `epoch`, with the block size and
+    /// the number of blocks.
+    #[must_use]
+    pub fn new(
+        control: Arc<dyn Control>,
+        (connection, epoch): (Connection, Instant),
+        session: u32,
+        (block_size, blocks): (u32, u32),
+        threads: usize,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self {
+            control,
+            connection,
+            epoch,
+            session,
+            block_size,
+            blocks,
+            threads,
+            progress,
+            spare: None,
+        }
+    }
+
     /// Allocates the session's pool of blocks.
     pub(super) fn pool(&self) -> Result<Pool, EndError> {
         let pool = Pool::private(self.blocks as usize, self.block_size as usize);

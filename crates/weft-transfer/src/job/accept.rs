@@ -421,18 +421,8 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         true => POOL_BLOCKS,
         false => path::blocks(round_trip, block_size),
     };
-    let threads = threads();
-    let opened = Opened {
-        control,
-        connection,
-        epoch,
-        session,
-        block_size,
-        blocks,
-        threads,
-        progress,
-        spare: None,
-    };
+    let (timed, sizes) = ((connection, epoch), (block_size, blocks));
+    let opened = Opened::new(control, timed, session, sizes, threads(), progress);
     match answer {
         Answer::Send { mut starts, is_folder, missing } => {
             if let ([start], Some(name)) = (&mut starts[..], &request.new_name)

@@ -241,18 +241,8 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
         (sealed_by, plan.placement),
         copies.is_some(),
     ));
-    let threads = threads();
-    let mut opened = Opened {
-        control,
-        connection,
-        epoch,
-        session,
-        block_size,
-        blocks,
-        threads,
-        progress,
-        spare: None,
-    };
+    let (timed, sizes) = ((connection, epoch), (block_size, blocks));
+    let mut opened = Opened::new(control, timed, session, sizes, threads(), progress);
     match role {
         InitiatorRole::Send { mut content, mut connect } => {
             // The acceptor knows whether the destination is a directory.

@@ -57,17 +57,9 @@ impl ServerLink {
     }
 
     fn opened(self, session: u32, blocks: u32, progress: Arc<Progress>) -> Opened {
-        Opened {
-            control: self.control,
-            connection: self.connection,
-            epoch: self.epoch,
-            session,
-            block_size: self.terms.block_size,
-            blocks,
-            threads: threads(),
-            progress,
-            spare: None,
-        }
+        let sizes = (self.terms.block_size, blocks);
+        let timed = (self.connection, self.epoch);
+        Opened::new(self.control, timed, session, sizes, threads(), progress)
     }
 
     /// Asks, by a dry run that ends at once, which name the only source gets at a path; `None` if

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use weft_sys::nanoseconds;
+
 /// A clock, cheap to clone and to read.
 #[derive(Clone, Debug)]
 pub enum Clock {
@@ -39,10 +41,4 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(nanoseconds(by), Ordering::Relaxed);
     }
-}
-
-/// Converts a duration to nanoseconds. More than 584 years saturate.
-#[must_use]
-pub fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

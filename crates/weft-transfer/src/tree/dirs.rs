@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::OFlags;
 use rustix::io::{Errno, Result};
@@ -20,10 +20,33 @@ pub struct Dir {
     depth: usize,
     /// It is a link that is followed.
     is_followed: bool,
+    /// The mode and the owner that it will get, for what is made like it before that.
+    becomes: OnceLock<Becomes>,
     fd: Mutex<Option<Arc<OwnedFd>>>,
 }
 
+/// What a directory gets when what is in it is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Becomes {
+    /// The mode.
+    pub mode: u16,
+    /// The user and the group, if they are set.
+    pub owner: Option<(u32, u32)>,
+}
+
 impl Dir {
+    /// Sets what it will get, once.
+    pub fn will_become(&self, becomes: Becomes) {
+        // The first directory of this name counts.
+        let _ = self.becomes.set(becomes);
+    }
+
+    /// Returns what it will get, if that is known.
+    #[must_use]
+    pub fn becomes(&self) -> Option<Becomes> {
+        self.becomes.get().copied()
+    }
+
     /// Returns the path from the root to a name in this directory.
     #[must_use]
     pub fn path_of(&self, name: Option<&Name>) -> Vec<u8> {
@@ -77,8 +100,8 @@ impl Dirs {
     /// Creates the set for an open root, with links that may lead that far.
     #[must_use]
     pub fn with_links(root: OwnedFd, reach: Reach) -> Self {
-        let fd = Mutex::new(Some(Arc::new(root)));
-        let root = Dir { place: None, depth: 1, is_followed: false, fd };
+        let (fd, becomes) = (Mutex::new(Some(Arc::new(root))), OnceLock::new());
+        let root = Dir { place: None, depth: 1, is_followed: false, becomes, fd };
         Self { root: Arc::new(root), reach, open: Mutex::default() }
     }
 
@@ -124,8 +147,8 @@ impl Dirs {
             return Err(Errno::NAMETOOLONG);
         }
         let depth = parent.depth + 1;
-        let place = Some((Arc::clone(parent), name));
-        Ok(Arc::new(Dir { place, depth, is_followed, fd: Mutex::new(None) }))
+        let (place, becomes) = (Some((Arc::clone(parent), name)), OnceLock::new());
+        Ok(Arc::new(Dir { place, depth, is_followed, becomes, fd: Mutex::new(None) }))
     }
 
     /// Opens the directory. It stays open at least as long as the result lives.

@@ -1,8 +1,9 @@
 //! Keeps what is replaced or deleted, under another name or in another directory.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{
     AtFlags, FileType, Mode, fchmod, fchown, fstat, linkat, mkdirat, renameat, statat, unlinkat,
@@ -10,15 +11,20 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use rustix::process::geteuid;
 
-use crate::tree::dirs::{Dir, Dirs};
+use crate::limits::BACKUP_DIRECTORIES_OPEN_MAX;
+use crate::tree::dirs::{Becomes, Dir, Dirs};
 use crate::tree::{beneath, metadata};
 use crate::wire::record_name::Name;
+use weft_sys::lock;
 
 /// Where what is replaced or deleted is kept.
 #[derive(Debug)]
 pub struct Backup {
     suffix: Box<[u8]>,
     folder: Option<Folder>,
+    /// The open directories in the folder, with those of the destination that they are like. The
+    /// last one that was used comes last.
+    open: Mutex<VecDeque<(Arc<Dir>, Arc<OwnedFd>)>>,
 }
 
 /// A directory for what is replaced, which is made when something is.
@@ -48,7 +54,7 @@ impl Backup {
         let is_name = suffix.is_empty() || Name::new(&[b"x", suffix].concat()).is_ok();
         match (suffix.is_empty() && folder.is_none()) || !is_name {
             true => Err(Errno::INVAL),
-            false => Ok(Self { suffix: suffix.into(), folder }),
+            false => Ok(Self { suffix: suffix.into(), folder, open: Mutex::default() }),
         }
     }
 
@@ -115,7 +121,7 @@ impl Backup {
         let name = [name.as_bytes(), &self.suffix].concat();
         let name = Name::new(&name).map_err(|_| Errno::NAMETOOLONG)?;
         let dir = match &self.folder {
-            Some(folder) => Arc::new(folder.beneath(dirs, dir)?),
+            Some(folder) => self.beneath(folder, dirs, dir)?,
             None => dirs.open(dir)?,
         };
         match unlinkat(&*dir, name.as_path(), AtFlags::empty()) {
@@ -125,34 +131,71 @@ impl Backup {
     }
 }
 
-impl Folder {
+impl Backup {
     /// Opens the directory for what was in one of the destination. It is made with the mode and
-    /// owner of that one.
-    fn beneath(&self, dirs: &Dirs, dir: &Arc<Dir>) -> Result<OwnedFd> {
+    /// owner of that one, or with those that it will get.
+    fn beneath(&self, folder: &Folder, dirs: &Dirs, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
+        let (mut chain, mut at) = (Vec::new(), dir);
+        let mut fd = loop {
+            if let Some(fd) = self.opened(at) {
+                break fd;
+            }
+            chain.push(at);
+            let Some((parent, _)) = at.place() else { break folder.open()? };
+            at = parent;
+        };
+        for dir in chain.into_iter().rev() {
+            if let Some((_, name)) = dir.place() {
+                let (new, is_new) = open(&fd, name, 0o700)?;
+                if is_new {
+                    make_like(&new, dirs, dir)?;
+                }
+                fd = Arc::new(new);
+            }
+            let mut open = lock(&self.open);
+            if open.len() == BACKUP_DIRECTORIES_OPEN_MAX {
+                open.pop_front();
+            }
+            open.push_back((Arc::clone(dir), Arc::clone(&fd)));
+        }
+        Ok(fd)
+    }
+
+    /// Returns the open directory for what was in one of the destination.
+    fn opened(&self, dir: &Arc<Dir>) -> Option<Arc<OwnedFd>> {
+        let mut open = lock(&self.open);
+        let at = open.iter().position(|(it, _)| Arc::ptr_eq(it, dir))?;
+        let found = open.remove(at)?;
+        let fd = Arc::clone(&found.1);
+        open.push_back(found);
+        Some(fd)
+    }
+}
+
+impl Folder {
+    /// Opens the directory for what was at the top of the destination.
+    fn open(&self) -> Result<Arc<OwnedFd>> {
         let mut fd = beneath::open_dir(&self.base, Path::new("."))?;
         for name in &self.names {
             fd = open(&fd, name, 0o777)?.0;
         }
-        let mut chain = vec![dir];
-        while let Some((parent, _)) = chain.last().and_then(|dir| dir.place()) {
-            chain.push(parent);
-        }
-        for dir in chain.into_iter().rev() {
-            let Some((_, name)) = dir.place() else { continue };
-            let (new, is_new) = open(&fd, name, 0o700)?;
-            if is_new {
-                let like = fstat(&*dirs.open(dir)?)?;
-                if geteuid().is_root() {
-                    let uid = rustix::fs::Uid::from_raw(like.st_uid);
-                    let gid = rustix::fs::Gid::from_raw(like.st_gid);
-                    fchown(&new, Some(uid), Some(gid))?;
-                }
-                fchmod(&new, Mode::from_raw_mode(like.st_mode & 0o1777 | 0o300))?;
-            }
-            fd = new;
-        }
-        Ok(fd)
+        Ok(Arc::new(fd))
     }
+}
+
+/// Gives a new directory the mode and owner that one of the destination has, or will get.
+fn make_like(new: &OwnedFd, dirs: &Dirs, dir: &Arc<Dir>) -> Result<()> {
+    let stat = fstat(&*dirs.open(dir)?)?;
+    let there = Becomes { mode: metadata::mode(&stat), owner: Some((stat.st_uid, stat.st_gid)) };
+    let Becomes { mode, owner } = dir.becomes().unwrap_or(there);
+    if geteuid().is_root()
+        && let Some((uid, gid)) = owner.or(there.owner)
+    {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        fchown(new, Some(uid), Some(gid))?;
+    }
+    // This process has to put files there.
+    fchmod(new, Mode::from_raw_mode((mode & 0o1777 | 0o300).into()))
 }
 
 /// Opens a directory, and returns whether it has been made.

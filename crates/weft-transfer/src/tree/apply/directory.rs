@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
-use crate::tree::dirs::Dir;
+use crate::tree::dirs::{Becomes, Dir};
 use crate::tree::metadata;
 use crate::wire::record::Entry;
 use crate::wire::record_name::Name;
@@ -215,6 +215,11 @@ impl Directory {
         let is_listed = context.options.lists && self.existed && !self.is_lost;
         if is_listed && dry::is_changed(context, &self.dir, &entry, before) {
             self.is_changed.store(true, Release);
+        }
+        if context.backup.is_some() && context.options.keeps_modes {
+            let owner = (context.owner(false, entry.uid), context.owner(true, entry.gid));
+            let owner = context.options.keeps_owners.then_some(owner);
+            self.dir.will_become(Becomes { mode: entry.mode, owner });
         }
         *lock(&self.entry) = Some(entry);
     }
