@@ -17,7 +17,7 @@ use crate::limits::{
 };
 
 /// The immediate result of a call.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Called {
     /// The operation has ended.
     Done(Outcome),
@@ -38,6 +38,10 @@ pub struct Space {
     done: VecDeque<(Ticket, Outcome)>,
     /// Elements in which an operation that waits may have become possible.
     touched: VecDeque<Name>,
+    /// The same for observes, which are served first. Empty while none waits.
+    shown: VecDeque<Name>,
+    /// How many observes wait.
+    observing: usize,
     /// The position of the next tuple at the back of any element.
     pub(super) serial: i64,
     pub(super) bytes: usize,
@@ -63,6 +67,8 @@ impl Space {
             waiting: Waiting::default(),
             done: VecDeque::new(),
             touched: VecDeque::new(),
+            shown: VecDeque::new(),
+            observing: 0,
             serial: 0,
             bytes: 0,
             waiting_bytes: 0,
@@ -435,6 +441,9 @@ impl Space {
         if self.touched.back() != Some(name) {
             self.touched.push_back(Rc::clone(name));
         }
+        if self.observing != 0 && self.shown.back() != Some(name) {
+            self.shown.push_back(Rc::clone(name));
+        }
     }
 
     fn enqueue(&mut self, now: Now, operation: Operation, wait: Wait) -> Called {
@@ -459,6 +468,7 @@ impl Space {
             return Called::Done(Outcome::Refused(refusal));
         }
         let queue_of: fn(&mut Element) -> &mut BTreeSet<Ticket> = queue(&operation);
+        self.observing += usize::from(matches!(operation, Operation::Observe { .. }));
         let ticket = self.waiting.add(operation, wait);
         self.waiting_bytes += bytes;
         for name in names {
@@ -473,6 +483,7 @@ impl Space {
     fn end(&mut self, ticket: Ticket, outcome: Outcome) -> bool {
         let Some(operation) = self.waiting.remove(ticket) else { return false };
         self.waiting_bytes -= waiting_len(&operation);
+        self.observing -= usize::from(matches!(operation, Operation::Observe { .. }));
         let queue_of = queue(&operation);
         for name in names_of(&operation) {
             if let Some(element) = self.elements.get_mut(&name) {
@@ -488,28 +499,33 @@ impl Space {
     /// Serves what waits and has become possible, until nothing more is.
     pub(super) fn settle(&mut self, now: Now) {
         while let Some(name) = self.touched.pop_front() {
+            self.serve_observers(now);
             // Nothing waits for most elements.
             if self.elements.get(&name).is_none_or(|it| it.exists() && !it.is_awaited()) {
                 continue;
             }
-            self.serve_observers(now, &name);
             while self.serve_first(now, &name, |it| &it.takers)
                 || self.serve_first(now, &name, |it| &it.putters)
             {
-                self.serve_observers(now, &name);
+                // A transfer may have moved a tuple to an element for which the next take waits.
+                self.serve_observers(now);
             }
             self.drop_if_unused(&name);
         }
     }
 
-    fn serve_observers(&mut self, now: Now, name: &Name) {
-        let Some(element) = self.elements.get(name) else { return };
-        if element.observers.is_empty() || element.len() == 0 {
-            return;
-        }
-        let observers: Vec<Ticket> = element.observers.iter().copied().collect();
-        for ticket in observers {
-            self.serve(now, ticket);
+    /// Serves the observes that have become possible, whatever element they wait for: they see each
+    /// tuple before it can be taken.
+    fn serve_observers(&mut self, now: Now) {
+        while let Some(name) = self.shown.pop_front() {
+            let Some(element) = self.elements.get(&name) else { continue };
+            if element.observers.is_empty() || element.len() == 0 {
+                continue;
+            }
+            let observers: Vec<Ticket> = element.observers.iter().copied().collect();
+            for ticket in observers {
+                self.serve(now, ticket);
+            }
         }
     }
 

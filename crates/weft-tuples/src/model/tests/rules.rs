@@ -264,3 +264,20 @@ proptest::proptest! {
         proptest::prop_assert_eq!(rank(&one).cmp(&rank(&other)), one.cmp(&other));
     }
 }
+
+/// A transfer puts a tuple into an element for which the next take of its source waits, too.
+#[test]
+fn observes_see_a_tuple_that_was_moved_before_it_can_be_taken() {
+    let mut space = Space::default();
+    let from = (name("a"), ElementEnd::Front);
+    let to = (name("b"), ElementEnd::Back);
+    let transfer = waits(space.call(at(0), Operation::Transfer { from, to }, Wait::Forever));
+    let elements = vec![name("a"), name("b")];
+    let either = Operation::Take { elements, end: ElementEnd::Front, count: ONE };
+    let taker = waits(space.call(at(0), either, Wait::Forever));
+    let observe = Operation::Observe { elements: vec![(name("b"), None)], count: ONE };
+    let observer = waits(space.call(at(0), observe, Wait::Forever));
+    done(space.call(at(0), put("a", &["1"]), Wait::No));
+    let served: Vec<_> = std::iter::from_fn(|| space.poll()).map(|(ticket, _)| ticket).collect();
+    assert_eq!(served, [transfer, observer, taker]);
+}
