@@ -92,6 +92,14 @@ pub struct ClientHistory {
     pub is_gone: bool,
 }
 
+impl Span {
+    /// Whether an instant may be of both.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        let ends_before = |one: Self, start: u64| one.end.is_some_and(|end| end < start);
+        !ends_before(self, other.start) && !ends_before(other, self.start)
+    }
+}
+
 impl Clock {
     /// Returns the number of this instant.
     pub fn tick(&self) -> u64 {
@@ -106,6 +114,11 @@ impl Clock {
 }
 
 impl Operation {
+    /// Whether a server keeps its answer, so that it is not done again after a lost connection.
+    pub(crate) fn is_kept(&self) -> bool {
+        !matches!(self, Self::Observe(..) | Self::Count(_))
+    }
+
     /// Whether this is the outcome of one that changes nothing.
     pub(crate) fn leaves_all(&self, outcome: &Outcome) -> bool {
         match outcome {

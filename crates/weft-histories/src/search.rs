@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use weft_tuples::model::Refusal;
 
-use crate::history::{Call, ClientHistory, Operation, Outcome};
+use crate::history::{Call, ClientHistory, Operation, Outcome, Span};
 use crate::limits::STATES_MAX;
 use crate::spec::{CallId, Spec};
 
@@ -24,10 +24,11 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Looks for an order of all calls that explains what all clients saw.
+/// Looks for an order of all calls that explains what all clients saw. `crashes` are the times
+/// within which servers have crashed.
 #[must_use]
-pub fn check(clients: &[ClientHistory]) -> Verdict {
-    Search::new(clients).run()
+pub fn check(clients: &[ClientHistory], crashes: &[Span]) -> Verdict {
+    Search::new(clients, crashes).run()
 }
 
 /// One step of the order.
@@ -72,6 +73,7 @@ impl State {
 
 struct Search<'a> {
     clients: &'a [ClientHistory],
+    crashes: &'a [Span],
     /// All calls, with their clients.
     calls: Vec<(usize, &'a Call)>,
     /// The end of each client's calls.
@@ -81,7 +83,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(clients: &'a [ClientHistory]) -> Self {
+    fn new(clients: &'a [ClientHistory], crashes: &'a [Span]) -> Self {
         let mut calls = Vec::new();
         let mut ends = Vec::new();
         for (client, history) in clients.iter().enumerate() {
@@ -94,7 +96,7 @@ impl<'a> Search<'a> {
             let later = if is_last { u64::MAX } else { earliest_ends[at + 1] };
             earliest_ends[at] = call.span.end.unwrap_or(u64::MAX).min(later);
         }
-        Self { clients, calls, ends, earliest_ends }
+        Self { clients, crashes, calls, ends, earliest_ends }
     }
 
     fn run(&self) -> Verdict {
@@ -226,12 +228,17 @@ impl<'a> Search<'a> {
         outcome.is_some_and(|outcome| outcome == *seen && operation.leaves_all(&outcome))
     }
 
-    /// Whether the answer of a call that changes nothing may be lost with the connection. A server
-    /// need not know the call then, and does it again.
+    /// Whether the answer of a call that changes nothing may be lost with the connection, so that
+    /// the server does the call again. It knows the answers of calls that could change something,
+    /// unless it has crashed.
     fn may_be_lost(&self, state: &State, id: CallId) -> bool {
-        let (client, Call { span, .. }) = self.calls[id as usize];
+        let (client, Call { operation, span, .. }) = self.calls[id as usize];
         let loss = self.clients[client].losses.get(state.losses[client]);
-        loss.is_some_and(|loss| loss.end.is_some() && loss.end < span.end)
+        loss.is_some_and(|loss| {
+            loss.end.is_some()
+                && loss.end < span.end
+                && (!operation.is_kept() || self.crashes.iter().any(|it| it.overlaps(*loss)))
+        })
     }
 
     fn may_come_twice(&self, state: &State, id: CallId) -> bool {
@@ -286,6 +293,9 @@ impl<'a> Search<'a> {
         if seen.as_ref().is_some_and(|seen| seen != outcome) {
             return None;
         }
+        if !operation.leaves_all(outcome) && self.forgets_answers(after, id) {
+            return None;
+        }
         after.spec.apply(operation, outcome);
         // Puts that wait for an element are refused when it is deleted.
         if let Operation::Delete(element) = operation {
@@ -303,6 +313,15 @@ impl<'a> Search<'a> {
             }
         }
         Some(())
+    }
+
+    /// Whether a client's change must have kept a server from doing earlier calls again.
+    fn forgets_answers(&self, state: &State, change: CallId) -> bool {
+        let client = self.calls[change as usize].0;
+        state.skipped.iter().any(|skipped| {
+            let (of, call) = self.calls[*skipped as usize];
+            of == client && call.operation.is_kept()
+        })
     }
 
     fn lose(&self, after: &mut State, client: usize) -> Option<()> {
@@ -397,7 +416,7 @@ mod tests {
     }
 
     fn is_consistent(clients: &[ClientHistory]) -> bool {
-        check(clients) == Verdict::Consistent
+        check(clients, &[]) == Verdict::Consistent
     }
 
     #[test]
@@ -469,13 +488,53 @@ mod tests {
     }
 
     #[test]
-    fn repeated_call_that_changed_nothing_may_see_what_its_client_did_later() {
+    fn repeated_read_may_see_what_its_client_did_later() {
         let losses = |losses| {
             let calls = vec![count(0, 9, Some((1, 0))), put(1, 1, 10, 1)];
             is_consistent(&[ClientHistory { losses, ..client(calls) }])
         };
         assert!(!losses(Vec::new()));
         assert!(losses(vec![Span { start: 0, end: Some(5) }]));
+    }
+
+    /// The server has logged with the put that the take got nothing.
+    #[test]
+    fn repeated_take_gets_nothing_of_what_its_client_put_later() {
+        let at = |start, end| Span { start, end: Some(end) };
+        let got = |crashes: &[Span]| {
+            let mut takes = take(0, 20, 1);
+            takes.wait = Some(Duration::ZERO);
+            let losses = vec![at(0, 10)];
+            let own = ClientHistory { losses, ..client(vec![takes, put(1, 1, 21, 1)]) };
+            let other = client(vec![count(3, 4, Some((1, 0)))]);
+            check(&[own, other], crashes) == Verdict::Consistent
+        };
+        assert!(!got(&[]));
+        assert!(!got(&[at(7, 8)]));
+    }
+
+    /// The first take got nothing, because the second one came before the loss. Only a server that
+    /// has crashed does not know that.
+    #[test]
+    fn call_that_changed_nothing_is_done_again_after_a_crash_only() {
+        let at = |start, end| Span { start, end: Some(end) };
+        let got = |crashes: &[Span]| {
+            let mut first = take(0, 20, 1);
+            first.wait = Some(Duration::ZERO);
+            let losses = vec![at(0, 10)];
+            let own = ClientHistory { losses, ..client(vec![first, take(1, 21, 2)]) };
+            let make = Operation::Create(0, Sync::Unbounded);
+            let other = client(vec![
+                call(make, 0, 1, Outcome::Created(true)),
+                count(2, 3, Some((0, 1))),
+                put(1, 11, 12, 1),
+                put(2, 13, 14, 1),
+            ]);
+            check(&[own, other], crashes) == Verdict::Consistent
+        };
+        assert!(got(&[at(7, 8)]));
+        assert!(!got(&[]));
+        assert!(!got(&[at(11, 12)]));
     }
 
     #[test]

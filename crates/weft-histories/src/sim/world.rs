@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use super::disk::Disk;
 use super::server::Server;
-use crate::history::{ClientHistory, Clock};
+use crate::history::{ClientHistory, Clock, Span};
 use crate::session::{Plan, Session};
 
 const STEPS: usize = 1_200;
@@ -39,13 +39,17 @@ struct World {
     /// Connections that clients have lost, with what the server may still receive.
     lost: Vec<(usize, Vec<u8>)>,
     histories: Vec<ClientHistory>,
+    crashes: Vec<Span>,
     links: usize,
     numbers: u16,
     gone: usize,
 }
 
+/// What all clients saw, and when the server crashed.
+pub(super) type Seen = (Vec<ClientHistory>, Vec<Span>);
+
 /// Returns what all clients saw, or what no server may do.
-pub(super) fn run(seed: u64) -> Result<Vec<ClientHistory>, String> {
+pub(super) fn run(seed: u64) -> Result<Seen, String> {
     let disk = Disk::default();
     let server = Server::start(&disk, 0)?;
     let mut world = World {
@@ -56,6 +60,7 @@ pub(super) fn run(seed: u64) -> Result<Vec<ClientHistory>, String> {
         clients: Vec::new(),
         lost: Vec::new(),
         histories: Vec::new(),
+        crashes: Vec::new(),
         links: 0,
         numbers: 0,
         gone: 0,
@@ -201,6 +206,8 @@ impl World {
 
     fn crash(&mut self) -> Result<(), String> {
         self.disk.crash();
+        let now = self.clock.tick();
+        self.crashes.push(Span { start: now, end: Some(now) });
         self.lost.clear();
         for client in &mut self.clients {
             client.link = None;
@@ -210,12 +217,12 @@ impl World {
     }
 
     /// Lets everything end.
-    fn end(mut self) -> Result<Vec<ClientHistory>, String> {
+    fn end(mut self) -> Result<Seen, String> {
         for _ in 0..LAST_STEPS_MAX {
             if self.clients.iter().all(|client| client.session.is_over()) {
                 let histories = self.clients.into_iter().map(|it| it.session.history(false));
                 self.histories.extend(histories);
-                return Ok(self.histories);
+                return Ok((self.histories, self.crashes));
             }
             self.step()?;
         }

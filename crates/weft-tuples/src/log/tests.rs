@@ -594,6 +594,60 @@ fn a_repeated_operation_takes_effect_once_over_restarts() {
     assert_eq!(service.enter(now(0), [2; 16], true), Err(crate::model::Refusal::Stale));
 }
 
+/// Otherwise the take would get what the client has put later.
+#[test]
+fn take_that_got_nothing_is_not_done_again_after_a_later_put() {
+    let id = [1; 16];
+    let request = |number, operation| Request { number, confirmed: 0, operation, wait: Wait::No };
+    for is_put in [true, false] {
+        let disk = Directory::default();
+        let (mut log, mut service) = disk.open().unwrap();
+        service.enter(now(0), id, false).unwrap();
+        let nothing = Called::Done(Outcome::Nothing);
+        assert_eq!(service.call(now(0), id, request(1, take("a"))), nothing);
+        if is_put {
+            service.call(now(0), id, request(2, put("a", &["1"])));
+        }
+        log.commit(&mut service).unwrap();
+        // The answer outlives snapshots, and is in the log once.
+        for (number, len_max) in [(3, u64::MAX), (4, 0), (5, u64::MAX)] {
+            let (log, mut service) = disk.open().unwrap();
+            let mut log = log.with_len_max(len_max);
+            service.enter(now(0), id, true).unwrap();
+            let again = service.call(now(0), id, request(1, take("a")));
+            assert_eq!(again, nothing);
+            service.call(now(0), id, request(number, put("b", &["1"])));
+            service.call(now(0), id, request(number + 10, take("c")));
+            log.commit(&mut service).unwrap();
+        }
+    }
+}
+
+/// Nobody knows that it was called: a log without a change is not written.
+#[test]
+fn take_that_got_nothing_before_no_change_is_not_logged() {
+    let disk = Directory::default();
+    let (mut log, mut service) = disk.open().unwrap();
+    let id = [1; 16];
+    service.enter(now(0), id, false).unwrap();
+    log.commit(&mut service).unwrap();
+    let calls = disk.0.borrow().calls;
+    let request =
+        |number, confirmed, operation| Request { number, confirmed, operation, wait: Wait::No };
+    for number in 1..600 {
+        service.call(now(0), id, request(number, number - 1, take("a")));
+        log.commit(&mut service).unwrap();
+    }
+    assert_eq!(disk.0.borrow().calls, calls);
+    // The client has all answers but the last one.
+    service.call(now(0), id, request(600, 598, put("a", &["1"])));
+    let answered = service.take_effects().into_iter().filter_map(|effect| match effect {
+        Effect::Answered { number, .. } => Some(number),
+        _ => None,
+    });
+    assert_eq!(answered.collect::<Vec<_>>(), [599, 600]);
+}
+
 #[test]
 fn positions_and_time_stamps_go_on_after_a_restart() {
     let disk = Directory::default();

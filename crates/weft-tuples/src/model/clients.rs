@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::effect::{ClientId, Effect, Impossible};
+use super::effect::{ClientId, Effect, Effects, Impossible};
 use super::operation::{Now, Operation, Outcome, Refusal, Wait};
 use super::space::{Called, Space};
 use super::tuple::stored_len;
@@ -35,6 +35,9 @@ struct Client {
     /// All answers up to this number are confirmed.
     confirmed: u64,
     bytes: usize,
+    /// Kept answers of operations that changed nothing, which are not in the log. They are logged
+    /// with the client's next change, so that none of them is done again after it. In their order.
+    unlogged: VecDeque<u64>,
     /// Since when the client has no connection. `None` while it has one.
     away_since: Option<Duration>,
 }
@@ -137,6 +140,7 @@ impl Service {
 
     /// Begins an operation of a client, or returns its answer again.
     pub fn call(&mut self, now: Now, id: ClientId, request: Request) -> Called {
+        self.keep_answers();
         let Request { number, confirmed, operation, wait } = request;
         let refused = |refusal| Called::Done(Outcome::Refused(refusal));
         let Some(client) = self.clients.get_mut(&id) else { return refused(Refusal::Stale) };
@@ -165,8 +169,7 @@ impl Service {
             }
             Called::Done(outcome) if is_kept => {
                 self.kept_bytes += client.keep(number, outcome.clone());
-                let confirmed = client.confirmed;
-                self.space.effects.add_answer(id, confirmed, number, outcome);
+                client.log(&mut self.space.effects, id, number, outcome);
             }
             Called::Done(_) => {}
         }
@@ -193,8 +196,7 @@ impl Service {
                 && let Some(client) = self.clients.get_mut(&id)
             {
                 self.kept_bytes += client.keep(number, outcome.clone());
-                let confirmed = client.confirmed;
-                self.space.effects.add_answer(id, confirmed, number, &outcome);
+                client.log(&mut self.space.effects, id, number, &outcome);
             }
             self.done.push_back((ticket, outcome));
         }
@@ -235,7 +237,7 @@ impl Service {
             Effect::Answered { client: id, confirmed, number, outcome } => {
                 let client = self.clients.get_mut(&id).ok_or(Impossible)?;
                 self.kept_bytes -= client.confirm(confirmed);
-                if client.answers.contains_key(&number) || !outcome.is_change() {
+                if client.answers.contains_key(&number) || !outcome.is_logged() {
                     return Err(Impossible);
                 }
                 // A client may have confirmed what waited: nobody asks for that answer.
@@ -263,12 +265,13 @@ impl Service {
         self.space.snapshot(&mut each)?;
         let mut all: Vec<_> = self.clients.iter().collect();
         all.sort_unstable_by_key(|(id, _)| **id);
-        for (id, Client { answers, confirmed, .. }) in all {
+        for (id, Client { answers, confirmed, unlogged, .. }) in all {
             let (client, confirmed) = (*id, *confirmed);
             each(Effect::Entered { client, confirmed })?;
             for (number, answer) in answers {
                 if let Answer::Is(outcome) = answer
-                    && outcome.is_change()
+                    && outcome.is_logged()
+                    && !unlogged.contains(number)
                 {
                     let (number, outcome) = (*number, outcome.clone());
                     each(Effect::Answered { client, confirmed, number, outcome })?;
@@ -299,6 +302,30 @@ impl Client {
         bytes
     }
 
+    /// Adds the answer of an operation to the effects if the operation has changed something, after
+    /// the answers of those that have not and that the client has not confirmed.
+    fn log(&mut self, effects: &mut Effects, client: ClientId, number: u64, outcome: &Outcome) {
+        if !effects.are_recorded() || !outcome.is_logged() {
+            return;
+        }
+        if !outcome.is_change() {
+            let at = self.unlogged.partition_point(|it| *it < number);
+            self.unlogged.insert(at, number);
+            return;
+        }
+        let confirmed = self.confirmed;
+        let mut add = |number, outcome: &Outcome| {
+            let outcome = outcome.clone();
+            effects.add(|| Effect::Answered { client, confirmed, number, outcome });
+        };
+        for earlier in self.unlogged.drain(..) {
+            if let Some(Answer::Is(outcome)) = self.answers.get(&earlier) {
+                add(earlier, outcome);
+            }
+        }
+        add(number, outcome);
+    }
+
     /// Drops answers that have arrived. Returns their bytes.
     fn confirm(&mut self, confirmed: u64) -> usize {
         let before = self.bytes;
@@ -312,6 +339,7 @@ impl Client {
             entry.remove();
         }
         self.confirmed = self.confirmed.max(confirmed);
+        while self.unlogged.pop_front_if(|number| *number <= confirmed).is_some() {}
         before - self.bytes
     }
 }

@@ -67,7 +67,8 @@ pub enum Effect {
         /// It has the answers of all its operations up to this number.
         confirmed: u64,
     },
-    /// An operation of a client has changed the space, and its answer is kept.
+    /// An operation of a client has changed the space, or has changed nothing before one that has,
+    /// and its answer is kept.
     Answered {
         /// The client.
         client: ClientId,
@@ -114,19 +115,6 @@ impl Effects {
         }
     }
 
-    /// Adds the answer of an operation if the operation has changed something.
-    pub(super) fn add_answer(
-        &mut self,
-        client: ClientId,
-        confirmed: u64,
-        number: u64,
-        outcome: &Outcome,
-    ) {
-        if outcome.is_change() {
-            self.add(|| Effect::Answered { client, confirmed, number, outcome: outcome.clone() });
-        }
-    }
-
     /// Returns about how many bytes the effects take up.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -159,7 +147,13 @@ impl Outcome {
         }
     }
 
-    /// Whether the operation has changed the space. One that has not may be done again.
+    /// Whether the answer is logged, with the change that it tells of or with the client's next
+    /// one. Those that tell what is there are not: their operations may be done again.
+    pub(super) fn is_logged(&self) -> bool {
+        !matches!(self, Self::Observed(_) | Self::Read(_) | Self::Described(_) | Self::Listed(_))
+    }
+
+    /// Whether the operation has changed the space.
     pub(super) fn is_change(&self) -> bool {
         match self {
             Self::Put(..) | Self::Taken(..) | Self::Transferred(_) => true,
