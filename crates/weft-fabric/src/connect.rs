@@ -1,6 +1,7 @@
 //! Connecting to a listener.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,10 +12,12 @@ use crate::blocking;
 use crate::carrier::{Event, Room};
 use crate::common::Common;
 use crate::core::Core;
+use crate::door::{self, SECRET_LEN};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::hello::Hello;
 use crate::limits::HELLO_LEN;
+use crate::options::Carrier;
 
 /// A connection that is being made: [`Fabric::connect`](crate::Fabric::connect). Dropping it gives
 /// it up.
@@ -72,6 +75,19 @@ impl Connecting {
         let core = Core::new(common, link, peer, None)?;
         core.parts.link.connect(&private_data).map_err(unreachable)?;
         Ok(Self { core })
+    }
+
+    pub(crate) fn to_path(common: &Arc<Common>, path: &Path, program: &[u8]) -> Result<Self> {
+        let max = private_data_max(common) - SECRET_LEN;
+        if program.len() > max {
+            return Err(Error::TooLong { len: program.len(), max });
+        }
+        let failed = |errno| Error::system("connect to this path", errno);
+        if common.domain.carrier() == Carrier::Simulated {
+            return Err(failed(Errno::OPNOTSUPP));
+        }
+        let (peer, secret) = door::ask(path).map_err(failed)?;
+        Self::new(common, peer, &[&secret, program].concat())
     }
 
     /// Blocks the thread until the connection is made, or cannot be made.

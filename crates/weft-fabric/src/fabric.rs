@@ -1,6 +1,7 @@
 //! The fabric of a process: where buffers, listeners and connections come from.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::blocking;
@@ -66,6 +67,26 @@ impl Fabric {
         Listener::new(&self.common, address)
     }
 
+    /// Listens for connections of this host at a Unix-domain path of up to 108 bytes. The path is
+    /// removed with the listener. Who may connect to a socket there, by the permissions of the
+    /// path, can connect; nobody else can. The socket has the permissions that the process's umask
+    /// leaves, by default those that let its own user connect.
+    ///
+    /// A socket at which nobody listens, such as one of a process that was killed, is replaced,
+    /// unless this process may not read the directory. A listener does that with the directory
+    /// locked (`flock`), and waits at most ten seconds for others.
+    ///
+    /// The connections go by the loopback interface, as those to an IP address of this host do, and
+    /// so [`Listener::address`] is one of that interface.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if the socket cannot be made: `EADDRINUSE` for a
+    /// path at which there is another file, or somebody listens; `ENAMETOOLONG` for one that is too
+    /// long; `EACCES`; `ETIMEDOUT` if the directory stays locked; and `EOPNOTSUPP` in a simulation.
+    pub fn listen_path(&self, path: impl AsRef<Path>) -> Result<Listener> {
+        Listener::at_path(&self.common, path.as_ref())
+    }
+
     /// Connects to a listener, and gives its program `private_data`, of up to
     /// [`Fabric::private_data_max`] bytes. With [`Carrier::System`] it waits until the address and
     /// the route are found, for at most ten seconds.
@@ -75,6 +96,19 @@ impl Fabric {
     /// [`Error::Unreachable`](crate::Error::Unreachable) if there is no route.
     pub fn connect(&self, peer: SocketAddr, private_data: &[u8]) -> Result<Connecting> {
         Connecting::new(&self.common, peer, private_data)
+    }
+
+    /// Connects to a listener at a Unix-domain path, and gives its program `private_data`, of up to
+    /// [`Fabric::private_data_max`] bytes less 16. It waits until the process that listens has
+    /// answered at the path, for at most ten seconds.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if nobody listens there (`ENOENT`, `ECONNREFUSED`),
+    /// this process may not connect (`EACCES`), the path is too long (`ENAMETOOLONG`), or the
+    /// socket is one of another program (`EPROTO`, `EPROTOTYPE`, `ETIMEDOUT`); those of
+    /// [`Fabric::connect`].
+    pub fn connect_path(&self, path: impl AsRef<Path>, private_data: &[u8]) -> Result<Connecting> {
+        Connecting::to_path(&self.common, path.as_ref(), private_data)
     }
 
     /// Blocks the thread until a future is ready, such as an [`Operation`](crate::Operation), a

@@ -19,6 +19,7 @@
 //! carrier
 //! options
 //! error
+//! door
 //! watcher
 //! credits header hello sleeper stop table wakers
 //! limits
@@ -31,6 +32,7 @@ mod common;
 mod connect;
 mod core;
 mod credits;
+mod door;
 mod endpoint;
 mod error;
 mod fabric;

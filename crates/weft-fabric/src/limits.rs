@@ -22,7 +22,10 @@ pub(crate) const CREDIT_RECEIVES_MAX: usize = 2;
 pub(crate) const BATCH: usize = 32;
 /// Events that the watcher takes at a time.
 pub(crate) const WATCHED_EVENTS_MAX: usize = 64;
-/// The longest time in which an address and the route to it are found by the system's libraries.
+/// Connections to the socket of a listener's path that wait, and that are answered at a time.
+pub(crate) const DOOR_CALLS_MAX: i32 = 128;
+/// The longest time in which an address and the route to it are found by the system's libraries, or
+/// the address of a path by asking there.
 pub(crate) const RESOLVE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a hello, see [`crate::hello`].
 pub(crate) const HELLO_LEN: usize = 14;

@@ -1,15 +1,19 @@
 //! Listening for connections.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use weft_engine::Errno;
+
 use crate::blocking;
-use crate::carrier::{Caller, Event, Room};
+use crate::carrier::{Caller, Domain, Event, Room};
 use crate::common::Common;
 use crate::connect::{never, private_data as whole_private_data};
 use crate::core::Core;
+use crate::door::Door;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::hello::Hello;
@@ -25,6 +29,8 @@ pub struct Listener {
     common: Arc<Common>,
     inbox: Arc<Inbox>,
     address: SocketAddr,
+    /// The socket at the path, for a listener at one.
+    door: Option<Arc<Door>>,
 }
 
 impl Listener {
@@ -34,13 +40,31 @@ impl Listener {
             listening.map_err(|errno| Error::system("listen at this address", errno))?;
         let address = listening.address();
         let inbox = Inbox::new(common, Source::Listening(listening));
-        Ok(Self { common: Arc::clone(common), inbox, address })
+        Ok(Self { common: Arc::clone(common), inbox, address, door: None })
+    }
+
+    pub(crate) fn at_path(common: &Arc<Common>, path: &Path) -> Result<Self> {
+        let failed = |errno| Error::system("listen at this path", errno);
+        if matches!(common.domain, Domain::Simulated(_)) {
+            return Err(failed(Errno::OPNOTSUPP));
+        }
+        let mut listener = Self::new(common, (Ipv4Addr::LOCALHOST, 0).into())?;
+        let door = Arc::new(Door::new(path, listener.address.port()).map_err(failed)?);
+        common.watch(&door).map_err(failed)?;
+        listener.door = Some(door);
+        Ok(listener)
     }
 
     /// The address, with the port that was chosen if none was given.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The path, for a listener at one ([`Fabric::listen_path`](crate::Fabric::listen_path)).
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.door.as_ref().map(|door| door.path())
     }
 
     /// Waits for the next peer that wants to connect, when it is awaited or waited for.
@@ -52,7 +76,14 @@ impl Listener {
     fn take(&self, event: Event) -> Option<Incoming> {
         let Event::Called(caller, private_data) = event else { return None };
         let peer = caller.peer();
-        let Some((peer, (hello, program))) = peer.zip(Hello::decode(&private_data)) else {
+        let said = peer.zip(Hello::decode(&private_data)).and_then(|(peer, (hello, program))| {
+            let program = match &self.door {
+                Some(door) => door.known(program)?,
+                None => program,
+            };
+            Some((peer, hello, program))
+        });
+        let Some((peer, hello, program)) = said else {
             caller.refuse(STRANGE);
             return None;
         };

@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -201,6 +202,37 @@ fn strangers_are_refused() -> Result<()> {
         }
         let refused = fabric.connect(address, b"a friend")?.wait().map(drop);
         ensure!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+        accepting.join().expect("no panic")
+    })
+}
+
+#[test]
+fn strangers_at_a_path_hold_nobody_up() -> Result<()> {
+    common::alone("strangers_at_a_path_hold_nobody_up", || {
+        let folder = common::Folder::new()?;
+        let path = folder.0.join("listener");
+        let fabric = common::open(Options::default())?;
+        let listener = fabric.listen_path(&path)?;
+        let address = listener.address();
+        let accepting = std::thread::spawn(move || {
+            let incoming = listener.accept().wait()?;
+            ensure!(incoming.private_data() == b"a friend");
+            let server = incoming.accept(b"")?;
+            ensure!(*server.receive().wait()? == *b"hello");
+            Ok(())
+        });
+        // They say nothing, and keep their connections; or go without reading.
+        let connect = |_| UnixStream::connect(&path);
+        let silent: Vec<_> = (0..300).map(connect).collect::<Result<_, _>>()?;
+        (0..300).try_for_each(|number| connect(number).map(drop))?;
+        // A guess of the secret, and none at all.
+        for guess in [&[0; 16][..], &[1; 15], &[]] {
+            let stranger = Stranger::dial(address, &[&HELLO[..], guess].concat())?;
+            ensure!(!stranger.is_established()?, "a guess of {} bytes", guess.len());
+        }
+        let client = fabric.connect_path(&path, b"a friend")?.wait()?.endpoint;
+        client.send(b"hello")?.wait()?;
+        drop(silent);
         accepting.join().expect("no panic")
     })
 }

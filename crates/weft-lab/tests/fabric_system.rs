@@ -10,3 +10,5 @@ mod conformance;
 mod futures;
 #[path = "../../weft-fabric/tests/hostile.rs"]
 mod hostile;
+#[path = "../../weft-fabric/tests/paths.rs"]
+mod paths;

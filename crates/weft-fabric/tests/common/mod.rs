@@ -7,7 +7,9 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 /// What carries the connections of a process: `engine` or `system`.
 const CARRIER: &str = "WEFT_FABRIC_TEST_CARRIER";
+/// The path of the listener, if it is at one.
+const PATH: &str = "WEFT_FABRIC_TEST_PATH";
 /// The role of a process that has both ends.
 const ALONE: &str = "alone";
 
@@ -33,17 +37,20 @@ struct Way {
     transport: &'static str,
     /// What carries it at the listener, and at the other end.
     carriers: [&'static str; 2],
+    /// Whether the listener is at a Unix-domain path.
+    by_path: bool,
 }
 
-const WAYS: [Way; 2] = [
-    Way { transport: "shm", carriers: ["engine", "engine"] },
-    Way { transport: "tcp", carriers: ["engine", "engine"] },
+const WAYS: [Way; 3] = [
+    Way { transport: "shm", carriers: ["engine", "engine"], by_path: false },
+    Way { transport: "tcp", carriers: ["engine", "engine"], by_path: false },
+    Way { transport: "shm", carriers: ["engine", "engine"], by_path: true },
 ];
 const WAYS_OF_THE_LAB: [Way; 4] = [
-    Way { transport: "shm", carriers: ["system", "system"] },
-    Way { transport: "tcp", carriers: ["system", "system"] },
-    Way { transport: "shm", carriers: ["engine", "system"] },
-    Way { transport: "tcp", carriers: ["system", "engine"] },
+    Way { transport: "shm", carriers: ["system", "system"], by_path: false },
+    Way { transport: "tcp", carriers: ["system", "system"], by_path: true },
+    Way { transport: "shm", carriers: ["engine", "system"], by_path: false },
+    Way { transport: "tcp", carriers: ["system", "engine"], by_path: false },
 ];
 
 /// Whether this is a test of the lab.
@@ -60,6 +67,29 @@ pub(crate) fn open(options: Options) -> weft_fabric::Result<Fabric> {
     let is_system = std::env::var(CARRIER).is_ok_and(|carrier| carrier == "system");
     let carrier = if is_system { Carrier::System } else { Carrier::Engine };
     Fabric::open(Options { carrier, ..options })
+}
+
+fn path() -> Option<PathBuf> {
+    std::env::var_os(PATH).map(PathBuf::from)
+}
+
+/// An empty directory, which is removed with this value.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("weft-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Bytes of private data that fit whatever carries the connections of the other end.
@@ -127,7 +157,10 @@ pub(crate) fn between(
     client: impl Fn(Side) -> Result<()>,
 ) -> Result<()> {
     let accept = |fabric: Fabric, address| {
-        let listener = fabric.listen(address)?;
+        let listener = match path() {
+            Some(path) => fabric.listen_path(path)?,
+            None => fabric.listen(address)?,
+        };
         announce(listener.address())?;
         let incoming = listener.accept().wait()?;
         let greeting = incoming.private_data().to_vec();
@@ -135,7 +168,10 @@ pub(crate) fn between(
         server(Side { fabric, endpoint, greeting })
     };
     let connect = |fabric: Fabric, address| {
-        let connecting = fabric.connect(address, b"from the client")?;
+        let connecting = match path() {
+            Some(path) => fabric.connect_path(path, b"from the client")?,
+            None => fabric.connect(address, b"from the client")?,
+        };
         let Connected { endpoint, private_data: greeting } = connecting.wait()?;
         client(Side { fabric, endpoint, greeting })
     };
@@ -166,8 +202,10 @@ pub(crate) fn unconnected(
         Ok(role) => dial(open(options.clone())?, role.parse()?),
         Err(_) => {
             for way in ways() {
-                let Way { transport, carriers } = way;
-                let over = || format!("{} and {} over {transport}", carriers[0], carriers[1]);
+                let Way { transport, carriers, by_path } = way;
+                let by = if *by_path { "a path" } else { "an address" };
+                let over =
+                    || format!("{} and {} over {transport} by {by}", carriers[0], carriers[1]);
                 run(test, way).and_then(&judge).with_context(over)?;
             }
             Ok(())
@@ -176,9 +214,13 @@ pub(crate) fn unconnected(
 }
 
 fn run(test: &str, way: &Way) -> Result<[ExitStatus; 2]> {
+    let folder = way.by_path.then(Folder::new).transpose()?;
     let start = |role: &str, stdout: Stdio| {
         let carrier = way.carriers[usize::from(!role.is_empty())];
         let mut command = process(test, way.transport, carrier)?;
+        if let Some(Folder(path)) = &folder {
+            command.env(PATH, path.join("listener"));
+        }
         Kept::start(command.env(ROLE, role).stdout(stdout))
     };
     let mut server = start("", Stdio::piped())?;
