@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::OFlags;
 use weft_sys::calls::file_flags;
+use weft_sys::calls::fs::OFlags;
 use weft_sys::{Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
 use crate::Result;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use weft_sys::calls::time::{ClockId, Timespec, clock_gettime};
 
 /// Ticks in a millisecond (`hca_core_clock` in kHz).
 pub const KHZ: u64 = 1_000_000;

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::net::{SocketAddrUnix, SocketType, sockopt};
-use rustix::process::{getpid, getuid};
-use weft_sys::{Forkable, Lock};
+use weft_sys::calls::net::{SocketAddrUnix, SocketType};
+use weft_sys::calls::process::{getpid, getuid};
+use weft_sys::{Forkable, Lock, peer_credentials};
 
 use crate::limits::DEBUG_BACKLOG;
 use crate::qp::{self, Qp};
@@ -56,8 +56,8 @@ struct Rest {
 
 impl Answer {
     fn start(reactor: Handle, socket: OwnedFd, permit: Permit) {
-        let allowed = sockopt::socket_peercred(&socket)
-            .is_ok_and(|peer| peer.uid.is_root() || peer.uid == getuid());
+        let allowed = peer_credentials(socket.as_fd())
+            .is_ok_and(|(_, user)| user == 0 || user == getuid().as_raw());
         if !allowed {
             return;
         }

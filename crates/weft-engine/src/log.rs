@@ -7,6 +7,8 @@
 use std::fmt::Arguments;
 use std::sync::OnceLock;
 
+use weft_sys::calls;
+
 /// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -46,7 +48,7 @@ pub fn write(level: Level, message: Arguments<'_>) {
         let line = format!("weft[{}] {name}: {message}\n", std::process::id());
         // A single write keeps lines of several processes apart. There is nowhere to report a
         // failure.
-        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+        let _ = calls::io::write(calls::io::stderr(), line.as_bytes());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Unpredictable random bytes from the system's source.
 
-use rustix::io::retry_on_intr;
-use rustix::rand::{GetRandomFlags, getrandom};
+use weft_sys::calls::io::retry_on_intr;
+use weft_sys::calls::rand::{GetRandomFlags, getrandom};
 
 use crate::Result;
 

@@ -34,8 +34,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use weft_sys::calls;
+use weft_sys::calls::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd};
+use weft_sys::calls::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::calls::{
     Sharing, epoll_event, futex_wait, futex_wake, poll, sched_yield, take_events,
 };
@@ -78,6 +79,8 @@ const SOCKETS_EVERY: u32 = 16;
 /// sockets have found nothing. That many take longer than an answer from another host.
 const IDLE_SOCKETS_EVERY: u32 = 256;
 const IDLE_PASSES: u32 = 256;
+/// By how much the kernel may delay the ends of the service thread's sleeps.
+const TIMER_SLACK_NS: NonZero<u32> = NonZero::new(1_000).expect("above 0");
 /// Polls for each reading of the clock. A program that polls rarely then looks like one that does
 /// not poll, and the service thread does the work, as it should.
 const CLOCK_EVERY: u32 = 16;
@@ -702,7 +705,7 @@ impl Reactor {
     /// The loop of the service thread.
     fn serve(&self) {
         // The timed sleeps are short; the default timer slack of 50 us would double them.
-        let _ = rustix::thread::set_current_timer_slack(NonZero::new(1_000));
+        let _ = calls::thread::set_timer_slack(TIMER_SLACK_NS);
         loop {
             let start = now_ns();
             if !self.spin_for_work(start) {

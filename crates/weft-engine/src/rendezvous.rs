@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use weft_sys::calls::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weft_sys::{Forkable, Lock};
 use weft_wire::mpa::negotiate::{Negotiated, Params};
 

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::net::{
+use weft_sys::calls::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
-use rustix::process::{Resource, getrlimit};
+use weft_sys::calls::process::{Resource, getrlimit};
 use weft_sys::{Forkable, Lock};
 
 use crate::limits::{

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::net::{
+use weft_sys::calls::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, ipproto,
     listen, socket_with, sockopt,
 };

@@ -10,7 +10,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use rustix::fs::fstat;
+use weft_sys::calls;
+use weft_sys::calls::fs::fstat;
 use weft_sys::{Forkable, Lock};
 
 use crate::context::Context;
@@ -69,7 +70,7 @@ impl Xrcd {
         let file = File {
             device: stat.st_dev,
             inode: stat.st_ino,
-            _held: rustix::io::fcntl_dupfd_cloexec(file, 0)?,
+            _held: calls::io::fcntl_dupfd_cloexec(file, 0)?,
         };
         let mut shared = SHARED.get().lock();
         shared.retain(|domain| domain.strong_count() != 0);

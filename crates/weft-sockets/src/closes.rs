@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::event::Timespec;
+use weft_sys::calls::event::Timespec;
 
 use crate::kernel::{Host, Kernel as _};
 use crate::limits::CLOSE_WAITS_MAX;

@@ -7,9 +7,9 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
-use rustix::event::{PollFlags, Timespec};
-use rustix::net::sockopt;
 use weft_stream::Kernel as _;
+use weft_sys::calls::event::{PollFlags, Timespec};
+use weft_sys::calls::net::sockopt;
 
 use crate::kernel::{Host, Kernel as _};
 
@@ -44,7 +44,7 @@ pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
 
 /// Returns whether a socket is an IPv4 or IPv6 socket.
 pub(crate) fn is_internet(fd: RawFd) -> bool {
-    use rustix::net::AddressFamily;
+    use weft_sys::calls::net::AddressFamily;
     let domain = sockopt::socket_domain(Descriptor::of(fd));
     domain.is_ok_and(|domain| domain == AddressFamily::INET || domain == AddressFamily::INET6)
 }

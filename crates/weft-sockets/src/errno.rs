@@ -4,7 +4,7 @@
 //! `errno` is a variable of the calling thread.
 #![allow(unsafe_code)]
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 
 /// Sets `errno`.
 pub(crate) fn set(errno: Errno) {

@@ -1,8 +1,8 @@
 //! Waits on futexes until a peer of one of several ends has written.
 
-use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_sys::FutexWord;
+use weft_sys::calls::io::Errno;
 
 use crate::kernel::{End, Host, Kernel as _};
 use crate::limits::FUTEX_WAIT_ENDS_MAX;

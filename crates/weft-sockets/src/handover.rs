@@ -3,12 +3,12 @@
 //! [`weft_stream::inheritance`] decides what happens to the connections; this module gives it this
 //! process's descriptors.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 
-use rustix::fs::{Mode, OFlags, RawDir};
-use rustix::net::{SocketType, sockopt};
 use weft_stream::inheritance::{self, Descriptors};
+use weft_sys::calls;
+use weft_sys::calls::fs::{Mode, OFlags, for_each_name};
+use weft_sys::calls::net::{SocketType, sockopt};
 
 pub(crate) use weft_stream::inheritance::ExecTarget;
 
@@ -19,7 +19,7 @@ use crate::stream::Stream;
 use crate::{identity, mode, open, shared_files};
 
 /// Bytes of directory entries that are read at once.
-const LIST_LEN: usize = 2_048;
+const LIST_WORDS: usize = 256;
 
 /// The descriptors of this process.
 #[derive(Clone, Copy, Debug)]
@@ -56,17 +56,14 @@ impl Descriptors for Own {
     /// Uses no heap memory.
     fn for_each_open(&self, mut act: impl FnMut(RawFd)) -> bool {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = rustix::fs::open("/proc/self/fd", flags, Mode::empty());
+        let opened = calls::fs::open("/proc/self/fd", flags, Mode::empty());
         let Ok(list) = opened else { return false };
-        let mut space = [MaybeUninit::<u8>::uninit(); LIST_LEN];
-        let mut entries = RawDir::new(&list, &mut space);
-        while let Some(entry) = entries.next() {
-            let Ok(entry) = entry else { return false };
-            if let Ok(fd) = entry.file_name().to_str().unwrap_or_default().parse() {
+        let read = for_each_name(&list, &mut [0; LIST_WORDS], |name| {
+            if let Ok(fd) = name.to_str().unwrap_or_default().parse() {
                 act(fd);
             }
-        }
-        true
+        });
+        read.is_ok()
     }
 
     fn forget(&self, fd: RawFd) {

@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use weft_sys::calls;
+
 use weft_stream::{Owner, Process};
 
 use crate::descriptor::Descriptor;
@@ -33,7 +35,7 @@ pub(crate) fn in_child() -> u32 {
 fn renew_proof() {
     let mut bytes = [0; 8];
     // Without random bytes, use the process id and the time.
-    let random = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    let random = calls::rand::getrandom(&mut bytes, calls::rand::GetRandomFlags::empty());
     let number = u64::from(PID.load(Ordering::Relaxed)) << 32 ^ wait::now();
     let proof = if random == Ok(8) { u64::from_ne_bytes(bytes) } else { number };
     PROOF.store(proof, Ordering::Relaxed);
@@ -62,7 +64,7 @@ pub(crate) fn number() -> u32 {
 /// The file that `/proc/self/exe` leads to may have another name: one file may be several programs
 /// (Debian's `redis-server` is a link to `redis-check-rdb`).
 pub(crate) fn program() -> &'static [u8] {
-    let path = rustix::param::linux_execfn().to_bytes();
+    let path = calls::process::linux_execfn().to_bytes();
     path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
 

@@ -2,11 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::event::Timespec;
-use rustix::io::Errno;
 use weft_stream::remote::WakeupFd;
 use weft_stream::{Carrier, Delays, Kernel as _, Reason, RecvOptions};
 use weft_sys::Buffers;
+use weft_sys::calls::event::Timespec;
+use weft_sys::calls::io::Errno;
 
 use crate::kernel::{End, Host, Kernel as _};
 use crate::remote::RemoteEnd;

@@ -21,7 +21,7 @@ macro_rules! next {
             // SAFETY: passes on arguments that the program guarantees for this function.
             Some(next) => unsafe { next($($arg),*) },
             None => {
-                $crate::errno::set(rustix::io::Errno::NOSYS);
+                $crate::errno::set(weft_sys::calls::io::Errno::NOSYS);
                 -1
             }
         }

@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_short, pollfd};
-use rustix::event::PollFlags;
-use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Handled, Section, SectionOnce, Spin, with_cleanup};
 
 use crate::datagram::Datagram;

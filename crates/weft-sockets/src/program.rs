@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_short, epoll_event, pollfd};
-use rustix::io::Errno;
 use weft_stream::datagram::Inbox;
 use weft_stream::{Carrier, Kernel as _};
 use weft_sys::Buffers;
+use weft_sys::calls::io::Errno;
 
 use crate::datagram::{Datagram, Received};
 use crate::descriptor::Descriptor;

@@ -10,9 +10,10 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use rustix::io::Errno;
 use weft_stream::Carrier;
 pub(crate) use weft_stream::Reason;
+use weft_sys::calls;
+use weft_sys::calls::io::Errno;
 
 use crate::descriptor::{addresses, own_address};
 use crate::kernel::End;
@@ -134,6 +135,6 @@ pub(crate) fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::R
     let len = usize::try_from(cursor.position()).unwrap_or(0);
     line[len] = b'\n';
     // A single write keeps lines of several processes apart. A failure cannot be reported.
-    let _ = rustix::io::write(rustix::stdio::stderr(), &line[..=len]);
+    let _ = calls::io::write(calls::io::stderr(), &line[..=len]);
     errno::set_raw(before);
 }

@@ -7,7 +7,7 @@
 
 use std::os::fd::RawFd;
 
-use rustix::net::{SocketType, sockopt};
+use weft_sys::calls::net::{SocketType, sockopt};
 
 use crate::by_hand::{self, Callbacks};
 use crate::datagram::Datagram;

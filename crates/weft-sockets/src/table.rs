@@ -156,7 +156,7 @@ impl<T> Spare<T> {
     }
 
     fn make() -> Option<&'static [Entry<T>]> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        use weft_sys::calls::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let len = MADE_AT_ONCE * size_of::<Entry<T>>();
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping.

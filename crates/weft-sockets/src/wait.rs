@@ -1,6 +1,6 @@
 //! Spinning before sleeping.
 
-use rustix::time::Timespec;
+use weft_sys::calls::time::Timespec;
 use weft_sys::{Spin, Threads as _, YieldKind, YieldPolicy};
 
 use crate::kernel::{Host, Kernel as _};

@@ -2,8 +2,8 @@
 
 use std::io::IoSliceMut;
 
-use rustix::io::Errno;
 use weft_sys::Buffers;
+use weft_sys::calls::io::Errno;
 
 use crate::recv_options::RecvOptions;
 

@@ -3,10 +3,10 @@
 use std::fmt::Debug;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send, sockopt};
-use rustix::time::Timespec;
+use weft_sys::calls::event::{PollFd, PollFlags, poll};
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::{SendFlags, send, sockopt};
+use weft_sys::calls::time::Timespec;
 use weft_sys::calls::{is_ready, tcp_outstanding, tcp_received};
 
 use crate::kernel::{Kernel, Linux};

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::rand::{GetRandomFlags, getrandom};
+use weft_sys::calls::rand::{GetRandomFlags, getrandom};
 
 use crate::layout::GrantEntry;
 use crate::limits::GRANTS_MAX;

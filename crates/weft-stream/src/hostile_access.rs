@@ -5,8 +5,8 @@ use std::io::IoSliceMut;
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 
-use rustix::time::Timespec;
 use weft_sys::Buffers;
+use weft_sys::calls::time::Timespec;
 
 use crate::end::End;
 use crate::layout::{Direction, Entry, Page, Side, SrcAvailEntry, entry_at, slot_at};

@@ -11,16 +11,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
-use rustix::io::{Errno, FdFlags, ioctl_fionread};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, connect_unspec, shutdown, socket,
-    sockopt,
-};
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
-use rustix::thread::nanosleep;
-use rustix::time::{ClockId, Timespec, clock_gettime};
 pub use weft_sys::Linux;
+use weft_sys::calls;
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::{Errno, FdFlags, ioctl_fionread};
+use weft_sys::calls::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, connect_unspec,
+    shutdown, socket_with, sockopt,
+};
+use weft_sys::calls::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use weft_sys::calls::thread::nanosleep;
+use weft_sys::calls::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::calls::{
     is_ready, is_tcp_open, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork,
     tcp_nodelay,
@@ -250,7 +251,7 @@ impl Kernel for Linux {
     }
 
     fn stays_open(socket: BorrowedFd<'_>) -> bool {
-        rustix::io::fcntl_getfd(socket).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+        calls::io::fcntl_getfd(socket).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
     }
 
     fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Holder>, Errno> {
@@ -271,7 +272,8 @@ impl Kernel for Linux {
     }
 
     fn namespace() -> Result<u64, Errno> {
-        let probe = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+        let probe =
+            socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::empty(), None)?;
         Ok(network_namespace(&probe))
     }
 

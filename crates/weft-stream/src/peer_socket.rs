@@ -10,8 +10,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{SocketType, getpeername, getsockname, sockopt};
-use rustix::process::{
+use weft_sys::calls::net::{SocketType, getpeername, getsockname, sockopt};
+use weft_sys::calls::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_getfd, pidfd_open,
     setrlimit,
 };

@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open};
-use rustix::io::Errno;
-use rustix::process::geteuid;
+use weft_sys::calls::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open};
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::process::geteuid;
 use weft_sys::calls::{read, write};
 use weft_sys::{ApartFd, SectionOnce};
 

@@ -9,7 +9,7 @@ use std::fs::{read_dir, read_link};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use rustix::process::geteuid;
+use weft_sys::calls::process::geteuid;
 
 use crate::registry::Registry;
 use crate::sock_diag::holder_of;

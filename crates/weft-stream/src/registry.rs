@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use rustix::fs::unlink;
-use rustix::io::Errno;
-use rustix::process::geteuid;
+use weft_sys::calls::fs::unlink;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::process::geteuid;
 use weft_sys::{SharedMemory, SlotState};
 
 use crate::flow::Flow;

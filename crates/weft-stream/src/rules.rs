@@ -25,9 +25,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags};
-use rustix::io::Errno;
 use thiserror::Error;
+use weft_sys::calls;
+use weft_sys::calls::fs::{FileType, Mode, OFlags};
+use weft_sys::calls::io::Errno;
 
 use crate::limits::{RULES_BYTES_MAX, RULES_MAX};
 
@@ -198,15 +199,15 @@ fn contents(file: &Path) -> Result<Vec<u8>, RulesError> {
     let fail = |error| RulesError::Unreadable { file: file.to_owned(), error };
     // Opening a pipe without a writer must not block the start of a program.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let opened = rustix::fs::open(file, flags, Mode::empty()).map_err(fail)?;
-    let kind = rustix::fs::fstat(&opened).map_err(fail)?.st_mode;
+    let opened = calls::fs::open(file, flags, Mode::empty()).map_err(fail)?;
+    let kind = calls::fs::fstat(&opened).map_err(fail)?.st_mode;
     if FileType::from_raw_mode(kind) != FileType::RegularFile {
         return Err(RulesError::NotRegular { file: file.to_owned() });
     }
     let mut text = vec![0; RULES_BYTES_MAX + 1];
     let mut length = 0;
     while length < text.len() {
-        match rustix::io::read(&opened, &mut text[length..]) {
+        match calls::io::read(&opened, &mut text[length..]) {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(Errno::INTR) => {}

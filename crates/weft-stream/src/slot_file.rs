@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::Errno;
-use rustix::process::geteuid;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::process::geteuid;
 use weft_sys::{NamedMemory, OpenSlots, SharedMemory};
 
 use crate::bitmap::Bitmap;

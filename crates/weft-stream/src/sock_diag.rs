@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::net::{
+use std::os::fd::OwnedFd;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 

@@ -10,8 +10,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::io::Errno;
-use rustix::process::Pid;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::process::Pid;
 use weft_sys::{Buffers, Piece, Proof, Region, peek_process, read_proven};
 
 use crate::layout::SrcAvailEntry;

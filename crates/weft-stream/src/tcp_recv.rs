@@ -1,7 +1,7 @@
 //! Receiving the bytes of a stream over TCP.
 
-use rustix::io::Errno;
 use weft_sys::Buffers;
+use weft_sys::calls::io::Errno;
 
 use crate::kernel::Kernel;
 use crate::recv_options::{DONTWAIT, RecvOptions};

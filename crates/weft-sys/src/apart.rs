@@ -9,8 +9,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Stat, fstat};
-use rustix::io::fcntl_dupfd_cloexec;
+use crate::calls::fs::{Stat, fstat};
+use crate::calls::io::fcntl_dupfd_cloexec;
 
 /// The first of the numbers. A process may usually have 1,024 descriptors.
 const FIRST: RawFd = 960;

@@ -10,9 +10,8 @@ use std::io::IoSliceMut;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::io::Errno;
-
 use crate::by_hand::system_call;
+use crate::calls::io::Errno;
 use crate::region::Region;
 
 /// Maximum number of buffers in one of Weft's system calls. Longer lists take several calls.

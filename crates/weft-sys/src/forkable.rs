@@ -9,8 +9,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use rustix::io::Errno;
-
+use crate::calls::io::Errno;
 use crate::cancellation::Uncancelled;
 
 /// Number of forks between the first process and this one.

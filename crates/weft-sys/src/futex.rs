@@ -12,7 +12,7 @@ mod real {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
-    use rustix::time::Timespec;
+    use crate::calls::time::Timespec;
 
     use crate::calls::{Sharing, futex_wait, futex_wake};
 

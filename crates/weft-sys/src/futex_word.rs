@@ -42,10 +42,10 @@ impl<'a> FutexWord<'a> {
     /// # Errors
     /// `EINTR`: a signal was handled.
     #[cfg(not(loom))]
-    pub fn wait(self, time: &rustix::time::Timespec) -> Result<(), rustix::io::Errno> {
+    pub fn wait(self, time: &crate::calls::time::Timespec) -> Result<(), crate::calls::io::Errno> {
         use crate::calls::{Sharing, futex_wait};
         match futex_wait(self.0, Sharing::Processes, MAY_WAIT, Some(time)) {
-            Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
+            Err(crate::calls::io::Errno::INTR) => Err(crate::calls::io::Errno::INTR),
             _ => Ok(()),
         }
     }
@@ -58,9 +58,9 @@ impl<'a> FutexWord<'a> {
     #[cfg(not(loom))]
     pub fn wait_any(
         words: impl Iterator<Item = Self>,
-        until: &rustix::time::Timespec,
-    ) -> Result<(), rustix::io::Errno> {
-        use rustix::thread::futex::{Wait, WaitFlags, WaitPtr};
+        until: &crate::calls::time::Timespec,
+    ) -> Result<(), crate::calls::io::Errno> {
+        use crate::calls::thread::futex::{Wait, WaitFlags, WaitPtr};
         let waits: SmallVec<[Wait; USUAL_WORDS]> = words
             .map(|word| {
                 let mut wait = Wait::new();
@@ -71,7 +71,7 @@ impl<'a> FutexWord<'a> {
             })
             .collect();
         match crate::calls::futex_wait_any(&waits, until) {
-            Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
+            Err(crate::calls::io::Errno::INTR) => Err(crate::calls::io::Errno::INTR),
             _ => Ok(()),
         }
     }

@@ -14,8 +14,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
+use crate::calls::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::lock::Lock;
 use crate::section::Section;
 

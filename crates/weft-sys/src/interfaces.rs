@@ -8,7 +8,7 @@
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use rustix::io::Errno;
+use crate::calls::io::Errno;
 
 /// One address of one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, Once};
 
-use rustix::process::{Pid, getpid};
+use crate::calls::process::{Pid, getpid};
 
 /// The files, each with the process that made it: a forked child must not remove its parent's.
 static FILES: Mutex<Vec<(Pid, PathBuf)>> = Mutex::new(Vec::new());

@@ -11,9 +11,10 @@
 //! signal_lock
 //! lock mapping open_slots remap waits
 //! futex futex_word maps named presence process_memory ring text_file
-//! alarm apart buffers calls process_vm shared slot slot_state socket thread udp yield_policy
-//! atomic by_hand cpu_contention forkable gate interfaces layout leftover region
-//! bounded_queue cancellation host limits mutex private_blocks spin time_stamp userfault wait
+//! alarm apart buffers process_vm shared slot slot_state socket thread udp yield_policy
+//! atomic cpu_contention forkable gate interfaces layout leftover region
+//! bounded_queue host limits private_blocks spin time_stamp userfault wait
+//! by_hand calls cancellation mutex
 //! ```
 
 mod alarm;
@@ -107,7 +108,7 @@ pub use named::NamedMemory;
 pub use next_function::{NextFunction, c_name};
 #[cfg(not(loom))]
 pub use open_slots::OpenSlots;
-pub use passed_fds::{PASSED_FDS_MAX, PacketWithFds, recv_with_fds};
+pub use passed_fds::{PASSED_FDS_MAX, PacketWithFds, recv_with_fds, send_with_fds};
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
 pub use private_blocks::{PrivateBlock, private_blocks};
@@ -146,14 +147,14 @@ pub use yield_policy::{TIMED_SLEEP, YieldKind, YieldPolicy};
 use std::os::fd::OwnedFd;
 
 /// The error of a system call: the kernel's `errno`.
-pub use rustix::io::Errno;
+pub use calls::io::Errno;
 
 /// Creates an eventfd that counts: each [`notify`] makes one `read` of eight bytes succeed.
 ///
 /// # Errors
 /// An error of `eventfd(2)`, usually `EMFILE`.
 pub fn counting_eventfd() -> Result<OwnedFd, Errno> {
-    use rustix::event::{EventfdFlags, eventfd};
+    use crate::calls::event::{EventfdFlags, eventfd};
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
 }
 

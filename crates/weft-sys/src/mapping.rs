@@ -2,8 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use rustix::io::Errno;
-
+use crate::calls::io::Errno;
 use crate::maps::{self, Entry};
 
 const STACK: &[u8] = b"[stack";

@@ -8,9 +8,8 @@
 use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, AsRawFd as _};
 
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::{Errno, read};
-
+use crate::calls::fs::{Mode, OFlags, open};
+use crate::calls::io::{Errno, read};
 use crate::limits::{MAPS_LINE_MAX, MAPS_NAME_MAX};
 
 const READABLE: u64 = 1 << 0;

@@ -9,12 +9,13 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, ftruncate, open, stat, unlink};
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
-use rustix::process::{Resource, geteuid, getrlimit};
-
 use crate::by_hand::system_call;
+use crate::calls::fs::{FileType, Mode, OFlags, fstat, ftruncate, open, stat, unlink};
+use crate::calls::io::Errno;
+use crate::calls::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap,
+};
+use crate::calls::process::{Resource, geteuid, getrlimit};
 use crate::shared::SharedMemory;
 
 /// A mapping of a file of `len` bytes. Initially none of them is accessible.

@@ -9,8 +9,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::calls::io::Errno;
 use crate::named::NamedMemory;
-use rustix::io::Errno;
 
 const UNUSED: u32 = 0;
 const UNMAPPED: u32 = u32::MAX;

@@ -1,17 +1,16 @@
-//! Packets of a Unix socket that pass descriptors on (`SCM_RIGHTS`, unix(7)), received by a call of
-//! the data path: see [`calls`](crate::calls).
+//! Packets of a Unix socket that pass descriptors on (`SCM_RIGHTS`, unix(7)), sent and received by
+//! the calls of [`calls`](crate::calls).
 //!
 //! # Safety
 //! The message header names memory of its own function. What the kernel has written is walked by
 //! the C library's macros, within the length that the kernel returns.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd, RawFd};
-
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 use crate::calls::call;
+use crate::calls::io::Errno;
+use crate::calls::net::{RecvFlags, SendFlags};
 pub use crate::limits::PASSED_FDS_MAX;
 
 /// Room for one control message with [`PASSED_FDS_MAX`] descriptors.
@@ -95,6 +94,56 @@ fn received_fds(message: &libc::msghdr) -> [Option<OwnedFd>; PASSED_FDS_MAX] {
     fds
 }
 
+/// Sends bytes with descriptors (`SCM_RIGHTS`), and returns the number of bytes.
+///
+/// # Errors
+/// `EINVAL` for more than [`PASSED_FDS_MAX`] descriptors, and those of `sendmsg(2)`.
+pub fn send_with_fds(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<usize, Errno> {
+    /// A control message as it lies in memory.
+    #[repr(C)]
+    struct Control {
+        header: libc::cmsghdr,
+        fds: [libc::c_int; PASSED_FDS_MAX],
+    }
+    const HEADER_LEN: usize = size_of::<libc::cmsghdr>();
+    const _: () = assert!(std::mem::offset_of!(Control, fds) == HEADER_LEN);
+    let mut numbers = [0; PASSED_FDS_MAX];
+    let places = numbers.get_mut(..fds.len()).ok_or(Errno::INVAL)?;
+    for (place, fd) in places.iter_mut().zip(fds) {
+        *place = fd.as_raw_fd();
+    }
+    let len = HEADER_LEN + size_of_val(places);
+    // SAFETY: zeros are a valid `cmsghdr`: it consists of numbers.
+    let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+    (header.cmsg_level, header.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    header.cmsg_len = len as _;
+    let mut control = Control { header, fds: numbers };
+    let mut buffer =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: zeros are a valid `msghdr`: it consists of numbers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut buffer, 1);
+    if !fds.is_empty() {
+        (message.msg_control, message.msg_controllen) = ((&raw mut control).cast(), len as _);
+    }
+    let arguments = [
+        socket.as_fd().as_raw_fd() as usize,
+        &raw const message as usize,
+        flags.bits() as usize,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: the header, the bytes and the control message live until the call returns, and the
+    // kernel only reads them.
+    unsafe { call(libc::SYS_sendmsg, arguments) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::IoSlice;
@@ -157,5 +206,25 @@ mod tests {
         drop(other);
         let end = recv_with_fds(&one, &mut bytes, flags).expect("the end");
         assert_eq!((end.len, end.is_cut), (0, false));
+    }
+
+    #[test]
+    fn sent_descriptors_arrive() {
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let pair = socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair");
+        let fds = [pair.0.as_fd(), pair.1.as_fd()];
+        for passed in 0..=fds.len() {
+            let sent = send_with_fds(&pair.0, b"xy", &fds[..passed], SendFlags::NOSIGNAL);
+            assert_eq!(sent, Ok(2));
+            let mut room = [0; 4];
+            let packet = recv_with_fds(&pair.1, &mut room, RecvFlags::empty()).expect("a packet");
+            let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).expect("a state").st_ino;
+            let came = packet.fds.iter().flatten().map(|fd| inode(fd.as_fd()));
+            assert!(came.eq(fds[..passed].iter().map(|fd| inode(*fd))));
+            assert_eq!((packet.len, packet.is_cut), (2, false));
+        }
+        let many = [pair.0.as_fd(); PASSED_FDS_MAX + 1];
+        let sent = send_with_fds(&pair.0, b"x", &many, SendFlags::NOSIGNAL);
+        assert_eq!(sent, Err(Errno::INVAL));
     }
 }

@@ -32,7 +32,7 @@ pub use shared::{OwnPresence, PeerPresence, Sleeping};
 mod shared {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-    use rustix::io::Errno;
+    use crate::calls::io::Errno;
 
     use super::{AtomicU32, begin_sleep, end_sleep, is_asleep};
     use crate::{SharedMemory, shared_layout};

@@ -16,10 +16,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
-use rustix::process::Pid;
-
+use crate::calls::fs::{Mode, OFlags, open};
+use crate::calls::io::Errno;
+use crate::calls::process::Pid;
 use crate::calls::{call, read_at};
 use crate::process_vm::{Piece, Proof, read_proven};
 use crate::region::Region;

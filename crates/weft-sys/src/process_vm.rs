@@ -6,9 +6,8 @@
 //! whose creator guarantees that they are valid.
 #![allow(unsafe_code)]
 
-use rustix::io::Errno;
-use rustix::process::Pid;
-
+use crate::calls::io::Errno;
+use crate::calls::process::Pid;
 use crate::limits::CALL_BYTES_MAX;
 pub use crate::limits::PIECES_MAX;
 use crate::region::Region;

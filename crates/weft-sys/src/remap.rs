@@ -29,10 +29,9 @@ use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Once};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
-
+use crate::calls::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use crate::calls::io::Errno;
+use crate::calls::process::{Resource, getrlimit};
 use crate::cancellation::Uncancelled;
 use crate::limits::GROWTH_MAX;
 use crate::maps::{self, Entry};

@@ -11,13 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{
+use crate::calls::fs::{
     FsWord, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create,
 };
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-
+use crate::calls::io::Errno;
+use crate::calls::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::layout::SharedLayout;
 use crate::region::Region;
 

@@ -9,9 +9,8 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::io::Errno;
-
 use crate::calls::call;
+use crate::calls::io::Errno;
 use crate::shared::SharedMemory;
 
 impl SharedMemory {

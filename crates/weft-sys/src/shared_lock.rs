@@ -5,12 +5,11 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
-use rustix::thread::gettid;
-use rustix::time::Timespec;
-
+use crate::calls::event::PollFlags;
+use crate::calls::io::Errno;
+use crate::calls::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+use crate::calls::thread::gettid;
+use crate::calls::time::Timespec;
 use crate::calls::{Sharing, futex_wait, futex_wake, is_ready, sched_yield};
 use crate::limits::{SHARED_LOCK_SPINS_MAX, SHARED_LOCK_YIELDS_MAX};
 

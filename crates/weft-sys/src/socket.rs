@@ -6,10 +6,9 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use rustix::io::Errno;
-use rustix::net::SendFlags;
-use rustix::process::Pid;
-
+use crate::calls::io::Errno;
+use crate::calls::net::SendFlags;
+use crate::calls::process::Pid;
 use crate::calls::{call, option_of, send_bytes};
 
 /// Appends received bytes to `buffer`, up to its capacity. Returns the number of bytes; 0 at the

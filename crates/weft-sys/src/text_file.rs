@@ -1,8 +1,7 @@
 //! Text that the kernel makes, such as files in `/proc`.
 
-use rustix::fs::{Mode, OFlags, open};
-
 use crate::Errno;
+use crate::calls::fs::{Mode, OFlags, open};
 use crate::calls::read;
 
 /// How many bytes one call asks for at least.

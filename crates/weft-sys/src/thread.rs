@@ -7,8 +7,7 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::io::Errno;
-
+use crate::calls::io::Errno;
 use crate::forkable::Forkable;
 
 /// Number of Weft's threads that have started. A child has none of them.

@@ -16,7 +16,7 @@ pub fn time_stamp() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        use rustix::time::{ClockId, clock_gettime};
+        use crate::calls::time::{ClockId, clock_gettime};
         let time = clock_gettime(ClockId::Monotonic);
         time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
     }

@@ -13,9 +13,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use libc::{c_int, cmsghdr, group_req, iovec, mmsghdr, sockaddr_in6, socklen_t};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt};
 
+use crate::calls::io::Errno;
+use crate::calls::net::{
+    AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt,
+};
 use crate::calls::{call, set_option};
 pub use crate::limits::{SEGMENTS_MAX, SEND_RUNS_MAX};
 
@@ -151,7 +153,7 @@ impl UdpSocket {
     /// # Errors
     /// An error of `getsockname(2)`.
     pub fn port(&self) -> Result<u16, Errno> {
-        let address: SocketAddr = rustix::net::getsockname(&self.fd)?.try_into()?;
+        let address: SocketAddr = crate::calls::net::getsockname(&self.fd)?.try_into()?;
         Ok(address.port())
     }
 

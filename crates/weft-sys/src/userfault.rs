@@ -11,8 +11,8 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use crate::calls::fs::{Mode, OFlags};
+use crate::calls::io::Errno;
 
 const API: u64 = 0xaa;
 /// Pages that were never touched can be protected (Linux 6.4). Before, they have to be mapped
@@ -99,8 +99,8 @@ impl UserFault {
 
     fn from_device(flags: libc::c_int) -> Result<libc::c_int, Errno> {
         let access = OFlags::RDWR | OFlags::CLOEXEC;
-        let device =
-            rustix::fs::open("/dev/userfaultfd", access, Mode::empty()).map_err(|_| Errno::PERM)?;
+        let device = crate::calls::fs::open("/dev/userfaultfd", access, Mode::empty())
+            .map_err(|_| Errno::PERM)?;
         // SAFETY: only numbers are passed.
         let made = unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_NEW, flags) };
         if made < 0 { Err(last_error()) } else { Ok(made) }

@@ -11,7 +11,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use crate::calls::io::Errno;
 
 /// Waits until one of the descriptors is readable, and returns which are. Without a `timeout` it
 /// may wait for ever.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::futex;
+use weft_sys::calls::{Sharing, futex_wait, futex_wake};
 
 /// The unacknowledged events of one object and one kind.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl Acks {
         // A waiting thread increments `waiting` before it reads `outstanding`, so that one of the
         // two threads sees the other's change.
         if before <= count && state.waiting.load(Ordering::SeqCst) != 0 {
-            let _ = futex::wake(&state.outstanding, futex::Flags::PRIVATE, u32::MAX);
+            futex_wake(&state.outstanding, Sharing::Threads, u32::MAX);
         }
     }
 
@@ -52,7 +52,7 @@ impl Acks {
                 break;
             }
             // After an error or a spurious wakeup the loop reads the count again.
-            let _ = futex::wait(&self.state.outstanding, futex::Flags::PRIVATE, outstanding, None);
+            let _ = futex_wait(&self.state.outstanding, Sharing::Threads, outstanding, None);
         }
         self.state.waiting.fetch_sub(1, Ordering::SeqCst);
     }

@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use rustix::fs::{MemfdFlags, fstat, memfd_create};
-use rustix::pipe::{PipeFlags, pipe_with};
 use weft_engine::pd::Pd as EnginePd;
 use weft_engine::{Context as EngineContext, Result};
 use weft_sys::Lock;
+use weft_sys::calls::fs::{MemfdFlags, fstat, memfd_create};
+use weft_sys::calls::pipe::{PipeFlags, pipe_with};
 
 use crate::device::Device;
 

@@ -76,8 +76,7 @@ impl Mr {
 /// # Errors
 /// `EFAULT` if a page is not mapped.
 fn check_mapped(addr: usize, length: usize) -> Result<()> {
-    // SAFETY: `sysconf` has no preconditions. (rustix reads the auxiliary vector itself, and fails
-    // on the one that valgrind provides.)
+    // SAFETY: `sysconf` has no preconditions.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).map_err(|_| Errno::INVAL)?;
     let start = addr & !(page - 1);

@@ -1,6 +1,7 @@
 //! Checks house rules that the compiler does not check. Each finding names the place and the rule.
 
 mod allowances;
+mod calls;
 mod clocks;
 mod crates;
 mod documents;
@@ -39,6 +40,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     flaky::check(&root, &sources, &mut findings)?;
     limits::check(&root, &mut findings)?;
     clocks::check(&root, &mut findings)?;
+    calls::check(&root, &mut findings)?;
     mutations::check(&root, &mut findings)?;
     promises::check(&root, &mut findings)?;
     tiers::check(&root, &mut findings)?;

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::net::{RecvFlags, SendFlags};
+use weft_sys::calls;
+use weft_sys::calls::net::{RecvFlags, SendFlags};
 use weft_sys::{Forkable, Lock};
 
 use super::limits::{CLOSED_FOR, CLOSED_MAX};
@@ -79,8 +80,8 @@ impl Asking {
         let mut local = local;
         local.set_port(0);
         let socket = socket::datagram(&peer, &Options::default())?;
-        rustix::net::bind(&socket, &local)?;
-        rustix::net::connect(&socket, &peer)?;
+        calls::net::bind(&socket, &local)?;
+        calls::net::connect(&socket, &peer)?;
         let asking = Self {
             reactor,
             local,
@@ -96,15 +97,15 @@ impl Asking {
     /// Sends the query. A failure to send counts as a lost datagram.
     fn send(&self) {
         let query = query::query(self.peer.port(), self.nonce);
-        let _ = rustix::net::send(&self.connected, &query, SendFlags::DONTWAIT);
+        let _ = calls::net::send(&self.connected, &query, SendFlags::DONTWAIT);
         if let Some(any) = &self.any {
-            let _ = rustix::net::sendto(any, &query, SendFlags::DONTWAIT, &self.peer);
+            let _ = calls::net::sendto(any, &query, SendFlags::DONTWAIT, &self.peer);
         }
     }
 
     fn any_socket(&self, owner: &Arc<dyn Source>) -> Option<Watched> {
         let socket = socket::datagram(&self.peer, &Options::default()).ok()?;
-        rustix::net::bind(&socket, &self.local).ok()?;
+        calls::net::bind(&socket, &self.local).ok()?;
         Watched::new(self.reactor, socket, Arc::clone(owner)).ok()
     }
 }
@@ -123,7 +124,7 @@ impl PendingQuery for Asking {
             // The loop is bounded: a process that floods this port only makes us fall back to the
             // RDMA port.
             for _ in 0..ASK_AT.len() * 2 {
-                match rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                match calls::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                     Ok((length, _)) => {
                         if let Some(port) = query::answered(&buffer[..length], self.nonce) {
                             return Some(Answer::Port(port));

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
 use weft_sys::calls::file_flags;
+use weft_sys::calls::fs::OFlags;
 use weft_sys::{Lock, Spin, consume, counting_eventfd, notify};
 
 use crate::Result;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use weft_sys::Lock;
+use weft_sys::calls;
 use weft_wire::mpa::negotiate::Params;
 
 use super::ask::{self, Asking};
@@ -63,7 +64,7 @@ impl Call {
         let mut local = self.local;
         local.set_port(0);
         let stream = socket::stream(&local, &self.options)?;
-        rustix::net::bind(&stream, &local)?;
+        calls::net::bind(&stream, &local)?;
         Ok(stream)
     }
 }
@@ -96,10 +97,10 @@ impl dial::Caller for Call {
         if let Some(tos) = self.options.tos {
             socket::set_tos(&stream, &target, tos)?;
         }
-        let mut connecting = rustix::net::connect(&stream, &target);
+        let mut connecting = calls::net::connect(&stream, &target);
         if connecting == Err(Errno::CONNABORTED) {
             // `connect` returns this error once on a socket whose last attempt was refused.
-            connecting = rustix::net::connect(&stream, &target);
+            connecting = calls::net::connect(&stream, &target);
         }
         match connecting {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(stream),

@@ -7,8 +7,8 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
-use rustix::net::{Shutdown, shutdown};
 use weft_sys::Lock;
+use weft_sys::calls::net::{Shutdown, shutdown};
 use weft_wire::ddp;
 use weft_wire::mpa::fpdu;
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 use weft_sys::Lock;
+use weft_sys::calls;
+use weft_sys::calls::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 use weft_wire::mpa::negotiate::Request;
 
 use super::claim::{self, PortHolder};
@@ -156,7 +157,7 @@ impl Listener {
         let state = self.state.lock();
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         for stream in &state.streams {
-            match rustix::net::acceptfrom_with(stream, flags) {
+            match calls::net::acceptfrom_with(stream, flags) {
                 Ok((stream, peer)) => {
                     let peer = peer.ok_or(Errno::CONNABORTED)?;
                     let peer = SocketAddr::try_from(peer).map_err(|_| Errno::CONNABORTED)?;
@@ -198,13 +199,13 @@ impl Listener {
         let Some(datagram) = &state.datagram else { return };
         let mut buffer = [0; query::LEN + 1];
         for _ in 0..ANSWERS_MAX {
-            match rustix::net::recvfrom(datagram, &mut buffer[..], RecvFlags::DONTWAIT) {
+            match calls::net::recvfrom(datagram, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((length, _, Some(client))) => {
                     let query = &buffer[..length.min(buffer.len())];
                     let port = self.address.port();
                     if let Some(answer) = query::answer(query, port, state.stream_port) {
                         // A failure to send counts as a lost datagram.
-                        let _ = rustix::net::sendto(
+                        let _ = calls::net::sendto(
                             datagram.as_fd(),
                             &answer,
                             SendFlags::DONTWAIT,

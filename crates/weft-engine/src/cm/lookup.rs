@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use weft_sys::calls;
 use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 
 use super::limits::{QUERY_INTERVAL, QUERY_INTERVAL_MAX, REFUSED_TIME, REPLY_TIMEOUT};
@@ -59,7 +60,7 @@ impl Lookup {
         inquirer: Weak<dyn Querier>,
     ) -> Result<Arc<Self>> {
         // A connected socket reports a closed port, and receives nothing from other addresses.
-        rustix::net::connect(&socket, &peer)?;
+        calls::net::connect(&socket, &peer)?;
         let nonce = u64::from_ne_bytes(random::bytes()?);
         let private_data = private_data.to_vec();
         let message = Request { port: peer.port(), nonce, private_data }.emit();

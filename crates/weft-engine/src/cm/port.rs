@@ -24,6 +24,8 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use weft_sys::calls;
+
 use super::limits::{BACKLOG_MAX, PORT_TRIES_MAX};
 use super::option::Options;
 use super::socket;
@@ -143,11 +145,11 @@ impl Port {
 /// # Errors
 /// `EADDRINUSE` if another socket listens on the port.
 pub(super) fn listen(stream: &OwnedFd) -> Result<()> {
-    rustix::net::listen(stream, BACKLOG_MAX.cast_signed())
+    calls::net::listen(stream, BACKLOG_MAX.cast_signed())
 }
 
 fn bind(socket: OwnedFd, address: &SocketAddr) -> Result<OwnedFd> {
-    rustix::net::bind(&socket, address)?;
+    calls::net::bind(&socket, address)?;
     Ok(socket)
 }
 

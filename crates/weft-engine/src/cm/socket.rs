@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use weft_sys::calls;
+use weft_sys::calls::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::option::Options;
 use crate::{Errno, Result};
@@ -34,7 +35,7 @@ fn open(like: &SocketAddr, kind: SocketType, options: &Options) -> Result<OwnedF
     let family = if like.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let protocol = (kind == SocketType::STREAM).then_some(ipproto::TCP);
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, kind, flags, protocol)?;
+    let socket = calls::net::socket_with(family, kind, flags, protocol)?;
     if let Some(af_only) = options.af_only
         && like.is_ipv6()
     {
@@ -58,7 +59,7 @@ pub(super) fn set_tos(socket: impl AsFd, like: &SocketAddr, tos: u8) -> Result<(
 
 /// The socket's local address.
 pub(super) fn local_address(socket: impl AsFd) -> Result<SocketAddr> {
-    let address = rustix::net::getsockname(socket)?;
+    let address = calls::net::getsockname(socket)?;
     SocketAddr::try_from(address).map(canonical).map_err(|_| Errno::AFNOSUPPORT)
 }
 
@@ -91,7 +92,7 @@ pub(super) fn source_for(destination: SocketAddr) -> Result<SocketAddr> {
     if target.port() == 0 {
         target.set_port(DISCARD_PORT);
     }
-    rustix::net::connect(&socket, &target)?;
+    calls::net::connect(&socket, &target)?;
     let mut source = local_address(&socket)?;
     source.set_port(0);
     Ok(source)

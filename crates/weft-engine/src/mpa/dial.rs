@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use rustix::net::sockopt;
 use weft_sys::Lock;
+use weft_sys::calls;
+use weft_sys::calls::net::sockopt;
 use weft_wire::mpa::negotiate::Params;
 
 use super::dialer::{Agreed, Answer, Awaits, Dialer, Effect, Failure, Path, Plan};
@@ -279,7 +280,7 @@ impl<C: Caller> fmt::Debug for Dial<C> {
 /// Whether the TCP connection is established.
 fn is_connected(stream: &Watched) -> Result<bool> {
     sockopt::socket_error(stream)??;
-    match rustix::net::getpeername(stream) {
+    match calls::net::getpeername(stream) {
         Ok(_) => Ok(true),
         Err(Errno::NOTCONN) => Ok(false),
         Err(error) => Err(error),

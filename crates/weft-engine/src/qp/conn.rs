@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::net::{Shutdown, shutdown, sockopt};
 use weft_sys::Lock;
+use weft_sys::calls;
+use weft_sys::calls::net::{Shutdown, shutdown, sockopt};
 use weft_wire::mpa::negotiate::Negotiated;
 
 use super::{Qp, first_fpdu, stalled};
@@ -143,7 +144,7 @@ impl Conn {
             return;
         }
         let Some(wire) = &self.wire else { return };
-        let unread = weft_sys::calls::tcp_outstanding(&wire.socket);
+        let unread = calls::tcp_outstanding(&wire.socket);
         // An error will show when the socket is used.
         self.hold = (unread.unwrap_or(0) > 0).then(|| first_fpdu::wait_for(qp));
         if self.hold.is_none() {

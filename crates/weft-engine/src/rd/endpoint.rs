@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
+use weft_sys::calls::event::{EventfdFlags, eventfd};
 use weft_sys::{NoteLock, RecvBatch, Spin, UdpSocket, consume, notify, wait_readable};
 
 use super::limits::{

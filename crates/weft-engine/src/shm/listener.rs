@@ -3,8 +3,8 @@
 //! namespace share, and, if `WEFT_SHM_DIR` names a directory, also there, for processes in other
 //! namespaces or containers that see the directory.
 
-use rustix::net::{SocketAddrUnix, SocketType};
 use weft_sys::Forkable;
+use weft_sys::calls::net::{SocketAddrUnix, SocketType};
 
 use super::directory::{directory, name_of, sweep};
 use super::policy::{Choice, choice};

@@ -1,6 +1,6 @@
 //! The peer's process.
 
-use rustix::process::Pid;
+use weft_sys::calls::process::Pid;
 use weft_sys::{PeerPresence, Piece, ProcessMemory, Region};
 
 use crate::hello::ProcessId;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use rustix::process::getuid;
+use weft_sys::calls::process::getuid;
 
 /// The values of `WEFT_TRANSPORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

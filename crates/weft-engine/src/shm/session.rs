@@ -4,20 +4,19 @@
 //! Each packet is a byte with its type, and fields in the CPU's byte order, because both sides run
 //! on one host.
 
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{Pid, getuid};
-use rustix::time::Timespec;
+use weft_sys::calls;
+use weft_sys::calls::event::{PollFd, PollFlags, poll};
+use weft_sys::calls::net::{RecvFlags, SendFlags};
+use weft_sys::calls::process::{Pid, getuid};
 use weft_sys::calls::send_bytes;
+use weft_sys::calls::time::Timespec;
 use weft_sys::{
     Lock, PASSED_FDS_MAX, PacketWithFds, PeerPresence, SharedMemory, own_pages, peer_credentials,
-    recv_with_fds,
+    recv_with_fds, send_with_fds,
 };
 
 use super::directory::{find, sweep_directory};
@@ -285,7 +284,7 @@ impl Session {
         self.set_stage(Stage::Over);
         if let Some(watched) = self.watched.lock().take() {
             drop(watched);
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+            let _ = calls::net::shutdown(&self.socket, calls::net::Shutdown::Both);
         }
     }
 
@@ -294,10 +293,7 @@ impl Session {
         if fds.is_empty() {
             return send_bytes(&self.socket, bytes, flags).map(drop);
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_FDS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(fds));
-        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
+        send_with_fds(&self.socket, bytes, fds, flags).map(drop)
     }
 
     /// Receives the next packet; `None` if the peer has closed its end.

@@ -7,10 +7,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, siginfo_t};
-use rustix::io::Errno;
-use rustix::net::sockopt::Timeout;
-use rustix::thread::{nanosleep, sched_yield};
-use rustix::time::Timespec;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt::Timeout;
+use weft_sys::calls::thread::{nanosleep, sched_yield};
+use weft_sys::calls::time::Timespec;
 use weft_sys::{Handled, Section, Uncancelled, raw_system_call, read_text};
 
 use super::outside::outside;

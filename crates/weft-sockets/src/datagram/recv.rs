@@ -4,11 +4,11 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, ssize_t};
-use rustix::io::Errno;
-use rustix::net::sockopt;
-use rustix::time::Timespec;
 use weft_stream::datagram::{Arrival, By, FutexWaits, Inbox};
 use weft_sys::Buffers;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt;
+use weft_sys::calls::time::Timespec;
 
 use super::Datagram;
 use crate::descriptor::{Descriptor, is_nonblocking};

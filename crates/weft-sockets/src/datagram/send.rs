@@ -6,11 +6,11 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
-use rustix::io::Errno;
 use weft_stream::datagram::{DATAGRAM_LEN_MAX, Inbox, Put};
 use weft_stream::is_local;
 use weft_stream::rules::Role;
 use weft_sys::Buffers;
+use weft_sys::calls::io::Errno;
 
 use super::{Datagram, DatagramReason};
 use crate::descriptor::{Descriptor, own_address};

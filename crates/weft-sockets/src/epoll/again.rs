@@ -8,8 +8,8 @@
 use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 
 use libc::epoll_event;
-use rustix::event::PollFlags;
 use weft_stream::{Carrier, Kernel as _};
+use weft_sys::calls::event::PollFlags;
 
 use super::carrier::kernel_control;
 use super::foreign::{self, Entry};

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 
 use super::carrier::{fall_back_to_tcp, kernel_control, may_hold_something};
 use super::foreign;

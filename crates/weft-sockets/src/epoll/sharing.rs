@@ -8,8 +8,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use weft_sys::SectionLock;
+use weft_sys::calls::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 const PAGE: usize = 4_096;
 

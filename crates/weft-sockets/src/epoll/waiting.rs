@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Handled, with_cleanup};
 
 use super::alarm::Begun;

@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
-use rustix::event::PollFlags;
 use weft_stream::datagram::Inbox;
 use weft_stream::{ArrivalMark, Carrier, Kernel as _, ReportedEdge};
+use weft_sys::calls::event::PollFlags;
 use weft_sys::time_stamp;
 
 use super::again::ends;

@@ -4,9 +4,9 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
-use rustix::event::PollFlags;
 use smallvec::SmallVec;
 use weft_stream::{Carrier, Kernel as _};
+use weft_sys::calls::event::PollFlags;
 use weft_sys::time_stamp;
 
 use super::carrier::may_hold_something;

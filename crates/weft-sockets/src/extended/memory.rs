@@ -10,9 +10,9 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, open, stat};
-use rustix::io::Errno;
 use weft_stream::Grant;
+use weft_sys::calls::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, open, stat};
+use weft_sys::calls::io::Errno;
 use weft_sys::{SharedMemory, SignalLock};
 
 const PAGE: usize = 4_096;

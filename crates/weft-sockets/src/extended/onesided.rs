@@ -4,10 +4,10 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::io::Errno;
 use weft_extended::abi::{Key, WEFT_ATOMIC, WEFT_READ, WEFT_WRITE};
 use weft_stream::limits::GRANTS_MAX;
 use weft_stream::{GrantId, InUse};
+use weft_sys::calls::io::Errno;
 use weft_sys::{Region, SectionLock, SharedMemory};
 
 use super::memory;

@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 
 use libc::iovec;
-use rustix::io::Errno;
 use weft_extended::abi::{Completion, Operation, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
 use weft_sys::Buffers;
+use weft_sys::calls::io::Errno;
 
 /// Operations that are posted on a socket and whose completions have not been taken.
 #[derive(Debug, Default)]

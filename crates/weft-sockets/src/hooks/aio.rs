@@ -8,6 +8,8 @@
 //! aiocb` of x86-64 and all other 64-bit targets).
 #![allow(unsafe_code)]
 
+use weft_sys::calls;
+
 use libc::{aiocb, c_int, c_void, iovec, sigevent};
 use smallvec::SmallVec;
 
@@ -110,7 +112,7 @@ fn send_signal(signal: c_int, value: libc::sigval) {
         code: SI_ASYNCIO,
         padding: 0,
         pid: std::process::id().cast_signed(),
-        user: rustix::process::getuid().as_raw(),
+        user: calls::process::getuid().as_raw(),
         value: value.sival_ptr as usize,
         rest: [0; 12],
     };

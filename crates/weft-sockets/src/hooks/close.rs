@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use libc::c_int;
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::is_apart;
 
 use super::closing::closing_ours;

@@ -9,8 +9,8 @@
 use std::io::IoSliceMut;
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
-use rustix::io::Errno;
 use weft_stream::datagram::Arrival;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Buffers, test_cancel};
 
 use crate::arguments::is_nowhere;

@@ -8,10 +8,11 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, c_ulong, c_void};
-use rustix::io::Errno;
 use std::arch::naked_asm;
 use std::os::fd::AsFd as _;
 use weft_stream::Carrier;
+use weft_sys::calls;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Uncancelled, apart_within, is_apart, test_cancel};
 
 use super::close::close_uncancelled;
@@ -174,7 +175,7 @@ fn replacing(fd: c_int, copy: c_int, flags: c_int) {
         return;
     }
     let before = errno::get();
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = calls::process::getrlimit(calls::process::Resource::Nofile).current;
     let is_within = limit.is_none_or(|limit| u64::from(copy.unsigned_abs()) < limit);
     if is_within && is_open(fd) {
         closing(copy);
@@ -183,7 +184,7 @@ fn replacing(fd: c_int, copy: c_int, flags: c_int) {
 }
 
 fn is_open(fd: c_int) -> bool {
-    rustix::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
+    calls::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
 }
 
 /// Returns whether `copy` is a number that Weft uses, so that no copy of `fd` can have it. The call

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::time::Duration;
 
 use libc::{c_int, c_void, iovec, size_t, socklen_t};
-use rustix::io::Errno;
 use weft_extended::abi::{
     Calls, Completion, Key, Operation, WEFT_ATOMIC, WEFT_CALLS, WEFT_MODE, WEFT_READ, WEFT_VERSION,
     WEFT_WRITE,
 };
 use weft_stream::GrantId;
 use weft_sys::Region;
+use weft_sys::calls::io::Errno;
 
 use super::extended_switch::{SLEEP_MIN, switch};
 use crate::descriptor::Descriptor;

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::sockopt;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt;
 use weft_sys::calls::socket_timeout;
 
 use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use weft_sys::Uncancelled;
+use weft_sys::calls;
 
 use super::close::close_uncancelled;
 use super::closing::closing;
@@ -179,7 +180,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
         becomes_append_only(fd); // The C library sets `O_APPEND`, not by `fcntl`.
     }
     if with_stream(fd, |stream| !stream.is_tcp()) == Some(true)
-        && rustix::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
+        && calls::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
     {
         let ways = Functions {
             read: read_cookie,

@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, socklen_t};
-use rustix::io::Errno;
 use weft_stream::Delays;
+use weft_sys::calls::io::Errno;
 
 use weft_extended::abi::SOL_WEFT;
 

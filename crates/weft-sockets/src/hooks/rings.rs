@@ -10,8 +10,8 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, c_void, size_t};
-use rustix::io::Errno;
 use weft_sys::NextFunction;
+use weft_sys::calls::io::Errno;
 
 use crate::ways::rings;
 

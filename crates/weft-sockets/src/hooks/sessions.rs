@@ -6,7 +6,8 @@
 #![allow(unsafe_code)]
 
 use libc::{c_char, c_int, pid_t, termios, winsize};
-use rustix::io::Errno;
+use weft_sys::calls;
+use weft_sys::calls::io::Errno;
 
 use crate::errno;
 
@@ -47,8 +48,8 @@ unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     if null < 0 {
         return -1;
     }
-    let status = rustix::fs::fstat(crate::descriptor::Descriptor::of(null));
-    let device = |device| (rustix::fs::major(device), rustix::fs::minor(device));
+    let status = calls::fs::fstat(crate::descriptor::Descriptor::of(null));
+    let device = |device| (calls::fs::major(device), calls::fs::minor(device));
     if !status.is_ok_and(|status| device(status.st_rdev) == NULL_DEVICE) {
         errno::set(Errno::NODEV);
         return give_up(null);

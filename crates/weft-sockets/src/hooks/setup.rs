@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, sockaddr, socklen_t};
-use rustix::io::Errno;
 use weft_sys::Uncancelled;
+use weft_sys::calls::io::Errno;
 
 use super::files::check_stream;
 use crate::address::read as read_address;

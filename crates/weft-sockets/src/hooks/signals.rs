@@ -16,7 +16,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, c_void, sighandler_t, siginfo_t, sigset_t};
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::{FAULTS, NextFunction, SignalLock};
 
 use crate::by_hand::signals;

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, clockid_t, sem_t, siginfo_t, sigset_t, timespec};
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 
 use super::ready::{is_time, nanoseconds, place, to_timespec};
 use crate::by_hand::threads::{Interruptions, go_on};

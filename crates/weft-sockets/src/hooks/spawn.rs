@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_char, c_int, c_void, pid_t};
+use weft_sys::calls;
 use weft_sys::{NextFunction, with_cleanup};
 
 use crate::child_starts::ProgramStart;
@@ -121,7 +122,7 @@ unsafe extern "C-unwind" fn clone(
     static NEXT: NextFunction = NextFunction::new(c"clone");
     // SAFETY: NULL becomes `None`, and the C library's function of this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Clone>>(NEXT.address()) };
-    let Some(next) = next else { return errno::fail(rustix::io::Errno::NOSYS) };
+    let Some(next) = next else { return errno::fail(calls::io::Errno::NOSYS) };
     if flags & libc::CLONE_VM != 0 {
         cloning(flags as usize);
         // SAFETY: passes on the program's own arguments.

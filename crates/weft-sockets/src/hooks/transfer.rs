@@ -11,11 +11,12 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
-use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{FileType, OFlags};
-use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, SpliceFlags};
 use weft_stream::Carrier;
+use weft_sys::calls;
+use weft_sys::calls::event::{PollFd, PollFlags};
+use weft_sys::calls::fs::{FileType, OFlags};
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::pipe::{PipeFlags, SpliceFlags};
 use weft_sys::calls::{file_flags, poll, read_at, read_cached_at, seek, type_and_size};
 use weft_sys::{Buffers, Handled, Uncancelled, test_cancel};
 
@@ -285,7 +286,7 @@ fn splice_out(
         };
         let mut written = 0;
         while written < received {
-            match rustix::io::write(Descriptor::of(pipe), &piece[written..received]) {
+            match calls::io::write(Descriptor::of(pipe), &piece[written..received]) {
                 Ok(more) => written += more,
                 Err(Errno::INTR) => {}
                 // Another writer has taken the pipe's room.
@@ -304,8 +305,8 @@ fn splice_out(
 fn room_in(pipe: c_int) -> usize {
     const PAGE: usize = 4_096;
     match (
-        rustix::io::ioctl_fionread(Descriptor::of(pipe)),
-        rustix::pipe::fcntl_getpipe_size(Descriptor::of(pipe)),
+        calls::io::ioctl_fionread(Descriptor::of(pipe)),
+        calls::pipe::fcntl_getpipe_size(Descriptor::of(pipe)),
     ) {
         (Ok(0), Ok(size)) => size.max(PAGE),
         _ => PAGE,
@@ -358,7 +359,7 @@ fn splice_piece(
         return stream.wait_for_room(socket, Handled::up_to_now()).map(|()| None);
     }
     let mut piece = vec![0_u8; len.min(room)];
-    let read = rustix::io::read(Descriptor::of(pipe), &mut piece)?;
+    let read = calls::io::read(Descriptor::of(pipe), &mut piece)?;
     let mut sent = 0;
     while sent < read {
         match send_some(stream, socket, &mut piece[sent..read]) {
@@ -386,18 +387,18 @@ fn send_some(stream: &Stream, socket: c_int, bytes: &mut [u8]) -> Result<usize, 
 /// Sends a copy of the pipe's bytes (`tee(2)`), so that bytes which the socket does not take are
 /// still in the pipe.
 fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Result<usize, Errno> {
-    let copy = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
+    let copy = calls::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
     let (from, to) = copy.map_err(|_| Errno::NOMEM)?;
-    let copied = rustix::pipe::tee(Descriptor::of(pipe), &to, len, SpliceFlags::NONBLOCK)?;
+    let copied = calls::pipe::tee(Descriptor::of(pipe), &to, len, SpliceFlags::NONBLOCK)?;
     let mut piece = vec![0_u8; copied];
     if copied == 0 {
         return Ok(0); // EOF: the pipe has no writer any more.
     }
-    let read = rustix::io::read(&from, &mut piece)?;
+    let read = calls::io::read(&from, &mut piece)?;
     let sent = send_some(stream, socket, &mut piece[..read])?;
     let mut gone = 0;
     while gone < sent {
-        match rustix::io::read(Descriptor::of(pipe), &mut piece[gone..sent]) {
+        match calls::io::read(Descriptor::of(pipe), &mut piece[gone..sent]) {
             Ok(0) => break, // Another reader has taken the bytes.
             Ok(more) => gone += more,
             Err(Errno::INTR) => {}
@@ -411,7 +412,7 @@ fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Res
 fn wait_for_pipe(pipe: c_int, events: PollFlags, at_once: bool) -> Result<(), Errno> {
     let pipe = Descriptor::of(pipe);
     let mut set = [PollFd::new(&pipe, events)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = calls::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let ready = poll(&mut set, at_once.then_some(&now))?;
     if ready == 0 { Err(Errno::AGAIN) } else { Ok(()) }
 }
@@ -421,7 +422,7 @@ fn check_pipe(fd: c_int) -> Result<(), Errno> {
     if fd < 0 {
         return Err(Errno::BADF);
     }
-    let mode = rustix::fs::fstat(Descriptor::of(fd))?.st_mode;
+    let mode = calls::fs::fstat(Descriptor::of(fd))?.st_mode;
     let is_pipe = FileType::from_raw_mode(mode) == FileType::Fifo;
     if is_pipe { Ok(()) } else { Err(Errno::INVAL) }
 }

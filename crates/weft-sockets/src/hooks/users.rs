@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, uid_t};
-use rustix::process::getuid;
+use weft_sys::calls::process::getuid;
 
 use crate::next::next;
 use crate::reason::Reason;

@@ -8,7 +8,7 @@
 
 use libc::{c_int, c_uint, iovec, off_t, ssize_t};
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 
 use crate::next::next;
 use crate::reason::Reason;

@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use libc::{c_int, epoll_event, pollfd};
-use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::sockopt::Timeout;
-use rustix::time::Timespec;
 use weft_stream::PutBack;
 use weft_sys::FutexWord;
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt::Timeout;
+use weft_sys::calls::time::Timespec;
 
 /// A kernel. Errors are those of the corresponding system call.
 pub(crate) trait Kernel:

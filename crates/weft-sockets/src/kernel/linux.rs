@@ -13,14 +13,15 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t, ssize_t, timespec};
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
+use weft_stream::datagram::receiver_of;
+use weft_sys::calls;
+use weft_sys::calls::event::{PollFd, PollFlags};
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt::{self, Timeout};
+use weft_sys::calls::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, socket_with,
 };
-use rustix::time::{ClockId, Timespec, clock_gettime};
-use weft_stream::datagram::receiver_of;
+use weft_sys::calls::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::calls::{
     Sharing, file_flags, futex_wait, is_at_mark, poll, socket_cookie, socket_option,
     socket_timeout, take_events, tcp_received,
@@ -39,7 +40,7 @@ impl Kernel for Linux {
     }
 
     fn sleep_for(time: &Timespec) {
-        let _ = rustix::thread::nanosleep(time);
+        let _ = calls::thread::nanosleep(time);
     }
 
     fn own_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
@@ -82,7 +83,7 @@ impl Kernel for Linux {
     }
 
     fn inode(file: BorrowedFd<'_>) -> Option<u64> {
-        rustix::fs::fstat(file).ok().map(|status| status.st_ino)
+        calls::fs::fstat(file).ok().map(|status| status.st_ino)
     }
 
     fn is_open(file: BorrowedFd<'_>) -> bool {
@@ -91,7 +92,7 @@ impl Kernel for Linux {
 
     #[inline]
     fn is_nonblocking(file: BorrowedFd<'_>) -> bool {
-        file_flags(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+        file_flags(file).is_ok_and(|flags| flags.contains(calls::fs::OFlags::NONBLOCK))
     }
 
     fn is_listening(socket: BorrowedFd<'_>) -> bool {

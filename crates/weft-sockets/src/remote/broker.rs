@@ -15,13 +15,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use weft_engine::cm::{Channel, Event, EventKind, Id, PortSpace, reject};
 use weft_engine::pd::Pd;
 use weft_engine::{Context, Errno, device};
 use weft_stream::Role;
 use weft_stream::remote::BYTES_MIN;
+use weft_sys::calls;
+use weft_sys::calls::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use weft_sys::calls::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use weft_sys::{Forkable, SignalLock, spawn_quiet};
 
 use super::hello::Hello;
@@ -134,7 +135,7 @@ impl Broker {
     fn tell(&self, command: Command) {
         self.commands.lock().push(command);
         // A full counter wakes the thread, too.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let _ = calls::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 
@@ -225,7 +226,7 @@ impl Worker {
             PollFd::from_borrowed_fd(self.broker.wake.as_fd(), PollFlags::IN),
         ];
         let _ = poll(&mut set, left.as_ref());
-        let _ = rustix::io::read(&self.broker.wake, &mut [0; 8]);
+        let _ = calls::io::read(&self.broker.wake, &mut [0; 8]);
     }
 
     /// Begins an attempt: a connector listens at once, an acceptor dials when it can prove that it

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
-use rustix::net::sockopt;
 use weft_stream::remote::{Closing, FinalFlush};
+use weft_sys::calls::event::Timespec;
+use weft_sys::calls::net::sockopt;
 
 use super::wire::RemoteEnd;
 use crate::kernel::{Host, Kernel as _};

@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use weft_engine::reactor::Handle;
 use weft_stream::remote::FinalFlush;
 use weft_stream::{Role, StatSlot, Tuple};
+use weft_sys::calls::io::{Errno, fcntl_dupfd_cloexec};
 use weft_sys::network_namespace;
 
 use self::broker::Wanted;

@@ -18,10 +18,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use rustix::event::Timespec;
-use rustix::io::Errno;
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{Registry, Role, Tuple, inheritance, is_local};
+use weft_sys::calls::event::Timespec;
+use weft_sys::calls::io::Errno;
 use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, time_stamp};
 
 use crate::descriptor::{Descriptor, addresses, is_nonblocking};

@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
 use weft_stream::{Carrier, Kernel as _};
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
 
 use super::Stream;
 use crate::descriptor::{Descriptor, events_now};

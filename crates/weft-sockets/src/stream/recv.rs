@@ -3,10 +3,10 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFlags, Timespec};
-use rustix::io::Errno;
-use rustix::net::sockopt;
 use weft_stream::{Carrier, Kernel as _, RecvOptions, recv_behind_part};
+use weft_sys::calls::event::{PollFlags, Timespec};
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt;
 use weft_sys::{Buffers, Handled, with_cleanup};
 
 use super::remote_end;

@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::sockopt;
 use weft_stream::remote::Closing;
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt;
 
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};

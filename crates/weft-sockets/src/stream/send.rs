@@ -3,10 +3,10 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::sockopt;
 use weft_stream::{Carrier, Kernel as _};
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::sockopt;
 use weft_sys::{Buffers, Handled, test_cancel, time_stamp};
 
 use super::remote_end;

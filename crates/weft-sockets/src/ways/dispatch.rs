@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_long, c_uint, c_void};
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Uncancelled, is_apart, system_call};
 
 use super::{fallback, process as whole, rings, submit};

@@ -6,7 +6,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_long;
-use rustix::io::Errno;
+use weft_sys::calls;
+use weft_sys::calls::io::Errno;
 
 use crate::seccomp_fallback::keep_on_tcp;
 use crate::settings::{self, Ring};
@@ -45,9 +46,9 @@ pub(crate) fn check_ring(fd: RawFd) {
     let mut path = [0_u8; 32];
     let _ = write!(&mut path[..31], "/proc/self/fd/{fd}");
     let Ok(path) = CStr::from_bytes_until_nul(&path) else { return };
-    let mut target = [std::mem::MaybeUninit::uninit(); 32];
-    let known = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target);
-    if known.is_ok_and(|(target, _)| target == b"anon_inode:[io_uring]") {
+    let mut target = [0; 32];
+    let known = calls::fs::readlink(path, &mut target);
+    if known.is_ok_and(|target| target == b"anon_inode:[io_uring]") {
         keep_on_tcp("a ring of io_uring was inherited or received");
     }
 }

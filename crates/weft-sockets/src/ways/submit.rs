@@ -14,9 +14,9 @@
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use libc::c_long;
-use rustix::event::PollFlags;
-use rustix::io::{Errno, ioctl_fionread, write};
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::{Errno, ioctl_fionread, write};
+use weft_sys::calls::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use weft_sys::system_call;
 
 use super::fallback;

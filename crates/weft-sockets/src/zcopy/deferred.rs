@@ -22,10 +22,10 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::limits::BIG_RING_LEN;
 use weft_stream::{Plan, SrcAvailNumber};
+use weft_sys::calls::io::Errno;
 use weft_sys::{Buffers, Lock};
 
 use super::fault_handler::FaultHandler;

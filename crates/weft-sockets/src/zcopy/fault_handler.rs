@@ -9,8 +9,8 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use weft_sys::calls::event::{PollFd, PollFlags, Timespec, poll};
+use weft_sys::calls::io::Errno;
 use weft_sys::{Mapping, UserFault, spawn_quiet};
 
 /// Interval at which the thread calls `tick`, while sends are deferred and while none are.

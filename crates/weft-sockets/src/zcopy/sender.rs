@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
-use rustix::event::Timespec;
-use rustix::io::Errno;
 use weft_stream::{SrcAvailNumber, Way};
+use weft_sys::calls::event::Timespec;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Buffers, Spin, with_cleanup};
 
 use super::{SendContext, Sender, deferred};

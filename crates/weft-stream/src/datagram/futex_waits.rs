@@ -19,7 +19,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use weft_sys::SectionOnce;
 
-use rustix::time::{ClockId, Timespec, clock_getres};
+use weft_sys::calls::time::{ClockId, Timespec, clock_getres};
 
 use crate::limits::WAITS_WITHOUT_MAX;
 

@@ -10,8 +10,8 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::io::Errno;
-use rustix::time::Timespec;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::time::Timespec;
 use weft_sys::{Buffers, FutexWord, SharedLock};
 
 use super::layout::{Entry, HEADER_LEN, RING_LEN, UNIT, Words, ring_at};

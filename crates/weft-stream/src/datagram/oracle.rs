@@ -7,9 +7,9 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use weft_sys::Uncancelled;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::RecvFlags;
 use weft_sys::calls::recv_bytes;
 
 use crate::sock_diag::{

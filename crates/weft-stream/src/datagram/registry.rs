@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::{SharedGuard, SharedLock, SharedMemory, SlotState};
 
 use super::layout::{BITMAP, COMMON_LEN, Common, Entry, SLOT_LEN, VERSION, Words, slot_at};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 
 use weft_sys::SharedGuard;
 

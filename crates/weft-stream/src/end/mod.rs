@@ -23,7 +23,7 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::{SharedGuard, SharedLock};
 
 use crate::flow::Flow;

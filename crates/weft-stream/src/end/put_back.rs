@@ -18,8 +18,8 @@ use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Buffers, Linux, SharedGuard};
 
 use super::wakeups::Drained;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Buffers, SharedGuard, Sleeper, Stage, Tag, time_stamp};
 
 use super::{End, WAKEUP};

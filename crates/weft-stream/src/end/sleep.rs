@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use rustix::io::Errno;
-use rustix::time::Timespec;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::time::Timespec;
 use weft_sys::{FutexWord, Tag};
 
 use crate::kernel::Kernel;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 
 use super::End;
 use crate::kernel::Kernel;

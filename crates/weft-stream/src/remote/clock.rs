@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use weft_sys::calls;
+use weft_sys::calls::event::{PollFd, PollFlags, poll};
+use weft_sys::calls::time::{ClockId, Timespec, clock_gettime};
 
 /// A clock: the kernel's, or that of a simulation.
 pub trait Clock: Debug {
@@ -30,7 +31,7 @@ impl Clock for SystemClock {
     }
 
     fn sleep(&self, ns: u32) {
-        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: ns.into() });
+        let _ = calls::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: ns.into() });
     }
 
     fn waits_for(&self, socket: BorrowedFd<'_>, asked: PollFlags, limit: &Timespec) -> bool {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weft_sys::SectionOnce;
 
-use rustix::event::Timespec;
-use rustix::io::Errno;
-use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
+use weft_sys::calls::event::Timespec;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
 use super::clock::{Clock, SystemClock};
 use super::proof::{Moved, Proof, Starts};

@@ -3,9 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
+use weft_sys::calls::net::{RecvFlags, recv};
 use weft_sys::{Buffers, SharedLock};
 
 use super::clock::Clock;

@@ -3,8 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
+use weft_sys::calls::event::PollFlags;
+use weft_sys::calls::io::Errno;
 use weft_sys::{Buffers, SharedLock};
 
 use super::clock::Clock;

@@ -8,8 +8,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{Errno, read, write};
+use weft_sys::calls::event::{EventfdFlags, eventfd};
+use weft_sys::calls::io::{Errno, read, write};
 
 use super::window::StateWord;
 

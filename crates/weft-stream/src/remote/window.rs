@@ -13,7 +13,7 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::io::Errno;
+use weft_sys::calls::io::Errno;
 use weft_sys::{SharedMemory, shared_layout};
 
 const PAGE: usize = 4_096;

@@ -13,10 +13,9 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
 
-use rustix::io::Errno;
-
 use super::replica::Replica;
 use super::{Piece, Place, map, pieces};
+use crate::calls::io::Errno;
 use crate::shared::SharedMemory;
 
 /// A segment of this process.

@@ -7,8 +7,7 @@
 use std::ops::{ControlFlow, Range};
 use std::os::fd::RawFd;
 
-use rustix::io::Errno;
-
+use crate::calls::io::Errno;
 use crate::forkable::Forkable;
 use crate::maps::{self, Entry};
 
@@ -81,7 +80,10 @@ impl Name {
             let mut random = [0; 8];
             // If there are no random bytes, a child's segments get the name of the parent's, which
             // it does not have.
-            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+            let _ = crate::calls::rand::getrandom(
+                &mut random,
+                crate::calls::rand::GetRandomFlags::empty(),
+            );
             let name = format!("{NAME_PREFIX}{:016x}", u64::from_ne_bytes(random));
             Name(name.as_bytes().try_into().unwrap_or([b'?'; NAME_LEN]))
         });

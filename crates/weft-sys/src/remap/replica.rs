@@ -6,10 +6,9 @@
 
 use std::os::fd::{BorrowedFd, RawFd};
 
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
-
 use super::{Piece, Place, READ_WRITE, last_error, map};
+use crate::calls::io::Errno;
+use crate::calls::seek;
 
 /// The copy, and the piece that it replaces.
 #[derive(Debug)]
@@ -62,11 +61,11 @@ impl Replica {
         let (start, end) = (self.piece.offset, self.piece.offset + self.piece.range.len() as u64);
         let mut at = start;
         while at < end {
-            let data = match seek(file, SeekFrom::Data(at)) {
+            let data = match seek(file, at, libc::SEEK_DATA) {
                 Err(Errno::NXIO) => return Ok(()),
                 found => found?.min(end),
             };
-            at = seek(file, SeekFrom::Hole(data))?.min(end);
+            at = seek(file, data, libc::SEEK_HOLE)?.min(end);
             self.read(fd, data, at)?;
         }
         Ok(())

@@ -13,19 +13,17 @@
 #![allow(unsafe_code)]
 
 use std::io::Write as _;
-use std::mem::MaybeUninit;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags, RawDir, open};
-use rustix::io::{Errno, read};
-use rustix::thread::{Timespec, gettid, nanosleep};
-
 use super::{Name, PAGE, Place, map};
+use crate::calls::event::{PollFd, PollFlags, poll};
+use crate::calls::fs::{Mode, OFlags, for_each_name, open};
+use crate::calls::io::{Errno, read};
+use crate::calls::thread::{Timespec, gettid, nanosleep};
 use crate::forkable::Forkable;
 use crate::limits::{CALL_LEN_MAX, PATH_LEN_MAX};
 use crate::maps;
@@ -101,18 +99,14 @@ fn run(fault: &UserFault, name: &Name) {
 fn replace_all_discarded(name: &Name) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(tasks) = open("/proc/self/task", flags, Mode::empty()) else { return };
-    let mut space = [MaybeUninit::uninit(); 2_048];
-    let mut tasks = RawDir::new(tasks, &mut space);
-    while let Some(Ok(task)) = tasks.next() {
-        let number = task.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        let Some(thread) = number.filter(|&thread| thread != gettid().as_raw_nonzero().get())
-        else {
-            continue;
-        };
-        if let Some(range) = call_when_blocked(thread).as_ref().and_then(discarded_range) {
+    let _ = for_each_name(&tasks, &mut [0; 256], |task| {
+        let number = task.to_str().ok().and_then(|task| task.parse().ok());
+        let thread = number.filter(|&thread| thread != gettid().as_raw_pid());
+        let call = thread.and_then(call_when_blocked);
+        if let Some(range) = call.as_ref().and_then(discarded_range) {
             replace(name, &range);
         }
-    }
+    });
 }
 
 /// The system call in which a thread is blocked. `None` if it has ended, or is running: it has used

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Mutex, PoisonError};
 
+use weft_sys::calls;
+
 use libc::{c_int, epoll_event};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -397,5 +399,5 @@ fn inode(file: BorrowedFd<'_>) -> u64 {
 
 /// Returns the events of a file of the real kernel, such as the pipe of an alarm.
 fn really_ready(fd: RawFd) -> PollFlags {
-    weft_sys::calls::events_now(Descriptor::of(fd), PollFlags::IN)
+    calls::events_now(Descriptor::of(fd), PollFlags::IN)
 }

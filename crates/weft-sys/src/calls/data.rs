@@ -1,5 +1,4 @@
-//! The system calls of the data path. They have the interface of rustix, but go through the gate of
-//! `system_call`: if the kernel reports calls made elsewhere, one of rustix costs a signal.
+//! The system calls of the data path.
 //!
 //! # Safety
 //! Each call passes addresses and lengths of its own arguments, which live until it returns.
@@ -20,35 +19,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::thread::futex::Wait;
 use rustix::time::Timespec;
 
-/// Makes a system call without setting `errno`, because the program's call may still succeed.
-///
-/// # Safety
-/// Those of `system_call`.
-#[cfg(target_arch = "x86_64")]
-pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller fulfils the conditions of `system_call`.
-    let result = unsafe { crate::by_hand::raw_system_call(number, arguments) };
-    if (-4095..0).contains(&result) {
-        return Err(Errno::from_raw_os_error(-result as i32));
-    }
-    Ok(result.cast_unsigned())
-}
-
-/// # Safety
-/// Those of `system_call`.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller fulfils the conditions of `system_call`.
-    let result = unsafe { crate::by_hand::system_call(number, arguments) };
-    usize::try_from(result).map_err(|_| {
-        let code = std::io::Error::last_os_error().raw_os_error();
-        code.map_or(Errno::IO, Errno::from_raw_os_error)
-    })
-}
-
-fn address<T>(place: Option<&T>) -> usize {
-    place.map_or(0, |place| ptr::from_ref(place) as usize)
-}
+use super::raw::{address, call, number, option_of, set_option};
 
 /// Which threads may sleep on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +114,7 @@ pub fn is_ready(file: impl AsFd, events: PollFlags) -> bool {
 /// # Errors
 /// An error of the kernel.
 pub fn take_events(epoll: impl AsFd, events: &mut [epoll_event]) -> Result<usize, Errno> {
-    let arguments = [number(epoll), events.as_mut_ptr() as usize, events.len(), 0, 0, 0];
+    let arguments = [number(&epoll), events.as_mut_ptr() as usize, events.len(), 0, 0, 0];
     // SAFETY: the length is that of the list, which lives during the call.
     unsafe { call(libc::SYS_epoll_pwait, arguments) }
 }
@@ -153,7 +124,7 @@ pub fn take_events(epoll: impl AsFd, events: &mut [epoll_event]) -> Result<usize
 /// # Errors
 /// An error of the kernel.
 pub fn recv_bytes(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-    let (fd, flags) = (number(socket), flags.bits() as usize);
+    let (fd, flags) = (number(&socket), flags.bits() as usize);
     // SAFETY: the length is that of the buffer, which lives during the call.
     let received = unsafe {
         call(libc::SYS_recvfrom, [fd, bytes.as_mut_ptr() as usize, bytes.len(), flags, 0, 0])
@@ -166,7 +137,7 @@ pub fn recv_bytes(socket: impl AsFd, bytes: &mut [u8], flags: RecvFlags) -> Resu
 /// # Errors
 /// An error of the kernel.
 pub fn send_bytes(socket: impl AsFd, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
-    let (fd, flags) = (number(socket), flags.bits() as usize);
+    let (fd, flags) = (number(&socket), flags.bits() as usize);
     // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_sendto, [fd, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) }
 }
@@ -176,7 +147,7 @@ pub fn send_bytes(socket: impl AsFd, bytes: &[u8], flags: SendFlags) -> Result<u
 /// # Errors
 /// An error of the kernel.
 pub fn read(file: impl AsFd, bytes: &mut [u8]) -> Result<usize, Errno> {
-    let arguments = [number(file), bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0];
+    let arguments = [number(&file), bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0];
     // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_read, arguments) }
 }
@@ -186,7 +157,7 @@ pub fn read(file: impl AsFd, bytes: &mut [u8]) -> Result<usize, Errno> {
 /// # Errors
 /// An error of the kernel.
 pub fn write(file: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
-    let arguments = [number(file), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+    let arguments = [number(&file), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
     // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_write, arguments) }
 }
@@ -196,7 +167,7 @@ pub fn write(file: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
 /// # Errors
 /// An error of the kernel.
 pub fn read_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
-    let arguments = [number(file), bytes.as_mut_ptr() as usize, bytes.len(), at as usize, 0, 0];
+    let arguments = [number(&file), bytes.as_mut_ptr() as usize, bytes.len(), at as usize, 0, 0];
     // SAFETY: the length is that of the buffer, which lives during the call.
     unsafe { call(libc::SYS_pread64, arguments) }
 }
@@ -210,7 +181,7 @@ pub fn read_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errn
 pub fn read_cached_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
     const NOWAIT: usize = libc::RWF_NOWAIT as usize;
     let vector = [bytes.as_mut_ptr() as usize, bytes.len()];
-    let arguments = [number(file), vector.as_ptr() as usize, 1, at as usize, 0, NOWAIT];
+    let arguments = [number(&file), vector.as_ptr() as usize, 1, at as usize, 0, NOWAIT];
     // SAFETY: the one element of the vector, which has the form of `struct iovec`, is the buffer,
     // and both live during the call. The kernel takes the offset's low half as all of it.
     unsafe { call(libc::SYS_preadv2, arguments) }
@@ -221,7 +192,7 @@ pub fn read_cached_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usiz
 /// # Errors
 /// An error of the kernel.
 pub fn seek(file: impl AsFd, offset: u64, whence: libc::c_int) -> Result<u64, Errno> {
-    let arguments = [number(file), offset as usize, whence as usize, 0, 0, 0];
+    let arguments = [number(&file), offset as usize, whence as usize, 0, 0, 0];
     // SAFETY: `lseek` accesses no memory.
     unsafe { call(libc::SYS_lseek, arguments) }.map(|at| at as u64)
 }
@@ -232,7 +203,7 @@ pub fn seek(file: impl AsFd, offset: u64, whence: libc::c_int) -> Result<u64, Er
 /// An error of the kernel.
 pub fn type_and_size(file: impl AsFd) -> Result<(FileType, u64), Errno> {
     let mut state = MaybeUninit::<libc::stat>::uninit();
-    let arguments = [number(file), state.as_mut_ptr() as usize, 0, 0, 0, 0];
+    let arguments = [number(&file), state.as_mut_ptr() as usize, 0, 0, 0, 0];
     // SAFETY: `state` has room for the structure that the kernel writes: `libc::stat` is the
     // kernel's.
     unsafe { call(libc::SYS_fstat, arguments) }?;
@@ -248,7 +219,7 @@ pub fn type_and_size(file: impl AsFd) -> Result<(FileType, u64), Errno> {
 pub fn file_flags(file: impl AsFd) -> Result<OFlags, Errno> {
     // SAFETY: `F_GETFL` accesses no memory.
     let flags =
-        unsafe { call(libc::SYS_fcntl, [number(file), libc::F_GETFL as usize, 0, 0, 0, 0]) };
+        unsafe { call(libc::SYS_fcntl, [number(&file), libc::F_GETFL as usize, 0, 0, 0, 0]) };
     flags.map(|flags| OFlags::from_bits_retain(flags as u32))
 }
 
@@ -297,7 +268,7 @@ pub fn is_at_mark(socket: impl AsFd) -> bool {
     /// From `linux/sockios.h`.
     const SIOCATMARK: usize = 0x8905;
     let mut answer: libc::c_int = 0;
-    let arguments = [number(socket), SIOCATMARK, (&raw mut answer) as usize, 0, 0, 0];
+    let arguments = [number(&socket), SIOCATMARK, (&raw mut answer) as usize, 0, 0, 0];
     // SAFETY: the request writes an int, and `answer` is one that lives during the call.
     let result = unsafe { call(libc::SYS_ioctl, arguments) };
     result.is_ok() && answer != 0
@@ -374,37 +345,6 @@ pub fn set_tcp_cork(socket: impl AsFd, on: bool) -> Result<(), Errno> {
 /// An error of the kernel.
 pub fn set_tcp_nodelay(socket: impl AsFd, on: bool) -> Result<(), Errno> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, &libc::c_int::from(on))
-}
-
-/// Reads an option whose value has the length of `T`, which consists of integers.
-pub(crate) fn option_of<T: Default>(
-    socket: impl AsFd,
-    level: libc::c_int,
-    option: libc::c_int,
-) -> Result<T, Errno> {
-    let mut value = T::default();
-    let mut len = size_of::<T>() as libc::socklen_t;
-    let (level, option, place) = (level as usize, option as usize, &raw mut value);
-    let arguments = [number(socket), level, option, place as usize, &raw mut len as usize, 0];
-    // SAFETY: both pointers are to local variables, and `len` is the length of the first.
-    unsafe { call(libc::SYS_getsockopt, arguments) }.map(|_| value)
-}
-
-/// Sets an option whose value is a `T`.
-pub(crate) fn set_option<T: Copy>(
-    socket: impl AsFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &T,
-) -> Result<(), Errno> {
-    let (level, option, place) = (level as usize, option as usize, ptr::from_ref(value));
-    let arguments = [number(socket), level, option, place as usize, size_of::<T>(), 0];
-    // SAFETY: `value` can be read during the call, and the length is its length.
-    unsafe { call(libc::SYS_setsockopt, arguments) }.map(drop)
-}
-
-fn number(fd: impl AsFd) -> usize {
-    fd.as_fd().as_raw_fd() as usize
 }
 
 #[cfg(test)]
