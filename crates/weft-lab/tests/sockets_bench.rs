@@ -37,10 +37,11 @@ fn each_transport_is_the_one_that_is_named() -> Result<()> {
                 ensure!(row["transport"] == if is_plain { "tcp" } else { "shm" }, "{row}");
             }
             if table["name"] == "sockets buffers" && !is_plain {
-                // A message of 64 bytes in a buffer of 8 KiB, and all else end to end.
+                // A message of 64 bytes in a buffer of 8 KiB, and all else end to end; the last
+                // buffer may be in use just then.
                 let wastes = row["over"] == "weft-credit" && row["x"] == 64;
                 let used = value(row, primary)?;
-                ensure!(if wastes { used < 1.0 } else { used > 99.0 }, "{row}");
+                ensure!(if wastes { used < 1.0 } else { used > 90.0 }, "{row}");
             }
         }
     }
