@@ -6,8 +6,8 @@
 
 Debian's kernels come without siw. So its module is compiled here, of Debian's kernel sources and
 against Debian's headers, to be loaded into Debian's unchanged kernel. Nothing is installed: the
-first command fetches the packages of the kernel and unpacks them in FOLDER/packages, unless they
-are there. `scripts/fetch` calls it. The second command uses no network. The programs of the guest
+first command fetches the packages of the kernel, and of the iSCSI initiator, and unpacks them in
+FOLDER/packages, unless they are there. `scripts/fetch` calls it. The second command uses no network. The programs of the guest
 are those of this machine. Left in FOLDER are `vmlinux` and `initramfs`. PROGRAMs are put into the
 guest's /bin, too. What is there already, made of the same files, stays.
 
@@ -36,6 +36,12 @@ MODULES = """crc32c_generic crc32c_intel virtio_pci virtio_net virtio_console ib
     rdma_ucm ib_uverbs siw""".split()
 PROGRAMS = """rping ucmatose ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_send_bw
     ib_send_lat rdma""".split()
+# Of the kernel's iSCSI initiator, with a disk and its file system. They are loaded on demand.
+DISK_MODULES = """crc32c_generic crct10dif_generic iscsi_tcp sd_mod ext4""".split()
+# The initiator's programs, in packages of their own.
+INITIATOR = ["open-iscsi", "libopeniscsiusr", "libisns0"]
+INITIATOR_PROGRAMS = ["sbin/iscsid", "sbin/iscsiadm"]
+DISK_PROGRAMS = ["mkfs.ext4", "e2fsck"]
 # Constants of siw that become parameters of the module, by file.
 PARAMETERS = {
     "siw_main.c": [("mpa_crc_required", "bool"), ("mpa_version", "byte"), ("peer_to_peer", "bool")],
@@ -72,15 +78,16 @@ def download(folder, options):
     kbuild = depends(headers, r"linux-kbuild-.*", options)
     source = kbuild.replace("kbuild", "source").split("+")[0]
     source = re.sub(r"(linux-source-\d+\.\d+).*", r"\1", source)
-    packages = [image, headers, common, kbuild, source, "busybox-static"]
+    packages = [image, headers, common, kbuild, source, "busybox-static", *INITIATOR]
     run("apt-get", "-qq", *options, "download", *packages, cwd=folder)
     return release
 
 
 def fetch(target):
-    """The kernel, its headers and siw's sources, unpacked in `target`/packages."""
+    """The kernel, its headers, siw's sources and the initiator, unpacked in `target`/packages."""
     packages = target / "packages"
-    if packages.exists():
+    # Packages that an earlier version of this program has fetched have no initiator.
+    if (packages / "root" / INITIATOR_PROGRAMS[0]).exists():
         return
     folder, lists = target / "packages.new", target / "lists"
     debs = folder / "debs"
@@ -108,6 +115,8 @@ def fetch(target):
     unpack_source(folder)
     (folder / "release").write_text(release)
     shutil.rmtree(target / "work", ignore_errors=True)
+    (target / "kernel").unlink(missing_ok=True)
+    shutil.rmtree(packages, ignore_errors=True)
     folder.rename(packages)
 
 
@@ -236,16 +245,16 @@ class Archive:
         return bytes(self.data)
 
 
-def modules_needed(folder):
-    """The modules of MODULES and what they depend on, each behind what it needs."""
+def modules_needed(folder, names):
+    """These modules and what they depend on, each behind what it needs."""
     needs = {}
     for line in (folder / "modules.dep").read_text().splitlines():
         name, _, rest = line.partition(":")
         needs[name] = rest.split()
     path = {pathlib.PurePath(name).name.split(".ko")[0].replace("-", "_"): name for name in needs}
-    wanted = [path[name] for name in MODULES if name in path]
-    if path.get("siw") not in wanted:
+    if "siw" not in path:
         sys.exit("siw: depmod does not know the module")
+    wanted = [path[name] for name in names if name in path]
     order = []
 
     def take(name):
@@ -284,19 +293,43 @@ def initramfs(root, release, programs):
     libraries = {str(LIBRARIES / "libgcc_s.so.1")}
     for binary in [*binaries, provider]:
         libraries.update(re.findall(r"(/\S+) \(0x", output("ldd", binary)))
+    libraries |= initiator(archive, root)
     for library in libraries:
-        archive.file(library[1:], library)
+        # Those of unpacked packages go where they would be installed.
+        archive.file(library.removeprefix(str(root))[1:], library)
     archive.add("etc/passwd", stat.S_IFREG | 0o644, b"root:x:0:0:root:/root:/bin/sh\n")
     for name in ["dev", "proc", "sys", "tmp", "run", "root"]:
         archive.add(name, stat.S_IFDIR | 0o755)
     modules = root / f"lib/modules/{release}"
     run(busybox, "depmod", "-b", root, release, stderr=subprocess.DEVNULL)
-    needed = modules_needed(modules)
-    for name in needed:
-        archive.file(f"lib/modules/{name}", modules / name, 0o644)
-    names = "".join(f"/lib/modules/{name}\n" for name in needed)
-    archive.add("etc/modules", stat.S_IFREG | 0o644, names.encode())
+    kinds = {"etc/modules": MODULES, "etc/modules.disk": DISK_MODULES}
+    for file, kind in kinds.items():
+        needed = modules_needed(modules, kind)
+        for name in needed:
+            if f"lib/modules/{name}" not in archive.paths:
+                archive.file(f"lib/modules/{name}", modules / name, 0o644)
+        names = "".join(f"/lib/modules/{name}\n" for name in needed)
+        archive.add(file, stat.S_IFREG | 0o644, names.encode())
     return archive.finish()
+
+
+def initiator(archive, root):
+    """Adds the iSCSI initiator, if this machine has what it needs. Returns its libraries."""
+    environment = os.environ | {"LD_LIBRARY_PATH": f"{root}{LIBRARIES}"}
+    programs = [(name, root / name) for name in INITIATOR_PROGRAMS]
+    programs += [(f"sbin/{name}", shutil.which(name)) for name in DISK_PROGRAMS]
+    libraries = set()
+    for _, path in programs:
+        if path is None or not os.path.exists(path):
+            return set()
+        needed = run("ldd", path, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        if "not found" in needed:
+            return set()
+        libraries.update(re.findall(r"(/\S+) \(0x", needed))
+    for name, path in programs:
+        archive.file(name, path)
+    archive.file("etc/iscsi/iscsid.conf", root / "etc/iscsi/iscsid.conf", 0o644)
+    return libraries
 
 
 def digest(files):

@@ -1,4 +1,5 @@
-//! A virtual machine with the kernel's soft iWARP (siw): a peer that shares no code with Weft.
+//! A virtual machine with the kernel's soft iWARP (siw) and iSCSI initiator: peers that share no
+//! code with Weft.
 //!
 //! `siw/build.py` builds it from Debian's packages, and QEMU runs it without KVM. Its network
 //! device is a TAP interface in a namespace. It takes commands through a virtual serial port.
