@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::listen::Listener;
 use crate::memory::Buffer;
 use crate::options::{Carrier, Options};
+use crate::placement::Placement;
 use crate::stop::Stop;
 
 /// Access to the fabric. Clones are handles of the same one, whose buffers fit the endpoints of
@@ -155,15 +156,28 @@ impl Fabric {
     /// [`Error::Memory`](crate::Error::Memory); [`Error::System`](crate::Error::System) if no more
     /// memory can be registered.
     pub fn alloc(&self, len: usize) -> Result<Buffer> {
-        Buffer::new(&self.common.domain, len, false)
+        Buffer::new(&self.common.domain, len, Placement::default())
     }
 
-    /// Allocates a buffer in huge pages where the system has some; otherwise it is like one of
-    /// [`Fabric::alloc`].
+    /// Allocates a buffer of `len` bytes, all zero, in huge pages or on a NUMA node.
+    ///
+    /// ```
+    /// # use weft_fabric::{Fabric, HugePages, Options, Placement};
+    /// # fn main() -> weft_fabric::Result<()> {
+    /// # let fabric = Fabric::open(Options::default())?;
+    /// let placement = Placement { huge_pages: HugePages::Wanted, ..Placement::default() };
+    /// let buffer = fabric.alloc_placed(64 << 20, placement)?;
+    /// assert_eq!(buffer.placement(), placement);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// Those of [`Fabric::alloc`].
-    pub fn alloc_huge(&self, len: usize) -> Result<Buffer> {
-        Buffer::new(&self.common.domain, len, true)
+    /// Those of [`Fabric::alloc`]. [`Error::System`](crate::Error::System) if there are not so many
+    /// huge pages ([`HugePages::Reserved`](crate::HugePages::Reserved); `ENOMEM`, or `EFAULT` if
+    /// there are none on the node), if there is no such node or it has no memory (`EINVAL`), or if
+    /// the process may not choose one (`EPERM`, `ENOSYS`).
+    pub fn alloc_placed(&self, len: usize, placement: Placement) -> Result<Buffer> {
+        Buffer::new(&self.common.domain, len, placement)
     }
 }

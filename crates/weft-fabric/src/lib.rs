@@ -22,7 +22,7 @@
 //! door
 //! watcher
 //! credits header hello sleeper stop table wakers
-//! limits
+//! limits placement
 //! ```
 #![doc = include_str!("guide.md")]
 
@@ -45,6 +45,7 @@ mod memory;
 mod message;
 mod operation;
 mod options;
+mod placement;
 mod returned;
 mod share;
 pub mod sim;
@@ -66,6 +67,7 @@ pub use memory::Buffer;
 pub use message::{Message, Receive};
 pub use operation::{Operation, Outcome};
 pub use options::{Carrier, Options};
+pub use placement::{HugePages, Placement};
 pub use returned::Returned;
 pub use share::{RemoteKey, Rights, SharedBuffer};
 pub use stop::Stop;

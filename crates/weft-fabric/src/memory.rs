@@ -22,13 +22,20 @@ use rustix::param::page_size;
 use weft_engine::Errno;
 use weft_engine::access::Access;
 use weft_engine::wr::Sge;
-use weft_sys::{Region, Unused};
+use weft_sys::{Region, Unused, bind_to_node};
 
 use crate::carrier::{Domain, Registration};
 use crate::error::{Error, Result};
+use crate::placement::{HugePages, Placement};
 
 /// Bytes of a huge page, to whose multiples a buffer of huge pages is rounded up.
 const HUGE_PAGE: usize = 2 << 20;
+
+/// Bytes of the mapping for a buffer; `None` for more than can be.
+fn mapped(len: usize, placement: Placement) -> Option<usize> {
+    let is_huge = placement.huge_pages != HugePages::No;
+    len.max(1).checked_next_multiple_of(if is_huge { HUGE_PAGE } else { page_size() })
+}
 
 fn failed(errno: Errno) -> Error {
     Error::system("register memory", errno)
@@ -37,10 +44,9 @@ fn failed(errno: Errno) -> Error {
 /// A mapping of anonymous memory, registered for operations of this process.
 struct Pages {
     start: NonNull<u8>,
-    /// Bytes mapped, at least `region.len()`.
-    mapped: usize,
     region: Region,
     domain: Domain,
+    placement: Placement,
     /// The registration for operations of this process, while there is one.
     registration: Option<Registration>,
 }
@@ -51,19 +57,21 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn new(domain: &Domain, len: usize, huge: bool) -> Result<Self> {
-        let step = if huge { HUGE_PAGE } else { page_size() };
-        let mapped = len.max(1).checked_next_multiple_of(step).ok_or(Error::Memory { len })?;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    fn new(domain: &Domain, len: usize, placement: Placement) -> Result<Self> {
+        let huge = placement.huge_pages;
+        let mapped = mapped(len, placement).ok_or(Error::Memory { len })?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = match huge {
+            HugePages::Reserved => MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB,
+            HugePages::No | HugePages::Wanted => MapFlags::PRIVATE,
+        };
         // SAFETY: the kernel chooses the address of the new mapping, which replaces none.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) };
-        let start = start.ok().and_then(|start| NonNull::new(start.cast::<u8>()));
-        let start = start.ok_or(Error::Memory { len })?;
-        if huge {
-            // Without huge pages it has no effect, and the buffer works as well.
-            // SAFETY: the advice concerns this mapping only, and does not change its contents.
-            let _ = unsafe { madvise(start.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
-        }
+        let start = start.map_err(|errno| match huge {
+            HugePages::Reserved => Error::system("allocate huge pages", errno),
+            HugePages::No | HugePages::Wanted => Error::Memory { len },
+        })?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(Error::Memory { len })?;
         let address = start.as_ptr() as usize;
         // SAFETY: the mapping is readable and writable until this value is dropped, which ends all
         // uses of the region before; see the module's comment for who uses it.
@@ -71,7 +79,36 @@ impl Pages {
         // The kernel's mappings do not wrap around.
         let region = region.ok_or(Error::Memory { len })?;
         let domain = domain.clone();
-        Ok(Self { start, mapped, region, domain, registration: None })
+        let pages = Self { start, region, domain, placement, registration: None };
+        pages.place()?;
+        Ok(pages)
+    }
+
+    /// Has pages, none of which has been touched, come from where they are wanted.
+    fn place(&self) -> Result<()> {
+        if let Some(node) = self.placement.node {
+            let start = self.start.as_ptr() as usize;
+            let bound = bind_to_node(&(start..start + self.mapped()), node);
+            bound.map_err(|errno| Error::system("allocate memory on this NUMA node", errno))?;
+        }
+        let start = self.start.as_ptr().cast();
+        match self.placement.huge_pages {
+            HugePages::No => {}
+            HugePages::Wanted => {
+                // Without huge pages it has no effect, and the buffer works as well.
+                // SAFETY: the advice concerns this mapping only, and does not change its contents.
+                let _ = unsafe { madvise(start, self.mapped(), Advice::LinuxHugepage) };
+            }
+            HugePages::Reserved => {
+                // The kernel has set so many aside, but perhaps on another node, or beyond what
+                // this group of processes may use: then it ends the process that touches one.
+                // SAFETY: the call touches this mapping's pages, and does not change their
+                // contents.
+                let taken = unsafe { madvise(start, self.mapped(), Advice::LinuxPopulateWrite) };
+                taken.map_err(|errno| Error::system("allocate huge pages", errno))?;
+            }
+        }
+        Ok(())
     }
 
     /// Registers the memory, unless it is registered; for a Read, if it is to bring bytes.
@@ -113,7 +150,13 @@ impl Pages {
         // Whole pages, which peers can map. Nothing is behind the buffer in its last page.
         // SAFETY: the mapping is readable and writable until this value is dropped, which ends all
         // uses of the region before; see the module's comment for who uses it.
-        unsafe { Region::new(part.addr(), self.mapped - range.start) }
+        unsafe { Region::new(part.addr(), self.mapped() - range.start) }
+    }
+
+    /// Bytes of the mapping.
+    fn mapped(&self) -> usize {
+        // `new` has made so many.
+        mapped(self.region.len(), self.placement).unwrap_or_default()
     }
 
     fn address(&self) -> u64 {
@@ -135,7 +178,7 @@ impl Drop for Pages {
     fn drop(&mut self) {
         if self.end_registration().is_ok() {
             // SAFETY: this value owns the mapping, and neither the carrier nor a reference uses it.
-            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped()) };
         }
     }
 }
@@ -150,8 +193,16 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(domain: &Domain, len: usize, huge: bool) -> Result<Self> {
-        Ok(Self { pages: Pages::new(domain, len, huge)? })
+    pub(crate) fn new(domain: &Domain, len: usize, placement: Placement) -> Result<Self> {
+        Ok(Self { pages: Pages::new(domain, len, placement)? })
+    }
+
+    /// Where its memory is, as [`Fabric::alloc_placed`](crate::Fabric::alloc_placed) was asked.
+    /// When [sharing ends](crate::SharedBuffer::end) the buffer that comes back may be another one:
+    /// if that could not be placed so, this says it.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        self.pages.placement
     }
 
     /// The range within the buffer; `None` if it is not inside, or is longer than an operation can
@@ -209,11 +260,12 @@ impl Buffer {
         copy
     }
 
-    /// Another buffer with a copy of the bytes. The process ends if there is no memory for it.
+    /// Another buffer with a copy of the bytes, placed as this one if there is memory. The process
+    /// ends if there is no memory at all.
     pub(crate) fn copied(&self) -> Self {
-        let Ok(pages) = Pages::new(&self.pages.domain, self.pages.region.len(), false) else {
-            std::process::abort()
-        };
+        let with = |placement| Pages::new(&self.pages.domain, self.pages.region.len(), placement);
+        let placed = with(self.pages.placement).or_else(|_| with(Placement::default()));
+        let Ok(pages) = placed else { std::process::abort() };
         let mut copy = Self { pages };
         self.pages.region.fill(&mut copy);
         copy
@@ -303,7 +355,7 @@ impl Places {
     /// `count` places of `stride` bytes, a multiple of eight.
     pub(crate) fn new(domain: &Domain, count: usize, stride: usize) -> Result<(Self, Vec<Place>)> {
         let len = count.checked_mul(stride).ok_or(Error::Memory { len: usize::MAX })?;
-        let mut pages = Pages::new(domain, len, false)?;
+        let mut pages = Pages::new(domain, len, Placement::default())?;
         pages.register(false)?;
         let start = pages.start.as_ptr() as usize;
         let places = (0..count).map(|index| Place { address: start + index * stride }).collect();
@@ -349,5 +401,79 @@ impl Places {
 impl fmt::Debug for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Places({} of {} bytes)", self.pages.region.len() / self.stride, self.stride)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fabric, Options, Rights};
+
+    fn fabric() -> Fabric {
+        Fabric::open(Options::default()).unwrap()
+    }
+
+    fn errno(result: Result<Buffer>) -> Option<Errno> {
+        match result {
+            Err(Error::System { cause, .. }) => Some(cause),
+            _ => None,
+        }
+    }
+
+    /// The policy of the mapping that begins at an address, as the kernel shows it.
+    fn policy_at(address: u64) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
+        let line = maps.lines().find(|line| line.starts_with(&format!("{address:x} ")))?;
+        line.split(' ').nth(1).map(str::to_owned)
+    }
+
+    #[test]
+    fn buffer_stays_on_its_node_while_it_is_shared() {
+        let fabric = fabric();
+        let placement = Placement { node: Some(0), ..Placement::default() };
+        let mut buffer = match fabric.alloc_placed(10_000, placement) {
+            // A kernel without NUMA, or a container that forbids it.
+            Err(Error::System { cause: Errno::PERM | Errno::NOSYS, .. }) => return,
+            buffer => buffer.unwrap(),
+        };
+        buffer.fill(7);
+        assert_eq!(policy_at(buffer.address()).as_deref(), Some("bind:0"));
+        let address = buffer.address();
+        let shared = buffer.share(Rights::ALL, ..).unwrap();
+        assert_eq!(policy_at(address).as_deref(), Some("bind:0"));
+        let buffer = shared.end();
+        assert_eq!(policy_at(buffer.address()).as_deref(), Some("bind:0"));
+        assert_eq!(buffer.placement(), placement);
+        assert!(buffer.iter().all(|&byte| byte == 7));
+        let none = Placement { node: Some(1_000), ..Placement::default() };
+        assert_eq!(errno(fabric.alloc_placed(10_000, none)), Some(Errno::INVAL));
+    }
+
+    #[test]
+    fn reserved_huge_pages_are_there_or_refused() {
+        let fabric = fabric();
+        let placement = Placement { huge_pages: HugePages::Reserved, ..Placement::default() };
+        // No machine has so many.
+        assert_eq!(errno(fabric.alloc_placed(1 << 46, placement)), Some(Errno::NOMEM));
+        let mut buffer = match fabric.alloc_placed(5_000, placement) {
+            Err(Error::System { cause: Errno::NOMEM, .. }) => return,
+            buffer => buffer.unwrap(),
+        };
+        assert_eq!((buffer.len(), buffer.address() % HUGE_PAGE as u64), (5_000, 0));
+        buffer[4_999] = 1;
+        let shared = buffer.share(Rights::ALL, 4_096..).unwrap();
+        let buffer = shared.end();
+        assert_eq!((buffer[4_999], buffer.placement()), (1, placement));
+    }
+
+    #[test]
+    fn huge_pages_that_are_wanted_are_no_condition() {
+        let placement = Placement { huge_pages: HugePages::Wanted, ..Placement::default() };
+        let buffer = fabric().alloc_placed(3 << 20, placement).unwrap();
+        assert!(buffer.len() == 3 << 20 && buffer.iter().all(|&byte| byte == 0));
+        let shared = buffer.share(Rights::ALL, ..).unwrap();
+        assert_eq!(shared.end().placement(), placement);
+        let too_long = fabric().alloc_placed(usize::MAX, placement).map(drop);
+        assert_eq!(too_long, Err(Error::Memory { len: usize::MAX }));
     }
 }

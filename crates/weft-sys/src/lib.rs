@@ -12,7 +12,7 @@
 //! lock mapping open_slots remap waits
 //! futex futex_word maps named presence process_memory ring text_file
 //! alarm apart buffers process_vm shared slot slot_state socket thread udp yield_policy
-//! atomic cpu_contention forkable gate interfaces layout leftover region
+//! atomic cpu_contention forkable gate interfaces layout leftover memory_node region
 //! bounded_queue host limits private_blocks spin time_stamp userfault wait
 //! by_hand calls cancellation mutex
 //! ```
@@ -42,6 +42,7 @@ mod limits;
 mod lock;
 mod mapping;
 mod maps;
+mod memory_node;
 mod mutex;
 #[cfg(not(loom))]
 mod named;
@@ -101,6 +102,7 @@ pub use layout::SharedLayout;
 pub use leftover::{at_exit, remove_at_exit};
 pub use lock::{Lock, LockGuard, NoteLock};
 pub use mapping::Mapping;
+pub use memory_node::bind_to_node;
 pub use mutex::lock;
 #[cfg(not(loom))]
 pub use named::NamedMemory;

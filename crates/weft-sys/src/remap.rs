@@ -35,6 +35,7 @@ use crate::calls::process::{Resource, getrlimit};
 use crate::cancellation::Uncancelled;
 use crate::limits::GROWTH_MAX;
 use crate::maps::{self, Entry};
+use crate::memory_node::place_like;
 use crate::region::Region;
 use crate::shared::SharedMemory;
 use crate::thread::quiet_threads;
@@ -116,6 +117,8 @@ impl RemappedPages {
         ftruncate(&fd, size as u64)?;
         let inode = fstat(&fd)?.st_ino;
         let own = Arc::new(SharedMemory::view(fd.as_fd(), len)?);
+        // Its pages come from where the program wants those that they replace.
+        place_like(pages.start, &(own.addr()..own.addr() + len));
         children::watch_forks();
         let segment = Arc::new(Self { pages: own, inode, is_writable: writable, fd });
         segment.exchange(pages)?;
