@@ -228,6 +228,7 @@ fn text(refusal: Refusal) -> &'static str {
         Refusal::Busy => "too many operations wait, or too many elements exist",
         Refusal::Deleted => "the element was deleted",
         Refusal::Log => "the server cannot write its log",
+        Refusal::Elsewhere => "another server is the leader, or none is",
         Refusal::Stale | Refusal::Window => "the server does not know the operation any more",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::effects::encode;
+use super::effects::{encode, replay};
 use super::error::LogError;
 use super::files::{Files, LogFile};
 use super::record::{FileHeader, RecordHeader};
@@ -39,7 +39,8 @@ impl Log {
         let found = files.open().map_err(LogError::io(&name, "open"))?;
         let (file, header, next, end, cut) = match found {
             Some(mut file) => {
-                let recovered = recover(&name, &mut *file, service)?;
+                let recovered =
+                    recover(&name, &mut *file, &mut |effects| replay(effects, service))?;
                 (file, recovered.header, recovered.next, recovered.end, recovered.cut)
             }
             None => {

@@ -1,11 +1,10 @@
 //! The state from a log.
 
-use super::effects::replay;
+use super::effects::Unfit;
 use super::error::LogError;
 use super::files::LogFile;
 use super::record::{FileHeader, RecordHeader};
 use crate::limits::SEARCH_LEN;
-use crate::model::Service;
 
 /// A last record that was not written to its end. Nobody has seen its effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +26,12 @@ pub(super) struct Recovered {
     pub(super) cut: Option<Cut>,
 }
 
-/// Applies all records of a file to a service, which is empty. The file is as it was afterwards,
-/// but what is left of a record that was not complete is cut off, and all else is on disk.
+/// Hands out the contents of all records of a file. The file is as it was afterwards, but what is
+/// left of a record that was not complete is cut off, and all else is on disk.
 pub(super) fn recover(
     name: &str,
     file: &mut dyn LogFile,
-    service: &mut Service,
+    each: &mut dyn FnMut(&[u8]) -> Result<(), Unfit>,
 ) -> Result<Recovered, LogError> {
     let len = file.size().map_err(LogError::io(name, "read the size"))?;
     let foreign = || LogError::Foreign(name.to_owned());
@@ -46,7 +45,7 @@ pub(super) fn recover(
     let mut last = None;
     while let Some(effects) = walk.record()? {
         let offset = walk.end;
-        if replay(&effects, service).is_err() {
+        if each(&effects).is_err() {
             return Err(LogError::Impossible { name: name.to_owned(), offset });
         }
         walk.end += (RecordHeader::LEN + effects.len()) as u64;

@@ -99,6 +99,12 @@ impl Service {
         Ok(())
     }
 
+    /// Notes that clients are to come from now on: those that are known have been away until now.
+    pub fn arrive(&mut self, now: Now) {
+        let clients = self.clients.values_mut();
+        clients.filter_map(|it| it.away_since.as_mut()).for_each(|since| *since = now.clock);
+    }
+
     /// Notes that a client has lost its connection. Its operations that wait are cancelled, so that
     /// nothing is taken for a client that may not come back.
     pub fn leave(&mut self, now: Now, id: ClientId) {

@@ -158,7 +158,7 @@ pub enum Outcome {
     Refused(Refusal),
 }
 
-/// Why an operation is refused. Nothing has changed.
+/// Why an operation is refused. Nothing has changed, except where that is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// A name, a key, a tuple or a number is too long or empty.
@@ -185,7 +185,8 @@ pub enum Refusal {
     Stale,
     /// The client has too many answers that it has not confirmed.
     Window,
-    /// The server cannot write its log and stops. This one alone says that it is not known whether
-    /// anything has changed.
+    /// The server cannot write its log and stops. It is not known whether anything has changed.
     Log,
+    /// Another server is the leader, or none is. It is not known whether anything has changed.
+    Elsewhere,
 }

@@ -17,7 +17,7 @@ use crate::fabric::{self, Blocking};
 use crate::limits::{ANSWER_FRAME_LEN_MAX, RECONNECT_PAUSE};
 use crate::model::{ClientId, Name, Operation, Outcome, Refusal};
 use crate::tail::Tail;
-use crate::wire::{Action, Answer, Hello, Malformed, RequestFrame, Welcome};
+use crate::wire::{Action, Answer, Hello, Leader, Malformed, RequestFrame, Welcome};
 
 /// What is in front of an address by the fabric.
 const FABRIC: &str = "fabric://";
@@ -32,18 +32,27 @@ pub enum Address {
     Fabric(String),
     /// A socket of the file system.
     Unix(PathBuf),
+    /// Several servers that keep the same state. The client finds the leader.
+    Several(Vec<Self>),
 }
 
 impl FromStr for Address {
     type Err = std::convert::Infallible;
 
-    /// A text with a slash is a path, except `fabric://HOST:PORT`.
+    /// A text with a slash is a path, except `fabric://HOST:PORT`. One with commas is a list of
+    /// servers, if none of them is a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Some(address) = text.strip_prefix(FABRIC) {
-            return Ok(Self::Fabric(address.to_owned()));
-        }
-        let is_path = text.contains('/');
-        Ok(if is_path { Self::Unix(text.into()) } else { Self::Tcp(text.to_owned()) })
+        let all: Vec<Self> = text.split(',').map(|part| one(part.trim())).collect();
+        let has_path = all.iter().any(|address| matches!(address, Self::Unix(_)));
+        Ok(if all.len() == 1 || has_path { one(text) } else { Self::Several(all) })
+    }
+}
+
+fn one(text: &str) -> Address {
+    match text.strip_prefix(FABRIC) {
+        Some(address) => Address::Fabric(address.to_owned()),
+        None if text.contains('/') => Address::Unix(text.into()),
+        None => Address::Tcp(text.to_owned()),
     }
 }
 
@@ -53,6 +62,10 @@ impl fmt::Display for Address {
             Self::Tcp(address) => f.write_str(address),
             Self::Fabric(address) => write!(f, "{FABRIC}{address}"),
             Self::Unix(path) => path.display().fmt(f),
+            Self::Several(all) => {
+                let texts: Vec<String> = all.iter().map(Self::to_string).collect();
+                f.write_str(&texts.join(","))
+            }
         }
     }
 }
@@ -70,6 +83,9 @@ pub enum Failure {
     /// any more: what the client has not seen answered may have taken effect.
     #[error("the server refuses the connection: {0:?}")]
     Refused(Refusal),
+    /// Another server is the leader, or none is. This is its address, which may be empty.
+    #[error("the server is not the leader, which is {0:?}")]
+    Elsewhere(String),
     /// The server has stopped because of its log.
     #[error(
         "the server has stopped because it cannot write its log; it is not known whether the \
@@ -126,6 +142,12 @@ impl Stream for Blocking {
 /// effect once.
 pub struct Client {
     address: Address,
+    /// The server of several that is tried next.
+    next: usize,
+    /// Where the client was to connect at last.
+    tried: Option<Address>,
+    /// The leader, as a server has named it.
+    leader: Option<Address>,
     id: ClientId,
     stream: Option<BufReader<Box<dyn Stream>>>,
     /// Whether the server has known the client.
@@ -156,10 +178,43 @@ impl Client {
             filled += getrandom(&mut id[filled..], GetRandomFlags::empty())
                 .map_err(|error: Errno| Failure::Io(error.into()))?;
         }
-        let (stream, was_in, number, fallback) = (None, false, 0, None);
-        let mut client = Self { address, id, stream, was_in, number, retry_time, fallback };
-        client.enter()?;
-        Ok(client)
+        let mut client = Self {
+            address,
+            next: 0,
+            tried: None,
+            leader: None,
+            id,
+            stream: None,
+            was_in: false,
+            number: 0,
+            retry_time,
+            fallback: None,
+        };
+        let start = Instant::now();
+        loop {
+            match client.enter() {
+                Ok(()) => return Ok(client),
+                Err(failure) if !client.may_be_elsewhere(&failure) => return Err(failure),
+                Err(failure) if start.elapsed() >= retry_time => return Err(failure),
+                Err(_) => client.pause(),
+            }
+        }
+    }
+
+    /// Whether the leader may be found at another address, or later.
+    fn may_be_elsewhere(&self, failure: &Failure) -> bool {
+        match failure {
+            Failure::Elsewhere(_) => true,
+            Failure::Io(_) => matches!(self.address, Address::Several(_)),
+            _ => false,
+        }
+    }
+
+    /// Waits before the next attempt, unless a server has just named the leader.
+    fn pause(&self) {
+        if self.leader.is_none() {
+            sleep(RECONNECT_PAUSE);
+        }
     }
 
     /// What carries the connection, if there is one.
@@ -216,14 +271,14 @@ impl Client {
         loop {
             let bytes = RequestFrame { number, confirmed, action: action() }.encode();
             match self.attempt(number, &bytes) {
-                Err(failure @ (Failure::Io(_) | Failure::Log)) => {
+                Err(failure @ (Failure::Io(_) | Failure::Log | Failure::Elsewhere(_))) => {
                     self.stream = None;
                     has_log_failed |= matches!(failure, Failure::Log);
                     let since = *lost_since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.retry_time {
                         return Err(if has_log_failed { Failure::Log } else { failure });
                     }
-                    sleep(RECONNECT_PAUSE);
+                    self.pause();
                 }
                 result => return result,
             }
@@ -248,12 +303,26 @@ impl Client {
         match Answer::decode(&bytes)? {
             (of, answer) if of == number => Ok(answer),
             (0, Answer::Outcome(Outcome::Refused(Refusal::Log))) => Err(Failure::Log),
+            (0, Answer::Outcome(Outcome::Refused(Refusal::Elsewhere))) => {
+                Err(Failure::Elsewhere(String::new()))
+            }
             _ => Err(Malformed.into()),
         }
     }
 
-    fn enter(&mut self) -> Result<(), Failure> {
-        let mut stream: Box<dyn Stream> = match &self.address {
+    /// Connects to the leader that a server has named, or to the next one of several.
+    fn open(&mut self) -> io::Result<Box<dyn Stream>> {
+        let address = match (self.leader.take(), &self.address) {
+            (Some(leader), _) => leader,
+            (None, Address::Several(all)) => {
+                let address = all.get(self.next % all.len().max(1));
+                self.next = self.next.wrapping_add(1);
+                address.ok_or(io::ErrorKind::InvalidInput)?.clone()
+            }
+            (None, address) => address.clone(),
+        };
+        self.tried = Some(address.clone());
+        let stream: Box<dyn Stream> = match &address {
             Address::Tcp(address) => Box::new(tcp(address)?),
             Address::Fabric(address) => match fabric::connect(address) {
                 Ok(stream) => Box::new(Blocking(stream)),
@@ -264,14 +333,33 @@ impl Client {
                 }
             },
             Address::Unix(path) => Box::new(UnixStream::connect(path)?),
+            Address::Several(_) => return Err(io::ErrorKind::InvalidInput.into()),
         };
+        Ok(stream)
+    }
+
+    /// How to connect to the leader: as to the server that has named it.
+    fn way_to(&self, leader: &str) -> Option<Address> {
+        let is_by_fabric = matches!(self.tried, Some(Address::Fabric(_)));
+        let make = if is_by_fabric { Address::Fabric } else { Address::Tcp };
+        (!leader.is_empty()).then(|| make(leader.to_owned()))
+    }
+
+    fn enter(&mut self) -> Result<(), Failure> {
+        let mut stream = self.open()?;
         stream.write_all(&Hello { id: self.id, returns: self.was_in }.encode())?;
         let mut bytes = [0; Welcome::LEN];
         stream.read_exact(&mut bytes)?;
-        Welcome::decode(&bytes)?.0.map_err(|refusal| match refusal {
-            Refusal::Log => Failure::Log,
-            refusal => Failure::Refused(refusal),
-        })?;
+        match Welcome::decode(&bytes)?.0 {
+            Ok(()) => {}
+            Err(Refusal::Log) => return Err(Failure::Log),
+            Err(Refusal::Elsewhere) => {
+                let leader = read_leader(&mut *stream)?;
+                self.leader = self.way_to(&leader);
+                return Err(Failure::Elsewhere(leader));
+            }
+            Err(refusal) => return Err(Failure::Refused(refusal)),
+        }
         self.was_in = true;
         self.stream = Some(BufReader::new(stream));
         Ok(())
@@ -282,6 +370,18 @@ fn tcp(address: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+fn read_leader(stream: &mut dyn Stream) -> Result<String, Failure> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len)?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > Leader::LEN_MAX {
+        return Err(Malformed.into());
+    }
+    let mut bytes = vec![0; len];
+    stream.read_exact(&mut bytes)?;
+    Ok(Leader::decode(&bytes)?.0)
 }
 
 impl Drop for Client {

@@ -6,7 +6,7 @@ use crate::input::Input;
 use crate::limits::OUTPUT_LEN_MAX;
 use crate::model::{Called, ClientId, Name, Now, Outcome, Refusal, Request, Service, Ticket, Wait};
 use crate::wire::{
-    Action, Answer, Hello, Malformed, RequestFrame, TailPlace, Welcome, frame, split,
+    Action, Answer, Hello, Leader, Malformed, RequestFrame, TailPlace, Welcome, frame, split,
 };
 
 /// A connection without its socket. Its operations need not end in the order in which they began.
@@ -121,14 +121,34 @@ impl Connection {
         }
     }
 
-    /// Ends the connection because the log has failed. All of the output but its first `kept` bytes
-    /// tells of what may not be on disk, and is not sent.
-    pub fn fail(&mut self, kept: usize) {
+    /// Refuses a client because another server is the leader. Its address is sent, if it is known.
+    ///
+    /// # Errors
+    ///
+    /// If the peer does not speak the protocol.
+    pub fn refuse(&mut self, input: &mut Input, leader: Option<&str>) -> Result<(), Malformed> {
+        let Some(bytes) = input.bytes().get(..Hello::LEN).filter(|_| !self.is_ended) else {
+            return Ok(());
+        };
+        Hello::decode(bytes)?;
+        input.consume(Hello::LEN);
+        self.output.extend(Welcome(Err(Refusal::Elsewhere)).encode());
+        self.output.extend(Leader(leader.unwrap_or_default().to_owned()).encode());
+        self.is_ended = true;
+        Ok(())
+    }
+
+    /// Ends the connection because the log has failed, or another server is the leader. All of the
+    /// output but its first `kept` bytes tells of what may not be on disk, and is not sent.
+    pub fn fail(&mut self, refusal: Refusal, kept: usize) {
         self.output.truncate(self.sent + kept);
         if self.is_welcomed || kept != 0 {
-            self.write(0, &Answer::Outcome(Outcome::Refused(Refusal::Log)));
+            self.write(0, &Answer::Outcome(Outcome::Refused(refusal)));
         } else {
-            self.output.extend(Welcome(Err(Refusal::Log)).encode());
+            self.output.extend(Welcome(Err(refusal)).encode());
+            if refusal == Refusal::Elsewhere {
+                self.output.extend(Leader::default().encode());
+            }
         }
         self.is_ended = true;
     }

@@ -1,6 +1,6 @@
 //! A connection that speaks the Redis protocol.
 
-use super::commands::{Call, Pending, Problem, Step, reply};
+use super::commands::{Call, Pending, Problem, READ_ONLY, Step, is_of_session, reply};
 use super::parse::Parser;
 use super::reply::Replies;
 use super::roster::{Addresses, Roster, Session};
@@ -67,12 +67,38 @@ impl Connection {
         }
     }
 
-    /// Ends the connection because the log has failed. All of the output but its first `kept` bytes
-    /// tells of what may not be on disk, and is not sent. `is_asked` says whether there were more.
-    pub fn fail(&mut self, kept: usize, is_asked: bool) {
+    /// Answers the commands that have arrived while another server is the leader. Only those about
+    /// the connection itself are run.
+    pub fn refuse(&mut self, now: Now, input: &mut Input, space: &mut Space, leader: Option<&str>) {
+        while !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
+            let words = match self.parser.next(input) {
+                Ok(Some(words)) => words,
+                Ok(None) => return,
+                Err(malformed) => {
+                    self.replies.error(&format!("ERR Protocol error: {}", malformed.0));
+                    self.is_ended = true;
+                    return;
+                }
+            };
+            let (replies, session) = (&mut self.replies, &mut self.session);
+            if words.first().is_none_or(|name| is_of_session(name)) {
+                let step = (Call { now, space: &mut *space, replies, session }).run(&words);
+                self.is_ended |= step == Step::Quit;
+            } else if let Some(leader) = leader {
+                replies.error(&format!("{READ_ONLY} The leader is {leader}"));
+            } else {
+                replies.error(&format!("{READ_ONLY} There is no leader"));
+            }
+        }
+    }
+
+    /// Ends the connection because the log has failed, or another server is the leader. All of the
+    /// output but its first `kept` bytes tells of what may not be on disk, and is not sent.
+    /// `is_asked` says whether there were more.
+    pub fn fail(&mut self, refusal: Refusal, kept: usize, is_asked: bool) {
         self.replies.bytes.truncate(self.sent + kept);
         if is_asked || self.waiting.take().is_some() {
-            self.replies.error(&Problem::Refused(Refusal::Log).text(""));
+            self.replies.error(&Problem::Refused(refusal).text(""));
         }
         self.is_ended = true;
     }

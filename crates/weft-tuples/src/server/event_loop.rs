@@ -11,11 +11,12 @@ use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
 use super::polled::Polled;
+use super::replica::{Replica, Standing};
 use super::served::Served;
 use super::socket::Listener;
 use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, FABRIC_CONNECTIONS_MAX, LOOP_EVENTS_MAX};
 use crate::log::{Log, LogError};
-use crate::model::{ClientId, Now, Service, Space, Ticket};
+use crate::model::{ClientId, Now, Refusal, Service, Space, Ticket};
 use crate::resp::Roster;
 use crate::tail::Tails;
 
@@ -37,6 +38,15 @@ impl Stop {
     /// If the kernel refuses to wake the server.
     pub fn stop(&self) -> io::Result<()> {
         self.is_stopped.store(true, Ordering::Release);
+        self.wake()
+    }
+
+    /// Has the server look at its replica.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses to wake the server.
+    pub fn wake(&self) -> io::Result<()> {
         self.waker.wake()
     }
 }
@@ -76,6 +86,8 @@ pub struct Server {
     service: Service,
     roster: Roster,
     log: Option<Log>,
+    replica: Option<Box<dyn Replica>>,
+    standing: Standing,
     served: HashMap<usize, Served>,
     last_key: usize,
     connections: usize,
@@ -117,6 +129,8 @@ impl Server {
             service: Service::new(space),
             roster: Roster::default(),
             log: None,
+            replica: None,
+            standing: Standing::Leads,
             served: HashMap::new(),
             connections,
             tickets: HashMap::new(),
@@ -140,6 +154,21 @@ impl Server {
         open: impl FnOnce(&mut Service) -> Result<Log, LogError>,
     ) -> Result<Self, LogError> {
         self.log = Some(open(&mut self.service)?);
+        Ok(self)
+    }
+
+    /// Keeps the state together with other servers. `start` makes the server one of them, and
+    /// restores the state.
+    ///
+    /// # Errors
+    ///
+    /// Those of `start`.
+    pub fn with_replica<R: Replica + 'static, E>(
+        mut self,
+        start: impl FnOnce(&mut Service) -> Result<R, E>,
+    ) -> Result<Self, E> {
+        self.replica = Some(Box::new(start(&mut self.service)?));
+        self.standing = Standing::Follows(None);
         Ok(self)
     }
 
@@ -171,9 +200,10 @@ impl Server {
                 self.take(event);
             }
             self.accept();
+            self.follow()?;
             self.turn()?;
         }
-        Ok(self.commit()?)
+        Ok(self.commit(false)?)
     }
 
     fn take(&mut self, event: &Event) {
@@ -264,7 +294,9 @@ impl Server {
             self.handle(now, *key);
         }
         self.answer(now, &mut touched);
-        self.commit()?;
+        let is_answering =
+            touched.iter().any(|key| self.served.get(key).is_some_and(Served::tells));
+        self.commit(is_answering)?;
         self.publish(&touched);
         for key in &touched {
             let Some(served) = self.served.get_mut(key) else { continue };
@@ -285,18 +317,54 @@ impl Server {
         Ok(())
     }
 
-    /// Writes what operations have changed to disk.
-    fn commit(&mut self) -> Result<(), LogError> {
+    /// Takes up what the servers have agreed on, if there are several.
+    fn follow(&mut self) -> Result<(), LogError> {
+        let Some(replica) = &mut self.replica else { return Ok(()) };
+        let before = std::mem::replace(&mut self.standing, replica.follow(&mut self.service)?);
+        match (before, &self.standing) {
+            (Standing::Leads, Standing::Follows(_)) => self.drop_clients(),
+            (Standing::Follows(_), Standing::Leads) => self.service.arrive(self.now()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends all connections: what their clients have seen and wait for is of another leader.
+    fn drop_clients(&mut self) {
+        for (key, mut served) in std::mem::take(&mut self.served) {
+            served.fail(Refusal::Elsewhere);
+            if served.is_by_fabric() {
+                served.deregister(self.poll.registry());
+                self.polled.remove(key);
+            }
+        }
+        self.fabric_connections = 0;
+        self.tickets.clear();
+        self.clients.clear();
+        self.ready.clear();
+    }
+
+    /// Writes what operations have changed to disk, or has the other servers do so.
+    fn commit(&mut self, is_answering: bool) -> Result<(), LogError> {
+        if let Some(replica) = &mut self.replica {
+            let is_leader = self.standing == Standing::Leads;
+            if is_leader && !replica.commit(&mut self.service, is_answering)? {
+                self.standing = Standing::Follows(None);
+                self.drop_clients();
+            }
+            return Ok(());
+        }
         let Some(log) = &mut self.log else { return Ok(()) };
         let committed = log.commit(&mut self.service);
         if committed.is_err() {
-            self.served.values_mut().for_each(Served::fail);
+            self.served.values_mut().for_each(|served| served.fail(Refusal::Log));
         }
         committed
     }
 
     /// Writes the tails that have changed before any answer says so, and tells clients where they
-    /// can read one. All that they show is on disk.
+    /// can read one. All that they show is on disk. A server of several tells no places: a client
+    /// would not notice that another one leads.
     fn publish(&mut self, touched: &BTreeSet<usize>) {
         let space = self.service.space();
         if let Some(tails) = &mut self.tails {
@@ -305,7 +373,7 @@ impl Server {
         for key in touched {
             let Some(served) = self.served.get_mut(key) else { continue };
             while let Some((number, name)) = served.next_tail() {
-                if self.tails.is_none() && served.is_by_fabric() {
+                if self.tails.is_none() && self.replica.is_none() && served.is_by_fabric() {
                     let fabric = |listener: &Listener| match listener {
                         Listener::Fabric(listener) => Tails::new(listener.fabric()).ok(),
                         Listener::Tcp(_) | Listener::Unix(_) => None,
@@ -321,6 +389,10 @@ impl Server {
 
     fn handle(&mut self, now: Now, key: usize) {
         let Some(served) = self.served.get_mut(&key) else { return };
+        if let Standing::Follows(leader) = &self.standing {
+            served.refuse(now, &mut self.service, &self.roster, leader.as_deref());
+            return;
+        }
         for ticket in served.handle(now, &mut self.service, &self.roster) {
             self.tickets.insert(ticket, key);
         }

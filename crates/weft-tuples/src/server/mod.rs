@@ -10,17 +10,19 @@
 //! event_loop
 //! polled
 //! served
-//! socket
+//! replica socket
 //! ```
 
 mod event_loop;
 #[cfg(test)]
 mod fabric_tests;
 mod polled;
+mod replica;
 mod served;
 mod socket;
 #[cfg(test)]
 mod tests;
 
 pub use event_loop::{Server, ServerError, Stop};
+pub use replica::{Replica, Standing};
 pub use socket::Listener;

@@ -7,7 +7,7 @@ use mio::Registry;
 use super::socket::Socket;
 use crate::input::Input;
 use crate::limits::{INPUT_LEN_MAX, OUTPUT_LEN_MAX};
-use crate::model::{ClientId, Name, Now, Outcome, Service, Ticket};
+use crate::model::{ClientId, Name, Now, Outcome, Refusal, Service, Ticket};
 use crate::resp::{self, Roster};
 use crate::wire::TailPlace;
 use crate::{native, wire};
@@ -130,21 +130,7 @@ impl Served {
         roster: &Roster,
     ) -> Vec<Ticket> {
         self.hold();
-        if matches!(self.protocol, Protocol::Unknown) {
-            // A peer of the fabric that has found no listener of it at this port.
-            if self.input.bytes().starts_with(IWARP_REQUEST) {
-                self.is_gone = true;
-                return Vec::new();
-            }
-            self.protocol = match self.input.bytes().first() {
-                None => return Vec::new(),
-                Some(&wire::FIRST) => Protocol::Native(native::Connection::default()),
-                Some(_) => {
-                    let addresses = self.socket.addresses();
-                    Protocol::Redis(resp::Connection::new(now, roster, addresses))
-                }
-            };
-        }
+        self.recognise(now, roster);
         match &mut self.protocol {
             Protocol::Unknown => Vec::new(),
             Protocol::Redis(it) => {
@@ -155,6 +141,49 @@ impl Served {
                 Vec::new()
             }),
         }
+    }
+
+    /// Finds out which protocol the peer speaks, when there is a first byte.
+    fn recognise(&mut self, now: Now, roster: &Roster) {
+        if !matches!(self.protocol, Protocol::Unknown) {
+            return;
+        }
+        // A peer of the fabric that has found no listener of it at this port.
+        if self.input.bytes().starts_with(IWARP_REQUEST) {
+            self.is_gone = true;
+            return;
+        }
+        self.protocol = match self.input.bytes().first() {
+            None => return,
+            Some(&wire::FIRST) => Protocol::Native(native::Connection::default()),
+            Some(_) => {
+                let addresses = self.socket.addresses();
+                Protocol::Redis(resp::Connection::new(now, roster, addresses))
+            }
+        };
+    }
+
+    /// Refuses what the peer asks for, because another server is the leader.
+    pub(super) fn refuse(
+        &mut self,
+        now: Now,
+        service: &mut Service,
+        roster: &Roster,
+        leader: Option<&str>,
+    ) {
+        self.recognise(now, roster);
+        match &mut self.protocol {
+            Protocol::Unknown => {}
+            Protocol::Redis(it) => it.refuse(now, &mut self.input, service.space(), leader),
+            Protocol::Native(it) => {
+                self.is_gone |= it.refuse(&mut self.input, leader).is_err();
+            }
+        }
+    }
+
+    /// Whether there is output that tells of what may not be on disk.
+    pub(super) fn tells(&self) -> bool {
+        self.logged.is_some_and(|len| self.output().len() > len)
     }
 
     /// Writes the outcome of an operation that has waited.
@@ -187,14 +216,15 @@ impl Served {
         self.logged.get_or_insert(len);
     }
 
-    /// Ends the connection because the log has failed, and tells the peer if it waits for answers.
-    pub(super) fn fail(&mut self) {
+    /// Ends the connection because the log has failed, or because another server is the leader, and
+    /// tells the peer if it waits for answers.
+    pub(super) fn fail(&mut self, refusal: Refusal) {
         let len = self.output().len();
         let kept = self.logged.take().unwrap_or(len);
         match &mut self.protocol {
             Protocol::Unknown => {}
-            Protocol::Redis(it) => it.fail(kept, kept < len),
-            Protocol::Native(it) => it.fail(kept),
+            Protocol::Redis(it) => it.fail(refusal, kept, kept < len),
+            Protocol::Native(it) => it.fail(refusal, kept),
         }
         self.send();
     }

@@ -90,6 +90,32 @@ impl Welcome {
     }
 }
 
+/// The address of the leader, which follows [`Welcome`] with [`Refusal::Elsewhere`]. It is empty if
+/// the server does not know the leader.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leader(pub String);
+
+impl Leader {
+    /// Its longest length in bytes, without the length in front of it.
+    pub const LEN_MAX: usize = 1 << 10;
+
+    /// Returns its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        framed(|it| it.0.extend_from_slice(self.0.as_bytes()))
+    }
+
+    /// Parses it, without the length in front of it.
+    ///
+    /// # Errors
+    ///
+    /// If it is no text.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {

@@ -16,7 +16,7 @@ mod tests;
 
 pub use bytes::Malformed;
 pub(crate) use bytes::{Reader, Writer};
-pub use message::{Action, Answer, Hello, RequestFrame, TailPlace, Welcome, frame, split};
+pub use message::{Action, Answer, Hello, Leader, RequestFrame, TailPlace, Welcome, frame, split};
 
 /// The first byte of a connection of this protocol. No command of the Redis protocol begins with
 /// it.

@@ -9,7 +9,7 @@ use crate::model::{
     Stamp, Sync, Tuple,
 };
 
-const REFUSALS: [Refusal; 13] = [
+const REFUSALS: [Refusal; 14] = [
     Refusal::Limit,
     Refusal::Exists,
     Refusal::Count,
@@ -23,6 +23,7 @@ const REFUSALS: [Refusal; 13] = [
     Refusal::Stale,
     Refusal::Window,
     Refusal::Log,
+    Refusal::Elsewhere,
 ];
 
 impl Writer {

@@ -16,7 +16,8 @@ use super::roster::Session;
 use crate::model::{
     Called, Look, Name, Now, Operation, Order, Outcome, Refusal, Space, Ticket, Wait,
 };
-pub(super) use problem::Problem;
+pub(super) use problem::{Problem, READ_ONLY};
+pub(super) use session::is_of_session;
 pub(super) use streams::StreamNames;
 
 /// The result of a command.

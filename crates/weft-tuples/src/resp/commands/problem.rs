@@ -67,6 +67,9 @@ impl Problem {
     }
 }
 
+/// What a replica of Redis answers to writes.
+pub(in crate::resp) const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+
 fn refused(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Limit => "ERR too long a name or value, or too many of them",
@@ -85,6 +88,7 @@ fn refused(refusal: Refusal) -> &'static str {
             "LOG the server stops because it cannot write its log; it is not known whether the \
              command took effect"
         }
+        Refusal::Elsewhere => READ_ONLY,
         Refusal::Stale | Refusal::Window => "ERR not of this protocol",
     }
 }

@@ -162,6 +162,13 @@ impl Call<'_> {
     }
 }
 
+/// Whether a command is about the connection or the server, and neither reads nor changes elements.
+pub(in crate::resp) fn is_of_session(name: &[u8]) -> bool {
+    const NAMES: [&str; 10] =
+        ["AUTH", "CLIENT", "COMMAND", "CONFIG", "ECHO", "HELLO", "PING", "QUIT", "RESET", "SELECT"];
+    NAMES.iter().any(|of_session| is(name, of_session))
+}
+
 /// Parses the name of a connection.
 fn name_of(argument: &[u8]) -> Result<&str, Problem> {
     let text = std::str::from_utf8(argument).ok();
