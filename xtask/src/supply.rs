@@ -26,7 +26,19 @@ const LICENCES: [&str; 10] = [
     "Zlib",
 ];
 /// Crates that are used in two versions, because other crates do not agree on one.
-const DUPLICATES: [&str; 5] = ["cpufeatures", "getrandom", "syn", "thiserror", "thiserror-impl"];
+const DUPLICATES: [&str; 11] = [
+    "cpufeatures",
+    "derive_more",
+    "derive_more-impl",
+    "embedded-io",
+    "getrandom",
+    "rand",
+    "rand_chacha",
+    "rand_core",
+    "syn",
+    "thiserror",
+    "thiserror-impl",
+];
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Checks all crates of the workspace and its dependencies on this machine's architecture. With

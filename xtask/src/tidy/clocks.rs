@@ -70,6 +70,12 @@ const PARTS: &[Part] = &[
         read: &[],
         ask: Some(&[]),
     },
+    Part {
+        krate: "weft-tuples-replica",
+        of: &["machine.rs", "member.rs", "proposal.rs", "store.rs"],
+        read: &[],
+        ask: Some(&[]),
+    },
     Part { krate: "weft-transfer", of: &["session/", "wire/"], read: &[], ask: Some(&[]) },
 ];
 

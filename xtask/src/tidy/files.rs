@@ -21,6 +21,7 @@ const SILENT: &[&str] = &[
     "weft-transfer",
     "weft-pipeline",
     "weft-tuples",
+    "weft-tuples-replica",
 ];
 /// Crates that may opt in to unsafe code, file by file: the crates with system calls, with C ABIs,
 /// or with memory that peers write to, and the lab, which makes network devices. Tests may opt in,

@@ -72,6 +72,21 @@ pub(crate) struct TuplesServeArgs {
     #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
     pub(crate) state: Option<PathBuf>,
 
+    /// File that describes the servers which keep the space together; this is one of them
+    ///
+    /// It listens where the file says. A put, take or other operation is answered when it is on the
+    /// disks of a majority.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "state",
+        requires = "name",
+        value_hint = ValueHint::FilePath
+    )]
+    pub(crate) replicas: Option<PathBuf>,
+    /// Name of this server in the file of --replicas
+    #[arg(long, value_name = "NAME", requires = "replicas")]
+    pub(crate) name: Option<String>,
     /// Write a snapshot when the log in the directory has grown by this: 500M, 4G
     ///
     /// It must also have grown by the length of the last snapshot.
@@ -102,7 +117,7 @@ pub(crate) struct TuplesServerArgs {
     ///
     /// By the fabric, operations go through memory that both processes share if they are on one
     /// host, and by iWARP between hosts. If that is not possible, the command says why, and goes on
-    /// over TCP.
+    /// over TCP. Several servers that keep a space together are separated by commas.
     #[arg(
         short,
         long,

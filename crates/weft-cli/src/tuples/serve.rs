@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -9,6 +10,7 @@ use weft_tuples::fabric::FabricListener;
 use weft_tuples::log::{Cut, Directory, Log};
 use weft_tuples::model::Space;
 use weft_tuples::server::{Listener, Server};
+use weft_tuples_replica::{Group, Node};
 
 use crate::args::TuplesServeArgs;
 use crate::private_socket::PrivateSocket;
@@ -16,8 +18,15 @@ use crate::{output, signals};
 
 /// Serves until a signal ends it.
 pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
-    let address = args.listening.listen;
-    let tcp = TcpListener::bind(address).with_context(|| address.to_string())?;
+    let group = match (&args.replicas, &args.name) {
+        (Some(file), Some(name)) => Some(Group::read(file, name)?),
+        _ => None,
+    };
+    let address = match &group {
+        Some(group) => group.own().clients.clone(),
+        None => args.listening.listen.to_string(),
+    };
+    let tcp = TcpListener::bind(&address).with_context(|| address.clone())?;
     tcp.set_nonblocking(true)?;
     let address = tcp.local_addr()?;
     let mut listeners = vec![Listener::of_tcp(tcp)];
@@ -39,9 +48,11 @@ pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
     let memory = usize::try_from(args.memory).unwrap_or(usize::MAX);
     let mut server = Server::new(Space::new(memory), listeners, args.connections as usize)
         .context("event loop")?;
-    if let Some(directory) = &args.state {
-        server = restore(server, directory, args.log_size)?;
-    }
+    server = match (&args.state, group) {
+        (Some(directory), Some(group)) => join(server, group, directory, (memory, args.log_size))?,
+        (Some(directory), None) => restore(server, directory, args.log_size)?,
+        (None, _) => server,
+    };
     stop_on_signals(&server)?;
     output::print(&format!("listening on {address}\n"))?;
     let served = server.run();
@@ -62,6 +73,15 @@ fn restore(server: Server, directory: &Path, log_size: u64) -> Result<Server> {
         ));
     }
     Ok(server)
+}
+
+/// Makes a server one of several that keep the space together.
+fn join(server: Server, group: Group, directory: &Path, sizes: (usize, u64)) -> Result<Server> {
+    let stop = server.stop();
+    // A loop that cannot be woken up has ended.
+    let wake = Arc::new(move || drop(stop.wake()));
+    let start = |service: &mut _| Node::start(group, directory, sizes, service, wake);
+    Ok(server.with_replica(start)?)
 }
 
 fn stop_on_signals(server: &Server) -> Result<()> {

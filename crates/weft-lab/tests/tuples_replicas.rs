@@ -1,0 +1,374 @@
+//! Three servers keep a tuple space together. Servers are killed while clients put and take: what a
+//! client was answered is so at the next leader.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use fastrand::Rng;
+use weft_lab::endpoint::Port;
+use weft_lab::{Folder, Program, Running, defect, ensure_data, ports, weft};
+use weft_tuples::model::{Count, Criteria, ElementEnd, Name, Operation, Outcome, Tuple};
+use weft_tuples::native::{Address, Client};
+
+/// Time limit for what the lab itself does not limit. It detects a hang.
+const TIMEOUT: Duration = Duration::from_secs(240);
+/// How often a server is killed, unless `WEFT_LAB_TUPLES_KILLS` says otherwise.
+const KILLS: u32 = 6;
+/// Clients that put and take meanwhile.
+const CLIENTS: u64 = 4;
+/// The most answers between two kills.
+const ANSWERS: u64 = 200;
+const NAMES: [&str; 3] = ["one", "two", "three"];
+/// So small that snapshots are written all the time.
+const LOG_SIZE: &str = "50K";
+
+/// Three servers, some of which run.
+struct Group {
+    folder: Folder,
+    clients: [u16; 3],
+    peers: [u16; 3],
+    running: [Option<Running>; 3],
+}
+
+impl Group {
+    /// Starts three servers.
+    fn start() -> Result<Self> {
+        let folder = Folder::new(0o700)?;
+        let (clients, peers) = ([(); 3].map(|()| ports::next()), [(); 3].map(|()| ports::next()));
+        let mut this = Self { folder, clients, peers, running: [None, None, None] };
+        for at in 0..3 {
+            this.describe(at, peers)?;
+            this.start_one(at)?;
+        }
+        Ok(this)
+    }
+
+    fn file(&self, at: usize) -> PathBuf {
+        self.folder.path().join(format!("{}.toml", NAMES[at]))
+    }
+
+    /// Writes the file of a server, in which the others are found at these ports.
+    fn describe(&self, at: usize, peers: [u16; 3]) -> Result<()> {
+        let mut text = "secret = \"not a secret at all\"\n".to_owned();
+        for ((name, clients), peers) in NAMES.iter().zip(self.clients).zip(peers) {
+            text += &format!(
+                "[[server]]\nname = \"{name}\"\nclients = \"127.0.0.1:{clients}\"\n\
+                 peers = \"127.0.0.1:{peers}\"\n"
+            );
+        }
+        let file = self.file(at);
+        fs::write(&file, text)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+        Ok(())
+    }
+
+    fn start_one(&mut self, at: usize) -> Result<()> {
+        let line = format!("tuples serve --log-size {LOG_SIZE} --name {} --replicas", NAMES[at]);
+        let state = self.folder.path().join(NAMES[at]);
+        let program = Program::plain(weft()?).line(&line).arg(self.file(at)).arg("--state");
+        self.running[at] = Some(program.arg(state).start()?);
+        Ok(())
+    }
+
+    fn kill(&mut self, at: usize) -> Result<()> {
+        self.running[at].take().context("the server does not run")?.kill()?;
+        Ok(())
+    }
+
+    fn address(&self) -> Address {
+        let all = self.clients.map(|port| Address::Tcp(format!("127.0.0.1:{port}")));
+        Address::Several(all.to_vec())
+    }
+
+    fn connect(&self) -> Result<Client> {
+        Ok(Client::connect(self.address(), TIMEOUT)?)
+    }
+
+    /// Waits for a leader. Returns its number.
+    fn leader(&mut self) -> Result<usize> {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            for (at, port) in self.clients.into_iter().enumerate() {
+                if self.running[at].is_some()
+                    && ask(port, "LLEN nothing").is_ok_and(|it| it == ":0")
+                {
+                    return Ok(at);
+                }
+            }
+            self.check()?;
+            if Instant::now() >= deadline {
+                return Err(defect("no server becomes the leader"));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Fails if a server has ended by itself.
+    fn check(&mut self) -> Result<()> {
+        for server in self.running.iter_mut().flatten() {
+            ensure!(server.is_running()?, "a server has ended: {}", server.account());
+        }
+        Ok(())
+    }
+}
+
+/// Sends a command by the Redis protocol. Returns the first line of the reply.
+fn ask(port: u16, command: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    ensure!(line.ends_with("\r\n"), "no reply");
+    Ok(line.trim_end().to_owned())
+}
+
+fn name(element: &str) -> Name {
+    Rc::from(element.as_bytes())
+}
+
+fn put(element: &str, value: &str) -> Operation {
+    Operation::Put {
+        element: name(element),
+        criteria: Criteria::default(),
+        end: ElementEnd::Back,
+        tuples: vec![Tuple::of(value)],
+        is_append: false,
+    }
+}
+
+fn take(element: &str, count: u32) -> Operation {
+    let (elements, end) = (vec![name(element)], ElementEnd::Front);
+    Operation::Take { elements, end, count: Count::AtMost(count) }
+}
+
+/// Takes all values that are left.
+fn drain(client: &mut Client, element: &str) -> Result<Vec<String>> {
+    let mut values = Vec::new();
+    loop {
+        match client.call(take(element, 1_000), Some(Duration::ZERO))? {
+            Outcome::Taken(_, items) => {
+                for item in items {
+                    let value = item.fields.into_iter().next().context("no fields")?;
+                    values.push(String::from_utf8(value)?);
+                }
+            }
+            Outcome::Nothing => return Ok(values),
+            other => bail!("take: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_put_that_was_answered_outlives_the_leader() -> Result<()> {
+    let mut group = Group::start()?;
+    let first = group.leader()?;
+    let mut client = group.connect()?;
+    let done = client.call(put("jobs", "frame 17"), None)?;
+    ensure!(matches!(done, Outcome::Put(..)), "{done:?}");
+    group.kill(first)?;
+    let values = drain(&mut client, "jobs")?;
+    ensure_data!(values == ["frame 17"], "{values:?}");
+    // The other one says who leads, in the words of Redis.
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let second = group.leader()?;
+        let follower = (0..3).find(|at| ![first, second].contains(at)).context("no follower")?;
+        ensure!(ask(group.clients[follower], "PING")? == "+PONG", "a follower answers no PING");
+        let refused = format!(
+            "-READONLY You can't write against a read only replica. The leader is 127.0.0.1:{}",
+            group.clients[second]
+        );
+        if ask(group.clients[follower], "RPUSH jobs x")? == refused {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "the follower does not know the leader");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_client_that_waits_is_served_by_the_next_leader() -> Result<()> {
+    let mut group = Group::start()?;
+    let first = group.leader()?;
+    let address = group.address();
+    thread::scope(|scope| -> Result<()> {
+        let waiting = scope.spawn(|| -> Result<Vec<String>> {
+            let mut client = Client::connect(address, TIMEOUT)?;
+            match client.call(take("jobs", 1), None)? {
+                Outcome::Taken(_, items) => {
+                    let fields = items.into_iter().flat_map(|item| item.fields);
+                    Ok(fields.map(String::from_utf8).collect::<Result<_, _>>()?)
+                }
+                other => bail!("take: {other:?}"),
+            }
+        });
+        let mut client = group.connect()?;
+        // The other client waits at the leader.
+        loop {
+            match client.call(Operation::List, None)? {
+                Outcome::Listed(all) if all.iter().any(|element| element.waiting == 1) => break,
+                Outcome::Listed(_) => {}
+                other => bail!("list: {other:?}"),
+            }
+            // An element without tuples is not listed unless it is made.
+            let create = Operation::Create { element: name("jobs"), criteria: Criteria::default() };
+            let made = client.call(create, None)?;
+            ensure!(matches!(made, Outcome::Created(_)), "{made:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        group.kill(first)?;
+        client.call(put("jobs", "frame 18"), None)?;
+        let Ok(values) = waiting.join() else { bail!("the client has panicked") };
+        ensure_data!(values? == ["frame 18"], "the client got another tuple");
+        Ok(())
+    })
+}
+
+/// What clients were answered.
+#[derive(Default)]
+struct Seen {
+    put: BTreeSet<String>,
+    taken: Vec<String>,
+}
+
+/// What all clients share.
+#[derive(Default)]
+struct Load {
+    answers: AtomicU64,
+    is_over: AtomicBool,
+}
+
+fn work(address: Address, number: u64, load: &Load) -> Result<Seen> {
+    let mut client = Client::connect(address, TIMEOUT)?;
+    let mut rng = Rng::with_seed(number);
+    let (mut seen, mut values) = (Seen::default(), 0);
+    while !load.is_over.load(Ordering::Relaxed) {
+        if rng.u8(..3) != 0 {
+            values += 1;
+            let value = format!("{number}-{values}-{}", ".".repeat(rng.usize(..400)));
+            match client.call(put("queue", &value), None)? {
+                Outcome::Put(..) => drop(seen.put.insert(value)),
+                other => bail!("put: {other:?}"),
+            }
+        } else {
+            match client.call(take("queue", 3), Some(Duration::from_millis(rng.u64(..5))))? {
+                Outcome::Taken(_, items) => {
+                    for item in items {
+                        let value = item.fields.into_iter().next().context("no fields")?;
+                        seen.taken.push(String::from_utf8(value)?);
+                    }
+                }
+                Outcome::Nothing => {}
+                other => bail!("take: {other:?}"),
+            }
+        }
+        load.answers.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(seen)
+}
+
+fn wait_for_answers(group: &mut Group, load: &Load, more: u64) -> Result<()> {
+    let goal = load.answers.load(Ordering::Relaxed) + more;
+    let deadline = Instant::now() + TIMEOUT;
+    while load.answers.load(Ordering::Relaxed) < goal {
+        group.check()?;
+        if Instant::now() >= deadline {
+            let accounts: Vec<_> =
+                group.running.iter_mut().flatten().map(|it| it.account()).collect();
+            return Err(defect(format!("no answers: {accounts:?}")));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Kills a server, most times the leader, and starts it again later. Returns the times without an
+/// answer.
+fn kill_again_and_again(kills: u32, group: &mut Group, load: &Load) -> Result<Vec<Duration>> {
+    let mut rng = Rng::with_seed(kills.into());
+    let mut pauses = Vec::new();
+    for _ in 0..kills {
+        wait_for_answers(group, load, rng.u64(1..ANSWERS))?;
+        let leader = group.leader()?;
+        let victim = if rng.u8(..4) == 0 { rng.usize(..3) } else { leader };
+        group.kill(victim)?;
+        let start = Instant::now();
+        wait_for_answers(group, load, CLIENTS + 1)?;
+        if victim == leader {
+            pauses.push(start.elapsed());
+        }
+        // Two of three go on, and the third one has to catch up.
+        wait_for_answers(group, load, rng.u64(1..ANSWERS))?;
+        group.start_one(victim)?;
+        if rng.bool() {
+            group.running[victim] = match group.running[victim].take() {
+                Some(server) => Some(server.listening(Port::Tcp(group.peers[victim]))?),
+                None => None,
+            };
+        }
+    }
+    Ok(pauses)
+}
+
+#[test]
+fn nothing_that_was_answered_is_lost_or_repeated_when_leaders_are_killed() -> Result<()> {
+    let kills = match std::env::var("WEFT_LAB_TUPLES_KILLS") {
+        Ok(kills) => kills.parse().context("WEFT_LAB_TUPLES_KILLS")?,
+        Err(_) => KILLS,
+    };
+    let mut group = Group::start()?;
+    let load = Load::default();
+    let mut seen = Seen::default();
+    let address = group.address();
+    let mut pauses = thread::scope(|scope| -> Result<Vec<Duration>> {
+        let start = |number| {
+            let (address, load) = (address.clone(), &load);
+            scope.spawn(move || work(address, number, load))
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(start).collect();
+        let killed = kill_again_and_again(kills, &mut group, &load);
+        load.is_over.store(true, Ordering::Relaxed);
+        for client in clients {
+            let Ok(result) = client.join() else { bail!("a client has panicked") };
+            let Seen { put, taken } = result?;
+            seen.put.extend(put);
+            seen.taken.extend(taken);
+        }
+        killed
+    })?;
+    // All of them at once.
+    for at in 0..3 {
+        group.kill(at)?;
+    }
+    for at in 0..3 {
+        group.start_one(at)?;
+    }
+    seen.taken.extend(drain(&mut group.connect()?, "queue")?);
+    let mut taken = BTreeSet::new();
+    for value in &seen.taken {
+        ensure_data!(taken.insert(value), "{value} was taken twice");
+        ensure_data!(seen.put.contains(value), "{value} was not put");
+    }
+    let lost: Vec<_> = seen.put.iter().filter(|value| !taken.contains(value)).collect();
+    ensure_data!(lost.is_empty(), "lost: {lost:?}");
+    let answers = load.answers.load(Ordering::Relaxed);
+    pauses.sort_unstable();
+    println!(
+        "{kills} kills, {answers} answers, {} tuples; without a leader: median {:?}, longest {:?}",
+        seen.put.len(),
+        pauses.get(pauses.len() / 2),
+        pauses.last()
+    );
+    ensure!(seen.put.len() > 10, "there was no load");
+    group.check()
+}
