@@ -1,5 +1,5 @@
-//! Three servers keep a tuple space together. Servers are killed while clients put and take: what a
-//! client was answered is so at the next leader.
+//! Three servers keep a tuple space together. Servers are killed and stopped while clients put and
+//! take: what a client was answered is so at the next leader.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use fastrand::Rng;
+use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::{Folder, Program, Running, defect, ensure_data, ports, weft};
 use weft_tuples::model::{Count, Criteria, ElementEnd, Name, Operation, Outcome, Tuple};
@@ -82,6 +83,10 @@ impl Group {
     fn kill(&mut self, at: usize) -> Result<()> {
         self.running[at].take().context("the server does not run")?.kill()?;
         Ok(())
+    }
+
+    fn signal(&mut self, at: usize, signal: Signal) -> Result<()> {
+        self.running[at].as_mut().context("the server does not run")?.signal(signal)
     }
 
     fn address(&self) -> Address {
@@ -199,9 +204,37 @@ fn a_put_that_was_answered_outlives_the_leader() -> Result<()> {
 #[test]
 fn a_client_that_waits_is_served_by_the_next_leader() -> Result<()> {
     let mut group = Group::start()?;
+    next_leader_serves_who_waits(&mut group, Group::kill)?;
+    group.check()
+}
+
+/// The process of the leader is stopped: its connections are there, and nobody answers.
+#[test]
+fn a_client_that_waits_leaves_a_leader_that_is_stopped() -> Result<()> {
+    let mut group = Group::start()?;
+    let first =
+        next_leader_serves_who_waits(&mut group, |group, at| group.signal(at, Signal::STOP))?;
+    let mut client = group.connect()?;
+    client.call(put("jobs", "frame 19"), None)?;
+    group.signal(first, Signal::CONT)?;
+    // It lacks the last tuple for a while, and then says nothing rather than something old.
+    let answer = ask(group.clients[first], "LLEN jobs").unwrap_or_else(|_| "closed".into());
+    let is_right = [":1", "closed"].contains(&answer.as_str()) || answer.starts_with("-READONLY");
+    ensure_data!(is_right, "the leader of the past answers {answer}");
+    let server = Program::plain(weft()?).line("tuples take jobs --server");
+    let taken = server.arg(group.address().to_string()).run(TIMEOUT)?.success()?;
+    ensure_data!(taken.stdout == "frame 19\n", "{}", taken.stdout);
+    group.check()
+}
+
+/// Has a client wait for a tuple at the leader, which `end` ends. Returns its number.
+fn next_leader_serves_who_waits(
+    group: &mut Group,
+    end: impl FnOnce(&mut Group, usize) -> Result<()>,
+) -> Result<usize> {
     let first = group.leader()?;
     let address = group.address();
-    thread::scope(|scope| -> Result<()> {
+    thread::scope(|scope| -> Result<usize> {
         let waiting = scope.spawn(|| -> Result<Vec<String>> {
             let mut client = Client::connect(address, TIMEOUT)?;
             match client.call(take("jobs", 1), None)? {
@@ -226,11 +259,11 @@ fn a_client_that_waits_is_served_by_the_next_leader() -> Result<()> {
             ensure!(matches!(made, Outcome::Created(_)), "{made:?}");
             thread::sleep(Duration::from_millis(5));
         }
-        group.kill(first)?;
+        end(group, first)?;
         client.call(put("jobs", "frame 18"), None)?;
         let Ok(values) = waiting.join() else { bail!("the client has panicked") };
         ensure_data!(values? == ["frame 18"], "the client got another tuple");
-        Ok(())
+        Ok(first)
     })
 }
 
@@ -292,8 +325,8 @@ fn wait_for_answers(group: &mut Group, load: &Load, more: u64) -> Result<()> {
     Ok(())
 }
 
-/// Kills a server, most times the leader, and starts it again later. Returns the times without an
-/// answer.
+/// Kills a server, most times the leader, and starts it again later; or stops it, and lets it go on
+/// later. Returns the times without an answer.
 fn kill_again_and_again(kills: u32, group: &mut Group, load: &Load) -> Result<Vec<Duration>> {
     let mut rng = Rng::with_seed(kills.into());
     let mut pauses = Vec::new();
@@ -301,7 +334,12 @@ fn kill_again_and_again(kills: u32, group: &mut Group, load: &Load) -> Result<Ve
         wait_for_answers(group, load, rng.u64(1..ANSWERS))?;
         let leader = group.leader()?;
         let victim = if rng.u8(..4) == 0 { rng.usize(..3) } else { leader };
-        group.kill(victim)?;
+        let is_stopped = rng.u8(..3) == 0;
+        if is_stopped {
+            group.signal(victim, Signal::STOP)?;
+        } else {
+            group.kill(victim)?;
+        }
         let start = Instant::now();
         wait_for_answers(group, load, CLIENTS + 1)?;
         if victim == leader {
@@ -309,6 +347,10 @@ fn kill_again_and_again(kills: u32, group: &mut Group, load: &Load) -> Result<Ve
         }
         // Two of three go on, and the third one has to catch up.
         wait_for_answers(group, load, rng.u64(1..ANSWERS))?;
+        if is_stopped {
+            group.signal(victim, Signal::CONT)?;
+            continue;
+        }
         group.start_one(victim)?;
         if rng.bool() {
             group.running[victim] = match group.running[victim].take() {

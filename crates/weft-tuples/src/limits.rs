@@ -74,6 +74,12 @@ pub const LOOP_EVENTS_MAX: usize = 256;
 pub const PORT: u16 = 7_417;
 /// Pause of a client before it connects again.
 pub const RECONNECT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+/// A client of several servers probes one that has said nothing for this time.
+pub const SILENCE_TIME: std::time::Duration = std::time::Duration::from_millis(400);
+/// After so many probes without an answer it takes another server.
+pub const SILENCES_MAX: u32 = 2;
+/// A client of several servers tries to connect to one address for this time.
+pub const CONNECT_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// Pause after a connection could not be accepted.
 pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 /// A connection without traffic is probed after this time, to find peers that are gone.

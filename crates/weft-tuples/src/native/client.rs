@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,7 +14,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use weft_fabric::{Endpoint, Fabric};
 
 use crate::fabric::{self, Blocking};
-use crate::limits::{ANSWER_FRAME_LEN_MAX, RECONNECT_PAUSE};
+use crate::limits::{
+    ANSWER_FRAME_LEN_MAX, CONNECT_TIME_MAX, RECONNECT_PAUSE, SILENCE_TIME, SILENCES_MAX,
+};
 use crate::model::{ClientId, Name, Operation, Outcome, Refusal};
 use crate::tail::Tail;
 use crate::wire::{Action, Answer, Hello, Leader, Malformed, RequestFrame, Welcome};
@@ -84,7 +86,7 @@ pub enum Failure {
     #[error("the server refuses the connection: {0:?}")]
     Refused(Refusal),
     /// Another server is the leader, or none is. This is its address, which may be empty.
-    #[error("the server is not the leader, which is {0:?}")]
+    #[error("{}", not_the_leader(.0))]
     Elsewhere(String),
     /// The server has stopped because of its log.
     #[error(
@@ -92,6 +94,13 @@ pub enum Failure {
          operation took effect"
     )]
     Log,
+}
+
+fn not_the_leader(leader: &str) -> String {
+    match leader {
+        "" => "no server leads: a majority of them has to run and reach one another".into(),
+        _ => format!("the server does not lead, but the one at {leader} does"),
+    }
 }
 
 /// What carries a connection.
@@ -110,6 +119,11 @@ pub enum Transport {
 trait Stream: Read + Write + Send {
     fn transport(&self) -> Transport;
 
+    /// Has reads and writes fail that make no progress for this time, if the transport can do so.
+    fn limit(&self, _time: Duration) -> io::Result<()> {
+        Ok(())
+    }
+
     /// What one-sided operations need.
     fn fabric(&self) -> Option<(&Fabric, &Endpoint)> {
         None
@@ -119,6 +133,11 @@ trait Stream: Read + Write + Send {
 impl Stream for TcpStream {
     fn transport(&self) -> Transport {
         Transport::Tcp
+    }
+
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time.saturating_mul(SILENCES_MAX)))
     }
 }
 
@@ -144,6 +163,8 @@ pub struct Client {
     address: Address,
     /// The server of several that is tried next.
     next: usize,
+    /// Another server may lead while this one says nothing.
+    has_others: bool,
     /// Where the client was to connect at last.
     tried: Option<Address>,
     /// The leader, as a server has named it.
@@ -178,8 +199,10 @@ impl Client {
             filled += getrandom(&mut id[filled..], GetRandomFlags::empty())
                 .map_err(|error: Errno| Failure::Io(error.into()))?;
         }
+        let has_others = matches!(address, Address::Several(_));
         let mut client = Self {
             address,
+            has_others,
             next: 0,
             tried: None,
             leader: None,
@@ -262,7 +285,8 @@ impl Client {
         Ok(place.zip(parts).map(|(place, (fabric, endpoint))| Tail::new(fabric, endpoint, place)))
     }
 
-    /// Asks until there is an answer.
+    /// Asks until there is an answer. The time to connect again begins with each loss of a
+    /// connection.
     fn ask(&mut self, action: impl Fn() -> Action) -> Result<Answer, Failure> {
         self.number += 1;
         let (number, confirmed) = (self.number, self.number - 1);
@@ -272,7 +296,9 @@ impl Client {
             let bytes = RequestFrame { number, confirmed, action: action() }.encode();
             match self.attempt(number, &bytes) {
                 Err(failure @ (Failure::Io(_) | Failure::Log | Failure::Elsewhere(_))) => {
-                    self.stream = None;
+                    if self.stream.take().is_some() && self.has_others {
+                        lost_since = None;
+                    }
                     has_log_failed |= matches!(failure, Failure::Log);
                     let since = *lost_since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.retry_time {
@@ -292,21 +318,16 @@ impl Client {
         let stream =
             self.stream.as_mut().ok_or(io::ErrorKind::NotConnected).map_err(io::Error::from)?;
         stream.get_mut().write_all(request)?;
-        let mut len = [0; 4];
-        stream.read_exact(&mut len)?;
-        let len = u32::from_be_bytes(len) as usize;
-        if len > ANSWER_FRAME_LEN_MAX {
-            return Err(Malformed.into());
-        }
-        let mut bytes = vec![0; len];
-        stream.read_exact(&mut bytes)?;
-        match Answer::decode(&bytes)? {
-            (of, answer) if of == number => Ok(answer),
-            (0, Answer::Outcome(Outcome::Refused(Refusal::Log))) => Err(Failure::Log),
-            (0, Answer::Outcome(Outcome::Refused(Refusal::Elsewhere))) => {
-                Err(Failure::Elsewhere(String::new()))
-            }
-            _ => Err(Malformed.into()),
+        loop {
+            return match receive(stream)? {
+                (of, answer) if of == number => Ok(answer),
+                (0, Answer::Cancelled(_)) => continue,
+                (0, Answer::Outcome(Outcome::Refused(Refusal::Log))) => Err(Failure::Log),
+                (0, Answer::Outcome(Outcome::Refused(Refusal::Elsewhere))) => {
+                    Err(Failure::Elsewhere(String::new()))
+                }
+                _ => Err(Malformed.into()),
+            };
         }
     }
 
@@ -323,11 +344,11 @@ impl Client {
         };
         self.tried = Some(address.clone());
         let stream: Box<dyn Stream> = match &address {
-            Address::Tcp(address) => Box::new(tcp(address)?),
+            Address::Tcp(address) => Box::new(tcp(address, self.has_others)?),
             Address::Fabric(address) => match fabric::connect(address) {
                 Ok(stream) => Box::new(Blocking(stream)),
                 Err(error) => {
-                    let stream = tcp(address)?;
+                    let stream = tcp(address, self.has_others)?;
                     self.fallback = Some(error);
                     Box::new(stream)
                 }
@@ -347,14 +368,18 @@ impl Client {
 
     fn enter(&mut self) -> Result<(), Failure> {
         let mut stream = self.open()?;
+        if self.has_others {
+            stream.limit(SILENCE_TIME)?;
+        }
         stream.write_all(&Hello { id: self.id, returns: self.was_in }.encode())?;
         let mut bytes = [0; Welcome::LEN];
-        stream.read_exact(&mut bytes)?;
+        fill(&mut stream, &mut bytes, |_| Ok(()))?;
         match Welcome::decode(&bytes)?.0 {
             Ok(()) => {}
             Err(Refusal::Log) => return Err(Failure::Log),
             Err(Refusal::Elsewhere) => {
-                let leader = read_leader(&mut *stream)?;
+                let leader = read_leader(&mut stream)?;
+                self.has_others = true;
                 self.leader = self.way_to(&leader);
                 return Err(Failure::Elsewhere(leader));
             }
@@ -366,21 +391,72 @@ impl Client {
     }
 }
 
-fn tcp(address: &str) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address)?;
+/// Connects. If another server may lead, a host that says nothing is given up soon.
+fn tcp(address: &str, has_others: bool) -> io::Result<TcpStream> {
+    let stream = if has_others { connect_soon(address)? } else { TcpStream::connect(address)? };
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-fn read_leader(stream: &mut dyn Stream) -> Result<String, Failure> {
+fn connect_soon(address: &str) -> io::Result<TcpStream> {
+    let mut result = Err(io::ErrorKind::NotFound.into());
+    for one in address.to_socket_addrs()? {
+        result = TcpStream::connect_timeout(&one, CONNECT_TIME_MAX);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// Reads the next answer, and the number of the request. If the stream has a limit, the server has
+/// to answer probes meanwhile.
+fn receive(stream: &mut BufReader<Box<dyn Stream>>) -> Result<(u64, Answer), Failure> {
+    // A request that does not wait, which every leader answers when it has made sure that it leads.
+    let probe = RequestFrame { number: 0, confirmed: 0, action: Action::Cancel(0) }.encode();
+    let ask = |it: &mut BufReader<Box<dyn Stream>>| it.get_mut().write_all(&probe);
     let mut len = [0; 4];
-    stream.read_exact(&mut len)?;
+    fill(stream, &mut len, ask)?;
+    let len = u32::from_be_bytes(len) as usize;
+    if len > ANSWER_FRAME_LEN_MAX {
+        return Err(Malformed.into());
+    }
+    let mut bytes = vec![0; len];
+    fill(stream, &mut bytes, |_| Ok(()))?;
+    Ok(Answer::decode(&bytes)?)
+}
+
+/// Reads so many bytes. A stream with a limit may be silent for a while; `ask` is called each time.
+fn fill<R: Read>(
+    stream: &mut R,
+    bytes: &mut [u8],
+    mut ask: impl FnMut(&mut R) -> io::Result<()>,
+) -> io::Result<()> {
+    let (mut filled, mut silences) = (0, 0);
+    while filled < bytes.len() {
+        match stream.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => (filled, silences) = (filled + len, 0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && silences < SILENCES_MAX => {
+                silences += 1;
+                ask(stream)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn read_leader(stream: &mut impl Read) -> Result<String, Failure> {
+    let mut len = [0; 4];
+    fill(stream, &mut len, |_| Ok(()))?;
     let len = u32::from_be_bytes(len) as usize;
     if len > Leader::LEN_MAX {
         return Err(Malformed.into());
     }
     let mut bytes = vec![0; len];
-    stream.read_exact(&mut bytes)?;
+    fill(stream, &mut bytes, |_| Ok(()))?;
     Ok(Leader::decode(&bytes)?.0)
 }
 
@@ -393,5 +469,22 @@ impl Drop for Client {
             // A server that does not get it forgets the client later.
             let _ = stream.get_mut().write_all(&part.encode());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_of_several_servers_is_a_list() {
+        let parse = |text: &str| text.parse::<Address>().unwrap();
+        let tcp = |text: &str| Address::Tcp(text.into());
+        assert_eq!(parse("a:1"), tcp("a:1"));
+        assert_eq!(parse("a:1, b:2"), Address::Several(vec![tcp("a:1"), tcp("b:2")]));
+        let fabric = parse("fabric://a:1,b:2");
+        assert_eq!(fabric, Address::Several(vec![Address::Fabric("a:1".into()), tcp("b:2")]));
+        assert_eq!(fabric.to_string(), "fabric://a:1,b:2");
+        assert_eq!(parse("./a,b"), Address::Unix("./a,b".into()));
     }
 }
