@@ -202,6 +202,43 @@ fn a_put_that_was_answered_outlives_the_leader() -> Result<()> {
 }
 
 #[test]
+fn a_server_without_a_majority_serves_nothing() -> Result<()> {
+    let mut group = Group::start()?;
+    let leader = group.leader()?;
+    let mut client = group.connect()?;
+    client.call(put("jobs", "frame 20"), None)?;
+    let [one, other] = [(leader + 1) % 3, (leader + 2) % 3];
+    group.kill(one)?;
+    group.kill(other)?;
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        // A leader that does not know yet that it is alone ends the connection.
+        let answer = ask(group.clients[leader], "LLEN jobs").unwrap_or_default();
+        ensure_data!(!answer.starts_with(':'), "a single server answers {answer}");
+        if answer.starts_with("-READONLY") {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "the server does not notice: {answer}");
+    }
+    group.start_one(one)?;
+    let values = drain(&mut client, "jobs")?;
+    ensure_data!(values == ["frame 20"], "{values:?}");
+    group.check()
+}
+
+#[test]
+fn server_that_strangers_can_reach_says_so() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let line = format!("tuples serve --no-fabric --listen 0.0.0.0:{}", ports::next());
+    let mut server = Program::plain(weft()?).line(&line).directory(folder.path()).start()?;
+    server.printed("listening on", TIMEOUT)?;
+    let (_, complaints) = server.output();
+    ensure!(complaints.contains("may read and change all tuples"), "{complaints}");
+    server.kill()?;
+    Ok(())
+}
+
+#[test]
 fn a_client_that_waits_is_served_by_the_next_leader() -> Result<()> {
     let mut group = Group::start()?;
     next_leader_serves_who_waits(&mut group, Group::kill)?;
@@ -325,11 +362,15 @@ fn wait_for_answers(group: &mut Group, load: &Load, more: u64) -> Result<()> {
     Ok(())
 }
 
+/// Times until clients had answers again, of leaders that were killed and of those that were
+/// stopped.
+type Pauses = [Vec<Duration>; 2];
+
 /// Kills a server, most times the leader, and starts it again later; or stops it, and lets it go on
-/// later. Returns the times without an answer.
-fn kill_again_and_again(kills: u32, group: &mut Group, load: &Load) -> Result<Vec<Duration>> {
+/// later.
+fn kill_again_and_again(kills: u32, group: &mut Group, load: &Load) -> Result<Pauses> {
     let mut rng = Rng::with_seed(kills.into());
-    let mut pauses = Vec::new();
+    let mut pauses = Pauses::default();
     for _ in 0..kills {
         wait_for_answers(group, load, rng.u64(1..ANSWERS))?;
         let leader = group.leader()?;
@@ -343,7 +384,7 @@ fn kill_again_and_again(kills: u32, group: &mut Group, load: &Load) -> Result<Ve
         let start = Instant::now();
         wait_for_answers(group, load, CLIENTS + 1)?;
         if victim == leader {
-            pauses.push(start.elapsed());
+            pauses[usize::from(is_stopped)].push(start.elapsed());
         }
         // Two of three go on, and the third one has to catch up.
         wait_for_answers(group, load, rng.u64(1..ANSWERS))?;
@@ -372,7 +413,7 @@ fn nothing_that_was_answered_is_lost_or_repeated_when_leaders_are_killed() -> Re
     let load = Load::default();
     let mut seen = Seen::default();
     let address = group.address();
-    let mut pauses = thread::scope(|scope| -> Result<Vec<Duration>> {
+    let pauses = thread::scope(|scope| -> Result<Pauses> {
         let start = |number| {
             let (address, load) = (address.clone(), &load);
             scope.spawn(move || work(address, number, load))
@@ -404,13 +445,12 @@ fn nothing_that_was_answered_is_lost_or_repeated_when_leaders_are_killed() -> Re
     let lost: Vec<_> = seen.put.iter().filter(|value| !taken.contains(value)).collect();
     ensure_data!(lost.is_empty(), "lost: {lost:?}");
     let answers = load.answers.load(Ordering::Relaxed);
-    pauses.sort_unstable();
-    println!(
-        "{kills} kills, {answers} answers, {} tuples; without a leader: median {:?}, longest {:?}",
-        seen.put.len(),
-        pauses.get(pauses.len() / 2),
-        pauses.last()
-    );
+    println!("{kills} kills and stops, {answers} answers, {} tuples", seen.put.len());
+    for (mut pauses, what) in pauses.into_iter().zip(["killed", "stopped"]) {
+        pauses.sort_unstable();
+        let (median, longest) = (pauses.get(pauses.len() / 2), pauses.last());
+        println!("{} leaders {what}: median {median:?}, longest {longest:?}", pauses.len());
+    }
     ensure!(seen.put.len() > 10, "there was no load");
     group.check()
 }

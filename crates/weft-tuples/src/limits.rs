@@ -78,6 +78,8 @@ pub const RECONNECT_PAUSE: std::time::Duration = std::time::Duration::from_milli
 pub const SILENCE_TIME: std::time::Duration = std::time::Duration::from_millis(400);
 /// After so many probes without an answer it takes another server.
 pub const SILENCES_MAX: u32 = 2;
+/// Then it does not try the silent one for this time, in which another server becomes the leader.
+pub const SHUN_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 /// A client of several servers tries to connect to one address for this time.
 pub const CONNECT_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// Pause after a connection could not be accepted.

@@ -54,6 +54,12 @@ pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
         (None, _) => server,
     };
     stop_on_signals(&server)?;
+    if !address.ip().is_loopback() {
+        output::complain(format!(
+            "everyone who reaches {address} may read and change all tuples, and nothing is \
+             encrypted: let a firewall keep strangers away"
+        ));
+    }
     output::print(&format!("listening on {address}\n"))?;
     let served = server.run();
     drop(unix);

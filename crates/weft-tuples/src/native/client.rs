@@ -15,7 +15,7 @@ use weft_fabric::{Endpoint, Fabric};
 
 use crate::fabric::{self, Blocking};
 use crate::limits::{
-    ANSWER_FRAME_LEN_MAX, CONNECT_TIME_MAX, RECONNECT_PAUSE, SILENCE_TIME, SILENCES_MAX,
+    ANSWER_FRAME_LEN_MAX, CONNECT_TIME_MAX, RECONNECT_PAUSE, SHUN_TIME, SILENCE_TIME, SILENCES_MAX,
 };
 use crate::model::{ClientId, Name, Operation, Outcome, Refusal};
 use crate::tail::Tail;
@@ -169,6 +169,8 @@ pub struct Client {
     tried: Option<Address>,
     /// The leader, as a server has named it.
     leader: Option<Address>,
+    /// A server that has said nothing, and since when the client shuns it.
+    silent: Option<(Address, Instant)>,
     id: ClientId,
     stream: Option<BufReader<Box<dyn Stream>>>,
     /// Whether the server has known the client.
@@ -206,6 +208,7 @@ impl Client {
             next: 0,
             tried: None,
             leader: None,
+            silent: None,
             id,
             stream: None,
             was_in: false,
@@ -219,7 +222,7 @@ impl Client {
                 Ok(()) => return Ok(client),
                 Err(failure) if !client.may_be_elsewhere(&failure) => return Err(failure),
                 Err(failure) if start.elapsed() >= retry_time => return Err(failure),
-                Err(_) => client.pause(),
+                Err(failure) => client.pause(&failure),
             }
         }
     }
@@ -233,8 +236,15 @@ impl Client {
         }
     }
 
-    /// Waits before the next attempt, unless a server has just named the leader.
-    fn pause(&self) {
+    /// Waits before the next attempt, unless a server has just named the leader. A silent server is
+    /// shunned for a while.
+    fn pause(&mut self, failure: &Failure) {
+        use io::ErrorKind::{TimedOut, WouldBlock};
+        if let Failure::Io(error) = failure
+            && matches!(error.kind(), TimedOut | WouldBlock)
+        {
+            self.silent = self.tried.take().map(|address| (address, Instant::now()));
+        }
         if self.leader.is_none() {
             sleep(RECONNECT_PAUSE);
         }
@@ -304,7 +314,7 @@ impl Client {
                     if since.elapsed() >= self.retry_time {
                         return Err(if has_log_failed { Failure::Log } else { failure });
                     }
-                    self.pause();
+                    self.pause(&failure);
                 }
                 result => return result,
             }
@@ -336,8 +346,10 @@ impl Client {
         let address = match (self.leader.take(), &self.address) {
             (Some(leader), _) => leader,
             (None, Address::Several(all)) => {
-                let address = all.get(self.next % all.len().max(1));
-                self.next = self.next.wrapping_add(1);
+                let len = all.len().max(1);
+                let is_shunned = all.get(self.next % len).is_some_and(|it| self.shuns(it));
+                let address = all.get(self.next.wrapping_add(is_shunned.into()) % len);
+                self.next = self.next.wrapping_add(1 + usize::from(is_shunned));
                 address.ok_or(io::ErrorKind::InvalidInput)?.clone()
             }
             (None, address) => address.clone(),
@@ -363,7 +375,15 @@ impl Client {
     fn way_to(&self, leader: &str) -> Option<Address> {
         let is_by_fabric = matches!(self.tried, Some(Address::Fabric(_)));
         let make = if is_by_fabric { Address::Fabric } else { Address::Tcp };
-        (!leader.is_empty()).then(|| make(leader.to_owned()))
+        let named = (!leader.is_empty()).then(|| make(leader.to_owned()));
+        named.filter(|leader| !self.shuns(leader))
+    }
+
+    /// Whether this server has said nothing a short time ago: another one may still name it as the
+    /// leader.
+    fn shuns(&self, address: &Address) -> bool {
+        let silent = self.silent.as_ref().filter(|(silent, _)| silent == address);
+        silent.is_some_and(|(_, since)| since.elapsed() < SHUN_TIME)
     }
 
     fn enter(&mut self) -> Result<(), Failure> {
