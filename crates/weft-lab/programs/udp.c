@@ -92,7 +92,10 @@ static void receive(int fd, size_t room, int flags)
     static char bytes[70000];
     struct sockaddr_storage from = {0};
     socklen_t len = sizeof from;
-    ssize_t received = recvfrom(fd, bytes, room, flags, (struct sockaddr *)&from, &len);
+    ssize_t received;
+    do {
+        received = recvfrom(fd, bytes, room, flags, (struct sockaddr *)&from, &len);
+    } while (received < 0 && errno == EINTR); /* The process was stopped, and went on. */
     if (received < 0) {
         say_result("  receive", received);
         return;
@@ -101,6 +104,16 @@ static void receive(int fd, size_t room, int flags)
     printf("  receive: %zd '%.*s'", received, (int)(shown < 20 ? shown : 20), bytes);
     say_address(&from, len);
     printf("\n");
+}
+
+/* Like epoll_wait, which ends with EINTR if the process was stopped and goes on. */
+static int wait_for_events(int epoll, struct epoll_event *events, int most, int ms)
+{
+    int count;
+    do {
+        count = epoll_wait(epoll, events, most, ms);
+    } while (count < 0 && errno == EINTR);
+    return count;
 }
 
 /* Polls the inbox of a socket, which opens it: later datagrams to it go through memory. */
@@ -362,7 +375,7 @@ static void readiness(void)
         say_result("wait", epoll_wait(epoll, found, 4, 0));
         for (int i = 0; i < 3; i++) {
             send_to(a, b, "x", 1);
-            int count = epoll_wait(epoll, found, 4, 100);
+            int count = wait_for_events(epoll, found, 4, 100);
             printf("wait: %d events %x data %lu\n", count, count > 0 ? found[0].events : 0,
                 count > 0 ? (unsigned long)found[0].data.u64 : 0);
             say_result("again", epoll_wait(epoll, found, 4, 0));
@@ -405,21 +418,21 @@ static void nesting_late(uint32_t mode, int by_poll)
     if (by_poll)
         say_result("poll", poll(&set, 1, 100));
     say_result("add", epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event));
-    say_result("outer", epoll_wait(outer, found, 4, 100));
-    int count = epoll_wait(inner, found, 4, 100);
+    say_result("outer", wait_for_events(outer, found, 4, 100));
+    int count = wait_for_events(inner, found, 4, 100);
     printf("inner: %d events %x data %d\n", count, count > 0 ? found[0].events : 0,
         count > 0 ? (int)found[0].data.u64 : 0);
     receive(b, 100, MSG_DONTWAIT);
-    say_result("outer, one left", epoll_wait(outer, found, 4, 10));
+    say_result("outer, one left", wait_for_events(outer, found, 4, 10));
     receive(b, 100, MSG_DONTWAIT);
-    say_result("outer", epoll_wait(outer, found, 4, 10));
+    say_result("outer", wait_for_events(outer, found, 4, 10));
     say_result("poll", poll(&set, 1, 10));
     say_result("inner", epoll_wait(inner, found, 4, 0));
     send_to(a, b, "next", 4);
-    say_result("outer", epoll_wait(outer, found, 4, 10));
+    say_result("outer", wait_for_events(outer, found, 4, 10));
     say_result("inner", epoll_wait(inner, found, 4, 0));
     receive(b, 100, MSG_DONTWAIT);
-    say_result("outer", epoll_wait(outer, found, 4, 10));
+    say_result("outer", wait_for_events(outer, found, 4, 10));
     close(a);
     close(b);
     close(inner);
@@ -581,7 +594,7 @@ static void waking(void)
             if (i % 3 == 1)
                 poll(&set, 1, -1);
             if (i % 3 == 2)
-                epoll_wait(epoll, &event, 1, -1);
+                wait_for_events(epoll, &event, 1, -1);
             ssize_t got = recvfrom(b, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &len);
             if (i % 7 == 0)
                 usleep(300);

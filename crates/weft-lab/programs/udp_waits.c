@@ -53,14 +53,36 @@ static double now_ms(void)
     return time.tv_sec * 1e3 + time.tv_nsec / 1e6;
 }
 
+static volatile sig_atomic_t caught;
+
+/* Like recvfrom. With a time limit, that ends with EINTR if the process was stopped and goes on,
+ * without a handler. */
+static ssize_t receive(int fd, char *bytes, size_t room, struct sockaddr_in *from)
+{
+    ssize_t len;
+    do {
+        len = recvfrom(fd, bytes, room, 0, (struct sockaddr *)from, &(socklen_t){ sizeof *from });
+    } while (len < 0 && errno == EINTR && !caught);
+    return len;
+}
+
+/* Like epoll_wait, which also ends with EINTR then. */
+static int wait_for_events(int epoll, struct epoll_event *found, int ms)
+{
+    int count;
+    do {
+        count = epoll_wait(epoll, found, 1, ms);
+    } while (count < 0 && errno == EINTR);
+    return count;
+}
+
 /* Sends datagrams back. One that begins with a dot is the last. */
 static void echo(int fd)
 {
     char bytes[16];
     do {
         struct sockaddr_in from;
-        ssize_t len =
-            recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &(socklen_t){ sizeof from });
+        ssize_t len = receive(fd, bytes, sizeof bytes, &from);
         if (len < 0 || send_to(fd, from, bytes, len) != len) {
             printf("echo failed\n");
             return;
@@ -101,8 +123,6 @@ static void questions(void)
     close(b);
 }
 
-static volatile sig_atomic_t caught;
-
 static void catch_signal(int number)
 {
     (void)number;
@@ -125,7 +145,8 @@ static void signals(int flags, int limited)
         setsockopt(b, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         echo(b);
         char byte;
-        ssize_t got = recv(b, &byte, 1, 0);
+        struct sockaddr_in from;
+        ssize_t got = receive(b, &byte, 1, &from);
         printf("interrupted %s: %s, caught %d\n", flags & SA_RESTART ? "with SA_RESTART" : "",
             got < 0 ? strerrorname_np(errno) : "went on", caught);
         fflush(stdout);
@@ -161,7 +182,8 @@ static void limits(void)
     for (int i = 0; i < 2; i++) {
         double began = now_ms();
         char byte;
-        ssize_t got = recv(a, &byte, 1, 0);
+        struct sockaddr_in from;
+        ssize_t got = receive(a, &byte, 1, &from);
         int error = errno;
         double took = now_ms() - began;
         printf("limited: %s, %s\n", got < 0 ? strerrorname_np(error) : "received",
@@ -293,7 +315,7 @@ static void nesting(int received_before)
     char byte;
     for (int i = 0; i < received_before; i++) {
         send_to(a, own(b), "x", 1);
-        epoll_wait(inner, &found, 1, -1);
+        wait_for_events(inner, &found, -1);
         recv(b, &byte, 1, 0);
         recv(b, &byte, 1, MSG_DONTWAIT);
     }
@@ -311,7 +333,7 @@ static void nesting(int received_before)
     int got = 0;
     struct pollfd set = { .fd = inner, .events = POLLIN };
     for (int i = 0; i < 20; i++) {
-        int ready = i % 2 ? poll(&set, 1, 200000) : epoll_wait(outer, &found, 1, 200000);
+        int ready = i % 2 ? poll(&set, 1, 200000) : wait_for_events(outer, &found, 200000);
         if (ready == 1 && epoll_wait(inner, &found, 1, 0) == 1 && found.data.fd == b)
             got += recv(b, &byte, 1, MSG_DONTWAIT) == 1;
     }
