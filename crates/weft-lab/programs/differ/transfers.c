@@ -111,16 +111,22 @@ static long receive_as_a_ring(int fd, char *bytes, size_t length, int flags)
 {
 	bool whole = flags & MSG_WAITALL && !(flags & (MSG_DONTWAIT | MSG_OOB)) &&
 		     socket_type(fd) == SOCK_STREAM;
+	/* The first attempt comes before a wait: a socket with SO_RCVLOWAT has fewer bytes than that
+	 * long before it is ready. */
+	bool waits_first = flags & (MSG_OOB | MSG_ERRQUEUE);
 	int signals = 0;
 	size_t done = 0;
 	long got;
 
 	do {
-		if (!wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags, &signals))
+		if (waits_first && !wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags, &signals))
 			return -1;
 		got = recv(fd, bytes + done, length - done, flags_of_a_try(fd, flags));
-		if (got < 0 && errno == EAGAIN && !(flags & (MSG_DONTWAIT | MSG_OOB | MSG_ERRQUEUE)))
+		if (got < 0 && errno == EAGAIN && !waits_first && !(flags & MSG_DONTWAIT)) {
+			if (!wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags, &signals))
+				return -1;
 			continue;
+		}
 		if (got <= 0)
 			return done ? (long)done : got;
 		done += (size_t)got;
