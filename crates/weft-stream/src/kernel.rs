@@ -23,8 +23,8 @@ use weft_sys::calls::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use weft_sys::calls::thread::nanosleep;
 use weft_sys::calls::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::calls::{
-    is_ready, is_tcp_open, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork,
-    tcp_nodelay,
+    events_now, is_ready, is_tcp_open, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay,
+    tcp_cork, tcp_nodelay,
 };
 use weft_sys::{Buffers, Threads, network_namespace};
 
@@ -88,6 +88,9 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
 
     /// Whether the kernel has seen the end of the peer's stream.
     fn is_hung_up(socket: Self::Socket<'_>) -> bool;
+
+    /// Whether the kernel has an error to report. It stays in the socket.
+    fn has_error(socket: Self::Socket<'_>) -> bool;
 
     /// Makes the socket send without delay from here on. Returns whether `TCP_NODELAY` and
     /// `TCP_CORK` were set before.
@@ -227,6 +230,10 @@ impl Kernel for Linux {
         is_ready(socket, asked)
             && is_tcp_open(socket)
                 .map_or_else(|error| !is_descriptor_error(error), |is_open| !is_open)
+    }
+
+    fn has_error(socket: BorrowedFd<'_>) -> bool {
+        events_now(socket, PollFlags::empty()).contains(PollFlags::ERR)
     }
 
     fn undelay(socket: BorrowedFd<'_>) -> [bool; 2] {

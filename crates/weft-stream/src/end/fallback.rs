@@ -235,8 +235,9 @@ impl<K: Kernel> End<K> {
         if self.has_nothing(socket) {
             self.own.reset_reported.store(1, Ordering::Relaxed);
             K::dissolve(socket);
-        } else {
-            // To reset here would lose bytes of the peer. This byte makes its host do that.
+        } else if !K::has_error(socket) {
+            // To reset here would lose bytes of the peer. This byte makes its host do that. If its
+            // host has done so already, the call would take the error, which is the program's.
             let _ = K::put(socket, &WAKEUP);
         }
     }

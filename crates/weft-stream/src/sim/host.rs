@@ -372,6 +372,10 @@ impl Host {
         socket.has_end || socket.is_dead || socket.is_fresh || socket.error.is_some()
     }
 
+    pub(super) fn has_error(&self, id: SocketId) -> bool {
+        self.sockets[id].error.is_some()
+    }
+
     pub(super) fn shut_write(&mut self, id: SocketId) {
         let socket = &mut self.sockets[id];
         if !socket.is_dead && !socket.is_fresh {

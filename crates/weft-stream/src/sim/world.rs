@@ -367,6 +367,10 @@ impl Kernel for Sim {
         call(socket, |host, id| Ok(host.is_hung_up(id))).unwrap_or(true)
     }
 
+    fn has_error(socket: Socket) -> bool {
+        call(socket, |host, id| Ok(host.has_error(id))).unwrap_or(false)
+    }
+
     fn undelay(_: Socket) -> [bool; 2] {
         step();
         [false; 2]

@@ -296,6 +296,10 @@ impl weft_stream::Kernel for Fake {
         })
     }
 
+    fn has_error(socket: BorrowedFd<'_>) -> bool {
+        with(|host| host.socket(socket.as_raw_fd()).is_ok_and(|it| it.error.is_some()))
+    }
+
     fn undelay(_: BorrowedFd<'_>) -> [bool; 2] {
         [false; 2]
     }
