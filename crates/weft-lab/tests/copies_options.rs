@@ -672,3 +672,121 @@ fn files_are_written_in_place_as_by_rsync() -> Result<()> {
     }
     Ok(())
 }
+
+/// Makes files, some of which begin with what others have.
+fn make_shorter(from: &Path, to: &Path, rng: &mut Rng) -> Result<()> {
+    fs::create_dir_all(from.join("below"))?;
+    fs::create_dir_all(to.join("below"))?;
+    for number in 0..40 {
+        let most = if number % 4 == 0 { 3 << 20 } else { 9_000 };
+        let mut bytes = vec![0; rng.usize(..most)];
+        rng.fill(&mut bytes);
+        let name = format!("{}f{number}", if number % 2 == 0 { "below/" } else { "" });
+        let mut before = bytes[..rng.usize(..=bytes.len())].to_vec();
+        match number % 10 {
+            // What is there differs, is longer, or is nothing.
+            0 | 1 => before.iter_mut().take(rng.usize(1..2_000)).for_each(|it| *it ^= 1),
+            2 => before.resize(bytes.len() + rng.usize(..3), 7),
+            3 => before.clear(),
+            4 => before = bytes.clone(),
+            _ => {}
+        }
+        fs::write(from.join(&name), &bytes)?;
+        let file = File::options().write(true).open(from.join(&name))?;
+        if number % 5 == 0 {
+            // A hole behind the end of what is there.
+            file.set_len(bytes.len() as u64 + 300_000)?;
+        }
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(9))?;
+        file.set_permissions(Permissions::from_mode(0o640))?;
+        if number != 5 {
+            fs::write(to.join(&name), &before)?;
+            let file = File::options().write(true).open(to.join(&name))?;
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(if number == 4 { 9 } else { 5 }))?;
+        }
+    }
+    for (name, text) in [("link", "a file"), ("hard", "of two names"), ("empty", "")] {
+        fs::write(from.join(name), text)?;
+    }
+    fs::hard_link(from.join("hard"), from.join("other name"))?;
+    fs::write(to.join("hard"), "of two")?;
+    fs::hard_link(to.join("hard"), to.join("elsewhere"))?;
+    fs::write(to.join("empty"), "what is there")?;
+    symlink("hard", to.join("link"))?;
+    Ok(())
+}
+
+#[test]
+fn files_are_appended_to_as_by_rsync() -> Result<()> {
+    for (number, way) in WAYS.into_iter().enumerate() {
+        let (place, mut rng) = (way.place()?, Rng::with_seed(number as u64));
+        for options in [&["--append"][..], &["--append-verify"], &["--append", "--verify"]] {
+            for folder in ["from", "weft", "rsync"] {
+                drop(fs::remove_dir_all(place.path(folder)));
+            }
+            make_shorter(&place.path("from"), &place.path("weft"), &mut rng)?;
+            let copy = Program::plain("cp").arg("-a").arg(place.path("weft"));
+            copy.arg(place.path("rsync")).run(TIMEOUT)?.success()?;
+            let inode = || fs::metadata(place.path("weft/f1")).map(|it| it.ino());
+            let before = inode()?;
+            // Contents that are the same are the same to --verify, whatever their times.
+            let of_rsync = if options.len() > 1 { &["--append-verify", "-c"] } else { options };
+            rsync(&place, of_rsync, "from/", "rsync")?.success()?;
+            let plan =
+                way.copy(&place, &[options, &["-n"]].concat(), "from/", "weft")?.success()?;
+            way.copy(&place, options, "from/", "weft")?.success()?;
+            check_same(&place, "weft", "rsync", &format!("{way:?}, {options:?}"))?;
+            ensure!(before == inode()?, "the file is another one");
+            ensure_data!(
+                fs::read(place.path("weft/elsewhere"))? == b"of two names",
+                "another name"
+            );
+            // What would be appended to was said.
+            let is_planned = plan.stdout.contains("f6") && !plan.stdout.contains("empty");
+            ensure!(is_planned, "{}", plan.stdout);
+        }
+    }
+    Ok(())
+}
+
+/// A file grows from its beginning to its end, so that the next copy goes on there.
+#[test]
+fn append_that_is_killed_leaves_a_beginning() -> Result<()> {
+    for way in [Way::Local, Way::Upload] {
+        let (place, mut rng) = (way.place()?, Rng::with_seed(3));
+        let mut bytes = vec![0; 24 << 20];
+        rng.fill(&mut bytes);
+        // A hole in what is appended.
+        bytes[9 << 20..10 << 20].fill(0);
+        fs::write(place.path("from"), &bytes)?;
+        let hole = Program::plain("fallocate").args(["--dig-holes"]).arg(place.path("from"));
+        hole.run(TIMEOUT)?.success()?;
+        let (mut len, mut kills) = (1_500_001_u64, 0);
+        fs::write(place.path("to"), &bytes[..len as usize])?;
+        while len < bytes.len() as u64 {
+            let to = if way == Way::Local {
+                place.path("to").display().to_string()
+            } else {
+                place.at("to")
+            };
+            let copy = place.weft()?.args(["-q", "--append", "--limit=16M"]);
+            let mut copy = copy.arg(place.path("from")).arg(to).start()?;
+            let start = Instant::now();
+            let size = || Ok::<_, anyhow::Error>(fs::metadata(place.path("to"))?.len());
+            while size()? < (len + (5 << 20)).min(bytes.len() as u64) && copy.is_running()? {
+                ensure!(start.elapsed() < TIMEOUT, "nothing is appended");
+            }
+            // The last one may have ended by itself.
+            kills += u32::from(copy.kill().is_ok());
+            // A server may still write what it has received: the same bytes as the next copy.
+            let after = fs::read(place.path("to"))?;
+            ensure_data!(bytes.starts_with(&after), "{way:?}: {} bytes", after.len());
+            ensure!(after.len() as u64 > len, "{way:?}: nothing was appended");
+            len = after.len() as u64;
+        }
+        ensure!(kills > 2, "{kills} kills");
+        way.copy(&place, &["--append"], "from", "to")?.success()?;
+        ensure_data!(fs::read(place.path("to"))? == bytes, "{way:?}");
+    }
+    Ok(())
+}

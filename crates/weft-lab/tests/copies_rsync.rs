@@ -649,7 +649,7 @@ fn options_of_rsync_that_weft_has_not_are_refused_with_what_to_use() -> Result<(
     let place = Place::new()?;
     fs::write(place.path("from"), "from")?;
     for (words, advice) in [
-        (&["--append"][..], "--resume"),
+        (&["--partial-dir=parts"][..], "--resume"),
         (&["-C"], "--exclude"),
         (&["--rsync-path=weft"], "--remote-weft"),
         (&["-oy"], "--link-dest"),

@@ -67,9 +67,7 @@ const MODES: &str = "use --chmod; otherwise modes are those of the source";
 const KEPT_SOURCE: &str = "sources stay; use --verify, and remove them afterwards";
 
 /// The options that `weft cp` does not have, with what to do instead.
-const REFUSED: [(Known, &str); 59] = [
-    (flag(None, "append-verify"), "use --resume"),
-    (flag(None, "append"), "use --resume"),
+const REFUSED: [(Known, &str); 57] = [
     (valued(None, "partial-dir"), "use --resume; what is partial is in the same directory"),
     (flag(None, "delay-updates"), REPLACED),
     (valued(Some('T'), "temp-dir"), REPLACED),

@@ -150,6 +150,18 @@ pub(crate) struct CpArgs {
     #[arg(long, conflicts_with_all = ["resume", "backup", "backup_dir"])]
     pub(crate) inplace: bool,
 
+    /// Send only what files at the destination lack at their ends, and write it there
+    ///
+    /// As in rsync: what a file has counts as the beginning of the source's, and a file that is not
+    /// shorter stays as it is. Files that do not exist are copied. It implies --inplace and
+    /// --skip-unchanged. With --verify it is --append-verify.
+    #[arg(long, conflicts_with_all = ["resume", "backup", "backup_dir"])]
+    pub(crate) append: bool,
+
+    /// As --append, but both ends compare what is there, and what differs is written again
+    #[arg(long, conflicts_with_all = ["resume", "backup", "backup_dir"])]
+    pub(crate) append_verify: bool,
+
     /// Keep what is replaced or deleted, with a suffix behind its name
     ///
     /// As in rsync: --delete deletes nothing then whose name ends with the suffix, and directories
@@ -391,6 +403,7 @@ impl CpArgs {
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         self.owners |= self.archive || self.familiar.keeps_owners();
         self.specials |= self.archive;
+        self.inplace |= self.append || self.append_verify;
         if let Some(limit) = self.bwlimit {
             self.limit = (limit > 0).then_some(limit);
         }

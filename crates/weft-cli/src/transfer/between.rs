@@ -82,6 +82,8 @@ fn command(
         (args.one_file_system, "--one-file-system"),
         (args.copy_links, "--copy-links"),
         (args.inplace, "--inplace"),
+        (args.append, "--append"),
+        (args.append_verify, "--append-verify"),
         (args.verify, "--verify"),
         (args.owners, "--owners"),
         (args.numeric_ids, "--numeric-ids"),

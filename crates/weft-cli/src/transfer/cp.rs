@@ -133,7 +133,8 @@ fn wants_tcp(args: &CpArgs) -> bool {
 
 fn flags(args: &CpArgs) -> Flags {
     // Another try would leave what the first one has made of a file.
-    let leaves = args.ignore_existing || args.size_only;
+    let appends = args.append || args.append_verify;
+    let leaves = args.ignore_existing || args.size_only || appends;
     Flags::default()
         .with(Flags::SKIPS, args.skip_unchanged)
         .with(Flags::UPDATES, args.update)
@@ -157,6 +158,8 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::ONE_FILE_SYSTEM, args.one_file_system)
         .with(Flags::FOLLOWS, args.copy_links)
         .with(Flags::IN_PLACE, args.inplace)
+        .with(Flags::APPENDS, appends)
+        .with(Flags::TRUSTS, args.append && !args.append_verify)
         .with(Flags::DRY_RUN, args.dry_run)
         .with(Flags::LISTS, args.verbose && (!args.quiet || args.json))
         .with(Flags::STREAM, standard::is_input(args) || standard::is_output(args))

@@ -61,6 +61,8 @@ pub(super) fn check(args: &CpArgs) -> Result<(), String> {
         (args.checksum, "--checksum"),
         (args.size_only, "--size-only"),
         (args.ignore_existing, "--ignore-existing"),
+        (args.append, "--append"),
+        (args.append_verify, "--append-verify"),
         (args.relative, "--relative"),
         (args.files_from.is_some(), "--files-from"),
         (args.one_file_system, "--one-file-system"),

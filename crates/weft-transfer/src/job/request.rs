@@ -92,9 +92,13 @@ impl Flags {
     pub const FOLLOWS: Self = Self(1 << 34);
     /// Write into files that exist, instead of replacing them.
     pub const IN_PLACE: Self = Self(1 << 35);
-    const ALL: u64 = (1 << 36) - 1;
+    /// With [`Flags::IN_PLACE`]: files that exist get only what they lack at the end.
+    pub const APPENDS: Self = Self(1 << 36);
+    /// With [`Flags::APPENDS`]: what files have counts as what the source has.
+    pub const TRUSTS: Self = Self(1 << 37);
+    const ALL: u64 = (1 << 38) - 1;
     /// The flags with any of which the source asks about each file.
-    pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23);
+    pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23 | 1 << 36);
 
     /// Whether the sink lists changes, made or predicted.
     #[must_use]

@@ -9,7 +9,7 @@ use crate::end::{Carrier, Decisions};
 use crate::limits::END_THREADS_MAX;
 use crate::placement::Placement;
 use crate::secure::Cipher;
-use crate::tree::apply::{ApplyOptions, DryRun, Skips};
+use crate::tree::apply::{Append, ApplyOptions, DryRun, Skips};
 use crate::tree::direct::When;
 use crate::tree::rules::{PatternError, Rules};
 use crate::tree::source::{PAYLOAD_LEN_MIN, SourceOptions};
@@ -29,6 +29,7 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         // What is skipped has to be the same, too.
         compares_content: flags.has(Flags::CHECKSUM)
             || (flags.has(Flags::VERIFIES) && skips(request)),
+        trusts_sink: append(flags) == Some(Append::Trusted),
         verifies: flags.has(Flags::VERIFIES),
         takes_xattrs: flags.has(Flags::XATTRS),
         names_owners: flags.has(Flags::OWNERS) && !flags.has(Flags::NUMERIC_OWNERS),
@@ -40,6 +41,15 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         rules,
         modes: request.extras.modes.clone(),
         ..SourceOptions::new(PAYLOAD_LEN_MIN)
+    })
+}
+
+/// Returns how files that exist are appended to. Where data is verified, nothing is trusted.
+fn append(flags: Flags) -> Option<Append> {
+    let appends = flags.has(Flags::IN_PLACE.with(Flags::APPENDS, true));
+    appends.then(|| match flags.has(Flags::TRUSTS) && !flags.has(Flags::VERIFIES) {
+        true => Append::Trusted,
+        false => Append::Compared,
     })
 }
 
@@ -113,6 +123,7 @@ pub(super) fn apply_options(
         replaces: (flags.has(Flags::DELETES) || flags.has(Flags::FORCES))
             && !flags.has(Flags::KEEPS_EXISTING),
         in_place: flags.has(Flags::IN_PLACE),
+        appends: append(flags),
         cleans: flags.has(Flags::CLEANS),
         retries: flags.has(Flags::RETRIES) && !dry_run,
         keeps_journal: true,
@@ -190,6 +201,20 @@ mod tests {
         }
         let options = apply_options(Flags::CACHED, false, true);
         assert_eq!(options.direct, When::Never);
+        let appends = Flags::IN_PLACE.with(Flags::APPENDS, true);
+        let trusts = appends.with(Flags::TRUSTS, true);
+        for (flags, append) in [
+            (Flags::APPENDS, None),
+            (appends, Some(Append::Compared)),
+            (trusts, Some(Append::Trusted)),
+            (trusts.with(Flags::VERIFIES, true), Some(Append::Compared)),
+        ] {
+            assert_eq!(apply_options(flags, false, true).appends, append);
+            let options = source_options(&Request { flags, ..Request::default() });
+            let options = options.expect("no patterns");
+            assert_eq!(options.trusts_sink, append == Some(Append::Trusted));
+            assert!(options.asks);
+        }
         let options = apply_options(Flags::DIRECT, false, true);
         assert_eq!(options.direct, When::Always);
         let options = apply_options(flags.with(Flags::DRY_RUN, true), false, false);

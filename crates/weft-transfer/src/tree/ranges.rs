@@ -1,6 +1,9 @@
 //! Sets of byte ranges of a file.
 
 use std::collections::BTreeMap;
+use std::iter;
+
+use crate::limits::{HAVE_PIECE_LEN, HAVE_PIECES_MAX};
 
 /// Ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,6 +92,18 @@ impl Ranges {
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
+}
+
+/// Splits ranges into pieces, so that all of them fit into one answer unless they are many.
+pub(crate) fn split(ranges: &Ranges) -> impl Iterator<Item = (u64, u64)> {
+    let all: u64 = ranges.iter().map(|(_, len)| len).sum();
+    let most = (all / (HAVE_PIECES_MAX as u64 / 2)).next_multiple_of(HAVE_PIECE_LEN);
+    let most = most.max(HAVE_PIECE_LEN);
+    ranges.iter().flat_map(move |(offset, len)| {
+        let end = offset + len;
+        let starts = iter::successors(Some(offset), move |at| Some(at + most));
+        starts.take_while(move |&at| at < end).map(move |at| (at, most.min(end - at)))
+    })
 }
 
 #[cfg(test)]

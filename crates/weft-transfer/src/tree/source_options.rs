@@ -21,6 +21,8 @@ pub struct SourceOptions {
     pub asks: bool,
     /// Whether offers contain the hash of the content. It requires `asks`.
     pub compares_content: bool,
+    /// Whether what the sink has of a file is not compared. It requires `asks`.
+    pub trusts_sink: bool,
     /// Whether data is sent with digests, which the sink verifies.
     pub verifies: bool,
     /// Whether extended attributes are sent.
@@ -60,6 +62,7 @@ impl SourceOptions {
             payload_len,
             asks: false,
             compares_content: false,
+            trusts_sink: false,
             verifies: false,
             takes_xattrs: false,
             keeps_hard_links: true,

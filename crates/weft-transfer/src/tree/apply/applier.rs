@@ -142,6 +142,7 @@ enum Work {
     Entries(Vec<Small>),
     Part {
         begun: Arc<Begun>,
+        number: u64,
         offset: u64,
         data: Range<usize>,
         digest: Option<[u8; 32]>,
@@ -149,6 +150,7 @@ enum Work {
     /// A part that the kernel copies.
     Copy {
         begun: Arc<Begun>,
+        number: u64,
         offset: u64,
         len: u64,
     },
@@ -182,13 +184,13 @@ impl Task {
                     small.run(context, links, payload);
                 }
             }
-            Work::Part { begun, offset, data, digest } => {
-                begun.write(context, offset, &payload[data], digest);
+            Work::Part { begun, number, offset, data, digest } => {
+                begun.write(context, number, (offset, &payload[data]), digest);
                 end_part(context, links, &begun);
             }
-            Work::Copy { begun, offset, len } => {
+            Work::Copy { begun, number, offset, len } => {
                 if let Some(copies) = copies {
-                    begun.copy(context, copies, offset, len);
+                    begun.copy(context, copies, number, (offset, len));
                 }
                 end_part(context, links, &begun);
             }
@@ -454,8 +456,8 @@ impl Applier {
             }
             Record::Data { file, offset, len, digest } => {
                 let begun = self.part(file, offset, len.into())?;
-                begun.begin_part();
-                batch.work.push(Work::Part { begun, offset, data, digest });
+                let number = begun.begin_part();
+                batch.work.push(Work::Part { begun, number, offset, data, digest });
                 self.end_file(file, batch);
             }
             Record::Hole { file, offset, len } => {
@@ -468,8 +470,8 @@ impl Applier {
                 if !begun.has_source() {
                     return Err(ApplyError::NotHere(file));
                 }
-                begun.begin_part();
-                batch.work.push(Work::Copy { begun, offset, len });
+                let number = begun.begin_part();
+                batch.work.push(Work::Copy { begun, number, offset, len });
                 self.end_file(file, batch);
             }
             Record::Differs { file, offset, len } => {
@@ -555,7 +557,7 @@ impl Applier {
                     false => resumable.take(context, &directory, &entry),
                 };
                 let mut ranges = Ranges::default();
-                for piece in resumed.iter().flat_map(|(_, pieces)| pieces) {
+                for piece in resumed.iter().flat_map(|resumed| &resumed.pieces) {
                     ranges.add(piece.offset, piece.len);
                 }
                 let begun = Begun::begin(context, &directory, entry, &name, resumed, refusal);

@@ -24,10 +24,12 @@ use crate::wire::record_name::Name;
 use crate::wire::record_wants::HavePiece;
 use weft_sys::lock;
 
+use super::append::{Appending, Shorter};
 use super::attributes::{self, Plan};
 use super::context::Context;
 use super::directory::Directory;
 use super::install::{self, Failure, Installed};
+use super::look::{Rest, Resumed};
 use super::report::{Change, Step};
 
 /// A file that was begun and has not ended.
@@ -67,6 +69,8 @@ struct Open {
     is_resumed: bool,
     /// The file has its name already.
     is_in_place: bool,
+    /// The file exists, and is appended to.
+    appending: Option<Appending>,
 }
 
 impl Begun {
@@ -77,16 +81,19 @@ impl Begun {
         directory: &Arc<Directory>,
         entry: Box<Entry>,
         name: &Name,
-        resumed: Option<(&Unfinished, Vec<HavePiece>)>,
+        resumed: Option<Resumed<'_>>,
         refusal: Option<Failure>,
     ) -> Self {
         let lost = directory.is_lost.then_some((Step::Create, Errno::NOENT));
         let result = match (refusal.or(lost), &resumed) {
             (Some(failure), _) => Err(failure),
-            (None, Some((unfinished, pieces))) => {
+            (None, Some(Resumed { rest: Rest::Left(unfinished), pieces })) => {
                 go_on(context, directory, &entry, unfinished, pieces)
             }
-            (None, None) => create(context, directory, &entry, name),
+            (None, Some(Resumed { rest: Rest::There(shorter), .. })) => {
+                create(context, directory, &entry, name, Some(shorter))
+            }
+            (None, None) => create(context, directory, &entry, name, None),
         };
         let (open, failure) = match result {
             Ok(open) => (Some(open), None),
@@ -101,7 +108,7 @@ impl Begun {
             failure: Mutex::new(failure),
             write: Mutex::new(()),
             subtrees: Mutex::default(),
-            kept: Mutex::new(resumed.map(|(_, pieces)| pieces).unwrap_or_default()),
+            kept: Mutex::new(resumed.map(|resumed| resumed.pieces).unwrap_or_default()),
             tail: OnceLock::new(),
             reading: None,
             charged: AtomicU64::new(0),
@@ -118,20 +125,26 @@ impl Begun {
         self.reading.is_some()
     }
 
-    /// Counts a part that will be written.
-    pub(super) fn begin_part(&self) {
+    /// Counts a part that will be written. Returns its number, if the parts have an order.
+    pub(super) fn begin_part(&self) -> u64 {
         self.writing.fetch_add(1, AcqRel);
+        self.appending().map_or(0, Appending::begin)
     }
 
-    /// Writes a part.
+    fn appending(&self) -> Option<&Appending> {
+        self.open.as_ref()?.appending.as_ref()
+    }
+
+    /// Writes the part with this number.
     pub(super) fn write(
         &self,
         context: &Context,
-        offset: u64,
-        data: &[u8],
+        number: u64,
+        (offset, data): (u64, &[u8]),
         digest: Option<[u8; 32]>,
     ) {
         let Some(open) = &self.open else { return };
+        let _turn = self.appending().map(|appending| appending.wait(number));
         if lock(&self.failure).is_some() {
             return;
         }
@@ -175,12 +188,25 @@ impl Begun {
                 written => return written,
             }
         }
-        write_all(&open.fd, data, offset)
+        let kept = open.appending.as_ref().map_or(0, |appending| appending.kept);
+        let skipped = kept.saturating_sub(offset).min(data.len() as u64);
+        write_all(&open.fd, &data[skipped as usize..], offset + skipped)
     }
 
-    /// Lets the kernel copy a part from the source's open file.
-    pub(super) fn copy(&self, context: &Context, copies: &KernelCopies, offset: u64, len: u64) {
+    /// Lets the kernel copy the part with this number from the source's open file.
+    pub(super) fn copy(
+        &self,
+        context: &Context,
+        copies: &KernelCopies,
+        number: u64,
+        (mut offset, mut len): (u64, u64),
+    ) {
         let (Some(open), Some(reading)) = (&self.open, &self.reading) else { return };
+        let _turn = self.appending().map(|appending| appending.wait(number));
+        if let Some(appending) = &open.appending {
+            let skipped = appending.kept.saturating_sub(offset).min(len);
+            (offset, len) = (offset + skipped, len - skipped);
+        }
         if lock(&self.failure).is_some() {
             return;
         }
@@ -217,8 +243,17 @@ impl Begun {
     }
 
     /// Handles a part that is a hole.
-    pub(super) fn hole(&self, context: &Context, offset: u64, len: u64) {
+    pub(super) fn hole(&self, context: &Context, mut offset: u64, mut len: u64) {
         let Some(open) = &self.open else { return };
+        if let Some(Appending { kept, size, .. }) = &open.appending {
+            // What is behind the end is a hole anyway.
+            let end = (offset + len).min(*size);
+            offset = offset.max(*kept);
+            len = end.saturating_sub(offset);
+            if len == 0 {
+                return;
+            }
+        }
         if open.is_resumed {
             // An unrecorded write of an earlier session may have left data there.
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -289,11 +324,19 @@ impl Begun {
             return Err((Step::Verify, Errno::BADMSG));
         }
         let write_error = |error| (Step::Write, error);
+        if open.appending.is_some() {
+            // It may end with a hole.
+            let now = fstat(&open.fd).map_err(write_error)?;
+            if metadata::size(&now) < self.entry.size {
+                ftruncate(&open.fd, self.entry.size).map_err(write_error)?;
+            }
+        }
         if context.options.verifies {
             *whole_hash = self.read_back(open, tail)?;
         }
         if tail.size != self.entry.size {
-            ftruncate(&open.fd, tail.size).map_err(write_error)?;
+            let kept = open.appending.as_ref().map_or(0, |appending| appending.kept);
+            ftruncate(&open.fd, tail.size.max(kept)).map_err(write_error)?;
         }
         let attributes = {
             let place = (&*self.directory.dir, Some(&self.name));
@@ -367,23 +410,34 @@ fn create(
     directory: &Arc<Directory>,
     entry: &Entry,
     name: &Name,
+    shorter: Option<&Shorter>,
 ) -> Result<Open, Failure> {
     let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
-    if let Some((fd, plan)) = install::open_in_place(context, directory, dir.as_fd(), entry, name)?
+    let there = install::open_in_place(context, directory, dir.as_fd(), entry, name)?;
+    let append = context.options.appends.filter(|_| !entry.is_unsized);
+    if let (Some(shorter), Some(append)) = (shorter, append)
+        && !there.as_ref().is_some_and(|(_, _, stat)| shorter.is_still(stat, append))
     {
-        ftruncate(&fd, entry.size).map_err(|error| (Step::Write, error))?;
-        let direct = open_direct(context, directory, dir.as_fd(), entry, name, name);
-        let (is_direct, temporary, journal_id) = (AtomicBool::new(true), name.clone(), None);
-        let (is_resumed, is_in_place) = (true, true);
+        // The source does not send what is not there any more.
+        return Err((Step::Write, Errno::STALE));
+    }
+    if let Some((fd, plan, stat)) = there {
+        let appending = append.map(|append| Appending::new(append, &stat));
+        let mut direct = None;
+        if appending.is_none() {
+            ftruncate(&fd, entry.size).map_err(|error| (Step::Write, error))?;
+            direct = open_direct(context, directory, dir.as_fd(), entry, name, name);
+        }
         return Ok(Open {
             fd,
             direct,
-            is_direct,
-            temporary,
+            is_direct: AtomicBool::new(true),
+            temporary: name.clone(),
             plan,
-            journal_id,
-            is_resumed,
-            is_in_place,
+            journal_id: None,
+            is_resumed: true,
+            is_in_place: true,
+            appending,
         });
     }
     let path = directory.dir.path_of(Some(name));
@@ -408,8 +462,18 @@ fn create(
         journal.and_then(|journal| journal.file(&path, &temporary, entry.size, entry.mtime));
     let direct = open_direct(context, directory, dir.as_fd(), entry, name, &temporary);
     let is_direct = AtomicBool::new(true);
-    let (is_resumed, is_in_place) = (false, false);
-    Ok(Open { fd, direct, is_direct, temporary, plan, journal_id, is_resumed, is_in_place })
+    let (is_resumed, is_in_place, appending) = (false, false, None);
+    Ok(Open {
+        fd,
+        direct,
+        is_direct,
+        temporary,
+        plan,
+        journal_id,
+        is_resumed,
+        is_in_place,
+        appending,
+    })
 }
 
 /// Opens a temporary file once more, for direct I/O, if that is wanted and allowed.
@@ -463,9 +527,17 @@ fn go_on(
         let plan = attributes::plan(context, entry, None);
         let name = entry.name.as_ref().unwrap_or(&temporary);
         let direct = open_direct(context, directory, dir.as_fd(), entry, name, &temporary);
-        let is_direct = AtomicBool::new(true);
-        let (journal_id, is_resumed, is_in_place) = (id, true, false);
-        Ok(Open { fd, direct, is_direct, temporary, plan, journal_id, is_resumed, is_in_place })
+        Ok(Open {
+            fd,
+            direct,
+            is_direct: AtomicBool::new(true),
+            temporary,
+            plan,
+            journal_id: id,
+            is_resumed: true,
+            is_in_place: false,
+            appending: None,
+        })
     };
     open().map_err(|error| (Step::Create, error))
 }

@@ -21,6 +21,7 @@ use super::attributes;
 use super::context::Context;
 use super::directory::Directory;
 use super::dry;
+use super::options::Append;
 use super::quota;
 use super::report::{Change, EntryKind, Event, Problem, Step};
 use super::special;
@@ -121,8 +122,13 @@ fn try_whole(
         }
         Ok(attributes)
     };
-    if let Some((fd, plan)) = open_in_place(context, directory, dir.as_fd(), entry, name)? {
-        let written = write_all(&fd, data, 0).and_then(|()| ftruncate(&fd, tail.size));
+    if let Some((fd, plan, stat)) = open_in_place(context, directory, dir.as_fd(), entry, name)? {
+        let written = if context.options.appends == Some(Append::Trusted) {
+            let kept = metadata::size(&stat);
+            write_all(&fd, data.get(kept as usize..).unwrap_or_default(), kept)
+        } else {
+            write_all(&fd, data, 0).and_then(|()| ftruncate(&fd, tail.size))
+        };
         written.map_err(write_error)?;
         return Ok(Installed { attributes: complete(&fd, plan)?, change: Change::Update });
     }
@@ -177,7 +183,7 @@ pub(super) fn open_in_place(
     dir: BorrowedFd<'_>,
     entry: &Entry,
     name: &Name,
-) -> Result<Option<(OwnedFd, attributes::Plan)>, Failure> {
+) -> Result<Option<(OwnedFd, attributes::Plan, Stat)>, Failure> {
     if !context.options.in_place || directory.is_new() {
         return Ok(None);
     }
@@ -200,7 +206,7 @@ pub(super) fn open_in_place(
     }
     let growth = entry.size.saturating_sub(metadata::size(&stat));
     context.charge(growth, 0).map_err(write_error)?;
-    Ok(Some((fd, attributes::plan(context, entry, None))))
+    Ok(Some((fd, attributes::plan(context, entry, None), stat)))
 }
 
 /// Renames a temporary file to its final name. What it replaces does not count towards the quota

@@ -1,23 +1,23 @@
 //! Compares offered files with the destination, to decide which files the sink wants.
 
 use std::collections::HashMap;
-use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, fsync, statat};
 use rustix::io::Errno;
 
-use crate::limits::{HAVE_PIECE_LEN, HAVE_PIECES_ALL_MAX, HAVE_PIECES_MAX};
+use crate::limits::{HAVE_PIECES_ALL_MAX, HAVE_PIECES_MAX};
 use crate::tree::digest::{digest_of, digest_of_file, leave_cache};
 use crate::tree::journal::Unfinished;
-use crate::tree::ranges::Ranges;
+use crate::tree::ranges;
 use crate::tree::{beneath, metadata};
 use crate::wire::record::{Entry, GRAIN};
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::{Have, HavePiece, Wants};
 use weft_sys::lock;
 
+use super::append::{self, Shorter};
 use super::attributes;
 use super::context::Context;
 use super::directory::Directory;
@@ -41,7 +41,33 @@ pub(super) struct Offer {
 /// The resumable parts that the sink has reported to the source, by the numbers of the files.
 #[derive(Debug, Default)]
 pub(super) struct Resumable {
-    files: Mutex<HashMap<u64, Vec<HavePiece>>>,
+    files: Mutex<HashMap<u64, Reported>>,
+}
+
+/// The parts of a file that the sink has reported.
+#[derive(Debug)]
+struct Reported {
+    pieces: Vec<HavePiece>,
+    /// The file itself, if they are in it.
+    shorter: Option<Shorter>,
+}
+
+/// A file of which the source sends only a part.
+#[derive(Debug)]
+pub(super) struct Resumed<'context> {
+    /// Where the rest of it is.
+    pub(super) rest: Rest<'context>,
+    /// The pieces that need not come.
+    pub(super) pieces: Vec<HavePiece>,
+}
+
+/// Where a part of a file is.
+#[derive(Debug)]
+pub(super) enum Rest<'context> {
+    /// An earlier session has left it.
+    Left(&'context Unfinished),
+    /// It is in the file itself.
+    There(Shorter),
 }
 
 impl Resumable {
@@ -51,10 +77,14 @@ impl Resumable {
         context: &'context Context,
         directory: &Directory,
         entry: &Entry,
-    ) -> Option<(&'context Unfinished, Vec<HavePiece>)> {
-        let pieces = lock(&self.files).remove(&entry.number)?;
-        let found = unfinished(context, directory, entry)?;
-        Some((found, pieces))
+    ) -> Option<Resumed<'context>> {
+        let Reported { pieces, shorter } = lock(&self.files).remove(&entry.number)?;
+        let rest = match shorter {
+            Some(shorter) if shorter.is_of(entry) => Rest::There(shorter),
+            Some(_) => return None,
+            None => Rest::Left(unfinished(context, directory, entry)?),
+        };
+        Some(Resumed { rest, pieces })
     }
 }
 
@@ -88,10 +118,18 @@ pub(super) fn look(
             if let Some(wanted) = wants.wanted.get_mut((number - first) as usize) {
                 *wanted = true;
             }
-            let pieces = have(context, &directory, &entry, pieces_left).unwrap_or_default();
+            let (pieces, shorter) = match context.options.appends {
+                Some(append) => {
+                    let pieces_max = HAVE_PIECES_MAX.min(pieces_left);
+                    append::have(context, &directory, &entry, append, pieces_max).unzip()
+                }
+                None => (have(context, &directory, &entry, pieces_left), None),
+            };
+            let pieces = pieces.unwrap_or_default();
             if !pieces.is_empty() {
                 pieces_left -= pieces.len();
-                lock(&resumable.files).insert(number, pieces.clone());
+                let reported = Reported { pieces: pieces.clone(), shorter };
+                lock(&resumable.files).insert(number, reported);
                 wants.have.push(Have { file: number, pieces });
             }
         }
@@ -123,7 +161,24 @@ fn is_left(context: &Context, directory: &Directory, name: &Name, entry: &Entry)
     if is_there {
         context.session.others.replaced(&directory.dir, name);
     }
-    is_there
+    is_there || has_nothing_to_append(context, directory, name, entry)
+}
+
+/// Whether files are appended to, and this one has no less than the source's.
+fn has_nothing_to_append(
+    context: &Context,
+    directory: &Directory,
+    name: &Name,
+    entry: &Entry,
+) -> bool {
+    if context.options.appends.is_none() || directory.is_new() {
+        return false;
+    }
+    let Ok(dir) = context.dirs.open(&directory.dir) else { return false };
+    let stat = statat(&*dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| {
+        metadata::kind(&stat) == FileType::RegularFile && metadata::size(&stat) >= entry.size
+    })
 }
 
 /// Whether the options leave what exists, although it may differ.
@@ -244,7 +299,7 @@ fn have(
         let end = offset + len;
         offset.is_multiple_of(GRAIN) && (end.is_multiple_of(GRAIN) || end == entry.size)
     };
-    let pieces_all = split(&found.ranges).filter(is_usable);
+    let pieces_all = ranges::split(&found.ranges).filter(is_usable);
     for (offset, len) in pieces_all.take(HAVE_PIECES_MAX.min(pieces_left)) {
         // What cannot be read is written again.
         if let Ok(digest) = digest_of(&fd, offset, len) {
@@ -252,16 +307,4 @@ fn have(
         }
     }
     Some(pieces)
-}
-
-/// Splits ranges into pieces, so that all of them fit into one answer unless they are many.
-fn split(ranges: &Ranges) -> impl Iterator<Item = (u64, u64)> {
-    let all: u64 = ranges.iter().map(|(_, len)| len).sum();
-    let most = (all / (HAVE_PIECES_MAX as u64 / 2)).next_multiple_of(HAVE_PIECE_LEN);
-    let most = most.max(HAVE_PIECE_LEN);
-    ranges.iter().flat_map(move |(offset, len)| {
-        let end = offset + len;
-        let starts = iter::successors(Some(offset), move |at| Some(at + most));
-        starts.take_while(move |&at| at < end).map(move |at| (at, most.min(end - at)))
-    })
 }

@@ -1,5 +1,6 @@
 //! The sink: it applies records beneath one directory.
 
+mod append;
 mod applier;
 mod asked;
 mod attributes;
@@ -24,6 +25,6 @@ mod xattrs;
 pub use applier::{Applier, ApplyError, BeginError, Task};
 pub use asked::Asked;
 pub use backup::{Backup, Folder};
-pub use options::{ApplyOptions, DryRun, Skips};
+pub use options::{Append, ApplyOptions, DryRun, Skips};
 pub use quota::{Quota, Usage};
 pub use report::{Change, EntryKind, Event, NotKept, Problem, Report, Step, Subject, Summary, Why};

@@ -24,6 +24,15 @@ pub struct Skips {
     pub existing: bool,
 }
 
+/// How files that exist and are shorter than at the source get the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Append {
+    /// What is there counts as the beginning of the source's file.
+    Trusted,
+    /// What is there is compared with the source's file, and written again where it differs.
+    Compared,
+}
+
 /// The options of an applier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApplyOptions {
@@ -53,6 +62,9 @@ pub struct ApplyOptions {
     pub replaces: bool,
     /// Whether regular files that exist are written to. Otherwise other files replace them.
     pub in_place: bool,
+    /// With `in_place`: whether files that exist get only what they lack at the end, and those that
+    /// lack nothing stay as they are. The source must offer files then.
+    pub appends: Option<Append>,
     /// Whether a journal is written, so that a later session can resume.
     pub keeps_journal: bool,
     /// Whether partial files of all earlier copies are removed, however young.
@@ -100,6 +112,7 @@ impl Default for ApplyOptions {
             deletes_max: None,
             replaces: false,
             in_place: false,
+            appends: None,
             keeps_journal: false,
             cleans: false,
             retries: false,
