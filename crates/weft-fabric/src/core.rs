@@ -28,7 +28,10 @@ pub(crate) struct Core {
     /// The events of the connection.
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) parts: Parts,
+    /// Of blocked threads.
     pub(crate) spin: Spin,
+    /// Of futures, which the watcher wakes.
+    pub(crate) future_spin: Spin,
     pub(crate) peer: SocketAddr,
     state: Lock<State>,
     led: Lock<Led>,
@@ -82,6 +85,7 @@ impl Core {
             inbox,
             parts: Parts { link, receives, smalls, message_max, depth },
             spin: Spin::new(),
+            future_spin: Spin::behind_a_thread(),
             peer,
             state: Lock::new(State::new(options.window_in_hello(), hello.window, small_places)),
             led: Lock::new(Led {
@@ -117,9 +121,9 @@ impl Core {
         self.peer_message_max.load(Ordering::Relaxed) as usize
     }
 
-    /// For how long it pays off to look before sleeping; in a simulation, not at all.
-    pub(crate) fn spin_ns(&self) -> u64 {
-        if self.parts.link.simulation().is_some() { 0 } else { self.spin.ns(false) }
+    /// For how long it pays off to look before a future sleeps; in a simulation, not at all.
+    pub(crate) fn future_spin_ns(&self) -> u64 {
+        if self.parts.link.simulation().is_some() { 0 } else { self.future_spin.ns(false) }
     }
 
     /// Whether atomics can be asked for.

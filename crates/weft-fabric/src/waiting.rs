@@ -51,13 +51,13 @@ pub(crate) fn poll<A: Awaited>(
     let look = |awaited: &mut A| core.look(|state| awaited.take(core, state));
     if let Some(found) = look(awaited) {
         if let Some(start) = since.start {
-            core.spin.learn(nanoseconds(start.elapsed()));
+            core.future_spin.learn(nanoseconds(start.elapsed()));
         }
         *since = Since::default();
         return Poll::Ready(found);
     }
     let start = since.start.get_or_insert_with(Instant::now);
-    if nanoseconds(start.elapsed()) < core.spin_ns() {
+    if nanoseconds(start.elapsed()) < core.future_spin_ns() {
         cx.waker().wake_by_ref();
         return Poll::Pending;
     }
@@ -92,7 +92,7 @@ pub(crate) fn wait<A: Awaited>(
     if let Some(simulation) = core.parts.link.simulation() {
         return simulated(core, awaited, simulation);
     }
-    let spin = core.spin_ns();
+    let spin = core.spin.ns(false);
     let mut waited = 0;
     loop {
         if let Some(found) = core.look(|state| awaited.take(core, state)) {

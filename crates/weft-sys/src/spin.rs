@@ -68,6 +68,13 @@ impl Spin {
         Self::with(policy(), Self::LIMIT_NS)
     }
 
+    /// For waits that sleep until a thread of Weft wakes them. Two wakeups cost twice as much, so
+    /// polling pays off for twice as long.
+    #[must_use]
+    pub fn behind_a_thread() -> Self {
+        Self::with(policy(), 2 * Self::LIMIT_NS)
+    }
+
     /// For a thread of Weft beside the program's, which it must not keep off the only core.
     #[must_use]
     pub fn beside() -> Self {
@@ -157,6 +164,21 @@ mod tests {
             let adaptive = simulate(Policy::Balanced, steady(gap));
             // The waiter learns from the first wait.
             assert_eq!(adaptive.latency, WAKING_NS, "gap of {gap} ns");
+        }
+    }
+
+    /// A peer that sleeps for each message, and is woken by way of a thread, answers after two
+    /// wakeups. The other end polls through that, so that its own answers come at once and the peer
+    /// polls again. Otherwise both would sleep for ever.
+    #[test]
+    fn waiter_behind_a_thread_polls_while_its_peer_is_woken() {
+        let spin = Spin::with(Policy::Balanced, 2 * Spin::LIMIT_NS);
+        spin.learn(2 * WAKING_NS);
+        for gap in [WAKING_NS + 10_000, 2 * WAKING_NS - 1_000] {
+            for _ in 0..1_000 {
+                assert!(spin.ns(false) > gap, "gap of {gap} ns");
+                spin.learn(gap);
+            }
         }
     }
 
