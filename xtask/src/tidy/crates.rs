@@ -59,7 +59,11 @@ const CRATES: &[Allowed] = &[
         ],
         &[],
     ),
-    krate("weft-lab", &["weft-stream"], &["weft-engine", "weft-fabric", "weft-tuples"]),
+    krate(
+        "weft-lab",
+        &["weft-stream"],
+        &["weft-engine", "weft-fabric", "weft-histories", "weft-tuples"],
+    ),
     krate("xtask", &[], &[]),
 ];
 
