@@ -61,7 +61,11 @@ install: ## Install dist/ under PREFIX (default /usr/local), staged in DESTDIR
 	install -d $(root)/bin $(root)/include $(root)/lib/weft $(root)/share/man/man1
 	install -d $(bash_completions) $(zsh_completions) $(fish_completions) $(units)
 	install dist/bin/weft $(root)/bin/
-	install -m 644 dist/include/weft_socket.h $(root)/include/
+	install -m 644 dist/include/weft_socket.h dist/include/weft_tuples.h $(root)/include/
+	install -m 644 dist/lib/libweft_tuples.so.1 $(root)/lib/
+	ln -sf libweft_tuples.so.1 $(root)/lib/libweft_tuples.so
+	install -d $(root)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|g' crates/weft-tuples-c/weft-tuples.pc.in >$(root)/lib/pkgconfig/weft-tuples.pc
 	cp --no-dereference --remove-destination dist/lib/weft/* $(root)/lib/weft/
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' scripts/systemd/weft-target.service.in >$(units)/weft-target.service
 	chmod 644 $(units)/weft-target.service

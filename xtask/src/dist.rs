@@ -1,5 +1,5 @@
-//! Lays out `dist/`: `bin/weft`, `include/weft_socket.h`, and `lib/weft/` with the libraries that
-//! take the place of the system's.
+//! Lays out `dist/`: `bin/weft`, the headers in `include/`, `lib/weft/` with the libraries that
+//! take the place of the system's, and in `lib/` the client of tuple spaces.
 //!
 //! rustc cannot give symbols ELF versions: it silently ignores a version script for a `cdylib`. So
 //! the C ABI is built as static libraries, which `cc` links into the shared ones.
@@ -18,8 +18,11 @@ pub(crate) const CM: &str = "librdmacm.so.1";
 pub(crate) const PRELOAD: &str = "libweft-preload.so";
 /// The preload for sockets.
 pub(crate) const SOCKETS: &str = "libweft-sockets.so";
-/// The C header of extended sockets.
-const HEADER: &str = "weft_socket.h";
+/// The client of tuple spaces. Programs are linked to this name.
+const TUPLES: &str = "libweft_tuples.so.1";
+/// The C headers, with the crates that have them.
+const HEADERS: [(&str, &str); 2] =
+    [("weft-sockets", "weft_socket.h"), ("weft-tuples-c", "weft_tuples.h")];
 
 /// Builds and links everything into `dist/`.
 ///
@@ -42,14 +45,21 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     install(&built.join("weft"), &programs.join("weft"))?;
     let headers = root.join("dist/include");
     fs::create_dir_all(&headers).map_err(|e| format!("{}: {e}", headers.display()))?;
-    install(&root.join("crates/weft-sockets/include").join(HEADER), &headers.join(HEADER))?;
-    // Programs that open the libraries by `dlopen` try these names first.
-    for (name, target) in [("libibverbs.so", VERBS), ("librdmacm.so", CM)] {
-        let link = libraries.join(name);
-        let _ = fs::remove_file(&link); // An older link may exist.
-        symlink(target, &link).map_err(|e| format!("{}: {e}", link.display()))?;
+    for (package, header) in HEADERS {
+        let include = root.join("crates").join(package).join("include");
+        install(&include.join(header), &headers.join(header))?;
     }
-    Ok(())
+    // Programs that open the libraries by `dlopen` try these names first.
+    link(VERBS, &libraries.join("libibverbs.so"))?;
+    link(CM, &libraries.join("librdmacm.so"))?;
+    let clients = root.join("dist/lib");
+    install(&built.join("libweft_tuples_c.so"), &clients.join(TUPLES))?;
+    link(TUPLES, &clients.join("libweft_tuples.so"))
+}
+
+fn link(target: &str, link: &Path) -> Result<(), String> {
+    let _ = fs::remove_file(link); // An older link may exist.
+    symlink(target, link).map_err(|e| format!("{}: {e}", link.display()))
 }
 
 /// Returns the root of the source tree.
@@ -90,7 +100,7 @@ fn build() -> Result<PathBuf, String> {
         cargo
     };
     let profile = std::env::var("WEFT_PROFILE").unwrap_or_else(|_| "release".into());
-    let mut packages = vec!["weft-preload", "weft-sockets", "weft-cli"];
+    let mut packages = vec!["weft-preload", "weft-sockets", "weft-cli", "weft-tuples-c"];
     if profile == "gate" {
         // Asked for together, packages share what they depend on. Cargo builds it anew for one that
         // asks for fewer features.

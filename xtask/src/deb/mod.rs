@@ -1,7 +1,8 @@
 //! `cargo xtask deb`: makes Debian packages of `dist/` in `dist/deb/`.
 //!
-//! `weft` has the command, the libraries in a directory of their own, man pages and completions.
-//! `weft-dev` has the header. `weft-dbgsym` has the debug information of the libraries and of the
+//! `weft` has the command, the libraries in a directory of their own, the client of tuple spaces,
+//! man pages and completions. `weft-dev` has what C programs are compiled and linked with.
+//! `weft-dbgsym` has the debug information of the libraries and of the
 //! command.
 
 mod copyright;
@@ -52,8 +53,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .arg(install),
     )?;
     let (dev, dbgsym) = (root("weft-dev"), root("weft-dbgsym"));
-    create(&dev.join("usr"))?;
-    rename(&main.join("usr/include"), &dev.join("usr/include"))?;
+    create(&dev.join("usr/lib"))?;
+    for name in ["usr/include", "usr/lib/libweft_tuples.so", "usr/lib/pkgconfig"] {
+        rename(&main.join(name), &dev.join(name))?;
+    }
     for file in elf::files(&main)? {
         elf::split(&file, &dbgsym)?;
     }
@@ -75,9 +78,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         Package {
             name: "weft-dev",
             section: "libdevel",
-            fields: String::new(),
-            description: "header of Weft's extended sockets\n\
-                \x20One-sided operations beside the stream of a connected TCP socket, for C.",
+            fields: same.clone(),
+            description: "headers of Weft's extended sockets and tuple spaces\n\
+                \x20One-sided operations beside the stream of a connected TCP socket, and a\n\
+                \x20client of tuple spaces, for C.",
             root: dev,
         },
         Package {

@@ -41,6 +41,7 @@ const CRATES: &[Allowed] = &[
     krate("weft-transfer", &["weft-fabric", "weft-rdma", "weft-sys"], &["weft-testing"]),
     krate("weft-pipeline", &["weft-transfer"], &["weft-testing"]),
     krate("weft-tuples", &["weft-fabric", "weft-sys"], &["weft-testing"]),
+    krate("weft-tuples-c", &["weft-tuples"], &[]),
     krate("weft-tuples-replica", &["weft-tuples"], &["weft-testing"]),
     krate("weft-histories", &["weft-tuples"], &["weft-testing"]),
     krate("weft-bench", &["weft-engine", "weft-fabric", "weft-stream", "weft-sys"], &[]),

@@ -21,6 +21,7 @@ const SILENT: &[&str] = &[
     "weft-transfer",
     "weft-pipeline",
     "weft-tuples",
+    "weft-tuples-c",
     "weft-tuples-replica",
 ];
 /// Crates that may opt in to unsafe code, file by file: the crates with system calls, with C ABIs,
@@ -34,6 +35,7 @@ const UNSAFE: &[&str] = &[
     "weft-rdma",
     "weft-sockets",
     "weft-extended",
+    "weft-tuples-c",
     "weft-bench",
     "weft-lab",
 ];
