@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
@@ -239,10 +240,15 @@ fn acknowledged_writes_survive_kills_at_chosen_instants() -> Result<()> {
 #[test]
 #[ignore = "soak: 300 kills, and new instants in each run"]
 fn acknowledged_writes_survive_three_hundred_kills() -> Result<()> {
+    survive_kills(300, seed()?)
+}
+
+/// A seed of this run, which is printed.
+fn seed() -> Result<u16> {
     let seed = std::env::var("WEFT_LAB_SEED").ok().map(|seed| seed.parse()).transpose()?;
     let seed = seed.unwrap_or_else(|| fastrand::u16(..));
     println!("WEFT_LAB_SEED={seed}");
-    survive_kills(300, seed)
+    Ok(seed)
 }
 
 fn survive_kills(kills: u32, seed: u16) -> Result<()> {
@@ -274,6 +280,60 @@ fn sixty_four_initiators_use_a_unit_at_once() -> Result<()> {
         .arg(source("programs/target/crowd.py"))
         .line(&format!("127.0.0.1:{} {TARGET} 64 20", target.port));
     crowd.run(TIMEOUT)?.success()?.expect_output("64 initiators are done")?;
+    target.stop()
+}
+
+/// Resets of a unit while each of several initiators has 128 commands outstanding.
+#[test]
+fn commands_are_as_their_status_says_while_the_unit_is_reset() -> Result<()> {
+    survive_resets(3, 20, 1)
+}
+
+/// Each run has other instants, unless `WEFT_LAB_SEED` repeats those of a run that has failed.
+#[test]
+#[ignore = "soak: 1,000 resets, and new instants in each run"]
+fn commands_are_as_their_status_says_in_a_thousand_resets() -> Result<()> {
+    survive_resets(6, 1_000, seed()?)
+}
+
+fn survive_resets(initiators: u32, resets: u32, seed: u16) -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let disk = folder.path().join("disk");
+    fs::File::create(&disk)?.set_len(8 << 20)?;
+    for options in ["", ",write-back"] {
+        let unit = format!("{}{options}", disk.display());
+        fs::File::create(&disk)?.set_len(8 << 20)?;
+        let target = Target::start(&["--cache", "1M", &unit])?;
+        let program = Program::plain("python3").arg(source("programs/target/deep.py"));
+        let program = program.line(&format!("127.0.0.1:{} {TARGET}", target.port));
+        let ended = program.line(&format!("{initiators} {resets} {seed}")).run(TIMEOUT)?;
+        ended.success()?.expect_output("commands aborted")?;
+        target.stop()?;
+    }
+    Ok(())
+}
+
+/// Sessions come and go, some without a logout and some in the place of another one.
+#[test]
+fn a_thousand_logins_leave_nothing_behind() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let control = folder.path().join("control");
+    let target = Target::start(&["--control", &control.display().to_string(), "ram:1M"])?;
+    let program = Program::plain("python3").arg(source("programs/target/logins.py"));
+    let program = program.line(&format!("127.0.0.1:{} {TARGET} 1000", target.port));
+    program.run(TIMEOUT)?.success()?.expect_output("1000 logins are done")?;
+    let descriptors = || -> Result<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", target.daemon.pid()))?.count())
+    };
+    // Those that were closed without a logout end a little later.
+    let deadline = Instant::now() + LONG_TIMEOUT;
+    while descriptors()? > 40 {
+        ensure!(Instant::now() < deadline, "{} descriptors are open", descriptors()?);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let stats = Program::plain(weft()?).line("target stats --json --control").arg(&control);
+    let stats = stats.run(TIMEOUT)?.success()?;
+    ensure!(!stats.stdout.contains("isid"), stats.error("sessions are left"));
     target.stop()
 }
 
