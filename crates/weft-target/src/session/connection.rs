@@ -7,6 +7,7 @@ use super::closed::Closed;
 use super::full::{Context, FullFeature};
 use super::job::{Done, Job};
 use super::login::{LoginState, Step};
+use super::output::Output;
 use super::portal::{Portal, Wake};
 use crate::limits::{DATA_SEGMENT_LEN_MAX, LOGIN_SEGMENT_LEN_MAX, OUTPUT_LEN_MAX};
 use crate::wire::{
@@ -17,9 +18,7 @@ use crate::wire::{
 #[derive(Debug)]
 pub struct Connection {
     framer: Framer,
-    output: Vec<u8>,
-    /// Bytes at the start of `output` that have been sent.
-    sent: usize,
+    output: Output,
     phase: ConnectionPhase,
     addresses: Addresses,
     portal: Arc<Portal>,
@@ -64,8 +63,8 @@ impl Connection {
     fn with(login: LoginState, portal: Arc<Portal>, addresses: Addresses, wake: Wake) -> Self {
         let framer = Framer::new(LOGIN_SEGMENT_LEN_MAX);
         let phase = ConnectionPhase::Login(Box::new(login));
-        let (output, done) = (Vec::new(), Vec::new());
-        Self { framer, output, sent: 0, phase, addresses, portal, wake, done }
+        let (output, done) = (Output::default(), Vec::new());
+        Self { framer, output, phase, addresses, portal, wake, done }
     }
 
     /// Whether the initiator has logged in.
@@ -84,7 +83,7 @@ impl Connection {
             ConnectionPhase::Login(_) | ConnectionPhase::Opening(_) => {
                 return Err(Closed::Draining);
             }
-            ConnectionPhase::Full(full) => full.ask_to_log_out(seconds, &mut self.output),
+            ConnectionPhase::Full(full) => full.ask_to_log_out(seconds, self.output.bytes()),
             ConnectionPhase::Ending(_) => {}
         }
         Ok(())
@@ -130,16 +129,12 @@ impl Connection {
     /// The bytes to be sent.
     #[must_use]
     pub fn output(&self) -> &[u8] {
-        &self.output[self.sent..]
+        self.output.unsent()
     }
 
     /// Notes that the first `len` bytes of `output` were sent. `handle` has to follow.
     pub fn sent(&mut self, len: usize) {
-        self.sent += len;
-        if self.sent == self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-        }
+        self.output.sent(len);
     }
 
     /// Handles what was received and what jobs have done, and continues what waits for room in the
@@ -164,7 +159,8 @@ impl Connection {
         }
         loop {
             if let ConnectionPhase::Full(full) = &mut self.phase {
-                full.send_data(&mut self.output, self.sent);
+                let unsent_len = self.output.unsent().len();
+                full.send_data(self.output.bytes(), unsent_len);
             }
             if let ConnectionPhase::Ending(closed) = &self.phase {
                 if self.output().is_empty() {
@@ -183,8 +179,8 @@ impl Connection {
 
     fn take_result(&mut self, done: Done) {
         let closed = match &mut self.phase {
-            ConnectionPhase::Full(full) => full.complete(done, &mut self.output),
-            ConnectionPhase::Opening(opening) => opening.full.complete(done, &mut self.output),
+            ConnectionPhase::Full(full) => full.complete(done, self.output.bytes()),
+            ConnectionPhase::Opening(opening) => opening.full.complete(done, self.output.bytes()),
             ConnectionPhase::Login(_) | ConnectionPhase::Ending(_) => None,
         };
         if let Some(closed) = closed {
@@ -200,7 +196,7 @@ impl Connection {
             ConnectionPhase::Opening(opening) if !opening.full.has_jobs() => {
                 let Opening { full, response, answer, sequence } = *opening;
                 let response = Response::Login(response);
-                append(&mut self.output, &response, sequence, Digests::default(), &answer);
+                append(self.output.bytes(), &response, sequence, Digests::default(), &answer);
                 self.framer.agree(full.digests(), DATA_SEGMENT_LEN_MAX);
                 ConnectionPhase::Full(Box::new(full))
             }
@@ -226,7 +222,7 @@ impl Connection {
                     return Err(Closed::DataDigest);
                 }
                 let context = Context { portal: &self.portal, addresses: self.addresses };
-                if let Some(closed) = full.handle(request, &pdu, &context, &mut self.output)? {
+                if let Some(closed) = full.handle(request, &pdu, &context, self.output.bytes())? {
                     self.phase = ConnectionPhase::Ending(closed);
                 }
             }
@@ -247,9 +243,9 @@ impl Connection {
             append(output, &Response::Login(response), sequence, Digests::default(), answer);
         };
         match step {
-            Step::Continue(response, answer) => respond(&mut self.output, response, &answer),
+            Step::Continue(response, answer) => respond(self.output.bytes(), response, &answer),
             Step::Refused(response) => {
-                respond(&mut self.output, response, &[]);
+                respond(self.output.bytes(), response, &[]);
                 self.phase = ConnectionPhase::Ending(Closed::Refused(response.status));
             }
             Step::Done(mut response, answer, logged_in) => {
@@ -263,7 +259,7 @@ impl Connection {
                 let Some(full) = full else {
                     response.transits = false;
                     response.status = login_status::OUT_OF_RESOURCES;
-                    respond(&mut self.output, response, &[]);
+                    respond(self.output.bytes(), response, &[]);
                     self.phase = ConnectionPhase::Ending(Closed::Refused(response.status));
                     return;
                 };

@@ -718,10 +718,11 @@ impl FullFeature {
         self.respond(&Response::Scsi(response), sense, output);
     }
 
-    /// Appends data of reads until enough is waiting to be sent. Of `output` the first `sent` bytes
-    /// are gone.
-    pub(super) fn send_data(&mut self, output: &mut Vec<u8>, sent: usize) {
+    /// Appends data of reads until enough is waiting to be sent. `unsent_len` bytes of `output` are
+    /// not sent yet.
+    pub(super) fn send_data(&mut self, output: &mut Vec<u8>, unsent_len: usize) {
         let Some(session) = self.session.clone() else { return };
+        let sent = output.len() - unsent_len;
         while output.len() - sent + self.jobs.reading_len() < OUTPUT_LEN_MAX
             && let Some(reading) = self.readings.pop_front()
         {

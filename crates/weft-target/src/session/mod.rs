@@ -13,6 +13,7 @@ mod job;
 mod jobs;
 mod login;
 mod outcome;
+mod output;
 mod portal;
 mod postponed;
 mod settings;
