@@ -94,6 +94,11 @@ impl Group {
         Address::Several(all.to_vec())
     }
 
+    fn fabric_address(&self) -> Address {
+        let all = self.clients.map(|port| Address::Fabric(format!("127.0.0.1:{port}")));
+        Address::Several(all.to_vec())
+    }
+
     fn connect(&self) -> Result<Client> {
         Ok(Client::connect(self.address(), TIMEOUT)?)
     }
@@ -320,6 +325,8 @@ struct Load {
 
 fn work(address: Address, number: u64, load: &Load) -> Result<Seen> {
     let mut client = Client::connect(address, TIMEOUT)?;
+    let fallback = client.take_fallback();
+    ensure!(fallback.is_none(), "not by the fabric: {fallback:?}");
     let mut rng = Rng::with_seed(number);
     let (mut seen, mut values) = (Seen::default(), 0);
     while !load.is_over.load(Ordering::Relaxed) {
@@ -412,10 +419,12 @@ fn nothing_that_was_answered_is_lost_or_repeated_when_leaders_are_killed() -> Re
     let mut group = Group::start()?;
     let load = Load::default();
     let mut seen = Seen::default();
-    let address = group.address();
+    let (address, by_fabric) = (group.address(), group.fabric_address());
     let pauses = thread::scope(|scope| -> Result<Pauses> {
         let start = |number| {
-            let (address, load) = (address.clone(), &load);
+            // One goes by the fabric.
+            let address = if number == 0 { by_fabric.clone() } else { address.clone() };
+            let load = &load;
             scope.spawn(move || work(address, number, load))
         };
         let clients: Vec<_> = (0..CLIENTS).map(start).collect();
