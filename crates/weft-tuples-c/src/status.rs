@@ -31,6 +31,7 @@ impl Status {
             Self::Refused(Refusal::Stale) => 11,
             Self::Refused(Refusal::Window) => 12,
             Self::Refused(Refusal::Log) => 13,
+            Self::Refused(Refusal::Elsewhere) => 14,
             Self::Timeout => 32,
             Self::Lost => 33,
             Self::Protocol => 34,
@@ -46,6 +47,7 @@ impl From<Failure> for Status {
             Failure::Malformed(_) => Self::Protocol,
             Failure::Refused(refusal) => Self::Refused(refusal),
             Failure::Log => Self::Refused(Refusal::Log),
+            Failure::Elsewhere(_) => Self::Refused(Refusal::Elsewhere),
         }
     }
 }
@@ -67,6 +69,7 @@ pub(crate) fn text(status: c_int) -> &'static CStr {
         11 => c"the server does not know the client any more; it may have done the operation",
         12 => c"too many answers are kept for the client",
         13 => c"the server has stopped because of its log; it may have done the operation",
+        14 => c"another server of the space is the leader, or none is",
         32 => c"the time is over",
         33 => c"there is no connection to the server; it may have done the operation",
         34 => c"the peer is no server of a tuple space",
