@@ -46,7 +46,7 @@ differ: ## Compare random programs on the kernel and on Weft, for an hour (DIFFE
 	$(MAKE) build
 	$(CARGO) run --quiet --release --package weft-lab --bin differ -- $(DIFFER)
 
-bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory, "--transfer" for copies, "--target" for block storage, "--pipeline" for streams, "--tuples" for the tuple space, "--fair" for a narrow path)
+bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory, "--transfer" for copies, "--target" for block storage, "--pipeline" for streams, "--tuples" for the tuple space, "--fabric" for weft-fabric beside the engine, "--fair" for a narrow path)
 	scripts/setup $(measured) $(benched)
 	scripts/fetch timely-stream python-sockets
 	$(MAKE) build

@@ -195,6 +195,23 @@ pub fn compile_cargo(name: &str) -> Result<std::result::Result<PathBuf, String>>
     Ok(Ok(target.join("release").join(name)))
 }
 
+/// Builds an example of a crate of this workspace, optimised as what is installed, and returns the
+/// executable.
+///
+/// # Errors
+///
+/// If it does not compile.
+pub fn compile_example(package: &str, name: &str) -> Result<PathBuf> {
+    let mut build = Command::new(locate("cargo")?);
+    build.current_dir(source("")).args(["build", "--quiet", "--release", "--package", package]);
+    build.args(["--example", name]).arg("--target-dir").arg(kept("")?);
+    let output = build.output().with_context(|| format!("cannot run {build:?}"))?;
+    if !output.status.success() {
+        bail!("{name} does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(kept("release/examples")?.join(name))
+}
+
 /// Whether `executable` exists and is newer than its source.
 fn is_newer(executable: &Path, source: &Path) -> bool {
     let time = |file: &Path| fs::metadata(file).and_then(|file| file.modified()).ok();

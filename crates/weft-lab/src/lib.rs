@@ -9,7 +9,7 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! block measure_servers tuple_servers
+//! block fabric_loads measure_servers tuple_servers
 //! measure mpi4py resources
 //! capture guest loss servers sockets stage streams venv
 //! copied copies
@@ -31,6 +31,7 @@ mod crowd;
 mod defect;
 pub mod differ;
 pub mod endpoint;
+pub mod fabric_loads;
 mod folder;
 pub mod guest;
 mod hang;
@@ -62,8 +63,8 @@ pub mod usage;
 mod venv;
 
 pub use compile::{
-    compile, compile_cargo, compile_cgo, compile_cpp, compile_erlang, compile_folder, compile_go,
-    compile_java, compile_library, compile_plain,
+    compile, compile_cargo, compile_cgo, compile_cpp, compile_erlang, compile_example,
+    compile_folder, compile_go, compile_java, compile_library, compile_plain,
 };
 pub use defect::defect;
 pub use folder::Folder;

@@ -3,6 +3,7 @@
 mod block;
 mod bottleneck;
 mod builds;
+mod fabric;
 mod groups;
 mod plots;
 mod streams;
@@ -68,6 +69,16 @@ struct Args {
     )]
     tuples: bool,
 
+    /// Measure `weft-fabric` beside calls of the engine
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "one_host", "sockets", "transfer", "target", "pipeline", "tuples", "only", "loopback",
+            "before"
+        ]
+    )]
+    fabric: bool,
+
     /// Measure what copies leave of a narrow path to another program's connection
     #[arg(
         long,
@@ -116,6 +127,9 @@ fn main() -> Result<()> {
     }
     if args.tuples {
         return tuples::run(args.runs, args.json);
+    }
+    if args.fabric {
+        return fabric::run(args.runs, args.json);
     }
     if args.pipeline {
         return streams::run(args.runs, args.json);

@@ -1,0 +1,83 @@
+//! `make bench BENCH=--fabric`: measures `weft-fabric` beside calls of the engine.
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use serde::Serialize;
+use weft_lab::fabric_loads::{FabricLoad, FabricLoads, FabricSample, Goal};
+use weft_lab::machine;
+
+use crate::{interleave, median, show};
+
+#[derive(Debug, Serialize)]
+struct Row {
+    load: String,
+    way: String,
+    samples: Vec<FabricSample>,
+    /// Median over the runs of the time divided by that of the engine's calls.
+    ratio: f64,
+    goal: Option<Goal>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: String,
+    runs: u32,
+    rows: Vec<Row>,
+}
+
+/// Measures all loads and prints the report.
+pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
+    let programs = FabricLoads::new()?;
+    let mut rows = Vec::new();
+    for load in FabricLoad::ALL {
+        let all = interleave(runs, load, load.ways, |way| programs.measure(load, way))?;
+        for (&way, samples) in load.ways.iter().zip(&all) {
+            let times = samples.iter().map(|it| it.nanoseconds);
+            let pairs = || times.clone().zip(all[0].iter().map(|engine| engine.nanoseconds));
+            let ratio = median(pairs().map(|(it, engine)| it / engine));
+            let more = median(pairs().map(|(it, engine)| it - engine));
+            rows.push(Row {
+                load: load.to_string(),
+                way: way.to_string(),
+                samples: samples.clone(),
+                ratio,
+                goal: load.goal(way, median(times.clone()), ratio, more),
+            });
+        }
+    }
+    let report = Report { machine: machine::describe(), runs, rows };
+    show(&report, is_json, Report::print)
+}
+
+impl Report {
+    fn print(&self) {
+        println!("Machine:   {}", self.machine);
+        println!("Path:      shared memory on one host, each process on a core of its own");
+        println!("Figures:   medians of {} interleaved runs\n", self.runs);
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header(["load", "by", "us", "ratio", "CPU us", "goal", ""]);
+        for Row { load, way, samples, ratio, goal } in &self.rows {
+            let of = |value: fn(&FabricSample) -> f64| median(samples.iter().map(value)) / 1e3;
+            let cpu = [of(|it| it.client_cpu), of(|it| it.server_cpu)];
+            let is_met = goal.map(|goal| if goal.is_met { "met" } else { "MISSED" });
+            table.add_row([
+                load.clone(),
+                way.clone(),
+                format!("{:.3}", of(|it| it.nanoseconds)),
+                format!("{ratio:.2}"),
+                format!("{:.3} + {:.3}", cpu[0], cpu[1]),
+                goal.map_or_else(String::new, |goal| goal.text.to_owned()),
+                is_met.unwrap_or_default().to_owned(),
+            ]);
+        }
+        println!("{table}");
+        println!("\nCPU: processor time of an operation, client + server.");
+        for Row { load, samples, .. } in &self.rows {
+            let bytes = median(samples.iter().map(|it| it.bytes));
+            if bytes != 0.0 {
+                println!("Memory: {load}: {bytes:.0} bytes each.");
+            }
+        }
+    }
+}
