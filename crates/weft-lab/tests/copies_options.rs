@@ -790,3 +790,185 @@ fn append_that_is_killed_leaves_a_beginning() -> Result<()> {
     }
     Ok(())
 }
+
+/// Makes a tree with entries of all types, and a destination that has some of them in other states.
+fn make_moved(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(from.join("below/empty"))?;
+    fs::create_dir_all(to.join("below"))?;
+    let names = ["new", "below/new", "same", "below/newer", "older", "longer", "skipped.o"];
+    for name in names {
+        fs::write(from.join(name), name)?;
+    }
+    fs::write(from.join("large"), vec![7; 3 << 20])?;
+    for (name, text, seconds) in [
+        ("same", "same", 9),
+        ("below/newer", "something newer", 12),
+        ("older", "older than there", 5),
+        ("longer", "longer than there", 5),
+        ("large", "short", 5),
+    ] {
+        fs::write(to.join(name), text)?;
+        let time = UNIX_EPOCH + Duration::from_secs(seconds);
+        File::options().write(true).open(to.join(name))?.set_modified(time)?;
+    }
+    for name in names.iter().chain(&["large"]) {
+        let time = UNIX_EPOCH + Duration::from_secs(9);
+        File::options().write(true).open(from.join(name))?.set_modified(time)?;
+    }
+    fs::hard_link(from.join("new"), from.join("below/of two names"))?;
+    symlink("new", from.join("link"))?;
+    symlink("below", from.join("to-folder"))?;
+    symlink("nowhere", from.join("dangling"))?;
+    let pipe = Program::plain("mkfifo").arg(from.join("pipe")).run(TIMEOUT)?;
+    pipe.success().map(drop)
+}
+
+#[test]
+fn source_files_are_removed_as_by_rsync() -> Result<()> {
+    for way in WAYS {
+        let place = way.place()?;
+        for options in [
+            &["--specials"][..],
+            &["-u", "--specials"],
+            &["--skip-unchanged", "--fsync", "--exclude=*.o", "--exclude=pipe"],
+            &["--ignore-existing", "--specials"],
+            &["--append", "--specials"],
+            &["--specials", "--chmod=F600"],
+            // Whether a link is removed before what it leads to depends on the order.
+            &["-L", "--exclude=dangling", "--exclude=pipe", "--exclude=/link"],
+            &["-c", "--specials", "--inplace"],
+        ] {
+            for folder in ["from", "weft", "rsync", "rsync-from"] {
+                drop(fs::remove_dir_all(place.path(folder)));
+            }
+            make_moved(&place.path("from"), &place.path("weft"))?;
+            for (one, other) in [("weft", "rsync"), ("from", "rsync-from")] {
+                let copy = Program::plain("cp").arg("-a").arg(place.path(one));
+                copy.arg(place.path(other)).run(TIMEOUT)?.success()?;
+            }
+            let what = format!("{way:?}, {options:?}");
+            let options = [&["--remove-source-files"], options].concat();
+            let plan = way.copy(&place, &[&options[..], &["-n"]].concat(), "from/", "weft")?;
+            plan.success()?;
+            check_same(&place, "from", "rsync-from", &format!("{what}, planned"))?;
+            let of_rsync: Vec<_> =
+                options.iter().copied().filter(|it| *it != "--skip-unchanged").collect();
+            rsync(&place, &of_rsync, "rsync-from/", "rsync")?.success()?;
+            way.copy(&place, &options, "from/", "weft")?.success()?;
+            check_same(&place, "weft", "rsync", &what)?;
+            let [found, expected] = ["from", "rsync-from"].map(|it| names(&place.path(it)));
+            let (found, expected) = (found?, expected?);
+            ensure_data!(found == expected, "{what}: {found:?} stay, not {expected:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Makes many files whose contents are their names.
+fn make_many(folder: &Path, count: usize) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    (0..count).try_for_each(|number| {
+        let text = format!("{number:08}").repeat(4_000);
+        anyhow::Ok(fs::write(folder.join(number.to_string()), text)?)
+    })
+}
+
+/// Checks that each of many files is at the source or at the destination, whole. Returns how many
+/// are at the source.
+fn check_many(from: &Path, to: &Path, count: usize) -> Result<usize> {
+    let mut stay = 0;
+    for number in 0..count {
+        let text = format!("{number:08}").repeat(4_000);
+        let [here, there] = [from, to].map(|it| fs::read(it.join(number.to_string())).ok());
+        let is_here = here.as_deref() == Some(text.as_bytes());
+        let is_there = there.as_deref() == Some(text.as_bytes());
+        ensure_data!(is_here || is_there, "{number} is lost");
+        ensure_data!(there.is_none() || is_there, "{number} is not whole");
+        stay += usize::from(is_here);
+    }
+    Ok(stay)
+}
+
+/// Whatever happens to a copy, a file is removed only if the destination has it.
+#[test]
+fn no_source_file_is_lost() -> Result<()> {
+    const COUNT: usize = 600;
+    let removing = ["-q", "--remove-source-files", "--limit=4M"];
+    for (options, way) in [
+        (&[][..], Way::Upload),
+        (&["--fsync"], Way::Upload),
+        (&[], Way::Download),
+        (&["--fsync"], Way::Download),
+        (&["--resume"], Way::Local),
+    ] {
+        let place = way.place()?;
+        make_many(&place.path("from"), COUNT)?;
+        let (mut from, mut to) = (place.path("from/").display().to_string(), place.at("to"));
+        if way == Way::Download {
+            (from, to) = (place.at("from/"), place.path("to").display().to_string());
+        }
+        let copy = place.weft()?.args(removing).args(options).arg(&from).arg(&to).start()?;
+        let start = Instant::now();
+        while names(&place.path("to")).unwrap_or_default().len() < COUNT / 4 {
+            ensure!(start.elapsed() < TIMEOUT, "nothing is copied");
+        }
+        copy.kill()?;
+        let stay = check_many(&place.path("from"), &place.path("to"), COUNT)?;
+        let is_synced = options.contains(&"--fsync");
+        ensure_data!(!is_synced || stay == COUNT, "{way:?}: removed before the end: {stay}");
+        // Twice at once.
+        let copies: Vec<_> = (0..2)
+            .map(|_| place.weft()?.args(&removing[..2]).args(options).arg(&from).arg(&to).start())
+            .collect::<Result<_>>()?;
+        for copy in copies {
+            // One may miss what the other one has removed.
+            let status = copy.wait(TIMEOUT)?.status.code();
+            ensure!(matches!(status, Some(0 | INCOMPLETE)), "{way:?}: {status:?}");
+        }
+        check_many(&place.path("from"), &place.path("to"), COUNT)?;
+        way.copy(&place, &["--remove-source-files"], "from/", "to")?.success()?;
+        let stay = check_many(&place.path("from"), &place.path("to"), COUNT)?;
+        ensure!(stay == 0 && place.path("from").is_dir(), "{way:?}: {stay} stay");
+    }
+    Ok(())
+}
+
+/// What the destination has no room for stays, and so does what changes, and what a server keeps.
+#[test]
+fn what_is_not_copied_stays_at_the_source() -> Result<()> {
+    let place = Place::served(&["--quota=1M"])?;
+    let outside = Place::new()?;
+    make_many(&outside.path("from"), 60)?;
+    let copy = place.weft()?.args(["-q", "--remove-source-files"]);
+    let full = copy.arg(outside.path("from/")).arg(place.at("to")).run(TIMEOUT)?;
+    ensure!(full.status.code() == Some(INCOMPLETE), "{}", full.error("no room"));
+    let stay = check_many(&outside.path("from"), &place.path("to"), 60)?;
+    ensure!((20..60).contains(&stay), "{stay} stay");
+    // A file that is written to while it is read.
+    let place = Place::new()?;
+    fs::write(place.path("log"), vec![7; 8 << 20])?;
+    let copy = place.weft()?.args(["-q", "--remove-source-files", "--limit=4M"]);
+    let copy = copy.arg(place.path("log")).arg(place.path("to")).start()?;
+    let is_begun =
+        |names: &[PathBuf]| names.iter().any(|it| it.display().to_string().contains(".to.weft-"));
+    let start = Instant::now();
+    while !is_begun(&names(&place.path(""))?) {
+        ensure!(start.elapsed() < TIMEOUT, "nothing is copied");
+    }
+    fs::write(place.path("more"), vec![8; 9 << 20])?;
+    let more = fs::read(place.path("more"))?;
+    let mut log = File::options().append(true).open(place.path("log"))?;
+    std::io::Write::write_all(&mut log, &more)?;
+    let changed = copy.wait(TIMEOUT)?;
+    ensure!(changed.status.code() == Some(INCOMPLETE), "{}", changed.error("it has changed"));
+    ensure_data!(fs::metadata(place.path("log"))?.len() == 17 << 20, "the log is lost");
+    // A server that lets its clients read only.
+    let place = Place::served(&["--read-only"])?;
+    make_many(&place.path("from"), 3)?;
+    let refused = Way::Download.copy(&place, &["--remove-source-files"], "from/", "to")?;
+    ensure!(refused.status.code() == Some(1), "{}", refused.error("refused"));
+    ensure_data!(check_many(&place.path("from"), &place.path("to"), 3)? == 3, "removed");
+    let mirror = Way::Local.copy(&place, &["--remove-source-files", "--delete"], "from/", "to")?;
+    ensure!(mirror.status.code() == Some(2), "{}", mirror.error("refused"));
+    Ok(())
+}

@@ -137,6 +137,12 @@ pub const COPY_BUFFER_LEN: usize = 256 << 10;
 pub const DIRECTORIES_CACHED_MAX: usize = 64;
 /// The most directories for what is replaced that a sink keeps open.
 pub const BACKUP_DIRECTORIES_OPEN_MAX: usize = 32;
+/// The most entries of a source that wait to be removed until the sink has them.
+pub const REMOVALS_WAITING_MAX: usize = 500_000;
+/// The most entries that a sink has, and has not reported to a source that removes them.
+pub const CONFIRMED_WAITING_MAX: usize = 10 * REMOVALS_WAITING_MAX;
+/// The most numbers of entries in one note that the sink has them.
+pub const NUMBERS_IN_NOTE_MAX: usize = 1024;
 /// The most small files that one task of the sink writes.
 pub const FILES_IN_TASK_MAX: usize = 16;
 /// The most incomplete files at the sink. Each holds a descriptor.

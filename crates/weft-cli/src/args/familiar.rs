@@ -64,10 +64,9 @@ const SELECTION: &str = "use --update, --skip-unchanged, --ignore-existing, --ex
 const THIRD: &str = "use --link-dest, or --skip-unchanged, which leaves out what is there";
 const EVENTS: &str = "use --json, whose events are on standard output";
 const MODES: &str = "use --chmod; otherwise modes are those of the source";
-const KEPT_SOURCE: &str = "sources stay; use --verify, and remove them afterwards";
 
 /// The options that `weft cp` does not have, with what to do instead.
-const REFUSED: [(Known, &str); 57] = [
+const REFUSED: [(Known, &str); 56] = [
     (valued(None, "partial-dir"), "use --resume; what is partial is in the same directory"),
     (flag(None, "delay-updates"), REPLACED),
     (valued(Some('T'), "temp-dir"), REPLACED),
@@ -95,7 +94,6 @@ const REFUSED: [(Known, &str); 57] = [
     (valued(None, "min-size"), SELECTION),
     (valued(Some('@'), "modify-window"), "use --size-only or --checksum"),
     (flag(None, "no-clobber"), "use --ignore-existing"),
-    (flag(None, "remove-source-files"), KEPT_SOURCE),
     (flag(None, "no-perms"), MODES),
     (valued(None, "chown"), OWNER_MAPS),
     (valued(None, "usermap"), OWNER_MAPS),

@@ -162,6 +162,14 @@ pub(crate) struct CpArgs {
     #[arg(long, conflicts_with_all = ["resume", "backup", "backup_dir"])]
     pub(crate) append_verify: bool,
 
+    /// Remove files and links from the source when they are at the destination
+    ///
+    /// As in rsync, one is removed when the destination has it whole, with --fsync on its disk, and
+    /// if it has not changed since it was read; directories stay. A lost connection ends the copy,
+    /// also with --resume.
+    #[arg(long, conflicts_with_all = ["delete", "delete_before"])]
+    pub(crate) remove_source_files: bool,
+
     /// Keep what is replaced or deleted, with a suffix behind its name
     ///
     /// As in rsync: --delete deletes nothing then whose name ends with the suffix, and directories

@@ -82,6 +82,7 @@ fn command(
         (args.one_file_system, "--one-file-system"),
         (args.copy_links, "--copy-links"),
         (args.inplace, "--inplace"),
+        (args.remove_source_files, "--remove-source-files"),
         (args.append, "--append"),
         (args.append_verify, "--append-verify"),
         (args.verify, "--verify"),

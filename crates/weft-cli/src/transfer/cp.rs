@@ -134,7 +134,7 @@ fn wants_tcp(args: &CpArgs) -> bool {
 fn flags(args: &CpArgs) -> Flags {
     // Another try would leave what the first one has made of a file.
     let appends = args.append || args.append_verify;
-    let leaves = args.ignore_existing || args.size_only || appends;
+    let leaves = args.ignore_existing || args.size_only || appends || args.remove_source_files;
     Flags::default()
         .with(Flags::SKIPS, args.skip_unchanged)
         .with(Flags::UPDATES, args.update)
@@ -159,6 +159,7 @@ fn flags(args: &CpArgs) -> Flags {
         .with(Flags::FOLLOWS, args.copy_links)
         .with(Flags::IN_PLACE, args.inplace)
         .with(Flags::APPENDS, appends)
+        .with(Flags::REMOVES, args.remove_source_files)
         .with(Flags::TRUSTS, args.append && !args.append_verify)
         .with(Flags::DRY_RUN, args.dry_run)
         .with(Flags::LISTS, args.verbose && (!args.quiet || args.json))
@@ -303,8 +304,9 @@ fn copy(
             let progress = Arc::clone(progress);
             scope.spawn(move || show::progress(&progress, events, &line, &ended));
         }
-        // What a lost copy has deleted is unknown.
-        let goes_on = args.resume && !args.dry_run && args.max_delete.is_none();
+        // What a lost copy has deleted is unknown, and what it has removed is missing.
+        let is_repeatable = args.max_delete.is_none() && !args.remove_source_files;
+        let goes_on = args.resume && !args.dry_run && is_repeatable;
         let time =
             if goes_on { Duration::from_secs(args.retry_for.into()) } else { Duration::ZERO };
         let attempt = |task: &CopyTask| {
@@ -393,6 +395,9 @@ fn dispatch(
         }
         if matches!(args.data, Data::Rdma | Data::Memory | Data::Fabric) {
             bail!("between two servers the data goes by TCP (--data)");
+        }
+        if args.remove_source_files {
+            bail!("between two servers sources stay (--remove-source-files)");
         }
         return between_servers(args, task, remotes, target.clone());
     }

@@ -61,6 +61,7 @@ pub(super) fn check(args: &CpArgs) -> Result<(), String> {
         (args.checksum, "--checksum"),
         (args.size_only, "--size-only"),
         (args.ignore_existing, "--ignore-existing"),
+        (args.remove_source_files, "--remove-source-files"),
         (args.append, "--append"),
         (args.append_verify, "--append-verify"),
         (args.relative, "--relative"),

@@ -196,6 +196,11 @@ impl<M: Machine> Driver<M> {
         lock(&self.state)
     }
 
+    /// Wakes the threads that wait for a change.
+    pub(super) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
     /// The current time as the connection measures it.
     pub(super) fn now(&self) -> Duration {
         self.epoch.elapsed()

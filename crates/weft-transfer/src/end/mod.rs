@@ -10,6 +10,7 @@ mod driver;
 mod loads;
 mod note;
 mod relay;
+mod remover;
 mod shared;
 mod sink;
 mod source;

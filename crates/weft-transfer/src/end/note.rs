@@ -63,6 +63,10 @@ pub(super) enum Note {
     Loads(Loads),
     /// The changes that the sink would make, or has made.
     Plan(Vec<Planned>),
+    /// The numbers of entries that the sink has, which the source may remove.
+    Confirmed { numbers: Vec<u64>, is_last: bool },
+    /// After the last of these: the entries that the source could not remove.
+    Removed { failed: u64 },
 }
 
 /// Why bytes are no valid note.
@@ -94,6 +98,8 @@ const OUTCOME: u8 = 3;
 const LOADS: u8 = 4;
 const PLAN: u8 = 5;
 const AGAIN: u8 = 6;
+const CONFIRMED: u8 = 7;
+const REMOVED: u8 = 8;
 
 impl Note {
     pub(super) fn emit(&self) -> Vec<u8> {
@@ -132,6 +138,12 @@ impl Note {
                 }
                 out
             }
+            Self::Confirmed { numbers, is_last } => {
+                let mut out = vec![CONFIRMED, u8::from(*is_last)];
+                out.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+                out
+            }
+            Self::Removed { failed } => [&[REMOVED][..], &failed.to_be_bytes()].concat(),
         }
     }
 
@@ -173,6 +185,14 @@ impl Note {
                 }
                 Self::Plan(all)
             }
+            CONFIRMED => {
+                let (is_last, mut numbers) = (from.u8()? != 0, Vec::new());
+                while from.left() > 0 {
+                    numbers.push(from.u64()?);
+                }
+                Self::Confirmed { numbers, is_last }
+            }
+            REMOVED => Self::Removed { failed: from.u64()? },
             other => return Err(NoteError::Kind(other)),
         };
         if from.left() > 0 { Err(NoteError::Long) } else { Ok(note) }
@@ -193,6 +213,9 @@ mod tests {
             Note::Outcome(Summary { copied: 1, bytes: 2, failed: 3, ..Summary::default() }),
             Note::Again(b"a/\xff".to_vec()),
             Note::Loads(Loads { disk: 1, cpu: 2, network: 1_000 }),
+            Note::Confirmed { numbers: vec![1, 1 << 50], is_last: false },
+            Note::Confirmed { numbers: Vec::new(), is_last: true },
+            Note::Removed { failed: 3 },
             Note::Plan(vec![
                 Planned {
                     change: Change::Update,

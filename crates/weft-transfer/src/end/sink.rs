@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Instant;
@@ -21,13 +21,16 @@ use super::shared::{
     SinkChannel, Spare,
 };
 use crate::compress::{Decoder, declared_len};
-use crate::limits::{ANSWERS_WAITING_MAX, PLAN_NOTE_LEN, PROBLEMS_SENT_MAX, TASKS_MAX};
+use crate::limits::{
+    ANSWERS_WAITING_MAX, CONFIRMED_WAITING_MAX, NUMBERS_IN_NOTE_MAX, PLAN_NOTE_LEN,
+    PROBLEMS_SENT_MAX, TASKS_MAX,
+};
 use crate::pipeline::Block;
 use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{
-    Applier, ApplyOptions, Backup, DryRun, EntryKind, Event, NotKept, Problem, Quota, Report,
+    Applier, ApplyOptions, Backup, DryRun, EntryKind, Event, NotKept, Problem, Quota, Report, Step,
     Subject, Task,
 };
 use crate::tree::kernel_copy::KernelCopies;
@@ -128,6 +131,8 @@ pub(super) struct SinkEnd {
     closers: Closers,
     spare: Mutex<Option<Spare>>,
     finished: Mutex<Finished>,
+    /// How many entries the source could not remove.
+    kept_at_source: Mutex<Option<u64>>,
     progress: Arc<Progress>,
     start: Instant,
     threads: usize,
@@ -161,6 +166,12 @@ struct Reporter {
     linked: Mutex<HashMap<u64, u64>>,
     /// Changes, predicted or made, that have not been sent to the source yet.
     plan: Mutex<Vec<Planned>>,
+    /// Entries that are whole, of which the source does not know yet.
+    confirmed: Mutex<Vec<u64>>,
+    /// Whether it learns of them at the end, when everything has been synced.
+    confirms_at_end: AtomicBool,
+    /// A directory could not be synced, so it is not known which entries will outlive a crash.
+    is_unsynced: AtomicBool,
 }
 
 impl Reporter {
@@ -176,6 +187,18 @@ impl Reporter {
         if is_much && let Some(end) = lock(&self.end).upgrade() {
             self.tell_plan(&end);
         }
+    }
+
+    /// Tells the source all the entries that it may remove.
+    fn confirm_all(&self, end: &SinkEnd) {
+        let mut all = std::mem::take(&mut *lock(&self.confirmed));
+        if self.is_unsynced.load(SeqCst) {
+            all.clear();
+        }
+        for numbers in all.chunks(NUMBERS_IN_NOTE_MAX) {
+            end.answer(&Note::Confirmed { numbers: numbers.to_vec(), is_last: false });
+        }
+        end.answer(&Note::Confirmed { numbers: Vec::new(), is_last: true });
     }
 
     fn tell_plan(&self, end: &SinkEnd) {
@@ -246,6 +269,23 @@ impl Report for Reporter {
         observer.found(&Found { kind, size, mode, mtime, target, path });
     }
 
+    fn confirmed(&self, number: u64) {
+        let is_at_end = self.confirms_at_end.load(SeqCst);
+        let mut confirmed = lock(&self.confirmed);
+        // A source waits for fewer, and counts the others.
+        if confirmed.len() < CONFIRMED_WAITING_MAX {
+            confirmed.push(number);
+        }
+        if is_at_end || confirmed.len() < NUMBERS_IN_NOTE_MAX {
+            return;
+        }
+        let numbers = std::mem::take(&mut *confirmed);
+        drop(confirmed);
+        if let Some(end) = lock(&self.end).upgrade() {
+            end.answer(&Note::Confirmed { numbers, is_last: false });
+        }
+    }
+
     fn not_kept(&self, path: &[u8], not_kept: NotKept) {
         self.say(path.to_vec(), not_kept.to_string(), true);
     }
@@ -258,6 +298,9 @@ impl Report for Reporter {
             return self.again(if is_alone { subject.path() } else { Vec::new() });
         }
         if let Event::Problem(problem) = event {
+            if problem.step == Step::Sync && subject.name.is_none() {
+                self.is_unsynced.store(true, SeqCst);
+            }
             self.problem(subject.path(), problem);
         }
     }
@@ -278,6 +321,10 @@ impl SessionEnd for SinkEnd {
         while let Some(records) = state.machine.poll_records() {
             match Note::parse(&records) {
                 Ok(Note::Loads(loads)) => lock(&self.finished).source = loads,
+                Ok(Note::Removed { failed }) => {
+                    *lock(&self.kept_at_source) = Some(failed);
+                    self.driver.wake();
+                }
                 Ok(Note::Problem { path, text, is_warning })
                     if self.reporter.observer.is_some() =>
                 {
@@ -433,7 +480,7 @@ impl SinkEnd {
     }
 
     /// Processes blocks in order, and finishes the session after the last one.
-    fn process(self: &Arc<Self>, mut writer: Writer) {
+    fn process(self: &Arc<Self>, mut writer: Writer, confirms: bool) {
         while let Some((ready, Arrived { block, len, table_len, .. })) = self.next() {
             let held = Arc::new(self.hold(ready.buffer, block, len));
             let bytes = held.block.as_ref().and_then(Block::bytes).unwrap_or_default();
@@ -472,7 +519,13 @@ impl SinkEnd {
             }),
         };
         match finished {
-            Ok(outcome) => self.finish(outcome, self.loads()),
+            Ok(mut outcome) => {
+                if confirms {
+                    self.reporter.confirm_all(self);
+                    outcome.failed += self.wait_for_removals();
+                }
+                self.finish(outcome, self.loads());
+            }
             Err(error) => self.fail(Code::Sink, EndError::Here(error.to_string())),
         }
     }
@@ -483,6 +536,21 @@ impl SinkEnd {
             disk: self.writing.share(self.threads, time),
             cpu: self.opening.share(self.closers.count(), time),
             network: 0,
+        }
+    }
+
+    /// Waits until the source has removed what this end has. Returns how many entries it could not
+    /// remove.
+    fn wait_for_removals(&self) -> u64 {
+        let mut state = self.driver.lock();
+        loop {
+            if let Some(failed) = *lock(&self.kept_at_source) {
+                return failed;
+            }
+            if state.is_over() {
+                return 0;
+            }
+            state = self.driver.wait(state);
         }
     }
 
@@ -577,6 +645,9 @@ impl SinkEnd {
             sent: AtomicU32::new(0),
             linked: Mutex::default(),
             plan: Mutex::default(),
+            confirmed: Mutex::default(),
+            confirms_at_end: AtomicBool::new(false),
+            is_unsynced: AtomicBool::new(false),
         });
         let blocks: Vec<Block> = std::iter::from_fn(|| pool.try_take()).collect();
         let end = Arc::new(Self {
@@ -592,6 +663,7 @@ impl SinkEnd {
             closers: Closers::default(),
             spare: Mutex::new(spare),
             finished: Mutex::default(),
+            kept_at_source: Mutex::default(),
             progress,
             start: Instant::now(),
             threads,
@@ -649,8 +721,11 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
     let threads = opened.threads;
     let settings = SinkSettings { opener, may_be_compressed, expands: true, observer, buffers };
     let end = &SinkEnd::new(opened, settings)?;
+    let mut confirms = false;
     let writer = match target {
         SinkTarget::Directory { root, quota, backup, thirds, options, only, rules, copies } => {
+            confirms = options.confirms;
+            end.reporter.confirms_at_end.store(options.syncs, SeqCst);
             let applier = Applier::begin(root, options, Arc::clone(&end.reporter) as _);
             let applier = applier.and_then(|applier| applier.within(quota.as_ref()));
             applier.map(|applier| {
@@ -669,7 +744,7 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
         end.receive(scope, channels);
         match writer {
             Ok(writer) => {
-                scope.spawn(move || end.process(writer));
+                scope.spawn(move || end.process(writer, confirms));
             }
             // The source learns why before the connection ends.
             Err(error) => end.fail(Code::Sink, EndError::Here(error.to_string())),

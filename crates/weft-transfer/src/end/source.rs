@@ -13,6 +13,7 @@ use super::closers::Closers;
 use super::driver::{self, Driver, SessionEnd, State};
 use super::loads::{Busy, Loads};
 use super::note::Note;
+use super::remover::Remover;
 use super::shared::{
     Channels, CompressedCount, EndError, Finished, Observer, Opened, Progress, SourceChannel, Spare,
 };
@@ -27,6 +28,7 @@ use crate::tree::direct::Refusals;
 use crate::tree::extent::Extent;
 use crate::tree::input::Input;
 use crate::tree::job::Job;
+use crate::tree::removal::Removals;
 use crate::tree::source::{Content, Next, Source as Tree, SourceOptions};
 use crate::wire::{BlockFlags, BlockHeader, Code};
 use weft_sys::lock;
@@ -130,6 +132,7 @@ pub(super) struct SourceEnd {
     finished: Mutex<Finished>,
     observer: Option<Arc<dyn Observer>>,
     lists_changes: bool,
+    removals: Option<Remover>,
     progress: Arc<Progress>,
     start: Instant,
     threads: usize,
@@ -234,6 +237,19 @@ impl SourceEnd {
                     }
                 }
             }
+            Note::Confirmed { numbers, is_last } => {
+                let most = self.progress.entries.load(SeqCst);
+                let is_taken =
+                    self.removals.as_ref().is_some_and(|it| it.take(numbers, is_last, most));
+                if !is_taken {
+                    let error = "entries that were not to be removed, or too many of them";
+                    state.fail(Code::Protocol, EndError::Protocol(error.into()));
+                }
+            }
+            Note::Removed { .. } => {
+                let error = EndError::Protocol("a note that only a source has".into());
+                state.fail(Code::Protocol, error);
+            }
             Note::Plan(_) => {
                 let error = EndError::Protocol("a plan where none was asked for".into());
                 state.fail(Code::Protocol, error);
@@ -281,13 +297,25 @@ impl SourceEnd {
     /// Reports that a file system refuses direct reading.
     fn report_refusal(&self) {
         let text = "files are read through the page cache, as the file system refuses direct I/O";
+        self.report(Vec::new(), text.to_owned(), true);
+    }
+
+    /// Reports a problem of this end.
+    fn report(&self, path: Vec<u8>, text: String, is_warning: bool) {
         match &self.observer {
-            Some(observer) => observer.problem(b"", text, true),
+            Some(observer) => observer.problem(&path, &text, is_warning),
             None => {
-                let (path, text) = (Vec::new(), text.to_owned());
-                let note = Note::Problem { path, text, is_warning: true };
+                let note = Note::Problem { path, text, is_warning };
                 self.change(|state| state.tell(&note));
             }
+        }
+    }
+
+    /// Removes what the sink has, until the session ends.
+    fn remove(&self, remover: &Remover) {
+        let report = |path, text| self.report(path, text, false);
+        while let Some(failed) = remover.run(&report) {
+            self.change(|state| state.tell(&Note::Removed { failed }));
         }
     }
 
@@ -533,6 +561,7 @@ struct SourceSettings {
     compression: Compression,
     observer: Option<Arc<dyn Observer>>,
     lists_changes: bool,
+    removals: Option<Arc<Removals>>,
 }
 
 impl SourceEnd {
@@ -561,6 +590,7 @@ impl SourceEnd {
             finished: Mutex::default(),
             observer: settings.observer,
             lists_changes: settings.lists_changes,
+            removals: settings.removals.map(Remover::new),
             progress,
             start: Instant::now(),
             threads,
@@ -578,8 +608,8 @@ impl SourceEnd {
         observer: Arc<dyn Observer>,
         lists_changes: bool,
     ) -> Self {
-        let (compression, observer) = (Compression::Never, Some(observer));
-        let settings = SourceSettings { sealer, compression, observer, lists_changes };
+        let (compression, observer, removals) = (Compression::Never, Some(observer), None);
+        let settings = SourceSettings { sealer, compression, observer, lists_changes, removals };
         Self::new(opened, Feed::Relay(from), settings)
     }
 
@@ -625,7 +655,7 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
         Content::Entries(_) => None,
         Content::Input(input, _) => Some(Arc::clone(input)),
     };
-    let refusals = Arc::clone(&options.refusals);
+    let (refusals, removals) = (Arc::clone(&options.refusals), options.removals.clone());
     let filling = Filling {
         pool: opened.pool()?,
         tree: Mutex::new(Tree::new(content, SourceOptions { payload_len, ..options })),
@@ -635,7 +665,7 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
         payload_len,
         refusals,
     };
-    let settings = SourceSettings { sealer, compression, observer, lists_changes };
+    let settings = SourceSettings { sealer, compression, observer, lists_changes, removals };
     let end = &SourceEnd::new(opened, Feed::Tree(Box::new(filling)), settings);
     thread::scope(|scope| {
         end.send(scope, channels);
@@ -644,8 +674,14 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
                 scope.spawn(|| end.fill(filling));
             }
         }
+        if let Some(remover) = &end.removals {
+            scope.spawn(|| end.remove(remover));
+        }
         driver::send(end);
         driver::close(&end.driver, false);
+        if let Some(remover) = &end.removals {
+            remover.end();
+        }
     });
     driver::result(&end.driver)?;
     Ok(end.finished())

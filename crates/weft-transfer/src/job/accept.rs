@@ -163,6 +163,10 @@ impl Resolve for Shares {
             let text = "the server encrypts all data (it was started without --allow-clear)";
             return Err((Refusal::NotAllowed, text.into()));
         }
+        if role == Role::Sink && request.flags.has(Flags::REMOVES) && self.is_read_only {
+            let text = "the server is for reading only, so its files stay";
+            return Err((Refusal::NotAllowed, text.into()));
+        }
         if role == Role::Sink && request.paths == [b""] && !request.flags.has(Flags::STREAM) {
             return self.all().map_err(|error| refused(b"", &error));
         }

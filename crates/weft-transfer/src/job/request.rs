@@ -96,7 +96,9 @@ impl Flags {
     pub const APPENDS: Self = Self(1 << 36);
     /// With [`Flags::APPENDS`]: what files have counts as what the source has.
     pub const TRUSTS: Self = Self(1 << 37);
-    const ALL: u64 = (1 << 38) - 1;
+    /// Remove from the source what the sink has.
+    pub const REMOVES: Self = Self(1 << 38);
+    const ALL: u64 = (1 << 39) - 1;
     /// The flags with any of which the source asks about each file.
     pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23 | 1 << 36);
 

@@ -1,5 +1,6 @@
 //! Converts the flags of a request to the options of both ends.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -38,10 +39,16 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         direct: direct(flags),
         // Sealed data passes through this process's memory.
         sends_extents: flags.has(Flags::CLEAR) || flags.has(Flags::UNSEALED),
+        removals: removes(flags).then(Arc::default),
         rules,
         modes: request.extras.modes.clone(),
         ..SourceOptions::new(PAYLOAD_LEN_MIN)
     })
+}
+
+/// Whether the source removes what the sink has.
+fn removes(flags: Flags) -> bool {
+    flags.has(Flags::REMOVES) && !flags.has(Flags::DRY_RUN) && !flags.has(Flags::STREAM)
 }
 
 /// Returns how files that exist are appended to. Where data is verified, nothing is trusted.
@@ -137,6 +144,7 @@ pub(super) fn apply_options(
         },
         direct: direct(flags),
         dry_run: dry_run.then(|| DryRun { has_root, skips: skips(request) }),
+        confirms: removes(flags),
         lists: flags.has(Flags::LISTS) && (!dry_run || flags.has(Flags::ONLY_DELETES)),
         only_deletes: dry_run && flags.has(Flags::ONLY_DELETES),
         ..ApplyOptions::default()

@@ -29,6 +29,7 @@ mod pattern;
 pub mod ranges;
 pub mod reach;
 mod reading;
+pub mod removal;
 pub mod rules;
 pub mod selection;
 pub mod source;

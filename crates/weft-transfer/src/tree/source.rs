@@ -25,6 +25,7 @@ use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
 use crate::tree::reach;
 use crate::tree::reading::Reading;
+use crate::tree::removal::Removable;
 use crate::tree::selection::Selection;
 use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
 use crate::wire::record_name::Name;
@@ -505,7 +506,7 @@ impl Source {
                 let dir = place.dirs.open(&place.dir)?;
                 let target = readlinkat(&*dir, name.as_path(), Vec::new())?;
                 let kind = Kind::Symlink { target: target.as_bytes().into() };
-                self.visit_other(place, new_name, kind, &stat);
+                self.visit_other(place, name, new_name, kind, &stat);
                 Ok(())
             }
             kind => {
@@ -519,7 +520,7 @@ impl Source {
                     _ => return Err(Errno::NOTSUP),
                 };
                 if self.options.takes_special_files {
-                    self.visit_other(place, new_name, kind, &stat);
+                    self.visit_other(place, name, new_name, kind, &stat);
                 } else {
                     let (directory, name) = (place.number, new_name.clone());
                     self.units.push_back(Unit::Record(Record::Special { directory, name }));
@@ -613,13 +614,14 @@ impl Source {
         let is_unsized = self.is_unsized(place, name, stat, fd.as_ref());
         let is_linked = self.options.keeps_hard_links && stat.st_nlink > 1 && !is_unsized;
         if is_linked && let Some(&target) = self.linked.get(&id) {
-            self.visit_other(place, new_name, Kind::HardLink { target }, stat);
+            self.visit_other(place, name, new_name, Kind::HardLink { target }, stat);
             return Ok(());
         }
         let number = self.number();
         if is_linked {
             self.linked.insert(id, number);
         }
+        self.note_removal(number, place, name, stat);
         let mut entry = self.entry(number, place.number, Some(new_name), Kind::File, stat);
         entry.is_linked = is_linked;
         self.planned.entries += 1;
@@ -664,10 +666,26 @@ impl Source {
     }
 
     /// Plans an entry without data.
-    fn visit_other(&mut self, place: &Place, new_name: &Name, kind: Kind, stat: &Stat) {
+    fn visit_other(
+        &mut self,
+        place: &Place,
+        name: &Name,
+        new_name: &Name,
+        kind: Kind,
+        stat: &Stat,
+    ) {
         let number = self.number();
+        self.note_removal(number, place, name, stat);
         let entry = self.entry(number, place.number, Some(new_name), kind, stat);
         self.push_entry(entry);
+    }
+
+    /// Notes an entry that is removed when the sink has it.
+    fn note_removal(&self, number: u64, place: &Place, name: &Name, stat: &Stat) {
+        let Some(removals) = &self.options.removals else { return };
+        let (dirs, dir, name) = (Arc::clone(&place.dirs), Arc::clone(&place.dir), name.clone());
+        let (is_followed, sent) = (place.is_followed, stat.into());
+        removals.note(number, Removable { dirs, dir, name, is_followed, sent });
     }
 
     /// Opens a file that the sink wants. Returns nothing if pieces that the sink has are compared
@@ -680,6 +698,9 @@ impl Source {
                 return Err(Errno::NOENT);
             }
             let entry = &mut *offered.entry;
+            if let Some(removals) = &self.options.removals {
+                removals.opened(entry.number, &stat);
+            }
             let is_same =
                 entry.size == metadata::size(&stat) && entry.mtime == metadata::mtime(&stat);
             (entry.size, entry.mtime) = (metadata::size(&stat), metadata::mtime(&stat));

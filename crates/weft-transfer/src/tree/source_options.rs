@@ -6,6 +6,7 @@ use crate::tree::content::Missing;
 use crate::tree::direct::{Refusals, When};
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::modes::Modes;
+use crate::tree::removal::Removals;
 use crate::tree::rules::Rules;
 
 /// The smallest payload. It has room for twice the longest entry without extended attributes;
@@ -37,6 +38,8 @@ pub struct SourceOptions {
     pub stays_on_device: bool,
     /// The rules that select names.
     pub rules: Rules,
+    /// Notes what is sent, to remove it when the sink has it.
+    pub removals: Option<Arc<Removals>>,
     /// Changes of the modes that are sent.
     pub modes: Modes,
     /// Which files are read directly.
@@ -70,6 +73,7 @@ impl SourceOptions {
             takes_special_files: true,
             stays_on_device: false,
             rules: Rules::default(),
+            removals: None,
             modes: Modes::default(),
             direct: When::Never,
             refusals: Arc::default(),

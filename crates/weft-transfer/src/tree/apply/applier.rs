@@ -206,7 +206,7 @@ impl Small {
         let Self { directory, name, entry, data } = self;
         match (&entry.kind, data) {
             (Kind::HardLink { target }, _) => {
-                return links.link(context, *target, &directory, &name);
+                return links.link(context, (entry.number, *target), &directory, &name);
             }
             (Kind::File, Some((data, tail))) => {
                 let data = &payload[data];

@@ -294,15 +294,8 @@ impl Begun {
             self.remove(context);
         }
         let dir = &self.directory;
-        let is_there = install::settle(
-            context,
-            dir,
-            &self.name,
-            result,
-            tail,
-            whole_hash,
-            self.entry.is_linked,
-        );
+        let is_there =
+            install::settle(context, dir, &self.name, result, (tail, whole_hash), &self.entry);
         Some(is_there)
     }
 

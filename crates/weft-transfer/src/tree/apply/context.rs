@@ -246,6 +246,13 @@ impl Context {
         }
     }
 
+    /// Reports an entry that is as at the source, if that is wanted.
+    pub(super) fn confirm(&self, number: u64) {
+        if self.options.confirms && !self.is_dry_run() {
+            self.report.confirmed(number);
+        }
+    }
+
     pub(super) fn is_dry_run(&self) -> bool {
         self.options.dry_run.is_some()
     }

@@ -48,7 +48,7 @@ pub(super) fn whole(
     tail: Tail,
 ) -> bool {
     let result = try_whole(context, directory, entry, name, data, tail);
-    settle(context, directory, name, result, tail, tail.hash, entry.is_linked)
+    settle(context, directory, name, result, (tail, tail.hash), entry)
 }
 
 /// Reports the result of a file. Returns whether it has its final name.
@@ -57,10 +57,10 @@ pub(super) fn settle(
     directory: &Arc<Directory>,
     name: &Name,
     result: Result<Installed, Failure>,
-    tail: Tail,
-    hash: Option<[u8; 32]>,
-    is_linked: bool,
+    (tail, hash): (Tail, Option<[u8; 32]>),
+    entry: &Entry,
 ) -> bool {
+    let is_linked = entry.is_linked;
     match result {
         Ok(Installed { attributes, change }) => {
             context.session.others.replaced(&directory.dir, name);
@@ -74,6 +74,8 @@ pub(super) fn settle(
                     return true;
                 }
                 context.event(&directory.dir, Some(name), Event::Problem(problem));
+            } else if attributes.is_ok() {
+                context.confirm(entry.number);
             }
             let event = Event::Copied { size: tail.size, hash };
             context.event(&directory.dir, Some(name), event);
@@ -245,8 +247,11 @@ pub(super) fn other(context: &Context, directory: &Arc<Directory>, entry: &Entry
     match try_other(context, directory, entry, name) {
         Ok((attributes, change)) => {
             context.session.others.replaced(&directory.dir, name);
-            if let Err(error) = attributes {
-                context.problem(&directory.dir, Some(name), Step::Attributes, error);
+            match attributes {
+                Ok(()) => context.confirm(entry.number),
+                Err(error) => {
+                    context.problem(&directory.dir, Some(name), Step::Attributes, error);
+                }
             }
             if let Some(change) = change {
                 let kind = match entry.kind {

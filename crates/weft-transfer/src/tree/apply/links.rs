@@ -27,7 +27,7 @@ pub(super) struct Links {
 #[derive(Debug)]
 enum Linked {
     /// The file does not exist yet. These links wait for it.
-    Awaited(Vec<(Arc<Directory>, Name)>),
+    Awaited(Vec<(u64, Arc<Directory>, Name)>),
     Settled(Outcome),
 }
 
@@ -70,17 +70,18 @@ impl Links {
         };
         let Some(Linked::Awaited(waiting)) = before else { return };
         context.forget(waiting.len());
-        for (directory, name) in waiting {
-            make_and_report(context, outcome, &directory, &name);
+        for (number, directory, name) in waiting {
+            make_and_report(context, outcome, number, &directory, &name);
             directory.end_pending(context);
         }
     }
 
-    /// Creates a hard link, now or when its target exists. The directory counts it as pending.
+    /// Creates a hard link with this number, now or when its target exists. The directory counts it
+    /// as pending.
     pub(super) fn link(
         &self,
         context: &Context,
-        file: u64,
+        (number, file): (u64, u64),
         directory: &Arc<Directory>,
         name: &Name,
     ) {
@@ -91,13 +92,13 @@ impl Links {
                 return;
             }
             Some(Linked::Awaited(waiting)) => {
-                waiting.push((Arc::clone(directory), name.clone()));
+                waiting.push((number, Arc::clone(directory), name.clone()));
                 return;
             }
             Some(Linked::Settled(outcome)) => outcome.clone(),
             None => Outcome::Failed,
         };
-        make_and_report(context, &outcome, directory, name);
+        make_and_report(context, &outcome, number, directory, name);
         directory.end_pending(context);
     }
 
@@ -107,15 +108,21 @@ impl Links {
         for linked in files.into_values() {
             let Linked::Awaited(waiting) = linked else { continue };
             context.forget(waiting.len());
-            for (directory, name) in waiting {
-                make_and_report(context, &Outcome::Failed, &directory, &name);
+            for (number, directory, name) in waiting {
+                make_and_report(context, &Outcome::Failed, number, &directory, &name);
                 directory.end_pending(context);
             }
         }
     }
 }
 
-fn make_and_report(context: &Context, outcome: &Outcome, directory: &Arc<Directory>, name: &Name) {
+fn make_and_report(
+    context: &Context,
+    outcome: &Outcome,
+    number: u64,
+    directory: &Arc<Directory>,
+    name: &Name,
+) {
     if directory.leaves(context, name) {
         return;
     }
@@ -127,8 +134,9 @@ fn make_and_report(context: &Context, outcome: &Outcome, directory: &Arc<Directo
         Outcome::There(dir, target) => make(context, dir, target, directory, name),
         Outcome::Planned => dry::link(context, None, directory.place(name)),
     };
-    if let Err((step, error)) = result {
-        directory.failed(context, Some(name), step, error);
+    match result {
+        Ok(()) => context.confirm(number),
+        Err((step, error)) => directory.failed(context, Some(name), step, error),
     }
 }
 

@@ -19,6 +19,7 @@ use weft_sys::lock;
 
 use super::append::{self, Shorter};
 use super::attributes;
+use super::confirm;
 use super::context::Context;
 use super::directory::Directory;
 use super::dry;
@@ -160,6 +161,7 @@ fn is_left(context: &Context, directory: &Directory, name: &Name, entry: &Entry)
     let is_there = is_there(context, directory, name, entry);
     if is_there {
         context.session.others.replaced(&directory.dir, name);
+        confirm::found(context, directory, name, entry.number);
     }
     is_there || has_nothing_to_append(context, directory, name, entry)
 }

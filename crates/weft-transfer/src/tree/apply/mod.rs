@@ -7,6 +7,7 @@ mod attributes;
 mod backup;
 mod begun;
 mod clean;
+mod confirm;
 mod context;
 mod dead;
 mod directory;

@@ -89,6 +89,8 @@ pub struct ApplyOptions {
     pub dry_run: Option<DryRun>,
     /// Whether each change that is made is reported.
     pub lists: bool,
+    /// Whether each entry that is whole, apart from directories, is reported.
+    pub confirms: bool,
     /// Whether each entry that the source has is reported.
     pub names_entries: bool,
     /// In a dry run: entries that the source does not have are deleted, and nothing else is done
@@ -124,6 +126,7 @@ impl Default for ApplyOptions {
             folds_case: None,
             dry_run: None,
             lists: false,
+            confirms: false,
             names_entries: false,
             only_deletes: false,
             names_max: NAMES_KEPT_MAX,

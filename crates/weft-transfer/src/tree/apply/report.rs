@@ -20,6 +20,11 @@ pub trait Report: Send + Sync {
         let _ = (subject, entry);
     }
 
+    /// Reports the number of an entry that is whole and has its name, if that is wanted.
+    fn confirmed(&self, number: u64) {
+        let _ = number;
+    }
+
     /// Reports what entries do not keep, once at the end. The path is that of the first one.
     fn not_kept(&self, path: &[u8], not_kept: NotKept) {
         let _ = (path, not_kept);

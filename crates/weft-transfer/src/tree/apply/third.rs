@@ -15,6 +15,7 @@ use crate::wire::record::Entry;
 use crate::wire::record_name::Name;
 
 use super::attributes;
+use super::confirm;
 use super::context::Context;
 use super::directory::Directory;
 use super::install::rename;
@@ -44,6 +45,7 @@ pub(super) fn link(
     let is_made = make(context, directory, name, &found).is_ok();
     if is_made {
         context.done(&directory.dir, Some(name), change, kind, 0);
+        confirm::found(context, directory, name, entry.number);
     }
     is_made
 }
