@@ -18,6 +18,8 @@ pub const DEPTH_MAX: usize = 8_192;
 pub const WAITING_MAX: usize = 65_536;
 /// Receives beyond the window, for messages that only return credits: see [`crate::credits`].
 pub(crate) const CREDIT_RECEIVES_MAX: usize = 2;
+/// Bytes of a shared range that is moved to pages of its own, see [`crate::share`].
+pub(crate) const APART_MAX: usize = 64 << 10;
 /// Completions that one look at an endpoint takes at a time.
 pub(crate) const BATCH: usize = 32;
 /// Events that the watcher takes at a time.

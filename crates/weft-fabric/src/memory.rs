@@ -271,6 +271,20 @@ impl Buffer {
         copy
     }
 
+    /// Whether peers of this host could map the range if it were in pages of its own, and cannot
+    /// where it is.
+    pub(crate) fn needs_other_pages(&self, range: &Range<usize>) -> bool {
+        let is_whole = |at: usize| at.is_multiple_of(page_size());
+        let is_mappable = is_whole(range.start) && (is_whole(range.end) || range.end == self.len());
+        self.pages.domain.maps_pages() && !is_mappable
+    }
+
+    /// A new buffer of the same fabric, on the same node, in pages that peers can map.
+    pub(crate) fn another(&self, len: usize) -> Result<Self> {
+        let placement = Placement { huge_pages: HugePages::No, ..self.pages.placement };
+        Ok(Self { pages: Pages::new(&self.pages.domain, len, placement)? })
+    }
+
     /// The memory as a region, which is copied from and to.
     pub(crate) fn region(&self) -> Region {
         self.pages.region

@@ -4,11 +4,16 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 
 use weft_engine::access::Access;
+use weft_sys::Region;
 
 use crate::carrier::Registration;
 use crate::error::{Error, Result};
+use crate::limits::APART_MAX;
 use crate::memory::Buffer;
 use crate::returned::Returned;
+
+/// Bytes that an atomic changes.
+const WORD: usize = size_of::<u64>();
 
 /// What peers may do with shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +119,40 @@ pub(crate) struct Target {
 /// Dropping it, or [taking the buffer back](Self::end), ends the rights: it waits until accesses in
 /// progress are over, and later ones are refused.
 pub struct SharedBuffer {
-    // Declared before the buffer, so that the rights end before the memory does.
+    // Declared before the memory, so that the rights end before it does.
     grant: Grant,
     buffer: Buffer,
+    apart: Option<Apart>,
     key: RemoteKey,
+}
+
+/// A shared range that is in pages of its own while it is shared, so that peers of this host can
+/// map them. Its bytes in the buffer are out of date.
+#[derive(Debug)]
+struct Apart {
+    memory: Buffer,
+    /// Where it belongs in the buffer.
+    range: Part,
+}
+
+impl Apart {
+    /// Moves a range of a buffer, if that makes it mappable. It begins and ends at a word, so that
+    /// no word is in both.
+    fn new(buffer: &Buffer, range: &Part) -> Result<Option<Self>> {
+        let has_words = [range.start, range.len()].iter().all(|at| at.is_multiple_of(WORD));
+        let is_short = !range.is_empty() && range.len() <= APART_MAX;
+        if !is_short || !has_words || !buffer.needs_other_pages(range) {
+            return Ok(None);
+        }
+        let mut memory = buffer.another(range.len())?;
+        memory.copy_from_slice(&buffer[range.clone()]);
+        Ok(Some(Self { memory, range: range.clone() }))
+    }
+
+    /// Moves the range back, when nobody has rights any more.
+    fn end(self, buffer: &mut Buffer) {
+        self.memory.region().fill(&mut buffer[self.range]);
+    }
 }
 
 /// A registration for peers that ends with this value.
@@ -146,12 +181,19 @@ impl Buffer {
         let Some(range) = self.range(&range) else {
             return Err(Returned { error: Error::Range { len: self.len() }, buffer: self });
         };
-        match self.register(&range, rights.access()) {
-            Ok(registration) => {
-                let address = self.address() + range.start as u64;
-                let key =
-                    RemoteKey { address, len: range.len() as u64, key: registration.remote_key() };
-                Ok(SharedBuffer { grant: Grant(registration), buffer: self, key })
+        let len = range.len() as u64;
+        let shared = Apart::new(&self, &range).and_then(|mut apart| {
+            let (memory, part) = match &mut apart {
+                Some(apart) => (&mut apart.memory, 0..range.len()),
+                None => (&mut self, range),
+            };
+            let registration = memory.register(&part, rights.access())?;
+            let address = memory.address() + part.start as u64;
+            Ok((apart, RemoteKey { address, len, key: registration.remote_key() }, registration))
+        });
+        match shared {
+            Ok((apart, key, registration)) => {
+                Ok(SharedBuffer { grant: Grant(registration), buffer: self, apart, key })
             }
             Err(error) => Err(Returned { error, buffer: self }),
         }
@@ -171,7 +213,9 @@ impl SharedBuffer {
     /// # Errors
     /// [`Error::Range`] if they are not inside.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        self.part(offset, bytes.len())?.fill(bytes);
+        for (region, range) in self.pieces(offset, bytes.len())? {
+            region.fill(&mut bytes[range]);
+        }
         Ok(())
     }
 
@@ -180,7 +224,9 @@ impl SharedBuffer {
     /// # Errors
     /// [`Error::Range`] if they would not be inside.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        self.part(offset, bytes.len())?.copy_in(bytes);
+        for (region, range) in self.pieces(offset, bytes.len())? {
+            region.copy_in(&bytes[range]);
+        }
         Ok(())
     }
 
@@ -190,25 +236,50 @@ impl SharedBuffer {
     /// # Errors
     /// [`Error::Range`] if they are not inside, or `offset` is not a multiple of eight.
     pub fn update(&self, offset: usize, change: impl FnMut(u64) -> u64) -> Result<u64> {
-        let word = self.part(offset, size_of::<u64>())?;
-        word.update_u64(change).ok_or_else(|| Error::Range { len: self.buffer.region().len() })
+        let word = self.pieces(offset, WORD)?.next();
+        let changed = word.and_then(|(word, _)| word.update_u64(change));
+        changed.ok_or_else(|| Error::Range { len: self.buffer.region().len() })
     }
 
     /// Ends the peers' rights, and returns the buffer: another one with the same bytes if a peer
     /// may have mapped this one, since a hostile peer could keep the mapping.
     #[must_use]
-    pub fn end(self) -> Buffer {
+    pub fn end(mut self) -> Buffer {
         let is_mappable = self.grant.0.is_mappable();
-        match self.grant.0.end() {
-            Ok(()) if is_mappable => self.buffer.copied(),
-            Ok(()) => self.buffer,
-            Err(_) => self.buffer.replaced(),
+        let ended = self.grant.0.end();
+        match (self.apart, ended) {
+            // The engine, which alone makes these, ends every registration.
+            (Some(apart), _) => {
+                apart.end(&mut self.buffer);
+                self.buffer
+            }
+            (None, Ok(())) if is_mappable => self.buffer.copied(),
+            (None, Ok(())) => self.buffer,
+            (None, Err(_)) => self.buffer.replaced(),
         }
     }
 
-    fn part(&self, offset: usize, len: usize) -> Result<weft_sys::Region> {
-        let region = self.buffer.region();
-        region.part(offset, len).ok_or(Error::Range { len: region.len() })
+    /// The memory of a range of the buffer: its pieces in order, and where each is in the range.
+    fn pieces(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> Result<impl Iterator<Item = (Region, Range<usize>)> + use<>> {
+        let whole = self.buffer.region();
+        let end = offset.checked_add(len).filter(|&end| end <= whole.len());
+        let end = end.ok_or(Error::Range { len: whole.len() })?;
+        let (apart, moved) = match &self.apart {
+            Some(apart) => (apart.memory.region(), apart.range.clone()),
+            None => (whole, end..end),
+        };
+        let [from, to] = [moved.start, moved.end].map(|at| at.clamp(offset, end));
+        let pieces =
+            [(whole, 0, offset..from), (apart, moved.start, from..to), (whole, 0, to..end)];
+        Ok(pieces.into_iter().filter_map(move |(region, start, range)| {
+            let region = region.part(range.start.checked_sub(start)?, range.len())?;
+            let piece = (region, range.start - offset..range.end - offset);
+            (!range.is_empty()).then_some(piece)
+        }))
     }
 }
 
@@ -252,6 +323,39 @@ mod tests {
             }
             drop(end);
         });
+    }
+
+    #[test]
+    fn a_range_inside_of_a_page_is_mappable_and_belongs_to_the_buffer() {
+        let fabric = crate::Fabric::open(crate::Options::default()).unwrap();
+        let mut buffer = fabric.alloc(10_000).unwrap();
+        buffer.fill(1);
+        let shared = buffer.share(Rights::ALL, 4_088..4_120).unwrap();
+        assert!(segment_at(shared.key().address));
+        // All three pieces.
+        shared.write(4_080, &[2; 48]).unwrap();
+        assert_eq!(shared.update(4_088, |word| word + 1).unwrap(), 0x0202_0202_0202_0202);
+        assert_eq!(shared.update(4_120, |word| word).unwrap(), 0x0202_0202_0202_0202);
+        let mut bytes = [0; 64];
+        shared.read(4_072, &mut bytes).unwrap();
+        let mut expected = [2; 64];
+        expected[..8].fill(1);
+        expected[56..].fill(1);
+        expected[16] = 3;
+        assert_eq!(bytes, expected);
+        for (offset, len) in [(10_000, 1), (9_999, 2), (usize::MAX, 2)] {
+            assert!(shared.write(offset, &bytes[..len]).is_err(), "{offset}");
+        }
+        assert!(shared.update(4_092, |word| word).is_err());
+        let buffer = shared.end();
+        assert_eq!(buffer[4_072..4_136], expected);
+        assert!(buffer[..4_072].iter().chain(&buffer[4_136..]).all(|&byte| byte == 1));
+        assert!(!segment_at(buffer.address()));
+        // What has no whole words, or is long, stays where it is.
+        for range in [4_088..4_100, 4_087..4_095] {
+            let shared = fabric.alloc(10_000).unwrap().share(Rights::ALL, range.clone()).unwrap();
+            assert!(!segment_at(shared.key().address), "{range:?}");
+        }
     }
 
     #[test]

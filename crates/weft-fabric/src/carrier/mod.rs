@@ -92,6 +92,11 @@ impl Domain {
         }
     }
 
+    /// Whether peers of the same host map what is registered by whole pages.
+    pub(crate) fn maps_pages(&self) -> bool {
+        matches!(self, Self::Engine(_))
+    }
+
     /// Registers memory.
     pub(crate) fn register(&self, region: Region, access: Access) -> Result<Registration, Errno> {
         match self {
