@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use crate::calls::call;
 use crate::calls::io::Errno;
 
 const WORD_BITS: usize = 64;
@@ -19,7 +20,7 @@ const DEFAULT: libc::c_int = 0;
 /// `MPOL_BIND`: pages come from the nodes of the mask only.
 const BIND: libc::c_int = 2;
 /// `MPOL_F_ADDR`: the policy of an address, not of the thread.
-const OF_ADDRESS: libc::c_ulong = 1 << 1;
+const OF_ADDRESS: usize = 1 << 1;
 
 /// Has the pages at some addresses, none of which has been touched yet, come from a NUMA node only.
 ///
@@ -37,24 +38,21 @@ pub fn bind_to_node(range: &Range<usize>, node: u16) -> Result<(), Errno> {
 /// `addr`. Without NUMA policies there is nothing to do.
 pub(crate) fn place_like(addr: usize, range: &Range<usize>) {
     let (mut mode, mut mask) = (DEFAULT, Mask::default());
-    let to: (*mut libc::c_int, *mut u64) = (&raw mut mode, mask.as_mut_ptr());
+    let (mode_at, mask_at) = (&raw mut mode as usize, mask.as_mut_ptr() as usize);
+    let arguments = [mode_at, mask_at, MASK_BITS, addr, OF_ADDRESS, 0];
     // SAFETY: the kernel writes a mode and the bits of the mask, which live until it returns.
-    let result =
-        unsafe { libc::syscall(libc::SYS_get_mempolicy, to.0, to.1, MASK_BITS, addr, OF_ADDRESS) };
-    if result == 0 && mode != DEFAULT {
+    let asked = unsafe { call(libc::SYS_get_mempolicy, arguments) };
+    if asked.is_ok() && mode != DEFAULT {
         // The kernel has accepted this policy before; and what it refuses now is only slower.
         let _ = set(range, mode, &mask);
     }
 }
 
 fn set(range: &Range<usize>, mode: libc::c_int, mask: &Mask) -> Result<(), Errno> {
-    let (start, len, mask) = (range.start, range.len(), mask.as_ptr());
+    let mask_at = mask.as_ptr() as usize;
+    let arguments = [range.start, range.len(), mode as usize, mask_at, MASK_BITS, 0];
     // SAFETY: the kernel reads the bits of the mask; see the module's comment for the range.
-    let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask, MASK_BITS, 0) };
-    if result == 0 {
-        return Ok(());
-    }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    unsafe { call(libc::SYS_mbind, arguments) }.map(drop)
 }
 
 #[cfg(test)]
