@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use weft_engine::Errno;
 
 use crate::blocking;
-use crate::carrier::{Caller, Domain, Event, Room};
+use crate::carrier::{Caller, Event, Room};
 use crate::common::Common;
 use crate::connect::{never, private_data as whole_private_data};
 use crate::core::Core;
@@ -18,6 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::hello::Hello;
 use crate::inbox::{Inbox, Source};
+use crate::options::Carrier;
 
 /// The reason for peers whose hello is not understood.
 const STRANGE: &[u8] = b"this listener speaks another protocol or version";
@@ -45,7 +46,7 @@ impl Listener {
 
     pub(crate) fn at_path(common: &Arc<Common>, path: &Path) -> Result<Self> {
         let failed = |errno| Error::system("listen at this path", errno);
-        if matches!(common.domain, Domain::Simulated(_)) {
+        if common.domain.carrier() == Carrier::Simulated {
             return Err(failed(Errno::OPNOTSUPP));
         }
         let mut listener = Self::new(common, (Ipv4Addr::LOCALHOST, 0).into())?;

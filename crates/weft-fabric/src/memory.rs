@@ -263,10 +263,9 @@ impl Buffer {
     /// Another buffer with a copy of the bytes, placed as this one if there is memory. The process
     /// ends if there is no memory at all.
     pub(crate) fn copied(&self) -> Self {
-        let with = |placement| Pages::new(&self.pages.domain, self.pages.region.len(), placement);
+        let with = |placement| Self::new(&self.pages.domain, self.pages.region.len(), placement);
         let placed = with(self.pages.placement).or_else(|_| with(Placement::default()));
-        let Ok(pages) = placed else { std::process::abort() };
-        let mut copy = Self { pages };
+        let Ok(mut copy) = placed else { std::process::abort() };
         self.pages.region.fill(&mut copy);
         copy
     }
@@ -282,7 +281,7 @@ impl Buffer {
     /// A new buffer of the same fabric, on the same node, in pages that peers can map.
     pub(crate) fn another(&self, len: usize) -> Result<Self> {
         let placement = Placement { huge_pages: HugePages::No, ..self.pages.placement };
-        Ok(Self { pages: Pages::new(&self.pages.domain, len, placement)? })
+        Self::new(&self.pages.domain, len, placement)
     }
 
     /// The memory as a region, which is copied from and to.
