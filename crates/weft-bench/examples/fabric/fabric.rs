@@ -4,21 +4,28 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use weft_fabric::{Connected, Endpoint, Fabric, Operation, Options, RemoteKey, Rights};
+use weft_fabric::{
+    Connected, Endpoint, Fabric, Listener, Operation, Options, RemoteKey, Rights, SharedBuffer,
+};
 
 use crate::{Load, Measured, Meter, announce, measure};
 
 /// Messages under way.
 pub(crate) const WINDOW: usize = 64;
 
-/// Serves one client until it closes the connection. Returns since when.
-pub(crate) fn serve(load: Load, at: SocketAddr) -> Result<Meter> {
+/// Listens for a client, and shares the memory that it accesses.
+pub(crate) fn offer(load: Load, at: SocketAddr) -> Result<(Listener, SharedBuffer)> {
     let fabric = Fabric::open(Options::default())?;
     let listener = fabric.listen(at)?;
     announce(listener.address())?;
     let (start, len) = (load.shared_at(), load.shared_len());
     let range = start..if load == Load::AddInside { start + 8 } else { len };
-    let shared = fabric.alloc(len)?.share(Rights::ALL, range)?;
+    Ok((listener, fabric.alloc(len)?.share(Rights::ALL, range)?))
+}
+
+/// Serves one client until it closes the connection. Returns since when.
+pub(crate) fn serve(load: Load, at: SocketAddr) -> Result<Meter> {
+    let (listener, shared) = offer(load, at)?;
     let endpoint = listener.accept().wait()?.accept(&shared.key().to_bytes())?;
     let meter = Meter::start();
     while let Ok(message) = endpoint.receive().wait() {

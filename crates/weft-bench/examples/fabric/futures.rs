@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::{Builder, Runtime};
-use weft_fabric::{Connected, Endpoint, Fabric, Operation, Options, RemoteKey, Rights};
+use weft_fabric::{Connected, Endpoint, Fabric, Operation, Options, RemoteKey};
 
-use crate::fabric::WINDOW;
-use crate::{Load, Measured, Meter, announce, measure};
+use crate::fabric::{WINDOW, offer};
+use crate::{Load, Measured, Meter, measure};
 
 fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().build()?)
@@ -18,12 +18,7 @@ fn runtime() -> Result<Runtime> {
 /// Serves one client until it closes the connection. Returns since when.
 pub(crate) fn serve(load: Load, at: SocketAddr) -> Result<Meter> {
     runtime()?.block_on(async {
-        let fabric = Fabric::open(Options::default())?;
-        let listener = fabric.listen(at)?;
-        announce(listener.address())?;
-        let (start, len) = (load.shared_at(), load.shared_len());
-        let range = start..if load == Load::AddInside { start + 8 } else { len };
-        let shared = fabric.alloc(len)?.share(Rights::ALL, range)?;
+        let (listener, shared) = offer(load, at)?;
         let endpoint = listener.accept().await?.accept(&shared.key().to_bytes())?;
         let meter = Meter::start();
         while let Ok(message) = endpoint.receive().await {
