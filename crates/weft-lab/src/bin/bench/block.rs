@@ -1,12 +1,11 @@
 //! `make bench BENCH=--target`: measures `weft target` beside tgt.
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use weft_lab::block::{Load, Sample, Storage, Target};
 use weft_lab::machine;
 
-use crate::{interleave, median, show};
+use crate::{empty_table, interleave, median, print_heading, show};
 
 #[derive(Debug, Serialize)]
 struct Comparison {
@@ -44,11 +43,9 @@ pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
 
 impl Report {
     fn print(&self) {
-        println!("Machine:   {}", self.machine);
-        println!("Path:      loopback, a file in memory, free to move between cores");
-        println!("Figures:   medians of {} interleaved runs\n", self.runs);
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
+        let path = "loopback, a file in memory, free to move between cores";
+        print_heading(&self.machine, path, self.runs);
+        let mut table = empty_table();
         table.set_header(["load", "weft target", "CPU", "tgtd", "CPU", "Weft / tgtd"]);
         for Comparison { load, weft, tgt, ratio, show } in &self.comparisons {
             let rate = |samples: &[Sample]| show.show(median(samples.iter().map(|it| it.rate)));

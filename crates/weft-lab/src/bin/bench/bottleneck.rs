@@ -1,12 +1,11 @@
 //! `make bench BENCH=--fair`: measures what copies leave of a narrow path to another connection.
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use weft_lab::copies::{Beside, Bottleneck, Shares};
 use weft_lab::machine;
 
-use crate::{interleave, median, show};
+use crate::{empty_table, interleave, median, print_heading, show};
 
 const ALL: [Beside; 5] = [
     Beside::Nothing,
@@ -42,11 +41,8 @@ pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
 
 impl Report {
     fn print(&self) {
-        println!("Machine:   {}", self.machine);
-        println!("Path:      {}", self.path);
-        println!("Figures:   medians of {} interleaved runs\n", self.runs);
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
+        print_heading(&self.machine, &self.path, self.runs);
+        let mut table = empty_table();
         table.set_header(["one connection of `iperf3` beside", "its rate", "its share", "all"]);
         for Row { beside, samples } in &self.rows {
             let of = |value: fn(&Shares) -> f64| median(samples.iter().map(value));

@@ -1,12 +1,11 @@
 //! `make bench BENCH=--fabric`: measures `weft-fabric` beside calls of the engine.
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use weft_lab::fabric_loads::{FabricLoad, FabricLoads, FabricSample, Goal};
 use weft_lab::machine;
 
-use crate::{interleave, median, show};
+use crate::{empty_table, interleave, median, print_heading, show};
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -51,11 +50,9 @@ pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
 
 impl Report {
     fn print(&self) {
-        println!("Machine:   {}", self.machine);
-        println!("Path:      shared memory on one host, each process on a core of its own");
-        println!("Figures:   medians of {} interleaved runs\n", self.runs);
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
+        let path = "shared memory on one host, each process on a core of its own";
+        print_heading(&self.machine, path, self.runs);
+        let mut table = empty_table();
         table.set_header(["load", "by", "us", "ratio", "CPU us", "goal", ""]);
         for Row { load, way, samples, ratio, goal } in &self.rows {
             let of = |value: fn(&FabricSample) -> f64| median(samples.iter().map(value)) / 1e3;

@@ -316,8 +316,7 @@ impl Report {
         println!("Path:      {}", self.path);
         println!("Placement: {}", self.placement);
         println!("Figures:   medians of {} interleaved runs\n", self.runs);
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
+        let mut table = empty_table();
         table.set_header([
             "on Weft",
             "result",
@@ -382,6 +381,20 @@ fn interleave<T: Copy + Display, S: Clone>(
         }
     }
     Ok(samples)
+}
+
+/// Prints what is above the table of a report.
+fn print_heading(machine: &str, path: &str, runs: u32) {
+    println!("Machine:   {machine}");
+    println!("Path:      {path}");
+    println!("Figures:   medians of {runs} interleaved runs\n");
+}
+
+/// Returns a table without columns, in the style of all reports.
+fn empty_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table
 }
 
 /// Prints a report as JSON, or as `print` does.

@@ -2,12 +2,11 @@
 //! TCP alone.
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use weft_lab::machine;
 use weft_lab::streams::{Load, Streams};
 
-use crate::{interleave, median, show};
+use crate::{empty_table, interleave, median, print_heading, show};
 
 #[derive(Debug, Serialize)]
 struct Comparison {
@@ -45,11 +44,9 @@ pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
 
 impl Report {
     fn print(&self) {
-        println!("Machine:   {}", self.machine);
-        println!("Path:      two processes, loopback, free to move between cores");
-        println!("Figures:   medians of {} interleaved runs\n", self.runs);
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
+        let path = "two processes, loopback, free to move between cores";
+        print_heading(&self.machine, path, self.runs);
+        let mut table = empty_table();
         table.set_header(["load", "weft pipeline", "rival", "result", "Weft / rival"]);
         for Comparison { load, weft, rival, ratio, show } in &self.comparisons {
             let result = |samples: &[f64]| show.show(median(samples.iter().copied()));

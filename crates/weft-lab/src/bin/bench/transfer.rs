@@ -7,13 +7,12 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use weft_lab::copies::{Load, Place, Sample, Tool};
 use weft_lab::{NamespacePair, PathSettings, machine, namespaces_denied};
 
 use crate::plots::{Bar, Figure, page};
-use crate::{interleave, median, show};
+use crate::{empty_table, interleave, median, print_heading, show};
 
 /// The round trip of the long path, and the share of packets that the lossy one loses.
 const ROUND_TRIP: Duration = Duration::from_millis(50);
@@ -255,11 +254,9 @@ impl Report {
     }
 
     fn print(&self) {
-        println!("Machine:   {}", self.machine);
-        println!("Path:      files in memory; both ends free to move between cores");
-        println!("Figures:   medians of {} interleaved runs\n", self.runs);
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
+        let path = "files in memory; both ends free to move between cores";
+        print_heading(&self.machine, path, self.runs);
+        let mut table = empty_table();
         table.set_header([
             "path",
             "load",

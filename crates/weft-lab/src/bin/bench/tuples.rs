@@ -1,12 +1,11 @@
 //! `make bench BENCH=--tuples`: measures `weft tuples serve` beside Redis.
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use weft_lab::machine;
 use weft_lab::tuple_servers::{TupleLoad, TupleSample, TupleServers};
 
-use crate::{interleave, median, show};
+use crate::{empty_table, interleave, median, print_heading, show};
 
 #[derive(Debug, Serialize)]
 struct Row {
@@ -49,11 +48,9 @@ pub(crate) fn run(runs: u32, is_json: bool) -> Result<()> {
 
 impl Report {
     fn print(&self) {
-        println!("Machine:   {}", self.machine);
-        println!("Path:      loopback or shared memory, free to move between cores");
-        println!("Figures:   medians of {} interleaved runs\n", self.runs);
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
+        let path = "loopback or shared memory, free to move between cores";
+        print_heading(&self.machine, path, self.runs);
+        let mut table = empty_table();
         table.set_header(["load", "server", "result", "CPU us", "ratio to Redis"]);
         for Row { load, server, samples, ratio, is_time } in &self.rows {
             let result = median(samples.iter().map(|it| it.result));
