@@ -36,9 +36,9 @@ pub struct FabricLoad {
 pub struct FabricSample {
     /// Time of an operation.
     pub nanoseconds: f64,
-    /// Processor time of an operation at both ends, in nanoseconds.
+    /// Processor time of an operation at the client, in nanoseconds.
     pub client_cpu: f64,
-    /// The server's.
+    /// The same at the server.
     pub server_cpu: f64,
     /// Memory of an operation that is under way, where that is measured.
     pub bytes: f64,
