@@ -18,7 +18,7 @@ use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{identity, mode, open, shared_files};
 
-/// Bytes of directory entries that are read at once.
+/// Words of eight bytes of directory entries that are read at once.
 const LIST_WORDS: usize = 256;
 
 /// The descriptors of this process.

@@ -3,9 +3,8 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use weft_sys::calls;
-
 use weft_stream::{Owner, Process};
+use weft_sys::calls;
 
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};

@@ -8,10 +8,9 @@
 //! aiocb` of x86-64 and all other 64-bit targets).
 #![allow(unsafe_code)]
 
-use weft_sys::calls;
-
 use libc::{aiocb, c_int, c_void, iovec, sigevent};
 use smallvec::SmallVec;
+use weft_sys::calls;
 
 use super::data::receive;
 use crate::arguments::is_nowhere;

@@ -6,11 +6,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Mutex, PoisonError};
 
-use weft_sys::calls;
-
 use libc::{c_int, epoll_event};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use weft_sys::calls;
 
 use super::instance::Instance;
 use super::socket::{Packet, Socket};
