@@ -53,8 +53,13 @@ pub fn run(
 ) -> Result<Finished, EndError> {
     let RelayPlan { from, opener, to, sealer, may_be_compressed, asked, observer, lists_changes } =
         plan;
-    let settings =
-        SinkSettings { opener, may_be_compressed, expands: false, observer: None, buffers: None };
+    let settings = SinkSettings {
+        opener,
+        may_be_compressed,
+        expands: false,
+        observer: Some(Arc::clone(&observer)),
+        buffers: None,
+    };
     let sink = &SinkEnd::new(from, settings)?;
     let source = &SourceEnd::relaying(to, Arc::clone(sink), sealer, observer, lists_changes);
     thread::scope(|scope| {

@@ -619,7 +619,8 @@ pub(super) struct SinkSettings {
     pub(super) may_be_compressed: bool,
     /// Whether compressed blocks are expanded.
     pub(super) expands: bool,
-    /// Receives the problems at this end. Without it, they are sent to the source.
+    /// Receives the problems of both ends. Without it, those of this end are sent to the source,
+    /// and the source may report none.
     pub(super) observer: Option<Arc<dyn Observer>>,
     /// What credits say of the blocks, if the source writes into memory of this end.
     pub(super) buffers: Option<Vec<RemoteBuffer>>,

@@ -3,9 +3,10 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::slice;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,8 @@ use super::server::{Log, Server};
 use super::task::CopyTask;
 use crate::end::{EndError, Finished, Observer, Progress};
 use crate::limits::{
-    BLOCK_SIZE, BLOCK_SIZE_MIN, BUSY_MAX, CONNECTIONS_MAX, COPIES_OF_HOST_MAX, VERSION,
+    BLOCK_SIZE, BLOCK_SIZE_MIN, BUSY_MAX, CONNECTIONS_MAX, COPIES_OF_HOST_MAX, DIRECT_FILE_LEN_MIN,
+    VERSION,
 };
 use crate::pipeline::Pool;
 use crate::placement::{Placement, Reason};
@@ -42,6 +44,7 @@ use crate::wire::{
     BlockFlags, BlockHeader, Body, Cancel, Code, Message, Open, OpenReply, Refusal, Role, Terms,
     Token,
 };
+use weft_sys::lock;
 
 pub(super) struct Nobody;
 
@@ -304,6 +307,41 @@ fn block_size_too_small_for_an_entry_is_refused() {
     let copied = send_to(near, Flags::default(), folder.path());
     assert!(matches!(copied, Err(EndError::Protocol(_))), "{copied:?}");
     acceptor.join().expect("no panic");
+}
+
+/// Collects the problems that are reported to it.
+#[derive(Default)]
+struct Problems(Mutex<Vec<(String, bool)>>);
+
+impl Observer for Problems {
+    fn problem(&self, _path: &[u8], text: &str, is_warning: bool) {
+        lock(&self.0).push((text.to_owned(), is_warning));
+    }
+}
+
+#[test]
+fn problems_of_a_server_that_sends_to_another_one_are_reported() {
+    // The largest file of a file system that refuses direct reading and exists in most places.
+    let kernels = Path::new("/sys/kernel/btf");
+    let is_large = |file: fs::Metadata| file.len() >= DIRECT_FILE_LEN_MIN;
+    if !fs::metadata(kernels.join("vmlinux")).is_ok_and(is_large) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (from, to) = (serve(kernels), serve(folder.path()));
+    let [from, to] =
+        [&from, &to].map(|(address, tls)| ServerAt { addresses: slice::from_ref(address), tls });
+    let paths = vec![b"share/vmlinux".to_vec()];
+    let problems = Arc::new(Problems::default());
+    let request = Request { flags: Flags::DIRECT, paths, ..Request::default() };
+    let task = CopyTask { observer: Arc::clone(&problems) as _, ..task(request) };
+    task.between_servers(from, to, b"share/copy".to_vec()).expect("a copy");
+    let copied = fs::read(folder.path().join("copy")).expect("a file");
+    assert!(copied == fs::read(kernels.join("vmlinux")).expect("a file"));
+    let text = "files are read through the page cache, as the file system refuses direct I/O";
+    let expected = (text.to_owned(), true);
+    let problems = lock(&problems.0);
+    assert_eq!(problems.iter().filter(|&it| *it == expected).count(), 1, "{problems:?}");
 }
 
 /// Accepts every request, and writes to one folder.
