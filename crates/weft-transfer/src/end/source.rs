@@ -314,7 +314,7 @@ impl SourceEnd {
     /// Removes what the sink has, until the session ends.
     fn remove(&self, remover: &Remover) {
         let report = |path, text| self.report(path, text, false);
-        while let Some(failed) = remover.run(&report) {
+        if let Some(failed) = remover.run(&report) {
             self.change(|state| state.tell(&Note::Removed { failed }));
         }
     }
