@@ -522,7 +522,8 @@ impl SinkEnd {
             Ok(mut outcome) => {
                 if confirms {
                     self.reporter.confirm_all(self);
-                    outcome.failed += self.wait_for_removals();
+                    // The source says how many.
+                    outcome.failed = outcome.failed.saturating_add(self.wait_for_removals());
                 }
                 self.finish(outcome, self.loads());
             }
