@@ -129,9 +129,7 @@ impl Backup {
             Err(error) => Err(error),
         }
     }
-}
 
-impl Backup {
     /// Opens the directory for what was in one of the destination. It is made with the mode and
     /// owner of that one, or with those that it will get.
     fn beneath(&self, folder: &Folder, dirs: &Dirs, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
