@@ -295,8 +295,8 @@ impl Client {
         Ok(place.zip(parts).map(|(place, (fabric, endpoint))| Tail::new(fabric, endpoint, place)))
     }
 
-    /// Asks until there is an answer. The time to connect again begins with each loss of a
-    /// connection.
+    /// Asks until there is an answer. The time to connect again begins with the first loss of a
+    /// connection, and anew with each later one if another server may lead.
     fn ask(&mut self, action: impl Fn() -> Action) -> Result<Answer, Failure> {
         self.number += 1;
         let (number, confirmed) = (self.number, self.number - 1);
@@ -398,7 +398,8 @@ impl Client {
             Ok(()) => {}
             Err(Refusal::Log) => return Err(Failure::Log),
             Err(Refusal::Elsewhere) => {
-                let leader = read_leader(&mut stream)?;
+                let leader = read_frame(&mut stream, Leader::LEN_MAX, |_| Ok(()))?;
+                let Leader(leader) = Leader::decode(&leader)?;
                 self.has_others = true;
                 self.leader = self.way_to(&leader);
                 return Err(Failure::Elsewhere(leader));
@@ -432,18 +433,29 @@ fn connect_soon(address: &str) -> io::Result<TcpStream> {
 /// Reads the next answer, and the number of the request. If the stream has a limit, the server has
 /// to answer probes meanwhile.
 fn receive(stream: &mut BufReader<Box<dyn Stream>>) -> Result<(u64, Answer), Failure> {
-    // A request that does not wait, which every leader answers when it has made sure that it leads.
-    let probe = RequestFrame { number: 0, confirmed: 0, action: Action::Cancel(0) }.encode();
-    let ask = |it: &mut BufReader<Box<dyn Stream>>| it.get_mut().write_all(&probe);
+    let probe = |it: &mut BufReader<Box<dyn Stream>>| {
+        // It does not wait, and every leader answers it when it has made sure that it leads.
+        let request = RequestFrame { number: 0, confirmed: 0, action: Action::Cancel(0) };
+        it.get_mut().write_all(&request.encode())
+    };
+    Ok(Answer::decode(&read_frame(stream, ANSWER_FRAME_LEN_MAX, probe)?)?)
+}
+
+/// Reads what has its length in front. `ask` is called as by [`fill`] until the length arrives.
+fn read_frame<R: Read>(
+    stream: &mut R,
+    len_max: usize,
+    ask: impl FnMut(&mut R) -> io::Result<()>,
+) -> Result<Vec<u8>, Failure> {
     let mut len = [0; 4];
     fill(stream, &mut len, ask)?;
     let len = u32::from_be_bytes(len) as usize;
-    if len > ANSWER_FRAME_LEN_MAX {
+    if len > len_max {
         return Err(Malformed.into());
     }
     let mut bytes = vec![0; len];
     fill(stream, &mut bytes, |_| Ok(()))?;
-    Ok(Answer::decode(&bytes)?)
+    Ok(bytes)
 }
 
 /// Reads so many bytes. A stream with a limit may be silent for a while; `ask` is called each time.
@@ -466,18 +478,6 @@ fn fill<R: Read>(
         }
     }
     Ok(())
-}
-
-fn read_leader(stream: &mut impl Read) -> Result<String, Failure> {
-    let mut len = [0; 4];
-    fill(stream, &mut len, |_| Ok(()))?;
-    let len = u32::from_be_bytes(len) as usize;
-    if len > Leader::LEN_MAX {
-        return Err(Malformed.into());
-    }
-    let mut bytes = vec![0; len];
-    fill(stream, &mut bytes, |_| Ok(()))?;
-    Ok(Leader::decode(&bytes)?.0)
 }
 
 impl Drop for Client {
