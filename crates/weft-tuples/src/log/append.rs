@@ -10,6 +10,9 @@ use super::recover::{Cut, recover};
 use crate::limits::{EFFECT_LEN_MAX, LOG_LEN_MAX};
 use crate::model::{Effect, Service};
 
+/// Writes a record.
+type Write<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
+
 /// A log that is open for records.
 #[derive(Debug)]
 pub struct Log {
@@ -44,7 +47,7 @@ impl Log {
                 (file, recovered.header, recovered.next, recovered.end, recovered.cut)
             }
             None => {
-                let begun = begin(&mut *files, service, 1);
+                let begun = begin(&mut *files, 1, |write| snapshot(service, write));
                 let (file, header, next) = begun.map_err(LogError::io(&name, "write"))?;
                 (file, header, next, header.snapshot_end, None)
             }
@@ -104,45 +107,50 @@ impl Log {
         if self.end - snapshot_end <= self.len_max.max(snapshot_end) {
             return Ok(());
         }
-        let begun = begin(&mut *self.files, service, self.next);
+        let begun = begin(&mut *self.files, self.next, |write| snapshot(service, write));
         let (file, header, next) = begun.map_err(LogError::io(&self.name, "write a snapshot"))?;
         (self.file, self.header, self.next, self.end) = (file, header, next, header.snapshot_end);
         Ok(())
     }
 }
 
-/// Writes a file with a snapshot, and makes it the one of the log. `first` is the number of its
-/// first record. Returns that of the next one, too.
-fn begin(
+/// Writes a file with a snapshot, whose records `snapshot` hands over, and makes it the one of the
+/// log. `first` is the number of its first record. Returns that of the next one, too.
+pub(super) fn begin(
     files: &mut dyn Files,
-    service: &Service,
     first: u64,
+    snapshot: impl FnOnce(Write<'_>) -> io::Result<()>,
 ) -> io::Result<(Box<dyn LogFile>, FileHeader, u64)> {
     let salt = files.random()?;
     let mut file = files.create()?;
     let (mut next, mut end) = (first, FileHeader::LEN as u64);
-    let mut write = |effects: &mut Vec<u8>| -> io::Result<()> {
-        let head = RecordHeader::of(next, effects).encode(salt);
+    snapshot(&mut |record| {
+        let head = RecordHeader::of(next, record).encode(salt);
         file.write_at(&head, end)?;
-        file.write_at(effects, end + head.len() as u64)?;
+        file.write_at(record, end + head.len() as u64)?;
         next += 1;
-        end += (head.len() + effects.len()) as u64;
-        effects.clear();
+        end += (head.len() + record.len()) as u64;
         Ok(())
-    };
-    let mut effects = Vec::new();
-    service.snapshot(|effect| {
-        encode(&mut effects, &effect);
-        if effects.len() >= EFFECT_LEN_MAX { write(&mut effects) } else { Ok(()) }
     })?;
-    if !effects.is_empty() {
-        write(&mut effects)?;
-    }
     let header = FileHeader { salt, first, snapshot_end: end };
     file.write_at(&header.encode(), 0)?;
     file.sync()?;
     files.install()?;
     Ok((file, header, next))
+}
+
+/// Hands over the records of a service's snapshot.
+fn snapshot(service: &Service, write: Write<'_>) -> io::Result<()> {
+    let mut effects = Vec::new();
+    service.snapshot(|effect| -> io::Result<()> {
+        encode(&mut effects, &effect);
+        if effects.len() >= EFFECT_LEN_MAX {
+            write(&effects)?;
+            effects.clear();
+        }
+        Ok(())
+    })?;
+    if effects.is_empty() { Ok(()) } else { write(&effects) }
 }
 
 /// The bytes of a record.

@@ -1,7 +1,6 @@
 //! A file of records whose contents are not looked at.
 
-use std::io;
-
+use super::append::begin;
 use super::effects::Unfit;
 use super::error::LogError;
 use super::files::{Files, LogFile};
@@ -40,7 +39,11 @@ impl Journal {
                 let recovered = recover(&name, &mut *file, &mut each)?;
                 (file, recovered.header, recovered.next, recovered.end)
             }
-            None => begin(&mut *files, &[], 1).map_err(LogError::io(&name, "write"))?,
+            None => {
+                let begun = begin(&mut *files, 1, |_| Ok(()));
+                let (file, header, next) = begun.map_err(LogError::io(&name, "write"))?;
+                (file, header, next, header.snapshot_end)
+            }
         };
         Ok(Self { files, name, file, header, next, end, has_failed: false })
     }
@@ -73,9 +76,11 @@ impl Journal {
     pub fn replace(&mut self, records: &[Vec<u8>]) -> Result<(), LogError> {
         self.check()?;
         self.has_failed = true;
-        let begun = begin(&mut *self.files, records, self.next);
-        (self.file, self.header, self.next, self.end) =
-            begun.map_err(LogError::io(&self.name, "replace"))?;
+        let begun = begin(&mut *self.files, self.next, |write| {
+            records.iter().try_for_each(|record| write(record))
+        });
+        let (file, header, next) = begun.map_err(LogError::io(&self.name, "replace"))?;
+        (self.file, self.header, self.next, self.end) = (file, header, next, header.snapshot_end);
         self.has_failed = false;
         Ok(())
     }
@@ -96,27 +101,4 @@ impl Journal {
     fn check(&self) -> Result<(), LogError> {
         if self.has_failed { Err(LogError::Failed(self.name.clone())) } else { Ok(()) }
     }
-}
-
-/// Writes a file with these records, and makes it the one of the journal.
-fn begin(
-    files: &mut dyn Files,
-    records: &[Vec<u8>],
-    first: u64,
-) -> io::Result<(Box<dyn LogFile>, FileHeader, u64, u64)> {
-    let salt = files.random()?;
-    let mut file = files.create()?;
-    let (mut next, mut end) = (first, FileHeader::LEN as u64);
-    for record in records {
-        let head = RecordHeader::of(next, record).encode(salt);
-        file.write_at(&head, end)?;
-        file.write_at(record, end + head.len() as u64)?;
-        next += 1;
-        end += (head.len() + record.len()) as u64;
-    }
-    let header = FileHeader { salt, first, snapshot_end: end };
-    file.write_at(&header.encode(), 0)?;
-    file.sync()?;
-    files.install()?;
-    Ok((file, header, next, end))
 }
