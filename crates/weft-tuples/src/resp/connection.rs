@@ -1,7 +1,7 @@
 //! A connection that speaks the Redis protocol.
 
 use super::commands::{Call, Pending, Problem, READ_ONLY, Step, is_of_session, reply};
-use super::parse::Parser;
+use super::parse::{Parser, Words};
 use super::reply::Replies;
 use super::roster::{Addresses, Roster, Session};
 use crate::input::Input;
@@ -36,15 +36,7 @@ impl Connection {
     /// Runs the commands that have arrived. Returns the operation that waits, if one begins to.
     pub fn handle(&mut self, now: Now, input: &mut Input, space: &mut Space) -> Option<Ticket> {
         while self.waiting.is_none() && !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
-            let words = match self.parser.next(input) {
-                Ok(Some(words)) => words,
-                Ok(None) => return None,
-                Err(malformed) => {
-                    self.replies.error(&format!("ERR Protocol error: {}", malformed.0));
-                    self.is_ended = true;
-                    return None;
-                }
-            };
+            let words = self.next(input)?;
             let (replies, session) = (&mut self.replies, &mut self.session);
             match (Call { now, space, replies, session }).run(&words) {
                 Step::Replied => {}
@@ -56,6 +48,15 @@ impl Connection {
             }
         }
         None
+    }
+
+    /// Returns the next command that has arrived. Ends the connection if it is malformed.
+    fn next(&mut self, input: &mut Input) -> Option<Words> {
+        self.parser.next(input).unwrap_or_else(|malformed| {
+            self.replies.error(&format!("ERR Protocol error: {}", malformed.0));
+            self.is_ended = true;
+            None
+        })
     }
 
     /// Writes the outcome of an operation that has waited. [`Self::handle`] can go on.
@@ -71,15 +72,7 @@ impl Connection {
     /// the connection itself are run.
     pub fn refuse(&mut self, now: Now, input: &mut Input, space: &mut Space, leader: Option<&str>) {
         while !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
-            let words = match self.parser.next(input) {
-                Ok(Some(words)) => words,
-                Ok(None) => return,
-                Err(malformed) => {
-                    self.replies.error(&format!("ERR Protocol error: {}", malformed.0));
-                    self.is_ended = true;
-                    return;
-                }
-            };
+            let Some(words) = self.next(input) else { return };
             let (replies, session) = (&mut self.replies, &mut self.session);
             if words.first().is_none_or(|name| is_of_session(name)) {
                 let step = (Call { now, space: &mut *space, replies, session }).run(&words);
