@@ -20,8 +20,6 @@ from ._model import (
     ProtocolError,
     Put,
     Rank,
-    RefusedError,
-    Refusal,
     Stamp,
     TuplesError,
     Value,
@@ -356,14 +354,8 @@ class _Lane:
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         while True:
-            length = int.from_bytes(await reader.readexactly(4), "big")
-            if length > wire.ANSWER_LEN_MAX:
-                raise ProtocolError("an answer is too long")
-            answer = wire.Reader(await reader.readexactly(length))
-            number, kind = answer.u64(), answer.u8()
-            if number == 0:
-                # The server cannot write its log, and stops. The next one knows what took effect.
-                raise ConnectionError(str(RefusedError(Refusal.LOG)))
+            length = wire.answer_length(await reader.readexactly(4))
+            number, kind, answer = wire.answer(await reader.readexactly(length))
             if kind == wire.CANCEL_ANSWER:
                 continue
             it = self._open.pop(number, None)
@@ -406,10 +398,6 @@ class _Lane:
                 wire.check_welcome(await reader.readexactly(wire.WELCOME_LEN))
             except EOFError as error:
                 raise ConnectionError("the server has closed the connection") from error
-            except RefusedError as error:
-                if error.refusal == Refusal.LOG:
-                    raise ConnectionError(str(error)) from error
-                raise
         except BaseException:
             writer.close()
             raise

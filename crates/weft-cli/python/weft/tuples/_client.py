@@ -20,8 +20,6 @@ from ._model import (
     ProtocolError,
     Put,
     Rank,
-    RefusedError,
-    Refusal,
     Stamp,
     Value,
 )
@@ -238,14 +236,8 @@ class Client:
         connection = self._socket
         assert connection is not None
         connection.sendall(data)
-        length = int.from_bytes(_receive(connection, 4), "big")
-        if length > wire.ANSWER_LEN_MAX:
-            raise ProtocolError("an answer is too long")
-        reader = wire.Reader(_receive(connection, length))
-        number, kind = reader.u64(), reader.u8()
-        if number == 0:
-            # The server cannot write its log, and stops. The next one knows what took effect.
-            raise ConnectionError(str(RefusedError(Refusal.LOG)))
+        length = wire.answer_length(_receive(connection, 4))
+        number, kind, reader = wire.answer(_receive(connection, length))
         if number != self._number:
             raise ProtocolError("an answer to another operation")
         return kind, reader
@@ -258,13 +250,7 @@ class Client:
             self._socket = socket.create_connection(split_address(self._server))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(wire.hello(self._identity, self._was_in))
-        try:
-            wire.check_welcome(_receive(self._socket, wire.WELCOME_LEN))
-        except RefusedError as error:
-            if error.refusal == Refusal.LOG:
-                raise ConnectionError(str(error)) from error
-            self._drop()
-            raise
+        wire.check_welcome(_receive(self._socket, wire.WELCOME_LEN))
         self._was_in = True
 
     def _drop(self) -> None:

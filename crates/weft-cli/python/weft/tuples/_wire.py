@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Callable, List, Optional, Sequence, TypeVar
+from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
 
 from ._model import (
     Bytes,
@@ -54,11 +54,34 @@ def hello(identity: bytes, returns: bool) -> bytes:
 
 
 def check_welcome(data: bytes) -> None:
-    """Raises an error if the server does not let the client in."""
+    """Raises an error if the server does not let the client in, one of a lost connection if it
+    stops."""
     if data[:6] != MAGIC or data[7] != 0:
         raise ProtocolError("the peer is no server of a tuple space, or one of another version")
     if data[6] != 0:
-        raise RefusedError(_refusal(data[6]))
+        refusal = RefusedError(_refusal(data[6]))
+        if refusal.refusal == Refusal.LOG:
+            raise ConnectionError(str(refusal)) from refusal
+        raise refusal
+
+
+def answer_length(data: bytes) -> int:
+    """The length of an answer, from the bytes in front of it."""
+    length = int.from_bytes(data, "big")
+    if length > ANSWER_LEN_MAX:
+        raise ProtocolError("an answer is too long")
+    return length
+
+
+def answer(data: bytes) -> "Tuple[int, int, Reader]":
+    """The number and the kind of an answer, and what reads the rest. Raises an error of a lost
+    connection if the server stops."""
+    reader = Reader(data)
+    number, kind = reader.u64(), reader.u8()
+    if number == 0:
+        # The server cannot write its log, and stops. The next one knows what took effect.
+        raise ConnectionError(str(RefusedError(Refusal.LOG)))
+    return number, kind, reader
 
 
 def frame(number: int, confirmed: int, body: bytes) -> bytes:
