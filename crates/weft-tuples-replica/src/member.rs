@@ -235,8 +235,6 @@ impl Member {
     fn replace(&mut self, service: &mut Service) -> Result<(), LogError> {
         let applied = self.applied;
         self.restore(service)?;
-        self.is_replaced |= self.is_used;
-        self.is_used = false;
         let (Some(end), start) = (applied, self.applied.map_or(0, |id| id.index + 1)) else {
             return Ok(());
         };
@@ -262,9 +260,11 @@ impl Member {
         }
     }
 
-    /// Makes the state that of the snapshot.
+    /// Makes the state that of the snapshot, in a service that no client has used.
     fn restore(&mut self, service: &mut Service) -> Result<(), LogError> {
         *service = Service::new(Space::new(self.memory));
+        self.is_replaced |= self.is_used;
+        self.is_used = false;
         let mut head: Option<Head> = None;
         self.snapshots.read(|record| match head {
             Some(_) => replay(record, service),
@@ -347,10 +347,7 @@ impl Member {
             return Err(refused());
         }
         self.snapshots.replace(&records)?;
-        self.restore(service)?;
-        self.is_replaced |= self.is_used;
-        self.is_used = false;
-        Ok(())
+        self.restore(service)
     }
 }
 
