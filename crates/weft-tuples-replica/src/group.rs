@@ -119,19 +119,12 @@ impl Group {
         // Servers that do not agree on the members do not understand one another.
         let mut hasher = blake3::Hasher::new_derive_key("weft tuples 2026-11 servers of a group");
         hasher.update(secret.as_bytes());
-        for server in &servers {
-            hasher.update(&(server.name.len() as u64).to_be_bytes());
-            hasher.update(server.name.as_bytes());
-        }
+        add_names(&mut hasher, &servers);
         Ok(Self { servers, own, key: hasher.finalize().into() })
     }
 
     /// Parses a description, for tests and fuzzing.
-    ///
-    /// # Errors
-    ///
-    /// If it is none.
-    pub fn parse(text: &str, name: &str) -> Result<Self, GroupError> {
+    pub(crate) fn parse(text: &str, name: &str) -> Result<Self, GroupError> {
         let document = toml::from_str(text);
         Self::new(document.map_err(|error| GroupError::Syntax(String::new(), error))?, name)
     }
@@ -140,12 +133,6 @@ impl Group {
     #[must_use]
     pub fn own(&self) -> &Server {
         &self.servers[self.own as usize - 1]
-    }
-
-    /// All servers.
-    #[must_use]
-    pub fn servers(&self) -> &[Server] {
-        &self.servers
     }
 
     pub(crate) fn own_id(&self) -> ServerId {
@@ -167,12 +154,16 @@ impl Group {
     /// Names the group and this server in files: those of another one are refused.
     pub(crate) fn identity(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("weft tuples 2026-11 files of a server");
-        for server in &self.servers {
-            hasher.update(&(server.name.len() as u64).to_be_bytes());
-            hasher.update(server.name.as_bytes());
-        }
+        add_names(&mut hasher, &self.servers);
         hasher.update(&self.own.to_be_bytes());
         hasher.finalize().into()
+    }
+}
+
+fn add_names(hasher: &mut blake3::Hasher, servers: &[Server]) {
+    for server in servers {
+        hasher.update(&(server.name.len() as u64).to_be_bytes());
+        hasher.update(server.name.as_bytes());
     }
 }
 
