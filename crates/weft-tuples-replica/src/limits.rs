@@ -20,8 +20,6 @@ pub const SENT_LEN_MAX: usize = 1 << 20;
 pub const SENT_ENTRIES_MAX: u64 = 256;
 /// The most bytes of a snapshot that are sent at once.
 pub const SNAPSHOT_CHUNK_LEN: u64 = 1 << 20;
-/// The longest snapshot that is taken from a leader, in bytes.
-pub const SNAPSHOT_LEN_MAX: u64 = 64 << 30;
 /// The longest message between two servers in bytes.
 pub const FRAME_LEN_MAX: usize = 4 << 20;
 /// The most connections that other servers have to this one, and peers that are none.
