@@ -58,7 +58,7 @@ enum weft_tuples_status {
     WEFT_TUPLES_STALE = 11,   /* the server does not know the client any more: it may have done it */
     WEFT_TUPLES_WINDOW = 12,  /* too many answers are kept for the client */
     WEFT_TUPLES_LOG = 13,     /* the server has stopped because of its log: it may have done it */
-    WEFT_TUPLES_ELSEWHERE = 14, /* another server of the space is the leader, or none is */
+    WEFT_TUPLES_ELSEWHERE = 14, /* another server leads, or none does: it may have done it */
     /* The call has failed: */
     WEFT_TUPLES_TIMEOUT = 32,  /* it could not be done in its time; nothing has changed */
     WEFT_TUPLES_LOST = 33,     /* no connection; a call on one that was lost may have been done */

@@ -69,7 +69,7 @@ pub(crate) fn text(status: c_int) -> &'static CStr {
         11 => c"the server does not know the client any more; it may have done the operation",
         12 => c"too many answers are kept for the client",
         13 => c"the server has stopped because of its log; it may have done the operation",
-        14 => c"another server of the space is the leader, or none is",
+        14 => c"another server is the leader, or none is; the operation may have been done",
         32 => c"the time is over",
         33 => c"there is no connection to the server; it may have done the operation",
         34 => c"the peer is no server of a tuple space",
