@@ -90,6 +90,7 @@ class Refusal(enum.IntEnum):
     STALE = 11
     WINDOW = 12
     LOG = 13
+    ELSEWHERE = 14
 
 
 _TEXTS = {
@@ -106,6 +107,7 @@ _TEXTS = {
     Refusal.STALE: "the server does not know the operation any more: it may have taken effect",
     Refusal.WINDOW: "too many operations of the client have no answer",
     Refusal.LOG: "the server cannot write its log: the operation may have taken effect",
+    Refusal.ELSEWHERE: "another server leads, or none does: the operation may have taken effect",
 }
 
 
