@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use super::{CacheStats, Extent, Store};
+use super::{CacheStats, Extent, Store, within};
 use crate::cache::{Cache, Key, Layout, Opened, Origin, Owned, Piece, Topology};
 use crate::limits::{FORWARD_LEN_MIN, OWNED_BLOCKS_MAX};
 
@@ -46,15 +46,6 @@ impl Cached {
 
     fn key(&self, piece: Piece) -> Key {
         Key { unit: self.unit, number: piece.number }
-    }
-
-    /// The range of bytes, if it is within the store.
-    fn range(&self, offset: u64, len: usize) -> io::Result<Range<u64>> {
-        let end = offset.checked_add(len as u64).filter(|&end| end <= self.inner.len());
-        let end = end.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "it is not within the store")
-        })?;
-        Ok(offset..end)
     }
 
     /// The range of a block in the store.
@@ -209,7 +200,7 @@ impl Store for Cached {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let range = self.range(offset, buffer.len())?;
+        let range = within(self, offset, buffer.len() as u64)?;
         let (mut at, mut changes) = (0, None);
         for piece in self.layout().pieces(range) {
             let into = &mut buffer[at..][..piece.len];
@@ -225,7 +216,7 @@ impl Store for Cached {
     }
 
     fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<io::Result<()>> {
-        let range = match self.range(offset, buffer.len()) {
+        let range = match within(self, offset, buffer.len() as u64) {
             Ok(range) => range,
             Err(error) => return Some(Err(error)),
         };
@@ -250,7 +241,7 @@ impl Store for Cached {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let _changes = self.share_changes();
-        self.range(offset, bytes.len())?;
+        within(self, offset, bytes.len() as u64)?;
         for (at, part) in self.steps(offset, bytes) {
             let mut owned = self.own(at..at + part.len() as u64);
             taint(&mut owned);
@@ -269,7 +260,7 @@ impl Store for Cached {
             return None;
         }
         let _changes = self.try_share_changes()?;
-        if let Err(error) = self.range(offset, bytes.len()) {
+        if let Err(error) = within(self, offset, bytes.len() as u64) {
             return Some(Err(error));
         }
         let mut steps = self.steps(offset, bytes);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{Extent, File, Store};
+use super::{Extent, File, Store, within};
 use crate::aligned::Aligned;
 use crate::cache::Origin;
 use crate::limits::{PAGE_LEN, STEP_LEN};
@@ -88,13 +88,6 @@ impl Direct {
             .map(move |step| range.start.max(step * step_len)..range.end.min((step + 1) * step_len))
     }
 
-    /// Refuses a range that is not within the length.
-    fn range(&self, offset: u64, len: usize) -> io::Result<Range<u64>> {
-        let end = offset.checked_add(len as u64).filter(|&end| end <= self.file.len());
-        let error = || io::Error::new(ErrorKind::InvalidInput, "it is not within the store");
-        Ok(offset..end.ok_or_else(error)?)
-    }
-
     /// Waits for the turn of a write.
     fn turn(&self, offset: u64, len: u64) -> Turn<'_> {
         let is_whole = self.is_whole(offset, len);
@@ -138,7 +131,7 @@ impl Store for Direct {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let range = self.range(offset, buffer.len())?;
+        let range = within(self, offset, buffer.len() as u64)?;
         if self.is_whole(offset, buffer.len() as u64) && self.is_aligned(buffer) {
             return self.file.read(offset, buffer);
         }
@@ -165,7 +158,7 @@ impl Store for Direct {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let range = self.range(offset, bytes.len())?;
+        let range = within(self, offset, bytes.len() as u64)?;
         let _turn = self.turn(offset, bytes.len() as u64);
         if self.is_whole(offset, bytes.len() as u64) && self.is_aligned(bytes) {
             return self.file.write(offset, bytes);
@@ -184,7 +177,7 @@ impl Store for Direct {
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
         let len = range.end.saturating_sub(range.start);
-        let range = self.range(range.start, len as usize)?;
+        let range = within(self, range.start, len)?;
         let _turn = self.turn(range.start, len);
         if range.is_empty() || self.file.punch(&range)? {
             return Ok(());

@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-use super::{Extent, Store};
+use super::{Extent, Store, within};
 use crate::cache::Origin;
 use crate::limits::{PAGE_LEN, STEP_LEN};
 
@@ -96,18 +96,10 @@ impl File {
         Ok((status.stx_dio_offset_align > 0).then_some(len))
     }
 
-    /// Refuses a range that is not within the length, which may have changed since it was checked.
-    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len() => Ok(()),
-            _ => Err(io::Error::new(ErrorKind::InvalidInput, "it is not within the store")),
-        }
-    }
-
     /// Frees a range that is not empty. Returns whether the file system or the device can do that.
     pub(super) fn punch(&self, range: &Range<u64>) -> io::Result<bool> {
         let len = range.end - range.start;
-        self.check(range.start, len)?;
+        within(self, range.start, len)?;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match fallocate(&self.file, punch, range.start, len) {
             Ok(()) => Ok(true),
@@ -155,7 +147,7 @@ impl Store for File {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.check(offset, buffer.len() as u64)?;
+        within(self, offset, buffer.len() as u64)?;
         self.file.read_exact_at(buffer, offset)
     }
 
@@ -166,7 +158,7 @@ impl Store for File {
         if !self.reads_at_once.load(Ordering::Relaxed) {
             return None;
         }
-        if let Err(error) = self.check(offset, buffer.len() as u64) {
+        if let Err(error) = within(self, offset, buffer.len() as u64) {
             return Some(Err(error));
         }
         let len = buffer.len();
@@ -182,7 +174,7 @@ impl Store for File {
         if !self.writes_at_once.load(Ordering::Relaxed) {
             return None;
         }
-        if let Err(error) = self.check(offset, bytes.len() as u64) {
+        if let Err(error) = within(self, offset, bytes.len() as u64) {
             return Some(Err(error));
         }
         let buffers = &[IoSlice::new(bytes)];
@@ -195,7 +187,7 @@ impl Store for File {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.check(offset, bytes.len() as u64)?;
+        within(self, offset, bytes.len() as u64)?;
         self.file.write_all_at(bytes, offset)
     }
 

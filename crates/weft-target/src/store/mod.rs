@@ -146,6 +146,17 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 }
 
+/// Returns the range of `len` bytes at `offset` of a store.
+///
+/// # Errors
+///
+/// If it is not within the store, whose length may have changed since the range was checked.
+fn within(store: &impl Store, offset: u64, len: u64) -> io::Result<Range<u64>> {
+    let end = offset.checked_add(len).filter(|&end| end <= store.len());
+    let error = || io::Error::new(io::ErrorKind::InvalidInput, "it is not within the store");
+    Ok(offset..end.ok_or_else(error)?)
+}
+
 /// The use of a cache by one store. A read counts once for each block of the cache that it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
