@@ -124,13 +124,10 @@ impl Cached {
     /// The steps of a write, each of which is in as many blocks as one may hold.
     fn steps<'a>(&self, offset: u64, bytes: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
         let step_len = (OWNED_BLOCKS_MAX * self.layout().block_len) as u64;
-        let mut start = offset;
-        let end = offset + bytes.len() as u64;
-        std::iter::from_fn(move || {
-            let at = start;
-            start = end.min((at / step_len + 1) * step_len);
-            let range = (at - offset) as usize..(start - offset) as usize;
-            (at < end).then(|| (at, &bytes[range]))
+        let range = offset..offset + bytes.len() as u64;
+        super::steps(range, step_len).map(move |step| {
+            let part = (step.start - offset) as usize..(step.end - offset) as usize;
+            (step.start, &bytes[part])
         })
     }
 

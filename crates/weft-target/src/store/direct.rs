@@ -82,10 +82,7 @@ impl Direct {
 
     /// The parts of a range that go through one buffer each.
     fn steps(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let step_len = STEP_LEN as u64;
-        let first = range.start / step_len;
-        (first..range.end.div_ceil(step_len))
-            .map(move |step| range.start.max(step * step_len)..range.end.min((step + 1) * step_len))
+        super::steps(range, STEP_LEN as u64)
     }
 
     /// Waits for the turn of a write.

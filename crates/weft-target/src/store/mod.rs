@@ -10,6 +10,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::iter;
 use std::ops::Range;
 
 use crate::cache::{Origin, Topology};
@@ -155,6 +156,16 @@ fn within(store: &impl Store, offset: u64, len: u64) -> io::Result<Range<u64>> {
     let end = offset.checked_add(len).filter(|&end| end <= store.len());
     let error = || io::Error::new(io::ErrorKind::InvalidInput, "it is not within the store");
     Ok(offset..end.ok_or_else(error)?)
+}
+
+/// The parts of a range, in their order. Each but the last ends at a multiple of `step_len`.
+fn steps(range: Range<u64>, step_len: u64) -> impl Iterator<Item = Range<u64>> {
+    let mut start = range.start;
+    iter::from_fn(move || {
+        let step = start..range.end.min((start / step_len + 1) * step_len);
+        start = step.end;
+        (!step.is_empty()).then_some(step)
+    })
 }
 
 /// The use of a cache by one store. A read counts once for each block of the cache that it uses.
