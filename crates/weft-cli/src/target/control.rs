@@ -394,7 +394,6 @@ fn no_unit(device: &Device, lun: u8) -> String {
     format!("{} has no unit {lun}", device.name())
 }
 
-/// Nanoseconds. A time of more than five centuries is the longest one.
 /// The length of a unit in bytes.
 fn size(unit: &Unit) -> u64 {
     unit.blocks() * u64::from(unit.options().block_len)
