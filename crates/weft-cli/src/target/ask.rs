@@ -4,14 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::absolute;
+use std::path::{Path, absolute};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use indicatif::{BinaryBytes, HumanCount};
 use serde_json::Value;
 
 use super::request::{Answer, Request};
-use super::unit::{self, Place};
+use super::unit;
 use crate::args::{
     ControlArgs, TargetAddArgs, TargetNameArgs, TargetReloadArgs, TargetResizeArgs, TargetShowArgs,
     TargetStatsArgs, TargetUnitArgs,
@@ -178,11 +178,8 @@ pub(super) fn drain(args: &ControlArgs) -> Result<()> {
 /// A unit whose path does not depend on this process's directory.
 fn absolute_unit(unit: &OsStr) -> Result<String> {
     let context = || unit.display().to_string();
-    let path = match unit::parse(unit).with_context(context)?.store {
-        Place::Path(path) | Place::Direct(path) => path,
-        Place::Ram(_) | Place::Null(_) => return to_text(unit),
-    };
-    if path.is_absolute() {
+    let store = unit::parse(unit).with_context(context)?.store;
+    if store.path().is_none_or(Path::is_absolute) {
         return to_text(unit);
     }
     let mut directory = absolute(".").context("the working directory")?.into_os_string();
@@ -245,7 +242,7 @@ mod tests {
         assert_eq!(whole("ram:1M,lun=3"), "ram:1M,lun=3");
         assert_eq!(whole("/a,,b,lun=3"), "/a,,b,lun=3");
         let place = |text: &str| unit::parse(OsStr::new(text)).unwrap().store;
-        assert_eq!(place(&whole("a,,b,read-only")), Place::Path(here.join("a,b")));
+        assert_eq!(place(&whole("a,,b,read-only")), unit::Place::Path(here.join("a,b")));
         assert!(whole("a,read-only").ends_with("/a,read-only"));
         assert!(absolute_unit(OsStr::new("a,x")).is_err());
     }
