@@ -100,21 +100,16 @@ impl Drop for ClientPlace {
 pub(super) struct Service {
     portal: Arc<Portal>,
     stop: Arc<Wakeup>,
-    state: Mutex<State>,
+    /// What all units share.
+    shared: UnitResources,
+    /// Where the units of targets are. One request changes them at a time.
+    stores: Mutex<Stores>,
     /// The file to read again, and what of it cannot change. `None` if there is no file.
     ///
     /// The lock lets one reload follow the other, while other requests go on: a file may be slow.
     source: Option<Mutex<(Source, Fixed)>>,
     /// Clients that wait for the end of the process.
     waiting: Mutex<Vec<UnixStream>>,
-}
-
-/// The state that requests change. One request changes it at a time.
-struct State {
-    /// Where the units of targets are.
-    stores: Stores,
-    /// What all units share.
-    shared: UnitResources,
 }
 
 impl Service {
@@ -125,8 +120,8 @@ impl Service {
         stores: Stores,
         shared: UnitResources,
     ) -> Self {
-        let state = Mutex::new(State { stores, shared });
-        Self { portal, stop, state, source: None, waiting: Mutex::default() }
+        let stores = Mutex::new(stores);
+        Self { portal, stop, shared, stores, source: None, waiting: Mutex::default() }
     }
 
     /// Lets it read a file again. The values in `fixed` cannot change.
@@ -172,8 +167,7 @@ impl Service {
                 "cache": self.cache(),
             })),
             Request::Metrics => {
-                let cache = lock(&self.state).shared.cache.clone();
-                Ok(metrics::text(&self.portal, cache.as_deref()).into())
+                Ok(metrics::text(&self.portal, self.shared.cache.as_deref()).into())
             }
             // The target ends once the client waits for that.
             Request::Drain => Ok(Value::Null),
@@ -183,8 +177,7 @@ impl Service {
     /// Opens all units before the first one is added: all are added, or none.
     fn add(&self, target: Option<&str>, texts: &[String]) -> Result<Value> {
         let device = self.device(target)?;
-        let mut state = lock(&self.state);
-        let shared = state.shared.clone();
+        let mut stores = lock(&self.stores);
         let mut taken = device.numbers();
         let mut opened = Vec::new();
         for text in texts {
@@ -194,7 +187,7 @@ impl Service {
                 let number = parsed.number.or(free).context("there are 256 units already")?;
                 ensure!(!taken.contains(&number), "a unit has the number {number}");
                 let place = parsed.store.clone();
-                Ok((number, Arc::new(parsed.open(device.name(), number, &shared)?), place))
+                Ok((number, Arc::new(parsed.open(device.name(), number, &self.shared)?), place))
             };
             let unit = add().with_context(|| text.clone())?;
             taken.push(unit.0);
@@ -204,7 +197,7 @@ impl Service {
         for (number, unit, place) in opened {
             // Units are added by the holder of the lock only.
             ensure!(device.insert(number, unit), "a unit has the number {number}");
-            state.stores.insert((device.name().to_owned(), number), place);
+            stores.insert((device.name().to_owned(), number), place);
             added.push(json!({ "target": device.name(), "lun": number }));
         }
         Ok(added.into())
@@ -212,21 +205,19 @@ impl Service {
 
     fn remove(&self, target: Option<&str>, lun: u8) -> Result<Value> {
         let device = self.device(target)?;
-        let mut state = lock(&self.state);
+        let mut stores = lock(&self.stores);
         let removed = device.remove(lun).with_context(|| no_unit(&device, lun))?;
-        state.stores.remove(&(device.name().to_owned(), lun));
+        stores.remove(&(device.name().to_owned(), lun));
         forget(&removed).with_context(|| format!("unit {lun} is removed"))?;
         Ok(Value::Null)
     }
 
     fn resize(&self, device: &Device, lun: u8, len: Option<u64>) -> Result<Value> {
-        let mut state = lock(&self.state);
+        let mut stores = lock(&self.stores);
         let unit = unit(device, lun)?;
         unit.resize(len).with_context(|| format!("unit {lun}"))?;
         let size = size(&unit);
-        if let (Some(place), Some(len)) =
-            (state.stores.get_mut(&(device.name().to_owned(), lun)), len)
-        {
+        if let (Some(place), Some(len)) = (stores.get_mut(&(device.name().to_owned(), lun)), len) {
             match place {
                 Place::Path(_) | Place::Direct(_) => {}
                 Place::Ram(before) | Place::Null(before) => *before = len,
@@ -247,26 +238,26 @@ impl Service {
         let (source, fixed) = &*source;
         let unchanged = "nothing has changed";
         let plan = source.read_again(fixed).context(unchanged)?;
-        let mut state = lock(&self.state);
-        let changes = Changes::prepare(plan, &self.portal, &state.stores, &state.shared);
+        let mut stores = lock(&self.stores);
+        let changes = Changes::prepare(plan, &self.portal, &stores, &self.shared);
         let changes = changes.context(unchanged)?;
         let report = changes.report().clone();
         if !dry_run {
-            let (stores, result) = changes.apply(&self.portal);
-            state.stores = stores;
+            let (changed, result) = changes.apply(&self.portal);
+            *stores = changed;
             result?;
         }
         Ok(report)
     }
 
     fn list(&self) -> Value {
-        let state = lock(&self.state);
+        let stores = lock(&self.stores);
         let mut rows = Vec::new();
         for target in self.portal.targets() {
             let device = target.device();
             for (number, unit) in device.units() {
                 let options = unit.options();
-                let place = state.stores.get(&(device.name().to_owned(), number));
+                let place = stores.get(&(device.name().to_owned(), number));
                 rows.push(json!({
                     "target": device.name(),
                     "lun": number,
@@ -337,7 +328,7 @@ impl Service {
 
     /// The cache, with what it was to each of its units. Null if there is none.
     fn cache(&self) -> Value {
-        let Some(cache) = lock(&self.state).shared.cache.clone() else { return Value::Null };
+        let Some(cache) = &self.shared.cache else { return Value::Null };
         let mut rows = Vec::new();
         for target in self.portal.targets() {
             for (number, unit) in target.device().units() {

@@ -19,7 +19,7 @@ use crate::output;
 const OPTIONS: &str = "lun=N, block=BYTES, read-only, removable, write-back, direct";
 
 /// What all units of a process share.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct UnitResources {
     /// Where persistent reservations are kept.
     pub(super) kept: Option<Arc<StateDirectory>>,
