@@ -299,7 +299,6 @@ fn commands_are_as_their_status_says_in_a_thousand_resets() -> Result<()> {
 fn survive_resets(initiators: u32, resets: u32, seed: u16) -> Result<()> {
     let folder = Folder::new(0o700)?;
     let disk = folder.path().join("disk");
-    fs::File::create(&disk)?.set_len(8 << 20)?;
     for options in ["", ",write-back"] {
         let unit = format!("{}{options}", disk.display());
         fs::File::create(&disk)?.set_len(8 << 20)?;
