@@ -1,5 +1,5 @@
-//! Lays out `dist/`: `bin/weft`, the headers in `include/`, `lib/weft/` with the libraries that
-//! take the place of the system's, and in `lib/` the client of tuple spaces.
+//! Lays out `dist/`: `bin/weft`, the headers in `include/`, `lib/weft/` with the tool and the
+//! libraries that take the place of the system's, and in `lib/` the client of tuple spaces.
 //!
 //! rustc cannot give symbols ELF versions: it silently ignores a version script for a `cdylib`. So
 //! the C ABI is built as static libraries, which `cc` links into the shared ones.
@@ -42,7 +42,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     link_cm(&libraries)?;
     install(&built.join("libweft_preload.so"), &libraries.join(PRELOAD))?;
     install(&built.join("libweft_sockets.so"), &libraries.join(SOCKETS))?;
-    install(&built.join("weft"), &programs.join("weft"))?;
+    install(&built.join("weft"), &libraries.join("weft"))?;
+    if cfg!(target_arch = "x86_64") {
+        install(&build_launcher()?, &programs.join("weft"))?;
+    } else {
+        link("../lib/weft/weft", &programs.join("weft"))?;
+    }
     let headers = root.join("dist/include");
     fs::create_dir_all(&headers).map_err(|e| format!("{}: {e}", headers.display()))?;
     for (package, header) in HEADERS {
@@ -94,11 +99,6 @@ pub(crate) fn cc() -> Command {
 /// Compiles the crates that go into `dist/`, and returns the directory of the results. The variable
 /// `WEFT_PROFILE` names cargo's profile: `release`, or `gate`, which tests make do with.
 fn build() -> Result<PathBuf, String> {
-    let cargo = || {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(workspace());
-        cargo
-    };
     let profile = std::env::var("WEFT_PROFILE").unwrap_or_else(|_| "release".into());
     let mut packages = vec!["weft-preload", "weft-sockets", "weft-cli", "weft-tuples-c"];
     if profile == "gate" {
@@ -113,8 +113,28 @@ fn build() -> Result<PathBuf, String> {
     }
     let packages = packages.into_iter().flat_map(|package| ["--package", package]);
     execute(cargo().args(["build", "--profile", &profile]).args(packages))?;
+    Ok(results().join(profile))
+}
+
+/// Compiles the command that starts programs, and returns the result. It has no library: neither
+/// the dynamic loader nor the C library takes time when it starts.
+fn build_launcher() -> Result<PathBuf, String> {
+    let package = ["--package", "weft-launch", "--features", "executable", "--bin", "weft-launch"];
+    let link = ["-C", "relocation-model=static", "-C", "link-args=-nostdlib -static"];
+    execute(cargo().args(["rustc", "--release"]).args(package).arg("--").args(link))?;
+    Ok(results().join("release/weft-launch"))
+}
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace());
+    cargo
+}
+
+/// Returns cargo's target directory.
+fn results() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    Ok(workspace().join(target.unwrap_or_else(|| "target".into())).join(profile))
+    workspace().join(target.unwrap_or_else(|| "target".into()))
 }
 
 fn link_verbs(archive: &Path, libraries: &Path) -> Result<(), String> {

@@ -88,9 +88,14 @@ fn named(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     files.find(|file| file.is_file())?.canonicalize().ok()
 }
 
-/// Returns the directories to try, best first: the installed one, then the workspace's `dist`.
+/// Returns the directories to try, best first: the installed one, then the workspace's `dist`. An
+/// installed tool lies beside the libraries, and what starts it in `bin`.
 fn candidates(executable: &Path) -> Vec<PathBuf> {
-    let installed = executable.parent().and_then(Path::parent).map(|root| root.join("lib/weft"));
+    let directory = executable.parent();
+    if let Some(directory) = directory.filter(|directory| directory.ends_with("lib/weft")) {
+        return vec![directory.to_owned()];
+    }
+    let installed = directory.and_then(Path::parent).map(|root| root.join("lib/weft"));
     let built = executable
         .ancestors()
         .filter(|ancestor| ancestor.file_name().is_some_and(|name| name == "target"))
@@ -121,9 +126,11 @@ pub(crate) mod tests {
     fn installed_tree_is_found() {
         let root = tempfile::tempdir().unwrap();
         populate(&root.path().join("lib/weft"));
-        let layout = Layout::beside(&root.path().join("bin/weft")).unwrap();
-        assert!(layout.directory.ends_with("lib/weft"));
-        assert!(layout.preload().ends_with("lib/weft/libweft-preload.so"));
+        for executable in ["bin/weft", "lib/weft/weft"] {
+            let layout = Layout::beside(&root.path().join(executable)).unwrap();
+            assert!(layout.directory.ends_with("lib/weft"));
+            assert!(layout.preload().ends_with("lib/weft/libweft-preload.so"));
+        }
     }
 
     #[test]

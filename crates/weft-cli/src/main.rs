@@ -36,12 +36,12 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::args::{Command, RunArgs, Weft};
+use crate::args::{Command, Weft};
 
 fn main() -> ExitCode {
-    if let Some(args) = RunArgs::plain(std::env::args_os()) {
-        return run::run(&args);
-    }
+    // The tools run on Weft, too: then the kernel reports calls that are not the C library's.
+    #[cfg(target_arch = "x86_64")]
+    weft_sys::use_gate_of_the_c_library();
     let result = match Weft::parse().command {
         Command::Run(args) => return run::run(&args),
         Command::Env(args) => environment::print(&args),

@@ -1,4 +1,5 @@
-//! `weft run`: replaces the process by a program that runs on Weft.
+//! `weft run`: replaces the process by a program that runs on Weft. The installed command
+//! (`weft-launch`) starts most programs without this, and what it does is what this does.
 
 use std::env;
 use std::ffi::OsStr;
@@ -96,6 +97,7 @@ mod tests {
     use std::os::unix::fs::chown;
 
     use super::*;
+    use crate::args::{DeviceArgs, SocketArgs};
 
     #[test]
     fn resolves_like_execvp() {
@@ -124,8 +126,11 @@ mod tests {
         } else {
             resolve(OsStr::new("passwd")).unwrap()
         };
-        let words = ["weft".into(), "run".into(), program.into_os_string()];
-        let args = RunArgs::plain(words.into_iter()).unwrap();
+        let args = RunArgs {
+            device: DeviceArgs::default(),
+            command: vec![program.into_os_string()],
+            sockets: SocketArgs::default(),
+        };
         let Err((error, status)) = prepare(&args) else { panic!("it would run without Weft") };
         assert_eq!(status, CANNOT_RUN);
         assert!(error.to_string().contains(" is set-user-ID: "), "{error}");

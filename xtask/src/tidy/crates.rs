@@ -22,6 +22,7 @@ const fn krate(
 /// All crates of the workspace. Each uses only crates above its own line.
 const CRATES: &[Allowed] = &[
     krate("weft-testing", &[], &[]),
+    krate("weft-launch", &[], &[]),
     krate("weft-abi", &[], &[]),
     krate("weft-wire", &[], &["weft-testing"]),
     krate("weft-sys", &[], &[]),

@@ -30,6 +30,7 @@ const SILENT: &[&str] = &[
 const UNSAFE: &[&str] = &[
     "weft-sys",
     "weft-verbs",
+    "weft-launch",
     "weft-preload",
     "weft-fabric",
     "weft-rdma",

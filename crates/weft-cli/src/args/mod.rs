@@ -135,30 +135,6 @@ pub(crate) struct RunArgs {
     pub(crate) sockets: SocketArgs,
 }
 
-impl RunArgs {
-    /// Returns the arguments of a call without options: `weft run PROGRAM ...` or `weft run --
-    /// PROGRAM ...`. Building the definition of all commands takes a quarter of a millisecond,
-    /// which this saves for each such program start. `None`: the arguments have to be parsed.
-    pub(crate) fn plain(words: impl Iterator<Item = OsString>) -> Option<Self> {
-        let mut words = words.skip(1);
-        if words.next()? != "run" {
-            return None;
-        }
-        let first = words.next()?;
-        let program = if first == "--" { words.next()? } else { first.clone() };
-        if first != "--" && first.as_encoded_bytes().starts_with(b"-") {
-            return None;
-        }
-        let command: Vec<_> = std::iter::once(program).chain(words).collect();
-        let is_doubtful = command[0].is_empty() || command.iter().any(|word| word == "--");
-        (!is_doubtful).then(|| Self {
-            device: DeviceArgs::default(),
-            command,
-            sockets: SocketArgs::default(),
-        })
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct EnvArgs {
     #[command(flatten)]
@@ -377,35 +353,6 @@ mod tests {
     #[test]
     fn definition_is_consistent() {
         Weft::command().debug_assert();
-    }
-
-    #[test]
-    fn fast_path_without_options_matches_the_parser() {
-        for line in [
-            &["weft", "run", "true"][..],
-            &["weft", "run", "--", "true", "-d", "--help"],
-            &["weft", "run", "sh", "-c", "echo a b", ""],
-            &["weft", "run", "--", "-d"],
-        ] {
-            let plain = RunArgs::plain(line.iter().map(OsString::from)).expect("no options");
-            let Command::Run(parsed) = Weft::try_parse_from(line).unwrap().command else {
-                panic!("not a run command: {line:?}");
-            };
-            assert_eq!(format!("{plain:?}"), format!("{parsed:?}"), "{line:?}");
-        }
-        for line in [
-            &["weft"][..],
-            &["weft", "run"],
-            &["weft", "run", "--"],
-            &["weft", "run", "--help"],
-            &["weft", "run", "-d", "lo", "true"],
-            &["weft", "run", "env", "--", "true"],
-            &["weft", "run", ""],
-            &["weft", "info"],
-        ] {
-            let plain = RunArgs::plain(line.iter().map(OsString::from));
-            assert!(plain.is_none(), "{line:?}");
-        }
     }
 
     #[test]
