@@ -51,6 +51,9 @@ pub enum Error {
         /// The buffer's length.
         len: usize,
     },
+    /// A mapped file was cut off, or its device has failed. Peers have no rights to it any more.
+    #[error("the mapped file was cut off, or its device fails: map it anew")]
+    Truncated,
     /// The bytes do not lie inside what the remote key gives access to, or are not aligned.
     #[error(
         "{len} bytes at offset {offset} do not fit the remote memory of {of} bytes, or are not \

@@ -1,6 +1,8 @@
 //! The fabric of a process: where buffers, listeners and connections come from.
 
+use std::fs::File;
 use std::net::SocketAddr;
+use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use crate::common::Common;
 use crate::connect::{Connecting, private_data_max};
 use crate::error::Result;
 use crate::listen::Listener;
+use crate::mapped_file::MappedFile;
 use crate::memory::Buffer;
 use crate::options::{Carrier, Options};
 use crate::placement::Placement;
@@ -179,5 +182,36 @@ impl Fabric {
     /// the process may not choose one (`EPERM`, `ENOSYS`).
     pub fn alloc_placed(&self, len: usize, placement: Placement) -> Result<Buffer> {
         Buffer::new(&self.common.domain, len, placement)
+    }
+
+    /// Maps a range of a regular file, so that peers access it without a copy of it in this
+    /// process. Whether it can be written to depends on how `file` is open; the file does not
+    /// become longer.
+    ///
+    /// ```
+    /// # use weft_fabric::{Fabric, Options, Rights};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = Fabric::open(Options::default())?;
+    /// let file = std::fs::File::open("/etc/passwd")?;
+    /// let mapped = fabric.map_file(&file, ..)?;
+    /// let mut start = [0; 16];
+    /// mapped.read_at(0, &mut start)?;
+    /// let shared = mapped.share(Rights::READ, ..)?;
+    /// let key = shared.key(); // to the peer, by a message
+    /// # assert_eq!(key.len(), mapped.len() as u64);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The first call sets a handler of `SIGBUS` in this process, for files that somebody cuts
+    /// off; what it does not know it passes on to the handler that was set before. A program that
+    /// sets one of its own has to do so before, or pass on likewise.
+    ///
+    /// # Errors
+    /// [`Error::Range`](crate::Error::Range) if the range is empty, or not inside the file;
+    /// [`Error::System`](crate::Error::System) if it cannot be mapped: `EACCES` if it is open for
+    /// writing only, `ENODEV` if it is no regular file, `ENFILE` if 1,024 files are mapped.
+    pub fn map_file(&self, file: &File, range: impl RangeBounds<u64>) -> Result<MappedFile> {
+        MappedFile::new(&self.common, file, &range)
     }
 }

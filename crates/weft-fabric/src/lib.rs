@@ -12,6 +12,7 @@
 //! blocking waiting
 //! core
 //! inbox state
+//! mapped_file
 //! common work
 //! share
 //! returned
@@ -41,6 +42,7 @@ mod hello;
 mod inbox;
 pub mod limits;
 mod listen;
+mod mapped_file;
 mod memory;
 mod message;
 mod operation;
@@ -63,6 +65,7 @@ pub use endpoint::{Batch, Close, Endpoint};
 pub use error::{Error, Result};
 pub use fabric::Fabric;
 pub use listen::{Accept, Incoming, Listener};
+pub use mapped_file::{MappedFile, SharedFile};
 pub use memory::Buffer;
 pub use message::{Message, Receive};
 pub use operation::{Operation, Outcome};

@@ -35,7 +35,7 @@ impl Rights {
     /// Peers may do everything.
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 
-    fn access(self) -> Access {
+    pub(crate) fn access(self) -> Access {
         // Memory that peers write has to be writable here, too (ibv_reg_mr(3)).
         let mut access = Access::LOCAL_WRITE;
         access.set(Access::REMOTE_READ, self.read);

@@ -12,7 +12,7 @@
 //! lock mapping open_slots remap waits
 //! futex futex_word maps named presence process_memory ring text_file
 //! alarm apart buffers process_vm shared slot slot_state socket thread udp yield_policy
-//! atomic cpu_contention forkable gate interfaces layout leftover memory_node region
+//! atomic cpu_contention file_mapping forkable gate interfaces layout leftover memory_node region
 //! bounded_queue host limits private_blocks spin time_stamp userfault wait
 //! by_hand calls cancellation mutex
 //! ```
@@ -26,6 +26,8 @@ mod by_hand;
 pub mod calls;
 mod cancellation;
 mod cpu_contention;
+#[cfg(not(loom))]
+mod file_mapping;
 mod forkable;
 mod futex;
 mod futex_word;
@@ -89,6 +91,8 @@ pub use by_hand::system_call;
 #[cfg(target_arch = "x86_64")]
 pub use by_hand::{raw_system_call, set_system_call_gate};
 pub use cancellation::{Uncancelled, test_cancel, with_cleanup};
+#[cfg(not(loom))]
+pub use file_mapping::FileMapping;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use futex_word::FutexWord;
 #[cfg(target_arch = "x86_64")]

@@ -34,3 +34,5 @@ pub const SEND_RUNS_MAX: usize = 32;
 pub const SEGMENTS_MAX: usize = 64;
 /// Maximum number of descriptors that a packet passes on.
 pub const PASSED_FDS_MAX: usize = 2;
+/// Maximum number of mappings of files at a time, which the handler of missing pages looks through.
+pub(crate) const FILE_MAPPINGS_MAX: usize = 1_024;

@@ -19,7 +19,9 @@ pub(crate) fn quiet_threads() -> usize {
     QUIET.get().load(Ordering::SeqCst)
 }
 
-/// Starts a detached thread that receives none of the program's signals.
+/// Starts a detached thread that receives none of the program's signals. Only `SIGBUS` is not
+/// blocked, which is raised by the thread's own access to a file that was cut off: blocked, it
+/// would end the process instead of being handled.
 ///
 /// # Errors
 /// `EAGAIN` if the process may have no more threads.
@@ -28,6 +30,8 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `all` is a local variable of the type of a signal set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `all` was filled above.
+    unsafe { libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS) };
     // SAFETY: `all` was filled above, and `before` is a local variable for the old mask. Only the
     // calling thread's mask changes; the new thread inherits it.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
