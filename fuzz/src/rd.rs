@@ -23,7 +23,7 @@ use weft_engine::rd::{Endpoint, Event, Options, Request, Status};
 use weft_sys::Region;
 use weft_wire::ddp::Header as Ddp;
 use weft_wire::rd::{Acknowledgement, HEADER_LEN, Header, Kind, RdEnd, Reason, parse, seal};
-use weft_wire::rdmap::{Opcode, ReadRequest};
+use weft_wire::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest};
 
 const RECORD_LEN: usize = 9;
 const FLAG_SYN: u8 = 0x04;
@@ -97,7 +97,10 @@ fn stage() -> &'static Stage {
         let pd = Pd::new(&Context::open(&device).expect("a descriptor"));
         let bind =
             |number| Endpoint::bind(&pd, ANY_PORT, number, Options::default()).expect("a port");
-        let everything = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let everything = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
         Stage {
             victim: bind(1),
             honest: bind(2),
@@ -218,7 +221,14 @@ fn segment(code: u8, key: u8, offset: u64, payload: &[u8], stage: &Stage, bytes:
     let start = bytes.len();
     bytes.resize(start + ddp.len(), 0);
     ddp.emit(&mut bytes[start..]);
-    if opcode == Opcode::ReadRequest {
+    if opcode == Opcode::AtomicRequest {
+        let start = bytes.len();
+        bytes.resize(start + AtomicRequest::LEN, 0);
+        let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+        let (remote_stag, remote_to) = (key, BASE + offset);
+        let request = AtomicRequest { op, request_id: 1, remote_stag, remote_to };
+        request.emit(&mut bytes[start..]);
+    } else if opcode == Opcode::ReadRequest {
         let start = bytes.len();
         bytes.resize(start + ReadRequest::LEN, 0);
         let source_to = BASE + offset;

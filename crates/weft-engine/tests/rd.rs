@@ -14,7 +14,9 @@ use weft_engine::device::Device;
 use weft_engine::mr::Mr;
 use weft_engine::pd::Pd;
 use weft_engine::rd::limits::SEND_LEN_MAX;
-use weft_engine::rd::{Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status};
+use weft_engine::rd::{
+    AtomicOp, Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status,
+};
 use weft_engine::{Context, Errno};
 use weft_sys::Region;
 use weft_wire::rd::{HEADER_LEN, Header, Kind, RdEnd, Reason};
@@ -397,4 +399,61 @@ fn an_unverified_peer_gets_at_most_three_times_what_it_sent() {
         answered += socket.recv(&mut buffer).unwrap_or(0);
     }
     assert!(answered <= 3 * datagram.len(), "{answered} bytes for {}", datagram.len());
+}
+
+#[test]
+fn atomics_obey_keys_and_are_carried_out_once_over_a_lossy_network() {
+    const TIMES: u64 = 200;
+    let (pd, a, b) = pair();
+    let everything = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    // The words of a region begin where its memory does.
+    let target = Memory::new(&pd, &[0; 64], everything);
+    let written = Memory::new(&pd, &[0; 64], Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let own = Memory::new(&pd, &[0; 8 * TIMES as usize], Access::LOCAL_WRITE);
+    let first = target.cells.as_ptr() as usize;
+    let aligned = first.next_multiple_of(8) - first;
+    let add = AtomicOp::FetchAdd { add: 3, mask: 0 };
+    let atomic =
+        |op, into: Buffer, at: Buffer| Request::Atomic { op, into, key: at.key, addr: at.addr };
+    let attempts = [
+        (written.part(aligned, 8), Status::Refused(Reason::Rights)),
+        (target.part(aligned + 1, 8), Status::Refused(Reason::Malformed)),
+        (target.part(60, 8), Status::Refused(Reason::Bounds)),
+        (Buffer { key: 0xbad, ..target.part(aligned, 8) }, Status::Refused(Reason::Key)),
+    ];
+    for (at, expected) in attempts {
+        a.post(b.address(), 1, atomic(add, own.part(0, 8), at)).unwrap();
+        assert_eq!(completed(&a, 1), expected);
+    }
+    assert!(target.bytes() == [0; 64] && own.bytes().iter().all(|&byte| byte == 0));
+    for len in [0, 7, 9] {
+        let posted = a.post(b.address(), 1, atomic(add, own.part(0, len), target.part(aligned, 8)));
+        assert_eq!(posted, Err(Errno::MSGSIZE));
+    }
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let (address, thread) = relay(b.address().socket, 8, Arc::clone(&stop));
+    let remote = PeerAddress { socket: address, endpoint: 2 };
+    for id in 0..TIMES {
+        let into = own.part(8 * id as usize, 8);
+        a.post(remote, id, atomic(add, into, target.part(aligned, 8))).unwrap();
+    }
+    let swap = AtomicOp::CmpSwap { swap: 9, swap_mask: !0, compare: 0, compare_mask: !0 };
+    for _ in 0..TIMES {
+        assert!(matches!(next(&a), Event::Completed { status: Status::Success, .. }));
+    }
+    let old = |at: usize| u64::from_ne_bytes(own.bytes()[at..at + 8].try_into().unwrap());
+    for id in 0..TIMES {
+        assert_eq!(old(8 * id as usize), 3 * id, "the value before addition {id}");
+    }
+    for expected in [0, 9] {
+        a.post(remote, 1, atomic(swap, own.part(0, 8), target.part(aligned + 8, 8))).unwrap();
+        assert_eq!(completed(&a, 1), Status::Success);
+        assert_eq!(old(0), expected);
+    }
+    let bytes = target.bytes();
+    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!((word(aligned), word(aligned + 8)), (3 * TIMES, 9));
+    stop.store(true, Ordering::Relaxed);
+    assert_ne!(thread.join().unwrap(), 0, "the relay lost no datagram");
 }

@@ -121,7 +121,7 @@ impl Rd {
             Operation::Send => Request::Send(self.message.clone()),
             Operation::Write => Request::Write { data: Data::Registered(own), key, addr },
             Operation::Read => Request::Read { into: own, key, addr },
-            Operation::Atomic => bail!("reliable datagrams have no atomics"),
+            Operation::Atomic => bail!("atomics are not measured over reliable datagrams"),
         })
     }
 }

@@ -132,8 +132,8 @@ impl Endpoint {
     /// Starts a request to a peer. An event with `id` reports its end.
     ///
     /// # Errors
-    /// `EMSGSIZE` if it is too long, `EAGAIN` while too many are open, `ENOBUFS` if no further peer
-    /// can be stored.
+    /// `EMSGSIZE` if it is too long, or an atomic's memory has not eight bytes; `EAGAIN` while too
+    /// many are open, `ENOBUFS` if no further peer can be stored.
     pub fn post(&self, to: PeerAddress, id: u64, request: Request) -> Result<()> {
         let to = PeerAddress { socket: canonical(to.socket), ..to };
         let now = self.inner.now();

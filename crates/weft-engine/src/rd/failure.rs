@@ -33,7 +33,9 @@ impl RdPeer {
         let (id, own_bytes, kind) = (message.id, message.own_bytes(), message.kind);
         let over = std::mem::replace(&mut message.over, true);
         match kind {
-            MessageKind::Read { read, .. } => self.end_read(shared, read, Status::Refused(reason)),
+            MessageKind::Read { read, .. } | MessageKind::Atomic { read, .. } => {
+                self.end_read(shared, read, Status::Refused(reason));
+            }
             MessageKind::Send | MessageKind::Write { .. } if !over => {
                 shared.complete(id, own_bytes, Status::Refused(reason));
             }
@@ -42,15 +44,14 @@ impl RdPeer {
         self.renew(now, shared, false);
     }
 
-    /// Ends a read; its request need not be sent again.
+    /// Ends a read or an atomic; its request need not be sent again.
     pub(super) fn end_read(&mut self, shared: &mut EndpointState, number: u32, status: Status) {
         let Some(outbox) = &mut self.outbox else { return };
         let Some(at) = outbox.reads.iter().position(|read| read.read == number) else { return };
         let Some(read) = outbox.reads.remove(at) else { return };
         shared.complete(read.id, 0, status);
-        let request = outbox.messages.iter_mut().find(
-            |message| matches!(message.kind, MessageKind::Read { read, .. } if read == number),
-        );
+        let asks = |message: &&mut Message| message.kind.asks().is_some_and(|(n, _)| n == number);
+        let request = outbox.messages.iter_mut().find(asks);
         if let Some(request) = request {
             request.over = true;
         }
@@ -103,10 +104,7 @@ impl RdPeer {
         let (messages, reads) = (&outbox.messages, &mut outbox.reads);
         let mut gone = Vec::new();
         reads.retain(|read| {
-            let asks = |message: &Message| match message.kind {
-                MessageKind::Read { read: number, .. } => number == read.read,
-                _ => false,
-            };
+            let asks = |message: &Message| message.kind.asks().is_some_and(|(n, _)| n == read.read);
             let again = messages.iter().any(asks);
             if !again && forgotten {
                 gone.push(read.id);
@@ -128,8 +126,10 @@ impl RdPeer {
             for message in outbox.messages.drain(..) {
                 let is_reported = match message.kind {
                     MessageKind::Send | MessageKind::Write { .. } => message.over,
-                    // Reads that were sent are reported above, or are over.
-                    MessageKind::Read { .. } => message.last.is_some() || message.over,
+                    // Those that were sent are reported above, or are over.
+                    MessageKind::Read { .. } | MessageKind::Atomic { .. } => {
+                        message.last.is_some() || message.over
+                    }
                     MessageKind::Response { .. } | MessageKind::Failure(_) => true,
                 };
                 if !is_reported {

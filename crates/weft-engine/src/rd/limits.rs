@@ -16,6 +16,8 @@ pub const DATAGRAM_LEN_MAX: usize = 65_507;
 pub const SEND_LEN_MAX: u32 = 4 << 20;
 /// Bytes of one RDMA Write or Read: offsets within a message have 32 bits.
 pub const TRANSFER_LEN_MAX: u32 = 1 << 31;
+/// Bytes that an atomic operation changes.
+pub const ATOMIC_LEN: u32 = 8;
 /// Requests of one endpoint that are not complete.
 pub const REQUESTS_MAX: usize = 65_536;
 /// Bytes that these requests own.
@@ -28,10 +30,10 @@ pub const RECEIVE_COST: usize = 128;
 pub const EARLY_BYTES_MAX: usize = 4 << 20;
 /// Sequences from the first missing one on that an endpoint accepts.
 pub const WINDOW: u16 = WINDOW_MAX;
-/// Outstanding RDMA Reads to one peer; further ones wait.
+/// Outstanding RDMA Reads and atomics to one peer; further ones wait.
 pub const READS_MAX: usize = 16;
-/// RDMA Reads of one peer that have not been answered. This is more than an honest peer has
-/// outstanding, because it may have given up some.
+/// RDMA Reads and atomics of one peer that have not been answered. This is more than an honest peer
+/// has outstanding, because it may have given up some.
 pub const RESPONSES_MAX: usize = 4 * READS_MAX;
 /// Datagrams to a peer that has not yet shown that it receives them.
 pub const FIRST_FLIGHT: u32 = 4;

@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use weft_wire::rd::{HEADER_LEN, Header, Kind, Reason, parse, seal};
 
 use super::limits::{
-    BURST, RECEIVE_COST, REQUEST_BYTES_MAX, REQUESTS_MAX, SEND_LEN_MAX, TRANSFER_LEN_MAX,
-    UNPROVEN_MAX,
+    ATOMIC_LEN, BURST, RECEIVE_COST, REQUEST_BYTES_MAX, REQUESTS_MAX, SEND_LEN_MAX,
+    TRANSFER_LEN_MAX, UNPROVEN_MAX,
 };
 use super::memory::Memory;
-use super::message::{Message, MessageKind};
+use super::message::{Message, MessageKind, atomic};
 use super::peer::RdPeer;
 use super::request::{Data, Event, PeerAddress, Request};
 use super::shared::{EndpointState, Settings};
@@ -53,8 +53,8 @@ impl Machine {
     /// Starts a request; an event with `id` reports its end.
     ///
     /// # Errors
-    /// `EMSGSIZE` if it is too long, `EAGAIN` while too many are open, `ENOBUFS` if no further peer
-    /// can be stored.
+    /// `EMSGSIZE` if it is too long, or an atomic's memory has not eight bytes; `EAGAIN` while too
+    /// many are open, `ENOBUFS` if no further peer can be stored.
     pub(super) fn post(
         &mut self,
         now: u64,
@@ -71,8 +71,10 @@ impl Machine {
                 (from.len as usize, TRANSFER_LEN_MAX, 0)
             }
             Request::Read { into, .. } => (into.len as usize, TRANSFER_LEN_MAX, 0),
+            Request::Atomic { into, .. } => (into.len as usize, ATOMIC_LEN, 0),
         };
-        if len > max as usize {
+        let is_short = matches!(request, Request::Atomic { .. }) && len < ATOMIC_LEN as usize;
+        if len > max as usize || is_short {
             return Err(Errno::MSGSIZE);
         }
         let bytes = self.shared.request_bytes + own_bytes;
@@ -96,6 +98,10 @@ impl Machine {
                 self.shared.next_read = self.shared.next_read.wrapping_add(1);
                 let kind = MessageKind::Read { read: self.shared.next_read, into, key, addr };
                 Message::new(id, kind, Data::Bytes(Box::default()))
+            }
+            Request::Atomic { op, into, key, addr } => {
+                self.shared.next_read = self.shared.next_read.wrapping_add(1);
+                atomic(id, self.shared.next_read, into, op, (key, addr))
             }
         };
         self.shared.requests += 1;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use weft_wire::rd::Reason;
+use weft_wire::rdmap::AtomicOp;
 
+use super::limits::ATOMIC_LEN;
 use crate::access::Access;
 use crate::mr::{AccessContext, AccessError, Pin};
 use crate::pd::Pd;
@@ -32,6 +34,9 @@ pub(super) trait Memory {
 
     /// Copies `bytes` to `addr`.
     fn write(&mut self, party: Party, key: u32, addr: u64, bytes: &[u8]) -> Result<(), Reason>;
+
+    /// Carries out a peer's atomic operation at `addr`, and returns the value before.
+    fn update(&mut self, key: u32, addr: u64, op: AtomicOp) -> Result<u64, Reason>;
 
     /// Checks that a peer may read `len` bytes at `addr`.
     fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason>;
@@ -89,6 +94,13 @@ impl Memory for Registered {
             rest = behind;
         }
         Ok(())
+    }
+
+    fn update(&mut self, key: u32, addr: u64, op: AtomicOp) -> Result<u64, Reason> {
+        let pin = self.pin(key, addr, ATOMIC_LEN.into(), Access::REMOTE_ATOMIC)?;
+        let word = pin.contiguous();
+        // It is not aligned (RFC 7306, section 8.2), or half of it is in another extent.
+        word.and_then(|word| word.update_u64(|old| op.apply(old))).ok_or(Reason::Malformed)
     }
 
     fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason> {

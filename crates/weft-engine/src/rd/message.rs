@@ -2,7 +2,7 @@
 
 use weft_wire::ddp::Header as Ddp;
 use weft_wire::rd::{ReadFailure, Reason};
-use weft_wire::rdmap::{Opcode, ReadRequest, queue};
+use weft_wire::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest, queue};
 
 use super::memory::{Memory, Party};
 use super::request::{Buffer, Data};
@@ -11,10 +11,50 @@ use super::request::{Buffer, Data};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MessageKind {
     Send,
-    Write { key: u32, addr: u64 },
-    Read { read: u32, into: Buffer, key: u32, addr: u64 },
-    Response { read: u32, sink: u32 },
+    Write {
+        key: u32,
+        addr: u64,
+    },
+    Read {
+        read: u32,
+        into: Buffer,
+        key: u32,
+        addr: u64,
+    },
+    /// Its data is the payload.
+    Atomic {
+        read: u32,
+        into: Buffer,
+    },
+    Response {
+        read: u32,
+        sink: u32,
+    },
     Failure(ReadFailure),
+}
+
+impl MessageKind {
+    /// The number of what waits for a response, and where that goes.
+    pub(super) fn asks(&self) -> Option<(u32, Buffer)> {
+        match *self {
+            Self::Read { read, into, .. } | Self::Atomic { read, into } => Some((read, into)),
+            _ => None,
+        }
+    }
+}
+
+/// The request for an atomic operation on the peer's memory.
+pub(super) fn atomic(
+    id: u64,
+    read: u32,
+    into: Buffer,
+    op: AtomicOp,
+    (key, addr): (u32, u64),
+) -> Message {
+    let request = AtomicRequest { op, request_id: read, remote_stag: key, remote_to: addr };
+    let mut payload = [0; AtomicRequest::LEN];
+    request.emit(&mut payload);
+    Message::new(id, MessageKind::Atomic { read, into }, Data::Bytes(payload.into()))
 }
 
 /// A message to a peer.
@@ -46,10 +86,11 @@ impl Message {
         Self { id, kind, data, len, cut: 0, msn: 0, last: None, over: false }
     }
 
+    /// Bytes of the program that it owns.
     pub(super) fn own_bytes(&self) -> usize {
-        match &self.data {
-            Data::Bytes(bytes) => bytes.len(),
-            Data::Registered(_) => 0,
+        match (&self.kind, &self.data) {
+            (MessageKind::Send | MessageKind::Write { .. }, Data::Bytes(bytes)) => bytes.len(),
+            _ => 0,
         }
     }
 
@@ -83,14 +124,8 @@ impl Message {
                 tagged(Opcode::Write, 0, 0)
             }
             MessageKind::Send => untagged(Opcode::Send, queue::SEND, self.len),
-            MessageKind::Read { .. } => Ddp::Untagged {
-                last: true,
-                ulp: Opcode::ReadRequest.control(),
-                ulp_word: 0,
-                qn: queue::READ_REQUEST,
-                msn: self.msn,
-                mo: 0,
-            },
+            MessageKind::Read { .. } => self.asking(Opcode::ReadRequest),
+            MessageKind::Atomic { .. } => self.asking(Opcode::AtomicRequest),
             MessageKind::Failure(_) => untagged(Opcode::Terminate, queue::TERMINATE, 0),
             MessageKind::Write { key, addr } => {
                 tagged(Opcode::Write, key, addr.wrapping_add(offset.into()))
@@ -120,6 +155,7 @@ impl Message {
                 buf.resize(body + ReadFailure::LEN, 0);
                 failure.emit(&mut buf[body..]);
             }
+            (MessageKind::Atomic { .. }, Data::Bytes(payload)) => buf.extend_from_slice(payload),
             _ if self.over || len == 0 => {}
             (_, Data::Bytes(bytes)) => {
                 buf.extend_from_slice(&bytes[offset as usize..end as usize]);
@@ -133,5 +169,17 @@ impl Message {
             }
         }
         Ok(())
+    }
+
+    /// The header of a request for a response. It is one segment.
+    fn asking(&self, opcode: Opcode) -> Ddp {
+        Ddp::Untagged {
+            last: true,
+            ulp: opcode.control(),
+            ulp_word: 0,
+            qn: queue::READ_REQUEST,
+            msn: self.msn,
+            mo: 0,
+        }
     }
 }

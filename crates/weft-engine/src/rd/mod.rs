@@ -30,4 +30,4 @@ mod time;
 mod transmit;
 
 pub use endpoint::{Endpoint, Options};
-pub use request::{Buffer, Data, Event, PeerAddress, Request, Status};
+pub use request::{AtomicOp, Buffer, Data, Event, PeerAddress, Request, Status};

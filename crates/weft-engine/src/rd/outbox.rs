@@ -7,13 +7,14 @@ use super::message::{Message, MessageKind};
 use super::rate::Sent;
 use super::request::Buffer;
 
-/// A read that waits for its response.
+/// A read or an atomic that waits for its response.
 #[derive(Debug)]
 pub(super) struct PendingRead {
     pub(super) id: u64,
     pub(super) read: u32,
     pub(super) into: Buffer,
     pub(super) received: u32,
+    pub(super) is_atomic: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +90,10 @@ impl Outbox {
         next.is_some() && !self.next_waits()
     }
 
-    /// Whether the next message is a read that must wait for other reads to end.
+    /// Whether the next message is a read, or an atomic, that must wait for others to end.
     fn next_waits(&self) -> bool {
         let next = self.messages.get(self.cut);
-        self.reads.len() >= READS_MAX
-            && next.is_some_and(|next| matches!(next.kind, MessageKind::Read { .. }))
+        self.reads.len() >= READS_MAX && next.is_some_and(|next| next.kind.asks().is_some())
     }
 
     /// Moves a response before reads that have to wait, because the peer's reads may have to wait

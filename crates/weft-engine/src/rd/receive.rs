@@ -2,10 +2,10 @@
 
 use weft_wire::ddp::{Header as Ddp, UntaggedQueue};
 use weft_wire::rd::{Header, Kind, ReadFailure, Reason};
-use weft_wire::rdmap::{Opcode, ReadRequest, queue};
+use weft_wire::rdmap::{AtomicRequest, Opcode, ReadRequest, queue};
 
 use super::limits::{
-    ACK_DELAY, PARTIAL_MAX, PARTIAL_RATE, RECEIVE_COST, RESPONSES_MAX, SEND_LEN_MAX,
+    ACK_DELAY, ATOMIC_LEN, PARTIAL_MAX, PARTIAL_RATE, RECEIVE_COST, RESPONSES_MAX, SEND_LEN_MAX,
     TRANSFER_LEN_MAX, WINDOW,
 };
 use super::memory::{Memory, Party};
@@ -137,6 +137,9 @@ impl RdPeer {
             (Opcode::ReadRequest, Ddp::Untagged { msn, mo, last, .. }) => {
                 self.take_read_request(now, shared, memory, msn, mo, last, payload)?;
             }
+            (Opcode::AtomicRequest, Ddp::Untagged { msn, mo, last, .. }) => {
+                self.take_atomic_request(now, shared, memory, msn, mo, last, payload)?;
+            }
             (Opcode::ReadResponse, Ddp::Tagged { to, last, .. }) => {
                 self.take_response(shared, memory, to, last, payload);
             }
@@ -253,6 +256,40 @@ impl RdPeer {
         Ok(())
     }
 
+    /// Carries out an atomic operation. Its response keeps the value, so that what is sent again is
+    /// the value of the one time.
+    #[allow(clippy::too_many_arguments)] // The fields of one header.
+    fn take_atomic_request(
+        &mut self,
+        now: u64,
+        shared: &mut EndpointState,
+        memory: &mut dyn Memory,
+        msn: u32,
+        mo: u32,
+        last: bool,
+        payload: &[u8],
+    ) -> Result<(), Halt> {
+        let request = AtomicRequest::parse(payload).map_err(|_| Reason::Malformed)?;
+        if !self.proven {
+            // A first datagram that the network repeats could be one of an earlier time.
+            return Err(Halt::Challenge);
+        }
+        let responses = self.outbox.as_ref().map_or(0, |outbox| outbox.responses());
+        if !last || responses >= RESPONSES_MAX {
+            return Err(Reason::Malformed.into());
+        }
+        let requests: &mut UntaggedQueue = &mut self.queues[queue::READ_REQUEST as usize];
+        requests
+            .check(msn, mo, payload.len(), last, AtomicRequest::LEN as u64)
+            .map_err(|_| Reason::Malformed)?;
+        let AtomicRequest { op, request_id: read, remote_stag, remote_to } = request;
+        let old = memory.update(remote_stag, remote_to, op)?;
+        let kind = MessageKind::Response { read, sink: 0 };
+        let data = Data::Bytes(old.to_be_bytes().into());
+        self.enqueue(now, shared, Message::new(0, kind, data));
+        Ok(())
+    }
+
     fn take_response(
         &mut self,
         shared: &mut EndpointState,
@@ -273,6 +310,14 @@ impl RdPeer {
             // deregistered: what the peer could no longer send is missing.
             return self.end_read(shared, number, Status::Refused(Reason::Malformed));
         }
+        let value = match payload.first_chunk() {
+            Some(&bytes) if read.is_atomic => u64::from_be_bytes(bytes).to_ne_bytes(),
+            None if read.is_atomic => {
+                return self.end_read(shared, number, Status::Refused(Reason::Malformed));
+            }
+            _ => [0; ATOMIC_LEN as usize],
+        };
+        let payload = if read.is_atomic { &value[..] } else { payload };
         let addr = read.into.addr.wrapping_add(offset.into());
         read.received += payload.len() as u32;
         let written = match payload {

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use weft_wire::rd::Reason;
 
+pub use weft_wire::rdmap::AtomicOp;
+
 /// The address of an endpoint: a UDP address, and the endpoint's number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress {
@@ -47,6 +49,19 @@ pub enum Request {
         /// The address in the peer's region, as in its registration.
         addr: u64,
     },
+    /// An atomic operation on eight bytes of memory that the peer has registered. It is carried out
+    /// at most once, and once if it succeeds.
+    Atomic {
+        /// The operation.
+        op: AtomicOp,
+        /// Eight bytes, which become the value before the operation, in the byte order of this
+        /// host.
+        into: Buffer,
+        /// The peer's key.
+        key: u32,
+        /// The address in the peer's region, as in its registration: a multiple of eight.
+        addr: u64,
+    },
     /// RDMA Read of memory that the peer has registered.
     Read {
         /// The memory to fill; its length is that of the read.
@@ -84,7 +99,7 @@ pub enum Event {
         bytes: Vec<u8>,
     },
     /// A request has ended. Requests to one peer complete in the order of posting, except that an
-    /// RDMA Read may complete after later requests.
+    /// RDMA Read and an atomic operation may complete after later requests.
     Completed {
         /// The number that the request was posted with.
         id: u64,

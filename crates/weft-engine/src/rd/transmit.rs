@@ -132,7 +132,9 @@ impl RdPeer {
         let Some(message) = outbox.messages.get_mut(at) else { return false };
         let (queue, header_len) = match message.kind {
             MessageKind::Send => (Some(queue::SEND), UNTAGGED_LEN),
-            MessageKind::Read { .. } => (Some(queue::READ_REQUEST), UNTAGGED_LEN),
+            MessageKind::Read { .. } | MessageKind::Atomic { .. } => {
+                (Some(queue::READ_REQUEST), UNTAGGED_LEN)
+            }
             MessageKind::Failure(_) => (Some(queue::TERMINATE), UNTAGGED_LEN),
             MessageKind::Write { .. } | MessageKind::Response { .. } => (None, TAGGED_LEN),
         };
@@ -143,10 +145,12 @@ impl RdPeer {
             message.msn = *msn;
             *msn = msn.wrapping_add(1);
         }
-        if let MessageKind::Read { read, into, .. } = message.kind
+        if let Some((read, into)) = message.kind.asks()
             && message.last.is_none()
         {
-            outbox.reads.push_back(PendingRead { id: message.id, read, into, received: 0 });
+            let (id, received) = (message.id, 0);
+            let is_atomic = matches!(message.kind, MessageKind::Atomic { .. });
+            outbox.reads.push_back(PendingRead { id, read, into, received, is_atomic });
         }
         let room = shared.datagram_len() as usize - HEADER_LEN - header_len - CRC_LEN;
         let len = (message.len - message.cut).min(room as u32);

@@ -38,6 +38,9 @@
 //! DDP's untagged header carries the length of the whole message in its word for RDMAP, which iWARP
 //! uses only in Send with Invalidate.
 //!
+//! The answer to an Atomic Request (RFC 7306) is a Read Response of eight bytes: the value before,
+//! big-endian. The request's identifier is in the place of a read's number.
+//!
 //! [`parse`] never panics; [`Header::emit`] panics on a buffer shorter than [`HEADER_LEN`].
 
 mod failure;

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use weft_wire::rd::Reason;
+use weft_wire::rdmap::AtomicOp;
 
 use super::setup::Setup;
 use crate::rd::machine::Machine;
@@ -69,9 +70,24 @@ impl Memory for Ram {
         Ok(())
     }
 
+    fn update(&mut self, key: u32, addr: u64, op: AtomicOp) -> Result<u64, Reason> {
+        let at = self.place(Party::Remote, key, addr, 8, true)?;
+        if !at.is_multiple_of(8) {
+            return Err(Reason::Malformed);
+        }
+        let old = word(&self.bytes, at);
+        self.bytes[at..at + 8].copy_from_slice(&op.apply(old).to_ne_bytes());
+        Ok(old)
+    }
+
     fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason> {
         self.place(Party::Remote, key, addr, len, false).map(drop)
     }
+}
+
+/// The value of eight bytes.
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight"))
 }
 
 pub(super) struct Host {
@@ -131,6 +147,14 @@ impl Host {
             return None;
         }
         self.next_place += len;
+        Some(at)
+    }
+
+    /// Allocates a word of zeros, if there is enough memory left.
+    pub(super) fn allocate_word(&mut self) -> Option<usize> {
+        let at = self.allocate(16)?.next_multiple_of(8);
+        self.ram.bytes[at..at + 8].fill(0);
+        self.ram.shadow[at..at + 8].fill(0);
         Some(at)
     }
 }

@@ -6,7 +6,7 @@ use weft_wire::ddp::Header as Ddp;
 use weft_wire::rd::{
     Acknowledgement, HEADER_LEN, Header, Kind, RdEnd, ReadFailure, Reason, parse, seal,
 };
-use weft_wire::rdmap::{Opcode, ReadRequest};
+use weft_wire::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest};
 
 use super::host::{self, BASE, Host, LEN, LIBRARY, OPEN, READ_ONLY};
 use super::setup::Setup;
@@ -109,7 +109,13 @@ impl Stage {
         }
         if self.rng.u8(..8) == 0 {
             let into = Buffer { key: OPEN, addr: BASE + LIBRARY as u64, len: 1500 };
-            let request = match self.rng.u8(..3) {
+            let request = match self.rng.u8(..4) {
+                3 => Request::Atomic {
+                    op: AtomicOp::FetchAdd { add: 1, mask: 0 },
+                    into: Buffer { len: 8, ..into },
+                    key: 1,
+                    addr: 0,
+                },
                 0 => Request::Send(vec![1; 1500].into()),
                 1 => Request::Write { data: Data::Registered(into), key: 1, addr: 0 },
                 _ => Request::Read { into, key: 1, addr: 0 },
@@ -212,6 +218,20 @@ impl Stage {
                     size: self.pick(3_000, &[0, 1 << 30, u32::MAX]),
                     source_stag: self.pick(READ_ONLY, &[OPEN, any]),
                     source_to: self.pick(BASE, &[BASE + LIBRARY as u64, u64::MAX]),
+                };
+                request.emit(&mut bytes[body..]);
+            }
+            Opcode::AtomicRequest => {
+                bytes.resize(body + AtomicRequest::LEN, 0);
+                let word = BASE + LIBRARY as u64;
+                // The attacker has the right to change what is behind the library.
+                let others = [(OPEN, word + 4), (OPEN, u64::MAX), (READ_ONLY, BASE), (any, BASE)];
+                let (remote_stag, remote_to) = self.pick((OPEN, word), &others);
+                let request = AtomicRequest {
+                    op: AtomicOp::FetchAdd { add: u64::from(any), mask: 0 },
+                    request_id: any,
+                    remote_stag,
+                    remote_to,
                 };
                 request.emit(&mut bytes[body..]);
             }

@@ -44,6 +44,8 @@ fn every_mutation_is_found() {
         (Mutation::CorruptPayload, "is not what was sent"),
         (Mutation::ForgedAcknowledgement, "come to rest"),
         (Mutation::RepeatedMessage, "comes again"),
+        (Mutation::RepeatedAtomic, "carried out twice"),
+        (Mutation::WrongOldValue, "is not the value before"),
         (Mutation::ForgottenPeer, "comes again"),
         (Mutation::WildWrite, "has changed at"),
         (Mutation::OldWrite, "is not in place"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use weft_wire::rd::Reason;
 
-use super::host::Host;
+use super::host::{Host, word};
 use crate::rd::request::Status;
 
 /// An error message if a check failed.
@@ -29,6 +29,11 @@ pub(super) enum Effect {
     Marked { at: usize, len: usize, value: u8 },
     /// The bytes are in our memory.
     Read { at: usize, bytes: Vec<u8> },
+    /// The peer's word has one added to its field of two bits with this number, and what it was
+    /// before is in our memory.
+    Added { at: usize, field: u32, old_at: usize },
+    /// The peer's word, which was 0, has this value, and the 0 is in our memory.
+    Swapped { at: usize, value: u64, old_at: usize },
     /// It cannot succeed, because the peer refuses it.
     Refused(Reason),
     /// It cannot succeed, because the local memory is invalid.
@@ -70,10 +75,14 @@ pub(super) struct Oracle {
     pub(super) cut: Vec<(usize, usize)>,
     /// Memory that failed requests may or may not have written: host, offset, length.
     allowed_partial: Vec<(usize, usize, usize)>,
+    /// Words that are added to: host, offset, and the fields to which one was added for certain.
+    words: BTreeMap<(usize, usize), u64>,
     pub(super) succeeded: usize,
     pub(super) failed: usize,
 }
 
+/// The upper bits of the fields of two bits of a word.
+const TWICE: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 /// Length of the shortest message: its number and the sender's incarnation.
 pub(super) const ID_LEN: usize = 8;
 
@@ -199,9 +208,35 @@ impl Oracle {
                 ensure!(ram.bytes[at..at + bytes.len()] == bytes, "{place} is not in place");
                 ram.shadow[at..at + bytes.len()].copy_from_slice(&bytes);
             }
+            Effect::Added { at, field, old_at } => {
+                let ram = &mut hosts[from].ram;
+                let old = word(&ram.bytes, old_at);
+                ram.shadow[old_at..old_at + 8].copy_from_slice(&old.to_ne_bytes());
+                let sure = self.words.entry((to, at)).or_default();
+                *sure |= 1 << (2 * field);
+                let now = word(&hosts[to].ram.bytes, at);
+                ensure!(now & TWICE == 0, "{place} was carried out twice: {now:#x}");
+                ensure!(now & *sure == *sure, "{place}: field {field} of {now:#x} is not in place");
+                let is_old = (old >> (2 * field)) & 3 == 0 && old & !now == 0;
+                ensure!(is_old, "{place}: {old:#x} is not the value before {now:#x}");
+            }
+            Effect::Swapped { at, value, old_at } => {
+                let old = word(&hosts[from].ram.bytes, old_at);
+                let now = word(&hosts[to].ram.bytes, at);
+                ensure!((old, now) == (0, value), "{place}: {now:#x} after {old:#x}");
+                let shadow = &mut hosts[from].ram.shadow;
+                shadow[old_at..old_at + 8].copy_from_slice(&old.to_ne_bytes());
+                let shadow = &mut hosts[to].ram.shadow;
+                shadow[at..at + 8].copy_from_slice(&now.to_ne_bytes());
+            }
             Effect::Refused(_) | Effect::LocalFault(_) => {}
         }
         Ok(())
+    }
+
+    /// Notes that one adds to the fields of a word.
+    pub(super) fn adds_to(&mut self, host: usize, at: usize) {
+        self.words.entry((host, at)).or_default();
     }
 
     fn allow_partial(&mut self, open: Open) {
@@ -209,6 +244,10 @@ impl Oracle {
             Effect::Written { at, bytes } => self.allowed_partial.push((open.to, at, bytes.len())),
             Effect::Marked { at, len, .. } => self.allowed_partial.push((open.to, at, len)),
             Effect::Read { at, bytes } => self.allowed_partial.push((open.from, at, bytes.len())),
+            Effect::Added { old_at, .. } => self.allowed_partial.push((open.from, old_at, 8)),
+            Effect::Swapped { at, old_at, .. } => {
+                self.allowed_partial.extend([(open.to, at, 8), (open.from, old_at, 8)]);
+            }
             Effect::Sent { .. } | Effect::Refused(_) | Effect::LocalFault(_) => {}
         }
     }
@@ -227,12 +266,21 @@ impl Oracle {
                 ensure!(!lost, "message {serial} from {from} to {to} was never received");
             }
         }
+        for (&(host, at), &sure) in &self.words {
+            let value = word(&hosts[host].ram.bytes, at);
+            ensure!(
+                value & TWICE == 0,
+                "an atomic of {host} at {at} was carried out twice: {value:#x}"
+            );
+            ensure!(value & sure == sure, "an atomic of {host} at {at} was lost: {value:#x}");
+        }
         for (number, host) in hosts.iter().enumerate() {
             let ram = &host.ram;
             let differs = |at: &usize| ram.bytes[*at] != ram.shadow[*at];
             let allowed_partial = |at: usize| {
-                let mut places = self.allowed_partial.iter();
-                places.any(|&(of, start, len)| of == number && (start..start + len).contains(&at))
+                let words = self.words.keys().map(|&(of, start)| (of, start, 8));
+                let mut places = self.allowed_partial.iter().copied().chain(words);
+                places.any(|(of, start, len)| of == number && (start..start + len).contains(&at))
             };
             if ram.bytes != ram.shadow
                 && let Some(at) =

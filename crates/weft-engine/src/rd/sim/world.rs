@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use weft_wire::ddp::Header as Ddp;
+use weft_wire::ddp::{Header as Ddp, TAGGED_LEN};
 use weft_wire::rd::{CRC_LEN, HEADER_LEN, Header, Kind, Reason, parse, seal};
 use weft_wire::rdmap::Opcode;
 
@@ -12,7 +12,7 @@ use super::net::Net;
 use super::oracle::{Check, Effect, ID_LEN, Oracle};
 use super::setup::Setup;
 use crate::rd::limits::{GIVE_UP, IDLE};
-use crate::rd::request::{Buffer, Data, Event, Request};
+use crate::rd::request::{AtomicOp, Buffer, Data, Event, Request};
 
 /// A defect that the simulation must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub(super) enum Mutation {
     ForgedAcknowledgement,
     /// The receiver forgets that it has received a datagram.
     RepeatedMessage,
+    /// The same for the request of an atomic.
+    RepeatedAtomic,
+    /// The value that an atomic found is another one.
+    WrongOldValue,
     /// The receiver forgets a peer too early.
     ForgottenPeer,
     /// A byte of memory changes that no request wrote.
@@ -71,6 +75,8 @@ pub(super) struct World {
     posts_left: usize,
     /// The cell and the last value of marks, by sender and receiver.
     cells: HashMap<(usize, usize), (usize, u8)>,
+    /// The word of a host to which requests add, and how many do.
+    words: HashMap<usize, (usize, u32)>,
     faults_left: usize,
     mutation: Option<Mutation>,
     mutated: bool,
@@ -100,6 +106,7 @@ impl World {
             next_id: 0,
             posts_left: setup.posts,
             cells: HashMap::new(),
+            words: HashMap::new(),
             faults_left: 3,
             mutation,
             mutated: false,
@@ -253,11 +260,12 @@ impl World {
         let (from, to) = self.pair();
         let len = self.len();
         let wrong = self.setup.wrong && self.rng.u8(..6) == 0;
-        let (request, effect) = match self.rng.u8(..8) {
+        let (request, effect) = match self.rng.u8(..10) {
             _ if wrong => self.wrong(from, len),
             0..=2 => self.send(from, to, len),
             3 | 4 => self.write(to, len),
             5 => self.mark(from, to),
+            6 | 7 => self.atomic(from, to),
             _ => self.read(from, to, len),
         };
         let id = self.next_id;
@@ -320,6 +328,29 @@ impl World {
         (request, Effect::Read { at, bytes })
     }
 
+    fn atomic(&mut self, from: usize, to: usize) -> (Request, Effect) {
+        let Some(old_at) = self.hosts[from].allocate(8) else { return self.nothing() };
+        let into = Buffer { key: PRIVATE, addr: BASE + old_at as u64, len: 8 };
+        let request = |at, op| Request::Atomic { op, into, key: OPEN, addr: BASE + at as u64 };
+        if self.rng.bool() {
+            let Some(at) = self.hosts[to].allocate_word() else { return self.nothing() };
+            let value = self.rng.u64(1..);
+            let op = AtomicOp::CmpSwap { swap: value, swap_mask: !0, compare: 0, compare_mask: !0 };
+            return (request(at, op), Effect::Swapped { at, value, old_at });
+        }
+        let is_full = self.words.get(&to).is_none_or(|&(_, fields)| fields == 32);
+        if is_full {
+            let Some(at) = self.hosts[to].allocate_word() else { return self.nothing() };
+            self.words.insert(to, (at, 0));
+            self.oracle.adds_to(to, at);
+        }
+        let (at, fields) = self.words.get_mut(&to).expect("made above");
+        let (at, field) = (*at, *fields);
+        *fields += 1;
+        let op = AtomicOp::FetchAdd { add: 1 << (2 * field), mask: 0 };
+        (request(at, op), Effect::Added { at, field, old_at })
+    }
+
     fn wrong(&mut self, from: usize, len: usize) -> (Request, Effect) {
         let len = len.max(1);
         let own = BASE + LIBRARY as u64;
@@ -330,9 +361,14 @@ impl World {
             _ => (OPEN, u64::MAX, Reason::Bounds),
         };
         let into = Buffer { key: OPEN, addr: own, len: len as u32 };
-        match self.rng.u8(..3) {
+        match self.rng.u8(..4) {
             0 => (Request::Read { into, key, addr }, Effect::Refused(reason)),
             1 => {
+                let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+                let into = Buffer { len: 8, ..into };
+                (Request::Atomic { op, into, key, addr }, Effect::Refused(reason))
+            }
+            2 => {
                 let data = Data::Bytes(vec![7; len].into());
                 (Request::Write { data, key, addr }, Effect::Refused(reason))
             }
@@ -446,6 +482,16 @@ impl World {
                 seal(bytes);
                 self.mutated = true;
             }
+            // Of an atomic, or of a Read of so few bytes.
+            Some(Mutation::WrongOldValue)
+                if is(bytes, Opcode::ReadResponse)
+                    && bytes.len() == HEADER_LEN + TAGGED_LEN + 8 + CRC_LEN =>
+            {
+                bytes.truncate(bytes.len() - CRC_LEN);
+                bytes[HEADER_LEN + TAGGED_LEN] ^= 0x80;
+                seal(bytes);
+                self.mutated = true;
+            }
             Some(Mutation::ForgedAcknowledgement) if !self.mutated => {
                 let Some(ack) = header.ack else { return };
                 // Sequences that the peer has sent, and whose datagrams are removed below.
@@ -496,6 +542,15 @@ impl World {
         match mutation {
             Mutation::RepeatedMessage
                 if whole_send
+                    && before.is_some()
+                    && host.machine.receive_state(&source) != before =>
+            {
+                host.machine.set_receive_state(&source, before);
+                host.machine.input(now, source.socket, bytes, &mut host.ram);
+                self.mutated = true;
+            }
+            Mutation::RepeatedAtomic
+                if is(bytes, Opcode::AtomicRequest)
                     && before.is_some()
                     && host.machine.receive_state(&source) != before =>
             {
