@@ -61,6 +61,8 @@ pub const BURST_LEN_MAX: u32 = 1 << 20;
 pub const FIRST_BURST_LEN_MAX: u32 = 256 << 10;
 /// The most R2Ts that one command has outstanding: `MaxOutstandingR2T`.
 pub const OUTSTANDING_R2T_MAX: u32 = 1;
+/// The most connections of one session: `MaxConnections`.
+pub const CONNECTIONS_MAX: u16 = 8;
 /// The commands that a session may have outstanding: the size of its command window.
 pub const COMMAND_WINDOW: u32 = 128;
 /// The most bytes of parameters, and of data that a command needs whole, that one connection holds.
@@ -105,9 +107,9 @@ pub const COPY_SEGMENT_LEN_MAX: u64 = 16 << 20;
 /// Bytes that are moved at once where data of a store passes through a buffer.
 pub const STEP_LEN: usize = 256 << 10;
 
-/// Jobs of one connection that wait for a store. The connection takes no input while it has more.
+/// Jobs of one session that wait for a store. The session takes no input while it has more.
 pub const JOBS_MAX: usize = 2 * COMMAND_WINDOW as usize;
-/// Bytes that one connection has on their way to a store before it takes no more input.
+/// Bytes that one session has on their way to a store before it takes no more input.
 pub const WRITING_LEN_MAX: usize = 16 << 20;
 /// Threads that wait for one store: what it has to do at a time.
 pub const WORKERS_MAX: usize = 32;

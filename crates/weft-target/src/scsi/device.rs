@@ -144,6 +144,12 @@ impl Device {
         unit.state().notify(|nexus| nexus != by, Sense::COMMANDS_CLEARED);
     }
 
+    /// Aborts the tasks that a session has in a unit. It is complete after
+    /// [`Unit::wait_for_steps`].
+    pub fn abort_tasks(&self, unit: &Unit, nexus: NexusId) {
+        unit.mark_aborted(|other| other == nexus);
+    }
+
     /// Resets all units. All sessions get a unit attention. It is complete after
     /// [`Unit::wait_for_steps`] of each.
     pub fn reset(&self) {

@@ -1,8 +1,8 @@
 //! The threads that serve connections: one that accepts, event loops for connections over TCP, and
 //! a thread for each connection over RDMA.
 //!
-//! A connection stays with its thread. Threads share the targets, and nothing else. What waits for
-//! a store is done by threads of its unit, which give the result back.
+//! A connection stays with its thread. Threads share the targets, and sessions that have several
+//! connections. What waits for a store is done by threads of its unit, which give the result back.
 
 mod admission;
 mod clock;

@@ -31,13 +31,23 @@ fn run(logins: LoginLimits, drain_time: Duration) -> Running {
 
 /// Runs a server with these units.
 fn run_with(units: BTreeMap<u8, Arc<Unit>>, logins: LoginLimits, drain_time: Duration) -> Running {
+    run_on(1, units, logins, drain_time)
+}
+
+/// Runs a server with so many event loops.
+fn run_on(
+    loops: usize,
+    units: BTreeMap<u8, Arc<Unit>>,
+    logins: LoginLimits,
+    drain_time: Duration,
+) -> Running {
     let target = Target::new(Arc::new(Device::new("iqn.b".into(), units)), Access::default());
     let portal = Arc::new(Portal::new(vec![target], Access::default(), RANDOM));
     let (sender, events) = channel();
     let observer = Arc::new(move |event| {
         let _ = sender.send(event);
     });
-    let server = Server::new(portal, Options { loops: 1, logins, drain_time }, observer);
+    let server = Server::new(portal, Options { loops, logins, drain_time }, observer);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let stop = Arc::new(Wakeup::new().unwrap());
@@ -367,5 +377,76 @@ fn a_store_that_is_stuck_holds_up_nothing_else() {
         stuck.retain(|other| *other != task);
     }
     assert!(stuck.is_empty());
+    running.stop();
+}
+
+/// Sends a PDU, and returns the response to it with its data.
+fn exchange(socket: &mut TcpStream, header: &[u8; 48], data: &[u8]) -> ([u8; 48], Vec<u8>) {
+    socket.write_all(&[&header[..], data].concat()).unwrap();
+    let mut response = [0; 48];
+    socket.read_exact(&mut response).unwrap();
+    let len = u32::from_be_bytes([0, response[5], response[6], response[7]]) as usize;
+    let mut data = vec![0; len.next_multiple_of(4)];
+    socket.read_exact(&mut data).unwrap();
+    (response, data)
+}
+
+/// Logs in to the session with this number, 0 for a new one. Returns the number.
+fn join(running: &Running, tsih: [u8; 2], cid: u8) -> (TcpStream, [u8; 2]) {
+    let mut text = b"InitiatorName=iqn.a\0TargetName=iqn.b\0".to_vec();
+    if tsih == [0; 2] {
+        text.extend(b"MaxConnections=2\0");
+    }
+    let mut header = [0; 48];
+    (header[0], header[1], header[7], header[21]) = (0x43, 0x87, text.len() as u8, cid);
+    header[14..16].copy_from_slice(&tsih);
+    text.resize(text.len().next_multiple_of(4), 0);
+    let mut socket = running.connect();
+    socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    let (response, _) = exchange(&mut socket, &header, &text);
+    assert_eq!((response[0], response[36], response[37]), (0x23, 0, 0));
+    (socket, [response[14], response[15]])
+}
+
+/// READ (10) or WRITE (10) of the first block by a command with this number.
+fn first_block(socket: &mut TcpStream, number: u32, data: &[u8]) -> ([u8; 48], Vec<u8>) {
+    let mut header = [0; 48];
+    header[0] = 0x01;
+    header[1] = if data.is_empty() { 0xc0 } else { 0xa0 };
+    header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+    header[16..20].copy_from_slice(&number.to_be_bytes());
+    header[20..24].copy_from_slice(&512_u32.to_be_bytes());
+    header[24..28].copy_from_slice(&number.to_be_bytes());
+    header[32] = if data.is_empty() { 0x28 } else { 0x2a };
+    header[40] = 1;
+    exchange(socket, &header, data)
+}
+
+/// Each connection sends every other command, as soon as it can: one waits for the other, which is
+/// served by another thread.
+#[test]
+fn connections_of_a_session_on_several_loops() {
+    const COMMANDS: u32 = 2_000;
+    let store = Box::new(Ram::new(1 << 20).unwrap());
+    let unit = Arc::new(Unit::new("serial".into(), crate::scsi::Options::default(), store));
+    let units = BTreeMap::from([(0, unit)]);
+    let running = run_on(2, units, LoginLimits::default(), Duration::ZERO);
+    let (mut writer, tsih) = join(&running, [0; 2], 0);
+    let (mut reader, _) = join(&running, tsih, 1);
+    // The unit attention of the login.
+    assert_eq!(first_block(&mut writer, 0, &[]).0[3], 2);
+    let reads = thread::spawn(move || {
+        for number in (2..COMMANDS).step_by(2) {
+            let (response, data) = first_block(&mut reader, number, &[]);
+            assert_eq!((response[0], response[3]), (0x25, 0));
+            assert_eq!(data, [number as u8; 512], "the command before has written");
+        }
+        reader
+    });
+    for number in (1..COMMANDS).step_by(2) {
+        let (response, _) = first_block(&mut writer, number, &[(number + 1) as u8; 512]);
+        assert_eq!((response[0], response[3]), (0x21, 0));
+    }
+    drop((writer, reads.join().unwrap()));
     running.stop();
 }

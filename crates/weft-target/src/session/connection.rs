@@ -8,11 +8,10 @@ use super::full::{Context, FullFeature};
 use super::job::{Done, Job};
 use super::login::{LoginState, Step};
 use super::output::Output;
-use super::portal::{Portal, Wake};
+use super::portal::Portal;
+use super::wake::Wake;
 use crate::limits::{DATA_SEGMENT_LEN_MAX, LOGIN_SEGMENT_LEN_MAX, OUTPUT_LEN_MAX};
-use crate::wire::{
-    Digests, Framer, Login, LoginResponse, Request, Response, Sequence, append, login_status,
-};
+use crate::wire::{Digests, Framer, Login, LoginResponse, Request, Response, Sequence, append};
 
 /// A connection of an initiator, without its socket.
 #[derive(Debug)]
@@ -25,6 +24,8 @@ pub struct Connection {
     wake: Wake,
     /// Jobs that have ended.
     done: Vec<Done>,
+    /// Why the connection ends, in a turn that is not over.
+    ending: Option<Closed>,
 }
 
 #[derive(Debug)]
@@ -63,8 +64,8 @@ impl Connection {
     fn with(login: LoginState, portal: Arc<Portal>, addresses: Addresses, wake: Wake) -> Self {
         let framer = Framer::new(LOGIN_SEGMENT_LEN_MAX);
         let phase = ConnectionPhase::Login(Box::new(login));
-        let (output, done) = (Output::default(), Vec::new());
-        Self { framer, output, phase, addresses, portal, wake, done }
+        let (output, done, ending) = (Output::default(), Vec::new(), None);
+        Self { framer, output, phase, addresses, portal, wake, done, ending }
     }
 
     /// Whether the initiator has logged in.
@@ -83,7 +84,7 @@ impl Connection {
             ConnectionPhase::Login(_) | ConnectionPhase::Opening(_) => {
                 return Err(Closed::Draining);
             }
-            ConnectionPhase::Full(full) => full.ask_to_log_out(seconds, self.output.bytes()),
+            ConnectionPhase::Full(full) => full.ask_to_log_out(seconds),
             ConnectionPhase::Ending(_) => {}
         }
         Ok(())
@@ -144,29 +145,73 @@ impl Connection {
     ///
     /// If the connection is over. What is left of the output is not worth sending then.
     pub fn handle(&mut self) -> Result<bool, Closed> {
-        // The guard borrows the session, not the connection.
-        let session = match &self.phase {
-            ConnectionPhase::Full(full) => full.session().cloned(),
-            ConnectionPhase::Opening(opening) => opening.full.session().cloned(),
-            ConnectionPhase::Login(_) | ConnectionPhase::Ending(_) => None,
-        };
+        let was_logged_in = self.full().is_some();
+        let has_more = self.take_turn()?;
+        match self.full() {
+            Some(full) if !was_logged_in && full.shared_group().is_some() => full.share(),
+            _ => return Ok(has_more),
+        }
+        self.take_turn()
+    }
+
+    /// Does what can be done now, while no other connection of the session is at work.
+    fn take_turn(&mut self) -> Result<bool, Closed> {
+        // The guards borrow the session, not the connection.
+        let session = self.full().and_then(|full| full.session().cloned());
         let _work = match &session {
             Some(session) => Some(session.work().ok_or(Closed::Replaced)?),
             None => None,
         };
+        let group = self.full().and_then(|full| full.shared_group());
+        let mut turn = group.as_ref().and_then(|group| group.turn());
+        if let (Some(shared), Some(full)) = (&mut turn, self.full()) {
+            full.begin_turn(shared);
+        }
+        let result = self.go_on();
+        if let (Some(shared), Some(full)) = (&mut turn, self.full()) {
+            full.end_turn(shared);
+        }
+        drop(turn);
+        if let Some(closed) = self.ending.take() {
+            self.phase = ConnectionPhase::Ending(closed);
+        }
+        match &self.phase {
+            ConnectionPhase::Ending(closed) if self.output().is_empty() => {
+                result.and_then(|_| Err(closed.clone()))
+            }
+            ConnectionPhase::Ending(_) => result.and(Ok(true)),
+            _ => result,
+        }
+    }
+
+    /// The session, from the end of the login on.
+    fn full(&mut self) -> Option<&mut FullFeature> {
+        match &mut self.phase {
+            ConnectionPhase::Full(full) => Some(full),
+            ConnectionPhase::Opening(opening) => Some(&mut opening.full),
+            ConnectionPhase::Login(_) | ConnectionPhase::Ending(_) => None,
+        }
+    }
+
+    fn go_on(&mut self) -> Result<bool, Closed> {
         for done in std::mem::take(&mut self.done) {
-            self.take_result(done);
+            if let Some(closed) = self.take_result(done) {
+                self.ending = Some(closed);
+            }
+        }
+        self.open();
+        if let ConnectionPhase::Full(full) = &mut self.phase
+            && let Some(closed) = full.hear(self.output.bytes())?
+        {
+            self.ending = Some(closed);
         }
         loop {
+            if self.ending.is_some() {
+                return Ok(true);
+            }
             if let ConnectionPhase::Full(full) = &mut self.phase {
                 let unsent_len = self.output.unsent().len();
                 full.send_data(self.output.bytes(), unsent_len);
-            }
-            if let ConnectionPhase::Ending(closed) = &self.phase {
-                if self.output().is_empty() {
-                    return Err(closed.clone());
-                }
-                return Ok(true);
             }
             if !self.wants_input() {
                 return Ok(!self.output().is_empty());
@@ -177,24 +222,27 @@ impl Connection {
         }
     }
 
-    fn take_result(&mut self, done: Done) {
-        let closed = match &mut self.phase {
+    fn take_result(&mut self, done: Done) -> Option<Closed> {
+        match &mut self.phase {
             ConnectionPhase::Full(full) => full.complete(done, self.output.bytes()),
             ConnectionPhase::Opening(opening) => opening.full.complete(done, self.output.bytes()),
             ConnectionPhase::Login(_) | ConnectionPhase::Ending(_) => None,
-        };
-        if let Some(closed) = closed {
-            self.phase = ConnectionPhase::Ending(closed);
         }
-        self.open();
     }
 
     /// Ends the login of a session that waits for no other one any more.
     fn open(&mut self) {
+        if !matches!(self.phase, ConnectionPhase::Opening(_)) {
+            return;
+        }
         let phase = std::mem::replace(&mut self.phase, ConnectionPhase::Ending(Closed::Replaced));
         self.phase = match phase {
-            ConnectionPhase::Opening(opening) if !opening.full.has_jobs() => {
+            ConnectionPhase::Opening(opening) if !opening.full.is_opening() => {
                 let Opening { full, response, answer, sequence } = *opening;
+                // A connection that joins finds the window of its session.
+                let sequence = full.window().map_or(sequence, |(expected_command, command_max)| {
+                    Sequence { expected_command, command_max, ..sequence }
+                });
                 let response = Response::Login(response);
                 append(self.output.bytes(), &response, sequence, Digests::default(), &answer);
                 self.framer.agree(full.digests(), DATA_SEGMENT_LEN_MAX);
@@ -221,9 +269,13 @@ impl Connection {
                 if pdu.is_damaged {
                     return Err(Closed::DataDigest);
                 }
+                if request.as_ref().is_ok_and(|request| full.has_to_wait(request)) {
+                    self.framer.put_back();
+                    return Ok(false);
+                }
                 let context = Context { portal: &self.portal, addresses: self.addresses };
                 if let Some(closed) = full.handle(request, &pdu, &context, self.output.bytes())? {
-                    self.phase = ConnectionPhase::Ending(closed);
+                    self.ending = Some(closed);
                 }
             }
             ConnectionPhase::Opening(_) | ConnectionPhase::Ending(_) => {}
@@ -256,12 +308,14 @@ impl Connection {
                     (request.command_number, status.wrapping_add(1)),
                     self.wake.clone(),
                 );
-                let Some(full) = full else {
-                    response.transits = false;
-                    response.status = login_status::OUT_OF_RESOURCES;
-                    respond(self.output.bytes(), response, &[]);
-                    self.phase = ConnectionPhase::Ending(Closed::Refused(response.status));
-                    return;
+                let full = match full {
+                    Ok(full) => full,
+                    Err(status) => {
+                        (response.transits, response.status) = (false, status);
+                        respond(self.output.bytes(), response, &[]);
+                        self.phase = ConnectionPhase::Ending(Closed::Refused(status));
+                        return;
+                    }
                 };
                 response.tsih = full.tsih();
                 let opening = Opening { full, response, answer, sequence };

@@ -1,10 +1,11 @@
-//! The jobs of a connection: in which order they may be carried out, and who takes the result.
+//! The jobs of a session: in which order they may be carried out, and who takes the result.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::job::{Job, JobId, Work};
+use super::member::MemberId;
 use super::portal::OpenSession;
 use super::task::Reading;
 use crate::limits::{JOBS_MAX, WRITING_LEN_MAX};
@@ -36,16 +37,18 @@ pub(super) enum Purpose {
     End,
 }
 
-/// The jobs of a connection that have not ended, in the order in which they were planned.
+/// The jobs of a session that have not ended, in the order in which they were planned.
 ///
 /// A job begins when no earlier one uses the same blocks, if one of both changes them. So commands
 /// have the same effect as one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
+    /// The connection that has its turn: it plans jobs, and sees only its own ones.
+    pub(super) member: MemberId,
     last: u64,
     planned: Vec<Planned>,
-    /// Those that may be carried out.
-    ready: VecDeque<Job>,
+    /// Those that may be carried out, with their connections.
+    ready: VecDeque<(MemberId, Job)>,
     /// Bytes that are on their way to the store, and from it.
     writing_len: usize,
     reading_len: usize,
@@ -54,10 +57,11 @@ pub(super) struct Jobs {
 #[derive(Debug)]
 struct Planned {
     id: JobId,
+    member: MemberId,
     footprint: Footprint,
     purpose: Purpose,
-    writing_len: usize,
-    reading_len: usize,
+    /// Bytes that it writes, and that it reads.
+    lens: (usize, usize),
     /// It waits for earlier ones.
     waiting: Option<Job>,
 }
@@ -104,7 +108,7 @@ impl Footprint {
 }
 
 impl Jobs {
-    /// Whether there are none.
+    /// Whether no connection has any.
     pub(super) fn is_empty(&self) -> bool {
         self.planned.is_empty()
     }
@@ -124,9 +128,20 @@ impl Jobs {
         self.planned.iter().any(|each| each.footprint.conflicts(footprint))
     }
 
-    /// The reads whose data is being read.
+    /// Whether a connection has any.
+    pub(super) fn has_of(&self, member: MemberId) -> bool {
+        self.planned.iter().any(|each| each.member == member)
+    }
+
+    /// The connections of which jobs may be carried out.
+    pub(super) fn ready_members(&self) -> impl Iterator<Item = MemberId> {
+        self.ready.iter().map(|(member, _)| *member)
+    }
+
+    /// The reads of the connection whose data is being read.
     pub(super) fn readings(&self) -> impl Iterator<Item = &Reading> {
-        self.planned.iter().filter_map(|each| match &each.purpose {
+        let own = self.planned.iter().filter(|each| each.member == self.member);
+        own.filter_map(|each| match &each.purpose {
             Purpose::Read(reading) => Some(reading),
             _ => None,
         })
@@ -149,20 +164,23 @@ impl Jobs {
         };
         self.writing_len += writing_len;
         self.reading_len += reading_len;
+        let member = self.member;
         let job = Job { id, session: Arc::clone(session), work };
         let waiting = if self.conflicts(&footprint) {
             Some(job)
         } else {
-            self.ready.push_back(job);
+            self.ready.push_back((member, job));
             None
         };
-        self.planned.push(Planned { id, footprint, purpose, writing_len, reading_len, waiting });
+        let lens = (writing_len, reading_len);
+        self.planned.push(Planned { id, member, footprint, purpose, lens, waiting });
         id
     }
 
-    /// A job that may be carried out.
+    /// A job of the connection that may be carried out.
     pub(super) fn next(&mut self) -> Option<Job> {
-        self.ready.pop_front()
+        let own = self.ready.iter().position(|(member, _)| *member == self.member)?;
+        self.ready.remove(own).map(|(_, job)| job)
     }
 
     /// A job has ended. Returns its purpose.
@@ -173,18 +191,18 @@ impl Jobs {
         Some(ended.purpose)
     }
 
-    /// Takes back the jobs that `wanted` selects. Returns those that have begun: their ends have no
-    /// other purpose any more.
+    /// Takes back the jobs of the connection that `wanted` selects. Returns those that have begun:
+    /// their ends have no other purpose any more.
     pub(super) fn abandon(&mut self, wanted: impl Fn(&Purpose) -> bool) -> Vec<JobId> {
         let mut begun = Vec::new();
         let mut at = 0;
         while let Some(each) = self.planned.get_mut(at) {
             let id = each.id;
-            if !wanted(&each.purpose) {
+            if each.member != self.member || !wanted(&each.purpose) {
                 at += 1;
                 continue;
             }
-            let ready = self.ready.iter().position(|job| job.id == id);
+            let ready = self.ready.iter().position(|(_, job)| job.id == id);
             if each.waiting.is_none() && ready.is_none() {
                 each.purpose = Purpose::End;
                 begun.push(id);
@@ -202,8 +220,8 @@ impl Jobs {
 
     fn remove(&mut self, at: usize) -> Planned {
         let removed = self.planned.remove(at);
-        self.writing_len -= removed.writing_len;
-        self.reading_len -= removed.reading_len;
+        self.writing_len -= removed.lens.0;
+        self.reading_len -= removed.lens.1;
         removed
     }
 
@@ -215,7 +233,8 @@ impl Jobs {
             if each.waiting.is_some()
                 && !earlier.iter().any(|other| other.footprint.conflicts(&each.footprint))
             {
-                self.ready.extend(each.waiting.take());
+                let member = each.member;
+                self.ready.extend(each.waiting.take().map(|job| (member, job)));
             }
         }
     }

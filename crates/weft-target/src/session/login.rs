@@ -29,6 +29,9 @@ pub(super) struct LoginState {
     /// Text of requests that go on in the next one.
     text: Vec<u8>,
     isid: [u8; 6],
+    /// The session that the connection joins, 0 for a new one.
+    tsih: u16,
+    connection: u16,
     /// What the first text says. It does not change, so that a proof is good for what follows.
     identity: Option<Identity>,
     authentication: Authentication,
@@ -64,6 +67,10 @@ pub(super) struct LoggedIn {
     pub(super) target: Option<Arc<Target>>,
     /// The settings that the login has agreed on.
     pub(super) settings: Settings,
+    /// The session that the connection joins, 0 for a new one.
+    pub(super) tsih: u16,
+    /// The initiator's number of the connection: the CID.
+    pub(super) connection: u16,
 }
 
 impl LoginState {
@@ -132,6 +139,9 @@ impl LoginState {
         let mut keys = SecurityKeys::default();
         for (key, value) in &pairs {
             if !NAMES.contains(key) && !keys.take(key, value)? {
+                if self.tsih != 0 && Settings::is_leading_only(key) {
+                    return Err(login_status::INITIATOR_ERROR);
+                }
                 let negotiated = self.settings.negotiate(key, value, answer);
                 negotiated.map_err(|_| login_status::INITIATOR_ERROR)?;
             }
@@ -170,7 +180,9 @@ impl LoginState {
                 self.settings.settle();
                 let Identity { initiator: name, target } = identity;
                 let initiator = Initiator { name, isid: self.isid };
-                Ok(Advance::Done(LoggedIn { initiator, target, settings: self.settings }))
+                let (settings, tsih, connection) = (self.settings, self.tsih, self.connection);
+                let logged_in = LoggedIn { initiator, target, settings, tsih, connection };
+                Ok(Advance::Done(logged_in))
             }
         }
     }
@@ -196,14 +208,15 @@ impl LoginState {
         }
         match self.stage {
             None => {
-                // Another connection of a session: each session has one.
-                if request.tsih != 0 {
-                    return Err(login_status::SESSION_DOES_NOT_EXIST);
-                }
-                self.isid = request.isid;
+                (self.isid, self.tsih) = (request.isid, request.tsih);
+                self.connection = request.connection;
                 self.stage = Some(request.current);
             }
-            Some(stage) if stage != request.current || self.isid != request.isid => {
+            Some(stage)
+                if stage != request.current
+                    || (self.isid, self.tsih) != (request.isid, request.tsih)
+                    || self.connection != request.connection =>
+            {
                 return Err(login_status::INITIATOR_ERROR);
             }
             Some(_) => {}

@@ -9,9 +9,11 @@ mod authentication;
 mod closed;
 mod connection;
 mod full;
+mod group;
 mod job;
 mod jobs;
 mod login;
+mod member;
 mod outcome;
 mod output;
 mod portal;
@@ -22,11 +24,14 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod text_exchange;
+mod turns;
+mod wake;
 
 pub use addresses::Addresses;
 pub use closed::Closed;
 pub use connection::Connection;
 pub use job::{Done, Job};
 pub use login::is_name;
-pub use portal::{Clock, Portal, Random, Target, Wake};
+pub use portal::{Clock, Portal, Random, Target};
 pub use stats::SessionStats;
+pub use wake::Wake;

@@ -1,36 +1,20 @@
 //! The state that all connections share: the targets, and the initiators that are logged in.
 
+use std::any::Any;
 use std::collections::HashMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 use std::time::Duration;
 
 use super::stats::{Counters, SessionStats};
+use super::wake::Wakes;
 use crate::limits::SESSIONS_MAX;
 use crate::scsi::{Device, Initiator, Nexus, NexusId};
 use crate::security::Access;
 use crate::workers::Workers;
 use weft_sys::lock;
-
-/// Wakes the thread that serves a connection.
-#[derive(Clone)]
-pub struct Wake(Arc<dyn Fn() + Send + Sync>);
-
-impl Wake {
-    /// Returns one that calls `wake`, from any thread.
-    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(wake))
-    }
-}
-
-impl fmt::Debug for Wake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Wake").finish()
-    }
-}
 
 /// Fills a buffer with bytes that nobody can predict. Returns `false` if it cannot.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +88,9 @@ struct Identity {
     target: String,
 }
 
+/// What the connections of a session share: its `Group`.
+pub(super) type SharedGroup = Arc<dyn Any + Send + Sync>;
+
 /// A session in full feature phase.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -118,9 +105,13 @@ pub(super) struct Session {
     is_closed: AtomicBool,
     /// The session that this one replaces may still be at work.
     is_opening: AtomicBool,
-    /// Shared while the connection handles requests, and by its jobs.
+    /// Shared while connections handle requests, and by jobs.
     work: RwLock<()>,
-    wake: Wake,
+    wakes: Arc<Wakes>,
+    /// What connections share that is above this module.
+    shared: SharedGroup,
+    /// For connections that join it.
+    open: OnceLock<Weak<OpenSession>>,
 }
 
 /// A session that is among those of its portal until its connection has ended, and its last job.
@@ -243,7 +234,7 @@ impl Portal {
         device: &Arc<Device>,
         initiator: Initiator,
         from: SocketAddr,
-        wake: Wake,
+        (wakes, shared): (Arc<Wakes>, SharedGroup),
     ) -> Option<(Arc<OpenSession>, Option<Arc<Session>>)> {
         let identity =
             Identity { initiator: initiator.clone(), target: device.name().to_ascii_lowercase() };
@@ -270,11 +261,14 @@ impl Portal {
             is_closed: AtomicBool::new(false),
             is_opening: AtomicBool::new(replaces),
             work: RwLock::new(()),
-            wake,
+            wakes,
+            shared,
+            open: OnceLock::new(),
         });
         let before = sessions.by_identity.insert(identity, Arc::clone(&session));
         drop(sessions);
         let open = Arc::new(OpenSession { portal: Arc::clone(self), session });
+        open.open.get_or_init(|| Arc::downgrade(&open));
         let Some(before) = before else {
             device.attach(&open.nexus);
             return Some((open, None));
@@ -285,6 +279,23 @@ impl Portal {
         }
         open.replace(&before);
         Some((open, None))
+    }
+
+    /// The open session of an initiator with a device that has a number.
+    pub(super) fn find(
+        &self,
+        device: &Arc<Device>,
+        initiator: &Initiator,
+        tsih: u16,
+    ) -> Option<Arc<OpenSession>> {
+        let target = device.name().to_ascii_lowercase();
+        let identity = Identity { initiator: initiator.clone(), target };
+        let session = Arc::clone(lock(&self.sessions).by_identity.get(&identity)?);
+        let is_open = session.tsih == tsih
+            && Arc::ptr_eq(&session.device, device)
+            && !session.is_closed()
+            && !session.is_opening.load(Ordering::Acquire);
+        session.open.get().filter(|_| is_open)?.upgrade()
     }
 
     /// Waits for all jobs that are not those of a unit.
@@ -355,12 +366,13 @@ impl OpenSession {
 }
 
 impl Session {
-    fn close(&self) {
+    /// Ends all connections.
+    pub(super) fn close(&self) {
         self.end();
-        (self.wake.0)();
+        self.wakes.wake_all();
     }
 
-    /// The connection has ended: jobs that have not begun do nothing.
+    /// The connections have ended: jobs that have not begun do nothing.
     pub(super) fn end(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
@@ -384,6 +396,11 @@ impl Session {
             Err(TryLockError::WouldBlock) => return None,
         };
         (!self.is_closed()).then_some(guard)
+    }
+
+    /// What its connections share.
+    pub(super) fn shared(&self) -> SharedGroup {
+        Arc::clone(&self.shared)
     }
 
     /// Its counters.

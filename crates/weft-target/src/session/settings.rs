@@ -1,10 +1,25 @@
 //! The settings that a login agrees on: operational keys and their rules (RFC 7143, section 13).
 
 use crate::limits::{
-    BURST_LEN_MAX, DATA_SEGMENT_LEN_MAX, FIRST_BURST_LEN_MAX, MESSAGE_DATA_LEN_MAX,
-    OUTSTANDING_R2T_MAX,
+    BURST_LEN_MAX, CONNECTIONS_MAX, DATA_SEGMENT_LEN_MAX, FIRST_BURST_LEN_MAX,
+    MESSAGE_DATA_LEN_MAX, OUTSTANDING_R2T_MAX,
 };
 use crate::wire::{Digests, push_pair};
+
+/// The keys that hold for a session, and that its first login negotiates.
+const LEADING_ONLY: [&str; 11] = [
+    "MaxConnections",
+    "InitialR2T",
+    "ImmediateData",
+    "MaxBurstLength",
+    "FirstBurstLength",
+    "DefaultTime2Wait",
+    "DefaultTime2Retain",
+    "MaxOutstandingR2T",
+    "DataPDUInOrder",
+    "DataSequenceInOrder",
+    "ErrorRecoveryLevel",
+];
 
 /// The parameters of a connection and its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +36,8 @@ pub(super) struct Settings {
     pub(super) initial_r2t: bool,
     /// A command may have data in its own PDU.
     pub(super) immediate_data: bool,
+    /// `MaxConnections`.
+    pub(super) connections_max: u16,
     /// PDUs are messages over RDMA (RFC 7145), which carries data by itself.
     pub(super) is_over_rdma: bool,
 }
@@ -35,6 +52,7 @@ impl Default for Settings {
             first_burst_len: 64 << 10,
             initial_r2t: true,
             immediate_data: true,
+            connections_max: 1,
             is_over_rdma: false,
         }
     }
@@ -54,6 +72,16 @@ impl Settings {
     /// makes of a command at a time is bounded all the same.
     pub(super) fn data_in_len_max(&self) -> u32 {
         if self.is_over_rdma { DATA_SEGMENT_LEN_MAX as u32 } else { self.send_len_max }
+    }
+
+    /// These settings of a session, with those that each connection has for itself.
+    pub(super) fn with_connection(self, connection: &Self) -> Self {
+        Self { digests: connection.digests, send_len_max: connection.send_len_max, ..self }
+    }
+
+    /// Whether only the first connection of a session may negotiate a key (RFC 7143, section 13).
+    pub(super) fn is_leading_only(key: &str) -> bool {
+        LEADING_ONLY.contains(&key)
     }
 
     /// Takes an operational key of the initiator, and appends the answer.
@@ -98,8 +126,10 @@ impl Settings {
                 push_pair(answer, key, &number.to_string());
             }
             "MaxConnections" => {
-                number(value, 1, 65_535)?;
-                push_pair(answer, key, "1");
+                // Over RDMA each connection has a thread, and there is no loop to share.
+                let max = if self.is_over_rdma { 1 } else { CONNECTIONS_MAX };
+                self.connections_max = number(value, 1, 65_535)?.min(max.into()) as u16;
+                push_pair(answer, key, &self.connections_max.to_string());
             }
             "ErrorRecoveryLevel" => {
                 number(value, 0, 2)?;

@@ -55,6 +55,8 @@ pub struct Framer {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Where the last PDU begins.
+    last: usize,
     digests: Digests,
     data_len_max: usize,
 }
@@ -64,7 +66,8 @@ impl Framer {
     #[must_use]
     pub fn new(data_len_max: usize) -> Self {
         let digests = Digests::default();
-        Self { buffer: vec![0; INPUT_BUFFER_LEN], start: 0, end: 0, digests, data_len_max }
+        let buffer = vec![0; INPUT_BUFFER_LEN];
+        Self { buffer, start: 0, end: 0, last: 0, digests, data_len_max }
     }
 
     /// Sets what has been agreed on, for all bytes that have not been cut yet.
@@ -126,9 +129,15 @@ impl Framer {
         let padded = &rest[data_at..data_at + padded_len];
         let sum = &rest[data_at + padded_len..data_at + padded_len + data_digest];
         let is_damaged = data_digest > 0 && sum != crc32c(padded);
+        self.last = self.start;
         self.start += len;
         let (additional, data) = (&rest[..additional_len], &padded[..data_len]);
         Ok(Some(Pdu { header, additional, data, is_damaged }))
+    }
+
+    /// Makes the PDU that was cut last the next one again. No bytes were received meanwhile.
+    pub fn put_back(&mut self) {
+        self.start = self.last;
     }
 }
 

@@ -190,6 +190,20 @@ pub struct Snack {
 }
 
 impl Request {
+    /// The command number of a request that has its turn among the others.
+    #[must_use]
+    pub fn command_number(&self) -> Option<u32> {
+        let (is_immediate, number) = match self {
+            Self::Nop(nop) => (nop.is_immediate, nop.command_number),
+            Self::Scsi(command) => (command.is_immediate, command.command_number),
+            Self::Task(request) => (request.is_immediate, request.command_number),
+            Self::Text(text) => (text.is_immediate, text.command_number),
+            Self::Logout(logout) => (logout.is_immediate, logout.command_number),
+            Self::Login(_) | Self::DataOut(_) | Self::Snack(_) => return None,
+        };
+        (!is_immediate).then_some(number)
+    }
+
     /// Parses a header.
     ///
     /// # Errors

@@ -322,8 +322,12 @@ pub mod login_status {
     pub const NOT_FOUND: u16 = 0x0203;
     /// The version is not supported.
     pub const UNSUPPORTED_VERSION: u16 = 0x0205;
+    /// The session has as many connections as it may have.
+    pub const TOO_MANY_CONNECTIONS: u16 = 0x0206;
     /// A name is missing.
     pub const MISSING_PARAMETER: u16 = 0x0207;
+    /// The connection cannot be one of this session.
+    pub const CANNOT_JOIN: u16 = 0x0208;
     /// The session type is not supported.
     pub const SESSION_TYPE_NOT_SUPPORTED: u16 = 0x0209;
     /// There is no such session.
@@ -342,6 +346,8 @@ pub mod login_status {
             AUTHORIZATION_FAILURE => "the initiator may not use the target",
             NOT_FOUND => "the initiator's address has no target of this name",
             UNSUPPORTED_VERSION => "the version is not supported",
+            TOO_MANY_CONNECTIONS => "the session has too many connections",
+            CANNOT_JOIN => "the connection cannot be one of this session",
             MISSING_PARAMETER => "a name is missing",
             SESSION_TYPE_NOT_SUPPORTED => "the session type is not supported",
             SESSION_DOES_NOT_EXIST => "there is no such session",
@@ -370,6 +376,8 @@ pub mod task_response {
 pub mod logout_response {
     /// Connection or session are closed.
     pub const CLOSED: u8 = 0;
+    /// There is no connection with this number.
+    pub const NO_CONNECTION: u8 = 1;
     /// Connection recovery is not supported.
     pub const NO_RECOVERY: u8 = 2;
 }

@@ -19,7 +19,7 @@ struct Distant {
 }
 
 #[derive(Debug, Default)]
-struct Gate {
+pub(super) struct Gate {
     /// It is shut; writes that wait.
     state: Mutex<(bool, usize)>,
     changed: Condvar,
@@ -93,7 +93,7 @@ impl Store for Distant {
     }
 }
 
-fn distant() -> (Arc<Portal>, Arc<Unit>, Arc<Gate>) {
+pub(super) fn distant() -> (Arc<Portal>, Arc<Unit>, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
     let store = Distant { memory: Ram::new(LEN as u64).unwrap(), gate: Arc::clone(&gate) };
     let unit = Arc::new(Unit::new("distant".into(), Options::default(), Box::new(store)));

@@ -4,8 +4,10 @@ mod aborts;
 mod access;
 mod changes;
 mod chap;
+mod connections;
 mod jobs;
 mod kept;
+mod order;
 mod power;
 
 use std::collections::BTreeMap;
@@ -309,7 +311,7 @@ fn login_agrees_on_each_key() {
         ("ImmediateData", "No"),
         ("X-unknown", "NotUnderstood"),
         ("ErrorRecoveryLevel", "0"),
-        ("MaxConnections", "1"),
+        ("MaxConnections", "8"),
         ("MaxRecvDataSegmentLength", "262144"),
     ] {
         assert_eq!(answers.get(key), Some(&value), "{key}");

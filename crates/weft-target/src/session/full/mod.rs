@@ -1,5 +1,9 @@
 //! Full feature phase: commands, data, task management, text and logout.
 
+mod management;
+mod sending;
+mod turn;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,23 +11,26 @@ use std::time::Duration;
 
 use super::addresses::Addresses;
 use super::closed::Closed;
-use super::job::{Done, Job, JobId, Work};
+use super::group::Group;
+use super::job::{Done, JobId, Work};
 use super::jobs::{Footprint, Jobs, Purpose};
 use super::login::LoggedIn;
+use super::member::MemberId;
 use super::outcome::{plan, residual, sense_segment};
-use super::portal::{OpenSession, Portal, Session, Wake};
-use super::postponed::{ConnectionEnd, Postponed, take_due};
+use super::portal::{OpenSession, Portal, Session};
+use super::postponed::{Postponed, note_end};
 use super::settings::Settings;
 use super::stats::count;
 use super::task::{DataSequence, Reading, Sink, Task};
 use super::text_exchange::{TextExchange, Visible};
-use crate::limits::{COMMAND_WINDOW, HELD_LEN_MAX, OUTPUT_LEN_MAX, STEP_LEN};
+use super::turns::Turns;
+use super::wake::Wake;
+use crate::limits::{COMMAND_WINDOW, HELD_LEN_MAX};
 use crate::scsi::{Begun, Ended, Failure, Kind, Plan, Sense, Stream, Unit, status};
 use crate::wire::{
-    AsyncMessage, DataIn, DataOut, Digests, LogoutResponse, NO_TAG, NopIn, NopOut, Pdu, R2t,
-    Reject, Request, Residual, Response, ScsiCommand, ScsiResponse, Sequence, TaskRequest,
-    TaskResponse, Text, TextResponse, Unparsed, append, append_with, logout_response,
-    reject_reason, task_response,
+    AsyncMessage, DataIn, DataOut, Digests, NO_TAG, NopIn, NopOut, Pdu, R2t, Reject, Request,
+    Residual, Response, ScsiCommand, ScsiResponse, Sequence, Text, TextResponse, Unparsed, append,
+    login_status, reject_reason,
 };
 
 /// The arguments of requests, besides the session.
@@ -44,8 +51,15 @@ pub(super) struct FullFeature {
     /// The iSCSI name of the initiator.
     initiator: String,
     settings: Settings,
-    /// The next command number.
-    expected_command: u32,
+    /// What it shares with the other connections of its session.
+    group: Arc<Group>,
+    /// Its place among them.
+    member: MemberId,
+    /// The state that depends on its turns, if the session may have several connections.
+    turns: Turns,
+    /// Commands with a number that have begun and ended, and how far the first is ahead because of
+    /// commands without one.
+    numbers: Numbers,
     /// The next status number.
     status: u32,
     /// Commands that wait for data or for the store, by their tags.
@@ -54,82 +68,160 @@ pub(super) struct FullFeature {
     last_task: u64,
     /// Commands whose data is being sent, in the order in which they came.
     readings: VecDeque<Reading>,
-    /// Work that waits for the store.
+    /// Work that waits for the store. That of the session only in a turn.
     jobs: Jobs,
     /// Responses to requests that end commands, which wait for jobs of these commands.
     postponed: Vec<Postponed>,
-    /// The initiator is logging out.
+    /// The initiator is logging out, or another connection has taken the place of this one.
     is_leaving: bool,
+    /// It ends without harm to the others.
+    may_end: bool,
+    /// The initiator is to be asked to log out within this many seconds.
+    log_out_within: Option<u16>,
+    /// The job that waits for the session before.
+    opens_after: Option<JobId>,
     /// Bytes that tasks collect.
     held_len: usize,
     next_transfer: u32,
     text: TextExchange,
 }
 
-/// Why a part of a read is not there.
-enum Unread {
-    /// It has to wait for the store, or for an earlier command.
-    Later,
-    Failed(Sense),
+/// How many commands have begun and ended.
+#[derive(Debug, Default)]
+struct Numbers {
+    begun: u32,
+    ended: u32,
+    /// Immediate commands, which have not used the window, and whose ends do not widen it.
+    immediate: u32,
 }
 
 impl Drop for FullFeature {
     fn drop(&mut self) {
-        match &self.session {
+        let Some(session) = &self.session else { return self.portal.end_discovery() };
+        let left = self.group.leave(self.member);
+        if left.others == 0 {
             // It is removed when its last job has ended.
-            Some(session) => session.end(),
-            None => self.portal.end_discovery(),
+            session.end();
+        } else if !self.may_end && !left.was_dismissed {
+            // Nothing that is lost with a connection is sent again (RFC 7143, section 7.1.5: error
+            // recovery level 0 knows only the recovery of sessions).
+            session.close();
         }
     }
 }
 
 impl FullFeature {
-    /// Opens the session of an initiator at `from`. `numbers` are the next command number and the
-    /// next status number. `None` if there are too many sessions. It is open when it has no jobs.
+    /// Opens the session of an initiator at `from`, or joins the one that the login names.
+    /// `numbers` are the next command number and the next status number. It is open when
+    /// [`Self::is_opening`] says so.
+    ///
+    /// # Errors
+    ///
+    /// The status of the login: there are too many sessions or connections, or none to join.
     pub(super) fn new(
         portal: &Arc<Portal>,
         from: SocketAddr,
         logged_in: LoggedIn,
         numbers: (u32, u32),
         wake: Wake,
-    ) -> Option<Self> {
-        let LoggedIn { initiator, target, settings } = logged_in;
+    ) -> Result<Self, u16> {
+        let LoggedIn { initiator, target, mut settings, tsih, connection } = logged_in;
         let name = initiator.name.clone();
+        let (expected_command, status) = numbers;
+        if tsih != 0 {
+            let open = target.and_then(|target| portal.find(target.device(), &initiator, tsih));
+            let session = open.ok_or(login_status::SESSION_DOES_NOT_EXIST)?;
+            let group = Group::of(&session).ok_or(login_status::CANNOT_JOIN)?;
+            let (member, settings) = group.join(connection, settings, wake)?;
+            let mut full = Self::with(portal, Some(session), name, (settings, group), status);
+            (full.member, full.turns) = (member, Turns::joined());
+            return Ok(full);
+        }
+        if target.is_none() {
+            settings.connections_max = 1;
+        }
+        let group = Arc::new(Group::new(settings, expected_command, wake));
         let (session, before) = match target {
             Some(target) => {
-                let (session, before) = portal.open(target.device(), initiator, from, wake)?;
+                let shared = (Arc::clone(group.wakes()), Arc::clone(&group) as _);
+                let opened = portal.open(target.device(), initiator, from, shared);
+                let (session, before) = opened.ok_or(login_status::OUT_OF_RESOURCES)?;
                 (Some(session), before)
             }
             None if portal.begin_discovery() => (None, None),
-            None => return None,
+            None => return Err(login_status::OUT_OF_RESOURCES),
         };
-        let mut jobs = Jobs::default();
+        let mut full = Self::with(portal, session.clone(), name, (settings, group), status);
+        full.turns = Turns::first(connection);
         if let (Some(session), Some(before)) = (&session, before) {
-            jobs.plan(session, Work::Replace(before), Footprint::nothing(), Purpose::End);
+            let work = Work::Replace(before);
+            let job = full.jobs.plan(session, work, Footprint::nothing(), Purpose::End);
+            full.opens_after = Some(job);
         }
-        let (expected_command, status) = numbers;
-        Some(Self {
+        Ok(full)
+    }
+
+    fn with(
+        portal: &Arc<Portal>,
+        session: Option<Arc<OpenSession>>,
+        initiator: String,
+        (settings, group): (Settings, Arc<Group>),
+        status: u32,
+    ) -> Self {
+        Self {
             portal: Arc::clone(portal),
             session,
-            initiator: name,
+            initiator,
             settings,
-            expected_command,
+            group,
+            member: 0,
+            turns: Turns::default(),
+            numbers: Numbers::default(),
             status,
             tasks: HashMap::new(),
             last_task: 0,
-            jobs,
+            jobs: Jobs::default(),
             postponed: Vec::new(),
             is_leaving: false,
+            may_end: false,
+            log_out_within: None,
+            opens_after: None,
             readings: VecDeque::new(),
             held_len: 0,
             next_transfer: 1,
             text: TextExchange::default(),
-        })
+        }
     }
 
-    /// Asks the initiator to log out within this many seconds.
-    pub(super) fn ask_to_log_out(&mut self, seconds: u16, output: &mut Vec<u8>) {
-        self.respond(&Response::Async(AsyncMessage { time: seconds }), &[], output);
+    /// Asks the initiator to log out within this many seconds, in the next turn.
+    pub(super) fn ask_to_log_out(&mut self, seconds: u16) {
+        self.log_out_within = Some(seconds);
+    }
+
+    /// Does what others have asked for. Returns why the connection ends, once the output is sent.
+    ///
+    /// # Errors
+    ///
+    /// If another connection has ended this one.
+    pub(super) fn hear(&mut self, output: &mut Vec<u8>) -> Result<Option<Closed>, Closed> {
+        if let Some(closed) = self.dismissed() {
+            return Err(closed);
+        }
+        if let Some(time) = self.log_out_within.take() {
+            self.respond(&Response::Async(AsyncMessage { time }), &[], output);
+        }
+        Ok(self.answer_due(output))
+    }
+
+    /// The window of the session if the connection has joined it: the next command number, and the
+    /// last one that may be used.
+    pub(super) fn window(&self) -> Option<(u32, u32)> {
+        (self.member != 0).then(|| (self.group.expected(), self.group.last()))
+    }
+
+    /// What the connections share, if the session may have several.
+    pub(super) fn shared_group(&self) -> Option<Arc<Group>> {
+        self.group.is_shared().then(|| Arc::clone(&self.group))
     }
 
     /// The session, unless it is one of discovery.
@@ -172,23 +264,7 @@ impl FullFeature {
         match request {
             Request::Nop(nop) => self.ping(&nop, pdu.data, output),
             Request::Text(text) => self.text(&text, pdu, context, output)?,
-            Request::Logout(logout) => {
-                let response = match logout.reason {
-                    0 | 1 => logout_response::CLOSED,
-                    _ => logout_response::NO_RECOVERY,
-                };
-                let (time_to_wait, time_to_retain) = (0, 0);
-                let task = logout.task;
-                let response = LogoutResponse { response, task, time_to_wait, time_to_retain };
-                let response = Response::Logout(response);
-                if logout.reason > 1 {
-                    self.respond(&response, &[], output);
-                    return Ok(None);
-                }
-                self.is_leaving = true;
-                let (jobs, ends) = (self.abort_all(|_| true), Some(ConnectionEnd::LoggedOut));
-                return Ok(self.postpone(Postponed { jobs, response, ends }, output));
-            }
+            Request::Logout(logout) => return Ok(self.log_out(&logout, output)),
             Request::Login(_) => return Err(Closed::Protocol("a login request after the login")),
             Request::Snack(_) => self.reject(reject_reason::SNACK, pdu, output),
             Request::Scsi(_) | Request::Task(_) | Request::DataOut(_) => {
@@ -213,37 +289,41 @@ impl FullFeature {
     /// Whether a request is the next one by its command number. Others outside of the window are
     /// ignored (RFC 7143, section 4.2.2.1).
     fn is_next(&mut self, request: &Request) -> Result<bool, Closed> {
-        let (is_immediate, number) = match request {
-            Request::Nop(nop) => (nop.is_immediate, nop.command_number),
-            Request::Scsi(command) => (command.is_immediate, command.command_number),
-            Request::Task(request) => (request.is_immediate, request.command_number),
-            Request::Text(text) => (text.is_immediate, text.command_number),
-            Request::Logout(logout) => (logout.is_immediate, logout.command_number),
-            Request::Login(_) | Request::DataOut(_) | Request::Snack(_) => return Ok(true),
-        };
-        if is_immediate {
+        let Some(number) = request.command_number() else {
+            if matches!(request, Request::Scsi(_)) {
+                self.numbers.begun = self.numbers.begun.wrapping_add(1);
+                self.numbers.immediate += 1;
+            }
             return Ok(true);
-        }
-        let ahead = number.wrapping_sub(self.expected_command);
-        let window = self.sequence().command_max.wrapping_sub(self.expected_command);
-        if ahead > window || window == u32::MAX {
+        };
+        let window = self.sequence();
+        let ahead = number.wrapping_sub(window.expected_command);
+        let len = window.command_max.wrapping_sub(window.expected_command).wrapping_add(1);
+        if ahead >= len {
             return Ok(false);
         }
         if ahead != 0 {
             // One connection delivers in order, and nothing is sent again on it.
             return Err(Closed::Protocol("a command number is missing"));
         }
-        self.expected_command = self.expected_command.wrapping_add(1);
+        self.group.count_command();
+        self.numbers.begun = self.numbers.begun.wrapping_add(1);
         Ok(true)
     }
 
-    fn sequence(&self) -> Sequence {
-        let outstanding = self.outstanding() as u32;
-        let free = COMMAND_WINDOW.saturating_sub(outstanding);
+    /// The sequence numbers of a response.
+    pub(super) fn sequence(&mut self) -> Sequence {
+        self.sequence_with(0)
+    }
+
+    /// The sequence numbers while this many tasks more than are in the tables are outstanding.
+    fn sequence_with(&mut self, more: u32) -> Sequence {
+        let outstanding = self.outstanding() as u32 + more;
+        self.group.count_ended(self.numbers.end(outstanding));
         Sequence {
             status: self.status,
-            expected_command: self.expected_command,
-            command_max: self.expected_command.wrapping_add(free).wrapping_sub(1),
+            expected_command: self.group.expected(),
+            command_max: self.group.last(),
         }
     }
 
@@ -534,12 +614,6 @@ impl FullFeature {
         self.finish_write(session, task, output);
     }
 
-    /// The sequence numbers while this many tasks more than are in the tables are outstanding.
-    fn sequence_with(&self, more: u32) -> Sequence {
-        let sequence = self.sequence();
-        Sequence { command_max: sequence.command_max.wrapping_sub(more), ..sequence }
-    }
-
     /// Finishes a task that has all its data and no job under way.
     fn finish_write(&mut self, session: &Arc<OpenSession>, mut task: Task, output: &mut Vec<u8>) {
         let sink = std::mem::replace(&mut task.sink, Sink::Drop(Ok(Vec::new())));
@@ -601,21 +675,6 @@ impl FullFeature {
         }
     }
 
-    /// A job that may be carried out.
-    pub(super) fn next_job(&mut self) -> Option<Job> {
-        self.jobs.next()
-    }
-
-    /// Whether jobs have not ended.
-    pub(super) fn has_jobs(&self) -> bool {
-        !self.jobs.is_empty()
-    }
-
-    /// Whether more requests and data may come.
-    pub(super) fn has_room(&self) -> bool {
-        self.jobs.has_room() && !self.is_leaving
-    }
-
     /// Takes the result of a job. Returns why the connection ends, once the output is sent.
     pub(super) fn complete(&mut self, done: Done, output: &mut Vec<u8>) -> Option<Closed> {
         let session = self.session.clone()?;
@@ -637,7 +696,10 @@ impl FullFeature {
             }
             Some(Purpose::End) | None => {}
         }
-        self.answer_postponed(done.id, output)
+        self.turns.has_completed = true;
+        self.opens_after.take_if(|job| *job == done.id);
+        note_end(&mut self.postponed, done.id);
+        self.answer_due(output)
     }
 
     fn release(&mut self, task: &Task) {
@@ -673,13 +735,8 @@ impl FullFeature {
                 number: index as u32,
                 offset: (index * max) as u32,
             };
-            append(
-                output,
-                &Response::DataIn(data_in),
-                self.sequence(),
-                self.settings.digests,
-                part,
-            );
+            let (sequence, digests) = (self.sequence(), self.settings.digests);
+            append(output, &Response::DataIn(data_in), sequence, digests, part);
         }
         self.status = self.status.wrapping_add(1);
     }
@@ -718,150 +775,6 @@ impl FullFeature {
         self.respond(&Response::Scsi(response), sense, output);
     }
 
-    /// Appends data of reads until enough is waiting to be sent. `unsent_len` bytes of `output` are
-    /// not sent yet.
-    pub(super) fn send_data(&mut self, output: &mut Vec<u8>, unsent_len: usize) {
-        let Some(session) = self.session.clone() else { return };
-        let sent = output.len() - unsent_len;
-        while output.len() - sent + self.jobs.reading_len() < OUTPUT_LEN_MAX
-            && let Some(reading) = self.readings.pop_front()
-        {
-            if !reading.unit.is_aborted(reading.begun)
-                && let Some(reading) = self.send_part(&session, reading, output)
-            {
-                self.readings.push_front(reading);
-            }
-        }
-    }
-
-    /// Sends the next PDU of a read. Returns the read if more can follow at once.
-    fn send_part(
-        &mut self,
-        session: &Arc<OpenSession>,
-        mut reading: Reading,
-        output: &mut Vec<u8>,
-    ) -> Option<Reading> {
-        let command = reading.command;
-        let wanted = reading.range.end - reading.range.start;
-        let expected = command.read_len();
-        let residual = residual(wanted, expected);
-        let total = wanted.min(u64::from(expected)) as u32;
-        let left = total - reading.sent;
-        if left == 0 {
-            self.measure_read(&reading, false);
-            self.respond_status(&command, status::GOOD, residual, reading.pdus, &[], output);
-            return None;
-        }
-        let burst_left = self.settings.burst_len_max - reading.sent % self.settings.burst_len_max;
-        let mut len = left.min(self.settings.data_in_len_max()).min(burst_left);
-        let loaded = &reading.loaded.0[reading.loaded.1..];
-        if !loaded.is_empty() {
-            len = len.min(loaded.len() as u32);
-        }
-        let is_last = len == left;
-        let data_in = DataIn {
-            is_final: is_last || len == burst_left,
-            status: is_last.then_some(status::GOOD),
-            residual,
-            task: command.task,
-            number: reading.pdus,
-            offset: reading.sent,
-        };
-        // The task is still outstanding until its status is sent.
-        let sequence = self.sequence_with(u32::from(!is_last));
-        let (response, digests) = (Response::DataIn(data_in), self.settings.digests);
-        let appended = append_with(output, &response, sequence, digests, len as usize, |space| {
-            if loaded.is_empty() {
-                return self.read_now(&reading, space);
-            }
-            space.copy_from_slice(&loaded[..space.len()]);
-            Ok(())
-        });
-        match appended {
-            Ok(()) => {}
-            Err(Unread::Later) => {
-                self.load(session, reading, left as usize);
-                return None;
-            }
-            Err(Unread::Failed(sense)) => {
-                self.fail_read(session, &reading, sense.into(), output);
-                return None;
-            }
-        }
-        count(&session.counters().read_bytes, len as usize);
-        reading.sent += len;
-        reading.pdus += 1;
-        if !loaded.is_empty() {
-            reading.loaded.1 += len as usize;
-        }
-        if is_last {
-            self.measure_read(&reading, false);
-            self.status = self.status.wrapping_add(1);
-        }
-        (!is_last).then_some(reading)
-    }
-
-    /// Reads the next bytes of a read, if that does not wait.
-    fn read_now(&self, reading: &Reading, space: &mut [u8]) -> Result<(), Unread> {
-        let (unit, offset) = (&reading.unit, reading.range.start + u64::from(reading.sent));
-        let used = || {
-            Footprint::of_part(&reading.command, unit, offset..offset + space.len() as u64, false)
-        };
-        if reading.flushes || !self.jobs.is_empty() && self.jobs.conflicts(&used()) {
-            return Err(Unread::Later);
-        }
-        let read = unit.try_read(offset, space).ok_or(Unread::Later)?;
-        read.map_err(Unread::Failed)
-    }
-
-    /// Plans a job for the next bytes of a read, of which `left` are not sent.
-    fn load(&mut self, session: &Arc<OpenSession>, mut reading: Reading, left: usize) {
-        let offset = reading.range.start + u64::from(reading.sent);
-        let buffer = vec![0; left.min(STEP_LEN)];
-        let (unit, begun) = (Arc::clone(&reading.unit), reading.begun);
-        let end = offset + buffer.len() as u64;
-        let used = Footprint::of_part(&reading.command, &unit, offset..end, false);
-        let flushes = std::mem::take(&mut reading.flushes);
-        let work = Work::Read { unit, begun, offset, buffer, flushes };
-        self.jobs.plan(session, work, used, Purpose::Read(reading));
-    }
-
-    /// Takes what a job has read.
-    fn loaded(
-        &mut self,
-        session: &Session,
-        mut reading: Reading,
-        result: Result<Vec<u8>, Failure>,
-        output: &mut Vec<u8>,
-    ) {
-        match result {
-            Ok(buffer) => {
-                reading.loaded = (buffer, 0);
-                self.readings.push_front(reading);
-            }
-            Err(failure) => self.fail_read(session, &reading, failure, output),
-        }
-    }
-
-    fn fail_read(
-        &mut self,
-        session: &Session,
-        reading: &Reading,
-        failure: Failure,
-        output: &mut Vec<u8>,
-    ) {
-        self.measure_read(reading, true);
-        let unit = Some(&*reading.unit);
-        let counts = (residual(0, reading.command.read_len()), reading.pdus);
-        self.fail(session, &reading.command, unit, failure, counts, output);
-    }
-
-    fn measure_read(&self, reading: &Reading, is_failed: bool) {
-        let time = self.portal.now().saturating_sub(reading.since);
-        let bytes = reading.sent.into();
-        reading.unit.count(Ended { kind: Kind::Read, time, bytes, is_failed });
-    }
-
     /// Counts a command that ends now.
     fn measure(
         &self,
@@ -875,117 +788,22 @@ impl FullFeature {
             unit.count(Ended { kind, time, bytes: bytes.into(), is_failed });
         }
     }
+}
 
-    /// Handles a task management request (RFC 7143, section 11.5). Returns why the connection ends.
-    fn manage(
-        &mut self,
-        session: &Arc<OpenSession>,
-        request: &TaskRequest,
-        output: &mut Vec<u8>,
-    ) -> Option<Closed> {
-        let device = session.device();
-        let nexus = session.nexus.id;
-        let unit = device.unit(request.lun);
-        let (mut jobs, mut ends, mut reset) = (Vec::new(), None, Vec::new());
-        let response = match (request.function, unit) {
-            (1, _) => self.abort(request, &mut jobs),
-            (2 | 4 | 5, None) => task_response::NO_UNIT,
-            (function @ (2 | 4 | 5), Some(unit)) => {
-                jobs = self.abort_all(|other| other.is_some_and(|other| Arc::ptr_eq(other, &unit)));
-                match function {
-                    4 => device.clear_tasks(&unit, nexus),
-                    5 => device.reset_unit(&unit),
-                    _ => {}
-                }
-                if function != 2 {
-                    reset.push(unit);
-                }
-                task_response::COMPLETE
-            }
-            (6 | 7, _) => {
-                jobs = self.abort_all(|_| true);
-                device.reset();
-                reset.extend(device.units().into_iter().map(|(_, unit)| unit));
-                ends = (request.function == 7).then_some(ConnectionEnd::ColdReset);
-                task_response::COMPLETE
-            }
-            (8, _) => task_response::NO_REASSIGNMENT,
-            _ => task_response::NOT_SUPPORTED,
-        };
-        // Steps that others have begun end before the response.
-        if !reset.iter().all(|unit| unit.has_no_steps()) {
-            let work = Work::WaitForSteps(reset);
-            jobs.push(self.jobs.plan(session, work, Footprint::nothing(), Purpose::End));
-        }
-        let response = Response::Task(TaskResponse { task: request.task, response });
-        self.postpone(Postponed { jobs, response, ends }, output)
+impl Numbers {
+    /// Whether the end of a command does not widen the window.
+    fn has_immediate(&self) -> bool {
+        self.immediate > 0
     }
 
-    /// Responds when the jobs have ended, which may be at once. Returns why the connection ends.
-    fn postpone(&mut self, postponed: Postponed, output: &mut Vec<u8>) -> Option<Closed> {
-        if postponed.jobs.is_empty() {
-            return self.answer(&postponed, output);
-        }
-        self.postponed.push(postponed);
-        None
-    }
-
-    /// Sends the responses that have waited for no other job than this one.
-    fn answer_postponed(&mut self, ended: JobId, output: &mut Vec<u8>) -> Option<Closed> {
-        let due = take_due(&mut self.postponed, ended);
-        due.iter().fold(None, |closed, postponed| self.answer(postponed, output).or(closed))
-    }
-
-    fn answer(&mut self, postponed: &Postponed, output: &mut Vec<u8>) -> Option<Closed> {
-        self.respond(&postponed.response, &[], output);
-        match (postponed.ends?, &self.session) {
-            (ConnectionEnd::ColdReset, Some(session)) => {
-                self.portal.close_all(session.device());
-                Some(Closed::Replaced)
-            }
-            _ => Some(Closed::LoggedOut),
-        }
-    }
-
-    /// Aborts a task. Returns the response; jobs that have to end before are added to `jobs`.
-    fn abort(&mut self, request: &TaskRequest, jobs: &mut Vec<JobId>) -> u8 {
-        let tag = request.referenced;
-        let mut is_found = false;
-        if let Some(task) = self.tasks.remove(&tag) {
-            self.release(&task);
-            is_found = true;
-        }
-        let before = self.readings.len();
-        self.readings.retain(|reading| reading.command.task != tag);
-        is_found |= self.readings.len() < before;
-        is_found |= self.jobs.readings().any(|reading| reading.command.task == tag);
-        jobs.extend(self.jobs.abandon(|purpose| match purpose {
-            Purpose::Read(reading) => reading.command.task == tag,
-            Purpose::Task { tag: other, .. } => *other == tag,
-            Purpose::End => false,
-        }));
-        // A command that is complete is no task any more (RFC 7143, section 11.5.1).
-        if is_found { task_response::COMPLETE } else { task_response::NO_TASK }
-    }
-
-    /// Aborts the tasks of all units that are wanted. Returns jobs of them that have to end.
-    fn abort_all(&mut self, wanted: impl Fn(Option<&Arc<Unit>>) -> bool) -> Vec<JobId> {
-        let aborted: Vec<u32> = self
-            .tasks
-            .iter()
-            .filter(|(_, task)| wanted(task.unit.as_ref().map(|(unit, _)| unit)))
-            .map(|(tag, _)| *tag)
-            .collect();
-        for tag in &aborted {
-            if let Some(task) = self.tasks.remove(tag) {
-                self.release(&task);
-            }
-        }
-        self.readings.retain(|reading| !wanted(Some(&reading.unit)));
-        self.jobs.abandon(|purpose| match purpose {
-            Purpose::Read(reading) => wanted(Some(&reading.unit)),
-            Purpose::Task { tag, .. } => aborted.contains(tag),
-            Purpose::End => false,
-        })
+    /// Notes that all commands but `outstanding` ones have ended. Returns by how many the window
+    /// grows.
+    fn end(&mut self, outstanding: u32) -> u32 {
+        let ended = self.begun.wrapping_sub(outstanding);
+        let number = ended.wrapping_sub(self.ended);
+        self.ended = ended;
+        let immediate = number.min(self.immediate);
+        self.immediate -= immediate;
+        number - immediate
     }
 }
