@@ -68,7 +68,8 @@ install: ## Install dist/ under PREFIX (default /usr/local), staged in DESTDIR
 	sed 's|@PREFIX@|$(PREFIX)|g' crates/weft-tuples-c/weft-tuples.pc.in >$(root)/lib/pkgconfig/weft-tuples.pc
 	cp --no-dereference --remove-destination dist/lib/weft/* $(root)/lib/weft/
 	sed 's|@BINDIR@|$(PREFIX)/bin|g' scripts/systemd/weft-target.service.in >$(units)/weft-target.service
-	chmod 644 $(units)/weft-target.service
+	sed 's|@BINDIR@|$(PREFIX)/bin|g' scripts/systemd/weft-serve.service.in >$(units)/weft-serve.service
+	chmod 644 $(units)/weft-target.service $(units)/weft-serve.service
 	dist/bin/weft man $(root)/share/man/man1
 	dist/bin/weft completions bash >$(bash_completions)/weft
 	dist/bin/weft completions zsh >$(zsh_completions)/_weft

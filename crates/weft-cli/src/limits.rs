@@ -2,7 +2,7 @@
 
 /// Longest answer of a process: enough for the largest number of queue pairs that one can have.
 pub(crate) const ANSWER_BYTES_MAX: u64 = 256 << 20;
-/// Longest file that describes what `weft target` serves.
+/// Longest file that describes what is served.
 pub(crate) const CONFIG_LEN_MAX: u64 = 1 << 20;
 /// Longest request to a running target, in bytes.
 pub(crate) const CONTROL_REQUEST_LEN_MAX: usize = 64 << 10;
@@ -34,6 +34,8 @@ pub(crate) const TUPLES_AT_ONCE_MAX: u32 = 1_000;
 /// How long a read of a tail may take, if the server's process has to answer it.
 pub(crate) const TAIL_READ_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// The longest name of a user of `weft serve`.
+pub(crate) const USER_NAME_LEN_MAX: usize = 64;
 /// How deeply files of rules may name others.
 pub(crate) const RULES_DEPTH_MAX: u32 = 10;
 /// The most patterns with which a second try of a copy names entries; beyond, it copies all.

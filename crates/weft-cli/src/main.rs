@@ -7,9 +7,9 @@
 //! ```text
 //! run
 //! environment manual pipeline target transfer tuples
-//! args info private_socket sockets
+//! args info private_socket sockets values
 //! debug
-//! layout output percentile sharing signals
+//! layout notify output percentile sharing signals
 //! limits
 //! ```
 
@@ -20,6 +20,7 @@ mod info;
 mod layout;
 mod limits;
 mod manual;
+mod notify;
 mod output;
 mod percentile;
 mod pipeline;
@@ -31,6 +32,7 @@ mod sockets;
 mod target;
 mod transfer;
 mod tuples;
+mod values;
 
 use std::process::ExitCode;
 

@@ -533,26 +533,33 @@ fn sessions_outlive_reloads_of_the_file() -> Result<()> {
 
 #[test]
 fn systemd_accepts_the_unit() -> Result<()> {
-    const NAME: &str = "weft-target.service";
+    check_unit("weft-target.service", &["target serve", "target reload"], "--control")
+}
+
+#[test]
+fn systemd_accepts_the_unit_of_weft_serve() -> Result<()> {
+    check_unit("weft-serve.service", &["serve"], "--config")
+}
+
+/// Checks a unit, and that its command lines are these commands with this option.
+fn check_unit(name: &str, commands: &[&str], option: &str) -> Result<()> {
     let folder = Folder::new(0o700)?;
-    let unit = fs::read_to_string(source(&format!("../../scripts/systemd/{NAME}.in")))?;
-    let command = weft()?;
-    let bin = command.parent().context("the command is in no directory")?;
-    fs::write(folder.path().join(NAME), unit.replace("@BINDIR@", &bin.display().to_string()))?;
+    let unit = fs::read_to_string(source(&format!("../../scripts/systemd/{name}.in")))?;
+    let weft = weft()?;
+    let bin = weft.parent().context("the command is in no directory")?;
+    fs::write(folder.path().join(name), unit.replace("@BINDIR@", &bin.display().to_string()))?;
     let verify = Program::plain("systemd-analyze").line("verify --man=no");
-    let ended = verify.arg(folder.path().join(NAME)).run(TIMEOUT)?.success()?;
+    let ended = verify.arg(folder.path().join(name)).run(TIMEOUT)?.success()?;
     // What systemd does not know it ignores, with a message.
-    ensure!(!ended.stderr.contains(NAME), ended.error("systemd has something to say"));
+    ensure!(!ended.stderr.contains(name), ended.error("systemd has something to say"));
     // Each command line of the unit is one that the command understands.
-    for verb in ["serve", "reload"] {
+    for command in commands {
         let mut lines = unit.lines().filter(|line| line.starts_with("Exec"));
-        let split = |line: &'_ str| {
-            line.split_once(&format!("weft target {verb} ")).map(|it| it.1.to_owned())
-        };
-        let arguments = lines.find_map(split).context(verb)?;
-        let program = Program::plain(&command).line("target").arg(verb).line(&arguments);
-        let ended = program.arg("--help").run(TIMEOUT)?.success()?;
-        ended.expect_output("--control")?;
+        let split =
+            |line: &'_ str| line.split_once(&format!("weft {command} ")).map(|it| it.1.to_owned());
+        let arguments = lines.find_map(split).context(*command)?;
+        let program = Program::plain(&weft).line(command).line(&arguments);
+        program.arg("--help").run(TIMEOUT)?.success()?.expect_output(option)?;
     }
     Ok(())
 }

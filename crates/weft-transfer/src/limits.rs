@@ -294,6 +294,8 @@ pub const LOCAL_CHANNELS: u16 = 2;
 pub const CONNECTIONS_MAX: usize = 512;
 /// The most copies of the clients of one host at a time.
 pub const COPIES_OF_HOST_MAX: usize = CONNECTIONS_MAX / 2;
+/// How long a copy waits for a place within the limits of its user or share.
+pub const PLACE_WAIT: Duration = Duration::from_secs(1);
 /// The descriptors that a server needs for each connection of a stranger.
 pub const DESCRIPTORS_EACH: usize = 2;
 /// The connections beyond [`CONNECTIONS_MAX`] whose clients learn that the server is busy.

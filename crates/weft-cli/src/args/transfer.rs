@@ -463,7 +463,7 @@ pub(crate) enum Data {
 const RATE_MIN: u64 = 8 << 10;
 
 /// Parses a rate in bytes a second.
-fn rate(text: &str) -> Result<u64, String> {
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let rate = bytes(text)?;
     if rate < RATE_MIN { Err("from 8K on".to_owned()) } else { Ok(rate) }
 }
@@ -494,11 +494,29 @@ fn congestion(name: &str) -> Result<Congestion, String> {
 pub(crate) struct ServeArgs {
     /// Directory to share under its last name, or NAME=DIR
     #[arg(
-        required_unless_present = "stdio",
+        required_unless_present_any = ["stdio", "config"],
         value_name = "DIR|NAME=DIR",
         value_hint = ValueHint::DirPath
     )]
     pub(crate) directories: Vec<OsString>,
+
+    /// File that says what is shared, and which users may do what
+    ///
+    /// It replaces the other options. SIGHUP has it read again; copies go on. See copying.md.
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        conflicts_with_all = [
+            "directories", "bind", "port", "rdma", "stdio", "allow_clear", "read_only", "quota",
+            "quota_files", "authorised", "allow"
+        ]
+    )]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Say whether the file is right, and serve nothing
+    #[arg(long, requires = "config")]
+    pub(crate) check: bool,
 
     /// Address to listen at; all of this host by default
     #[arg(long, value_name = "ADDRESS")]

@@ -1,8 +1,5 @@
 //! Files that describe what is to be served.
 
-use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -22,8 +19,7 @@ use weft_target::session::is_name;
 use super::plan::{Fixed, Plan, TargetPlan, numbered};
 use super::secrets;
 use super::unit::{Parsed, Place, block_len};
-use crate::args::bytes;
-use crate::limits::CONFIG_LEN_MAX;
+use crate::values::{self, Number, Size, Text};
 
 /// The file as it is written.
 #[derive(Deserialize)]
@@ -87,44 +83,11 @@ struct UnitEntry {
     direct: bool,
 }
 
-/// A number within limits.
-struct Number<const MIN: u32, const MAX: u32>(u32);
-
-impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Number<MIN, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(deserializer)?;
-        let checked = u32::try_from(number).ok().filter(|number| (MIN..=MAX).contains(number));
-        let error = || D::Error::custom(format!("{number} is not from {MIN} to {MAX}"));
-        checked.map(Self).ok_or_else(error)
-    }
-}
-
 struct BlockLen(u32);
 
 impl<'de> Deserialize<'de> for BlockLen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         block_len(u32::deserialize(deserializer)?).map(Self).map_err(D::Error::custom)
-    }
-}
-
-/// A text that stands for something else.
-struct Text<T>(T);
-
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Self).map_err(D::Error::custom)
-    }
-}
-
-/// A length such as `4G`.
-struct Size(u64);
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        bytes(text).map(Self)
     }
 }
 
@@ -159,10 +122,7 @@ impl FromStr for Store {
 /// If it cannot be read, or has something that is not allowed: with the line, if one is to blame.
 pub(super) fn read(path: &Path) -> Result<Plan> {
     let context = || path.display().to_string();
-    let mut text = String::new();
-    let file = File::open(path).with_context(context)?;
-    let len = file.take(CONFIG_LEN_MAX).read_to_string(&mut text).with_context(context)?;
-    ensure!((len as u64) < CONFIG_LEN_MAX, "{}: longer than {CONFIG_LEN_MAX} bytes", context());
+    let text = values::read(path)?;
     let directory = path.parent().unwrap_or_else(|| Path::new(""));
     parse(&text, directory).with_context(context)
 }

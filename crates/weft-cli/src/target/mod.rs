@@ -7,7 +7,6 @@ mod config;
 mod control;
 mod kept;
 mod metrics;
-mod notify;
 mod plan;
 mod rates;
 mod reload;

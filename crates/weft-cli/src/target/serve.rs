@@ -15,11 +15,11 @@ use weft_target::session::Portal;
 
 use super::control::{ControlSocket, Service};
 use super::kept::StateDirectory;
-use super::notify::{State, notify};
 use super::plan::Plan;
 use super::reload::{Source, Stores, open};
 use super::unit::UnitResources;
 use crate::args::TargetServeArgs;
+use crate::notify::{State, notify};
 use crate::{output, signals};
 
 /// Serves until a signal or `weft target drain` ends it.

@@ -169,7 +169,7 @@ fn letters(mode: u16) -> String {
 }
 
 /// Returns a time in UTC.
-fn date(time: Time) -> String {
+pub(super) fn date(time: Time) -> String {
     const DAY: i64 = 24 * 60 * 60;
     let (days, second) = (time.seconds.div_euclid(DAY), time.seconds.rem_euclid(DAY));
     // Years begin in March here, so that a leap day is the last one. Day 0 is the first of March of

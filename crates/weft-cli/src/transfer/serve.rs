@@ -8,27 +8,30 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
-use indicatif::BinaryBytes;
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use weft_transfer::end::Finished;
-use weft_transfer::job::{Log, RdmaListener, Server, Share, Shares, serve_shell};
+use signal_hook::consts::SIGHUP;
+use weft_transfer::job::{Access, Log, RdmaListener, Rights, Server, Share, Shares, serve_shell};
 use weft_transfer::secure::{AuthorisedClients, PublicKey, TlsServer};
 use weft_transfer::tree::apply::{Quota, Usage};
 
+use super::config::{self, Fixed, Plan, SharePlan};
 use super::keys;
+use super::log::ServeLog;
+use super::rights::Configured;
 use crate::args::ServeArgs;
-use crate::output;
+use crate::notify::{State, notify};
+use crate::{output, signals};
 
 /// Serves until the process is ended.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     if args.stdio {
         return by_shell(args);
     }
-    // Each connection of a stranger takes descriptors that clients need.
-    more_descriptors();
+    if let Some(path) = &args.config {
+        return by_file(path, args.check);
+    }
     let shares = shares(args)?;
-    let identity = keys::identity()?;
     let file = match &args.authorised {
         Some(file) => file.clone(),
         None => keys::folder()?.join("authorised-clients"),
@@ -41,12 +44,74 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         let from_file = || AuthorisedClients::load(&named).is_ok_and(|keys| keys.contains(key));
         allowed.contains(key) || from_file()
     };
-    let tls = TlsServer::new(&identity, Arc::new(accepts))?;
+    let advice = format!("a line with it in {} lets it in", file.display());
+    let fixed = Fixed { bind: args.bind, port: args.port, rdma: args.rdma };
+    let offer = described(args, &shares, &file, keys);
+    let log = Arc::new(ServeLog::new(advice, None)?);
+    serve(&fixed, Arc::new(accepts), Arc::new(shares), log, &offer)
+}
+
+/// Serves what a file describes, until the process is ended.
+fn by_file(path: &Path, checks_only: bool) -> Result<()> {
+    let plan = config::read(path)?;
+    let offer = described_plan(&plan);
+    if checks_only {
+        return output::print(&offer);
+    }
+    let advice = format!("`keys` of a [[user]] in {} lets it in", path.display());
+    let log = Arc::new(ServeLog::new(advice, plan.log.as_deref())?);
+    let fixed = plan.fixed.clone();
+    let rights = Arc::new(Configured::new(plan)?);
+    reload_on_hangup(path.to_owned(), fixed.clone(), Arc::clone(&rights), Arc::clone(&log))?;
+    let lets_in = Arc::clone(&rights);
+    let accepts = Arc::new(move |key: &PublicKey| lets_in.lets_in(key));
+    serve(&fixed, accepts, rights, log, &offer)
+}
+
+/// Reads the file again at each SIGHUP.
+fn reload_on_hangup(
+    path: PathBuf,
+    fixed: Fixed,
+    rights: Arc<Configured>,
+    log: Arc<ServeLog>,
+) -> Result<()> {
+    signals::on(&[SIGHUP], move || match reload(&path, &fixed, &rights, &log) {
+        // Nobody may be there to read it.
+        Ok(()) => drop(output::print(&format!("reloaded {}\n", path.display()))),
+        Err(error) => output::complain(error.context("not reloaded")),
+    })
+}
+
+/// Reads the file again.
+///
+/// # Errors
+/// If something in it is wrong, or another value takes a restart. All goes on as before then.
+fn reload(path: &Path, fixed: &Fixed, rights: &Configured, log: &ServeLog) -> Result<()> {
+    let plan = config::read(path)?;
+    let keys = fixed.differences(&plan.fixed);
+    let named = path.display();
+    ensure!(keys.is_empty(), "{named}: another value of {} takes a restart", keys.join(", "));
+    log.reopen(plan.log.as_deref())?;
+    rights.replace(plan)
+}
+
+/// Serves the clients that `accepts` accepts, and prints first where, and what.
+fn serve(
+    fixed: &Fixed,
+    accepts: Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>,
+    rights: Arc<dyn Rights>,
+    log: Arc<dyn Log>,
+    offer: &str,
+) -> Result<()> {
+    // Each connection of a stranger takes descriptors that clients need.
+    more_descriptors();
+    let identity = keys::identity()?;
+    let tls = TlsServer::new(&identity, accepts)?;
     let bind = |address: IpAddr| {
-        let listener = TcpListener::bind((address, args.port));
-        listener.with_context(|| SocketAddr::new(address, args.port).to_string())
+        let listener = TcpListener::bind((address, fixed.port));
+        listener.with_context(|| SocketAddr::new(address, fixed.port).to_string())
     };
-    let listener = match args.bind {
+    let listener = match fixed.bind {
         Some(address) => bind(address)?,
         // The host may not support IPv6.
         None => {
@@ -54,18 +119,35 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         }
     };
     let address = listener.local_addr()?;
-    let offer = described(args, &shares, &file, keys);
-    let server = Server::new(tls, shares, Box::new(Lines { file }));
+    let server = Server::new(tls, rights, log);
     let mut rdma = String::new();
-    if args.rdma {
+    if fixed.rdma {
         let (listener, address) = RdmaListener::bind(address).context("RDMA")?;
         server.offer_rdma(listener);
         rdma = format!(" and {address} (RDMA)");
     }
     let first = format!("listening on {address}{rdma}, key {}\n", identity.public());
-    output::print(&(first + &offer))?;
+    output::print(&(first + offer))?;
+    // A process without a service manager may have inherited the address of one.
+    if let Err(error) = notify(State::Ready) {
+        output::complain(error);
+    }
     server.run(&listener);
     Ok(())
+}
+
+/// Returns who may do what, in a line for each share.
+fn described_plan(plan: &Plan) -> String {
+    let mut text = String::new();
+    for share in &plan.shares {
+        let SharePlan { name, path, readers, writers, .. } = share;
+        let path = path.display();
+        let line =
+            format!("sharing {name}: {path}, for reading: {readers}; for writing: {writers}");
+        text.push_str(&output::printable(&line));
+        text.push('\n');
+    }
+    text
 }
 
 /// Raises the limit of descriptors to what this process may have.
@@ -132,7 +214,7 @@ fn shares(args: &ServeArgs) -> Result<Shares> {
         }
         shares.push(share);
     }
-    Ok(Shares { shares, is_read_only: args.read_only, allows_clear: args.allow_clear })
+    Ok(Shares { shares, allows_clear: args.allow_clear })
 }
 
 /// Parses `NAME=DIR`, or `DIR`, which is named after its last component. A directory with `=` in
@@ -166,33 +248,6 @@ fn share(text: &std::ffi::OsStr, args: &ServeArgs) -> Result<Share> {
             Some(Quota::new(root.try_clone()?, most))
         }
     };
-    Ok(Share { name, root, quota })
-}
-
-/// Logs copies and failures on standard error.
-struct Lines {
-    /// The file of authorised clients.
-    file: PathBuf,
-}
-
-impl Log for Lines {
-    fn copied(&self, peer: &str, finished: &Finished) {
-        let outcome = finished.outcome;
-        output::complain(format!(
-            "{peer}: copied {} files, {}, {} failed",
-            outcome.copied,
-            BinaryBytes(outcome.bytes),
-            outcome.failed
-        ));
-    }
-
-    fn refused(&self, peer: &str, key: &PublicKey) {
-        let file = self.file.display();
-        let line = format!("{peer}: refused the key {key}; a line with it in {file} lets it in");
-        output::complain(output::printable(&line));
-    }
-
-    fn failed(&self, peer: &str, why: &str) {
-        output::complain(output::printable(&format!("{peer}: {why}")));
-    }
+    let access = if args.read_only { Access::Read } else { Access::Both };
+    Ok(Share { name, root: Arc::new(root), access, quota, limits: None })
 }

@@ -30,8 +30,8 @@ use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{
-    Applier, ApplyOptions, Backup, DryRun, EntryKind, Event, NotKept, Problem, Quota, Report, Step,
-    Subject, Task,
+    Applier, ApplyOptions, Backup, DryRun, EntryKind, Event, NotKept, Problem, QuotaSession,
+    Report, Step, Subject, Task,
 };
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::output::{Output, OutputError};
@@ -65,7 +65,7 @@ pub enum SinkTarget {
         /// The root directory of the destination.
         root: OwnedFd,
         /// The quota of the tree that contains it.
-        quota: Option<Arc<Quota>>,
+        quota: Option<QuotaSession>,
         /// How what is replaced is kept.
         backup: Option<Box<Backup>>,
         /// Other directories to whose files the sink may link; `None` for one that does not exist.
@@ -729,11 +729,9 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
             confirms = options.confirms;
             end.reporter.confirms_at_end.store(options.syncs, SeqCst);
             let applier = Applier::begin(root, options, Arc::clone(&end.reporter) as _);
-            let applier = applier.and_then(|applier| applier.within(quota.as_ref()));
             applier.map(|applier| {
-                let applier =
-                    applier.protecting(rules).copying(copies).keeping(backup.map(|it| *it));
-                let applier = applier.linking_to(thirds);
+                let applier = applier.within(quota).protecting(rules).copying(copies);
+                let applier = applier.keeping(backup.map(|it| *it)).linking_to(thirds);
                 Writer::Directory(Box::new(match only {
                     Some(names) => applier.only(names),
                     None => applier,

@@ -1,7 +1,7 @@
 //! The acceptor: it receives the initiator's request, and runs the other end.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,9 +19,11 @@ use super::path;
 use super::places::{self, Destination, PlaceError, Target};
 use super::rdma::{self, FEATURE_RDMA};
 use super::request::{Flags, Request};
+use super::rights::{Access, Share};
 use super::settings::{apply_options, compression, source_options, threads};
 use crate::end::{
-    EndError, Finished, Opened, Progress, SinkPlan, SinkTarget, SourcePlan, run_sink, run_source,
+    EndError, Finished, Opened, Progress, SinkChannel, SinkPlan, SinkTarget, SourceChannel,
+    SourcePlan, run_sink, run_source,
 };
 use crate::limits::{
     BLOCK_SIZE, BLOCK_SIZE_LEAST, CHANNELS_EACH_MAX, PIPE_BLOCK_SIZE, POOL_BLOCKS,
@@ -29,31 +31,18 @@ use crate::limits::{
 use crate::secure::{Opener, Sealer};
 use crate::session::{Connection, Event, Policy};
 use crate::transport::rdma::Landing;
-use crate::transport::{Control, TransportError};
+use crate::transport::{Control, Limit, Limited, TransportError};
 use crate::tree::apply::{ApplyOptions, Quota};
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::source::{Content, Missing, PAYLOAD_LEN_MIN, SourceOptions, Start};
 use crate::wire::record_name::Name;
 use crate::wire::{Open, OpenReply, Refusal, Role, Terms, Token};
 
-/// A directory that a server shares.
-#[derive(Debug)]
-pub struct Share {
-    /// Its name for clients.
-    pub name: Vec<u8>,
-    /// The directory.
-    pub root: OwnedFd,
-    /// The limits of what it contains.
-    pub quota: Option<Arc<Quota>>,
-}
-
-/// The directories that a server shares.
-#[derive(Debug)]
+/// The directories that a server shares with a client.
+#[derive(Clone, Debug)]
 pub struct Shares {
     /// The directories.
     pub shares: Vec<Share>,
-    /// Whether clients may only read.
-    pub is_read_only: bool,
     /// Whether the data of copies may go without encryption, if a client wants that.
     pub allows_clear: bool,
 }
@@ -81,6 +70,11 @@ pub(super) trait Resolve {
     /// # Errors
     /// The reason for a refusal, which is sent to the initiator.
     fn resolve(&self, role: Role, request: &Request) -> Result<Answer, (Refusal, String)>;
+
+    /// Returns the rate limits of the copy that has been decided on.
+    fn rates(&self) -> Vec<Limit> {
+        Vec::new()
+    }
 }
 
 impl Shares {
@@ -99,20 +93,70 @@ impl Shares {
 }
 
 impl Shares {
-    /// Returns all shares as directories with their names.
+    /// Returns all shares that the client may read, as directories with their names.
     fn all(&self) -> Result<Answer, PlaceError> {
         let start = |share: &Share| {
             let new_name = Some(Name::new(&share.name).map_err(|_| PlaceError::Path)?);
             Ok(Start { new_name, ..Start::contents(share.root.try_clone()?) })
         };
-        let starts = self.shares.iter().map(start).collect::<Result<_, PlaceError>>()?;
+        let readable = self.shares.iter().filter(|share| share.access.reads());
+        let starts = readable.map(start).collect::<Result<_, PlaceError>>()?;
         Ok(Answer::Send { starts, is_folder: true, missing: Vec::new() })
     }
+
+    /// Returns the shares that a request names.
+    pub(super) fn of(&self, request: &Request) -> Vec<&Share> {
+        match is_of_all(request) {
+            true => self.shares.iter().filter(|share| share.access.reads()).collect(),
+            false => {
+                request.paths.iter().filter_map(|path| self.find(path).ok()?.0.into()).collect()
+            }
+        }
+    }
+
+    /// Refuses what the client may not do in a share.
+    fn check(share: &Share, role: Role, request: &Request) -> Result<(), PlaceError> {
+        let flags = request.flags;
+        match (role, share.access) {
+            (_, Access::Both) => Ok(()),
+            (Role::Sink, Access::Write) => Err(PlaceError::Access("is for writing only")),
+            (Role::Sink, Access::Read) if flags.has(Flags::REMOVES) => {
+                Err(PlaceError::Access("is for reading only, so its files stay"))
+            }
+            (Role::Sink, Access::Read) => Ok(()),
+            (Role::Source, Access::Read) => Err(PlaceError::Access("is for reading only")),
+            (Role::Source, Access::Write) => match is_blind(request) {
+                true => Ok(()),
+                false => Err(PlaceError::Access(
+                    "is for writing only: nothing that is there can be compared, listed, resumed, \
+                     linked to or deleted",
+                )),
+            },
+        }
+    }
+}
+
+/// Whether a request of a sink names no path, and so means all shares.
+fn is_of_all(request: &Request) -> bool {
+    request.paths == [b""] && !request.flags.has(Flags::STREAM)
+}
+
+/// Whether a copy to a share tells the client nothing of what is there, and removes nothing but
+/// what it replaces by name.
+fn is_blind(request: &Request) -> bool {
+    let telling = [Flags::DRY_RUN, Flags::DELETES, Flags::LISTS, Flags::CLEANS, Flags::FORCES];
+    let tells = telling.into_iter().any(|flag| request.flags.has(flag));
+    let asks = request.flags.without(Flags::ASKING) != request.flags;
+    !tells && !asks && request.extras.thirds.is_empty()
 }
 
 pub(super) fn refused(path: &[u8], error: &PlaceError) -> (Refusal, String) {
     let path = String::from_utf8_lossy(&path[..path.len().min(200)]).into_owned();
-    (Refusal::NotFound, format!("{path}: {error}"))
+    let refusal = match error {
+        PlaceError::Access(_) => Refusal::NotAllowed,
+        _ => Refusal::NotFound,
+    };
+    (refusal, format!("{path}: {error}"))
 }
 
 /// Finds the sources of a request. If only some of them can be found, these are sent.
@@ -163,31 +207,31 @@ impl Resolve for Shares {
             let text = "the server encrypts all data (it was started without --allow-clear)";
             return Err((Refusal::NotAllowed, text.into()));
         }
-        if role == Role::Sink && request.flags.has(Flags::REMOVES) && self.is_read_only {
-            let text = "the server is for reading only, so its files stay";
-            return Err((Refusal::NotAllowed, text.into()));
-        }
-        if role == Role::Sink && request.paths == [b""] && !request.flags.has(Flags::STREAM) {
+        if role == Role::Sink && is_of_all(request) {
+            for share in self.of(request) {
+                let checked = Self::check(share, role, request);
+                checked.map_err(|error| refused(&share.name, &error))?;
+            }
             return self.all().map_err(|error| refused(b"", &error));
         }
         if role == Role::Sink {
             return sources(request, |path| {
                 let (share, rest) = self.find(path)?;
+                Self::check(share, role, request)?;
                 places::start(share.root.as_fd(), rest, request.flags)
             });
-        }
-        if self.is_read_only {
-            return Err((Refusal::NotAllowed, "the server is for reading only".into()));
         }
         let [path] = &request.paths[..] else {
             return Err((Refusal::Job, "a copy has one destination".into()));
         };
         let found = self.find(path).and_then(|(share, rest)| {
+            Self::check(share, role, request)?;
             let parts = places::parts(rest)?;
-            let to =
-                places::destination(share.root.as_fd(), &parts, request.flags, &request.origins)?;
-            let to = to.with_shared_asides(share.root.as_fd(), &parts, &request.extras)?;
-            Ok(Destination { quota: share.quota.clone(), ..to })
+            let quota = share.quota.as_ref().map(Quota::begin).transpose()?;
+            let (root, origins) = (share.root.as_fd(), &request.origins);
+            let to = places::destination(root, &parts, request.flags, origins, quota.as_ref())?;
+            let to = to.with_shared_asides(root, &parts, &request.extras)?;
+            Ok(Destination { quota, is_blind: !share.access.reads(), ..to })
         });
         let found = found.map(|to| Answer::Write(Target::Directory(to)));
         found.map_err(|error| refused(path, &error))
@@ -316,6 +360,18 @@ fn check_fabric(flags: Flags, channels: Option<&FabricChannels>) -> Result<(), (
     Ok(())
 }
 
+/// Puts a channel under rate limits.
+fn limited_source(channel: SourceChannel, rates: &[Limit]) -> SourceChannel {
+    let under = |channel, rate: &Limit| Box::new(Limited::new(channel, rate.clone())) as _;
+    rates.iter().fold(channel, under)
+}
+
+/// Puts a channel under rate limits.
+fn limited_sink(channel: SinkChannel, rates: &[Limit]) -> SinkChannel {
+    let under = |channel, rate: &Limit| Box::new(Limited::new(channel, rate.clone())) as _;
+    rates.iter().fold(channel, under)
+}
+
 /// Serves one request of an initiator.
 ///
 /// # Errors
@@ -403,6 +459,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             return Err(EndError::Here(format!("refused: {refusal}: {text}")));
         }
     };
+    let rates = resolve.rates();
     over_fabric = over_fabric.filter(|_| request.flags.has(Flags::FABRIC));
     let mut secrets = match is_unsealed(request.flags) {
         true => None,
@@ -439,8 +496,10 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             let congestion = request.congestion.clone();
             let settings = SourceSettings { is_sealed, block_len, congestion };
             let lines = match over_fabric {
-                Some(channels) => all(channels, FabricChannels::source),
-                None => forward(lines, &terms, move |line| line.into_source(&settings)),
+                Some(channels) => all(channels, |it| Ok(limited_source(it.source()?, &rates))),
+                None => forward(lines, &terms, move |line| {
+                    Some(limited_source(line.into_source(&settings)?, &rates))
+                }),
             };
             let plan = SourcePlan {
                 opened,
@@ -460,13 +519,21 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             let lines = match over_fabric {
                 Some(channels) => {
                     buffers = channels.buffers();
-                    all(channels, FabricChannels::sink)
+                    all(channels, |it| Ok(limited_sink(it.sink()?, &rates)))
                 }
-                None => forward(lines, &terms, move |line| line.into_sink(own.as_ref())),
+                None => forward(lines, &terms, move |line| {
+                    Some(limited_sink(line.into_sink(own.as_ref())?, &rates))
+                }),
             };
             let target = match target {
                 Target::Directory(Destination {
-                    root, is_there, quota, backup, thirds, ..
+                    root,
+                    is_there,
+                    quota,
+                    is_blind,
+                    backup,
+                    thirds,
+                    ..
                 }) => SinkTarget::Directory {
                     root,
                     quota,
@@ -474,6 +541,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                     thirds,
                     options: ApplyOptions {
                         is_same_host: plan.is_same_host,
+                        is_blind,
                         ..apply_options(&request, plan.keeps_special_bits, is_there)
                     },
                     only: None,

@@ -1,6 +1,7 @@
 //! Complete copies: connects the ends, assigns their roles, and finds the files.
 
 mod accept;
+mod admission;
 mod agree;
 mod aside;
 mod beside;
@@ -15,6 +16,7 @@ mod places;
 mod rdma;
 mod relay;
 mod request;
+mod rights;
 mod server;
 mod settings;
 mod shell;
@@ -28,17 +30,21 @@ mod compression_tests;
 #[cfg(test)]
 mod fabric_tests;
 #[cfg(test)]
+mod rights_tests;
+#[cfg(test)]
 mod tests;
 
-pub use accept::{Share, Shares};
+pub use accept::Shares;
+pub use admission::{Action, Caller, Rights, Wish};
 pub use beside::DataWay;
 pub use client::{CopyDirection, DownloadTo, ServerAt};
 pub use extras::{Extras, Keeps};
 pub use places::{
-    Destination, PlaceError, Target, local_destination, local_selection, local_source,
+    Destination, PlaceError, Target, is_within, local_destination, local_selection, local_source,
 };
 pub use rdma::{Over, RdmaListener};
 pub use request::{Flags, Origin, Request, RequestError};
-pub use server::{Log, Server};
+pub use rights::{Access, Bounds, Limits, Share};
+pub use server::{Ended, Log, Server};
 pub use shell::serve_shell;
 pub use task::CopyTask;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::request::{Flags, Origin, Request};
 use crate::limits::{DEPTH_MAX, ORIGINS_MAX};
-use crate::tree::apply::{Backup, Quota};
+use crate::tree::apply::{Backup, Full, QuotaSession};
 use crate::tree::beneath;
 use crate::tree::reach::Reach;
 use crate::tree::selection::Selection;
@@ -32,6 +32,12 @@ pub enum PlaceError {
     /// The path contains `..` or an invalid name.
     #[error("invalid path: a component is `..` or too long")]
     Path,
+    /// The client may not do this in the share.
+    #[error("this share {0}")]
+    Access(&'static str),
+    /// The quota leaves no room for the directory.
+    #[error("{0}")]
+    Full(Full),
     /// The destination is the source or is within it.
     #[error("{0}")]
     Same(&'static str),
@@ -66,7 +72,9 @@ pub struct Destination {
     /// it would be created.
     pub is_there: bool,
     /// The quota of the tree that contains it.
-    pub quota: Option<Arc<Quota>>,
+    pub quota: Option<QuotaSession>,
+    /// Whether the source must not learn what is there.
+    pub is_blind: bool,
     /// How what is replaced is kept.
     pub backup: Option<Box<Backup>>,
     /// Other directories to whose files the sink may link; `None` for one that does not exist.
@@ -76,7 +84,8 @@ pub struct Destination {
 impl Destination {
     fn within(root: OwnedFd) -> Self {
         let (backup, thirds) = (None, Vec::new());
-        Self { root, new_name: None, is_there: true, quota: None, backup, thirds }
+        let (quota, is_blind) = (None, false);
+        Self { root, new_name: None, is_there: true, quota, is_blind, backup, thirds }
     }
 }
 
@@ -269,7 +278,8 @@ fn walk(base: BorrowedFd<'_>, parts: &[Name]) -> Result<OwnedFd, Errno> {
 }
 
 /// Finds the destination at a path beneath a directory. If the flags require a directory, it is
-/// created if it does not exist, except in a dry run. It is in none of the directories `origins`.
+/// created if it does not exist, except in a dry run, and charged to the quota. It is in none of
+/// the directories `origins`.
 ///
 /// # Errors
 /// An error of the kernel: the parent of the last component must exist.
@@ -278,6 +288,7 @@ pub(super) fn destination(
     parts: &[Name],
     flags: Flags,
     origins: &[Origin],
+    quota: Option<&QuotaSession>,
 ) -> Result<Destination, PlaceError> {
     let is_stream = flags.has(Flags::STREAM);
     let Some((last, before)) = parts.split_last() else {
@@ -301,7 +312,12 @@ pub(super) fn destination(
         }
         Err(Errno::NOENT) if is_folder => {
             check_outside_of(origins, parent.as_fd())?;
-            match mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777)) {
+            quota.map_or(Ok(()), |quota| quota.charge(0, 1)).map_err(PlaceError::Full)?;
+            let made = mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777));
+            if let (Some(quota), Err(_)) = (quota, made) {
+                quota.refund(0, 1);
+            }
+            match made {
                 Ok(()) if flags.has(Flags::SYNCS) => fsync(&parent)?,
                 // Another copy to the same place may have created it since.
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -331,6 +347,15 @@ fn check_replaceable(parent: BorrowedFd<'_>, name: &Name) -> Result<(), PlaceErr
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a directory is another one, or is somewhere in it.
+///
+/// # Errors
+/// An error of the kernel.
+pub fn is_within(directory: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<bool, PlaceError> {
+    let other = identity(&fstat(other)?);
+    Ok(chain(directory)?.contains(&other))
 }
 
 fn open_local(path: &Path) -> Result<OwnedFd, Errno> {
@@ -380,7 +405,7 @@ pub(super) fn local_destination_outside(
         return Ok(Destination::within(root));
     }
     let (parent, name) = split(path)?.ok_or(PlaceError::Path)?;
-    destination(parent.as_fd(), &[name], flags, origins)
+    destination(parent.as_fd(), &[name], flags, origins, None)
 }
 
 /// Returns the source of a local path, and whether it is a directory. A path that ends in a slash,
@@ -614,13 +639,14 @@ mod tests {
         for path in ["../secret", "sub/../../secret", "up/secret", "root/etc/passwd", ".."] {
             assert!(start(base.as_fd(), path.as_bytes(), Flags::default()).is_err(), "{path}");
             let to = parts(path.as_bytes())
-                .and_then(|it| destination(base.as_fd(), &it, Flags::default(), &[]));
+                .and_then(|it| destination(base.as_fd(), &it, Flags::default(), &[], None));
             assert!(to.is_err(), "{path}");
         }
         // A link is copied as a link, and cannot be a destination directory.
         assert!(start(base.as_fd(), b"up", Flags::default()).is_ok());
         assert!(start(base.as_fd(), b"up/", Flags::default()).is_err());
-        let to = destination(base.as_fd(), &parts(b"root").expect("a path"), Flags::default(), &[]);
+        let to = parts(b"root").expect("a path");
+        let to = destination(base.as_fd(), &to, Flags::default(), &[], None);
         assert!(to.map(|it| it.new_name.is_some()).unwrap_or(true));
     }
 

@@ -13,7 +13,8 @@ use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use weft_rdma::{Device, Request as RdmaRequest};
 
-use super::accept::{Accepting, Answer, OverRdma, Resolve, Shares, accept};
+use super::accept::{Accepting, Answer, OverRdma, Resolve, accept};
+use super::admission::{Admission, Rights, Wish};
 use super::fabric::FabricAcceptor;
 use super::lines::{Lines, RdmaLine, TcpLine};
 use super::path;
@@ -21,7 +22,7 @@ use super::rdma::RdmaListener;
 use super::request::Request;
 use super::settings::threads;
 use super::strangers::{Stranger, Strangers};
-use crate::end::Finished;
+use crate::end::{EndError, Finished, Progress};
 use crate::limits::{
     ACCEPT_PAUSE, BUSY_MAX, CHANNELS_EACH_MAX, CLOSE_PAUSE, CONNECTIONS_MAX, COPIES_OF_HOST_MAX,
     DESCRIPTORS_EACH,
@@ -36,12 +37,30 @@ use weft_sys::{HostCounts, lock};
 
 /// Receives the events of a server.
 pub trait Log: Send + Sync {
-    /// A copy has ended. `peer` is the client's address and key.
-    fn copied(&self, peer: &str, finished: &Finished);
-    /// A connection or copy failed.
+    /// The copy of a client has ended.
+    fn ended(&self, ended: &Ended<'_>);
+    /// A connection failed, or something of a copy that goes on. `peer` is the client's address,
+    /// and its key if it has proven to have it.
     fn failed(&self, peer: &str, why: &str);
     /// A client has proven to have a key that is not accepted.
     fn refused(&self, peer: &str, key: &PublicKey);
+}
+
+/// The end of a client's copy.
+#[derive(Debug)]
+pub struct Ended<'a> {
+    /// The client's address.
+    pub from: SocketAddr,
+    /// The client's key.
+    pub key: Option<PublicKey>,
+    /// The user's name, if users have names.
+    pub user: Option<&'a str>,
+    /// What the client has asked for, if it has.
+    pub wish: Option<&'a Wish>,
+    /// Bytes of blocks that were received, or sent and acknowledged.
+    pub moved: u64,
+    /// The result. Its counters are the client's where the client wrote.
+    pub result: Result<&'a Finished, &'a EndError>,
 }
 
 /// The copies that wait for data channels, by token.
@@ -60,9 +79,9 @@ struct Copy {
 /// The server of `weft serve`.
 pub struct Server {
     tls: TlsServer,
-    shares: Shares,
+    rights: Arc<dyn Rights>,
     settings: TcpSettings,
-    log: Box<dyn Log>,
+    log: Arc<dyn Log>,
     /// The copies that wait for data channels.
     copies: Mutex<Copies>,
     /// The live connections.
@@ -83,15 +102,18 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Refuses all requests, while there are too many connections.
-struct Busy(&'static str);
+/// Refuses all requests.
+struct Refused(Refusal, &'static str);
 
-const BUSY: &str = "the server is busy: try again later";
-const BUSY_FOR_HOST: &str = "too many copies from this address at a time: try again later";
+const BUSY: Refused = Refused(Refusal::Busy, "the server is busy: try again later");
+const BUSY_FOR_HOST: Refused =
+    Refused(Refusal::Busy, "too many copies from this address at a time: try again later");
+/// For a client that was let in a moment ago.
+const NOBODY: Refused = Refused(Refusal::NotAllowed, "the server does not let this user in");
 
-impl Resolve for Busy {
+impl Resolve for Refused {
     fn resolve(&self, _: Role, _: &Request) -> Result<Answer, (Refusal, String)> {
-        Err((Refusal::Busy, self.0.into()))
+        Err((self.0, self.1.into()))
     }
 }
 
@@ -113,12 +135,12 @@ impl Drop for Live {
 }
 
 impl Server {
-    /// Creates a server of these directories.
+    /// Creates a server. Those whom `tls` accepts have these rights.
     #[must_use]
-    pub fn new(tls: TlsServer, shares: Shares, log: Box<dyn Log>) -> Arc<Self> {
+    pub fn new(tls: TlsServer, rights: Arc<dyn Rights>, log: Arc<dyn Log>) -> Arc<Self> {
         Arc::new(Self {
             tls,
-            shares,
+            rights,
             settings: TcpSettings::default(),
             log,
             copies: Mutex::default(),
@@ -236,8 +258,9 @@ impl Server {
         if getrandom(&mut token.0[..], GetRandomFlags::empty()) != Ok(token.0.len()) {
             return self.log.failed(peer, "the system gives no random bytes");
         }
-        let key = control.peer().map(|key| key.to_string()).unwrap_or_default();
-        let peer = format!("{peer} {key}");
+        let key = control.peer();
+        let peer = key.map_or_else(|| peer.clone(), |key| format!("{peer} {key}"));
+        let admission = key.and_then(|key| self.rights.caller(&key)).map(Admission::new);
         let (to, lines) = channel();
         let numbers = (0..CHANNELS_EACH_MAX).collect();
         let device = self.device(&control, &peer);
@@ -248,23 +271,30 @@ impl Server {
         let control = Arc::new(control);
         let failed = |why: &str| self.log.failed(&peer, why);
         let resolve: &dyn Resolve = match () {
-            () if self.clients() > CONNECTIONS_MAX => &Busy(BUSY),
+            () if self.clients() > CONNECTIONS_MAX => &BUSY,
             // The other places are left to other hosts.
-            () if of_host.count() > COPIES_OF_HOST_MAX => &Busy(BUSY_FOR_HOST),
-            () => &self.shares,
+            () if of_host.count() > COPIES_OF_HOST_MAX => &BUSY_FOR_HOST,
+            () => admission.as_ref().map_or(&NOBODY as _, |admission| admission as _),
         };
+        let progress = Arc::<Progress>::default();
         let finished = accept(Accepting {
             keys: &|session, cipher| control.block_secrets(session, cipher),
             channels: path::channels_beside(self.live.load(SeqCst)),
             token,
+            progress: Arc::clone(&progress),
             rdma: device.map(|device| OverRdma { device, failed: &failed }),
             fabric: FabricAcceptor::new(&control),
             ..Accepting::new(Arc::clone(&control) as _, lines, resolve)
         });
         self.copies().remove(&token);
-        match finished {
-            Ok(finished) => self.log.copied(&peer, &finished),
-            Err(error) => self.log.failed(&peer, &error.to_string()),
-        }
+        let wish = admission.as_ref().and_then(Admission::wish);
+        self.log.ended(&Ended {
+            from,
+            key,
+            user: admission.as_ref().and_then(Admission::name),
+            wish: wish.as_ref(),
+            moved: progress.bytes.load(SeqCst),
+            result: finished.as_ref(),
+        });
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::accept::{Accepting, Answer, Resolve, Share, Shares, accept};
+use super::accept::{Accepting, Answer, Resolve, Shares, accept};
 use super::agree::{flush, next_event};
 use super::client::{CopyDirection, DownloadTo, ServerAt};
 use super::initiate::{Initiating, InitiatorRole, initiate};
@@ -20,7 +20,8 @@ use super::lines::MemoryLine;
 use super::places::{Naming, Target, local_destination, local_start};
 use super::rdma::Over;
 use super::request::{Flags, Request};
-use super::server::{Log, Server};
+use super::rights::{Access, Share};
+use super::server::{Ended, Log, Server};
 use super::task::CopyTask;
 use crate::end::{EndError, Finished, Observer, Progress};
 use crate::limits::{
@@ -54,7 +55,7 @@ impl Observer for Nobody {
 
 impl Log for Nobody {
     fn refused(&self, _: &str, _: &crate::secure::PublicKey) {}
-    fn copied(&self, _peer: &str, _finished: &Finished) {}
+    fn ended(&self, _: &Ended<'_>) {}
     fn failed(&self, _peer: &str, _why: &str) {}
 }
 
@@ -79,17 +80,19 @@ pub(super) fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
     (address, tls)
 }
 
+/// Returns a folder as a share of this name.
+pub(super) fn share(folder: &Path, access: Access) -> Share {
+    let root = Arc::new(fs::File::open(folder).expect("a folder").into());
+    Share { name: b"share".to_vec(), root, access, quota: None, limits: None }
+}
+
 /// The same with the server itself.
 fn serving(folder: &Path) -> (Arc<Server>, SocketAddr, TlsClient) {
     let identity = || Identity::generate().expect("a key");
     let tls = TlsServer::new(&identity(), Arc::new(|_| true)).expect("a server");
-    let root = fs::File::open(folder).expect("a folder").into();
-    let shares = vec![Share { name: b"share".to_vec(), root, quota: None }];
-    let server = Server::new(
-        tls,
-        Shares { shares, is_read_only: false, allows_clear: false },
-        Box::new(Nobody),
-    );
+    let shares = vec![share(folder, Access::Both)];
+    let rights = Arc::new(Shares { shares, allows_clear: false });
+    let server = Server::new(tls, rights, Arc::new(Nobody));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("a port");
     let running = Arc::clone(&server);
@@ -98,7 +101,7 @@ fn serving(folder: &Path) -> (Arc<Server>, SocketAddr, TlsClient) {
     (server, address, tls)
 }
 
-fn offer() -> Offer {
+pub(super) fn offer() -> Offer {
     Offer { channels: 2, block_size: BLOCK_SIZE, features: 0, agent: "test".into() }
 }
 

@@ -36,6 +36,13 @@ pub fn size(stat: &Stat) -> u64 {
     stat.st_size as u64
 }
 
+/// The bytes that are free if a name is removed.
+#[must_use]
+pub fn size_of_last(stat: &Stat) -> u64 {
+    let is_last = kind(stat) == FileType::RegularFile && stat.st_nlink == 1;
+    if is_last { size(stat) } else { 0 }
+}
+
 /// The file type.
 #[must_use]
 pub fn kind(stat: &Stat) -> FileType {

@@ -29,12 +29,12 @@ use super::begun::Begun;
 use super::context::Context;
 use super::directory::{Directory, Extras};
 use super::dry;
-use super::install::{self, Failure};
+use super::install;
 use super::links::Links;
 use super::look::{self, Offer, Resumable};
 use super::options::ApplyOptions;
-use super::quota::Quota;
-use super::report::{Event, Problem, Report, Step, Summary};
+use super::quota::QuotaSession;
+use super::report::{Event, Failure, Problem, Report, Step, Summary};
 use super::session::Session;
 
 /// The directory cannot be applied to.
@@ -327,16 +327,13 @@ impl Applier {
 
     /// Limits what is created, by a quota.
     ///
-    /// # Errors
-    /// If the tree of the quota cannot be counted.
-    ///
     /// # Panics
     /// If a block has been applied already.
-    pub fn within(mut self, quota: Option<&Arc<Quota>>) -> Result<Self, BeginError> {
-        let quota = quota.map(|quota| quota.begin().map_err(BeginError)).transpose()?;
+    #[must_use]
+    pub fn within(mut self, quota: Option<QuotaSession>) -> Self {
         let shared = Arc::get_mut(&mut self.shared).expect("no task has begun");
         shared.context.quota = quota;
-        Ok(self)
+        self
     }
 
     /// Protects entries that these rules exclude from deletion.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{
     AtFlags, FileType, Mode, fchmod, fchown, fstat, linkat, mkdirat, renameat, statat, unlinkat,
 };
-use rustix::io::{Errno, Result};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::limits::BACKUP_DIRECTORIES_OPEN_MAX;
@@ -16,6 +16,9 @@ use crate::tree::dirs::{Becomes, Dir, Dirs};
 use crate::tree::{beneath, metadata};
 use crate::wire::record_name::Name;
 use weft_sys::lock;
+
+use super::quota::QuotaSession;
+use super::report::{Failure, Full, Step};
 
 /// Where what is replaced or deleted is kept.
 #[derive(Debug)]
@@ -38,6 +41,13 @@ pub struct Folder {
     pub path: Option<Vec<u8>>,
 }
 
+/// The tree of a copy, and the quota that it is charged to.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'context> {
+    pub(super) dirs: &'context Dirs,
+    pub(super) quota: Option<&'context QuotaSession>,
+}
+
 /// Where one entry is kept.
 #[derive(Debug)]
 struct Place {
@@ -50,7 +60,7 @@ impl Backup {
     ///
     /// # Errors
     /// If neither gives them other names, or the suffix cannot end a name.
-    pub fn new(suffix: &[u8], folder: Option<Folder>) -> Result<Self> {
+    pub fn new(suffix: &[u8], folder: Option<Folder>) -> Result<Self, Errno> {
         let is_name = suffix.is_empty() || Name::new(&[b"x", suffix].concat()).is_ok();
         match (suffix.is_empty() && folder.is_none()) || !is_name {
             true => Err(Errno::INVAL),
@@ -78,75 +88,86 @@ impl Backup {
     /// name until then.
     pub(super) fn keep(
         &self,
-        dirs: &Dirs,
+        around: Around<'_>,
         dir: &Arc<Dir>,
         fd: impl AsFd,
         name: &Name,
-    ) -> Result<()> {
+    ) -> Result<(), Failure> {
         match statat(&fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if metadata::kind(&stat) != FileType::Directory => {}
             Ok(_) | Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(error),
+            Err(error) => return Err(failed(error)),
         }
-        let place = self.free_place(dirs, dir, name)?;
+        let place = self.free_place(around, dir, name)?;
         let (to, new) = (&*place.dir, place.name.as_path());
-        match linkat(&fd, name.as_path(), to, new, AtFlags::empty()) {
+        let kept = match linkat(&fd, name.as_path(), to, new, AtFlags::empty()) {
             // Not everything can be linked everywhere.
             Err(Errno::PERM | Errno::NOTSUP | Errno::MLINK) => {
                 renameat(&fd, name.as_path(), to, new)
             }
             linked => linked,
-        }
+        };
+        kept.map_err(failed)
     }
 
     /// Moves an entry away, which is no directory.
     pub(super) fn take(
         &self,
-        dirs: &Dirs,
+        around: Around<'_>,
         dir: &Arc<Dir>,
         fd: impl AsFd,
         name: &Name,
-    ) -> Result<()> {
-        let stat = statat(&fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
+    ) -> Result<(), Failure> {
+        let stat = statat(&fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         if metadata::kind(&stat) == FileType::Directory {
-            return Err(Errno::ISDIR);
+            return Err(failed(Errno::ISDIR));
         }
-        let place = self.free_place(dirs, dir, name)?;
-        renameat(fd, name.as_path(), &*place.dir, place.name.as_path())
+        let place = self.free_place(around, dir, name)?;
+        renameat(fd, name.as_path(), &*place.dir, place.name.as_path()).map_err(failed)
     }
 
     /// Returns where an entry is kept, and removes an earlier one there: a rename between two names
     /// of one file would leave both.
-    fn free_place(&self, dirs: &Dirs, dir: &Arc<Dir>, name: &Name) -> Result<Place> {
+    fn free_place(
+        &self,
+        around: Around<'_>,
+        dir: &Arc<Dir>,
+        name: &Name,
+    ) -> Result<Place, Failure> {
         let name = [name.as_bytes(), &self.suffix].concat();
-        let name = Name::new(&name).map_err(|_| Errno::NAMETOOLONG)?;
+        let name = Name::new(&name).map_err(|_| failed(Errno::NAMETOOLONG))?;
         let dir = match &self.folder {
-            Some(folder) => self.beneath(folder, dirs, dir)?,
-            None => dirs.open(dir)?,
+            Some(folder) => self.beneath(folder, around, dir)?,
+            None => around.dirs.open(dir).map_err(failed)?,
         };
         match unlinkat(&*dir, name.as_path(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(Place { dir, name }),
-            Err(error) => Err(error),
+            Err(error) => Err(failed(error)),
         }
     }
 
     /// Opens the directory for what was in one of the destination. It is made with the mode and
     /// owner of that one, or with those that it will get.
-    fn beneath(&self, folder: &Folder, dirs: &Dirs, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
+    fn beneath(
+        &self,
+        folder: &Folder,
+        around: Around<'_>,
+        dir: &Arc<Dir>,
+    ) -> Result<Arc<OwnedFd>, Failure> {
         let (mut chain, mut at) = (Vec::new(), dir);
         let mut fd = loop {
             if let Some(fd) = self.opened(at) {
                 break fd;
             }
             chain.push(at);
-            let Some((parent, _)) = at.place() else { break folder.open()? };
+            let Some((parent, _)) = at.place() else { break folder.open(around)? };
             at = parent;
         };
         for dir in chain.into_iter().rev() {
             if let Some((_, name)) = dir.place() {
-                let (new, is_new) = open(&fd, name, 0o700)?;
+                let (new, is_new) = open(around, &fd, name, 0o700)?;
                 if is_new {
-                    make_like(&new, dirs, dir)?;
+                    make_like(&new, around, dir).map_err(failed)?;
                 }
                 fd = Arc::new(new);
             }
@@ -172,18 +193,18 @@ impl Backup {
 
 impl Folder {
     /// Opens the directory for what was at the top of the destination.
-    fn open(&self) -> Result<Arc<OwnedFd>> {
-        let mut fd = beneath::open_dir(&self.base, Path::new("."))?;
+    fn open(&self, around: Around<'_>) -> Result<Arc<OwnedFd>, Failure> {
+        let mut fd = beneath::open_dir(&self.base, Path::new(".")).map_err(failed)?;
         for name in &self.names {
-            fd = open(&fd, name, 0o777)?.0;
+            fd = open(around, &fd, name, 0o777)?.0;
         }
         Ok(Arc::new(fd))
     }
 }
 
 /// Gives a new directory the mode and owner that one of the destination has, or will get.
-fn make_like(new: &OwnedFd, dirs: &Dirs, dir: &Arc<Dir>) -> Result<()> {
-    let stat = fstat(&*dirs.open(dir)?)?;
+fn make_like(new: &OwnedFd, around: Around<'_>, dir: &Arc<Dir>) -> Result<(), Errno> {
+    let stat = fstat(&*around.dirs.open(dir)?)?;
     let there = Becomes { mode: metadata::mode(&stat), owner: Some((stat.st_uid, stat.st_gid)) };
     let Becomes { mode, owner } = dir.becomes().unwrap_or(there);
     if geteuid().is_root()
@@ -197,15 +218,30 @@ fn make_like(new: &OwnedFd, dirs: &Dirs, dir: &Arc<Dir>) -> Result<()> {
 }
 
 /// Opens a directory, and returns whether it has been made.
-fn open(dir: &OwnedFd, name: &Name, mode: u32) -> Result<(OwnedFd, bool)> {
+fn open(
+    around: Around<'_>,
+    dir: &OwnedFd,
+    name: &Name,
+    mode: u32,
+) -> Result<(OwnedFd, bool), Failure> {
     match beneath::open_dir(dir, name.as_path()) {
         Err(Errno::NOENT) => {}
-        opened => return Ok((opened?, false)),
+        opened => return Ok((opened.map_err(failed)?, false)),
     }
+    let charged = around.quota.map_or(Ok(()), |quota| quota.charge(0, 1));
+    charged.map_err(Full::failure)?;
     let made = mkdirat(dir, name.as_path(), Mode::from_raw_mode(mode));
+    if let (Some(quota), Err(_)) = (around.quota, made) {
+        quota.refund(0, 1);
+    }
     match made {
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(error),
+        Err(error) => return Err(failed(error)),
     }
-    Ok((beneath::open_dir(dir, name.as_path())?, made.is_ok()))
+    Ok((beneath::open_dir(dir, name.as_path()).map_err(failed)?, made.is_ok()))
+}
+
+/// Returns an error as the failure of an entry that is to be kept.
+fn failed(error: Errno) -> Failure {
+    (Step::Keep, error)
 }

@@ -28,9 +28,9 @@ use super::append::{Appending, Shorter};
 use super::attributes::{self, Plan};
 use super::context::Context;
 use super::directory::Directory;
-use super::install::{self, Failure, Installed};
+use super::install::{self, Installed};
 use super::look::{Rest, Resumed};
-use super::report::{Change, Step};
+use super::report::{Change, Failure, Step};
 
 /// A file that was begun and has not ended.
 #[derive(Debug)]
@@ -158,8 +158,8 @@ impl Begun {
         }
         if self.entry.is_unsized {
             // The size of a stream is unknown when it begins.
-            if let Err(error) = context.charge(data.len() as u64, 0) {
-                return self.fail((Step::Write, error));
+            if let Err(failure) = context.charge(data.len() as u64, 0) {
+                return self.fail(failure);
             }
             self.charged.fetch_add(data.len() as u64, AcqRel);
         }

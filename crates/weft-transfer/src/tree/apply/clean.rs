@@ -141,7 +141,9 @@ pub(super) fn delete(
                 return statat(&*fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW).map(drop);
             }
             match keeps {
-                Some(backup) => backup.take(&context.dirs, &dir, &*fd, &name),
+                Some(backup) => {
+                    backup.take(context.around(), &dir, &*fd, &name).map_err(|(_, it)| it)
+                }
                 None => unlinkat(&*fd, name.as_path(), flags),
             }
         });

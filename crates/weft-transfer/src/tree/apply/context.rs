@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rustix::fs::{Stat, fstat};
 use rustix::io::{Errno, Result};
@@ -19,11 +19,12 @@ use crate::wire::record::{Entry, Kind};
 use crate::wire::record_name::Name;
 use weft_sys::lock;
 
-use super::backup::Backup;
+use super::backup::{Around, Backup};
 use super::options::ApplyOptions;
 use super::quota::QuotaSession;
 use super::report::{
-    Change, Counters, EntryKind, Event, Lost, NotKept, Problem, Report, Step, Subject, Why,
+    Change, Counters, EntryKind, Event, Failure, Full, Lost, NotKept, Problem, Report, Step,
+    Subject, Why,
 };
 use super::session::Session;
 
@@ -319,8 +320,19 @@ impl Context {
     }
 
     /// Charges the quota, if there is one, for what is about to be created.
-    pub(super) fn charge(&self, bytes: u64, names: u64) -> Result<()> {
-        self.quota.as_ref().map_or(Ok(()), |quota| quota.charge(bytes, names))
+    pub(super) fn charge(&self, bytes: u64, names: u64) -> std::result::Result<(), Failure> {
+        let charged = self.quota.as_ref().map_or(Ok(()), |quota| quota.charge(bytes, names));
+        charged.map_err(Full::failure)
+    }
+
+    /// Returns what a backup needs.
+    pub(super) fn around(&self) -> Around<'_> {
+        Around { dirs: &self.dirs, quota: self.quota.as_ref() }
+    }
+
+    /// Waits until no other session with the quota, if there is one, gives names to files.
+    pub(super) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.quota.as_ref().map(QuotaSession::turn)
     }
 
     /// Takes back a charge.

@@ -280,7 +280,7 @@ pub(super) fn remove_unlocked(dir: impl AsFd, name: &Name) -> Option<u64> {
     }
     // If this fails, the file is gone, or a later session removes it.
     unlinkat(&dir, name.as_path(), AtFlags::empty()).ok()?;
-    Some(metadata::size(&stat))
+    Some(metadata::size_of_last(&stat))
 }
 
 #[cfg(test)]

@@ -323,8 +323,7 @@ impl Directory {
         }
         if let Some(backup) = &context.backup {
             if kind != FileType::Directory {
-                let taken = backup.take(&context.dirs, &self.dir, &dir, name);
-                return taken.map_err(|error| (Step::Keep, error));
+                return backup.take(context.around(), &self.dir, &dir, name);
             }
             // What is in it is kept, so that this need not wait until all of the source is known.
             clean::delete(context, &self.dir, name.clone(), kind, Deletion::Extra);
@@ -422,9 +421,9 @@ fn create(
     let made = match charged {
         Ok(()) => mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)),
         // A directory that is there is not created.
-        Err(error) => match look(context, dir) {
+        Err(failure) => match look(context, dir) {
             Ok(_) => Err(Errno::EXIST),
-            Err(_) => Err(error),
+            Err(_) => return Err(failure),
         },
     };
     if charged.is_ok() && made.is_err() {
@@ -447,7 +446,7 @@ fn create(
         Err(error) => return Err(create_error(error)),
     }
     parent.put_aside(context, &*above, name)?;
-    context.charge(0, 1).map_err(create_error)?;
+    context.charge(0, 1)?;
     mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)).map_err(|error| {
         context.refund(0, 1);
         create_error(error)

@@ -22,12 +22,8 @@ use super::context::Context;
 use super::directory::Directory;
 use super::dry;
 use super::options::Append;
-use super::quota;
-use super::report::{Change, EntryKind, Event, Problem, Step};
+use super::report::{Change, EntryKind, Event, Failure, Problem, Step};
 use super::special;
-
-/// The step that failed, and its error.
-pub(super) type Failure = (Step, Errno);
 
 /// An entry that has its final name.
 #[derive(Debug)]
@@ -168,7 +164,7 @@ pub(super) fn create(
     let temporary = directory.temporary(context, name);
     let plan = attributes::plan(context, entry, Some(directory.created));
     let flags = access(context) | OFlags::CREATE | OFlags::EXCL;
-    context.charge(entry.size, 1).map_err(|error| (Step::Write, error))?;
+    context.charge(entry.size, 1)?;
     let fd = beneath::open(dir, temporary.as_path(), flags, plan.create_mode);
     let fd = fd.map_err(|error| {
         context.refund(entry.size, 1);
@@ -207,7 +203,7 @@ pub(super) fn open_in_place(
         return Ok(None);
     }
     let growth = entry.size.saturating_sub(metadata::size(&stat));
-    context.charge(growth, 0).map_err(write_error)?;
+    context.charge(growth, 0)?;
     Ok(Some((fd, attributes::plan(context, entry, None), stat)))
 }
 
@@ -221,20 +217,20 @@ pub(super) fn rename(
     name: &Name,
 ) -> Result<Change, Failure> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let _turn = context.turn();
     let is_needed = context.quota.is_some() || context.options.lists;
     let before = is_needed.then(|| statat(&dir, name.as_path(), flags).ok()).flatten();
     let change = if before.is_some() { Change::Update } else { Change::Copy };
     let rename = || renameat(&dir, temporary.as_path(), &dir, name.as_path());
     if let Some(backup) = &context.backup {
-        let kept = backup.keep(&context.dirs, &directory.dir, &dir, name);
-        kept.map_err(|error| (Step::Keep, error))?;
+        backup.keep(context.around(), &directory.dir, &dir, name)?;
     }
     let mut result = rename();
     if matches!(result, Err(Errno::ISDIR)) && context.options.replaces {
         directory.put_aside(context, &dir, name)?;
         result = rename();
     } else if let (Ok(()), Some(before), None) = (&result, before, &context.backup) {
-        context.refund(quota::size_of(&before), 1);
+        context.refund(metadata::size_of_last(&before), 1);
     }
     result.map(|()| change).map_err(|error| match error {
         Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST => (Step::Clash, error),
@@ -295,7 +291,7 @@ fn try_other(
         return Ok((mode.and(others), change.flatten()));
     }
     let temporary = directory.temporary(context, name);
-    context.charge(0, 1).map_err(create_error)?;
+    context.charge(0, 1)?;
     make(context, &*dir, entry, &temporary).map_err(|error| {
         context.refund(0, 1);
         create_error(error)

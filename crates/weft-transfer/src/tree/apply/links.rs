@@ -15,8 +15,8 @@ use weft_sys::lock;
 use super::context::Context;
 use super::directory::Directory;
 use super::dry;
-use super::install::{Failure, rename};
-use super::report::{Change, EntryKind, Step};
+use super::install::rename;
+use super::report::{Change, EntryKind, Failure, Step};
 
 /// The files to which later entries may be hard links.
 #[derive(Debug, Default)]
@@ -150,8 +150,11 @@ fn make(
     let link_error = |error| (Step::Link, error);
     let from = context.dirs.open(target_dir).map_err(link_error)?;
     let to = context.dirs.open(&directory.dir).map_err(link_error)?;
-    let link = |name: &Name| link_anew(&*from, target, &*to, name);
-    context.charge(0, 1).map_err(link_error)?;
+    let link = |name: &Name| {
+        let _turn = context.turn();
+        link_anew(&*from, target, &*to, name)
+    };
+    context.charge(0, 1)?;
     let made = replace(context, &*from, target, (directory, &*to), name, link);
     match made {
         Ok(Some(change)) => {

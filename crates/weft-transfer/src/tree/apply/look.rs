@@ -23,9 +23,8 @@ use super::confirm;
 use super::context::Context;
 use super::directory::Directory;
 use super::dry;
-use super::install::Failure;
 use super::links::Links;
-use super::report::{Change, EntryKind, Event, Step};
+use super::report::{Change, EntryKind, Event, Failure, Step};
 use super::third;
 use super::xattrs;
 
@@ -106,7 +105,7 @@ pub(super) fn look(
         if let Some((step, error)) = refusal.or(lost) {
             directory.failed(context, Some(&name), step, error);
             links.settle(context, number, None);
-        } else if is_left(context, &directory, &name, &entry)
+        } else if !context.options.is_blind && is_left(context, &directory, &name, &entry)
             || third::link(context, &directory, &name, &entry)
         {
             context.event(&directory.dir, Some(&name), Event::Unchanged);

@@ -27,5 +27,7 @@ pub use applier::{Applier, ApplyError, BeginError, Task};
 pub use asked::Asked;
 pub use backup::{Backup, Folder};
 pub use options::{Append, ApplyOptions, DryRun, Skips};
-pub use quota::{Quota, Usage};
-pub use report::{Change, EntryKind, Event, NotKept, Problem, Report, Step, Subject, Summary, Why};
+pub use quota::{Quota, QuotaSession, Usage};
+pub use report::{
+    Change, EntryKind, Event, Full, NotKept, Problem, Report, Step, Subject, Summary, Why,
+};

@@ -46,6 +46,9 @@ pub struct ApplyOptions {
     /// Whether setuid and setgid bits are kept, and extended attributes that give privileges
     /// (`security.*` and `trusted.*`). The bits are never set on files with another owner.
     pub keeps_special_bits: bool,
+    /// Whether the source does not learn what is there: no file counts as equal to one that it
+    /// offers.
+    pub is_blind: bool,
     /// Whether the source is on this host, so that the numbers of owners mean the same.
     pub is_same_host: bool,
     /// Whether entries keep their times.
@@ -108,6 +111,7 @@ impl Default for ApplyOptions {
             keeps_modes: true,
             keeps_special_bits: true,
             is_same_host: false,
+            is_blind: false,
             keeps_times: true,
             makes_devices: false,
             deletes: false,

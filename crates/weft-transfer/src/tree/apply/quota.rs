@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::fs::{AtFlags, FileType, Stat, statat};
+use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dirs;
@@ -12,6 +12,7 @@ use crate::tree::{beneath, listing, metadata};
 use weft_sys::lock;
 
 use super::dead;
+use super::report::Full;
 
 /// The size of a tree, or the limit of its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,15 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Quota {
     root: OwnedFd,
-    most: Usage,
     state: Mutex<State>,
+    /// Held while one name takes the place of another one, or a file gets another name: what was
+    /// replaced is refunded once.
+    turn: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
+    most: Usage,
     used: Usage,
     sessions: usize,
 }
@@ -43,14 +47,20 @@ impl Quota {
     #[must_use]
     pub fn new(root: OwnedFd, most: Usage) -> Arc<Self> {
         let used = Usage { bytes: 0, names: 0 };
-        Arc::new(Self { root, most, state: Mutex::new(State { used, sessions: 0 }) })
+        let state = Mutex::new(State { most, used, sessions: 0 });
+        Arc::new(Self { root, state, turn: Mutex::default() })
+    }
+
+    /// Changes the limit, also for sessions that have begun.
+    pub fn limit(&self, most: Usage) {
+        lock(&self.state).most = most;
     }
 
     /// Begins a session.
     ///
     /// # Errors
     /// If the tree cannot be counted.
-    pub(super) fn begin(self: &Arc<Self>) -> Result<QuotaSession> {
+    pub fn begin(self: &Arc<Self>) -> Result<QuotaSession> {
         let mut state = lock(&self.state);
         if state.sessions == 0 {
             state.used = count(&self.root)?;
@@ -62,7 +72,7 @@ impl Quota {
 
 /// A session's use of a quota.
 #[derive(Debug)]
-pub(super) struct QuotaSession(Arc<Quota>);
+pub struct QuotaSession(Arc<Quota>);
 
 impl Drop for QuotaSession {
     fn drop(&mut self) {
@@ -74,33 +84,34 @@ impl QuotaSession {
     /// Charges for what is about to be created.
     ///
     /// # Errors
-    /// `EDQUOT`.
-    pub(super) fn charge(&self, bytes: u64, names: u64) -> Result<()> {
+    /// If there is no room for it.
+    pub fn charge(&self, bytes: u64, names: u64) -> std::result::Result<(), Full> {
         let mut state = lock(&self.0.state);
-        let (used, most) = (&mut state.used, self.0.most);
+        let (most, used) = (state.most, &mut state.used);
         let bytes = used.bytes.saturating_add(bytes);
         let names = used.names.saturating_add(names);
         // A tree that is over its quota already may still lose and replace.
-        if (bytes > most.bytes && bytes > used.bytes) || (names > most.names && names > used.names)
-        {
-            return Err(Errno::DQUOT);
+        if bytes > most.bytes && bytes > used.bytes {
+            return Err(Full::Bytes(most.bytes));
+        }
+        if names > most.names && names > used.names {
+            return Err(Full::Names(most.names));
         }
         *used = Usage { bytes, names };
         Ok(())
     }
 
     /// Takes back the charge for what has been removed.
-    pub(super) fn refund(&self, bytes: u64, names: u64) {
+    pub fn refund(&self, bytes: u64, names: u64) {
         let used = &mut lock(&self.0.state).used;
         used.bytes = used.bytes.saturating_sub(bytes);
         used.names = used.names.saturating_sub(names);
     }
-}
 
-/// Returns the bytes that are free if a name is removed.
-pub(super) fn size_of(stat: &Stat) -> u64 {
-    let is_last = metadata::kind(stat) == FileType::RegularFile && stat.st_nlink == 1;
-    if is_last { metadata::size(stat) } else { 0 }
+    /// Waits until no other session gives names to files.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.0.turn)
+    }
 }
 
 /// Counts what is in a tree. Journals do not count.
@@ -163,15 +174,18 @@ mod tests {
         assert_eq!(count(&root()), Ok(Usage { bytes: 110, names: 5 }));
         let quota = Quota::new(root(), Usage { bytes: 160, names: 6 });
         let session = quota.begin().expect("a tree");
-        assert_eq!(session.charge(51, 0), Err(Errno::DQUOT));
-        assert_eq!(session.charge(0, 2), Err(Errno::DQUOT));
+        assert_eq!(session.charge(51, 0), Err(Full::Bytes(160)));
+        assert_eq!(session.charge(0, 2), Err(Full::Names(6)));
         assert_eq!(session.charge(50, 1), Ok(()));
         // Another session shares the quota, and does not count again.
         let other = quota.begin().expect("a tree");
-        assert_eq!((other.charge(1, 0), other.charge(0, 0)), (Err(Errno::DQUOT), Ok(())));
+        assert_eq!((other.charge(1, 0), other.charge(0, 0)), (Err(Full::Bytes(160)), Ok(())));
         session.refund(50, 0);
-        assert_eq!(other.charge(u64::MAX, 0), Err(Errno::DQUOT));
+        assert_eq!(other.charge(u64::MAX, 0), Err(Full::Bytes(160)));
         assert_eq!(other.charge(50, 0), Ok(()));
+        // Both notice that the limit changes.
+        quota.limit(Usage { bytes: 161, names: 6 });
+        assert_eq!((other.charge(1, 0), session.charge(1, 0)), (Ok(()), Err(Full::Bytes(161))));
         drop((session, other));
         fs::remove_file(path("symlink")).expect("it is there");
         assert_eq!(quota.begin().expect("a tree").charge(50, 2), Ok(()));

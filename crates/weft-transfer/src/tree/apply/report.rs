@@ -208,6 +208,35 @@ impl From<FileType> for EntryKind {
     }
 }
 
+/// Why an entry could not be copied: the step, and its error.
+pub(super) type Failure = (Step, Errno);
+
+/// The limit of a quota that leaves no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// That of bytes.
+    Bytes(u64),
+    /// That of names.
+    Names(u64),
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("exceeds the quota of the shared directory, ")?;
+        match self {
+            Self::Bytes(most) => write!(f, "{most} bytes"),
+            Self::Names(most) => write!(f, "{most} files, directories and links"),
+        }
+    }
+}
+
+impl Full {
+    /// Returns it as the failure of an entry.
+    pub(super) fn failure(self) -> Failure {
+        (Step::Room(self), Errno::DQUOT)
+    }
+}
+
 /// A problem with one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -230,6 +259,8 @@ pub enum Step {
     Create,
     /// Writing data.
     Write,
+    /// Charging the quota for it.
+    Room(Full),
     /// Renaming it to its final name.
     Rename,
     /// A directory, or a name that differs only in case, has its place.
@@ -273,7 +304,7 @@ impl Step {
 
     /// Whether there may be no room for it.
     fn needs_room(self) -> bool {
-        matches!(self, Self::Create | Self::Write | Self::Rename)
+        matches!(self, Self::Create | Self::Write | Self::Room(_) | Self::Rename)
     }
 
     /// Whether some of the source is not known, so that it may have an entry that seems to be only
@@ -299,6 +330,7 @@ impl fmt::Display for Problem {
             Step::Verify => "has other data than at the source",
             Step::Create => "cannot be created",
             Step::Write => "cannot be written",
+            Step::Room(full) => return full.fmt(f),
             Step::Rename => "cannot get its name",
             Step::Clash => return f.write_str(clash(self.errno)),
             Step::Link => "cannot be linked",

@@ -74,8 +74,11 @@ fn make(
 ) -> Result<(), Errno> {
     let dir = context.dirs.open(&directory.dir)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let link = |name: &Name| linkat(CWD, &path, &*dir, name.as_path(), AtFlags::SYMLINK_FOLLOW);
-    context.charge(0, 1)?;
+    let link = |name: &Name| {
+        let _turn = context.turn();
+        linkat(CWD, &path, &*dir, name.as_path(), AtFlags::SYMLINK_FOLLOW)
+    };
+    context.charge(0, 1).map_err(|(_, error)| error)?;
     let made = match link(name) {
         Err(Errno::EXIST) => {
             let temporary = directory.temporary(context, name);

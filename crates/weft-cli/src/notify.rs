@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 /// The state of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// It serves.
     Ready,
     /// It ends.
@@ -22,7 +22,7 @@ pub(super) enum State {
 /// # Errors
 ///
 /// If the socket is there and cannot be used.
-pub(super) fn notify(state: State) -> Result<()> {
+pub(crate) fn notify(state: State) -> Result<()> {
     match env::var_os("NOTIFY_SOCKET") {
         Some(name) if !name.is_empty() => {
             send(&name, state).with_context(|| format!("NOTIFY_SOCKET={}", name.display()))

@@ -1,0 +1,61 @@
+//! Values of files in TOML, and how such files are read.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use crate::args::bytes;
+use crate::limits::CONFIG_LEN_MAX;
+
+/// A number within limits.
+pub(crate) struct Number<const MIN: u32, const MAX: u32>(pub(crate) u32);
+
+impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Number<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = i64::deserialize(deserializer)?;
+        let checked = u32::try_from(number).ok().filter(|number| (MIN..=MAX).contains(number));
+        let error = || D::Error::custom(format!("{number} is not from {MIN} to {MAX}"));
+        checked.map(Self).ok_or_else(error)
+    }
+}
+
+/// A text that stands for something else.
+pub(crate) struct Text<T>(pub(crate) T);
+
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// A length such as `4G`.
+pub(crate) struct Size(pub(crate) u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        bytes(text).map(Self)
+    }
+}
+
+/// Reads a file whole.
+///
+/// # Errors
+///
+/// If it cannot be read, or is too long.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    let context = || path.display().to_string();
+    let mut text = String::new();
+    let file = File::open(path).with_context(context)?;
+    let len = file.take(CONFIG_LEN_MAX).read_to_string(&mut text).with_context(context)?;
+    ensure!((len as u64) < CONFIG_LEN_MAX, "{}: longer than {CONFIG_LEN_MAX} bytes", context());
+    Ok(text)
+}
