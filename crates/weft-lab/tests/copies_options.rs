@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use fastrand::Rng;
 use weft_lab::copied::{Place, Seen, contents, names};
+use weft_lab::sockets::until;
 use weft_lab::{Finished, Program, defect, ensure_data, locate, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -374,10 +375,7 @@ fn host_that_is_silent_counts_as_lost() -> Result<()> {
             .iter()
             .any(|path| path.display().to_string().contains(".to.weft-")))
     };
-    let start = Instant::now();
-    while !is_begun()? {
-        ensure!(start.elapsed() < TIMEOUT, "the copy does not begin");
-    }
+    until("the copy begins", || Ok(is_begun()?.then_some(())))?;
     place.stop_server()?;
     let finished = copy.wait(TIMEOUT)?;
     ensure!(finished.status.code() == Some(1), "{}", finished.error("lost"));
@@ -771,11 +769,11 @@ fn append_that_is_killed_leaves_a_beginning() -> Result<()> {
             };
             let copy = place.weft()?.args(["-q", "--append", "--limit=16M"]);
             let mut copy = copy.arg(place.path("from")).arg(to).start()?;
-            let start = Instant::now();
-            let size = || Ok::<_, anyhow::Error>(fs::metadata(place.path("to"))?.len());
-            while size()? < (len + (5 << 20)).min(bytes.len() as u64) && copy.is_running()? {
-                ensure!(start.elapsed() < TIMEOUT, "nothing is appended");
-            }
+            let most = (len + (5 << 20)).min(bytes.len() as u64);
+            until("something is appended", || {
+                let is_much = fs::metadata(place.path("to"))?.len() >= most;
+                Ok((is_much || !copy.is_running()?).then_some(()))
+            })?;
             // The last one may have ended by itself.
             kills += u32::from(copy.kill().is_ok());
             // A server may still write what it has received: the same bytes as the next copy.
@@ -908,10 +906,10 @@ fn no_source_file_is_lost() -> Result<()> {
             (from, to) = (place.at("from/"), place.path("to").display().to_string());
         }
         let copy = place.weft()?.args(removing).args(options).arg(&from).arg(&to).start()?;
-        let start = Instant::now();
-        while names(&place.path("to")).unwrap_or_default().len() < COUNT / 4 {
-            ensure!(start.elapsed() < TIMEOUT, "nothing is copied");
-        }
+        until("a quarter is copied", || {
+            let count = names(&place.path("to")).unwrap_or_default().len();
+            Ok((count >= COUNT / 4).then_some(()))
+        })?;
         copy.kill()?;
         let stay = check_many(&place.path("from"), &place.path("to"), COUNT)?;
         let is_synced = options.contains(&"--fsync");
@@ -951,10 +949,7 @@ fn what_is_not_copied_stays_at_the_source() -> Result<()> {
     let copy = copy.arg(place.path("log")).arg(place.path("to")).start()?;
     let is_begun =
         |names: &[PathBuf]| names.iter().any(|it| it.display().to_string().contains(".to.weft-"));
-    let start = Instant::now();
-    while !is_begun(&names(&place.path(""))?) {
-        ensure!(start.elapsed() < TIMEOUT, "nothing is copied");
-    }
+    until("the copy begins", || Ok(is_begun(&names(&place.path(""))?).then_some(())))?;
     fs::write(place.path("more"), vec![8; 9 << 20])?;
     let more = fs::read(place.path("more"))?;
     let mut log = File::options().append(true).open(place.path("log"))?;

@@ -100,12 +100,12 @@ impl Removals {
     ///
     /// # Errors
     /// Its path, and why it stays.
-    pub fn remove(&self, number: u64) -> Result<bool, (Vec<u8>, Kept)> {
-        let Some(removable) = lock(&self.waiting).remove(&number) else { return Ok(false) };
+    pub fn remove(&self, number: u64) -> Result<(), (Vec<u8>, Kept)> {
+        let Some(removable) = lock(&self.waiting).remove(&number) else { return Ok(()) };
         let path = || removable.dir.path_of(Some(&removable.name));
         match removable.remove() {
             // Another name, or another copy, has led to it.
-            Ok(()) | Err(Kept::System(Errno::NOENT)) => Ok(true),
+            Ok(()) | Err(Kept::System(Errno::NOENT)) => Ok(()),
             Err(kept) => Err((path(), kept)),
         }
     }
@@ -169,9 +169,13 @@ mod tests {
     fn what_the_sink_has_is_removed_once() {
         let folder = write(&["a", "b"]);
         let removals = noted(folder.path(), &["a", "b"]);
-        assert_eq!(removals.remove(0), Ok(true));
-        assert_eq!((removals.remove(0), removals.remove(7)), (Ok(false), Ok(false)));
-        assert!(!folder.path().join("a").exists() && folder.path().join("b").exists());
+        let is_there = |name: &str| folder.path().join(name).exists();
+        assert_eq!(removals.remove(0), Ok(()));
+        assert!(!is_there("a") && is_there("b"));
+        // What has its name now is another entry, and 7 was none.
+        fs::write(folder.path().join("a"), "a").expect("room");
+        assert_eq!((removals.remove(0), removals.remove(7)), (Ok(()), Ok(())));
+        assert!(is_there("a") && is_there("b"));
     }
 
     #[test]
@@ -193,7 +197,7 @@ mod tests {
             assert_eq!(kept, Err((name.as_bytes().to_vec(), Kept::Changed)));
             assert!(path(name).exists());
         }
-        assert_eq!(removals.remove(3), Ok(true));
+        assert_eq!(removals.remove(3), Ok(()));
     }
 
     #[test]
@@ -201,6 +205,7 @@ mod tests {
         let folder = write(&["a"]);
         fs::hard_link(folder.path().join("a"), folder.path().join("b")).expect("room");
         let removals = noted(folder.path(), &["a", "b"]);
-        assert_eq!((removals.remove(0), removals.remove(1)), (Ok(true), Ok(true)));
+        assert_eq!((removals.remove(0), removals.remove(1)), (Ok(()), Ok(())));
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 }
