@@ -557,7 +557,7 @@ fn check_unit(name: &str, commands: &[&str], option: &str) -> Result<()> {
         let mut lines = unit.lines().filter(|line| line.starts_with("Exec"));
         let split =
             |line: &'_ str| line.split_once(&format!("weft {command} ")).map(|it| it.1.to_owned());
-        let arguments = lines.find_map(split).context(*command)?;
+        let arguments = lines.find_map(split).with_context(|| (*command).to_owned())?;
         let program = Program::plain(&weft).line(command).line(&arguments);
         program.arg("--help").run(TIMEOUT)?.success()?.expect_output(option)?;
     }

@@ -229,6 +229,19 @@ pub const BESIDE_TIME_MIN: Duration = Duration::from_secs(1);
 /// The time for a connection beside a pipe, in round trips of the pipe.
 pub const BESIDE_ROUND_TRIPS: u32 = 4;
 
+/// The longest time of each step of connecting a data channel to another server. The client waits
+/// meanwhile, and must not take the source's server for lost.
+pub const GRANT_STEP_TIME: Duration = Duration::from_secs(3);
+/// How long a grant can be used: the source's server finds its files and connects in this time.
+pub const GRANT_TIME: Duration = Duration::from_secs(60);
+/// The most networks to which a server may connect data channels.
+pub const NETWORKS_MAX: usize = 256;
+/// Messages that wait for one server until the other one may send more, in a copy that goes
+/// directly between two.
+pub const BRIDGE_MESSAGES_MAX: usize = 256;
+/// How often the source of such a copy reports its progress to the client.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
 /// Block size of a copy in bytes.
 pub const BLOCK_SIZE: u32 = 1 << 20;
 /// The smallest block size that an acceptor accepts.

@@ -28,7 +28,9 @@ pub(crate) use target::{
     TargetResizeArgs, TargetServeArgs, TargetShowArgs, TargetStatsArgs, TargetTopArgs,
     TargetUnitArgs,
 };
-pub(crate) use transfer::{Compress, CpArgs, Data, Direct, ServeArgs, rate};
+pub(crate) use transfer::{
+    BetweenServers, Compress, CpArgs, Data, Direct, Networks, ServeArgs, rate,
+};
 pub(crate) use tuples::{
     TuplesArgs, TuplesBenchArgs, TuplesCommand, TuplesCreateArgs, TuplesDeleteArgs, TuplesListArgs,
     TuplesOrder, TuplesPutArgs, TuplesServeArgs, TuplesServerArgs, TuplesTailArgs, TuplesTakeArgs,

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{ArgAction, Args, ValueEnum, ValueHint};
 
@@ -9,6 +10,7 @@ use super::familiar::Familiar;
 use super::filters::Filters;
 use super::size::bytes;
 use crate::limits::{RETRY_SECONDS_MAX, TIMEOUT_SECONDS_MAX};
+use weft_transfer::job::{Network, NetworkError};
 use weft_transfer::transport::tcp::Congestion;
 use weft_transfer::tree::modes::Modes;
 
@@ -340,6 +342,20 @@ pub(crate) struct CpArgs {
     #[arg(long, value_enum, value_name = "WAY", default_value = "auto")]
     pub(crate) data: Data,
 
+    /// Which way the data goes between two servers
+    ///
+    /// By `auto`, the source's server connects to the destination's, if it may do that (weft serve
+    /// --third-party) and can reach it. Otherwise the data goes through this host, and the summary
+    /// says why. With `direct`, the copy fails then.
+    #[arg(
+        long = "between-servers",
+        value_enum,
+        value_name = "WAY",
+        default_value = "auto",
+        conflicts_with = "rsh"
+    )]
+    pub(crate) between: BetweenServers,
+
     /// Send data to or from a server without encryption
     ///
     /// Both ends still prove who they are, but the data can be read and changed on its way.
@@ -459,6 +475,17 @@ pub(crate) enum Data {
     Shell,
 }
 
+/// Which way the data of a copy between two servers goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BetweenServers {
+    /// From server to server if that is possible, otherwise through this host
+    Auto,
+    /// From server to server; otherwise the copy fails
+    Direct,
+    /// Through this host
+    Relay,
+}
+
 /// The lowest rate. One block then takes many seconds, but less than the other end's timeout.
 const RATE_MIN: u64 = 8 << 10;
 
@@ -480,6 +507,22 @@ fn rsync_rate(text: &str) -> Result<u64, String> {
 /// Checks changes of modes.
 fn modes(text: &str) -> Result<String, String> {
     Modes::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// The networks that one word means.
+#[derive(Debug, Clone)]
+pub(crate) struct Networks(pub(crate) Vec<Network>);
+
+impl FromStr for Networks {
+    type Err = NetworkError;
+
+    /// Parses a network, or `all`.
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        match text {
+            "all" => Ok(Self(Network::ALL.to_vec())),
+            text => text.parse().map(|it| Self(vec![it])),
+        }
+    }
 }
 
 /// Parses the name of a congestion control.
@@ -509,7 +552,7 @@ pub(crate) struct ServeArgs {
         value_hint = ValueHint::FilePath,
         conflicts_with_all = [
             "directories", "bind", "port", "rdma", "stdio", "allow_clear", "read_only", "quota",
-            "quota_files", "authorised", "allow"
+            "quota_files", "authorised", "allow", "third_party"
         ]
     )]
     pub(crate) config: Option<PathBuf>,
@@ -545,6 +588,15 @@ pub(crate) struct ServeArgs {
     /// The data of such a copy can be read and changed on its way.
     #[arg(long, conflicts_with = "stdio")]
     pub(crate) allow_clear: bool,
+
+    /// Connect to other servers in this network, if clients copy there; may be repeated
+    ///
+    /// An address (192.0.2.7), a network (192.0.2.0/24), or `all`. The data of a copy from this
+    /// server to another one then goes straight there, and not through the client's host. Nothing
+    /// is sent to a program that does not prove to be the server that the client has named.
+    /// Loopback and link-local addresses have to be named themselves: `all` leaves them out.
+    #[arg(long, value_name = "NETWORK", conflicts_with = "stdio")]
+    pub(crate) third_party: Vec<Networks>,
 
     /// Let clients read, and not write
     #[arg(long)]

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::Deserialize;
 use toml::Spanned;
-use weft_transfer::job::{Bounds, is_within};
+use weft_transfer::job::{Bounds, Network, is_within};
 use weft_transfer::limits::PORT;
 use weft_transfer::secure::PublicKey;
 use weft_transfer::tree::apply::Usage;
 use weft_transfer::wire::record_name;
 
-use crate::args::rate;
+use crate::args::{Networks, rate};
 use crate::limits::USER_NAME_LEN_MAX;
 use crate::values::{self, Number, Size, Text};
 
@@ -39,6 +39,8 @@ struct Config {
     rdma: bool,
     #[serde(default)]
     allow_clear: bool,
+    #[serde(default)]
+    third_party: Vec<Text<Networks>>,
     log: Option<PathBuf>,
     #[serde(default)]
     limits: LimitsEntry,
@@ -142,6 +144,8 @@ pub(super) struct Fixed {
     pub(super) bind: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) rdma: bool,
+    /// The networks in which it may connect to other servers.
+    pub(super) third_party: Vec<Network>,
 }
 
 /// A user.
@@ -206,6 +210,7 @@ impl Fixed {
             ("bind", self.bind == other.bind),
             ("port", self.port == other.port),
             ("rdma", self.rdma == other.rdma),
+            ("third-party", self.third_party == other.third_party),
         ];
         rows.into_iter().filter(|(_, is_same)| !is_same).map(|(key, _)| key).collect()
     }
@@ -234,8 +239,10 @@ fn parse(text: &str, directory: &Path) -> Result<Plan> {
     let reader = Reader { text, directory };
     let users = reader.users(config.user)?;
     let shares = reader.shares(config.share, &users)?;
+    let (bind, port) = (config.bind, config.port.unwrap_or(PORT));
+    let third_party = config.third_party.into_iter().flat_map(|Text(Networks(it))| it).collect();
     Ok(Plan {
-        fixed: Fixed { bind: config.bind, port: config.port.unwrap_or(PORT), rdma: config.rdma },
+        fixed: Fixed { bind, port, rdma: config.rdma, third_party },
         allows_clear: config.allow_clear,
         log: config.log.map(|path| directory.join(path)),
         bounds: bounds(config.limits.copies, config.limits.rate),
@@ -397,6 +404,7 @@ mod tests {
         let other = KEY.replace('0', "f");
         let text = format!(
             "bind = \"::1\"\nport = 7\nrdma = true\nallow-clear = true\nlog = \"log\"\n\
+             third-party = [\"192.0.2.0/24\", \"::1\"]\n\
              [limits]\ncopies = 9\nrate = \"1M\"\n\
              [[user]]\nname = \"ann\"\nkeys = [\"{KEY}\"]\ncopies = 3\nrate = \"10KB\"\n\
              [[user]]\nname = \"bob@host\"\nkeys = [\"{other}\"]\n\
@@ -406,7 +414,9 @@ mod tests {
         );
         let text = text.replace("\"/\"", "\"/proc\"");
         let plan = parse(&text, folder.path()).expect("a plan");
-        assert_eq!(plan.fixed, Fixed { bind: "::1".parse().ok(), port: 7, rdma: true });
+        let third_party = ["192.0.2.0/24", "::1"].map(|it| it.parse().expect("a network")).to_vec();
+        let fixed = Fixed { bind: "::1".parse().ok(), port: 7, rdma: true, third_party };
+        assert_eq!(plan.fixed, fixed);
         assert_eq!(plan.log, Some(folder.path().join("log")));
         assert!(plan.allows_clear);
         assert_eq!(plan.bounds, Bounds { copies: Some(9), rate: Some(1 << 20) });

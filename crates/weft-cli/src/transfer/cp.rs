@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Error, Result, bail};
 use weft_transfer::end::{Finished, Observer, Progress};
 use weft_transfer::job::{
-    CopyDirection, CopyTask, DataWay, DownloadTo, Extras, Flags, Keeps, Over, PlaceError, Request,
-    Target, local_destination, local_selection, local_source,
+    Between, CopyDirection, CopyTask, DataWay, DownloadTo, Extras, Flags, Keeps, Over, PlaceError,
+    Request, ServerExtras, Target, local_destination, local_selection, local_source,
 };
 use weft_transfer::transport::tcp::Congestion;
 use weft_transfer::tree::modes::Modes;
@@ -32,7 +32,7 @@ use super::server::Server;
 use super::shell::Shell;
 use super::show::{self, Chosen, Copied, Line, Problems, Shown};
 use super::standard;
-use crate::args::{Compress, CpArgs, Data, Direct, Filter, Filters};
+use crate::args::{BetweenServers, Compress, CpArgs, Data, Direct, Filter, Filters};
 use crate::limits::RULES_DEPTH_MAX;
 use crate::manual;
 use crate::output::{self, Stream};
@@ -178,7 +178,8 @@ fn extras(args: &CpArgs) -> Result<Extras> {
     });
     let modes = modes.context("--chmod")?;
     let thirds = args.link_dest.iter().map(|path| path.as_bytes().to_vec()).collect();
-    Ok(Extras { modes, deletes_max: args.max_delete, keeps: keeps(args), thirds })
+    let servers = ServerExtras::default();
+    Ok(Extras { modes, deletes_max: args.max_delete, keeps: keeps(args), thirds, servers })
 }
 
 /// Returns how what is replaced is kept.
@@ -509,7 +510,7 @@ fn with_server(
     server.result(task.with_server(server.at(), direction, over))
 }
 
-/// Copies from one server to another one. The data passes through this host.
+/// Copies from one server to another one.
 fn between_servers(
     args: &CpArgs,
     mut task: CopyTask,
@@ -519,7 +520,12 @@ fn between_servers(
     let [from, to] = [&sources[0], &target].map(|remote| Server::new(remote, args.accept_new));
     let (from, to) = (from?, to?);
     task.request.paths = sources.into_iter().map(|source| source.path).collect();
-    let copied = task.between_servers(from.at(), to.at(), target.path);
+    let way = match args.between {
+        BetweenServers::Auto => Between::Auto,
+        BetweenServers::Direct => Between::Direct,
+        BetweenServers::Relay => Between::Relay,
+    };
+    let copied = task.between_servers(from.at(), to.at(), target.path, way);
     from.check_key()?;
     to.check_key()?;
     let copied = copied.map_err(|error| {

@@ -19,7 +19,7 @@ use super::config::{self, Fixed, Plan, SharePlan};
 use super::keys;
 use super::log::ServeLog;
 use super::rights::Configured;
-use crate::args::ServeArgs;
+use crate::args::{Networks, ServeArgs};
 use crate::notify::{State, notify};
 use crate::{output, signals};
 
@@ -45,7 +45,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         allowed.contains(key) || from_file()
     };
     let advice = format!("a line with it in {} lets it in", file.display());
-    let fixed = Fixed { bind: args.bind, port: args.port, rdma: args.rdma };
+    let networks = args.third_party.iter().flat_map(|Networks(networks)| networks);
+    let third_party = networks.copied().collect();
+    let fixed = Fixed { bind: args.bind, port: args.port, rdma: args.rdma, third_party };
     let offer = described(args, &shares, &file, keys);
     let log = Arc::new(ServeLog::new(advice, None)?);
     serve(&fixed, Arc::new(accepts), Arc::new(shares), log, &offer)
@@ -119,14 +121,16 @@ fn serve(
         }
     };
     let address = listener.local_addr()?;
+    let key = identity.public();
     let server = Server::new(tls, rights, log);
+    server.copy_with_servers(identity, fixed.third_party.clone());
     let mut rdma = String::new();
     if fixed.rdma {
         let (listener, address) = RdmaListener::bind(address).context("RDMA")?;
         server.offer_rdma(listener);
         rdma = format!(" and {address} (RDMA)");
     }
-    let first = format!("listening on {address}{rdma}, key {}\n", identity.public());
+    let first = format!("listening on {address}{rdma}, key {key}\n");
     output::print(&(first + offer))?;
     // A process without a service manager may have inherited the address of one.
     if let Err(error) = notify(State::Ready) {

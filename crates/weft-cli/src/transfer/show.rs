@@ -145,6 +145,8 @@ impl Chosen {
             Carrier::Rdma => ("rdma", "by RDMA"),
             Carrier::Tcp => ("tcp", "by TCP"),
             Carrier::Shell => ("shell", "through the remote shell"),
+            Carrier::Direct => ("direct", "from server to server"),
+            Carrier::Relay => ("relay", "through this host"),
         }
     }
 }
@@ -223,13 +225,21 @@ fn explanation(decisions: &Decisions) -> String {
         Some(Carrier::Rdma) => format!("by RDMA, {channels} connections"),
         Some(Carrier::Tcp) => format!("by TCP, {channels} connections"),
         Some(Carrier::Shell) => "through the remote shell".to_owned(),
+        Some(Carrier::Direct) => {
+            format!("from server to server by TCP, at most {channels} connections")
+        }
+        Some(Carrier::Relay) => {
+            format!("through this host by TCP, {channels} connections to each server")
+        }
         None => "within this process".to_owned(),
     };
     let round_trip = decisions.round_trip.map_or_else(String::new, |time| {
         format!("round trip: {:.1} ms\n", time.as_secs_f64() * 1e3)
     });
     let congestion = match decisions.carrier {
-        Some(Carrier::Tcp) => format!("congestion control: {}\n", decisions.congestion),
+        Some(Carrier::Tcp | Carrier::Direct | Carrier::Relay) => {
+            format!("congestion control: {}\n", decisions.congestion)
+        }
         _ => String::new(),
     };
     let encryption = match (decisions.cipher, decisions.carrier) {
@@ -276,6 +286,8 @@ fn decisions_event(decisions: &Decisions) -> Value {
         Some(Carrier::Rdma) => "rdma",
         Some(Carrier::Tcp) => "tcp",
         Some(Carrier::Shell) => "shell",
+        Some(Carrier::Direct) => "direct",
+        Some(Carrier::Relay) => "relay",
         None => "process",
     };
     let compression = match decisions.compression {

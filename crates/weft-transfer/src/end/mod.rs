@@ -4,6 +4,7 @@
 //! In each end a machine of [`crate::session`] is behind a lock (`driver`). One thread sends the
 //! machine's messages and one receives messages; the other threads move data.
 
+mod bridge;
 mod channels;
 mod closers;
 mod driver;
@@ -15,6 +16,7 @@ mod shared;
 mod sink;
 mod source;
 
+pub use bridge::{Bridge, BridgedSession};
 pub use loads::Loads;
 pub use note::{Found, Outcome, Planned};
 pub use relay::{RelayPlan, run as run_relay};

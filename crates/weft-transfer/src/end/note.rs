@@ -48,6 +48,23 @@ impl Planned {
     }
 }
 
+/// How far a source is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reached {
+    /// Bytes of blocks that have arrived.
+    pub(super) bytes: u64,
+    /// Bytes of the files that it has found so far.
+    pub(super) planned: u64,
+    /// The entries that it has found so far.
+    pub(super) entries: u64,
+    /// Whether it has found all entries.
+    pub(super) is_planned: bool,
+    /// Bytes of payloads before compression.
+    pub(super) plain: u64,
+    /// Bytes of payloads after it.
+    pub(super) sent: u64,
+}
+
 /// A message from one end to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
@@ -67,6 +84,8 @@ pub(super) enum Note {
     Confirmed { numbers: Vec<u64>, is_last: bool },
     /// After the last of these: the entries that the source could not remove.
     Removed { failed: u64 },
+    /// How far a source is, for the client that passes its messages on.
+    Progress(Reached),
 }
 
 /// Why bytes are no valid note.
@@ -100,6 +119,7 @@ const PLAN: u8 = 5;
 const AGAIN: u8 = 6;
 const CONFIRMED: u8 = 7;
 const REMOVED: u8 = 8;
+const PROGRESS: u8 = 20;
 
 impl Note {
     pub(super) fn emit(&self) -> Vec<u8> {
@@ -144,6 +164,10 @@ impl Note {
                 out
             }
             Self::Removed { failed } => [&[REMOVED][..], &failed.to_be_bytes()].concat(),
+            Self::Progress(Reached { bytes, planned, entries, is_planned, plain, sent }) => {
+                let numbers = [bytes, planned, entries, plain, sent].map(|it| it.to_be_bytes());
+                [&[PROGRESS, u8::from(*is_planned)], numbers.as_flattened()].concat()
+            }
         }
     }
 
@@ -193,6 +217,14 @@ impl Note {
                 Self::Confirmed { numbers, is_last }
             }
             REMOVED => Self::Removed { failed: from.u64()? },
+            PROGRESS => Self::Progress(Reached {
+                is_planned: from.u8()? != 0,
+                bytes: from.u64()?,
+                planned: from.u64()?,
+                entries: from.u64()?,
+                plain: from.u64()?,
+                sent: from.u64()?,
+            }),
             other => return Err(NoteError::Kind(other)),
         };
         if from.left() > 0 { Err(NoteError::Long) } else { Ok(note) }
@@ -216,6 +248,14 @@ mod tests {
             Note::Confirmed { numbers: vec![1, 1 << 50], is_last: false },
             Note::Confirmed { numbers: Vec::new(), is_last: true },
             Note::Removed { failed: 3 },
+            Note::Progress(Reached {
+                bytes: 1,
+                planned: 2,
+                entries: 1 << 40,
+                is_planned: true,
+                plain: 3,
+                sent: 4,
+            }),
             Note::Plan(vec![
                 Planned {
                     change: Change::Update,

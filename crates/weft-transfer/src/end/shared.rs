@@ -99,6 +99,8 @@ pub struct Opened {
     pub progress: Arc<Progress>,
     /// Connects other data channels if all have failed.
     pub spare: Option<Spare>,
+    /// Whether the two ends are servers, between which a client passes the control messages.
+    pub is_bridged: bool,
 }
 
 /// Connects other data channels in the place of those that have failed, and passes them to the end.
@@ -132,6 +134,7 @@ impl Opened {
             threads,
             progress,
             spare: None,
+            is_bridged: false,
         }
     }
 
@@ -155,6 +158,10 @@ pub enum Carrier {
     Tcp,
     /// The streams of a remote shell.
     Shell,
+    /// TCP connections from one server to another one.
+    Direct,
+    /// TCP connections of two servers to this host.
+    Relay,
 }
 
 /// How a copy is made.

@@ -130,6 +130,7 @@ pub(super) struct SinkEnd {
     tasks: BoundedQueue<(Arc<HeldBlock>, Task)>,
     closers: Closers,
     spare: Mutex<Option<Spare>>,
+    is_bridged: bool,
     finished: Mutex<Finished>,
     /// How many entries the source could not remove.
     kept_at_source: Mutex<Option<u64>>,
@@ -330,6 +331,8 @@ impl SessionEnd for SinkEnd {
                 {
                     self.reporter.hear(&path, &text, is_warning);
                 }
+                // They are for the client.
+                Ok(Note::Problem { .. } | Note::Progress(_)) if self.is_bridged => {}
                 Ok(_) => {
                     let error = EndError::Protocol("a note that only a sink has".into());
                     state.fail(Code::Protocol, error);
@@ -631,7 +634,7 @@ impl SinkEnd {
     pub(super) fn new(opened: Opened, settings: SinkSettings) -> Result<Arc<Self>, EndError> {
         let pool = opened.pool()?;
         let Opened { control, connection, epoch, session, block_size, .. } = opened;
-        let Opened { blocks: pool_blocks, threads, progress, spare, .. } = opened;
+        let Opened { blocks: pool_blocks, threads, progress, spare, is_bridged, .. } = opened;
         let setup = SinkSetup {
             session,
             buffers: settings
@@ -664,6 +667,7 @@ impl SinkEnd {
             tasks: BoundedQueue::new(TASKS_MAX),
             closers: Closers::default(),
             spare: Mutex::new(spare),
+            is_bridged,
             finished: Mutex::default(),
             kept_at_source: Mutex::default(),
             progress,

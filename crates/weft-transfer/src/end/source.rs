@@ -12,14 +12,14 @@ use super::channels;
 use super::closers::Closers;
 use super::driver::{self, Driver, SessionEnd, State};
 use super::loads::{Busy, Loads};
-use super::note::Note;
+use super::note::{Note, Reached};
 use super::remover::Remover;
 use super::shared::{
     Channels, CompressedCount, EndError, Finished, Observer, Opened, Progress, SourceChannel, Spare,
 };
 use super::sink::{HeldBlock, SinkEnd};
 use crate::compress::{Compression, Compressor, Packer};
-use crate::limits::{CHANNEL_CHECK, REASON_WAIT, WRITES_IN_CHANNEL_MAX};
+use crate::limits::{CHANNEL_CHECK, PROGRESS_INTERVAL, REASON_WAIT, WRITES_IN_CHANNEL_MAX};
 use crate::pipeline::{Block, Pool};
 use crate::secure::{SEAL_LEN, Sealer};
 use crate::session::{Arrivals, Source, SourceSetup, Write, WriteResult};
@@ -134,6 +134,8 @@ pub(super) struct SourceEnd {
     lists_changes: bool,
     removals: Option<Remover>,
     progress: Arc<Progress>,
+    /// When the client of a bridge has learned of the progress last.
+    reported: Option<Mutex<Instant>>,
     start: Instant,
     threads: usize,
     reading: Busy,
@@ -186,6 +188,13 @@ impl SessionEnd for SourceEnd {
             self.progress.bytes.fetch_add(arrived.into(), SeqCst);
             self.compressor.free(filled.is_under_way, arrived as usize, Instant::now());
         }
+        if let Some(reported) = &self.reported {
+            let mut reported = lock(reported);
+            if reported.elapsed() >= PROGRESS_INTERVAL {
+                *reported = Instant::now();
+                state.tell(&self.progress_note());
+            }
+        }
     }
 
     fn stop(&self) {
@@ -205,6 +214,18 @@ impl SessionEnd for SourceEnd {
 }
 
 impl SourceEnd {
+    fn progress_note(&self) -> Note {
+        let (progress, compressed) = (&self.progress, self.compressed.get());
+        Note::Progress(Reached {
+            bytes: progress.bytes.load(SeqCst),
+            planned: progress.planned.load(SeqCst),
+            entries: progress.entries.load(SeqCst),
+            is_planned: progress.is_planned.load(SeqCst),
+            plain: compressed.plain,
+            sent: compressed.sent,
+        })
+    }
+
     fn hear(&self, state: &mut State<Source>, note: Note) {
         match note {
             Note::Wants(wants) => match &self.feed {
@@ -246,7 +267,7 @@ impl SourceEnd {
                     state.fail(Code::Protocol, EndError::Protocol(error.into()));
                 }
             }
-            Note::Removed { .. } => {
+            Note::Removed { .. } | Note::Progress(_) => {
                 let error = EndError::Protocol("a note that only a source has".into());
                 state.fail(Code::Protocol, error);
             }
@@ -286,6 +307,9 @@ impl SourceEnd {
             drop(finished);
             self.change(|state| {
                 if !state.is_over() {
+                    if self.reported.is_some() {
+                        state.tell(&self.progress_note());
+                    }
                     state.tell(&Note::Loads(loads));
                 }
             });
@@ -567,7 +591,7 @@ struct SourceSettings {
 impl SourceEnd {
     fn new(opened: Opened, feed: Feed, settings: SourceSettings) -> Self {
         let Opened { control, connection, epoch, session, block_size, .. } = opened;
-        let Opened { blocks, threads, progress, spare, .. } = opened;
+        let Opened { blocks, threads, progress, spare, is_bridged, .. } = opened;
         let setup = SourceSetup {
             session,
             blocks,
@@ -592,6 +616,7 @@ impl SourceEnd {
             lists_changes: settings.lists_changes,
             removals: settings.removals.map(Remover::new),
             progress,
+            reported: is_bridged.then(|| Mutex::new(Instant::now())),
             start: Instant::now(),
             threads,
             reading: Busy::default(),

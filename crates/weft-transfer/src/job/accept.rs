@@ -21,6 +21,7 @@ use super::rdma::{self, FEATURE_RDMA};
 use super::request::{Flags, Request};
 use super::rights::{Access, Share};
 use super::settings::{apply_options, compression, source_options, threads};
+use super::third::{self, ThirdParty};
 use crate::end::{
     EndError, Finished, Opened, Progress, SinkChannel, SinkPlan, SinkTarget, SourceChannel,
     SourcePlan, run_sink, run_source,
@@ -266,6 +267,8 @@ pub(super) struct Accepting<'a> {
     pub rdma: Option<OverRdma<'a>>,
     /// The data channels over the fabric.
     pub fabric: Option<FabricAcceptor>,
+    /// The data channels from and to other servers.
+    pub third: Option<ThirdParty<'a>>,
 }
 
 impl<'a> Accepting<'a> {
@@ -289,6 +292,7 @@ impl<'a> Accepting<'a> {
             beside: None,
             rdma: None,
             fabric: None,
+            third: None,
         }
     }
 }
@@ -387,7 +391,8 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         features: features()
             | if beside.is_some() { FEATURE_BESIDE } else { 0 }
             | if plan.rdma.is_some() { FEATURE_RDMA } else { 0 }
-            | if plan.fabric.is_some() { FEATURE_FABRIC } else { 0 },
+            | if plan.fabric.is_some() { FEATURE_FABRIC } else { 0 }
+            | plan.third.as_ref().map_or(0, ThirdParty::features),
         token,
         agent: AGENT.into(),
     };
@@ -403,6 +408,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
     let listening = match (&event, &beside, &fabric) {
         (Event::Listen, Some(beside), _) => Some(beside.listen()),
         (Event::Listen, None, Some(fabric)) => Some(fabric.listen(&terms)),
+        (Event::Grant(key), ..) => plan.third.as_ref().map(|third| third.grant(*key)),
         _ => None,
     };
     if let Some(reply) = listening {
@@ -415,6 +421,8 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
     // The initiator has connected all of its channels.
     let lines_beside = beside.as_ref().and_then(BesideAcceptor::close);
     let mut over_fabric = fabric.as_ref().and_then(FabricAcceptor::close);
+    let granted = plan.third.as_ref().map(|third| third.granted(cipher(&terms))).transpose()?;
+    let mut between = granted.flatten();
     let request = Request::parse(&job).map_err(|error| (Refusal::Job, error.to_string()));
     let decided = request.and_then(|request| {
         if request.flags.has(Flags::BESIDE) && lines_beside.is_none() {
@@ -426,9 +434,15 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             let checked = request.congestion.check_for_peer();
             checked.map_err(|error| (Refusal::System, error.to_string()))?;
         }
+        third::check(role, &request, between.is_some())?;
         let options = source_options(&request);
         let options = options.map_err(|error| (Refusal::Job, error.to_string()))?;
-        Ok((resolve.resolve(role, &request)?, options, request))
+        let answer = resolve.resolve(role, &request)?;
+        if let Some(to) = &request.extras.servers.sends_to {
+            // Nothing connects for a client that may not have the files.
+            between = Some(third::connect(plan.third.as_ref(), to, &terms)?);
+        }
+        Ok((answer, options, request))
     });
     let reply = match &decided {
         Ok((Answer::Write(Target::Directory(Destination { new_name, .. })), ..)) => {
@@ -459,7 +473,8 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             return Err(EndError::Here(format!("refused: {refusal}: {text}")));
         }
     };
-    let rates = resolve.rates();
+    let mut rates = resolve.rates();
+    rates.extend(third::limit(&request));
     over_fabric = over_fabric.filter(|_| request.flags.has(Flags::FABRIC));
     let mut secrets = match is_unsealed(request.flags) {
         true => None,
@@ -475,15 +490,28 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         (_, Some(_)) if role == Role::Sink => block_size = block_size.min(PIPE_BLOCK_SIZE),
         _ => {}
     }
-    let is_sealed = secrets.is_some();
-    let may_use_rdma = terms.features & FEATURE_RDMA != 0 && over_fabric.is_none();
+    let is_bridged = third::is_bridged(&request);
+    let mut only_secret = None;
+    if let Some((others, secret)) = between.filter(|_| is_bridged) {
+        (lines, round_trip) = others;
+        // Blocks go one way, and the keys between this server and the client are not used.
+        only_secret = secrets.take().map(|_| secret);
+    }
+    let is_sealed = secrets.is_some() || only_secret.is_some();
+    let may_use_rdma = terms.features & FEATURE_RDMA != 0 && over_fabric.is_none() && !is_bridged;
     let rdma = plan.rdma.filter(|_| may_use_rdma);
     let blocks = match rdma.is_some() || over_fabric.is_some() {
         true => POOL_BLOCKS,
         false => path::blocks(round_trip, block_size),
     };
     let (timed, sizes) = ((connection, epoch), (block_size, blocks));
-    let opened = Opened::new(control, timed, session, sizes, threads(), progress);
+    let mut opened = Opened::new(control, timed, session, sizes, threads(), progress);
+    opened.is_bridged = is_bridged;
+    let (outgoing, incoming) = match (secrets, only_secret) {
+        (_, Some(secret)) if role == Role::Sink => (Some(secret), None),
+        (_, Some(secret)) => (None, Some(secret)),
+        (secrets, None) => secrets.unzip(),
+    };
     match answer {
         Answer::Send { mut starts, is_folder, missing } => {
             if let ([start], Some(name)) = (&mut starts[..], &request.new_name)
@@ -503,7 +531,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             };
             let plan = SourcePlan {
                 opened,
-                sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
+                sealer: outgoing.map(Sealer::new),
                 compression: compression(request.flags),
                 content: Content::Entries(starts),
                 options: SourceOptions { missing, ..options },
@@ -544,7 +572,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                         is_blind,
                         ..apply_options(&request, plan.keeps_special_bits, is_there)
                     },
-                    only: None,
+                    only: third::only(&request).map_err(|error| here(&error))?,
                     rules: options.rules,
                     copies: plan.copies,
                 },
@@ -553,7 +581,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             };
             let plan = SinkPlan {
                 opened,
-                opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
+                opener: incoming.map(Opener::new),
                 may_be_compressed: request.flags.has(Flags::COMPRESSES),
                 target,
                 buffers,

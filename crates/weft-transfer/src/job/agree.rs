@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::request::{Flags, Request};
 use crate::end::EndError;
 use crate::limits::{BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
-use crate::secure::{Cipher, Secret, SecureError};
+use crate::secure::{Cipher, PublicKey, Secret, SecureError};
 use crate::session::{Connection, Event, Offer};
 use crate::transport::{Control, ControlEvent, TransportError};
 use crate::wire::{ListenReply, Message, Open, OpenReply, Refusal, Role, Terms};
@@ -18,6 +18,12 @@ pub(super) const FEATURE_BESIDE: u64 = 4;
 
 /// Feature bit: the end understands blocks that are compressed by Zstandard.
 pub(super) const FEATURE_ZSTD: u64 = 16;
+
+/// Feature bit: the acceptor takes data channels of other servers, with a grant.
+pub(super) const FEATURE_GRANTS: u64 = 1 << 12;
+
+/// Feature bit: the acceptor connects data channels to other servers.
+pub(super) const FEATURE_CONNECTS: u64 = 1 << 13;
 
 /// Returns the features of this end.
 pub(super) fn features() -> u64 {
@@ -127,6 +133,26 @@ pub(super) fn ask_to_listen(
     epoch: Instant,
 ) -> Result<ListenReply, EndError> {
     connection.ask_to_listen().map_err(|misuse| EndError::Here(misuse.to_string()))?;
+    listen_reply(control, connection, epoch)
+}
+
+/// Asks the acceptor to take the data channels of the server with this key.
+pub(super) fn ask_for_grant(
+    control: &dyn Control,
+    connection: &mut Connection,
+    epoch: Instant,
+    key: &PublicKey,
+) -> Result<ListenReply, EndError> {
+    let asked = connection.ask_for_grant(key.to_bytes());
+    asked.map_err(|misuse| EndError::Here(misuse.to_string()))?;
+    listen_reply(control, connection, epoch)
+}
+
+fn listen_reply(
+    control: &dyn Control,
+    connection: &mut Connection,
+    epoch: Instant,
+) -> Result<ListenReply, EndError> {
     match next_event(control, connection, epoch)? {
         Event::ListenReply(reply) => Ok(reply),
         Event::Cancelled(cancel) => Err(EndError::Peer(cancel.text)),

@@ -8,9 +8,11 @@ mod beside;
 mod client;
 mod extras;
 mod fabric;
+mod grants;
 mod initiate;
 mod lines;
 mod local;
+mod networks;
 mod path;
 mod places;
 mod rdma;
@@ -22,6 +24,7 @@ mod settings;
 mod shell;
 mod strangers;
 mod task;
+mod third;
 
 #[cfg(test)]
 mod beside_tests;
@@ -33,16 +36,20 @@ mod fabric_tests;
 mod rights_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod third_tests;
 
 pub use accept::Shares;
 pub use admission::{Action, Caller, Rights, Wish};
 pub use beside::DataWay;
 pub use client::{CopyDirection, DownloadTo, ServerAt};
-pub use extras::{Extras, Keeps};
+pub use extras::{Extras, Keeps, ServerExtras};
+pub use networks::{Network, NetworkError};
 pub use places::{
     Destination, PlaceError, Target, is_within, local_destination, local_selection, local_source,
 };
 pub use rdma::{Over, RdmaListener};
+pub use relay::Between;
 pub use request::{Flags, Origin, Request, RequestError};
 pub use rights::{Access, Bounds, Limits, Share};
 pub use server::{Ended, Log, Server};

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
 
 use rustix::process::{Resource, getrlimit};
@@ -17,18 +17,20 @@ use super::accept::{Accepting, Answer, OverRdma, Resolve, accept};
 use super::admission::{Admission, Rights, Wish};
 use super::fabric::FabricAcceptor;
 use super::lines::{Lines, RdmaLine, TcpLine};
+use super::networks::Network;
 use super::path;
 use super::rdma::RdmaListener;
 use super::request::Request;
 use super::settings::threads;
 use super::strangers::{Stranger, Strangers};
+use super::third::{ThirdParties, ThirdParty};
 use crate::end::{EndError, Finished, Progress};
 use crate::limits::{
     ACCEPT_PAUSE, BUSY_MAX, CHANNELS_EACH_MAX, CLOSE_PAUSE, CONNECTIONS_MAX, COPIES_OF_HOST_MAX,
     DESCRIPTORS_EACH,
 };
 use crate::placement::settle;
-use crate::secure::{PublicKey, SecureError, TlsServer};
+use crate::secure::{Identity, PublicKey, SecureError, TlsServer};
 use crate::transport::rdma::Incoming;
 use crate::transport::tcp::{self, Accepted, TcpSettings};
 use crate::transport::{StreamControl, Token, TransportError};
@@ -94,6 +96,8 @@ pub struct Server {
     strangers_max: usize,
     /// Whether data channels may go over RDMA.
     offers_rdma: AtomicBool,
+    /// What copies with other servers need.
+    third: OnceLock<ThirdParties>,
 }
 
 impl fmt::Debug for Server {
@@ -149,6 +153,7 @@ impl Server {
             strangers: Arc::default(),
             strangers_max: strangers_max(),
             offers_rdma: AtomicBool::new(false),
+            third: OnceLock::new(),
         })
     }
 
@@ -206,6 +211,14 @@ impl Server {
         });
     }
 
+    /// From now on, takes data channels of other servers for clients that copy from these, and
+    /// connects data channels to servers in these networks for clients that copy to those. The
+    /// identity is that of the server's TLS.
+    pub fn copy_with_servers(&self, identity: Identity, networks: Vec<Network>) {
+        // Only the first call matters.
+        let _ = self.third.set(ThirdParties::new(identity, networks));
+    }
+
     /// Passes a data channel to its copy. One with an unknown token or a used number is refused.
     fn join(self: &Arc<Self>, request: RdmaRequest) {
         let incoming = match Incoming::new(request) {
@@ -237,6 +250,11 @@ impl Server {
         match accepted {
             Ok(Accepted::Control(control)) => self.copy(*control, from),
             Ok(Accepted::Data { token, channel, stream }) => {
+                let stream = match self.admit((&token, channel), stream) {
+                    Ok(Some(stream)) => stream,
+                    Ok(None) => return,
+                    Err(error) => return self.log.failed(peer, &error.to_string()),
+                };
                 let line = Box::new(TcpLine(stream, self.settings.clone()));
                 // A connection with an unknown token or a used number is closed.
                 if let Some(copy) = self.copies().get_mut(&token)
@@ -249,6 +267,18 @@ impl Server {
                 self.log.refused(peer, &key);
             }
             Err(error) => self.log.failed(peer, &error.to_string()),
+        }
+    }
+
+    /// Passes a data channel of another server to its copy. Returns it if it is none.
+    fn admit(
+        &self,
+        channel: (&Token, u16),
+        stream: TcpStream,
+    ) -> Result<Option<TcpStream>, TransportError> {
+        match self.third.get() {
+            Some(third) => third.admit(channel, stream),
+            None => Ok(Some(stream)),
         }
     }
 
@@ -284,6 +314,7 @@ impl Server {
             progress: Arc::clone(&progress),
             rdma: device.map(|device| OverRdma { device, failed: &failed }),
             fabric: FabricAcceptor::new(&control),
+            third: self.third.get().and_then(|third| ThirdParty::new(third, &control)),
             ..Accepting::new(Arc::clone(&control) as _, lines, resolve)
         });
         self.copies().remove(&token);

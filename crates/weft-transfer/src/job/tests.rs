@@ -19,6 +19,7 @@ use super::initiate::{Initiating, InitiatorRole, initiate};
 use super::lines::MemoryLine;
 use super::places::{Naming, Target, local_destination, local_start};
 use super::rdma::Over;
+use super::relay::Between;
 use super::request::{Flags, Request};
 use super::rights::{Access, Share};
 use super::server::{Ended, Log, Server};
@@ -338,7 +339,7 @@ fn problems_of_a_server_that_sends_to_another_one_are_reported() {
     let problems = Arc::new(Problems::default());
     let request = Request { flags: Flags::DIRECT, paths, ..Request::default() };
     let task = CopyTask { observer: Arc::clone(&problems) as _, ..task(request) };
-    task.between_servers(from, to, b"share/copy".to_vec()).expect("a copy");
+    task.between_servers(from, to, b"share/copy".to_vec(), Between::Auto).expect("a copy");
     let copied = fs::read(folder.path().join("copy")).expect("a file");
     assert!(copied == fs::read(kernels.join("vmlinux")).expect("a file"));
     let text = "files are read through the page cache, as the file system refuses direct I/O";

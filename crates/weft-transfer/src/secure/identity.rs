@@ -8,12 +8,14 @@ use std::path::Path;
 use std::str::FromStr;
 
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
 use super::SecureError;
 
 /// Length of the seed and of the public key in bytes.
 const KEY_LEN: usize = 32;
+/// Length of a signature in bytes.
+pub(super) const SIGNATURE_LEN: usize = 64;
 /// Prefix of a public key's text.
 const PUBLIC: &str = "ed25519:";
 /// Prefix of a key file's text.
@@ -34,6 +36,23 @@ impl PublicKey {
     pub fn from_spki(der: &[u8]) -> Result<Self, SecureError> {
         let key = der.strip_prefix(&SPKI_PREFIX).ok_or(SecureError::BadKey)?;
         Ok(Self(key.try_into().map_err(|_| SecureError::BadKey)?))
+    }
+
+    /// Returns the key of these bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns its bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
+    /// Whether a message has the signature of the end with this key.
+    pub(super) fn has_signed(&self, message: &[u8], signature: &[u8; SIGNATURE_LEN]) -> bool {
+        UnparsedPublicKey::new(&ED25519, &self.0).verify(message, signature).is_ok()
     }
 
     /// Returns the key in DER.
@@ -164,6 +183,13 @@ impl Identity {
     #[must_use]
     pub fn public(&self) -> PublicKey {
         self.public
+    }
+
+    /// Signs a message.
+    pub(super) fn sign(&self, message: &[u8]) -> Result<[u8; SIGNATURE_LEN], SecureError> {
+        let failed = SecureError::Library("no signature");
+        let pair = Ed25519KeyPair::from_seed_unchecked(&self.seed).map_err(|_| SecureError::BadKey);
+        pair?.sign(message).as_ref().try_into().map_err(|_| failed)
     }
 
     /// Returns the pair as PKCS #8.

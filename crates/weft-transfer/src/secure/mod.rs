@@ -6,8 +6,10 @@
 //! clients' keys against the file of authorised ones.
 //!
 //! Each block is sealed by itself, on any transport ([`seal`]), with keys that TLS exports, or
-//! beside a pipe with keys whose secret goes through the pipe ([`pipe`]).
+//! beside a pipe with keys whose secret goes through the pipe ([`pipe`]), or between two servers
+//! with keys of a grant ([`grant`]).
 
+pub mod grant;
 pub mod identity;
 pub mod known;
 pub mod pipe;
@@ -18,6 +20,7 @@ pub mod tls;
 
 use std::io;
 
+pub use grant::GrantKeys;
 pub use identity::{Identity, PublicKey};
 pub use known::{AuthorisedClients, KnownServers, Verdict};
 pub use pipe::PipeKeys;
@@ -63,6 +66,9 @@ pub enum SecureError {
     /// The handshake took too long.
     #[error("the TLS handshake timed out")]
     TimedOut,
+    /// The peer of a data channel is not the server that a grant names.
+    #[error("the other end is not the server that the client has named")]
+    NotGranted,
     /// A block is shorter than a seal's tag.
     #[error("a sealed block of {0} bytes is too short")]
     TooShort(usize),

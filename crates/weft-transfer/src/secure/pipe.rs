@@ -48,7 +48,11 @@ impl PipeKeys {
         Self { prk, exported: Mutex::default() }
     }
 
-    fn derive<const N: usize>(&self, label: &[u8], rest: &[u8]) -> Result<[u8; N], SecureError> {
+    pub(super) fn derive<const N: usize>(
+        &self,
+        label: &[u8],
+        rest: &[u8],
+    ) -> Result<[u8; N], SecureError> {
         let (mut bytes, failed) = ([0; N], |_| SecureError::Library("no key"));
         let info = [label, rest];
         self.prk.expand(&info, KeyLen(N)).map_err(failed)?.fill(&mut bytes).map_err(failed)?;

@@ -47,7 +47,10 @@ pub enum Event {
     },
     /// The initiator asks for a listener. The caller answers it by [`Connection::answer_listen`].
     Listen,
-    /// The answer to [`Connection::ask_to_listen`].
+    /// The initiator asks the acceptor to take the data channels of the server with this key. The
+    /// caller answers it by [`Connection::answer_listen`].
+    Grant([u8; 32]),
+    /// The answer to [`Connection::ask_to_listen`] or [`Connection::ask_for_grant`].
     ListenReply(ListenReply),
     /// The initiator opens a session. The caller answers it by [`Connection::answer`].
     Open {
@@ -80,7 +83,8 @@ enum State {
     Over,
 }
 
-/// Whether the initiator has asked for a listener, which it may do once before its first session.
+/// Whether the initiator has asked for a listener or a grant, which it may do once before its first
+/// session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listener {
     NotAsked,
@@ -182,15 +186,28 @@ impl Connection {
     /// # Errors
     /// If this end is the acceptor, is not connected, has asked before, or has opened a session.
     pub fn ask_to_listen(&mut self) -> Result<(), Misuse> {
+        self.ask(Body::Listen)
+    }
+
+    /// Asks the acceptor to take the data channels of the server with this key. The answer is
+    /// [`Event::ListenReply`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn ask_for_grant(&mut self, key: [u8; 32]) -> Result<(), Misuse> {
+        self.ask(Body::Grant(key))
+    }
+
+    fn ask(&mut self, body: Body) -> Result<(), Misuse> {
         if !self.is_initiator || !self.may_ask() {
             return Err(Misuse::Over);
         }
         self.listener = Listener::Asked;
-        self.outgoing.push_back(Message::of(0, Body::Listen));
+        self.outgoing.push_back(Message::of(0, body));
         Ok(())
     }
 
-    /// Answers [`Event::Listen`].
+    /// Answers [`Event::Listen`] and [`Event::Grant`].
     ///
     /// # Errors
     /// If the initiator does not wait for an answer.
@@ -203,7 +220,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the initiator may ask for a listener now.
+    /// Whether the initiator may ask for a listener or a grant now.
     fn may_ask(&self) -> bool {
         let is_up = matches!(self.state, State::Up(_));
         is_up && self.listener == Listener::NotAsked && self.last_session == 0
@@ -351,11 +368,17 @@ impl Connection {
                 self.listener = Listener::Asked;
                 return Ok(Some(Event::Listen));
             }
+            Body::Grant(key) if !self.is_initiator && self.may_ask() => {
+                self.listener = Listener::Asked;
+                return Ok(Some(Event::Grant(key)));
+            }
             Body::ListenReply(reply) if self.is_initiator && self.listener == Listener::Asked => {
                 self.listener = Listener::Answered;
                 return Ok(Some(Event::ListenReply(reply)));
             }
-            Body::Listen | Body::ListenReply(_) => return Err(Fault::Message(body.kind())),
+            Body::Listen | Body::ListenReply(_) | Body::Grant(_) => {
+                return Err(Fault::Message(body.kind()));
+            }
             Body::Open(open) => return self.handle_open(session, open),
             Body::OpenReply(reply) => {
                 let is_opening = self.sessions.get(&session) == Some(&Session::Opening);

@@ -147,6 +147,29 @@ fn listener_is_asked_for_once_and_before_the_first_session() {
 }
 
 #[test]
+fn grant_is_asked_for_in_the_place_of_a_listener() {
+    let reply = ListenReply::Refused { refusal: Refusal::System, text: "no".into() };
+    let (mut initiator, mut acceptor) = pair();
+    assert_eq!(acceptor.ask_for_grant([1; 32]), Err(Misuse::Over));
+    initiator.ask_for_grant([1; 32]).unwrap();
+    assert_eq!(initiator.ask_for_grant([2; 32]), Err(Misuse::Over));
+    assert_eq!(initiator.ask_to_listen(), Err(Misuse::Over));
+    let message = initiator.poll_control(ZERO).unwrap();
+    assert_eq!(initiator.handle(message.clone()), Err(Fault::Message(18)));
+    assert_eq!(acceptor.handle(message.clone()), Ok(Some(Event::Grant([1; 32]))));
+    assert_eq!(acceptor.handle(message.clone()), Err(Fault::Message(18)));
+    acceptor.answer_listen(reply.clone()).unwrap();
+    let answer = acceptor.poll_control(ZERO).unwrap();
+    assert_eq!(initiator.handle(answer), Ok(Some(Event::ListenReply(reply))));
+    // A session cannot get one later.
+    let (mut initiator, mut acceptor) = pair();
+    initiator.open(open()).unwrap();
+    assert_eq!(initiator.ask_for_grant([1; 32]), Err(Misuse::Over));
+    acceptor.handle(initiator.poll_control(ZERO).unwrap()).unwrap();
+    assert_eq!(acceptor.handle(message), Err(Fault::Message(18)));
+}
+
+#[test]
 fn too_many_sessions_and_reused_session_numbers_are_refused() {
     let (_, mut acceptor) = pair();
     for session in 1..=2 {

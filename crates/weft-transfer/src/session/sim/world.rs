@@ -281,7 +281,7 @@ impl World {
             Some(Event::Refused { .. } | Event::Cancelled(_)) => {
                 return Err("the connection has ended".into());
             }
-            Some(Event::Listen | Event::ListenReply(_)) => {
+            Some(Event::Listen | Event::Grant(_) | Event::ListenReply(_)) => {
                 return Err("a listener, which no end has asked for".into());
             }
             Some(Event::Established(_)) | None => {}

@@ -6,6 +6,7 @@
 mod beside;
 mod congestion;
 mod data;
+mod granted;
 mod socket;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ use std::time::Instant;
 pub use beside::{BesideListener, connect_beside};
 pub use congestion::{Congestion, CongestionError};
 pub use data::{TcpSink, TcpSource};
+pub use granted::{accept_granted, confirm_granted, connect_granted};
 pub use socket::TcpSettings;
 pub use socket::round_trip;
 

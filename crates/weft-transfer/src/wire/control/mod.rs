@@ -109,8 +109,11 @@ pub enum Body {
     /// From the initiator, before the first session: asks the acceptor of a pipe to listen for data
     /// channels over TCP.
     Listen,
-    /// The acceptor's answer.
+    /// The acceptor's answer to this and to the next one.
     ListenReply(ListenReply),
+    /// From the initiator, before the first session: asks the acceptor to take the data channels of
+    /// another server, which has this Ed25519 key.
+    Grant([u8; 32]),
 }
 
 impl Body {
@@ -135,6 +138,7 @@ impl Body {
             Self::Pong(_) => 15,
             Self::Listen => 16,
             Self::ListenReply(_) => 17,
+            Self::Grant(_) => 18,
         }
     }
 
@@ -158,6 +162,7 @@ impl Body {
             Self::Complete(complete) => complete.emit(out),
             Self::Cancel(cancel) => cancel.emit(out),
             Self::ListenReply(reply) => reply.emit(out),
+            Self::Grant(key) => out.extend_from_slice(key),
         }
     }
 
@@ -185,6 +190,7 @@ impl Body {
             15 => Self::Pong(cursor.u64("the number of a pong")?),
             16 => Self::Listen,
             17 => Self::ListenReply(ListenReply::parse(&mut cursor)?),
+            18 => Self::Grant(cursor.array("the key of a server")?),
             kind => return Err(WireError::Type(kind)),
         };
         cursor.end()?;
@@ -199,7 +205,8 @@ impl Body {
             | Self::Ping(_)
             | Self::Pong(_)
             | Self::Listen
-            | Self::ListenReply(_) => (true, false),
+            | Self::ListenReply(_)
+            | Self::Grant(_) => (true, false),
             Self::Cancel(_) => (true, true),
             _ => (false, true),
         }

@@ -93,6 +93,7 @@ fn examples() -> Vec<(Body, String)> {
             Body::ListenReply(ListenReply::Refused { refusal: Refusal::System, text: "?".into() }),
             "000800003f".into(),
         ),
+        (Body::Grant([0xa5; 32]), "a5".repeat(32)),
     ]
 }
 
@@ -118,8 +119,8 @@ fn each_type_has_the_specified_bytes() {
 fn all_types_are_among_the_examples() {
     let mut kinds: Vec<u16> = examples().iter().map(|(body, _)| body.kind()).collect();
     kinds.dedup();
-    assert!(kinds.into_iter().eq(1..18));
-    assert_eq!(Body::parse(18, &[]), Err(WireError::Type(18)));
+    assert!(kinds.into_iter().eq(1..19));
+    assert_eq!(Body::parse(19, &[]), Err(WireError::Type(19)));
     assert_eq!(Body::parse(0, &[]), Err(WireError::Type(0)));
 }
 
