@@ -37,6 +37,10 @@ impl Fabric {
     /// network interfaces cannot be listed.
     pub fn open(options: Options) -> Result<Self> {
         options.check()?;
+        // If the program runs on Weft's sockets, the kernel reports calls that are not the C
+        // library's.
+        #[cfg(target_arch = "x86_64")]
+        weft_sys::use_gate_of_the_c_library();
         let domain = Domain::open(&options)?;
         Ok(Self { common: Arc::new(Common::new(options, domain)) })
     }

@@ -2,15 +2,16 @@
 //! the same sockets.
 
 use std::fs;
-use std::path::Path;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{
-    Finished, Program, Stage, compile_cargo, compile_cgo, compile_folder, compile_library,
-    compile_plain, locate, note_skip, ports, scratch, source,
+    Finished, Program, Running, Stage, compile_cargo, compile_cgo, compile_folder, compile_library,
+    compile_plain, locate, note_skip, ports, scratch, source, weft,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -92,6 +93,11 @@ impl Reports {
     /// Expects that the process had asked for reports, and got none.
     fn are_none(&self) -> Result<()> {
         ensure!(self.requests() > 0, "the process does not have its calls reported");
+        self.are_none_if_any()
+    }
+
+    /// Expects that the process got no report.
+    fn are_none_if_any(&self) -> Result<()> {
         let reports = self.reports();
         ensure!(reports.is_empty(), "{} reports, first {:?}", reports.len(), reports.first());
         Ok(())
@@ -143,6 +149,70 @@ fn sockets_make_no_calls_that_are_reported() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Runs Weft's own tools under `weft run` and `strace`, one at a time.
+struct Tools<'a> {
+    sockets: &'a Sockets,
+    traces: Vec<PathBuf>,
+}
+
+impl Tools<'_> {
+    fn traced(&mut self, line: &str) -> Result<Program> {
+        let trace = scratch("reports")?.join(format!("trace-tool-{}", self.traces.len()));
+        let strace = self.sockets.server(locate("strace")?).line(TRACE).arg(&trace);
+        self.traces.push(trace);
+        Ok(strace.arg(weft()?).line(line).env("XDG_CONFIG_HOME", self.sockets.path("keys")))
+    }
+
+    fn run(&mut self, line: &str) -> Result<Finished> {
+        self.traced(line)?.run(TIMEOUT)?.success()
+    }
+
+    fn serve(&mut self, line: &str, port: u16) -> Result<Running> {
+        self.traced(line)?.start()?.listening(Port::Tcp(port))
+    }
+}
+
+/// What runs on Weft may be one of its own tools: these make no call that is reported either, and
+/// their connections go through memory.
+#[test]
+fn tools_make_no_calls_that_are_reported() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let mut tools = Tools { sockets: &sockets, traces: Vec::new() };
+    let port = ports::next();
+    let line = format!("tuples serve --unix socket --listen 127.0.0.1:{port}");
+    let tuples = tools.serve(&line, port)?;
+    for address in ["127.0.0.1", "fabric://127.0.0.1"] {
+        tools.run(&format!("tuples bench --runs 1 --moves 200 --server {address}:{port}"))?;
+    }
+    let pipeline = "[filter.source]\nbuiltin = 'generate'\nwith = { count = 100, size = 50000 }\n\
+                    [filter.pass]\nfrom = 'source'\nbuiltin = 'pass'\ncopies = 2\n\
+                    [filter.end]\nfrom = 'pass'\ncommand = 'wc -c'\n";
+    fs::write(sockets.path("pipeline.toml"), pipeline)?;
+    tools.run("pipeline run pipeline.toml")?.expect_output("5000000")?;
+    let key = tools.traced("cp --show-key")?.run(TIMEOUT)?.success()?.stdout;
+    tools.traces.pop(); // It has no socket.
+    fs::create_dir_all(sockets.path("share"))?;
+    sockets.make_file("file", 3_000_000)?;
+    let port = ports::next();
+    let line = format!("serve --bind 127.0.0.1 --port {port} --allow {} share", key.trim());
+    let server = tools.serve(&line, port)?;
+    tools.run(&format!("cp --data tcp --accept-new file 127.0.0.1:{port}//share/copy"))?;
+    let port = ports::next();
+    let disk = tools.serve(&format!("target serve --listen 127.0.0.1:{port} ram:1M"), port)?;
+    // A stranger, whom the target hears out.
+    drop(TcpStream::connect(("127.0.0.1", port))?);
+    let traces = tools.traces.iter().map(|trace| Reports::read(trace));
+    let traces = traces.collect::<Result<Vec<_>>>()?;
+    for (number, reports) in traces.iter().enumerate() {
+        reports.are_none_if_any().with_context(|| format!("tool {number}"))?;
+    }
+    // Only the client by the fabric has no socket of the C library.
+    let asking = traces.iter().filter(|reports| reports.requests() > 0).count();
+    ensure!(asking == traces.len() - 1, "{asking} of {} ask for reports", traces.len());
+    drop((tuples, server, disk));
+    sockets.check(2_000_000)
 }
 
 /// The program that is started inherits the mask. Its first socket is of a thread, of a handler, or

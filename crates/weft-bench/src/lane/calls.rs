@@ -1,5 +1,4 @@
-//! Socket calls through the C library, so that Weft's preloaded library sees them: rustix would
-//! bypass both.
+//! Socket calls of the C library, as an efficient program makes them.
 //!
 //! # Safety
 //! The C library gets borrowed descriptors, and memory with its length that is borrowed during the

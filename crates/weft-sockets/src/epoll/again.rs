@@ -39,7 +39,7 @@ impl State {
 
 /// Returns the end of a socket's stream as the kernel sees it, in epoll's bits.
 pub(super) fn ends(fd: BorrowedFd<'_>) -> u32 {
-    u32::from(events_now(fd, PollFlags::RDHUP).bits()) & (RDHUP | ERR_HUP)
+    u32::from(events_now(fd, PollFlags::RDHUP).bits().cast_unsigned()) & (RDHUP | ERR_HUP)
 }
 
 /// A socket of which the program has seen everything.
@@ -296,7 +296,7 @@ impl Watch {
 
     /// Returns whether the kernel has an event for the current registration.
     fn is_ready_by_kernel(&self) -> bool {
-        is_ready(self.fd, PollFlags::from_bits_truncate(self.mask() as u16))
+        is_ready(self.fd, PollFlags::from_bits_truncate(self.mask() as i16))
     }
 
     /// Returns whether an event is only a repetition, caused by a change of the registration.

@@ -252,8 +252,8 @@ impl Watch {
         {
             link.drain_wakeups_if_left(fd); // A wakeup byte must not be reported as data.
         }
-        let asked = PollFlags::from_bits_truncate(self.events as u16);
-        u32::from(events_now(fd, asked).bits())
+        let asked = PollFlags::from_bits_truncate(self.events as i16);
+        u32::from(events_now(fd, asked).bits().cast_unsigned())
     }
 
     /// Adds the end of the stream to reported events. While TCP still carries one direction the

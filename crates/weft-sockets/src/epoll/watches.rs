@@ -603,5 +603,5 @@ impl Watches {
 
 /// Converts epoll's events to poll's.
 fn polled(events: u32) -> PollFlags {
-    PollFlags::from_bits_truncate((events & u32::from(u16::MAX)) as u16)
+    PollFlags::from_bits_truncate(events as i16)
 }

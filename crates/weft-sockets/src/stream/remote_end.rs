@@ -26,11 +26,8 @@ pub(super) fn sleep(
     events: PollFlags,
     deadline: Option<u64>,
 ) -> Result<(), Errno> {
-    let place = |fd: RawFd, events: PollFlags| libc::pollfd {
-        fd,
-        events: events.bits().cast_signed(),
-        revents: 0,
-    };
+    let place =
+        |fd: RawFd, events: PollFlags| libc::pollfd { fd, events: events.bits(), revents: 0 };
     let wakeup = remote.wakeup_fd();
     let mut set = [place(fd, events), place(wakeup.as_fd().as_raw_fd(), PollFlags::IN)];
     let limit = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));

@@ -304,7 +304,7 @@ pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
 /// `EAGAIN` at the deadline, and `EINTR`.
 pub(super) fn poll_until(fd: RawFd, events: PollFlags, deadline: Option<u64>) -> Result<(), Errno> {
     let left = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    let mut set = [libc::pollfd { fd, events: events.bits().cast_signed(), revents: 0 }];
+    let mut set = [libc::pollfd { fd, events: events.bits(), revents: 0 }];
     match Host::poll_as_program(&mut set, left.as_ref()) {
         0 => Err(Errno::AGAIN),
         1.. => Ok(()),

@@ -64,7 +64,7 @@ impl From<&Stat> for Sent {
             mode: stat.st_mode,
             size: metadata::size(stat),
             mtime: metadata::mtime(stat),
-            ctime: is_alone.then_some((stat.st_ctime, stat.st_ctime_nsec as i64)),
+            ctime: is_alone.then_some((stat.st_ctime, stat.st_ctime_nsec)),
         }
     }
 }

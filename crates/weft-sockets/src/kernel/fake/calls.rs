@@ -489,13 +489,13 @@ impl Kernel for Fake {
         with(|host| host.count("poll"));
         let found = sleep_until_found(timeout.map(duration), || {
             for place in set.iter_mut() {
-                let asked = PollFlags::from_bits_retain(place.events.cast_unsigned());
+                let asked = PollFlags::from_bits_retain(place.events);
                 place.revents = match place.fd {
                     ..0 => 0,
                     fd if !Self::is_open(Descriptor::of(fd).as_fd()) => libc::POLLNVAL,
                     fd => {
                         let now = with(|host| host.poll(fd)) & reported(asked);
-                        now.bits().cast_signed()
+                        now.bits()
                     }
                 };
             }

@@ -335,7 +335,8 @@ impl Host {
         match self.files.get(&fd) {
             Some((_, File::Socket(socket))) => socket.readiness(self.room(fd)),
             Some((_, File::Epoll(instance))) => {
-                let is_ready = instance.is_ready(|fd| u32::from(self.readiness(fd).bits()));
+                let is_ready =
+                    instance.is_ready(|fd| u32::from(self.readiness(fd).bits().cast_unsigned()));
                 if is_ready { PollFlags::IN | PollFlags::RDNORM } else { PollFlags::empty() }
             }
             None => really_ready(fd),
@@ -344,7 +345,7 @@ impl Host {
 
     /// Notifies the instances that watch a file of a change.
     pub(super) fn note(&mut self, fd: RawFd, change: u32) {
-        let now = u32::from(self.readiness(fd).bits());
+        let now = u32::from(self.readiness(fd).bits().cast_unsigned());
         let instances: Vec<RawFd> = self.files.keys().copied().collect();
         for epoll in instances {
             if self.instance(epoll).is_some_and(|instance| instance.note(fd, now, change)) {
@@ -361,7 +362,7 @@ impl Host {
         event: Option<epoll_event>,
     ) -> Result<(), Errno> {
         let inode = self.inode(fd).ok_or(Errno::BADF)?;
-        let now = u32::from(self.poll(fd).bits());
+        let now = u32::from(self.poll(fd).bits().cast_unsigned());
         let instance = self.instance(epoll).ok_or(Errno::BADF)?;
         instance.control(operation, fd, event, inode, now)?;
         self.note(epoll, INCOMING);
@@ -374,8 +375,10 @@ impl Host {
         events: &mut [epoll_event],
     ) -> Result<usize, Errno> {
         let watched = self.instance(epoll).ok_or(Errno::BADF)?.watches();
-        let now: BTreeMap<RawFd, u32> =
-            watched.iter().map(|&fd| (fd, u32::from(self.poll(fd).bits()))).collect();
+        let now: BTreeMap<RawFd, u32> = watched
+            .iter()
+            .map(|&fd| (fd, u32::from(self.poll(fd).bits().cast_unsigned())))
+            .collect();
         let real: Vec<RawFd> = watched.into_iter().filter(|fd| !self.is_fake(*fd)).collect();
         let instance = self.instance(epoll).ok_or(Errno::BADF)?;
         for fd in real {
