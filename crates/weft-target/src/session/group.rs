@@ -195,7 +195,14 @@ impl Group {
         let was_dismissed = must_leave && !shared.jobs.has_of(id);
         shared.members.retain(|each| each.id != id);
         shared.members.iter().filter(|each| each.awaits_end).for_each(|each| self.wake(each.id));
-        Left { others: shared.members.len(), was_dismissed }
+        let others = shared.members.len();
+        if others == 0 {
+            // Jobs that wait hold the session, which holds this.
+            let jobs = std::mem::take(&mut shared.jobs);
+            drop(shared);
+            drop(jobs);
+        }
+        Left { others, was_dismissed }
     }
 
     /// Wakes a connection.

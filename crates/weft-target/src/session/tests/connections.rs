@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use super::jobs::distant;
 use super::*;
 
 /// `MaxConnections` that initiators ask for.
@@ -208,4 +209,29 @@ fn an_abort_of_all_tasks_reaches_those_of_other_connections() {
         second.client.data_out(1, r2t.u32(20), &[1; 32_768], 0..32_768, 32_768);
         assert!(second.client.received.is_empty());
     }
+}
+
+#[test]
+fn jobs_that_wait_do_not_keep_their_session() {
+    let (portal, ..) = distant();
+    let portal = Arc::new(Arc::into_inner(portal).unwrap().with_sessions_max(1));
+    let (mut first, tsih) = Member::first(&portal, SEVERAL);
+    let mut second = Member::join(&portal, tsih, 1);
+    first.client.clear_attentions();
+    for member in [&mut first, &mut second] {
+        member.client.jobs = Some(Vec::new());
+    }
+    let number = first.client.next_command;
+    second.client.next_command = number + 1;
+    for member in [&mut first, &mut second] {
+        member.client.command(0xa0, &write10(0, 1), 512, &[1; 512]).unwrap();
+    }
+    let begun = [&first, &second].map(|member| member.client.jobs.as_ref().unwrap().len());
+    assert_eq!(begun, [1, 0], "the second one waits for the block");
+    drop((first, second));
+    // There is room for the session of another initiator.
+    let mut other = Client::new(&portal);
+    let text = format!("InitiatorName=iqn.other\0TargetName={NAME}\0");
+    other.send(&login(0x87, &text)).unwrap();
+    assert_eq!(other.response().login_status(), login_status::SUCCESS);
 }
