@@ -13,7 +13,7 @@
 //! iser scsi
 //! store
 //! cache wire
-//! aligned bytes workers
+//! aligned bytes locks workers
 //! limits
 //! ```
 
@@ -22,6 +22,7 @@ mod bytes;
 pub mod cache;
 pub mod iser;
 pub mod limits;
+mod locks;
 pub mod scsi;
 pub mod security;
 pub mod server;

@@ -3,13 +3,14 @@
 //! The lock of a block is taken while that of the index is held only if nothing waits for it. So a
 //! thread that holds a block may wait for the index.
 
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weft_sys::lock;
 
 use super::index::{Index, Slot};
 use super::layout::Key;
 use crate::aligned::Aligned;
+use crate::locks::at_once;
 
 /// A partition.
 #[derive(Debug)]
@@ -105,11 +106,7 @@ impl Partition {
     pub(super) fn copy(&self, key: Key, at: usize, into: &mut [u8]) -> bool {
         let mut index = lock(&self.index);
         let Some(slot) = index.find(key) else { return false };
-        let block = match self.blocks[slot as usize].try_read() {
-            Ok(block) => block,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
+        let Some(block) = at_once(self.blocks[slot as usize].try_read()) else { return false };
         index.touch(slot);
         drop(index);
         block.copy(key, at, into)
@@ -225,11 +222,7 @@ impl Partition {
     }
 
     fn try_write(&self, slot: Slot) -> Option<RwLockWriteGuard<'_, Block>> {
-        match self.blocks[slot as usize].try_write() {
-            Ok(block) => Some(block),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        at_once(self.blocks[slot as usize].try_write())
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{
-    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
-};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::failure::Failure;
 use super::keep::{Keeper, Kept};
@@ -15,6 +13,7 @@ use super::sense::Sense;
 use super::state::State;
 use crate::cache::Topology;
 use crate::limits::STEP_LEN;
+use crate::locks::at_once;
 use crate::store::{CacheStats, Store};
 use crate::workers::Workers;
 use weft_sys::lock;
@@ -93,6 +92,8 @@ pub struct Unit {
     meter: Meter,
     /// Threads that wait for the store, for each node.
     workers: Vec<Workers>,
+    /// Counts work that is best done at no node in particular.
+    next_node: AtomicUsize,
 }
 
 impl Unit {
@@ -105,7 +106,8 @@ impl Unit {
         let (steps, aborts, meter) = (RwLock::new(()), AtomicU64::new(0), Meter::default());
         let nodes = store.topology().map_or_else(|| vec![Vec::new()], Topology::all);
         let workers = nodes.into_iter().map(Workers::bound).collect();
-        Self { serial, options, store, state, steps, aborts, meter, workers }
+        let next_node = AtomicUsize::new(0);
+        Self { serial, options, store, state, steps, aborts, meter, workers, next_node }
     }
 
     /// Lets persistent reservations outlive the target, and takes those that were kept. `None` if
@@ -158,10 +160,15 @@ impl Unit {
     }
 
     /// The threads that wait for its store, so that others need not: those of the node that is best
-    /// for a range.
+    /// for a range, its offset and its length. What has none goes to all nodes in turn.
     #[must_use]
-    pub fn workers(&self, offset: u64, len: u64) -> &Workers {
-        &self.workers[self.store.closest_node(offset, len)]
+    pub fn workers(&self, range: Option<(u64, u64)>) -> &Workers {
+        let node = match range {
+            Some((offset, len)) => self.store.closest_node(offset, len),
+            None if self.workers.len() == 1 => 0,
+            None => self.next_node.fetch_add(1, Ordering::Relaxed) % self.workers.len(),
+        };
+        &self.workers[node]
     }
 
     /// Waits until its threads have nothing left to do.
@@ -355,7 +362,7 @@ impl Unit {
     /// Whether no step has begun, as far as can be said without a wait.
     #[must_use]
     pub fn has_no_steps(&self) -> bool {
-        !matches!(self.steps.try_write(), Err(TryLockError::WouldBlock))
+        at_once(self.steps.try_write()).is_some()
     }
 
     /// Waits for the steps that have begun. Later ones see what was aborted before this call.
@@ -390,11 +397,7 @@ impl Unit {
 
     /// As `share_steps`. `None` if that would wait.
     fn try_share_steps(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        match self.steps.try_read() {
-            Ok(step) => Some(step),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        at_once(self.steps.try_read())
     }
 
     /// While the guard lives, no other command reads or writes.

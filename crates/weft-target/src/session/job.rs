@@ -79,19 +79,18 @@ impl Job {
     /// the result there. A job is handed out once: its thread does not look for another node.
     pub fn start(self, then: impl FnOnce(Done) + Send + 'static) {
         let session = Arc::clone(&self.session);
-        let (unit, offset, len) = match &self.work {
-            Work::Read { unit, offset, buffer, .. } => (Some(unit), *offset, buffer.len()),
-            Work::Stream { unit, offset, bytes, .. } => (Some(unit), *offset, bytes.len()),
+        let (unit, range) = match &self.work {
+            Work::Read { unit, offset, buffer, .. } => (Some(unit), Some((*offset, buffer.len()))),
+            Work::Stream { unit, offset, bytes, .. } => (Some(unit), Some((*offset, bytes.len()))),
             Work::EndStream { unit, .. } | Work::Run { unit, .. } | Work::Finish { unit, .. } => {
-                (Some(unit), 0, 0)
+                (Some(unit), None)
             }
-            Work::WaitForSteps(units) => (units.first().filter(|_| units.len() == 1), 0, 0),
-            Work::Replace(_) => (None, 0, 0),
+            Work::WaitForSteps(units) => (units.first().filter(|_| units.len() == 1), None),
+            Work::Replace(_) => (None, None),
         };
         let unit = unit.cloned();
-        let workers = unit
-            .as_ref()
-            .map_or_else(|| session.workers(), |unit| unit.workers(offset, len as u64));
+        let range = range.map(|(offset, len)| (offset, len as u64));
+        let workers = unit.as_ref().map_or_else(|| session.workers(), |unit| unit.workers(range));
         workers.run(move || then(self.run()));
     }
 }

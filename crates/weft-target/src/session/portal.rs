@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use super::stats::{Counters, SessionStats};
 use super::wake::Wakes;
 use crate::limits::SESSIONS_MAX;
+use crate::locks::at_once;
 use crate::scsi::{Device, Initiator, Nexus, NexusId};
 use crate::security::Access;
 use crate::workers::Workers;
@@ -383,18 +384,14 @@ impl Session {
 
     /// Whether its connection or a job is at work, once the session is closed.
     fn is_at_work(&self) -> bool {
-        matches!(self.work.try_write(), Err(TryLockError::WouldBlock))
+        at_once(self.work.try_write()).is_none()
     }
 
     /// While the guard lives the session is not replaced by another. `None` if it has been. This
     /// does not wait.
     pub(super) fn work(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        let guard = match self.work.try_read() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Only those that have closed it want it for themselves.
-            Err(TryLockError::WouldBlock) => return None,
-        };
+        // Only those that have closed it want it for themselves.
+        let guard = at_once(self.work.try_read())?;
         (!self.is_closed()).then_some(guard)
     }
 

@@ -3,11 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{CacheStats, Extent, Store, within};
 use crate::cache::{Cache, Key, Layout, Opened, Origin, Owned, Piece, Topology};
 use crate::limits::{FORWARD_LEN_MIN, OWNED_BLOCKS_MAX};
+use crate::locks::at_once;
 
 /// A store whose blocks are kept in a cache, as the store has them: a write is complete when the
 /// store has taken it.
@@ -66,11 +67,7 @@ impl Cached {
 
     /// As `share_changes`, without a wait.
     fn try_share_changes(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        match self.changes.try_read() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        at_once(self.changes.try_read())
     }
 
     /// While the guard lives, nothing is filled or written.

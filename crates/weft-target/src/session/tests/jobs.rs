@@ -7,7 +7,8 @@ use std::{io, thread};
 
 use super::aborts::{initiator, whole};
 use super::*;
-use crate::store::{Extent, Store};
+use crate::cache::{Cache, Layout, Topology};
+use crate::store::{Cached, Extent, Store};
 
 const BLOCK: usize = 512;
 
@@ -402,4 +403,18 @@ proptest! {
             prop_assert_eq!(stored(&unit, block), *value);
         }
     }
+}
+
+#[test]
+fn work_without_a_range_goes_to_all_nodes_in_turn() {
+    let layout = Layout { block_len: 32 << 10, group: 4, partitions_per_node: 1, nodes: 2 };
+    let topology = Topology::parse("node cpus=1022\nnode cpus=1023").unwrap();
+    let cache = Arc::new(Cache::with_layout(topology, layout, 8).unwrap());
+    let store = Cached::new(Box::new(Ram::new(LEN as u64).unwrap()), cache).unwrap();
+    let unit = Unit::new("cached".into(), Options::default(), Box::new(store));
+    let workers = |range| std::ptr::from_ref(unit.workers(range));
+    let [first, second, third] = [None; 3].map(workers);
+    assert!(first != second && first == third);
+    let (near, remote) = (Some((0, 4_096)), Some((128 << 10, 4_096)));
+    assert_eq!([near, remote, near, remote].map(workers), [first, second, first, second]);
 }
