@@ -42,7 +42,7 @@ use weft_sys::calls::{
 };
 use weft_sys::{
     Forkable, Lock, Spin, TIMED_SLEEP, YieldKind, YieldPolicy, at_exit, consume, in_forked_child,
-    neutralise, notify, spawn_quiet, wait_readable,
+    neutralise, notify, spawn_quiet, thread_number, wait_readable,
 };
 
 use crate::clock::yield_until;
@@ -196,6 +196,8 @@ pub struct Reactor {
     rings: Lock<Vec<Arc<dyn Polled>>>,
     rings_version: AtomicU32,
     driver: Lock<Driver>,
+    /// The thread of the program that makes a pass, while it does; otherwise 0.
+    passing: AtomicUsize,
     dirty: Lock<Vec<(Dirty, Arc<dyn Source>)>>,
     dirty_len: AtomicUsize,
     timers: Lock<BTreeMap<TimerId, Arc<dyn Source>>>,
@@ -266,6 +268,16 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// Marks the calling thread as making a pass, until dropped. It has the driver lock meanwhile.
+#[derive(Debug)]
+struct Passing<'a>(&'a Reactor);
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        self.0.passing.store(0, Ordering::Relaxed);
+    }
+}
+
 impl fmt::Debug for Reactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reactor").field("standing_by", &self.standing_by).finish_non_exhaustive()
@@ -305,6 +317,7 @@ impl Reactor {
             rings: Lock::new(Vec::new()),
             rings_version: AtomicU32::new(0),
             driver: Lock::new(Driver::default()),
+            passing: AtomicUsize::new(0),
             dirty: Lock::new(Vec::new()),
             dirty_len: AtomicUsize::new(0),
             timers: Lock::new(BTreeMap::new()),
@@ -425,6 +438,8 @@ impl Reactor {
         let then = self.polled_at.load(Ordering::Relaxed);
         let mut busy = self.busy();
         let Some(mut driver) = self.driver.try_lock() else { return };
+        self.passing.store(thread_number(), Ordering::Relaxed);
+        let passing = Passing(self);
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         // Reading the clock costs as much as polling a ring.
         driver.without_clock += 1;
@@ -459,7 +474,7 @@ impl Reactor {
         driver.empty_passes += 1;
         if driver.empty_passes >= self.yields.polls_before_yield() {
             driver.empty_passes = 0;
-            drop((driver, busy));
+            drop((passing, driver, busy));
             self.offer_core();
         }
     }
@@ -680,7 +695,9 @@ impl Reactor {
     /// Has the service thread do what has been deferred, and waits for that. The caller does not do
     /// it, because it may have been interrupted by a signal while it held any lock.
     fn finish(&self) {
-        if !self.is_done() {
+        // Nobody can go on with a pass of this very thread, which a signal has interrupted.
+        let is_passing = self.passing.load(Ordering::Relaxed) == thread_number();
+        if !is_passing && !self.is_done() {
             self.ending.store(true, Ordering::SeqCst);
             self.end_standby();
             notify(&self.wake);
@@ -914,6 +931,27 @@ mod tests {
             }
             self.done.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// Ends the process in the middle of a pass, as a signal handler that calls `exit` may.
+    #[derive(Debug)]
+    struct Ending(&'static Reactor);
+
+    impl Source for Ending {
+        fn ready(&self) {}
+
+        fn flush(&self) {
+            self.0.finish();
+        }
+    }
+
+    #[test]
+    fn end_does_not_wait_for_the_pass_that_it_interrupts() {
+        let reactor = alone();
+        reactor.defer(Arc::new(Ending(reactor)));
+        reactor.poll();
+        assert!(!reactor.ending.load(Ordering::SeqCst), "it has waited for its own pass");
+        assert_eq!(reactor.passing.load(Ordering::SeqCst), 0, "the pass is over");
     }
 
     #[test]

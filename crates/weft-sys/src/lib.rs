@@ -142,7 +142,7 @@ pub use slot_state::SlotState;
 pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
 pub use spin::{Spin, nanoseconds};
 pub use text_file::read_text;
-pub use thread::spawn_quiet;
+pub use thread::{spawn_quiet, thread_number};
 pub use time_stamp::time_stamp;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use userfault::UserFault;

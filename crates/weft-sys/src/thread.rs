@@ -1,7 +1,7 @@
-//! Weft's own threads in the process of a program.
+//! Weft's own threads in the process of a program, and the program's.
 //!
 //! # Safety
-//! Signal masks consist of integers that the C library fills in.
+//! Signal masks consist of integers that the C library fills in. `pthread_self` has no conditions.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -17,6 +17,14 @@ static QUIET: Forkable<AtomicUsize> = Forkable::new(|| AtomicUsize::new(0));
 /// one is starting or ending, but never too high.
 pub(crate) fn quiet_threads() -> usize {
     QUIET.get().load(Ordering::SeqCst)
+}
+
+/// Returns a number that no other living thread of the process has. A signal handler may ask, too;
+/// there is no system call.
+#[must_use]
+pub fn thread_number() -> usize {
+    // SAFETY: the function has no conditions.
+    unsafe { libc::pthread_self() as usize }
 }
 
 /// Starts a detached thread that receives none of the program's signals. Only `SIGBUS` is not
