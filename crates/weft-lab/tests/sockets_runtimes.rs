@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{
-    Finished, Venv, compile_cargo, compile_cpp, compile_erlang, compile_go, compile_java, locate,
-    note_skip, ports, source,
+    Finished, Program, Venv, compile_cargo, compile_cpp, compile_erlang, compile_go, compile_java,
+    locate, note_skip, ports, source,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -152,6 +152,36 @@ fn boost_asio_with_threads() -> Result<()> {
 #[test]
 fn java_nio() -> Result<()> {
     echoes(Runtime::Java)
+}
+
+/// A server by NIO and TLS, to which clients on Weft and others connect.
+#[test]
+fn java_tls() -> Result<()> {
+    let classes = compile_java("SecureEcho")?;
+    for ends in [Ends::Server, Ends::Both] {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let keys = sockets.path("keys");
+        let make =
+            Program::plain("keytool").line("-genkeypair -alias echo -keyalg EC -dname CN=echo");
+        let make = make.line("-storetype PKCS12 -storepass password -keystore").arg(&keys);
+        make.run(TIMEOUT)?.success()?;
+        let serve = sockets.server("java").arg("-cp").arg(&classes).arg("SecureEcho");
+        let serve = serve.args([&port.to_string(), &CLIENTS.to_string()]).arg(&keys);
+        let mut serve = serve.start()?.listening(Port::Tcp(port))?;
+        let connect = sockets.client("python3").arg(source("programs/echo_tls.py"));
+        let connect = connect.args([&port.to_string(), &BYTES.to_string()]);
+        let clients: Vec<_> = (0..CLIENTS).map(|_| connect.start()).collect::<Result<_>>()?;
+        for client in clients {
+            let ended = client.wait(TIMEOUT).and_then(Finished::success);
+            let ended = ended.map_err(|error| error.context(serve.account()))?;
+            ended.expect_output(&format!("echoed {BYTES}"))?;
+        }
+        serve.wait(TIMEOUT)?.success()?;
+        if ends == Ends::Both {
+            sockets.check(CLIENTS * BYTES / 2)?;
+        }
+    }
+    Ok(())
 }
 
 #[test]
