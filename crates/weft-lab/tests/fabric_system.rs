@@ -6,6 +6,8 @@
 
 #[path = "../../weft-fabric/tests/conformance.rs"]
 mod conformance;
+#[path = "../../weft-fabric/tests/files.rs"]
+mod files;
 #[path = "../../weft-fabric/tests/futures.rs"]
 mod futures;
 #[path = "../../weft-fabric/tests/hostile.rs"]
