@@ -97,11 +97,8 @@ impl Endpoint {
         buffer: Buffer,
         range: impl RangeBounds<usize>,
     ) -> std::result::Result<Operation<Buffer>, Returned> {
-        let max = self.message_max();
-        self.on_buffer(buffer, &range, |range| match range.len() {
-            len if len > max => Err(Error::TooLong { len, max }),
-            _ => Ok(Work::Message(range)),
-        })
+        let range = buffer.range(&range);
+        self.on_buffer(buffer, range, &Task::Send)
     }
 
     /// Returns the next message of the peer, when it is awaited or waited for.
@@ -125,9 +122,8 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> std::result::Result<Operation<Buffer>, Returned> {
-        self.on_memory(buffer, &range, key, offset, |range, target| {
-            Work::Write(range, target, None)
-        })
+        let range = buffer.range(&range);
+        self.on_buffer(buffer, range, &Task::Write(key, offset, None))
     }
 
     /// Writes like [`Endpoint::write`], and tells the peer by a message with `immediate`, which
@@ -143,9 +139,8 @@ impl Endpoint {
         offset: u64,
         immediate: u32,
     ) -> std::result::Result<Operation<Buffer>, Returned> {
-        self.on_memory(buffer, &range, key, offset, |range, target| {
-            Work::Write(range, target, Some(immediate))
-        })
+        let range = buffer.range(&range);
+        self.on_buffer(buffer, range, &Task::Write(key, offset, Some(immediate)))
     }
 
     /// Reads the peer's memory, at `offset` of what `key` gives access to, into a range of a
@@ -160,7 +155,8 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> std::result::Result<Operation<Buffer>, Returned> {
-        self.on_memory(buffer, &range, key, offset, Work::Read)
+        let range = buffer.range(&range);
+        self.on_buffer(buffer, range, &Task::Read(key, offset))
     }
 
     /// Adds to eight bytes of the peer's memory in one step, and returns what was there before. The
@@ -228,15 +224,16 @@ impl Endpoint {
         self.core.progress();
     }
 
+    // Not generic, so that it is compiled with this crate, however a program is optimised.
     fn on_buffer(
         &self,
         mut buffer: Buffer,
-        range: &impl RangeBounds<usize>,
-        work: impl FnOnce(Part) -> Result<Work>,
+        range: Option<Part>,
+        task: &Task<'_>,
     ) -> std::result::Result<Operation<Buffer>, Returned> {
-        let range = buffer.range(range).ok_or(Error::Range { len: buffer.len() });
-        let work = range
-            .and_then(work)
+        let work = range.ok_or(Error::Range { len: buffer.len() });
+        let work = work
+            .and_then(|range| task.work(range, self.message_max()))
             .and_then(|work| buffer.prepare(matches!(work, Work::Read(..))).map(|()| work));
         let work = match work {
             Ok(work) => work,
@@ -248,21 +245,6 @@ impl Endpoint {
             Err(error) => Err(Returned { error, buffer: buffer.unused() }),
         })?;
         Ok(Operation::new(&self.core, key))
-    }
-
-    fn on_memory(
-        &self,
-        buffer: Buffer,
-        range: &impl RangeBounds<usize>,
-        key: &RemoteKey,
-        offset: u64,
-        work: impl FnOnce(Part, Target) -> Work,
-    ) -> std::result::Result<Operation<Buffer>, Returned> {
-        self.on_buffer(buffer, range, |range| {
-            let (len, of) = (range.len(), key.len());
-            let target = key.target(offset, len).ok_or(Error::RemoteRange { offset, len, of })?;
-            Ok(work(range, target))
-        })
     }
 
     fn on_word(
@@ -283,6 +265,34 @@ impl Endpoint {
             Ok::<_, Error>(state.add(parts, work(target), None, later))
         })?;
         Ok(Operation::new(&self.core, key))
+    }
+}
+
+/// What an operation does with a range of its buffer.
+enum Task<'a> {
+    Send,
+    /// With the immediate data, if the peer is to be notified.
+    Write(&'a RemoteKey, u64, Option<u32>),
+    Read(&'a RemoteKey, u64),
+}
+
+impl Task<'_> {
+    fn work(&self, range: Part, message_max: usize) -> Result<Work> {
+        let len = range.len();
+        let target = |key: &RemoteKey, offset| {
+            let of = key.len();
+            key.target(offset, len).ok_or(Error::RemoteRange { offset, len, of })
+        };
+        Ok(match *self {
+            Self::Send if len > message_max => {
+                return Err(Error::TooLong { len, max: message_max });
+            }
+            Self::Send => Work::Message(range),
+            Self::Write(key, offset, immediate) => {
+                Work::Write(range, target(key, offset)?, immediate)
+            }
+            Self::Read(key, offset) => Work::Read(range, target(key, offset)?),
+        })
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) const CREDIT_RECEIVES_MAX: usize = 2;
 pub(crate) const APART_MAX: usize = 64 << 10;
 /// Completions that one look at an endpoint takes at a time.
 pub(crate) const BATCH: usize = 32;
+/// Looks of a blocked thread between two looks at the clock, which takes as long.
+pub(crate) const LOOKS_PER_CLOCK: u32 = 4;
 /// Events that the watcher takes at a time.
 pub(crate) const WATCHED_EVENTS_MAX: usize = 64;
 /// Connections to the socket of a listener's path that wait, and that are answered at a time.

@@ -17,7 +17,7 @@ use crate::limits::{BATCH, CREDIT_RECEIVES_MAX, HEADER_LEN, WAITING_MAX};
 use crate::memory::{Buffer, Lent, Place, Places};
 use crate::table::{Key, Table, receive_id, receive_number};
 use crate::wakers::Wakers;
-use crate::work::{InUse, Operation, OperationPhase, Work};
+use crate::work::{InUse, Needs, Operation, OperationPhase, Work};
 
 /// Bytes of a place for a header or for the result of an atomic.
 pub(crate) const SMALL_PLACE: usize = 8;
@@ -32,7 +32,10 @@ pub(crate) struct Later {
 impl Later {
     /// Does it.
     pub(crate) fn run(self) {
-        self.wakers.into_iter().for_each(Waker::wake);
+        // Hardly ever is there anything.
+        if !self.wakers.is_empty() {
+            self.wakers.into_iter().for_each(Waker::wake);
+        }
         drop(self.buffers);
     }
 }
@@ -88,6 +91,8 @@ pub(crate) struct State {
     pub(crate) batches: usize,
     /// Operations with a waker.
     pub(crate) awaited: usize,
+    /// Room for completions that a look takes.
+    space: Vec<Completion>,
 }
 
 /// The identifier of work requests that only carry credits. No key has it, because generations are
@@ -130,6 +135,7 @@ impl State {
             must_disconnect: false,
             batches: 0,
             awaited: 0,
+            space: vec![Completion::new(0, Status::Success, Opcode::Send, 0); BATCH],
         }
     }
 
@@ -171,8 +177,11 @@ impl State {
         buffer: Option<Buffer>,
         later: &mut Later,
     ) -> Key {
+        if self.is_next() && self.admit(parts, work.needs()) {
+            return self.post_new(parts, work, buffer, later);
+        }
         let phase = OperationPhase::Waiting(work, buffer);
-        let key = self.operations.insert(Operation { phase, waker: None, is_abandoned: false });
+        let key = self.operations.insert(Operation::new(phase));
         self.waiting.push_back(key);
         self.post_waiting(parts, later);
         key
@@ -198,6 +207,18 @@ impl State {
         self.waiting.is_empty() && self.under_way == 0
     }
 
+    /// Whether a new operation is the next one to be posted.
+    fn is_next(&self) -> bool {
+        self.end.is_none() && self.batches == 0 && self.waiting.is_empty()
+    }
+
+    /// Whether there is room for an operation, and the credit that it needs, which it then has.
+    fn admit(&mut self, parts: &Parts, needs: Needs) -> bool {
+        let has_room = self.under_way + needs.requests <= parts.depth.max(needs.requests)
+            && (!needs.place || !self.smalls.is_empty());
+        has_room && (!needs.credit || self.credits.spend())
+    }
+
     /// Sends a message by value at once, if nothing waits before it and there is room.
     pub(crate) fn send_now(
         &mut self,
@@ -205,17 +226,12 @@ impl State {
         bytes: &[u8],
         later: &mut Later,
     ) -> Option<Key> {
-        let is_free = self.end.is_none()
-            && self.batches == 0
-            && self.waiting.is_empty()
-            && self.under_way < parts.depth;
-        if !is_free || !self.credits.spend() {
+        if !self.is_next() || self.under_way >= parts.depth || !self.credits.spend() {
             return None;
         }
         let requests = 1;
         let in_use = InUse { buffer: None, place: None, has_result: false, requests };
-        let phase = OperationPhase::Posted(in_use);
-        let key = self.operations.insert(Operation { phase, waker: None, is_abandoned: false });
+        let key = self.operations.insert(Operation::new(OperationPhase::Posted(in_use)));
         self.under_way += requests;
         let header = Header { kind: Kind::Message, credits: self.credits.give_back() };
         let posted = push_value(&mut parts.link.start_post(), key.to_id(), header, bytes);
@@ -238,10 +254,8 @@ impl State {
                 self.waiting.pop_front();
                 continue;
             };
-            let has_room = self.under_way + work.requests() <= parts.depth.max(work.requests())
-                && (!work.needs_place() || !self.smalls.is_empty());
-            let needs_credit = work.needs_credit();
-            if !has_room || needs_credit && !self.credits.spend() {
+            let needs = work.needs();
+            if !self.admit(parts, needs) {
                 break;
             }
             self.waiting.pop_front();
@@ -250,71 +264,110 @@ impl State {
         }
     }
 
-    /// Posts one operation, for which there is room.
+    /// Posts an operation that has waited, for which there is room.
     fn post(&mut self, parts: &Parts, key: Key, poster: &mut Poster<'_>, later: &mut Later) {
-        let credits = &mut self.credits;
         let Some(operation) = self.operations.get_mut(key) else { return };
         let empty = OperationPhase::Ended(Ok(0), None);
         let OperationPhase::Waiting(work, buffer) = std::mem::replace(&mut operation.phase, empty)
         else {
             return;
         };
-        let requests = work.requests();
-        let mut place = if work.needs_place() { self.smalls.pop() } else { None };
-        let mut header = |kind| Header { kind, credits: credits.give_back() };
-        let range = match &work {
+        let (pieces, in_use) = self.lend(parts, &work, buffer);
+        if let Some(operation) = self.operations.get_mut(key) {
+            operation.phase = OperationPhase::Posted(in_use);
+        }
+        if let Err(errno) = self.push(poster, key, work, pieces) {
+            self.refused(key, errno, later);
+        }
+    }
+
+    /// Posts a new operation, for which there is room.
+    fn post_new(
+        &mut self,
+        parts: &Parts,
+        work: Work,
+        buffer: Option<Buffer>,
+        later: &mut Later,
+    ) -> Key {
+        let (pieces, in_use) = self.lend(parts, &work, buffer);
+        let key = self.operations.insert(Operation::new(OperationPhase::Posted(in_use)));
+        let posted = self.push(&mut parts.link.start_post(), key, work, pieces);
+        if let Err(errno) = posted {
+            self.refused(key, errno, later);
+        }
+        key
+    }
+
+    /// Lends the engine what an operation needs. Returns its place and the range of its buffer as
+    /// pieces.
+    fn lend(&mut self, parts: &Parts, work: &Work, buffer: Option<Buffer>) -> ([Sge; 2], InUse) {
+        let Needs { requests, place, .. } = work.needs();
+        let mut place = if place { self.smalls.pop() } else { None };
+        let range = match work {
             Work::Message(range) | Work::Write(range, ..) | Work::Read(range, _) => range.clone(),
             Work::Value(_) | Work::Add(..) | Work::Swap(..) => 0..0,
         };
-        if let (Work::Message(_), Some(place)) = (&work, &mut place) {
-            let header = header(Kind::Message).encode();
+        if let (Work::Message(_), Some(place)) = (work, &mut place) {
+            let header = self.header(Kind::Message).encode();
             parts.smalls.bytes_mut(place)[..HEADER_LEN].copy_from_slice(&header);
         }
         let (small, place) = place.map(|place| parts.smalls.lend(place, SMALL_PLACE)).unzip();
         let (piece, buffer) = buffer.map(|buffer| buffer.lend(&range)).unzip();
-        let (small, piece): (Sge, Sge) = (small.unwrap_or_default(), piece.unwrap_or_default());
         let has_result = matches!(work, Work::Add(..) | Work::Swap(..));
-        operation.phase = OperationPhase::Posted(InUse { buffer, place, has_result, requests });
         self.under_way += requests;
+        let pieces = [small.unwrap_or_default(), piece.unwrap_or_default()];
+        (pieces, InUse { buffer, place, has_result, requests })
+    }
 
+    /// A header that returns the credits that are owed.
+    fn header(&mut self, kind: Kind) -> Header {
+        Header { kind, credits: self.credits.give_back() }
+    }
+
+    /// Gives the requests of an operation to the carrier.
+    fn push(
+        &mut self,
+        poster: &mut Poster<'_>,
+        key: Key,
+        work: Work,
+        pieces: [Sge; 2],
+    ) -> Result<(), Errno> {
         let (wr_id, signaled) = (key.to_id(), SendFlags::SIGNALED);
         let push = |poster: &mut Poster<'_>, operation, flags, data: &[Sge]| {
             let data = Data::Gather(data);
             poster.push(&SendRequest { wr_id, operation, flags, data })
         };
-        let posted = match work {
-            Work::Value(bytes) => push_value(poster, wr_id, header(Kind::Message), &bytes),
-            Work::Message(_) => push(poster, SEND, signaled, &[small, piece]),
+        let [small, piece] = [&pieces[..1], &pieces[1..]];
+        match work {
+            Work::Value(bytes) => push_value(poster, wr_id, self.header(Kind::Message), &bytes),
+            Work::Message(_) => push(poster, SEND, signaled, &pieces),
             Work::Write(_, target, immediate) => {
                 let (remote_addr, rkey) = (target.address, target.key);
                 let write = Verb::Write { remote_addr, rkey, imm: None };
                 match immediate {
-                    None => push(poster, write, signaled, &[piece]),
+                    None => push(poster, write, signaled, piece),
                     // The message comes after the bytes (RFC 5040 section 5.5), and its
                     // completion stands for both.
                     Some(immediate) => {
-                        let header = header(Kind::Immediate(immediate));
-                        push(poster, write, SendFlags::empty(), &[piece])
+                        let header = self.header(Kind::Immediate(immediate));
+                        push(poster, write, SendFlags::empty(), piece)
                             .and_then(|()| push_value(poster, wr_id, header, &[]))
                     }
                 }
             }
             Work::Read(_, target) => {
                 let read = Verb::Read { remote_addr: target.address, rkey: target.key };
-                push(poster, read, signaled, &[piece])
+                push(poster, read, signaled, piece)
             }
             Work::Add(target, add) => {
                 let (remote_addr, rkey) = (target.address, target.key);
-                push(poster, Verb::FetchAdd { remote_addr, rkey, add }, signaled, &[small])
+                push(poster, Verb::FetchAdd { remote_addr, rkey, add }, signaled, small)
             }
             Work::Swap(target, compare, swap) => {
                 let (remote_addr, rkey) = (target.address, target.key);
                 let operation = Verb::CompareSwap { remote_addr, rkey, compare, swap };
-                push(poster, operation, signaled, &[small])
+                push(poster, operation, signaled, small)
             }
-        };
-        if let Err(errno) = posted {
-            self.refused(key, errno, later);
         }
     }
 
@@ -339,7 +392,7 @@ impl State {
         lost: &impl Fn(Status) -> Error,
         later: &mut Later,
     ) -> bool {
-        let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0); BATCH];
+        let mut space = std::mem::take(&mut self.space);
         let mut any = false;
         loop {
             let count = parts.link.poll(&mut space);
@@ -351,6 +404,7 @@ impl State {
                 break;
             }
         }
+        self.space = space;
         if any {
             self.return_credits(parts);
             self.post_waiting(parts, later);
@@ -432,11 +486,15 @@ impl State {
     }
 
     fn wake_receivers(&mut self, later: &mut Later) {
-        later.wakers.extend(self.receivers.drain());
+        if !self.receivers.is_empty() {
+            later.wakers.extend(self.receivers.drain());
+        }
     }
 
     fn wake_idlers(&mut self, later: &mut Later) {
-        later.wakers.extend(self.idlers.drain());
+        if !self.idlers.is_empty() {
+            later.wakers.extend(self.idlers.drain());
+        }
     }
 
     /// Ends an operation that the engine has completed.

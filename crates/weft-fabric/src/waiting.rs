@@ -15,6 +15,7 @@ use weft_sys::nanoseconds;
 
 use crate::carrier::simulated::Network;
 use crate::core::Core;
+use crate::limits::LOOKS_PER_CLOCK;
 use crate::sleeper::Sleeper;
 use crate::state::State;
 
@@ -56,8 +57,14 @@ pub(crate) fn poll<A: Awaited>(
         *since = Since::default();
         return Poll::Ready(found);
     }
-    let start = since.start.get_or_insert_with(Instant::now);
-    if nanoseconds(start.elapsed()) < core.future_spin_ns() {
+    let waited = match since.start {
+        Some(start) => nanoseconds(start.elapsed()),
+        None => {
+            since.start = Some(Instant::now());
+            0
+        }
+    };
+    if waited < core.future_spin_ns() {
         cx.waker().wake_by_ref();
         return Poll::Pending;
     }
@@ -88,21 +95,26 @@ pub(crate) fn wait<A: Awaited>(
     awaited: &mut A,
     deadline: Option<Instant>,
 ) -> Option<A::Output> {
-    let start = Instant::now();
     if let Some(simulation) = core.parts.link.simulation() {
         return simulated(core, awaited, simulation);
     }
+    // What is there at once needs no clock.
+    if let Some(found) = core.look(|state| awaited.take(core, state)) {
+        core.spin.learn(0);
+        return Some(found);
+    }
+    let start = Instant::now();
     let spin = core.spin.ns(false);
-    let mut waited = 0;
-    loop {
+    let (mut waited, mut looks) = (0, 0);
+    while waited < spin {
         if let Some(found) = core.look(|state| awaited.take(core, state)) {
-            core.spin.learn(nanoseconds(start.elapsed()));
+            core.spin.learn(waited);
             return Some(found);
         }
-        if waited >= spin {
-            break;
+        looks += 1;
+        if looks % LOOKS_PER_CLOCK == 0 {
+            waited = nanoseconds(start.elapsed());
         }
-        waited = nanoseconds(start.elapsed());
     }
     let (sleeper, waker) = Sleeper::new();
     loop {

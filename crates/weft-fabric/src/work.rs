@@ -24,20 +24,26 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Whether it needs a receive of the peer.
-    pub(crate) fn needs_credit(&self) -> bool {
-        matches!(self, Self::Value(_) | Self::Message(_) | Self::Write(_, _, Some(_)))
+    /// What it needs to be posted.
+    pub(crate) fn needs(&self) -> Needs {
+        let is_announced = matches!(self, Self::Write(_, _, Some(_)));
+        Needs {
+            requests: 1 + usize::from(is_announced),
+            place: matches!(self, Self::Message(_) | Self::Add(..) | Self::Swap(..)),
+            credit: is_announced || matches!(self, Self::Value(_) | Self::Message(_)),
+        }
     }
+}
 
-    /// Whether it needs a place: for a header, or for a result.
-    pub(crate) fn needs_place(&self) -> bool {
-        matches!(self, Self::Message(_) | Self::Add(..) | Self::Swap(..))
-    }
-
+/// What an operation needs to be posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
     /// The work requests that it consists of.
-    pub(crate) fn requests(&self) -> usize {
-        if matches!(self, Self::Write(_, _, Some(_))) { 2 } else { 1 }
-    }
+    pub(crate) requests: usize,
+    /// Whether it needs a place: for a header, or for a result.
+    pub(crate) place: bool,
+    /// Whether it needs a receive of the peer.
+    pub(crate) credit: bool,
 }
 
 /// How far an operation is.
@@ -70,4 +76,10 @@ pub(crate) struct Operation {
     pub(crate) waker: Option<Waker>,
     /// Whether nobody asks for it any more, so that it leaves the table when it has ended.
     pub(crate) is_abandoned: bool,
+}
+
+impl Operation {
+    pub(crate) fn new(phase: OperationPhase) -> Self {
+        Self { phase, waker: None, is_abandoned: false }
+    }
 }
