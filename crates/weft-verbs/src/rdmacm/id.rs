@@ -354,6 +354,15 @@ unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     0
 }
 
+/// The kernel's error for a port that is in use: for a wildcard address it has another one
+/// (`cma_check_port`).
+fn as_kernels(error: Errno, to: &SocketAddr) -> Errno {
+    match error {
+        Errno::ADDRINUSE if to.ip().is_unspecified() => Errno::ADDRNOTAVAIL,
+        other => other,
+    }
+}
+
 /// `rdma_bind_addr`.
 ///
 /// # Errors
@@ -365,7 +374,7 @@ pub(super) unsafe fn bind(id: *mut rdma_cm_id, to: *const sockaddr) -> Result<()
     // SAFETY: the caller guarantees that `to` is NULL or valid.
     let to = unsafe { address::read(to) }?;
     // SAFETY: the caller guarantees that `id` is live.
-    unsafe { Id::of(id) }.engine.bind(to)?;
+    unsafe { Id::of(id) }.engine.bind(to).map_err(|error| as_kernels(error, &to))?;
     // SAFETY: the caller guarantees that `id` is live, as `update_bound` requires.
     unsafe { update_bound(id) }
 }
@@ -516,4 +525,18 @@ unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     let destination = unsafe { &raw const (*id).route.addr.__bindgen_anon_2 };
     // SAFETY: the address is inside the live identifier.
     unsafe { port(destination.cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_in_use_has_the_kernels_error() {
+        let of = |error, at: &str| as_kernels(error, &at.parse().expect("an address"));
+        assert_eq!(of(Errno::ADDRINUSE, "0.0.0.0:8080"), Errno::ADDRNOTAVAIL);
+        assert_eq!(of(Errno::ADDRINUSE, "[::]:8080"), Errno::ADDRNOTAVAIL);
+        assert_eq!(of(Errno::ADDRINUSE, "127.0.0.1:8080"), Errno::ADDRINUSE);
+        assert_eq!(of(Errno::ACCESS, "0.0.0.0:80"), Errno::ACCESS);
+    }
 }
