@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! block fabric_loads measure_servers tuple_servers
-//! measure mpi4py resources
+//! measure mpi4py rdma_crates resources
 //! capture guest loss servers sockets stage streams venv
 //! copied copies
 //! ssh
@@ -48,6 +48,7 @@ pub mod parse;
 mod paths;
 pub mod ports;
 mod program;
+pub mod rdma_crates;
 pub mod redis_differ;
 pub mod resources;
 mod segments;

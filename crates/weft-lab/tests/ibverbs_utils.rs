@@ -1,10 +1,12 @@
-//! The programs of Debian's `ibverbs-utils`.
+//! The programs of Debian's `ibverbs-utils`, and the examples and tests of other crates on verbs.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
+use weft_lab::rdma_crates::{Compiled, RdmaCrate};
 use weft_lab::{Finished, Program, Stage, ensure_data, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -220,5 +222,62 @@ fn srq_pingpong_across_namespaces() -> Result<()> {
     for options in ["-c", "-c -g 0"] {
         pingpong(&stage, "ibv_srq_pingpong", 4096, 1000, options)?;
     }
+    Ok(())
+}
+
+/// Compiles what a crate has, and runs its test programs on Weft, except for those in `left_out`.
+/// Returns its examples.
+fn tests_of_crate(test: &str, name: &str, left_out: &[&str]) -> Result<Option<Vec<Compiled>>> {
+    let Some(of_others) = RdmaCrate::for_test(test, name)? else { return Ok(None) };
+    let (mut tests, examples): (Vec<_>, Vec<_>) =
+        of_others.compile()?.into_iter().partition(|compiled| compiled.has_tests);
+    tests.retain(|compiled| !left_out.contains(&compiled.name.as_str()));
+    ensure!(!tests.is_empty(), "{name} has no tests");
+    for Compiled { name, executable, .. } in tests {
+        let tests = Program::weft(executable).arg("--test-threads=1").run(TIMEOUT)?.success()?;
+        tests.expect_output("test result: ok").context(name)?;
+    }
+    Ok(Some(examples))
+}
+
+fn example<'a>(all: &'a [Compiled], name: &str) -> Result<&'a Path> {
+    let found = all.iter().find(|compiled| compiled.name == name);
+    Ok(&found.with_context(|| format!("no example {name}"))?.executable)
+}
+
+#[test]
+#[ignore = "soak: a crate of others, which is compiled first"]
+fn crate_ibverbs() -> Result<()> {
+    let Some(examples) = tests_of_crate("crate_ibverbs", "ibverbs-0.9.2", &[])? else {
+        return Ok(());
+    };
+    let loopback = Program::weft(example(&examples, "loopback")?).run(TIMEOUT)?.success()?;
+    loopback.expect_output("sent")?.expect_output("received")?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "soak: a crate of others, which is compiled first"]
+fn crate_sideway() -> Result<()> {
+    // It has the compiler refuse programs.
+    let left_out = ["compiletest"];
+    let Some(examples) = tests_of_crate("crate_sideway", "sideway-0.4.3", &left_out)? else {
+        return Ok(());
+    };
+    for (name, text) in [("ibv_devinfo", "hca_id:"), ("show_gids", "weft_")] {
+        let listed = Program::weft(example(&examples, name)?).run(TIMEOUT)?.success()?;
+        listed.expect_output(text)?;
+    }
+    let stage = Stage::loopback();
+    for name in ["rc_pingpong", "rc_pingpong_split"] {
+        let port = ports::next();
+        let program = Program::weft(example(&examples, name)?).args(["-p", &port.to_string()]);
+        let client = program.clone().arg(stage.server_address().to_string());
+        stage.converse(&program, Port::Tcp(port), &client, TIMEOUT).context(name)?;
+    }
+    let port = ports::next();
+    let cmtime = Program::weft(example(&examples, "cmtime")?).args(["-p", &port.to_string()]);
+    let client = cmtime.clone().args(["-s", &stage.server_address().to_string()]);
+    stage.converse(&cmtime, Port::Tcp(port), &client, TIMEOUT)?;
     Ok(())
 }

@@ -1,0 +1,1 @@
+//! Names other crates on verbs.
