@@ -194,7 +194,7 @@ pub(crate) struct TargetServeArgs {
         long,
         conflicts_with_all = [
             "units", "name", "listen", "iser", "chap", "initiator", "from", "sessions", "logins",
-            "logins_per_address", "login_time", "drain_time", "loops", "cache",
+            "logins_per_address", "login_time", "drain_time", "loops", "cache", "announce",
         ],
         value_name = "FILE",
         value_hint = ValueHint::FilePath
@@ -294,6 +294,13 @@ pub(crate) struct TargetServeArgs {
     /// kernel keeps what it has memory for. A file must not be changed by others meanwhile.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) cache: Option<u64>,
+
+    /// Tell initiators at once when units come, go and grow
+    ///
+    /// Linux then looks for new disks by itself. Other initiators may not understand such messages.
+    /// All learn of changes with their next command.
+    #[arg(long)]
+    pub(crate) announce: bool,
 
     /// Event loops; one for each core by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

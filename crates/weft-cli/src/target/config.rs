@@ -64,6 +64,8 @@ struct TargetEntry {
     initiators: Option<Vec<Text<Name>>>,
     from: Option<Vec<Text<Network>>>,
     #[serde(default)]
+    announce: bool,
+    #[serde(default)]
     unit: Vec<UnitEntry>,
 }
 
@@ -190,11 +192,12 @@ impl Rules {
 impl TargetEntry {
     fn plan(self, directory: &Path) -> Result<TargetPlan> {
         let Name(name) = self.name.0;
+        let announces = self.announce;
         let rules = Rules { chap: self.chap, initiators: self.initiators, from: self.from };
         let units: Result<_> = self.unit.into_iter().map(|unit| unit.parsed(directory)).collect();
         let units = units.and_then(numbered).with_context(|| format!("target {name}"))?;
         let access = rules.access(directory).with_context(|| format!("target {name}"))?;
-        Ok(TargetPlan { name, access, units })
+        Ok(TargetPlan { name, access, announces, units })
     }
 }
 
@@ -227,7 +230,8 @@ mod tests {
             state = \"kept\"\ncache = \"3M\"\nloops = 3\ndrain-time = 0\n[limits]\nsessions = 5\n\
             logins = 6\nlogins-per-address = 7\nlogin-time = 8\n[discovery]\nfrom = [\"::1\"]\n\
             [[target]]\nname = \"iqn.a\"\ninitiators = [\"iqn.b\", \"eui.02004567A425678D\"]\n\
-            from = [\"192.0.2.0/24\"]\n[[target.unit]]\nstore = \"disk\"\nlun = 7\nblock = 4096\n\
+            from = [\"192.0.2.0/24\"]\nannounce = true\n\
+            [[target.unit]]\nstore = \"disk\"\nlun = 7\nblock = 4096\n\
             read-only = true\nremovable = true\nwrite-back = true\ndirect = true\n[[target.unit]]\n\
             store = \"ram:1G\"\n[[target.unit]]\nstore = \"/dev/disk\"\n\
             [[target]]\nname = \"iqn.c\"\n";
@@ -245,6 +249,7 @@ mod tests {
         assert_eq!(fixed.logins, logins);
         assert!(!plan.discovery.admits_address([192, 0, 2, 1].into()));
         let [first, second] = &plan.targets[..] else { panic!("{:?}", plan.targets) };
+        assert!(first.announces && !second.announces);
         assert!(first.access.admits_name("iqn.B") && !first.access.admits_name("iqn.c"));
         assert!(first.access.admits_address([192, 0, 2, 1].into()));
         let stores: Vec<_> =

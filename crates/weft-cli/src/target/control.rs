@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use weft_sys::{lock, nanoseconds};
 use weft_target::scsi::{Device, Unit};
 use weft_target::server::Wakeup;
-use weft_target::session::Portal;
+use weft_target::session::{Announcement, Portal};
 use weft_target::store::CacheStats;
 
 use super::metrics;
@@ -200,6 +200,7 @@ impl Service {
             stores.insert((device.name().to_owned(), number), place);
             added.push(json!({ "target": device.name(), "lun": number }));
         }
+        self.portal.announce(&device, Announcement::UnitsChanged);
         Ok(added.into())
     }
 
@@ -208,6 +209,7 @@ impl Service {
         let mut stores = lock(&self.stores);
         let removed = device.remove(lun).with_context(|| no_unit(&device, lun))?;
         stores.remove(&(device.name().to_owned(), lun));
+        self.portal.announce(&device, Announcement::UnitsChanged);
         forget(&removed).with_context(|| format!("unit {lun} is removed"))?;
         Ok(Value::Null)
     }
@@ -216,6 +218,7 @@ impl Service {
         let mut stores = lock(&self.stores);
         let unit = unit(device, lun)?;
         unit.resize(len).with_context(|| format!("unit {lun}"))?;
+        self.portal.announce(device, Announcement::CapacityChanged(lun));
         let size = size(&unit);
         if let (Some(place), Some(len)) = (stores.get_mut(&(device.name().to_owned(), lun)), len) {
             match place {

@@ -46,6 +46,8 @@ pub(super) struct Fixed {
 pub(super) struct TargetPlan {
     pub(super) name: String,
     pub(super) access: Access,
+    /// Initiators learn at once what happens to units.
+    pub(super) announces: bool,
     pub(super) units: BTreeMap<u8, Parsed>,
 }
 
@@ -74,8 +76,9 @@ impl Plan {
             state: args.state.clone(),
             cache: args.cache,
         };
+        let (name, announces) = (args.name.clone(), args.announce);
         Ok(Self {
-            targets: vec![TargetPlan { name: args.name.clone(), access: access()?, units }],
+            targets: vec![TargetPlan { name, access: access()?, announces, units }],
             discovery: access()?,
             sessions_max: args.sessions as usize,
             fixed,

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use weft_target::scsi::{Device, Unit};
 use weft_target::security::Access;
-use weft_target::session::{Portal, Target};
+use weft_target::session::{Announcement, Portal, Target};
 
 use super::config;
 use super::plan::{Fixed, Plan, TargetPlan};
@@ -154,7 +154,8 @@ impl Changes {
             self.stores.insert(key, store);
         }
         self.removed.extend(units.into_keys().map(|number| (Arc::clone(device), number)));
-        self.targets.push(Target::new(Arc::clone(device), plan.access));
+        let target = Target::new(Arc::clone(device), plan.access);
+        self.targets.push(target.announcing(plan.announces));
         Ok(())
     }
 
@@ -184,6 +185,13 @@ impl Changes {
     /// unit could not be removed, or what was written to it could not be made safe.
     pub(super) fn apply(self, portal: &Portal) -> (Stores, Result<()>) {
         let mut failed = Vec::new();
+        let mut changed: Vec<Arc<Device>> = Vec::new();
+        let removed = self.removed.iter().map(|(device, _)| device);
+        for device in self.added.iter().map(|added| &added.device).chain(removed) {
+            if !changed.iter().any(|other| Arc::ptr_eq(other, device)) {
+                changed.push(Arc::clone(device));
+            }
+        }
         for Added { device, number, unit } in self.added {
             if !device.insert(number, unit) {
                 failed.push(format!("{}/{number} is there already", device.name()));
@@ -198,6 +206,7 @@ impl Changes {
                 failed.push(format!("{name}/{number} is removed, but {error:#}"));
             }
         }
+        changed.iter().for_each(|device| portal.announce(device, Announcement::UnitsChanged));
         let failed = if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) };
         (self.stores, failed.map_err(anyhow::Error::msg))
     }
@@ -229,7 +238,8 @@ pub(super) fn open(
         units.insert(number, Arc::new(unit));
         stores.insert((plan.name.clone(), number), place);
     }
-    Ok(Target::new(Arc::new(Device::new(plan.name, units)), plan.access))
+    let target = Target::new(Arc::new(Device::new(plan.name, units)), plan.access);
+    Ok(target.announcing(plan.announces))
 }
 
 /// A unit keeps its store and its behaviour: initiators have seen them, and hold data of it.

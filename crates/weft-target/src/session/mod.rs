@@ -32,6 +32,6 @@ pub use closed::Closed;
 pub use connection::Connection;
 pub use job::{Done, Job};
 pub use login::is_name;
-pub use portal::{Clock, Portal, Random, Target};
+pub use portal::{Announcement, Clock, Portal, Random, Target};
 pub use stats::SessionStats;
 pub use wake::Wake;

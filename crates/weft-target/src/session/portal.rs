@@ -30,13 +30,30 @@ pub struct Clock(pub fn() -> Duration);
 pub struct Target {
     device: Arc<Device>,
     access: Access,
+    announces: bool,
+}
+
+/// What has happened to the units of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// Units have come or gone.
+    UnitsChanged,
+    /// The unit with this number has another length.
+    CapacityChanged(u8),
 }
 
 impl Target {
     /// Returns a target.
     #[must_use]
     pub fn new(device: Arc<Device>, access: Access) -> Self {
-        Self { device, access }
+        Self { device, access, announces: false }
+    }
+
+    /// Lets its initiators know at once what happens to units, or not. Not all initiators
+    /// understand such messages.
+    #[must_use]
+    pub fn announcing(self, announces: bool) -> Self {
+        Self { announces, ..self }
     }
 
     /// The device.
@@ -104,6 +121,8 @@ pub(super) struct Session {
     from: SocketAddr,
     counters: Counters,
     is_closed: AtomicBool,
+    announcements: Mutex<Vec<Announcement>>,
+    has_announcements: AtomicBool,
     /// The session that this one replaces may still be at work.
     is_opening: AtomicBool,
     /// Shared while connections handle requests, and by jobs.
@@ -215,16 +234,26 @@ impl Portal {
         stats
     }
 
+    /// Tells the initiators of a target what has happened to its units, if the target announces it.
+    /// Their next commands report it in any case.
+    pub fn announce(&self, device: &Device, announcement: Announcement) {
+        let target = self.target(device.name()).filter(|target| target.announces);
+        if target.is_some_and(|target| std::ptr::eq(Arc::as_ptr(target.device()), device)) {
+            self.sessions_of(device).iter().for_each(|session| session.tell(announcement));
+        }
+    }
+
+    /// The sessions with a target.
+    fn sessions_of(&self, device: &Device) -> Vec<Arc<Session>> {
+        let sessions = lock(&self.sessions);
+        let is_of = |each: &&Arc<Session>| std::ptr::eq(Arc::as_ptr(&each.device), device);
+        sessions.by_identity.values().filter(is_of).cloned().collect()
+    }
+
     /// Closes all sessions with a target.
     pub(super) fn close_all(&self, device: &Device) {
-        let closed: Vec<Arc<Session>> = {
-            // They stay until their jobs have ended: later sessions wait for that.
-            let sessions = lock(&self.sessions);
-            let sessions = sessions.by_identity.values();
-            let is_of = |each: &&Arc<Session>| std::ptr::eq(Arc::as_ptr(&each.device), device);
-            sessions.filter(is_of).cloned().collect()
-        };
-        closed.iter().for_each(|session| session.close());
+        // They stay until their jobs have ended: later sessions wait for that.
+        self.sessions_of(device).iter().for_each(|session| session.close());
     }
 
     /// Opens a session. One with the same identity is closed first (session reinstatement). It is
@@ -260,6 +289,8 @@ impl Portal {
             from,
             counters: Counters::default(),
             is_closed: AtomicBool::new(false),
+            announcements: Mutex::default(),
+            has_announcements: AtomicBool::new(false),
             is_opening: AtomicBool::new(replaces),
             work: RwLock::new(()),
             wakes,
@@ -367,6 +398,27 @@ impl OpenSession {
 }
 
 impl Session {
+    fn tell(&self, announcement: Announcement) {
+        let mut announcements = lock(&self.announcements);
+        if !announcements.contains(&announcement) {
+            announcements.push(announcement);
+        }
+        drop(announcements);
+        self.has_announcements.store(true, Ordering::Release);
+        self.wakes.wake_all();
+    }
+
+    /// Whether the initiator has to learn something.
+    pub(super) fn has_announcements(&self) -> bool {
+        self.has_announcements.load(Ordering::Acquire)
+    }
+
+    /// What the initiator has to learn.
+    pub(super) fn take_announcements(&self) -> Vec<Announcement> {
+        self.has_announcements.store(false, Ordering::Release);
+        std::mem::take(&mut *lock(&self.announcements))
+    }
+
     /// Ends all connections.
     pub(super) fn close(&self) {
         self.end();

@@ -165,11 +165,19 @@ pub struct R2t {
     pub len: u32,
 }
 
-/// Asynchronous Message: the target asks the initiator to log out. Event 1.
+/// Asynchronous Message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AsyncMessage {
-    /// Seconds that the initiator has.
-    pub time: u16,
+pub enum AsyncMessage {
+    /// Event 0: sense data in the data segment, about the unit that a LUN field addresses.
+    Sense {
+        /// The LUN field.
+        lun: [u8; 8],
+    },
+    /// Event 1: the target asks the initiator to log out.
+    LogOut {
+        /// Seconds that the initiator has.
+        time: u16,
+    },
 }
 
 /// Reject. Its data segment is the header of the rejected PDU.
@@ -247,8 +255,13 @@ impl Response {
             Self::Async(message) => {
                 header.u8(0, 0x32);
                 header.u32(16, NO_TAG);
-                header.u8(36, 1);
-                header.u16(42, message.time);
+                match message {
+                    AsyncMessage::Sense { lun } => header.lun(lun),
+                    AsyncMessage::LogOut { time } => {
+                        header.u8(36, 1);
+                        header.u16(42, time);
+                    }
+                }
             }
             Self::Reject(reject) => {
                 header.u8(0, 0x3f);

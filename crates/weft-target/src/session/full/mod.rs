@@ -17,7 +17,7 @@ use super::jobs::{Footprint, Jobs, Purpose};
 use super::login::LoggedIn;
 use super::member::MemberId;
 use super::outcome::{plan, residual, sense_segment};
-use super::portal::{OpenSession, Portal, Session};
+use super::portal::{Announcement, OpenSession, Portal, Session};
 use super::postponed::{Postponed, note_end};
 use super::settings::Settings;
 use super::stats::count;
@@ -208,9 +208,26 @@ impl FullFeature {
             return Err(closed);
         }
         if let Some(time) = self.log_out_within.take() {
-            self.respond(&Response::Async(AsyncMessage { time }), &[], output);
+            self.respond(&Response::Async(AsyncMessage::LogOut { time }), &[], output);
+        }
+        if let Some(session) = self.session.clone().filter(|session| session.has_announcements()) {
+            self.announce(&session, output);
         }
         Ok(self.answer_due(output))
+    }
+
+    /// Says what has happened to units (RFC 7143, section 11.9: event 0).
+    fn announce(&mut self, session: &Session, output: &mut Vec<u8>) {
+        let device = session.device();
+        for announcement in session.take_announcements() {
+            let (number, sense) = match announcement {
+                Announcement::UnitsChanged => (0, Sense::LUNS_CHANGED),
+                Announcement::CapacityChanged(number) => (number, Sense::CAPACITY_CHANGED),
+            };
+            let lun = [0, number, 0, 0, 0, 0, 0, 0];
+            let segment = sense_segment(device, device.unit(lun).as_deref(), sense);
+            self.respond(&Response::Async(AsyncMessage::Sense { lun }), &segment, output);
+        }
     }
 
     /// The window of the session if the connection has joined it: the next command number, and the

@@ -1,6 +1,7 @@
 //! Units that come, go and change while initiators use them.
 
 use super::*;
+use crate::session::Announcement;
 
 fn unit(len: u64) -> Arc<Unit> {
     let store = Box::new(Ram::new(len).unwrap());
@@ -155,4 +156,31 @@ fn data_for_blocks_that_were_cut_off_is_not_written() {
     assert_eq!(unit.blocks(), 8);
     unit.resize(None).unwrap();
     assert_eq!(unit.blocks(), 8, "the store has grown");
+}
+
+#[test]
+fn changes_are_announced_at_once_where_the_target_does_so() {
+    let portal = portal();
+    let device = Arc::clone(portal.targets()[0].device());
+    let mut client = Client::logged_in(&portal, "");
+    let changes = [Announcement::UnitsChanged, Announcement::CapacityChanged(3)];
+    changes.iter().for_each(|change| portal.announce(&device, *change));
+    client.exchange().unwrap();
+    assert!(client.received.is_empty(), "not all initiators understand it");
+    let target = Target::new(Arc::clone(&device), Access::default()).announcing(true);
+    portal.replace(vec![target], Access::default(), 16);
+    // What happens twice before the connection is served is said once.
+    changes.iter().chain(&changes).for_each(|change| portal.announce(&device, *change));
+    client.exchange().unwrap();
+    for (number, code) in [(0, 0x3f0e), (3, 0x2a09)] {
+        let message = client.response();
+        assert_eq!((message.header[0], message.header[9], message.header[36]), (0x32, number, 0));
+        assert_eq!((message.u32(16), sense(&message.data)), (NO_TAG, (6, code)));
+    }
+    assert!(client.received.is_empty());
+    // Sessions with other devices hear nothing.
+    let other = Device::new(NAME.into(), BTreeMap::new());
+    portal.announce(&other, Announcement::UnitsChanged);
+    client.exchange().unwrap();
+    assert!(client.received.is_empty());
 }
