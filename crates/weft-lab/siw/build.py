@@ -6,8 +6,8 @@
 
 Debian's kernels come without siw. So its module is compiled here, of Debian's kernel sources and
 against Debian's headers, to be loaded into Debian's unchanged kernel. Nothing is installed: the
-first command fetches the packages of the kernel, and of the iSCSI initiator, and unpacks them in
-FOLDER/packages, unless they are there. `scripts/fetch` calls it. The second command uses no network. The programs of the guest
+first command fetches the packages of the kernel, of the iSCSI initiator and of what uses its disks
+(XFS, the device mapper), and unpacks them in FOLDER/packages, unless they are there. `scripts/fetch` calls it. The second command uses no network. The programs of the guest
 are those of this machine. Left in FOLDER are `vmlinux` and `initramfs`. PROGRAMs are put into the
 guest's /bin, too. What is there already, made of the same files, stays.
 
@@ -37,10 +37,13 @@ MODULES = """crc32c_generic crc32c_intel virtio_pci virtio_net virtio_console ib
 PROGRAMS = """rping ucmatose ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_send_bw
     ib_send_lat rdma""".split()
 # Of the kernel's iSCSI initiator, with a disk and its file system. They are loaded on demand.
-DISK_MODULES = """crc32c_generic crct10dif_generic iscsi_tcp sd_mod ext4""".split()
-# The initiator's programs, in packages of their own.
-INITIATOR = ["open-iscsi", "libopeniscsiusr", "libisns0"]
-INITIATOR_PROGRAMS = ["sbin/iscsid", "sbin/iscsiadm"]
+DISK_MODULES = """crc32c_generic crct10dif_generic iscsi_tcp sd_mod ext4 xfs dm_multipath
+    dm_service_time""".split()
+# The programs of the initiator and of its disks, in packages of their own.
+DISK_PACKAGES = """open-iscsi libopeniscsiusr libisns0 xfsprogs libinih1 liburcu8 dmsetup
+    libdevmapper1.02.1""".split()
+UNPACKED_PROGRAMS = """sbin/iscsid sbin/iscsiadm sbin/mkfs.xfs sbin/xfs_repair
+    sbin/dmsetup""".split()
 DISK_PROGRAMS = ["mkfs.ext4", "e2fsck"]
 # Constants of siw that become parameters of the module, by file.
 PARAMETERS = {
@@ -78,32 +81,51 @@ def download(folder, options):
     kbuild = depends(headers, r"linux-kbuild-.*", options)
     source = kbuild.replace("kbuild", "source").split("+")[0]
     source = re.sub(r"(linux-source-\d+\.\d+).*", r"\1", source)
-    packages = [image, headers, common, kbuild, source, "busybox-static", *INITIATOR]
+    packages = [image, headers, common, kbuild, source, "busybox-static", *DISK_PACKAGES]
     run("apt-get", "-qq", *options, "download", *packages, cwd=folder)
     return release
+
+
+def download_disks(folder, options):
+    """Fetches the packages of the initiator and its disks."""
+    run("apt-get", "-qq", *options, "download", *DISK_PACKAGES, cwd=folder)
 
 
 def fetch(target):
     """The kernel, its headers, siw's sources and the initiator, unpacked in `target`/packages."""
     packages = target / "packages"
-    # Packages that an earlier version of this program has fetched have no initiator.
-    if (packages / "root" / INITIATOR_PROGRAMS[0]).exists():
+    if (packages / "release").exists():
+        # Packages that an earlier version of this program has fetched lack what came later.
+        if not all((packages / "root" / name).exists() for name in UNPACKED_PROGRAMS):
+            unpack(target, packages, download_disks)
         return
-    folder, lists = target / "packages.new", target / "lists"
-    debs = folder / "debs"
+    folder = target / "packages.new"
     shutil.rmtree(folder, ignore_errors=True)
+    release = unpack(target, folder, download)
+    unpack_source(folder)
+    (folder / "release").write_text(release)
+    shutil.rmtree(target / "work", ignore_errors=True)
+    (target / "kernel").unlink(missing_ok=True)
+    shutil.rmtree(packages, ignore_errors=True)
+    folder.rename(packages)
+
+
+def unpack(target, folder, download):
+    """Unpacks what `download` fetches in `folder`/root. Returns what it does."""
+    debs, lists = folder / "debs", target / "lists"
+    shutil.rmtree(debs, ignore_errors=True)
     debs.mkdir(parents=True)
     options = ["-o", "APT::Sandbox::User=root"]
     try:
         try:
-            release = download(debs, options)
+            fetched = download(debs, options)
         except (subprocess.CalledProcessError, LookupError):
             # This machine's lists of packages may be missing or old. They are left as they are.
             (lists / "partial").mkdir(parents=True, exist_ok=True)
             options += ["-o", f"Dir::State::lists={lists}", "-o", "Dir::Cache::pkgcache="]
             options += ["-o", "Dir::Cache::srcpkgcache="]
             subprocess.run(["apt-get", "-qq", *options, "update"])
-            release = download(debs, options)
+            fetched = download(debs, options)
     except (subprocess.CalledProcessError, LookupError, OSError) as error:
         print(f"siw: the kernel's packages cannot be fetched: {error}", file=sys.stderr)
         sys.exit(CANNOT_FETCH)
@@ -112,12 +134,7 @@ def fetch(target):
     for deb in debs.iterdir():
         run("dpkg", "-x", deb, folder / "root")
     shutil.rmtree(debs)
-    unpack_source(folder)
-    (folder / "release").write_text(release)
-    shutil.rmtree(target / "work", ignore_errors=True)
-    (target / "kernel").unlink(missing_ok=True)
-    shutil.rmtree(packages, ignore_errors=True)
-    folder.rename(packages)
+    return fetched
 
 
 def unpack_source(folder):
@@ -316,7 +333,7 @@ def initramfs(root, release, programs):
 def initiator(archive, root):
     """Adds the iSCSI initiator, if this machine has what it needs. Returns its libraries."""
     environment = os.environ | {"LD_LIBRARY_PATH": f"{root}{LIBRARIES}"}
-    programs = [(name, root / name) for name in INITIATOR_PROGRAMS]
+    programs = [(name, root / name) for name in UNPACKED_PROGRAMS]
     programs += [(f"sbin/{name}", shutil.which(name)) for name in DISK_PROGRAMS]
     libraries = set()
     for _, path in programs:
@@ -344,7 +361,10 @@ def make(target, programs):
     packages, made, kernel = target / "packages", target / "made", target / "kernel"
     release = (packages / "release").read_text()
     sources = [HERE / name for name in ["build.py", "accept.c", "init"]]
-    state = digest([*sources, packages / "release", *programs])
+    here = [shutil.which(name) for name in [*PROGRAMS, *DISK_PROGRAMS]]
+    unpacked = [packages / "root" / name for name in UNPACKED_PROGRAMS]
+    parts = [path for path in [*here, *unpacked] if path is not None and os.path.exists(path)]
+    state = digest([*sources, packages / "release", *programs, *parts])
     if made.exists() and made.read_text() == state:
         return
     made.unlink(missing_ok=True)
