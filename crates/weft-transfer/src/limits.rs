@@ -325,3 +325,23 @@ pub const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a hard link is tried whose target other copies replace meanwhile.
 pub(crate) const LINK_TRIES_MAX: u32 = 100;
+
+/// The smallest files of which the sink describes another version.
+pub const DELTA_LEN_MIN: u64 = 1 << 20;
+/// The shortest and the longest blocks of such a description.
+pub const DELTA_BLOCK_LEN_MIN: u32 = 4 << 10;
+/// See [`DELTA_BLOCK_LEN_MIN`].
+pub const DELTA_BLOCK_LEN_MAX: u32 = 1 << 20;
+/// The most blocks of a description.
+pub const DELTA_BLOCKS_MAX: usize = 1 << 18;
+/// The most blocks that a source remembers of files that it has not begun to send. Other files are
+/// sent as a whole.
+pub const DELTA_BLOCKS_WAITING_MAX: usize = 1 << 21;
+/// The blocks in one note.
+pub const DELTA_BLOCKS_IN_NOTE: usize = 4_000;
+/// The most bits of a rolling hash that a filter looks at.
+pub const DELTA_FILTER_BITS_MAX: u32 = 22;
+/// Bytes that are read at once to describe a file.
+pub const DELTA_READ_LEN: usize = 1 << 20;
+/// The longest part of a file that is made of another version.
+pub const DELTA_PART_LEN_MAX: u32 = 1 << 20;

@@ -121,6 +121,10 @@ fn random_record(rng: &mut Rng, next: &mut u64) -> Record {
             match rng.u8(..8) {
                 0 => Record::Copy { file, offset, len },
                 1 => Record::Differs { file, offset, len },
+                2 => {
+                    let (len, data_len) = (rng.u32(..5000), rng.u32(..2000));
+                    Record::VersionPart { file, offset, len, data_len, digest: [0; 32] }
+                }
                 _ => Record::Hole { file, offset, len },
             }
         }

@@ -33,7 +33,7 @@ const fn valued(short: Option<char>, long: &'static str) -> Known {
 }
 
 /// The options for what `weft cp` does anyway.
-const DEFAULTS: [Known; 16] = [
+const DEFAULTS: [Known; 14] = [
     flag(Some('r'), RECURSIVE),
     flag(Some('p'), "perms"),
     flag(Some('E'), "executability"),
@@ -43,11 +43,9 @@ const DEFAULTS: [Known; 16] = [
     flag(None, "no-dereference"),
     flag(Some('H'), "hard-links"),
     flag(Some('S'), "sparse"),
-    flag(Some('W'), "whole-file"),
     flag(None, "progress"),
     flag(Some('s'), "secluded-args"),
     flag(None, "protect-args"),
-    flag(None, "no-whole-file"),
     flag(None, "no-inc-recursive"),
     flag(None, "inc-recursive"),
 ];

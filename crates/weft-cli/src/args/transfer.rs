@@ -172,6 +172,19 @@ pub(crate) struct CpArgs {
     #[arg(long, conflicts_with_all = ["delete", "delete_before"])]
     pub(crate) remove_source_files: bool,
 
+    /// Send of large files only what differs from the version at the destination
+    ///
+    /// For files from 1 MiB on, of which both ends read their versions. It is the default between
+    /// hosts, with an option that leaves files out. As in rsync the new version is another file. It
+    /// implies --skip-unchanged. With --inplace, between two servers and within one process files
+    /// are sent as a whole.
+    #[arg(long, overrides_with = "whole_file")]
+    pub(crate) no_whole_file: bool,
+
+    /// Send files that have changed as a whole
+    #[arg(short = 'W', long, overrides_with = "no_whole_file")]
+    pub(crate) whole_file: bool,
+
     /// Keep what is replaced or deleted, with a suffix behind its name
     ///
     /// As in rsync: --delete deletes nothing then whose name ends with the suffix, and directories

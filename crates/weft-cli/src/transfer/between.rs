@@ -83,6 +83,8 @@ fn command(
         (args.copy_links, "--copy-links"),
         (args.inplace, "--inplace"),
         (args.remove_source_files, "--remove-source-files"),
+        (args.no_whole_file, "--no-whole-file"),
+        (args.whole_file, "--whole-file"),
         (args.append, "--append"),
         (args.append_verify, "--append-verify"),
         (args.verify, "--verify"),

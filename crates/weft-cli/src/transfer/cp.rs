@@ -131,12 +131,18 @@ fn wants_tcp(args: &CpArgs) -> bool {
     args.congestion.is_some() || args.fair_share
 }
 
+/// Whether the source asks about each file, and the destination can say what it has of it.
+fn asks(args: &CpArgs) -> bool {
+    flags(args).without(Flags::ASKING) != flags(args)
+}
+
 fn flags(args: &CpArgs) -> Flags {
     // Another try would leave what the first one has made of a file.
     let appends = args.append || args.append_verify;
     let leaves = args.ignore_existing || args.size_only || appends || args.remove_source_files;
     Flags::default()
-        .with(Flags::SKIPS, args.skip_unchanged)
+        .with(Flags::SKIPS, args.skip_unchanged || args.no_whole_file)
+        .with(Flags::VERSIONS, args.no_whole_file)
         .with(Flags::UPDATES, args.update)
         .with(Flags::CHECKSUM, args.checksum)
         .with(Flags::SIZE_ONLY, args.size_only)
@@ -296,6 +302,7 @@ fn copy(
         is_fair: args.fair_share,
         silence: args.timeout.filter(|it| *it > 0).map(|it| Duration::from_secs(it.into())),
         compresses_between_hosts: args.compress.is_none(),
+        versions_between_hosts: !args.whole_file && asks(args),
         sysfs: args.sysfs.clone(),
     };
     let (over, ended) = channel();
@@ -338,7 +345,8 @@ fn copy(
                 return Ok(first);
             }
             let retry = retry::plan(&task.request, &paths, count, is_named);
-            let task = CopyTask { request: retry.request.clone(), ..task.clone() };
+            let request = retry.request.clone();
+            let task = CopyTask { request, versions_between_hosts: false, ..task.clone() };
             let second = attempt(&task)?;
             Ok(Finished { outcome: retry.outcome(first.outcome, second.outcome), ..first })
         });

@@ -64,6 +64,7 @@ pub(crate) fn run(args: &LsArgs) -> Result<ExitCode> {
         is_fair: false,
         silence: None,
         compresses_between_hosts: false,
+        versions_between_hosts: false,
         sysfs: "/sys".into(),
     };
     let to = CopyDirection::Download(DownloadTo::Listing);

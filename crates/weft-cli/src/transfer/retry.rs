@@ -19,7 +19,7 @@ pub(super) struct Retry {
 /// Plans the second try of a request of which `again` entries have failed. The known ones are at
 /// these paths of the destination. `is_named` means that they begin with the names of the sources.
 pub(super) fn plan(request: &Request, paths: &[Vec<u8>], again: u64, is_named: bool) -> Retry {
-    let flags = request.flags.without(Flags::RETRIES);
+    let flags = request.flags.without(Flags::RETRIES).without(Flags::VERSIONS);
     let is_known = paths.len() as u64 == again && paths.iter().all(|path| !path.is_empty());
     // The only source may have another name at the destination.
     let is_source_itself = is_named && paths.iter().any(|path| !path.contains(&b'/'));

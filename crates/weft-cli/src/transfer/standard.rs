@@ -62,6 +62,7 @@ pub(super) fn check(args: &CpArgs) -> Result<(), String> {
         (args.size_only, "--size-only"),
         (args.ignore_existing, "--ignore-existing"),
         (args.remove_source_files, "--remove-source-files"),
+        (args.no_whole_file, "--no-whole-file"),
         (args.append, "--append"),
         (args.append_verify, "--append-verify"),
         (args.relative, "--relative"),

@@ -4,6 +4,7 @@
 use super::loads::Loads;
 use crate::limits::NOTE_PATH_LEN_MAX;
 use crate::tree::apply::{Change, EntryKind, Summary};
+use crate::tree::delta::Signature;
 use crate::wire::record::Time;
 use crate::wire::record_bytes::{Reader, Short, push_counted_u16};
 use crate::wire::record_wants::{Wants, WantsError};
@@ -82,6 +83,8 @@ pub(super) enum Note {
     Plan(Vec<Planned>),
     /// The numbers of entries that the sink has, which the source may remove.
     Confirmed { numbers: Vec<u64>, is_last: bool },
+    /// Some blocks of the version that the sink has of an offered file, in their order.
+    Version { file: u64, block_len: u32, blocks: Vec<(u64, u64)> },
     /// After the last of these: the entries that the source could not remove.
     Removed { failed: u64 },
     /// How far a source is, for the client that passes its messages on.
@@ -119,6 +122,7 @@ const PLAN: u8 = 5;
 const AGAIN: u8 = 6;
 const CONFIRMED: u8 = 7;
 const REMOVED: u8 = 8;
+const VERSION: u8 = 9;
 const PROGRESS: u8 = 20;
 
 impl Note {
@@ -164,6 +168,13 @@ impl Note {
                 out
             }
             Self::Removed { failed } => [&[REMOVED][..], &failed.to_be_bytes()].concat(),
+            Self::Version { file, block_len, blocks } => [
+                &[VERSION][..],
+                &file.to_be_bytes(),
+                &block_len.to_be_bytes(),
+                &Signature::bytes_of(blocks),
+            ]
+            .concat(),
             Self::Progress(Reached { bytes, planned, entries, is_planned, plain, sent }) => {
                 let numbers = [bytes, planned, entries, plain, sent].map(|it| it.to_be_bytes());
                 [&[PROGRESS, u8::from(*is_planned)], numbers.as_flattened()].concat()
@@ -217,6 +228,11 @@ impl Note {
                 Self::Confirmed { numbers, is_last }
             }
             REMOVED => Self::Removed { failed: from.u64()? },
+            VERSION => Self::Version {
+                file: from.u64()?,
+                block_len: from.u32()?,
+                blocks: Signature::parse_blocks(from.bytes(from.left())?)?,
+            },
             PROGRESS => Self::Progress(Reached {
                 is_planned: from.u8()? != 0,
                 bytes: from.u64()?,
@@ -248,6 +264,11 @@ mod tests {
             Note::Confirmed { numbers: vec![1, 1 << 50], is_last: false },
             Note::Confirmed { numbers: Vec::new(), is_last: true },
             Note::Removed { failed: 3 },
+            Note::Version {
+                file: 1 << 50,
+                block_len: 1 << 13,
+                blocks: vec![(1 << 16, u64::MAX), (0, 7)],
+            },
             Note::Progress(Reached {
                 bytes: 1,
                 planned: 2,

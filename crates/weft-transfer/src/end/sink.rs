@@ -22,8 +22,8 @@ use super::shared::{
 };
 use crate::compress::{Decoder, declared_len};
 use crate::limits::{
-    ANSWERS_WAITING_MAX, CONFIRMED_WAITING_MAX, NUMBERS_IN_NOTE_MAX, PLAN_NOTE_LEN,
-    PROBLEMS_SENT_MAX, TASKS_MAX,
+    ANSWERS_WAITING_MAX, CONFIRMED_WAITING_MAX, DELTA_BLOCKS_IN_NOTE, NUMBERS_IN_NOTE_MAX,
+    PLAN_NOTE_LEN, PROBLEMS_SENT_MAX, TASKS_MAX,
 };
 use crate::pipeline::Block;
 use crate::secure::Opener;
@@ -287,6 +287,14 @@ impl Report for Reporter {
         }
     }
 
+    fn described(&self, number: u64, block_len: u32, blocks: &[(u64, u64)]) {
+        if let Some(end) = lock(&self.end).upgrade() {
+            for blocks in blocks.chunks(DELTA_BLOCKS_IN_NOTE) {
+                end.answer(&Note::Version { file: number, block_len, blocks: blocks.to_vec() });
+            }
+        }
+    }
+
     fn not_kept(&self, path: &[u8], not_kept: NotKept) {
         self.say(path.to_vec(), not_kept.to_string(), true);
     }
@@ -294,6 +302,10 @@ impl Report for Reporter {
     fn event(&self, subject: Subject<'_>, event: Event) {
         if let Event::Planned { change, kind, size } | Event::Done { change, kind, size } = event {
             return self.plan(Planned { change, kind, size, path: subject.path() });
+        }
+        if event == Event::OtherVersion {
+            let text = "its version here has changed since it was compared: copied as a whole";
+            return self.say(subject.path(), text.to_owned(), true);
         }
         if let Event::Again { is_alone } = event {
             return self.again(if is_alone { subject.path() } else { Vec::new() });

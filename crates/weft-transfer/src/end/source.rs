@@ -267,6 +267,17 @@ impl SourceEnd {
                     state.fail(Code::Protocol, EndError::Protocol(error.into()));
                 }
             }
+            Note::Version { file, block_len, blocks } => {
+                // Two servers use no versions.
+                let Feed::Tree(filling) = &self.feed else {
+                    let error = "a version of a file where none was asked for";
+                    return state.fail(Code::Protocol, EndError::Protocol(error.into()));
+                };
+                let described = lock(&filling.tree).described(file, block_len, &blocks);
+                if let Err(error) = described {
+                    state.fail(Code::Protocol, EndError::Protocol(error.to_string()));
+                }
+            }
             Note::Removed { .. } | Note::Progress(_) => {
                 let error = EndError::Protocol("a note that only a source has".into());
                 state.fail(Code::Protocol, error);

@@ -145,7 +145,14 @@ fn is_of_all(request: &Request) -> bool {
 /// Whether a copy to a share tells the client nothing of what is there, and removes nothing but
 /// what it replaces by name.
 fn is_blind(request: &Request) -> bool {
-    let telling = [Flags::DRY_RUN, Flags::DELETES, Flags::LISTS, Flags::CLEANS, Flags::FORCES];
+    let telling = [
+        Flags::DRY_RUN,
+        Flags::DELETES,
+        Flags::LISTS,
+        Flags::CLEANS,
+        Flags::FORCES,
+        Flags::VERSIONS,
+    ];
     let tells = telling.into_iter().any(|flag| request.flags.has(flag));
     let asks = request.flags.without(Flags::ASKING) != request.flags;
     !tells && !asks && request.extras.thirds.is_empty()

@@ -19,6 +19,9 @@ pub(super) const FEATURE_BESIDE: u64 = 4;
 /// Feature bit: the end understands blocks that are compressed by Zstandard.
 pub(super) const FEATURE_ZSTD: u64 = 16;
 
+/// Feature bit: the end makes parts of files of versions that exist.
+pub(super) const FEATURE_VERSIONS: u64 = 128;
+
 /// Feature bit: the acceptor takes data channels of other servers, with a grant.
 pub(super) const FEATURE_GRANTS: u64 = 1 << 12;
 
@@ -27,7 +30,9 @@ pub(super) const FEATURE_CONNECTS: u64 = 1 << 13;
 
 /// Returns the features of this end.
 pub(super) fn features() -> u64 {
-    FEATURE_ZSTD | if Cipher::preferred() == Cipher::Aes128Gcm { FEATURE_AES } else { 0 }
+    FEATURE_ZSTD
+        | FEATURE_VERSIONS
+        | if Cipher::preferred() == Cipher::Aes128Gcm { FEATURE_AES } else { 0 }
 }
 
 /// Returns the cipher for blocks between these ends.
@@ -87,6 +92,13 @@ pub(super) fn next_event(
 /// encrypted.
 pub(super) type Keys<'a> =
     &'a (dyn Fn(u32, Cipher) -> Result<Option<(Secret, Secret)>, SecureError> + 'a);
+
+/// Lets files be sent as a whole if the acceptor knows no versions of them.
+pub(super) fn agree_on_versions(request: &mut Request, terms: &Terms) {
+    if terms.features & FEATURE_VERSIONS == 0 {
+        request.flags = request.flags.without(Flags::VERSIONS);
+    }
+}
 
 /// Removes compression from a request if the acceptor does not understand it.
 pub(super) fn agree_on_compression(request: &mut Request, terms: &Terms) -> Result<(), EndError> {

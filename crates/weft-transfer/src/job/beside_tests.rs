@@ -71,6 +71,7 @@ fn send(
         is_fair: false,
         silence: None,
         compresses_between_hosts: false,
+        versions_between_hosts: false,
         sysfs: "/sys".into(),
     };
     let finished = initiate(Initiating {

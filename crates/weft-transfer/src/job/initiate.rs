@@ -5,8 +5,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use super::agree::{
-    AGENT, FEATURE_BESIDE, Keys, agree_on_compression, cipher, establish, features, is_unsealed,
-    open_session,
+    AGENT, FEATURE_BESIDE, Keys, agree_on_compression, agree_on_versions, cipher, establish,
+    features, is_unsealed, open_session,
 };
 use super::beside::{Beside, BesideOptions, DataWay};
 use super::fabric::{FEATURE_FABRIC, FabricChannels, FabricOptions};
@@ -169,6 +169,7 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
     let (mut connection, mut terms) = establish(&*control, offer, epoch)?;
     task.limit_silence(&mut connection);
     agree_on_compression(&mut request, &terms)?;
+    agree_on_versions(&mut request, &terms);
     let mut block_size = terms.block_size;
     let block_len = terms.block_size as usize;
     let session_role =

@@ -42,6 +42,7 @@ impl CopyTask {
     ) -> Result<Finished, EndError> {
         // Blocks do not leave this process.
         let useless = Flags::COMPRESSES.with(Flags::COMPRESSES_ALWAYS, true);
+        let useless = useless.with(Flags::VERSIONS, true);
         self.request.flags = self.request.flags.without(useless.with(Flags::CLEAR, true));
         let mut is_plain = false;
         if let (Content::Entries(starts), Target::Directory(to)) = (&mut content, &target) {

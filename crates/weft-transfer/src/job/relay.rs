@@ -173,6 +173,8 @@ impl CopyTask {
         // The bytes come and go by the same device in most cases.
         let local = source.control.local_address().map(|local| local.ip());
         let binding = settle(&self.sysfs, local, threads());
+        // What the two servers have in common is not known here.
+        self.request.flags = self.request.flags.without(Flags::VERSIONS);
         agree_on_compression(&mut self.request, &source.terms)?;
         agree_on_compression(&mut self.request, &target.terms)?;
         if source.control.peer() == target.control.peer() {

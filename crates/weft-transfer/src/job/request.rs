@@ -98,9 +98,11 @@ impl Flags {
     pub const TRUSTS: Self = Self(1 << 37);
     /// Remove from the source what the sink has.
     pub const REMOVES: Self = Self(1 << 38);
+    /// Of large files that the sink has in another version, only what differs is sent.
+    pub const VERSIONS: Self = Self(1 << 40);
     /// The data channels are those of a grant: the source is another server.
     pub const GRANTED: Self = Self(1 << 45);
-    const ALL: u64 = ((1 << 39) - 1) | Self::GRANTED.0;
+    const ALL: u64 = ((1 << 39) - 1) | Self::VERSIONS.0 | Self::GRANTED.0;
     /// The flags with any of which the source asks about each file.
     pub const ASKING: Self = Self(1 | 1 << 1 | 0b1111 << 23 | 1 << 36);
 

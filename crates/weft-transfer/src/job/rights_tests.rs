@@ -160,6 +160,7 @@ fn client_that_may_only_write_does_not_learn_what_is_there() {
         Flags::SIZE_ONLY,
         Flags::KEEPS_EXISTING,
         Flags::LISTS,
+        Flags::VERSIONS,
         Flags::IN_PLACE.with(Flags::APPENDS, true),
     ] {
         refused(Role::Source, &request(flag.with(Flags::FOLDER, true), "share/new"));

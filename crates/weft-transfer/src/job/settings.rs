@@ -30,6 +30,7 @@ pub(super) fn source_options(request: &Request) -> Result<SourceOptions, Pattern
         // What is skipped has to be the same, too.
         compares_content: flags.has(Flags::CHECKSUM)
             || (flags.has(Flags::VERIFIES) && skips(request)),
+        uses_versions: uses_versions(flags),
         trusts_sink: append(flags) == Some(Append::Trusted),
         verifies: flags.has(Flags::VERIFIES),
         takes_xattrs: flags.has(Flags::XATTRS),
@@ -58,6 +59,11 @@ fn append(flags: Flags) -> Option<Append> {
         true => Append::Trusted,
         false => Append::Compared,
     })
+}
+
+/// Whether parts of files may be made of the sink's versions: a file that is written to is none.
+fn uses_versions(flags: Flags) -> bool {
+    flags.has(Flags::VERSIONS) && !flags.has(Flags::IN_PLACE) && !flags.has(Flags::DRY_RUN)
 }
 
 /// Returns when a source compresses blocks for a request.
@@ -131,6 +137,7 @@ pub(super) fn apply_options(
             && !flags.has(Flags::KEEPS_EXISTING),
         in_place: flags.has(Flags::IN_PLACE),
         appends: append(flags),
+        uses_versions: uses_versions(flags),
         cleans: flags.has(Flags::CLEANS),
         retries: flags.has(Flags::RETRIES) && !dry_run,
         keeps_journal: true,

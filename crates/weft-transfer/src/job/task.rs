@@ -30,6 +30,9 @@ pub struct CopyTask {
     /// Whether a copy between two hosts compresses blocks while that pays, although the request
     /// does not ask for it.
     pub compresses_between_hosts: bool,
+    /// Whether a copy between two hosts sends of large files only what differs from the sink's
+    /// version, although the request does not ask for it.
+    pub versions_between_hosts: bool,
     /// How long the other end may be silent before it counts as gone; `None` for the usual time.
     pub silence: Option<Duration>,
     /// Where sysfs is mounted, which shows the NUMA nodes of this machine.
@@ -66,6 +69,9 @@ impl CopyTask {
     pub(super) fn between_hosts(&mut self, are_two: bool) {
         if are_two && self.compresses_between_hosts {
             self.request.flags = self.request.flags.with(Flags::COMPRESSES, true);
+        }
+        if are_two && self.versions_between_hosts {
+            self.request.flags = self.request.flags.with(Flags::VERSIONS, true);
         }
     }
 }

@@ -71,6 +71,7 @@ pub(super) fn task(request: Request) -> CopyTask {
         is_fair: false,
         silence: None,
         compresses_between_hosts: false,
+        versions_between_hosts: false,
         sysfs: "/sys".into(),
     }
 }

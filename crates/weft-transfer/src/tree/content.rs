@@ -77,3 +77,16 @@ impl Content {
         }
     }
 }
+
+/// Counters of the planned entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// Entries, including directories and links.
+    pub entries: u64,
+    /// Bytes of files, wanted or not.
+    pub bytes: u64,
+    /// Names that could not be read.
+    pub problems: u64,
+    /// Whether the walk is complete, so that the counters are final.
+    pub is_complete: bool,
+}

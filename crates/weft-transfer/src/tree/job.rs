@@ -11,6 +11,7 @@ use rustix::io::{Errno, preadv};
 use crate::limits::{COPIED_FILES_IN_BLOCK_MAX, COPIES_IN_BLOCK_MAX, EXTENT_LEN_MIN};
 use crate::tree::beneath;
 use crate::tree::checking::Checking;
+use crate::tree::delta::{BYTES_HEAD_LEN, Index};
 use crate::tree::digest::digest_of_file;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::extent::Extent;
@@ -112,6 +113,15 @@ impl Plan {
                     }
                     at += len;
                 }
+                Item::Version(part) => {
+                    let space = &mut behind[at..at + part.len + BYTES_HEAD_LEN];
+                    let place = (part.offset, part.len);
+                    let (digest, len) = part.reading.read_version_part(&part.index, place, space);
+                    let mut bytes = Vec::new();
+                    part.record(len, digest).emit(&mut bytes);
+                    table[part.record_at..part.record_at + bytes.len()].copy_from_slice(&bytes);
+                    at += len;
+                }
                 Item::EndOfParts { reading, end_at } => {
                     if let Some(end) = reading.part_is_done() {
                         let mut bytes = Vec::new();
@@ -177,6 +187,8 @@ enum Item {
         len: usize,
         digest_at: usize,
     },
+    /// A part that the sink makes of its version. It takes less space than is planned for it.
+    Version(VersionPart),
     /// The reserved space for the end of a file, which the thread that reads the last part fills.
     EndOfParts {
         reading: Arc<Reading>,
@@ -200,6 +212,24 @@ enum Item {
         data_at: usize,
         end_at: usize,
     },
+}
+
+/// A part of a file of which the sink has another version.
+#[derive(Debug)]
+struct VersionPart {
+    reading: Arc<Reading>,
+    index: Arc<Index>,
+    offset: u64,
+    len: usize,
+    /// Where its record is in the table.
+    record_at: usize,
+}
+
+impl VersionPart {
+    fn record(&self, data_len: usize, digest: [u8; 32]) -> Record {
+        let (file, offset, len) = (self.reading.number, self.offset, self.len as u32);
+        Record::VersionPart { file, offset, len, data_len: data_len as u32, digest }
+    }
 }
 
 impl Plan {
@@ -281,6 +311,9 @@ impl Plan {
 
     /// Adds a part of a file. The caller has checked that it fits.
     pub(crate) fn add_part(&mut self, reading: &Arc<Reading>, offset: u64, len: usize) {
+        if let Some(index) = &reading.version {
+            return self.add_version_part(reading, index, offset, len);
+        }
         let record = Record::Data { file: reading.number, offset, len: len as u32, digest: None };
         let fits = self.push(&record);
         assert!(fits, "a part that does not fit was planned");
@@ -289,6 +322,22 @@ impl Plan {
         }
         let (digest_at, reading) = (self.table.len() - DIGEST_LEN, Arc::clone(reading));
         self.items.push(Item::Part { reading, offset, len, digest_at });
+    }
+
+    /// Adds a part that the sink makes of its version. The caller has checked that it fits if none
+    /// of it is there.
+    fn add_version_part(
+        &mut self,
+        reading: &Arc<Reading>,
+        index: &Arc<Index>,
+        offset: u64,
+        len: usize,
+    ) {
+        let (reading, index) = (Arc::clone(reading), Arc::clone(index));
+        let part = VersionPart { reading, index, offset, len, record_at: self.table.len() };
+        let fits = self.push(&part.record(len + BYTES_HEAD_LEN, [0; 32]));
+        assert!(fits, "a part that does not fit was planned");
+        self.items.push(Item::Version(part));
     }
 
     /// Fills the rest of the block with the next bytes of an input.

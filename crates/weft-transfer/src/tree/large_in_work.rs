@@ -1,9 +1,11 @@
 //! Plans the blocks of a large file.
 
+use crate::limits::DELTA_PART_LEN_MAX;
+use crate::tree::delta::BYTES_HEAD_LEN;
 use crate::tree::job::Plan;
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::large::{Large, Piece};
-use crate::wire::record::{DATA_LEN, END_LEN, GRAIN, HOLE_LEN, Record};
+use crate::wire::record::{DATA_LEN, END_LEN, GRAIN, HOLE_LEN, Record, VERSION_PART_LEN};
 
 /// Parts of files are multiples of this length if there is room.
 pub(crate) const PART_LEN: usize = 64 << 10;
@@ -37,7 +39,9 @@ impl LargeInWork {
         let mut has_part = false;
         loop {
             let left = plan.left();
-            let room = left.saturating_sub(END_LEN + DATA_LEN.max(HOLE_LEN));
+            let version = self.large.reading().version.is_some();
+            let head = if version { VERSION_PART_LEN + BYTES_HEAD_LEN } else { DATA_LEN };
+            let room = left.saturating_sub(END_LEN + head.max(HOLE_LEN));
             // Parts are not shortened just because the block is almost full.
             let most = if room >= PART_LEN {
                 room - room % PART_LEN
@@ -48,6 +52,7 @@ impl LargeInWork {
             };
             let most = match is_copied {
                 true => plan.copies_left() & !(PART_LEN as u64 - 1),
+                false if version => most.min(DELTA_PART_LEN_MAX as usize) as u64,
                 false => most as u64,
             };
             let is_last = match self.large.next(most) {

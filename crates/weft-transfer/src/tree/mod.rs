@@ -5,10 +5,12 @@
 //! that any thread may run. The sink answers the source's offers with
 //! [`crate::wire::record_wants::Wants`].
 
+mod answer_error;
 pub mod apply;
 pub mod beneath;
 mod checking;
 mod content;
+pub(crate) mod delta;
 mod digest;
 pub mod direct;
 pub mod dirs;

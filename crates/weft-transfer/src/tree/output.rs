@@ -134,7 +134,9 @@ impl Output {
                 self.fail(Step::Source, Some(errno));
             }
             Record::Copy { file, .. } => return Err(ApplyError::NotHere(file).into()),
-            Record::Differs { file, .. } => return Err(ApplyError::NoFile(file).into()),
+            Record::Differs { file, .. } | Record::VersionPart { file, .. } => {
+                return Err(ApplyError::NoFile(file).into());
+            }
             Record::Offer(entry) => return Err(ApplyError::NotAsked(entry.number).into()),
             Record::DirectoryEnd { directory, .. }
             | Record::Keep { directory, .. }

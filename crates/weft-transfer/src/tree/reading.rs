@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, pread};
 
+use crate::tree::delta::Index;
 use crate::tree::direct::Reader;
 use crate::tree::hash::{self, Subtrees};
 use crate::tree::metadata;
@@ -27,6 +28,8 @@ pub(crate) struct Reading {
     /// Whether the transport may read parts itself. The end of the file is then planned after all
     /// parts have arrived: until then the kernel may still read the file to send them.
     pub(crate) is_sent_by_extents: bool,
+    /// The version that the sink has.
+    pub(crate) version: Option<Arc<Index>>,
     /// The number of unfilled blocks with parts of it, plus one for the planner. If it is sent by
     /// extents, the number of parts that have not been read or have not arrived.
     pub(crate) unread: AtomicUsize,
@@ -66,6 +69,47 @@ impl Reading {
         let (digest, subtrees) = hash::of_part(offset, data);
         lock(&self.subtrees).add_all(&subtrees);
         digest_bytes(Some(digest))
+    }
+
+    /// Reads a part, and puts the operations into `out` that make it of the sink's version. Returns
+    /// its digest and their length.
+    pub(crate) fn read_version_part(
+        &self,
+        index: &Index,
+        (offset, len): (u64, usize),
+        out: &mut [u8],
+    ) -> ([u8; 32], usize) {
+        // What is around the part shows where blocks begin.
+        let before = (index.margin() as u64).min(offset) as usize;
+        let behind = (index.margin() as u64).min(self.size - offset - len as u64) as usize;
+        let mut bytes = vec![0; before + len + behind];
+        let (head, rest) = bytes.split_at_mut(before);
+        let (part, tail) = rest.split_at_mut(len);
+        let is_around = self.read_around(offset - before as u64, head)
+            && self.read_around(offset + len as u64, tail);
+        self.read_part(offset, part);
+        let (digest, _) = hash::of_part(offset, part);
+        let mut operations = Vec::new();
+        match is_around {
+            true => index.encode(&bytes, before..before + len, &mut operations),
+            false => index.encode(part, 0..len, &mut operations),
+        }
+        out[..operations.len()].copy_from_slice(&operations);
+        (digest, operations.len())
+    }
+
+    /// Reads bytes that are not sent. Returns false if they cannot be read.
+    fn read_around(&self, offset: u64, data: &mut [u8]) -> bool {
+        let mut got = 0;
+        while got < data.len() {
+            match pread(&*self.fd, &mut data[got..], offset + got as u64) {
+                Ok(0) => return false,
+                Ok(read) => got += read,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
     }
 
     /// Records that the file ends at this offset.

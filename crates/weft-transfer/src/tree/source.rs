@@ -13,6 +13,7 @@ use crate::limits::{
     TABLE_LEN_MAX, WHOLE_FILE_LEN_MAX,
 };
 use crate::tree::checking::{Checked, Checking, are_usable};
+use crate::tree::delta::{Index, Versions};
 use crate::tree::direct::Reader;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::input::{Input, Turn};
@@ -31,7 +32,8 @@ use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::{HavePiece, Wants};
 
-pub use crate::tree::content::{Content, Missing, Start};
+pub use crate::tree::answer_error::AnswerError;
+pub use crate::tree::content::{Content, Missing, Planned, Start};
 pub use crate::tree::source_options::{PAYLOAD_LEN_MIN, SourceOptions};
 
 /// The next step of a source.
@@ -44,33 +46,6 @@ pub enum Next {
     Wait,
     /// Everything has been planned.
     Done,
-}
-
-/// An answer of the sink that does not match the offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
-    /// The answer covers an entry that was not offered.
-    #[error("the answer from entry {first} on covers entries that were not offered")]
-    NoOffer {
-        /// The first number of the answer.
-        first: u64,
-    },
-    /// The sink has pieces that such a file cannot have.
-    #[error("the answer has impossible pieces of file {0}")]
-    Pieces(u64),
-}
-
-/// Counters of the planned entries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Planned {
-    /// Entries, including directories and links.
-    pub entries: u64,
-    /// Bytes of files, wanted or not.
-    pub bytes: u64,
-    /// Names that could not be read.
-    pub problems: u64,
-    /// Whether the walk is complete, so that the counters are final.
-    pub is_complete: bool,
 }
 
 /// Walks trees and plans blocks. One thread calls it; any threads run its jobs.
@@ -90,6 +65,8 @@ pub struct Source {
     offers: BTreeMap<u64, Offered>,
     /// The files of which the sink has pieces that are being compared.
     checking: Vec<(Arc<Checking>, Offered)>,
+    /// The versions that the sink has of files.
+    versions: Versions,
     /// The files that wait for their parts to arrive, with their directories' numbers.
     unfinished: Vec<(Arc<Reading>, u64)>,
     /// Walked directories with unanswered offers or unfinished files, and their counts, by
@@ -227,6 +204,7 @@ impl Source {
             units,
             large: None,
             checking: Vec::new(),
+            versions: Versions::default(),
             unfinished: Vec::new(),
             offers: BTreeMap::new(),
             waiting: HashMap::new(),
@@ -322,10 +300,27 @@ impl Source {
             let parent = offered.entry.parent;
             if wants.get(number) == Some(true) {
                 self.units.push_back(Unit::Wanted(offered, pieces));
+            } else {
+                self.versions.take(number);
             }
             self.units.push_back(Unit::Planned(parent));
         }
         Ok(())
+    }
+
+    /// Takes blocks of the version that the sink has of an offered file.
+    ///
+    /// # Errors
+    /// If it was not offered, or cannot have such blocks.
+    pub fn described(
+        &mut self,
+        file: u64,
+        block_len: u32,
+        blocks: &[(u64, u64)],
+    ) -> Result<(), AnswerError> {
+        let is_offered = self.options.uses_versions && self.offers.contains_key(&file);
+        let is_taken = is_offered && self.versions.add(file, block_len, blocks);
+        if is_taken { Ok(()) } else { Err(AnswerError::Version(file)) }
     }
 
     /// Adds a unit to a plan. Returns the unit, or the rest of it, if it does not fit.
@@ -730,6 +725,7 @@ impl Source {
             }
             Err(errno) => {
                 let Offered { entry, .. } = offered;
+                self.versions.take(entry.number);
                 Some(Unit::Record(self.problem_record(entry.parent, entry.name, errno)))
             }
         }
@@ -775,6 +771,7 @@ impl Source {
 
     fn unit_of_file(&mut self, offered: Offered, fd: OwnedFd, checked: Option<Checked>) -> Unit {
         if offered.is_unsized {
+            self.versions.take(offered.entry.number);
             // It is read like a stream, through the page cache.
             if self.options.direct.is_for(offered.entry.size, &fd) {
                 self.options.refusals.add();
@@ -788,6 +785,8 @@ impl Source {
             Some(Checked { same, differs }) => (same, differs),
             None => (Ranges::default(), Vec::new()),
         };
+        let version = self.versions.take(offered.entry.number);
+        let version = version.filter(|_| have.is_empty() && differs.is_empty());
         let size = offered.entry.size;
         // A whole file that does not fit leaves the rest of a block empty. This limit makes that at
         // most a quarter.
@@ -802,7 +801,9 @@ impl Source {
         }
         let entry = offered.entry;
         let is_direct = self.options.direct.is_for(size, &fd);
+        let version = version.map(|version| Arc::new(Index::new(&version)));
         let is_sent_by_extents = self.options.sends_extents
+            && version.is_none()
             && !is_direct
             && !self.options.verifies
             && size >= EXTENT_FILE_LEN_MIN
@@ -816,6 +817,7 @@ impl Source {
             is_hashed: self.options.verifies,
             is_all_data: !may_have_holes && have.is_empty(),
             is_sent_by_extents,
+            version,
             unread: AtomicUsize::new(1),
             end: AtomicU64::new(size),
             subtrees: std::sync::Mutex::default(),

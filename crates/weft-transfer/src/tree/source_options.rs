@@ -24,6 +24,9 @@ pub struct SourceOptions {
     pub compares_content: bool,
     /// Whether what the sink has of a file is not compared. It requires `asks`.
     pub trusts_sink: bool,
+    /// Whether of large files that the sink has in another version only what differs is sent. It
+    /// requires `asks`.
+    pub uses_versions: bool,
     /// Whether data is sent with digests, which the sink verifies.
     pub verifies: bool,
     /// Whether extended attributes are sent.
@@ -66,6 +69,7 @@ impl SourceOptions {
             asks: false,
             compares_content: false,
             trusts_sink: false,
+            uses_versions: false,
             verifies: false,
             takes_xattrs: false,
             keeps_hard_links: true,

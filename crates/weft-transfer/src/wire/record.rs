@@ -19,6 +19,7 @@
 //! | 12 | copy | file u64, offset u64, length u64: the sink copies this from the open file |
 //! | 13 | special | directory u64, name: this pipe, socket or device is not sent |
 //! | 14 | differs | file u64, offset u64, length u64: the sink's bytes there are wrong |
+//! | 15 | version's part | file u64, offset u64, length u32, bytes of data u32, BLAKE3 |
 //!
 //! Kind 14 follows the entry of a file of which the sink has parts, before the file's own parts.
 //! The sink then gets this range again.
@@ -47,8 +48,8 @@
 use std::fmt;
 
 use crate::limits::{
-    ERRNO_MAX, LINK_TARGET_LEN_MAX, OWNER_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX, XATTRS_LEN_MAX,
-    XATTRS_MAX,
+    DELTA_PART_LEN_MAX, ERRNO_MAX, LINK_TARGET_LEN_MAX, OWNER_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX,
+    XATTRS_LEN_MAX, XATTRS_MAX,
 };
 use crate::wire::record_bytes::{Reader, Short, push_counted_u8, push_counted_u16};
 use crate::wire::record_name::{Name, NameError};
@@ -70,6 +71,9 @@ pub const DATA_LEN: usize = 1 + 8 + 8 + 4 + DIGEST_LEN;
 pub const HOLE_LEN: usize = 1 + 8 + 8 + 8;
 /// Length of a copy.
 pub const COPY_LEN: usize = HOLE_LEN;
+
+/// Length of a record of a part that is made of another version.
+pub const VERSION_PART_LEN: usize = 1 + 8 + 8 + 4 + 4 + 32;
 
 const LINKED: u8 = 1;
 const XATTRS: u8 = 2;
@@ -294,6 +298,20 @@ pub enum Record {
         /// The length of the part.
         len: u64,
     },
+    /// A part of a file that the sink makes of the version that it has, and of the data in this
+    /// block, see [`crate::tree::delta`].
+    VersionPart {
+        /// The file's number.
+        file: u64,
+        /// The offset of the part, a multiple of [`GRAIN`].
+        offset: u64,
+        /// The length of the part.
+        len: u32,
+        /// Bytes of data in this block.
+        data_len: u32,
+        /// The digest of the part.
+        digest: [u8; 32],
+    },
     /// A part that the sink has, and that differs from the source's. Other records replace it.
     Differs {
         /// The file's number.
@@ -361,7 +379,9 @@ impl Record {
     #[must_use]
     pub fn data_len(&self) -> usize {
         match self {
-            Self::Whole { len, .. } | Self::Data { len, .. } => *len as usize,
+            Self::Whole { len, .. }
+            | Self::Data { len, .. }
+            | Self::VersionPart { data_len: len, .. } => *len as usize,
             _ => 0,
         }
     }
@@ -427,6 +447,16 @@ impl Record {
                 check_extent(offset, len)?;
                 Self::Differs { file, offset, len }
             }
+            15 => {
+                let (file, offset, len) = (from.u64()?, from.u64()?, from.u32()?);
+                check_extent(offset, len.into())?;
+                if len > DELTA_PART_LEN_MAX {
+                    return Err(RecordError::Extent { offset, len: len.into() });
+                }
+                let data_len = from.u32()?;
+                let digest = *from.bytes(32)?.first_chunk().ok_or(RecordError::Short)?;
+                Self::VersionPart { file, offset, len, data_len, digest }
+            }
             kind => return Err(RecordError::Kind(kind)),
         })
     }
@@ -463,6 +493,14 @@ impl Record {
                 for number in [file, offset, len] {
                     out.extend_from_slice(&number.to_be_bytes());
                 }
+            }
+            Self::VersionPart { file, offset, len, data_len, digest } => {
+                out.push(15);
+                out.extend_from_slice(&file.to_be_bytes());
+                out.extend_from_slice(&offset.to_be_bytes());
+                out.extend_from_slice(&len.to_be_bytes());
+                out.extend_from_slice(&data_len.to_be_bytes());
+                out.extend_from_slice(digest);
             }
             Self::End { file, tail } => {
                 out.push(6);

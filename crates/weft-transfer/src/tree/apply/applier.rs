@@ -25,7 +25,7 @@ use crate::wire::record_wants::Wants;
 
 use super::asked::Asked;
 use super::backup::Backup;
-use super::begun::Begun;
+use super::begun::{Begun, VersionPart};
 use super::context::Context;
 use super::directory::{Directory, Extras};
 use super::dry;
@@ -148,6 +148,13 @@ enum Work {
         digest: Option<[u8; 32]>,
     },
     /// A part that the kernel copies.
+    /// A part that is made of the version that exists.
+    Version {
+        begun: Arc<Begun>,
+        number: u64,
+        part: VersionPart,
+        data: Range<usize>,
+    },
     Copy {
         begun: Arc<Begun>,
         number: u64,
@@ -186,6 +193,10 @@ impl Task {
             }
             Work::Part { begun, number, offset, data, digest } => {
                 begun.write(context, number, (offset, &payload[data]), digest);
+                end_part(context, links, &begun);
+            }
+            Work::Version { begun, number, part, data } => {
+                begun.write_version(context, number, part, &payload[data]);
                 end_part(context, links, &begun);
             }
             Work::Copy { begun, number, offset, len } => {
@@ -455,6 +466,17 @@ impl Applier {
                 let begun = self.part(file, offset, len.into())?;
                 let number = begun.begin_part();
                 batch.work.push(Work::Part { begun, number, offset, data, digest });
+                self.end_file(file, batch);
+            }
+            Record::VersionPart { file, offset, len, digest, .. } => {
+                let is_asked = context.options.uses_versions;
+                let begun = self.part(file, offset, len.into())?;
+                if !is_asked || begun.entry.is_unsized {
+                    return Err(ApplyError::NotAsked(file));
+                }
+                let number = begun.begin_part();
+                let part = VersionPart { offset, len, digest };
+                batch.work.push(Work::Version { begun, number, part, data });
                 self.end_file(file, batch);
             }
             Record::Hole { file, offset, len } => {

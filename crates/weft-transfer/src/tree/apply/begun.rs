@@ -18,7 +18,7 @@ use crate::tree::journal::Unfinished;
 use crate::tree::kernel_copy::KernelCopies;
 use crate::tree::reading::Reading;
 use crate::tree::write::{write_all, write_zeros};
-use crate::tree::{beneath, direct, metadata};
+use crate::tree::{beneath, delta, direct, metadata};
 use crate::wire::record::{Entry, Status, Tail};
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::HavePiece;
@@ -30,7 +30,8 @@ use super::context::Context;
 use super::directory::Directory;
 use super::install::{self, Installed};
 use super::look::{Rest, Resumed};
-use super::report::{Change, Failure, Step};
+use super::report::{Change, Event, Failure, Step};
+use super::version;
 
 /// A file that was begun and has not ended.
 #[derive(Debug)]
@@ -52,8 +53,18 @@ pub(super) struct Begun {
     tail: OnceLock<Tail>,
     /// The source's open file, if the kernel copies parts of it.
     reading: Option<Arc<Reading>>,
+    /// The version of the file that exists, if parts are made of it and it can be opened.
+    version: OnceLock<Option<OwnedFd>>,
     /// Bytes of a file of unknown size that the quota is charged with.
     charged: AtomicU64,
+}
+
+/// A part that is made of the version that exists.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VersionPart {
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    pub(super) digest: [u8; 32],
 }
 
 #[derive(Debug)]
@@ -111,6 +122,7 @@ impl Begun {
             kept: Mutex::new(resumed.map(|resumed| resumed.pieces).unwrap_or_default()),
             tail: OnceLock::new(),
             reading: None,
+            version: OnceLock::new(),
             charged: AtomicU64::new(0),
         }
     }
@@ -191,6 +203,36 @@ impl Begun {
         let kept = open.appending.as_ref().map_or(0, |appending| appending.kept);
         let skipped = kept.saturating_sub(offset).min(data.len() as u64);
         write_all(&open.fd, &data[skipped as usize..], offset + skipped)
+    }
+
+    /// Writes the part with this number, which is made of the version that exists.
+    pub(super) fn write_version(
+        &self,
+        context: &Context,
+        number: u64,
+        VersionPart { offset, len, digest }: VersionPart,
+        operations: &[u8],
+    ) {
+        if self.open.is_none() || lock(&self.failure).is_some() {
+            return;
+        }
+        let open = || version::open(context, &self.directory, &self.name).map(|(fd, _)| fd);
+        let version = self.version.get_or_init(open);
+        let mut data = vec![0; len as usize];
+        let made = version.as_ref().map(|it| delta::decode(operations, it, &mut data));
+        if made == Some(Ok(())) && hash::of_part(offset, &data).0 == digest {
+            let digest = context.options.verifies.then_some(digest);
+            return self.write(context, number, (offset, &data), digest);
+        }
+        // The first one is reported.
+        let mut failure = lock(&self.failure);
+        if failure.is_none() {
+            *failure = Some((Step::Version, Errno::STALE));
+            drop(failure);
+            if context.options.retries {
+                context.event(&self.directory.dir, Some(&self.name), Event::OtherVersion);
+            }
+        }
     }
 
     /// Lets the kernel copy the part with this number from the source's open file.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use rustix::fs::{Stat, fstat};
 use rustix::io::{Errno, Result};
 
+use crate::tree::delta::Signature;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::metadata;
 use crate::tree::owners::Names;
@@ -323,6 +324,11 @@ impl Context {
     pub(super) fn charge(&self, bytes: u64, names: u64) -> std::result::Result<(), Failure> {
         let charged = self.quota.as_ref().map_or(Ok(()), |quota| quota.charge(bytes, names));
         charged.map_err(Full::failure)
+    }
+
+    /// Reports the blocks of a version of an offered file.
+    pub(super) fn described(&self, number: u64, signature: &Signature) {
+        self.report.described(number, signature.block_len, &signature.blocks);
     }
 
     /// Returns what a backup needs.

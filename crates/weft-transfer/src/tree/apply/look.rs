@@ -26,6 +26,7 @@ use super::dry;
 use super::links::Links;
 use super::report::{Change, EntryKind, Event, Failure, Step};
 use super::third;
+use super::version;
 use super::xattrs;
 
 /// A file that the source offers. The directory counts it as pending.
@@ -126,7 +127,9 @@ pub(super) fn look(
                 None => (have(context, &directory, &entry, pieces_left), None),
             };
             let pieces = pieces.unwrap_or_default();
-            if !pieces.is_empty() {
+            if pieces.is_empty() {
+                version::describe(context, &directory, &name, &entry);
+            } else {
                 pieces_left -= pieces.len();
                 let reported = Reported { pieces: pieces.clone(), shorter };
                 lock(&resumable.files).insert(number, reported);

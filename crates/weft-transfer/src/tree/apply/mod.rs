@@ -21,6 +21,7 @@ mod report;
 mod session;
 mod special;
 mod third;
+mod version;
 mod xattrs;
 
 pub use applier::{Applier, ApplyError, BeginError, Task};

@@ -68,6 +68,9 @@ pub struct ApplyOptions {
     /// With `in_place`: whether files that exist get only what they lack at the end, and those that
     /// lack nothing stay as they are. The source must offer files then.
     pub appends: Option<Append>,
+    /// Whether parts of large files may be made of the versions that exist. The source must offer
+    /// files then.
+    pub uses_versions: bool,
     /// Whether a journal is written, so that a later session can resume.
     pub keeps_journal: bool,
     /// Whether partial files of all earlier copies are removed, however young.
@@ -119,6 +122,7 @@ impl Default for ApplyOptions {
             replaces: false,
             in_place: false,
             appends: None,
+            uses_versions: false,
             keeps_journal: false,
             cleans: false,
             retries: false,

@@ -25,6 +25,12 @@ pub trait Report: Send + Sync {
         let _ = number;
     }
 
+    /// Reports the blocks of a version of an offered file, with the rolling hash and the digest of
+    /// each.
+    fn described(&self, number: u64, block_len: u32, blocks: &[(u64, u64)]) {
+        let _ = (number, block_len, blocks);
+    }
+
     /// Reports what entries do not keep, once at the end. The path is that of the first one.
     fn not_kept(&self, path: &[u8], not_kept: NotKept) {
         let _ = (path, not_kept);
@@ -83,6 +89,8 @@ pub enum Event {
         /// Whether it concerns only this entry.
         is_alone: bool,
     },
+    /// A part of the entry cannot be made of the version that exists.
+    OtherVersion,
     /// A problem occurred.
     Problem(Problem),
     /// Entries do not keep something, and exist without it.
@@ -259,6 +267,8 @@ pub enum Step {
     Create,
     /// Writing data.
     Write,
+    /// Making it of the version that exists.
+    Version,
     /// Charging the quota for it.
     Room(Full),
     /// Renaming it to its final name.
@@ -318,7 +328,8 @@ impl Problem {
     /// Whether another try may succeed; `is_deleted` means that there is more room then.
     pub(super) fn may_pass(self, is_deleted: bool) -> bool {
         let is_full = matches!(self.errno, Some(Errno::NOSPC | Errno::DQUOT));
-        self.step == Step::Changed || is_full && is_deleted && self.step.needs_room()
+        matches!(self.step, Step::Changed | Step::Version)
+            || is_full && is_deleted && self.step.needs_room()
     }
 }
 
@@ -330,6 +341,7 @@ impl fmt::Display for Problem {
             Step::Verify => "has other data than at the source",
             Step::Create => "cannot be created",
             Step::Write => "cannot be written",
+            Step::Version => "cannot be made of its version here, which has changed meanwhile",
             Step::Room(full) => return full.fmt(f),
             Step::Rename => "cannot get its name",
             Step::Clash => return f.write_str(clash(self.errno)),
@@ -426,7 +438,7 @@ impl Counters {
                 one(&self.copied);
                 self.bytes.fetch_add(*size, Relaxed);
             }
-            Event::Planned { .. } | Event::Done { .. } => {}
+            Event::Planned { .. } | Event::Done { .. } | Event::OtherVersion => {}
             Event::Again { .. } => one(&self.again),
             Event::NotKept(_) => one(&self.warnings),
             Event::Problem(problem) if problem.step.is_warning() => one(&self.warnings),
