@@ -70,7 +70,7 @@ pub use compile::{
 pub use defect::defect;
 pub use folder::Folder;
 pub use long_path::PathSettings;
-pub use namespace::{Namespace, NamespacePair, namespaces_denied};
+pub use namespace::{Namespace, NamespacePair, NamespaceStar, namespaces_denied};
 pub use packages::{locate, require};
 pub use paths::{kept, scratch, source, use_build, weft};
 pub use program::{Finished, Program, Running, forced_transport};

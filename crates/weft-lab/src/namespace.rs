@@ -1,4 +1,5 @@
-//! Network namespaces. Two of them, joined by a veth pair or by a long path, act as two hosts.
+//! Network namespaces. Two of them, joined by a veth pair or by a long path, act as two hosts, and
+//! three of them at a switch as three.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -82,6 +83,30 @@ impl Namespace {
             thread::sleep(POLL_INTERVAL);
         }
         Ok(())
+    }
+
+    /// Returns the bytes that have come and gone by the interface.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read.
+    pub fn bytes(&self) -> Result<u64> {
+        let path = format!("/sys/class/net/{INTERFACE}/statistics");
+        let files = ["rx_bytes", "tx_bytes"].map(|name| format!("{path}/{name}"));
+        let read = [&["netns", "exec", &self.name, "cat"][..], &[&files[0], &files[1]]].concat();
+        let text = ip(&read)?;
+        let counts = text.split_whitespace().map(|count| count.parse::<u64>());
+        Ok(counts.sum::<Result<u64, _>>()?)
+    }
+
+    /// Lets no packet of this namespace leave for another one.
+    ///
+    /// # Errors
+    ///
+    /// If `ip route` fails.
+    pub fn block(&self, other: &Self) -> Result<()> {
+        let address = other.ipv4.to_string();
+        ip(&["-n", &self.name, "route", "add", "unreachable", &address]).map(drop)
     }
 
     /// Takes the link up or down.
@@ -231,6 +256,46 @@ impl NamespacePair {
     fn await_link(&self) -> Result<()> {
         self.left.await_link()?;
         self.right.await_link()
+    }
+}
+
+/// Three namespaces that reach each other by a switch, removed when dropped.
+#[derive(Debug)]
+pub struct NamespaceStar {
+    /// The namespaces.
+    pub hosts: [Namespace; 3],
+    /// Where the switch is.
+    _switch: Namespace,
+}
+
+impl NamespaceStar {
+    /// Makes them with the MTU of Ethernet.
+    ///
+    /// # Errors
+    ///
+    /// As [`NamespacePair::new`].
+    pub fn new() -> Result<Self> {
+        sweep();
+        let serial = serial();
+        let switch = add(serial, "switch", 254)?;
+        ip(&["-n", &switch.name, "link", "add", "name", "bridge0", "type", "bridge"])?;
+        ip(&["-n", &switch.name, "link", "set", "bridge0", "up"])?;
+        let join = |host: u8| {
+            let (side, port) = (format!("host{host}"), format!("port{host}"));
+            let namespace = add(serial, &side, host)?;
+            let near = ["link", "add", INTERFACE, "netns", &namespace.name, "type", "veth"];
+            let remote = ["peer", "name", &port, "netns", &switch.name];
+            ip(&[&near[..], &remote].concat())?;
+            ip(&["-n", &switch.name, "link", "set", &port, "master", "bridge0", "up"])?;
+            namespace.configure()?;
+            Ok::<_, anyhow::Error>(namespace)
+        };
+        let hosts = [join(1)?, join(2)?, join(3)?];
+        set_congestion_control(&hosts.each_ref())?;
+        for host in &hosts {
+            host.await_link()?;
+        }
+        Ok(Self { hosts, _switch: switch })
     }
 }
 
