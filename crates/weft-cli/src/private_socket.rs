@@ -1,8 +1,8 @@
-//! Unix sockets that only this user can connect to.
+//! Unix sockets that only this user can connect to, or that a server checks the users of.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -29,6 +29,18 @@ impl PrivateSocket {
     /// If something else is there, or another process listens.
     pub(crate) fn bind(path: &Path) -> Result<Self> {
         Ok(Self { path: path.to_owned(), listener: listen_at(path)? })
+    }
+
+    /// Makes a socket that all users can connect to. The server has to ask the kernel who they are.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::bind`].
+    pub(crate) fn bind_for_all(path: &Path) -> Result<Self> {
+        let socket = Self::bind(path)?;
+        // Before, the umask would apply.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+        Ok(socket)
     }
 
     /// Returns another descriptor of the socket.
@@ -67,8 +79,6 @@ fn listen_at(path: &Path) -> Result<UnixListener> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]
@@ -85,6 +95,9 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         drop(PrivateSocket::bind(&path).unwrap());
+        let shared = PrivateSocket::bind_for_all(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+        drop(shared);
         fs::write(&path, "a file").unwrap();
         assert!(PrivateSocket::bind(&path).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"a file");

@@ -71,7 +71,7 @@ impl Session {
     pub fn connect(&mut self) -> Vec<u8> {
         self.input.clear();
         self.is_connected = false;
-        Hello { id: self.id, returns: self.welcomed.is_some() }.encode()
+        Hello { id: self.id, returns: self.welcomed.is_some(), ..Hello::default() }.encode()
     }
 
     /// Whether the server has let the client in by this connection.

@@ -1,5 +1,10 @@
 //! `weft tuples` serves clients that we did not write: redis-cli, redis-benchmark and redis-py.
 
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -359,5 +364,130 @@ fn tails_are_read_while_the_server_is_busy_or_stopped() -> Result<()> {
     ensure_data!(printed["tuples"] == total, "{printed}");
     server.ask("delete", &["queue"])?;
     ensure!(matches!(tail.read(LONG_TIMEOUT), Err(TailError::Ended)), "the tail has not ended");
+    Ok(())
+}
+
+/// A file of credentials that only its owner may read.
+fn secret_file(folder: &Folder, name: &str, text: &str) -> Result<PathBuf> {
+    let path = folder.path().join(name);
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    Ok(path)
+}
+
+/// Starts a server, and waits until it listens.
+fn serve(program: Program) -> Result<Running> {
+    let mut running = program.start()?;
+    running.printed("listening on", TIMEOUT)?;
+    Ok(running)
+}
+
+const TOKEN: &str = "the-token-of-the-server";
+
+#[test]
+fn only_clients_with_the_token_are_served() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let token = secret_file(&folder, "token", &format!("{TOKEN}\n"))?;
+    let wrong = secret_file(&folder, "wrong", "the-token-of-another-one")?;
+    let port = ports::next();
+    let address = format!("127.0.0.1:{port}");
+    let line = format!("tuples serve --listen {address} --token-file");
+    let program = Program::plain(weft()?).line(&line).arg(&token).line("--unix socket");
+    let _running = serve(program.directory(folder.path()))?;
+    let command = |words: &str, server: &str| -> Result<Program> {
+        let program = Program::plain(weft()?).line(&format!("tuples {words}"));
+        Ok(program.args(["--server", server]).directory(folder.path()))
+    };
+    let servers = [address.clone(), format!("fabric://{address}"), "./socket".to_owned()];
+    for server in &servers {
+        let refusals =
+            [command("list", server)?, command("list", server)?.arg("--token-file").arg(&wrong)];
+        for refused in refusals {
+            let refused = refused.run(TIMEOUT)?;
+            let is_refused = refused.stderr.contains("asks for a token");
+            ensure!(is_refused, refused.error(format!("{server} without the token")));
+        }
+        let put = command("put jobs first", server)?.arg("--token-file").arg(&token);
+        put.run(TIMEOUT)?.success()?;
+        let take = command("take jobs", server)?.env("WEFT_TUPLES_TOKEN_FILE", &token);
+        ensure_data!(take.run(TIMEOUT)?.success()?.stdout == "first\n", "by {server}");
+    }
+    let cli = |options: &[&str], command: &str| -> Result<String> {
+        let cli = Program::plain("redis-cli").args(["-p", &port.to_string()]).args(options);
+        Ok(cli.line(command).run(TIMEOUT)?.stdout.trim().to_owned())
+    };
+    ensure!(cli(&[], "LLEN jobs")?.contains("NOAUTH"), "redis-cli without the password");
+    ensure!(cli(&["-a", "wrong"], "LLEN jobs")?.contains("NOAUTH"), "redis-cli with another one");
+    ensure!(cli(&["-a", TOKEN], "RPUSH jobs a")? == "1", "redis-cli with the password");
+    let user = ["--user", "default", "--pass", TOKEN, "-3"];
+    ensure!(cli(&user, "LPOP jobs")? == "a", "redis-cli with HELLO 3");
+    let open = folder.path().join("open");
+    fs::write(&open, TOKEN)?;
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644))?;
+    let refused =
+        Program::plain(weft()?).line("tuples serve --token-file").arg(&open).run(TIMEOUT)?;
+    ensure!(refused.stderr.contains("chmod 600"), refused.error("a token that others may read"));
+    Ok(())
+}
+
+/// Commands with and without the password get the replies of a real Redis.
+#[test]
+fn replies_about_the_password_are_those_of_redis() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let token = secret_file(&folder, "token", TOKEN)?;
+    let [redis, weft_port] = [(); 2].map(|()| ports::next());
+    let program = Program::plain("redis-server").args(["--port", &redis.to_string()]);
+    let program = program.line("--bind 127.0.0.1 --save").arg("").args(["--requirepass", TOKEN]);
+    let _redis = program.directory(folder.path()).start()?.listening(Port::Tcp(redis))?;
+    let line = format!("tuples serve --listen 127.0.0.1:{weft_port} --token-file");
+    let _weft = serve(Program::plain(weft()?).line(&line).arg(&token))?;
+    let script = format!(
+        "PING\nLLEN\nLLEN l\nNONE x\nHELLO 3\nHELLO 9\nHELLO 2 AUTH default no\nAUTH no\n\
+         AUTH other {TOKEN}\nAUTH a b c\nRESET\nCOMMAND COUNT\nAUTH {TOKEN}\nLLEN l\nAUTH no\n\
+         LLEN l\nRESET\nLLEN l\nAUTH default {TOKEN}\nRPUSH l a\nRESET\nDEL l\n\
+         *11\n"
+    );
+    let replies = |port: u16| -> Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(LONG_TIMEOUT))?;
+        stream.write_all(script.replace('\n', "\r\n").as_bytes())?;
+        // The last command ends the connection.
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let (expected, found) = (replies(redis)?, replies(weft_port)?);
+    ensure!(found == expected, "{found}\nbut Redis says:\n{expected}");
+    Ok(())
+}
+
+#[test]
+fn unix_sockets_are_for_their_users() -> Result<()> {
+    let folder = Folder::new(0o755)?;
+    let path = folder.path().join("socket");
+    let (own, nobody) = (rustix::process::geteuid(), 65_534);
+    let serve = |allowed: &[u32]| -> Result<Running> {
+        let program = Program::plain(weft()?).line("tuples serve --listen");
+        let program = program.arg(format!("unix:{}", path.display()));
+        let users = allowed.iter().map(|user| format!("--allow-user={user}"));
+        serve(program.args(users))
+    };
+    let list = || -> Result<Program> {
+        Ok(Program::plain(weft()?).line("tuples list --retry 0 --server").arg(&path))
+    };
+    for allowed in [&[][..], &[nobody + 1], &[nobody]] {
+        let running = serve(allowed)?;
+        list()?.run(TIMEOUT)?.success().context("the server's own user")?;
+        // Only root can become another user.
+        if own.is_root() {
+            let other = list()?.as_user(&nobody.to_string()).run(TIMEOUT)?;
+            let is_allowed = allowed == [nobody];
+            ensure!(other.success().is_ok() == is_allowed, "nobody, while {allowed:?} are allowed");
+        }
+        running.kill()?;
+    }
+    let none = Program::plain(weft()?).line("tuples serve --allow-user 1 --listen");
+    let none = none.arg(format!("127.0.0.1:{}", ports::next())).run(TIMEOUT)?;
+    ensure!(none.stderr.contains("there is none"), none.error("no Unix socket"));
     Ok(())
 }

@@ -232,10 +232,11 @@ fn a_server_without_a_majority_serves_nothing() -> Result<()> {
 }
 
 #[test]
-fn server_that_strangers_can_reach_says_so() -> Result<()> {
-    let folder = Folder::new(0o700)?;
+fn server_that_strangers_can_reach_is_refused_or_says_so() -> Result<()> {
     let line = format!("tuples serve --no-fabric --listen 0.0.0.0:{}", ports::next());
-    let mut server = Program::plain(weft()?).line(&line).directory(folder.path()).start()?;
+    let refused = Program::plain(weft()?).line(&line).run(TIMEOUT)?;
+    ensure!(refused.stderr.contains("--insecure"), refused.error("an address of all hosts"));
+    let mut server = Program::plain(weft()?).line(&line).arg("--insecure").start()?;
     server.printed("listening on", TIMEOUT)?;
     let (_, complaints) = server.output();
     ensure!(complaints.contains("may read and change all tuples"), "{complaints}");

@@ -59,11 +59,13 @@ enum weft_tuples_status {
     WEFT_TUPLES_WINDOW = 12,  /* too many answers are kept for the client */
     WEFT_TUPLES_LOG = 13,     /* the server has stopped because of its log: it may have done it */
     WEFT_TUPLES_ELSEWHERE = 14, /* another server leads, or none does: it may have done it */
+    WEFT_TUPLES_TOKEN = 15,     /* the server asks for a token; there is none or a wrong one */
     /* The call has failed: */
     WEFT_TUPLES_TIMEOUT = 32,  /* it could not be done in its time; nothing has changed */
     WEFT_TUPLES_LOST = 33,     /* no connection; a call on one that was lost may have been done */
     WEFT_TUPLES_PROTOCOL = 34, /* the peer is no server of a tuple space */
-    WEFT_TUPLES_ARGUMENT = 35  /* a pointer is NULL, or a constant is unknown */
+    WEFT_TUPLES_ARGUMENT = 35, /* a pointer is NULL, or a constant is unknown */
+    WEFT_TUPLES_CREDENTIALS = 36 /* a file of credentials is not as it has to be */
 };
 
 /* How the tuples of an element are ordered. */
@@ -91,6 +93,11 @@ struct weft_tuples; /* a client */
 struct weft_tuples_bytes {
     const void *data;
     size_t len;
+};
+
+/* What a client shows to servers. A member that is not needed is NULL. */
+struct weft_tuples_credentials {
+    const char *token_file; /* a file with the token of the servers, which only its owner may read */
 };
 
 /* A time stamp. In a new tuple both are 0 if it has none. */
@@ -153,6 +160,10 @@ struct weft_tuples_elements {
  * connection the client tries for retry_ms to get another one.
  */
 int weft_tuples_connect(const char *server, uint32_t retry_ms, struct weft_tuples **client);
+/* The same for a server that asks for credentials, which may be NULL. Their files are read once. */
+int weft_tuples_connect_with(const char *server, uint32_t retry_ms,
+                             const struct weft_tuples_credentials *credentials,
+                             struct weft_tuples **client);
 /* Closes the connection, and lets the server forget the client, which may be NULL. */
 void weft_tuples_close(struct weft_tuples *client);
 

@@ -8,18 +8,20 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::rc::Rc;
 use std::slice;
 use std::time::Duration;
 
+use weft_tuples::access::Token;
 use weft_tuples::limits::{FIELDS_MAX, NAMES_MAX, PUT_TUPLES_MAX};
 use weft_tuples::model::{
     Count, Criteria, ElementEnd, Name, Order, Rank, Refusal, Stamp, Sync, Tuple,
 };
-use weft_tuples::native::Address;
+use weft_tuples::native::{Address, Credentials};
 
 use crate::status::Status;
-use crate::types::{BACK, Bytes, CRank, CStamp, FRONT, JUST, NewTuple, Place};
+use crate::types::{BACK, Bytes, CCredentials, CRank, CStamp, FRONT, JUST, NewTuple, Place};
 
 /// Returns so many objects.
 ///
@@ -81,6 +83,31 @@ pub(crate) unsafe fn address(text: *const c_char) -> Result<Address, Status> {
     }
     let text = std::str::from_utf8(text).map_err(|_| Status::Argument)?;
     Ok(Address::Tcp(text.to_owned()))
+}
+
+/// Reads the files that credentials name.
+///
+/// # Safety
+/// As the header says.
+pub(crate) unsafe fn credentials(from: *const CCredentials) -> Result<Credentials, Status> {
+    // SAFETY: the header says so.
+    let Some(from) = (unsafe { from.as_ref() }) else { return Ok(Credentials::default()) };
+    // SAFETY: the header says so.
+    let token = unsafe { path(from.token_file) }.map(Token::read).transpose()?;
+    Ok(Credentials { token })
+}
+
+/// A path that ends with 0, or none.
+///
+/// # Safety
+/// `text` is NULL, or a text that ends with 0 and stays as it is.
+unsafe fn path<'a>(text: *const c_char) -> Option<&'a Path> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: it is not NULL, and the text ends with 0.
+    let text = unsafe { CStr::from_ptr(text) };
+    Some(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
 /// Copies tuples.

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint};
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use weft_tuples::native::Client;
 use crate::arguments::{self, check_flags, count, criteria, source_end, target_end, wait};
 use crate::results;
 use crate::status::{self, Status};
-use crate::types::{APPEND, BACK, Bytes, CElements, CList, CStamp, FRONT, JUST, NewTuple, Place};
+use crate::types::{
+    APPEND, BACK, Bytes, CCredentials, CElements, CList, CStamp, FRONT, JUST, NewTuple, Place,
+};
 
 /// A client, which threads may share.
 #[derive(Debug)]
@@ -90,13 +93,31 @@ pub(crate) unsafe extern "C" fn weft_tuples_connect(
     retry_ms: u32,
     client: *mut *mut Handle,
 ) -> c_int {
+    // SAFETY: the header says so, and there are no credentials.
+    unsafe { weft_tuples_connect_with(server, retry_ms, ptr::null(), client) }
+}
+
+/// Connects to a server, with credentials.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn weft_tuples_connect_with(
+    server: *const c_char,
+    retry_ms: u32,
+    credentials: *const CCredentials,
+    client: *mut *mut Handle,
+) -> c_int {
     let connected = || {
         if client.is_null() {
             return Err(Status::Argument);
         }
         // SAFETY: the header says so.
         let address = unsafe { arguments::address(server) }?;
-        let connected = Client::connect(address, Duration::from_millis(retry_ms.into()))?;
+        // SAFETY: the header says so.
+        let credentials = unsafe { arguments::credentials(credentials) }?;
+        let retry_time = Duration::from_millis(retry_ms.into());
+        let connected = Client::connect_with(address, retry_time, credentials)?;
         // SAFETY: it is not NULL.
         unsafe { store(client, Box::into_raw(Box::new(Handle(Mutex::new(connected))))) };
         Ok(())

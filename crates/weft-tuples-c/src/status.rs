@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
+use weft_tuples::access::TokenError;
 use weft_tuples::model::Refusal;
 use weft_tuples::native::Failure;
 
@@ -13,6 +14,7 @@ pub(crate) enum Status {
     Lost,
     Protocol,
     Argument,
+    Credentials,
 }
 
 impl Status {
@@ -32,11 +34,19 @@ impl Status {
             Self::Refused(Refusal::Window) => 12,
             Self::Refused(Refusal::Log) => 13,
             Self::Refused(Refusal::Elsewhere) => 14,
+            Self::Refused(Refusal::Token) => 15,
             Self::Timeout => 32,
             Self::Lost => 33,
             Self::Protocol => 34,
             Self::Argument => 35,
+            Self::Credentials => 36,
         }
+    }
+}
+
+impl From<TokenError> for Status {
+    fn from(_: TokenError) -> Self {
+        Self::Credentials
     }
 }
 
@@ -70,10 +80,14 @@ pub(crate) fn text(status: c_int) -> &'static CStr {
         12 => c"too many answers are kept for the client",
         13 => c"the server has stopped because of its log; it may have done the operation",
         14 => c"another server is the leader, or none is; the operation may have been done",
+        15 => c"the server asks for a token, and the client has none or a wrong one",
         32 => c"the time is over",
         33 => c"there is no connection to the server; it may have done the operation",
         34 => c"the peer is no server of a tuple space",
         35 => c"a wrong argument",
+        36 => {
+            c"a file of credentials cannot be read, is not its owner's alone, or has no credentials"
+        }
         _ => c"unknown status",
     }
 }

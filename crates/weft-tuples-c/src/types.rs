@@ -1,12 +1,18 @@
 //! The structures of `weft_tuples.h`, in its order.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes {
     pub(crate) data: *const c_void,
     pub(crate) len: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CCredentials {
+    pub(crate) token_file: *const c_char,
 }
 
 #[repr(C)]

@@ -3,27 +3,42 @@
 #![allow(clippy::unwrap_used)] // All of it is a test.
 
 use std::env;
-use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 
+use weft_tuples::access::Token;
 use weft_tuples::limits::{CONNECTIONS_MAX, MEMORY_MAX};
 use weft_tuples::model::Space;
 use weft_tuples::server::{Listener, Server};
 
-#[test]
-fn c_program_uses_each_function() {
+/// Serves as long as this process runs.
+fn serve(token: Option<Token>) -> SocketAddr {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     tcp.set_nonblocking(true).unwrap();
     let address = tcp.local_addr().unwrap();
     thread::spawn(move || {
         let listeners = vec![Listener::of_tcp(tcp)];
-        Server::new(Space::new(MEMORY_MAX), listeners, CONNECTIONS_MAX).unwrap().run().unwrap();
+        let server = Server::new(Space::new(MEMORY_MAX), listeners, CONNECTIONS_MAX).unwrap();
+        let server = match token {
+            Some(token) => server.with_token(token),
+            None => server,
+        };
+        server.run().unwrap();
     });
+    address
+}
+
+#[test]
+fn c_program_uses_each_function() {
     let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    fs::write(&token, "the token of the server\n").unwrap();
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    let addresses = [serve(None), serve(Some(Token::read(&token).unwrap()))];
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     // The library is beside this test.
     let test = env::current_exe().unwrap();
@@ -45,7 +60,8 @@ fn c_program_uses_each_function() {
         .unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let output = Command::new(&program)
-        .arg(address.to_string())
+        .args(addresses.map(|address| address.to_string()))
+        .arg(&token)
         .env("LD_LIBRARY_PATH", folder.path())
         .output()
         .unwrap();
@@ -62,7 +78,7 @@ fn header_declares_the_functions_of_the_library() {
     let calls = fs::read_to_string(folder.join("src/calls.rs")).unwrap();
     let exported: Vec<&str> =
         calls.split("extern \"C\" fn ").skip(1).filter_map(|rest| rest.split('(').next()).collect();
-    assert_eq!(exported.len(), 15);
+    assert_eq!(exported.len(), 16);
     for function in exported {
         assert!(header.contains(&format!("{function}(")), "{function} is not declared");
     }

@@ -13,10 +13,11 @@
 //! tail
 //! wire
 //! model
-//! fabric input
+//! access fabric input
 //! limits
 //! ```
 
+pub mod access;
 pub mod fabric;
 #[doc(hidden)]
 pub mod fuzzing;

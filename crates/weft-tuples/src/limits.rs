@@ -64,6 +64,21 @@ pub const FRAME_LEN_MAX: usize = 72 << 20;
 pub const LIST_LEN_MAX: usize = ANSWER_LEN_MAX / OVERHEAD_LEN;
 /// The longest answer of that protocol in bytes.
 pub const ANSWER_FRAME_LEN_MAX: usize = ANSWER_LEN_MAX + (1 << 20);
+/// The shortest token in bytes.
+pub const TOKEN_LEN_MIN: usize = 16;
+/// The longest token in bytes.
+pub const TOKEN_LEN_MAX: usize = 1 << 10;
+/// The most connections whose clients have not shown that they may use the server. One more ends
+/// the oldest of them.
+pub const UNPROVEN_MAX: usize = 256;
+/// The time for a client to show that it may use the server.
+pub const UNPROVEN_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+/// The most arguments of a command of such a client by the Redis protocol.
+pub const UNPROVEN_ARGUMENTS_MAX: usize = 10;
+/// The longest such command in bytes.
+pub const UNPROVEN_COMMAND_LEN_MAX: usize = 16 << 10;
+/// While such a client does not receive this much output, it is not served further.
+pub const UNPROVEN_OUTPUT_LEN_MAX: usize = 4 << 10;
 /// Bytes that may have arrived while a connection begins no more operations.
 pub const INPUT_LEN_MAX: usize = 64 << 10;
 /// The most connections, unless the user sets another limit.

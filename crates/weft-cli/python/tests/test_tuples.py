@@ -229,6 +229,33 @@ class Blocking(unittest.TestCase):
             self.assertEqual(client.take("a").value, b"1")
 
 
+class Access(unittest.IsolatedAsyncioTestCase):
+    """Of a server that asks for a token."""
+
+    TOKEN = "the token of the server"
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "token"
+        path.touch(mode=0o600)
+        path.write_text(self.TOKEN + "\n")
+        self.server = Server("--token-file", str(path))
+        self.addCleanup(self.server.end)
+
+    async def test_only_clients_with_the_token_are_let_in(self):
+        for wrong in ({}, {"token": "the token of another one"}):
+            with self.assertRaises(tuples.RefusedError) as raised:
+                Client(self.server.address, **wrong)
+            self.assertEqual(raised.exception.refusal, Refusal.TOKEN)
+            with self.assertRaises(tuples.RefusedError):
+                await AsyncClient(self.server.address, **wrong).connect()
+        with Client(self.server.address, token=self.TOKEN) as client:
+            client.put("a", "1")
+        async with AsyncClient(self.server.address, token=self.TOKEN.encode()) as client:
+            self.assertEqual((await client.take("a")).value, b"1")
+
+
 class Asyncio(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
         self.server = Server()

@@ -33,8 +33,8 @@ pub(crate) use transfer::{
 };
 pub(crate) use tuples::{
     TuplesArgs, TuplesBenchArgs, TuplesCommand, TuplesCreateArgs, TuplesDeleteArgs, TuplesListArgs,
-    TuplesOrder, TuplesPutArgs, TuplesServeArgs, TuplesServerArgs, TuplesTailArgs, TuplesTakeArgs,
-    TuplesWatchArgs,
+    TuplesListen, TuplesOrder, TuplesPutArgs, TuplesServeArgs, TuplesServerArgs, TuplesTailArgs,
+    TuplesTakeArgs, TuplesWatchArgs,
 };
 
 use crate::sockets;

@@ -1,6 +1,7 @@
 //! The command line of `weft tuples`.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use weft_tuples::limits::{CONNECTIONS_MAX, LOG_LEN_MAX, MEMORY_MAX, PORT};
 use weft_tuples::native::Address;
 
-use super::listening::ListeningArgs;
 use super::size::bytes;
 
 #[derive(Debug, Args)]
@@ -44,11 +44,27 @@ pub(crate) enum TuplesCommand {
     after_help = "Clients are the other commands of `weft tuples`, and programs that speak the \
     Redis protocol, with the commands for lists and streams (docs/tuples.md). Both use the same \
     port and see the same tuples.\n\n\
-    Everyone who reaches the port may do everything. The socket of --unix is for this user alone."
+    Everyone who reaches the port may do everything, unless there is a token. Unix sockets are for \
+    this user and root, and for those of --allow-user."
 )]
 pub(crate) struct TuplesServeArgs {
-    #[command(flatten)]
-    pub(crate) listening: ListeningArgs<PORT>,
+    /// Where to listen: ADDRESS:PORT, or unix:PATH for a Unix socket alone
+    ///
+    /// By default at 127.0.0.1:7417, for clients of this host only, or where the file of --replicas
+    /// says that clients find this server.
+    #[arg(short, long, value_name = "ADDRESS", value_parser = listen)]
+    pub(crate) listen: Option<TuplesListen>,
+
+    /// File with a token that clients have to show, of 16 bytes or more
+    ///
+    /// Only its owner may read it. Clients give it by an option of the same name, and by the Redis
+    /// protocol as the password. A client has 10 seconds for it.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Listen where other hosts can reach the server, although nothing is encrypted
+    #[arg(long)]
+    pub(crate) insecure: bool,
 
     /// Do not listen by the fabric
     ///
@@ -60,6 +76,12 @@ pub(crate) struct TuplesServeArgs {
     /// Unix socket to listen at, too
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) unix: Option<PathBuf>,
+
+    /// Number of another user that may connect by the Unix sockets (`id -u NAME`); may be repeated
+    ///
+    /// By itself only the user of the server and root may.
+    #[arg(long, value_name = "UID")]
+    pub(crate) allow_user: Vec<u32>,
 
     /// The most memory for tuples: 500M, 4G
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value_t = MEMORY_MAX as u64)]
@@ -74,8 +96,8 @@ pub(crate) struct TuplesServeArgs {
 
     /// File that describes the servers which keep the space together; this is one of them
     ///
-    /// It listens where the file says. A put, take or other operation is answered when it is on the
-    /// disks of a majority.
+    /// It listens where the file says, unless there is --listen. A put, take or other operation is
+    /// answered when it is on the disks of a majority.
     #[arg(
         long,
         value_name = "FILE",
@@ -109,6 +131,13 @@ pub(crate) struct TuplesServeArgs {
     pub(crate) connections: u32,
 }
 
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TuplesListen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
 /// The server that is asked.
 #[derive(Debug, Args)]
 pub(crate) struct TuplesServerArgs {
@@ -125,6 +154,12 @@ pub(crate) struct TuplesServerArgs {
         default_value_t = Address::Tcp(format!("127.0.0.1:{PORT}"))
     )]
     pub(crate) server: Address,
+
+    /// File with the token of the server, which only its owner may read
+    ///
+    /// By default that of the environment variable WEFT_TUPLES_TOKEN_FILE, if it is set.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
 
     /// Time to connect again after a connection is lost, in seconds
     ///
@@ -326,4 +361,14 @@ pub(crate) struct TuplesBenchArgs {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn listen(text: &str) -> Result<TuplesListen, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("no path".into()),
+        Some(path) => Ok(TuplesListen::Unix(path.into())),
+        None => text.parse().map(TuplesListen::Tcp).map_err(|_| {
+            "neither an address with a port nor unix: with the path of a socket".to_owned()
+        }),
+    }
 }

@@ -1,8 +1,10 @@
 //! The commands that ask a running server.
 
+use std::env;
 use std::ffi::OsStr;
 use std::io::{self, BufRead as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,14 +15,18 @@ use weft_tuples::model::{
     Count, Criteria, Description, ElementEnd, Item, Name, Operation, Order, Outcome, Rank, Refusal,
     Selection, Sync, Tuple,
 };
-use weft_tuples::native::Client;
+use weft_tuples::native::{Address, Client, Credentials};
 
+use super::serve::token as token_of;
 use crate::args::{
     TuplesCreateArgs, TuplesDeleteArgs, TuplesListArgs, TuplesOrder, TuplesPutArgs,
     TuplesServerArgs, TuplesTakeArgs, TuplesWatchArgs,
 };
 use crate::limits::TUPLES_AT_ONCE_MAX;
 use crate::output;
+
+/// The environment variable with the file of a token.
+const TOKEN_FILE: &str = "WEFT_TUPLES_TOKEN_FILE";
 
 pub(super) fn create(args: &TuplesCreateArgs) -> Result<()> {
     let order = match args.order {
@@ -174,10 +180,17 @@ pub(super) fn delete(args: &TuplesDeleteArgs) -> Result<()> {
 }
 
 pub(super) fn connect(args: &TuplesServerArgs) -> Result<Client> {
-    let client = Client::connect(args.server.clone(), args.retry);
-    let mut client = client.with_context(|| args.server.to_string())?;
+    let mut client = connect_to(args.server.clone(), args)?;
     report_fallback(&mut client);
     Ok(client)
+}
+
+/// Connects to a server at an address, with the credentials that the user has given.
+pub(super) fn connect_to(address: Address, args: &TuplesServerArgs) -> Result<Client> {
+    let text = address.to_string();
+    let token = args.token_file.clone().or_else(|| env::var_os(TOKEN_FILE).map(PathBuf::from));
+    let token = token.as_deref().map(token_of).transpose()?;
+    Client::connect_with(address, args.retry, Credentials { token }).context(text)
 }
 
 /// Says why a client has not connected by the fabric.
@@ -229,6 +242,7 @@ fn text(refusal: Refusal) -> &'static str {
         Refusal::Deleted => "the element was deleted",
         Refusal::Log => "the server cannot write its log",
         Refusal::Elsewhere => "another server is the leader, or none is",
+        Refusal::Token => "the server asks for a token",
         Refusal::Stale | Refusal::Window => "the server does not know the operation any more",
     }
 }

@@ -4,6 +4,7 @@
 
 mod ask;
 mod bench;
+mod listen;
 mod serve;
 mod tail;
 

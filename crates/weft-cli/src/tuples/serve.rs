@@ -1,19 +1,18 @@
 //! `weft tuples serve`.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use weft_tuples::fabric::FabricListener;
+use weft_tuples::access::Token;
 use weft_tuples::log::{Cut, Directory, Log};
 use weft_tuples::model::Space;
-use weft_tuples::server::{Listener, Server};
+use weft_tuples::server::Server;
 use weft_tuples_replica::{Group, Node};
 
+use super::listen;
 use crate::args::TuplesServeArgs;
-use crate::private_socket::PrivateSocket;
 use crate::{output, signals};
 
 /// Serves until a signal ends it.
@@ -22,48 +21,29 @@ pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
         (Some(file), Some(name)) => Some(Group::read(file, name)?),
         _ => None,
     };
-    let address = match &group {
-        Some(group) => group.own().clients.clone(),
-        None => args.listening.listen.to_string(),
-    };
-    let tcp = TcpListener::bind(&address).with_context(|| address.clone())?;
-    tcp.set_nonblocking(true)?;
-    let address = tcp.local_addr()?;
-    let mut listeners = vec![Listener::of_tcp(tcp)];
-    if !args.no_fabric {
-        match FabricListener::bind(address) {
-            Ok(listener) => listeners.push(Listener::Fabric(listener)),
-            Err(error) => output::complain(format!("nobody can connect by the fabric: {error}")),
-        }
-    }
-    let mut unix = None;
-    if let Some(path) = &args.unix {
-        let socket =
-            PrivateSocket::bind(path).with_context(|| format!("Unix socket {}", path.display()))?;
-        let listener = socket.listener()?;
-        listener.set_nonblocking(true)?;
-        listeners.push(Listener::of_unix(listener));
-        unix = Some(socket);
-    }
+    let token = args.token_file.as_deref().map(token).transpose()?;
+    let open = listen::open(args, group.as_ref(), token.is_some())?;
     let memory = usize::try_from(args.memory).unwrap_or(usize::MAX);
-    let mut server = Server::new(Space::new(memory), listeners, args.connections as usize)
+    let mut server = Server::new(Space::new(memory), open.listeners, args.connections as usize)
         .context("event loop")?;
+    if let Some(token) = token {
+        server = server.with_token(token);
+    }
     server = match (&args.state, group) {
         (Some(directory), Some(group)) => join(server, group, directory, (memory, args.log_size))?,
         (Some(directory), None) => restore(server, directory, args.log_size)?,
         (None, _) => server,
     };
     stop_on_signals(&server)?;
-    if !address.ip().is_loopback() {
-        output::complain(format!(
-            "everyone who reaches {address} may read and change all tuples, and nothing is \
-             encrypted: let a firewall keep strangers away"
-        ));
-    }
-    output::print(&format!("listening on {address}\n"))?;
+    output::print(&format!("listening on {}\n", open.shown))?;
     let served = server.run();
-    drop(unix);
+    drop(open.sockets);
     Ok(served?)
+}
+
+/// Reads a token.
+pub(super) fn token(path: &Path) -> Result<Token> {
+    Token::read(path).with_context(|| format!("token file {}", path.display()))
 }
 
 /// Lets a server go on where the last one with this directory has ended.

@@ -9,7 +9,7 @@ use weft_tuples::model::{Operation, Outcome, Selection};
 use weft_tuples::native::{Address, Client};
 use weft_tuples::tail::{Last, Seen, Tail};
 
-use super::ask::{call, name, print};
+use super::ask::{call, connect_to, name, print};
 use crate::args::TuplesTailArgs;
 use crate::limits::TAIL_READ_TIME_MAX;
 use crate::output;
@@ -38,7 +38,7 @@ fn connect(args: &TuplesTailArgs) -> Result<(Client, Tail)> {
         address => address.clone(),
     };
     let text = address.to_string();
-    let mut client = Client::connect(address, args.server.retry).with_context(|| text.clone())?;
+    let mut client = connect_to(address, &args.server)?;
     if let Some(error) = client.take_fallback() {
         bail!("{text}: {error}");
     }

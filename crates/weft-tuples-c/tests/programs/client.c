@@ -1,4 +1,7 @@
-/* Uses each function of weft_tuples.h. The argument is the address of a server. */
+/*
+ * Uses each function of weft_tuples.h. The arguments are the address of a server, that of another
+ * one that asks for a token, and the file of the token.
+ */
 #include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -158,10 +161,25 @@ static void threads(struct weft_tuples *client, const char *server)
     weft_tuples_close(other);
 }
 
+static void credentials(const char *server, const char *token_file)
+{
+    struct weft_tuples *client;
+    struct weft_tuples_credentials none = {0}, right = {.token_file = token_file};
+    struct weft_tuples_credentials missing = {.token_file = "/nowhere/at/all"};
+    IS(weft_tuples_connect(server, 0, &client), WEFT_TUPLES_TOKEN);
+    IS(weft_tuples_connect_with(server, 0, &none, &client), WEFT_TUPLES_TOKEN);
+    IS(weft_tuples_connect_with(server, 0, &missing, &client), WEFT_TUPLES_CREDENTIALS);
+    IS(weft_tuples_connect_with(server, 0, &right, NULL), WEFT_TUPLES_ARGUMENT);
+    IS(weft_tuples_connect_with(server, 10000, &right, &client), WEFT_TUPLES_OK);
+    IS(put(client, "a", "1", 0), WEFT_TUPLES_OK);
+    weft_tuples_close(client);
+}
+
 int main(int argc, char **argv)
 {
     struct weft_tuples *client;
-    assert(argc == 2);
+    assert(argc == 4);
+    credentials(argv[2], argv[3]);
     IS(weft_tuples_connect(argv[1], 10000, &client), WEFT_TUPLES_OK);
     operations(client);
     orders(client);

@@ -189,4 +189,6 @@ pub enum Refusal {
     Log,
     /// Another server is the leader, or none is. It is not known whether anything has changed.
     Elsewhere,
+    /// The server lets in only clients that know its token.
+    Token,
 }

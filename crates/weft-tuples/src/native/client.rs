@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use weft_fabric::{Endpoint, Fabric};
 
+use crate::access::Token;
 use crate::fabric::{self, Blocking};
 use crate::limits::{
     ANSWER_FRAME_LEN_MAX, CONNECT_TIME_MAX, RECONNECT_PAUSE, SHUN_TIME, SILENCE_TIME, SILENCES_MAX,
@@ -83,7 +84,7 @@ pub enum Failure {
     Malformed(#[from] Malformed),
     /// The server does not let the client in. With [`Refusal::Stale`] it does not know the client
     /// any more: what the client has not seen answered may have taken effect.
-    #[error("the server refuses the connection: {0:?}")]
+    #[error("{}", not_let_in(*.0))]
     Refused(Refusal),
     /// Another server is the leader, or none is. This is its address, which may be empty.
     #[error("{}", not_the_leader(.0))]
@@ -94,6 +95,15 @@ pub enum Failure {
          operation took effect"
     )]
     Log,
+}
+
+fn not_let_in(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Token => {
+            "the server asks for a token, and this client has none or a wrong one".into()
+        }
+        refusal => format!("the server refuses the connection: {refusal:?}"),
+    }
 }
 
 fn not_the_leader(leader: &str) -> String {
@@ -157,6 +167,13 @@ impl Stream for Blocking {
     }
 }
 
+/// What a client shows to servers.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// The token that servers ask for.
+    pub token: Option<Token>,
+}
+
 /// A client. If the connection is lost it connects again and repeats its operation, which takes
 /// effect once.
 pub struct Client {
@@ -171,6 +188,7 @@ pub struct Client {
     leader: Option<Address>,
     /// A server that has said nothing, and since when the client shuns it.
     silent: Option<(Address, Instant)>,
+    credentials: Credentials,
     id: ClientId,
     stream: Option<BufReader<Box<dyn Stream>>>,
     /// Whether the server has known the client.
@@ -189,12 +207,26 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects. After the loss of a connection the client tries for `retry_time` to get another.
+    /// Connects to a server that asks for nothing. After the loss of a connection the client tries
+    /// for `retry_time` to get another.
     ///
     /// # Errors
     ///
     /// If there is no server, or it refuses.
     pub fn connect(address: Address, retry_time: Duration) -> Result<Self, Failure> {
+        Self::connect_with(address, retry_time, Credentials::default())
+    }
+
+    /// Connects with these credentials.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::connect`].
+    pub fn connect_with(
+        address: Address,
+        retry_time: Duration,
+        credentials: Credentials,
+    ) -> Result<Self, Failure> {
         let mut id = ClientId::default();
         let mut filled = 0;
         while filled < id.len() {
@@ -209,6 +241,7 @@ impl Client {
             tried: None,
             leader: None,
             silent: None,
+            credentials,
             id,
             stream: None,
             was_in: false,
@@ -391,7 +424,9 @@ impl Client {
         if self.has_others {
             stream.limit(SILENCE_TIME)?;
         }
-        stream.write_all(&Hello { id: self.id, returns: self.was_in }.encode())?;
+        let token = self.credentials.token.as_ref().map(|token| token.text().to_vec());
+        let token = token.unwrap_or_default();
+        stream.write_all(&Hello { id: self.id, returns: self.was_in, token }.encode())?;
         let mut bytes = [0; Welcome::LEN];
         fill(&mut stream, &mut bytes, |_| Ok(()))?;
         match Welcome::decode(&bytes)?.0 {

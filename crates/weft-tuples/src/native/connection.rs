@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::access::Guard;
 use crate::input::Input;
 use crate::limits::OUTPUT_LEN_MAX;
 use crate::model::{Called, ClientId, Name, Now, Outcome, Refusal, Request, Service, Ticket, Wait};
@@ -12,6 +13,7 @@ use crate::wire::{
 /// A connection without its socket. Its operations need not end in the order in which they began.
 #[derive(Debug, Default)]
 pub struct Connection {
+    guard: Guard,
     id: Option<ClientId>,
     /// The requests that wait.
     waiting: HashMap<Ticket, u64>,
@@ -21,10 +23,24 @@ pub struct Connection {
     sent: usize,
     /// The client has got the answer to its greeting.
     is_welcomed: bool,
+    /// The client has shown that it may use the server.
+    is_admitted: bool,
     is_ended: bool,
 }
 
 impl Connection {
+    /// Makes a connection whose client has to get past a guard.
+    #[must_use]
+    pub fn new(guard: Guard) -> Self {
+        Self { is_admitted: guard.is_open(), guard, ..Self::default() }
+    }
+
+    /// Whether the client has shown that it may use the server.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted
+    }
+
     /// Handles what has arrived. Returns the operations that begin to wait.
     ///
     /// # Errors
@@ -55,16 +71,28 @@ impl Connection {
         input: &mut Input,
         service: &mut Service,
     ) -> Result<bool, Malformed> {
-        let Some(bytes) = input.bytes().get(..Hello::LEN) else { return Ok(false) };
-        let hello = Hello::decode(bytes)?;
-        input.consume(Hello::LEN);
-        let entered = service.enter(now, hello.id, hello.returns);
+        if self.is_ended {
+            return Ok(false);
+        }
+        let Some(hello) = self.next_hello(input)? else { return Ok(false) };
+        let entered = match self.is_admitted {
+            true => service.enter(now, hello.id, hello.returns),
+            false => Err(Refusal::Token),
+        };
         self.output.extend(Welcome(entered).encode());
         match entered {
             Ok(()) => self.id = Some(hello.id),
             Err(_) => self.is_ended = true,
         }
         Ok(entered.is_ok())
+    }
+
+    /// Takes the client's first message, and notes whether the client may use the server.
+    fn next_hello(&mut self, input: &mut Input) -> Result<Option<Hello>, Malformed> {
+        let Some((hello, len)) = Hello::split(input.bytes())? else { return Ok(None) };
+        input.consume(len);
+        self.is_admitted = self.guard.admits(&hello.token);
+        Ok(Some(hello))
     }
 
     fn run(&mut self, now: Now, request: RequestFrame, service: &mut Service) -> Option<Ticket> {
@@ -127,13 +155,15 @@ impl Connection {
     ///
     /// If the peer does not speak the protocol.
     pub fn refuse(&mut self, input: &mut Input, leader: Option<&str>) -> Result<(), Malformed> {
-        let Some(bytes) = input.bytes().get(..Hello::LEN).filter(|_| !self.is_ended) else {
+        if self.is_ended || self.next_hello(input)?.is_none() {
             return Ok(());
-        };
-        Hello::decode(bytes)?;
-        input.consume(Hello::LEN);
-        self.output.extend(Welcome(Err(Refusal::Elsewhere)).encode());
-        self.output.extend(Leader(leader.unwrap_or_default().to_owned()).encode());
+        }
+        if self.is_admitted {
+            self.output.extend(Welcome(Err(Refusal::Elsewhere)).encode());
+            self.output.extend(Leader(leader.unwrap_or_default().to_owned()).encode());
+        } else {
+            self.output.extend(Welcome(Err(Refusal::Token)).encode());
+        }
         self.is_ended = true;
         Ok(())
     }
@@ -185,5 +215,35 @@ impl Connection {
             self.output.clear();
             self.output.shrink_to(OUTPUT_LEN_MAX);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Token;
+
+    const TOKEN: &[u8] = b"the token of the server";
+
+    /// What a connection answers to a first message of a client with this token.
+    fn refused(token: &[u8]) -> Vec<u8> {
+        let mut connection = Connection::new(Guard::new(Token::new(TOKEN).ok()));
+        let mut input = Input::default();
+        let hello = Hello { token: token.to_vec(), ..Hello::default() }.encode();
+        input.space()[..hello.len()].copy_from_slice(&hello);
+        input.received(hello.len());
+        connection.refuse(&mut input, Some("192.0.2.1:7417")).unwrap();
+        assert!(connection.is_ended() && connection.client().is_none());
+        connection.output().to_vec()
+    }
+
+    #[test]
+    fn leader_is_named_to_clients_with_the_token_only() {
+        for token in [b"".as_slice(), b"the token of another server"] {
+            assert_eq!(refused(token), Welcome(Err(Refusal::Token)).encode());
+        }
+        let elsewhere = refused(TOKEN);
+        assert_eq!(elsewhere[..Welcome::LEN], Welcome(Err(Refusal::Elsewhere)).encode());
+        assert!(elsewhere.ends_with(b"192.0.2.1:7417"));
     }
 }

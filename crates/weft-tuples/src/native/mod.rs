@@ -9,5 +9,5 @@
 mod client;
 mod connection;
 
-pub use client::{Address, Client, Failure, Transport};
+pub use client::{Address, Client, Credentials, Failure, Transport};
 pub use connection::Connection;

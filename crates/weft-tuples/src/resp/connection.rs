@@ -4,8 +4,9 @@ use super::commands::{Call, Pending, Problem, READ_ONLY, Step, is_of_session, re
 use super::parse::{Parser, Words};
 use super::reply::Replies;
 use super::roster::{Addresses, Roster, Session};
+use crate::access::Guard;
 use crate::input::Input;
-use crate::limits::OUTPUT_LEN_MAX;
+use crate::limits::{OUTPUT_LEN_MAX, UNPROVEN_OUTPUT_LEN_MAX};
 use crate::model::{Now, Outcome, Refusal, Space, Ticket};
 
 /// A connection without its socket. While one of its operations waits, it begins no other.
@@ -20,11 +21,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a connection between these addresses, which the roster lists until it is dropped.
+    /// Makes a connection between these addresses, which the roster lists until it is dropped. Its
+    /// client has to get past a guard.
     #[must_use]
-    pub fn new(now: Now, roster: &Roster, addresses: Addresses) -> Self {
+    pub fn new(now: Now, roster: &Roster, addresses: Addresses, guard: Guard) -> Self {
         Self {
-            session: roster.enter(addresses, now.clock),
+            session: roster.enter(addresses, now.clock, guard),
             parser: Parser::default(),
             replies: Replies::default(),
             sent: 0,
@@ -33,9 +35,24 @@ impl Connection {
         }
     }
 
+    /// Whether the client has shown that it may use the server.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.session.is_admitted
+    }
+
+    /// While the connection has this much output, it begins no more commands.
+    #[must_use]
+    pub fn output_len_max(&self) -> usize {
+        if self.session.is_admitted { OUTPUT_LEN_MAX } else { UNPROVEN_OUTPUT_LEN_MAX }
+    }
+
     /// Runs the commands that have arrived. Returns the operation that waits, if one begins to.
     pub fn handle(&mut self, now: Now, input: &mut Input, space: &mut Space) -> Option<Ticket> {
-        while self.waiting.is_none() && !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
+        while self.waiting.is_none()
+            && !self.is_ended
+            && self.output().len() < self.output_len_max()
+        {
             let words = self.next(input)?;
             let (replies, session) = (&mut self.replies, &mut self.session);
             match (Call { now, space, replies, session }).run(&words) {
@@ -52,7 +69,8 @@ impl Connection {
 
     /// Returns the next command that has arrived. Ends the connection if it is malformed.
     fn next(&mut self, input: &mut Input) -> Option<Words> {
-        self.parser.next(input).unwrap_or_else(|malformed| {
+        let is_admitted = self.session.is_admitted;
+        self.parser.next(input, is_admitted).unwrap_or_else(|malformed| {
             self.replies.error(&format!("ERR Protocol error: {}", malformed.0));
             self.is_ended = true;
             None
@@ -71,10 +89,12 @@ impl Connection {
     /// Answers the commands that have arrived while another server is the leader. Only those about
     /// the connection itself are run.
     pub fn refuse(&mut self, now: Now, input: &mut Input, space: &mut Space, leader: Option<&str>) {
-        while !self.is_ended && self.output().len() < OUTPUT_LEN_MAX {
+        while !self.is_ended && self.output().len() < self.output_len_max() {
             let Some(words) = self.next(input) else { return };
             let (replies, session) = (&mut self.replies, &mut self.session);
-            if words.first().is_none_or(|name| is_of_session(name)) {
+            // A client that is not let in learns that, and no more.
+            let is_run = !session.is_admitted || words.first().is_none_or(|it| is_of_session(it));
+            if is_run {
                 let step = (Call { now, space: &mut *space, replies, session }).run(&words);
                 self.is_ended |= step == Step::Quit;
             } else if let Some(leader) = leader {

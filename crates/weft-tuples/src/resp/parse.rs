@@ -3,6 +3,7 @@
 use crate::input::Input;
 use crate::limits::{
     ARGUMENTS_MAX, COMMAND_LEN_MAX, INLINE_LEN_MAX, LENGTH_LEN_MAX, TUPLE_LEN_MAX,
+    UNPROVEN_ARGUMENTS_MAX, UNPROVEN_COMMAND_LEN_MAX,
 };
 
 /// The name of a command and its arguments.
@@ -25,12 +26,17 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Returns the next command. `None` if it is not complete.
+    /// Returns the next command. `None` if it is not complete. A client that is not admitted has
+    /// short ones only.
     ///
     /// # Errors
     ///
     /// If there is none; nothing after it can be parsed.
-    pub fn next(&mut self, input: &mut Input) -> Result<Option<Words>, Malformed> {
+    pub fn next(
+        &mut self,
+        input: &mut Input,
+        is_admitted: bool,
+    ) -> Result<Option<Words>, Malformed> {
         loop {
             match (self.left, self.word_len) {
                 (None, _) => match input.bytes().first() {
@@ -39,6 +45,9 @@ impl Parser {
                         let Some(count) = length(input)? else { return Ok(None) };
                         if count > ARGUMENTS_MAX as i64 {
                             return Err(Malformed("invalid multibulk length"));
+                        }
+                        if !is_admitted && count > UNPROVEN_ARGUMENTS_MAX as i64 {
+                            return Err(Malformed("unauthenticated multibulk length"));
                         }
                         // No command: Redis passes over it.
                         if count > 0 {
@@ -66,6 +75,9 @@ impl Parser {
                     let len = usize::try_from(len).ok().filter(|len| *len <= TUPLE_LEN_MAX);
                     let len = len.ok_or(Malformed("invalid bulk length"))?;
                     self.len += len;
+                    if !is_admitted && self.len > UNPROVEN_COMMAND_LEN_MAX {
+                        return Err(Malformed("unauthenticated bulk length"));
+                    }
                     if self.len > COMMAND_LEN_MAX {
                         return Err(Malformed("too long a command"));
                     }
@@ -142,7 +154,7 @@ mod tests {
             input.received(len);
             rest = &rest[len..];
             loop {
-                match parser.next(&mut input) {
+                match parser.next(&mut input, true) {
                     Ok(Some(words)) => commands.push(words),
                     Ok(None) => break,
                     Err(malformed) => return (commands, Some(malformed)),

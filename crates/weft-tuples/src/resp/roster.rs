@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::access::Guard;
+
 /// What a connection shows of itself.
 #[derive(Clone, Debug, Default)]
 struct Shown {
@@ -40,16 +42,27 @@ pub(super) struct Session {
     id: u64,
     pub(super) name: String,
     pub(super) last_command: &'static str,
+    guard: Guard,
+    /// Whether the client has shown that it may use the server.
+    pub(super) is_admitted: bool,
 }
 
 impl Roster {
-    /// Adds a connection.
-    pub(super) fn enter(&self, addresses: Addresses, since: Duration) -> Session {
+    /// Adds a connection whose client has to get past a guard.
+    pub(super) fn enter(&self, addresses: Addresses, since: Duration, guard: Guard) -> Session {
         let mut members = self.0.borrow_mut();
         members.last += 1;
         let id = members.last;
         members.shown.insert(id, Shown { name: String::new(), addresses, since });
-        Session { roster: self.clone(), id, name: String::new(), last_command: "" }
+        let is_admitted = guard.is_open();
+        Session {
+            roster: self.clone(),
+            id,
+            name: String::new(),
+            last_command: "",
+            guard,
+            is_admitted,
+        }
     }
 }
 
@@ -57,6 +70,23 @@ impl Session {
     /// The number of the connection.
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether the server asks for no password.
+    pub(super) fn is_open(&self) -> bool {
+        self.guard.is_open()
+    }
+
+    /// Lets the client in if this is the password of the only user. Returns whether it is.
+    pub(super) fn log_in(&mut self, user: &[u8], password: &[u8]) -> bool {
+        let is_right = user == b"default" && self.guard.admits(password);
+        self.is_admitted |= is_right;
+        is_right
+    }
+
+    /// Makes the client one that has shown nothing.
+    pub(super) fn log_out(&mut self) {
+        self.is_admitted = self.guard.is_open();
     }
 
     pub(super) fn set_name(&mut self, name: &str) {

@@ -4,7 +4,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Addresses, Connection, Roster};
+use crate::access::{Guard, Token};
 use crate::input::Input;
+use crate::limits::UNPROVEN_OUTPUT_LEN_MAX;
 use crate::model::{Now, Outcome, Space};
 
 /// A space and its connections.
@@ -19,10 +21,14 @@ struct TestClient {
     connection: Connection,
 }
 
+fn guarded(guard: Guard) -> Connection {
+    let now = Now { clock: std::time::Duration::ZERO, ms: 0 };
+    Connection::new(now, &Roster::default(), Addresses::default(), guard)
+}
+
 impl Default for TestClient {
     fn default() -> Self {
-        let now = Now { clock: std::time::Duration::ZERO, ms: 0 };
-        let connection = Connection::new(now, &Roster::default(), Addresses::default());
+        let connection = guarded(Guard::default());
         Self { input: Input::default(), connection }
     }
 }
@@ -66,12 +72,82 @@ fn replies(peer: &mut TestClient) -> String {
 
 /// Runs lines, and checks the replies behind `=>`.
 fn converse(script: &str) {
-    let (mut server, mut peer) = (Server::default(), TestClient::default());
+    converse_by(&mut TestClient::default(), script);
+}
+
+fn converse_by(peer: &mut TestClient, script: &str) {
+    let mut server = Server::default();
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (command, expected) = line.split_once(" => ").expect("a line has a reply");
-        let reply = server.send(&mut peer, format!("{command}\r\n").as_bytes());
+        let reply = server.send(peer, format!("{command}\r\n").as_bytes());
         assert_eq!(reply, expected, "{command}");
     }
+}
+
+fn closed() -> TestClient {
+    let token = Token::new(b"0123456789abcdef").unwrap();
+    let connection = guarded(Guard::new(Some(token)));
+    TestClient { input: Input::default(), connection }
+}
+
+/// The replies are those of a Redis with `--requirepass 0123456789abcdef`.
+#[test]
+fn nothing_is_done_for_a_client_without_the_password() {
+    const HELLO: &str = "-NOAUTH HELLO must be called with the client already authenticated, \
+         otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the \
+         client and select the RESP protocol version at the same time";
+    const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
+    let script = format!(
+        "PING => -NOAUTH Authentication required.
+         RPUSH l a => -NOAUTH Authentication required.
+         CLIENT LIST => -NOAUTH Authentication required.
+         COMMAND => -NOAUTH Authentication required.
+         LLEN => -ERR wrong number of arguments for 'llen' command
+         GET x => -ERR unknown command 'GET', with args beginning with: 'x'
+         HELLO 3 => {HELLO}
+         HELLO 9 => -NOPROTO unsupported protocol version
+         HELLO 3 AUTH default wrong => {WRONG}
+         AUTH wrong => {WRONG}
+         AUTH other 0123456789abcdef => {WRONG}
+         AUTH a b c => -ERR syntax error
+         RESET => +RESET
+         LLEN l => -NOAUTH Authentication required.
+         AUTH 0123456789abcdef => +OK
+         LLEN l => :0
+         AUTH wrong => {WRONG}
+         LLEN l => :0
+         RESET => +RESET
+         LLEN l => -NOAUTH Authentication required.
+         AUTH default 0123456789abcdef => +OK
+         LLEN l => :0
+         RESET => +RESET
+         HELLO 2 AUTH default 0123456789abcdef SETNAME me => *14 $6 server $4 weft $7 version \
+           $6 7.0.15 $5 proto :2 $2 id :1 $4 mode $10 standalone $4 role $6 master $7 modules *0
+         CLIENT GETNAME => $2 me"
+    );
+    converse_by(&mut closed(), &script);
+}
+
+#[test]
+fn commands_and_replies_of_a_client_without_the_password_are_bounded() {
+    let mut server = Server::default();
+    for (bytes, error) in [
+        (&b"*11\r\n"[..], "unauthenticated multibulk length"),
+        (b"*2\r\n$4\r\nAUTH\r\n$16381\r\n", "unauthenticated bulk length"),
+        (b"*2\r\n$16384\r\n", ""),
+    ] {
+        let reply = server.send(&mut closed(), bytes);
+        assert_eq!(reply.trim_start_matches("-ERR Protocol error: "), error);
+    }
+    let mut peer = closed();
+    let many = "PING\r\n".repeat(10_000);
+    let space = peer.input.space();
+    let len = space.len().min(many.len()) / 6 * 6;
+    space[..len].copy_from_slice(&many.as_bytes()[..len]);
+    peer.input.received(len);
+    peer.connection.handle(server.now(), &mut peer.input, &mut server.space);
+    assert!(peer.connection.output().len() < 2 * UNPROVEN_OUTPUT_LEN_MAX);
+    assert!(!peer.input.bytes().is_empty(), "there are more commands");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use mio::{Events, Poll, Token, Waker};
 use super::polled::Polled;
 use super::replica::{Replica, Standing};
 use super::served::Served;
-use super::socket::Listener;
+use super::socket::{Listener, Socket};
+use super::unproven::Unproven;
+use crate::access::{self, Guard};
 use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, FABRIC_CONNECTIONS_MAX, LOOP_EVENTS_MAX};
 use crate::log::{Log, LogError};
 use crate::model::{ClientId, Now, Refusal, Service, Space, Ticket};
@@ -83,12 +85,14 @@ pub struct Server {
     poll: Poll,
     stop: Arc<Stop>,
     listeners: Vec<Listener>,
+    guard: Guard,
     service: Service,
     roster: Roster,
     log: Option<Log>,
     replica: Option<Box<dyn Replica>>,
     standing: Standing,
     served: HashMap<usize, Served>,
+    unproven: Unproven,
     last_key: usize,
     connections: usize,
     /// The connections whose operations wait.
@@ -126,12 +130,14 @@ impl Server {
             stop,
             last_key: listeners.len() + WAKEUP,
             listeners,
+            guard: Guard::default(),
             service: Service::new(space),
             roster: Roster::default(),
             log: None,
             replica: None,
             standing: Standing::Leads,
             served: HashMap::new(),
+            unproven: Unproven::default(),
             connections,
             tickets: HashMap::new(),
             clients: HashMap::new(),
@@ -142,6 +148,13 @@ impl Server {
             accepting,
             start: Instant::now(),
         })
+    }
+
+    /// Serves only clients that show this token.
+    #[must_use]
+    pub fn with_token(mut self, token: access::Token) -> Self {
+        self.guard = Guard::new(Some(token));
+        self
     }
 
     /// Keeps the state in a log. `open` opens it, and restores the state that it has led to.
@@ -243,38 +256,61 @@ impl Server {
         }
         let pause = (!self.accepting.is_empty()).then_some(ACCEPT_PAUSE);
         let deadline = self.service.space().next_deadline();
+        let deadline = deadline.into_iter().chain(self.unproven.deadline()).min();
         let left = deadline.map(|deadline| deadline.saturating_sub(self.start.elapsed()));
         pause.into_iter().chain(left).min()
     }
 
     fn accept(&mut self) {
-        self.accepting.retain(|at| {
-            loop {
-                let has_fabric_place = self.fabric_connections < FABRIC_CONNECTIONS_MAX
-                    && self.served.len() < self.connections;
-                match self.listeners[at - WAKEUP - 1].accept(has_fabric_place) {
-                    Ok(mut socket) => {
-                        // One connection too many is closed at once.
-                        if self.served.len() >= self.connections {
-                            continue;
-                        }
-                        self.last_key += 1;
-                        let key = self.last_key;
-                        if socket.register(self.poll.registry(), Token(key)).is_ok() {
-                            let served = Served::new(socket);
-                            self.fabric_connections += usize::from(served.is_by_fabric());
-                            self.served.insert(key, served);
-                            self.ready.insert(key);
-                        }
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                    // Too few descriptors: the listener is tried again after a pause.
-                    Err(_) => return true,
-                }
+        for at in std::mem::take(&mut self.accepting) {
+            if self.accept_at(at) {
+                self.accepting.insert(at);
             }
-        });
+        }
+    }
+
+    /// Accepts the connections of a listener. Returns whether it has to be tried again.
+    fn accept_at(&mut self, at: usize) -> bool {
+        loop {
+            let has_fabric_place = self.fabric_connections < FABRIC_CONNECTIONS_MAX
+                && self.served.len() < self.connections;
+            match self.listeners[at - WAKEUP - 1].accept(has_fabric_place) {
+                // One connection too many is closed at once.
+                Ok(_) if self.served.len() >= self.connections => {}
+                Ok(socket) => self.begin(socket),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                // Too few descriptors: the listener is tried again after a pause.
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Begins to serve a connection.
+    fn begin(&mut self, mut socket: Socket) {
+        self.last_key += 1;
+        let key = self.last_key;
+        if socket.register(self.poll.registry(), Token(key)).is_err() {
+            return;
+        }
+        let served = Served::new(socket, self.guard.clone());
+        self.fabric_connections += usize::from(served.is_by_fabric());
+        let is_admitted = served.is_admitted();
+        self.served.insert(key, served);
+        self.ready.insert(key);
+        if !is_admitted {
+            let now = self.now();
+            self.unproven.insert(key, now.clock);
+            self.end_unproven(now);
+        }
+    }
+
+    /// Ends connections of clients that have not shown in time that they may use the server.
+    fn end_unproven(&mut self, now: Now) {
+        while let Some(key) = self.unproven.next(now.clock) {
+            self.close(now, key);
+        }
     }
 
     /// Serves the connections that have something to do. One write to disk is for all of them, and
@@ -282,6 +318,7 @@ impl Server {
     fn turn(&mut self) -> Result<(), LogError> {
         let now = self.now();
         self.service.space().expire(now);
+        self.end_unproven(now);
         let mut touched = std::mem::take(&mut self.ready);
         for key in &touched {
             if self.service.effects_len() >= BATCH_LEN_MAX {
@@ -301,6 +338,9 @@ impl Server {
         for key in &touched {
             let Some(served) = self.served.get_mut(key) else { continue };
             let can_go_on = served.send();
+            if served.is_admitted() {
+                self.unproven.remove(*key);
+            }
             if served.is_by_fabric() {
                 self.polled.insert(*key);
             }
@@ -339,6 +379,7 @@ impl Server {
             }
         }
         self.fabric_connections = 0;
+        self.unproven = Unproven::default();
         self.tickets.clear();
         self.clients.clear();
         self.ready.clear();
@@ -376,7 +417,7 @@ impl Server {
                 if self.tails.is_none() && self.replica.is_none() && served.is_by_fabric() {
                     let fabric = |listener: &Listener| match listener {
                         Listener::Fabric(listener) => Tails::new(listener.fabric()).ok(),
-                        Listener::Tcp(_) | Listener::Unix(_) => None,
+                        Listener::Tcp(_) | Listener::Unix(..) => None,
                     };
                     self.tails = self.listeners.iter().find_map(fabric);
                 }
@@ -422,6 +463,7 @@ impl Server {
 
     fn close(&mut self, now: Now, key: usize) {
         let Some(mut served) = self.served.remove(&key) else { return };
+        self.unproven.remove(key);
         if served.is_by_fabric() {
             served.deregister(self.poll.registry());
             self.polled.remove(key);

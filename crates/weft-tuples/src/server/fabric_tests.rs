@@ -9,12 +9,13 @@ use weft_fabric::{Endpoint, Error, Fabric, Options};
 
 use super::Listener;
 use super::tests::{Running, name, put, take, taken};
+use crate::access::Token;
 use crate::fabric::FabricListener;
 use crate::limits::{CONNECTIONS_MAX, NAME_LEN_MAX, OUTPUT_LEN_MAX, TAILS_MAX, TUPLE_LEN_MAX};
 use crate::model::{
     ClientId, Criteria, ElementEnd, Item, Operation, Outcome, Refusal, Selection, Tuple,
 };
-use crate::native::{Address, Client, Transport};
+use crate::native::{Address, Client, Credentials, Failure, Transport};
 use crate::tail::{Last, Seen, TailError};
 use crate::wire::{Action, Answer, Hello, RequestFrame, Welcome, split};
 
@@ -24,9 +25,13 @@ const GREETING: &[u8] = b"weft tuples 1";
 impl Running {
     /// A server that both TCP and the fabric reach.
     fn by_fabric(connections: usize) -> Self {
+        Self::by_fabric_with(connections, None)
+    }
+
+    fn by_fabric_with(connections: usize, token: Option<Token>) -> Self {
         let listener = FabricListener::bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.address();
-        let mut running = Self::with(connections, vec![Listener::Fabric(listener)]);
+        let mut running = Self::make(connections, vec![Listener::Fabric(listener)], token);
         running.fabric = Some(address);
         running
     }
@@ -122,7 +127,7 @@ fn what_a_lost_client_waits_for_is_not_taken() {
     for round in 0..20 {
         let peer = running.peer(Options::default(), GREETING).unwrap();
         let id = [round + 1; 16];
-        say(&peer, &Hello { id, returns: false }.encode());
+        say(&peer, &Hello { id, returns: false, ..Hello::default() }.encode());
         let action = Action::Do(take("l"), None);
         say(&peer, &RequestFrame { number: 1, confirmed: 0, action }.encode());
         assert_eq!(Welcome::decode(&peer.receive().wait().unwrap()).unwrap(), Welcome(Ok(())));
@@ -193,7 +198,7 @@ fn answers_that_nobody_takes_stop_the_operations() {
     let options = Options { window: 4, message_max: 4_096, ..Options::default() };
     let peer = running.peer(options, GREETING).unwrap();
     let id: ClientId = [9; 16];
-    say(&peer, &Hello { id, returns: false }.encode());
+    say(&peer, &Hello { id, returns: false, ..Hello::default() }.encode());
     let count = 40 * OUTPUT_LEN_MAX / value.len();
     let asks: Vec<_> = (1..=count as u64)
         .map(|number| {
@@ -235,7 +240,7 @@ fn a_second_connection_of_a_client_replaces_the_first() {
     let running = Running::by_fabric(CONNECTIONS_MAX);
     let enter = |returns| {
         let peer = running.peer(Options::default(), GREETING).unwrap();
-        say(&peer, &Hello { id: [3; 16], returns }.encode());
+        say(&peer, &Hello { id: [3; 16], returns, ..Hello::default() }.encode());
         assert_eq!(Welcome::decode(&peer.receive().wait().unwrap()).unwrap(), Welcome(Ok(())));
         peer
     };
@@ -244,7 +249,7 @@ fn a_second_connection_of_a_client_replaces_the_first() {
     assert!(is_ended(&first));
     // A client that the server does not know learns so before the connection ends.
     let stranger = running.peer(Options::default(), GREETING).unwrap();
-    say(&stranger, &Hello { id: [4; 16], returns: true }.encode());
+    say(&stranger, &Hello { id: [4; 16], returns: true, ..Hello::default() }.encode());
     let welcome = Welcome::decode(&stranger.receive().wait().unwrap()).unwrap();
     assert_eq!(welcome, Welcome(Err(Refusal::Stale)));
     assert!(is_ended(&stranger));
@@ -331,4 +336,30 @@ fn places_of_tails_are_bounded_and_those_of_missing_elements_are_used_again() {
     assert!(client.tail(&[b'x'; NAME_LEN_MAX + 1]).unwrap().is_none());
     client.call(take(&element(7)), None).unwrap();
     assert!(client.tail(b"too many").unwrap().is_some());
+}
+
+/// A client that knows where a tail is can read it.
+#[test]
+fn no_tail_is_shown_to_a_client_without_the_token() {
+    let token = Token::new(b"the token of the server").unwrap();
+    let running = Running::by_fabric_with(CONNECTIONS_MAX, Some(token.clone()));
+    let stranger = running.peer(Options::default(), GREETING).unwrap();
+    let action = Action::Tail(name("l"));
+    let request = RequestFrame { number: 1, confirmed: 0, action };
+    let hello = Hello { id: [9; 16], token: b"another token of it".to_vec(), ..Hello::default() };
+    say(&stranger, &[hello.encode(), request.encode()].concat());
+    let mut received = Vec::new();
+    while let Ok(message) = stranger.receive().wait() {
+        received.extend_from_slice(&message);
+    }
+    assert_eq!(Welcome::decode(&received), Ok(Welcome(Err(Refusal::Token))), "and no more");
+    let connect = |token| {
+        let address = Address::Fabric(running.fabric.unwrap().to_string());
+        Client::connect_with(address, Duration::ZERO, Credentials { token })
+    };
+    let refused = connect(None).unwrap_err();
+    assert!(matches!(refused, Failure::Refused(Refusal::Token)), "{refused:?}");
+    let mut client = connect(Some(token)).unwrap();
+    client.call(put("l", "a"), None).unwrap();
+    assert!(client.tail(b"l").unwrap().is_some());
 }

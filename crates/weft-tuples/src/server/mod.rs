@@ -10,7 +10,7 @@
 //! event_loop
 //! polled
 //! served
-//! replica socket
+//! replica socket unproven
 //! ```
 
 mod event_loop;
@@ -22,6 +22,7 @@ mod served;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod unproven;
 
 pub use event_loop::{Server, ServerError, Stop};
 pub use replica::{Replica, Standing};

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use mio::Registry;
 
 use super::socket::Socket;
+use crate::access::Guard;
 use crate::input::Input;
 use crate::limits::{INPUT_LEN_MAX, OUTPUT_LEN_MAX};
 use crate::model::{ClientId, Name, Now, Outcome, Refusal, Service, Ticket};
@@ -28,6 +29,7 @@ const IWARP_REQUEST: &[u8] = b"MPA ID Req Frame";
 pub(super) struct Served {
     socket: Socket,
     input: Input,
+    guard: Guard,
     protocol: Protocol,
     /// The socket may have bytes that were not received.
     pub(super) is_readable: bool,
@@ -42,11 +44,12 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(socket: Socket) -> Self {
+    pub(super) fn new(socket: Socket, guard: Guard) -> Self {
         let (input, protocol) = (Input::default(), Protocol::Unknown);
         Self {
             socket,
             input,
+            guard,
             protocol,
             is_readable: true,
             is_closing: false,
@@ -59,6 +62,15 @@ impl Served {
     /// Whether it is a connection by the fabric, which has to be looked at.
     pub(super) fn is_by_fabric(&self) -> bool {
         matches!(self.socket, Socket::Fabric(_))
+    }
+
+    /// Whether the client has shown that it may use the server.
+    pub(super) fn is_admitted(&self) -> bool {
+        match &self.protocol {
+            Protocol::Unknown => self.guard.is_open(),
+            Protocol::Redis(it) => it.is_admitted(),
+            Protocol::Native(it) => it.is_admitted(),
+        }
     }
 
     /// Takes an event of a connection by the fabric.
@@ -119,7 +131,15 @@ impl Served {
     /// Whether it begins no more operations for now.
     fn is_stopped(&self) -> bool {
         let waits = matches!(&self.protocol, Protocol::Redis(it) if it.waiting().is_some());
-        waits || self.output().len() >= OUTPUT_LEN_MAX
+        waits || self.output().len() >= self.output_len_max()
+    }
+
+    /// While the connection has this much output, it begins no more operations.
+    fn output_len_max(&self) -> usize {
+        match &self.protocol {
+            Protocol::Redis(it) => it.output_len_max(),
+            Protocol::Unknown | Protocol::Native(_) => OUTPUT_LEN_MAX,
+        }
     }
 
     /// Does what the peer has asked for. Returns the operations that begin to wait.
@@ -155,10 +175,10 @@ impl Served {
         }
         self.protocol = match self.input.bytes().first() {
             None => return,
-            Some(&wire::FIRST) => Protocol::Native(native::Connection::default()),
+            Some(&wire::FIRST) => Protocol::Native(native::Connection::new(self.guard.clone())),
             Some(_) => {
                 let addresses = self.socket.addresses();
-                Protocol::Redis(resp::Connection::new(now, roster, addresses))
+                Protocol::Redis(resp::Connection::new(now, roster, addresses, self.guard.clone()))
             }
         };
     }
@@ -241,7 +261,7 @@ impl Served {
     /// connection has begun no more operations because of its output, and can go on now.
     pub(super) fn send(&mut self) -> bool {
         self.logged = None;
-        let was_stopped = self.output().len() >= OUTPUT_LEN_MAX;
+        let was_stopped = self.output().len() >= self.output_len_max();
         while !self.is_gone {
             let output = match &self.protocol {
                 Protocol::Unknown => return false,
@@ -263,7 +283,7 @@ impl Served {
                 Err(_) => self.is_gone = true,
             }
         }
-        was_stopped && !self.is_gone && self.output().len() < OUTPUT_LEN_MAX
+        was_stopped && !self.is_gone && self.output().len() < self.output_len_max()
     }
 
     /// Whether closing the socket loses nothing that was sent.

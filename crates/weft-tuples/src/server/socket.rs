@@ -1,6 +1,6 @@
 //! Sockets of both families, and connections by the fabric.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::task::Waker;
 
@@ -10,6 +10,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
+use crate::access::Users;
 use crate::fabric::{FabricListener, FabricStream};
 use crate::limits::KEEPALIVE_IDLE;
 use crate::resp::Addresses;
@@ -19,8 +20,8 @@ use crate::resp::Addresses;
 pub enum Listener {
     /// Over TCP.
     Tcp(TcpListener),
-    /// Within the host.
-    Unix(UnixListener),
+    /// Within the host, for these users.
+    Unix(UnixListener, Users),
     /// By the fabric.
     Fabric(FabricListener),
 }
@@ -42,8 +43,8 @@ impl Listener {
 
     /// A listener that does not block.
     #[must_use]
-    pub fn of_unix(listener: std::os::unix::net::UnixListener) -> Self {
-        Self::Unix(UnixListener::from_std(listener))
+    pub fn of_unix(listener: std::os::unix::net::UnixListener, users: Users) -> Self {
+        Self::Unix(UnixListener::from_std(listener), users)
     }
 
     /// Has events with the token come, or the waker be called, when there are connections to
@@ -56,7 +57,7 @@ impl Listener {
     ) -> io::Result<()> {
         match self {
             Self::Tcp(listener) => listener.register(registry, token, Interest::READABLE),
-            Self::Unix(listener) => listener.register(registry, token, Interest::READABLE),
+            Self::Unix(listener, _) => listener.register(registry, token, Interest::READABLE),
             Self::Fabric(listener) => {
                 listener.call(waker);
                 Ok(())
@@ -64,7 +65,8 @@ impl Listener {
         }
     }
 
-    /// Accepts a connection. One by the fabric is refused if there is no place for it.
+    /// Accepts a connection. One by the fabric is refused if there is no place for it, and one of a
+    /// user that may not connect is closed: that is [`ErrorKind::ConnectionAborted`].
     pub(super) fn accept(&self, has_fabric_place: bool) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener) => {
@@ -75,7 +77,13 @@ impl Listener {
                 sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
                 Ok(Socket::Tcp(socket))
             }
-            Self::Unix(listener) => Ok(Socket::Unix(listener.accept()?.0)),
+            Self::Unix(listener, users) => {
+                let (socket, _) = listener.accept()?;
+                match users.admit(&socket) {
+                    true => Ok(Socket::Unix(socket)),
+                    false => Err(ErrorKind::ConnectionAborted.into()),
+                }
+            }
             Self::Fabric(listener) => {
                 Ok(Socket::Fabric(Box::new(listener.accept(has_fabric_place)?)))
             }

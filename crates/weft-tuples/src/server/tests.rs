@@ -12,12 +12,14 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener};
 
 use super::{Listener, Server, ServerError, Stop};
-use crate::limits::{CONNECTIONS_MAX, OUTPUT_LEN_MAX};
+use crate::access::{Token, Users};
+use crate::limits::{CONNECTIONS_MAX, OUTPUT_LEN_MAX, UNPROVEN_MAX};
 use crate::log::{Directory, Files, Log, LogError, LogFile};
 use crate::model::{
     Count, Criteria, ElementEnd, Name, Operation, Order, Outcome, Refusal, Space, Sync, Tuple,
 };
-use crate::native::{Address, Client, Failure};
+use crate::native::{Address, Client, Credentials, Failure};
+use crate::wire::{Action, Hello, RequestFrame, Welcome};
 
 pub(super) struct Running {
     pub(super) address: SocketAddr,
@@ -32,14 +34,26 @@ impl Running {
         Self::with(CONNECTIONS_MAX, Vec::new())
     }
 
-    pub(super) fn with(connections: usize, mut listeners: Vec<Listener>) -> Self {
+    pub(super) fn with(connections: usize, listeners: Vec<Listener>) -> Self {
+        Self::make(connections, listeners, None)
+    }
+
+    /// Serves clients that show this token, or all.
+    pub(super) fn make(
+        connections: usize,
+        mut listeners: Vec<Listener>,
+        token: Option<Token>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         listeners.push(Listener::Tcp(listener));
         let (sender, receiver) = std::sync::mpsc::channel();
         // A space stays with its thread.
         let thread = spawn(move || {
-            let server = Server::new(Space::default(), listeners, connections).unwrap();
+            let mut server = Server::new(Space::default(), listeners, connections).unwrap();
+            if let Some(token) = token {
+                server = server.with_token(token);
+            }
             sender.send(server.stop()).unwrap();
             server.run().unwrap();
         });
@@ -203,11 +217,74 @@ fn peers_that_speak_no_protocol_are_closed_and_places_are_bounded() {
 fn clients_come_by_unix_sockets_too() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+    let listener = Listener::Unix(UnixListener::bind(&path).unwrap(), Users::default());
     let running = Running::with(CONNECTIONS_MAX, vec![listener]);
     let mut client = Client::connect(Address::Unix(path), Duration::ZERO).unwrap();
     client.call(put("l", "a"), None).unwrap();
     assert_eq!(taken(running.client().call(take("l"), None).unwrap()), "a");
+}
+
+fn token(text: &str) -> Token {
+    Token::new(text.as_bytes()).unwrap()
+}
+
+#[test]
+fn only_clients_with_the_token_are_served_by_either_protocol() {
+    let right = token("the token of the server");
+    let running = Running::make(CONNECTIONS_MAX, Vec::new(), Some(right.clone()));
+    let connect = |token: Option<Token>| {
+        let address = Address::Tcp(running.address.to_string());
+        Client::connect_with(address, Duration::ZERO, Credentials { token })
+    };
+    for wrong in [None, Some(token("the token of another server"))] {
+        let refused = connect(wrong).unwrap_err();
+        assert!(matches!(refused, Failure::Refused(Refusal::Token)), "{refused:?}");
+    }
+    // What is behind a greeting without the token is not done.
+    let mut hasty = running.redis();
+    let action = Action::Do(put("l", "x"), None);
+    let request = RequestFrame { number: 1, confirmed: 0, action };
+    let hello = Hello { id: [1; 16], ..Hello::default() };
+    hasty.write_all(&[hello.encode(), request.encode()].concat()).unwrap();
+    let mut answer = Vec::new();
+    // The server closes with bytes unread, which may reset the connection.
+    let _ = hasty.read_to_end(&mut answer);
+    if !answer.is_empty() {
+        assert_eq!(Welcome::decode(&answer), Ok(Welcome(Err(Refusal::Token))));
+    }
+    let mut redis = running.redis();
+    redis.write_all(b"LLEN l\r\nAUTH wrong\r\nLLEN l\r\n").unwrap();
+    expect(&mut redis, "-NOAUTH Authentication required.\r\n");
+    expect(&mut redis, "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    expect(&mut redis, "-NOAUTH Authentication required.\r\n");
+    redis.write_all(b"*2\r\n$4\r\nAUTH\r\n$23\r\nthe token of the server\r\nLLEN l\r\n").unwrap();
+    expect(&mut redis, "+OK\r\n:0\r\n");
+    let mut client = connect(Some(right)).unwrap();
+    client.call(put("l", "one"), None).unwrap();
+    redis.write_all(b"LLEN l\r\n").unwrap();
+    expect(&mut redis, ":1\r\n");
+}
+
+/// Connections without the token do not keep clients out that have it.
+#[test]
+fn places_of_clients_without_the_token_are_bounded() {
+    let running = Running::make(CONNECTIONS_MAX, Vec::new(), Some(token("the token of this")));
+    let mut admitted = running.redis();
+    admitted.write_all(b"*2\r\n$4\r\nAUTH\r\n$17\r\nthe token of this\r\n").unwrap();
+    expect(&mut admitted, "+OK\r\n");
+    let mut strangers: Vec<TcpStream> = (0..=UNPROVEN_MAX).map(|_| running.redis()).collect();
+    let mut last = running.redis();
+    last.write_all(b"PING\r\n").unwrap();
+    expect(&mut last, "-NOAUTH Authentication required.\r\n");
+    // There are two too many: the first two are closed, and no other one is.
+    for stranger in &mut strangers[..2] {
+        assert_eq!(stranger.read(&mut [0; 8]).unwrap_or(0), 0);
+    }
+    let third = &mut strangers[2];
+    third.write_all(b"PING\r\n").unwrap();
+    expect(third, "-NOAUTH Authentication required.\r\n");
+    admitted.write_all(b"PING\r\n").unwrap();
+    expect(&mut admitted, "+PONG\r\n");
 }
 
 /// A proxy that breaks connections at random places, in both directions. Whatever is lost, each put

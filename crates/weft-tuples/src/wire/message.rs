@@ -6,48 +6,58 @@ use weft_fabric::RemoteKey;
 
 use super::bytes::{Malformed, Reader, Writer};
 use super::{FIRST, VERSION};
-use crate::limits::{FRAME_LEN_MAX, LIST_LEN_MAX, NAMES_MAX, PUT_TUPLES_MAX};
+use crate::limits::{FRAME_LEN_MAX, LIST_LEN_MAX, NAMES_MAX, PUT_TUPLES_MAX, TOKEN_LEN_MAX};
 use crate::model::{ClientId, Criteria, Name, Operation, Outcome, Refusal};
 
 /// The first bytes of both ends, before the version.
 const MAGIC: [u8; 5] = [FIRST, b'W', b'T', b'U', b'P'];
 
 /// The first message of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// The client.
     pub id: ClientId,
     /// Whether it was connected before.
     pub returns: bool,
+    /// What the server knows its clients by; empty if the client has none.
+    pub token: Vec<u8>,
 }
 
 impl Hello {
-    /// Its length in bytes.
+    /// Its length in bytes without a token.
     pub const LEN: usize = 24;
 
     /// Returns its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        [&MAGIC[..], &[VERSION, u8::from(self.returns), 0], &self.id].concat()
+        let has_token = !self.token.is_empty();
+        let flags = [VERSION, u8::from(self.returns), u8::from(has_token)];
+        let mut writer = Writer([&MAGIC[..], &flags, &self.id].concat());
+        if has_token {
+            writer.text(&self.token);
+        }
+        writer.0
     }
 
-    /// Parses it.
+    /// Parses the one that bytes begin with. Returns its length, too. `None` if it is not complete.
     ///
     /// # Errors
     ///
-    /// If it is none, or one of another version.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader(bytes);
+    /// If it is none, one of another version, or too long.
+    pub fn split(bytes: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
+        let Some((head, rest)) = bytes.split_at_checked(Self::LEN) else { return Ok(None) };
+        let mut reader = Reader(head);
         if reader.array()? != MAGIC || reader.u8()? != VERSION {
             return Err(Malformed);
         }
-        let returns = reader.flag()?;
-        if reader.u8()? != 0 {
-            return Err(Malformed);
+        let (returns, has_token) = (reader.flag()?, reader.flag()?);
+        let mut hello = Self { id: reader.array()?, returns, token: Vec::new() };
+        if !has_token {
+            return Ok(Some((hello, Self::LEN)));
         }
-        let id = reader.array()?;
-        reader.end()?;
-        Ok(Self { id, returns })
+        let Some(token) = split(rest, TOKEN_LEN_MAX)? else { return Ok(None) };
+        token.clone_into(&mut hello.token);
+        Ok(Some((hello, Self::LEN + 4 + token.len())))
     }
 }
 

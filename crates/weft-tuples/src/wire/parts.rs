@@ -9,7 +9,7 @@ use crate::model::{
     Stamp, Sync, Tuple,
 };
 
-const REFUSALS: [Refusal; 14] = [
+const REFUSALS: [Refusal; 15] = [
     Refusal::Limit,
     Refusal::Exists,
     Refusal::Count,
@@ -24,6 +24,7 @@ const REFUSALS: [Refusal; 14] = [
     Refusal::Window,
     Refusal::Log,
     Refusal::Elsewhere,
+    Refusal::Token,
 ];
 
 impl Writer {

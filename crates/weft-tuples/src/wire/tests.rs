@@ -7,6 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::TOKEN_LEN_MAX;
 use crate::model::{
     Count, Criteria, Description, ElementEnd, Item, Name, Operation, Order, Outcome, Rank, Refusal,
     Selection, Stamp, Sync, Tuple,
@@ -168,6 +169,25 @@ proptest! {
     }
 
     #[test]
+    fn changed_greetings_are_read_or_refused(
+        token in vec(any::<u8>(), 0..40),
+        changes in vec((any::<prop::sample::Index>(), 0_u8..4), 1..4),
+    ) {
+        let mut bytes = Hello { id: [7; 16], returns: false, token }.encode();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Ok(Some((hello, len))) = Hello::split(&bytes) {
+            // An empty token is as good as none.
+            let same = if hello.token.is_empty() { Hello::LEN } else { len };
+            let again = hello.encode();
+            prop_assert_eq!(again.len(), same);
+            prop_assert_eq!(Hello::split(&again), Ok(Some((hello, same))));
+        }
+    }
+
+    #[test]
     fn changed_requests_are_read_or_refused(
         request in request(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
@@ -189,17 +209,30 @@ proptest! {
 #[test]
 fn greetings_are_read_as_written_and_others_are_refused() {
     for returns in [false, true] {
-        let hello = Hello { id: [7; 16], returns };
-        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        let hello = Hello { id: [7; 16], returns, ..Hello::default() };
+        assert_eq!(Hello::split(&hello.encode()), Ok(Some((hello.clone(), Hello::LEN))));
         assert_eq!(hello.encode().len(), Hello::LEN);
+        let hello = Hello { token: b"0123456789abcdef".to_vec(), ..hello };
+        let bytes = hello.encode();
+        for len in 0..bytes.len() {
+            assert_eq!(Hello::split(&bytes[..len]), Ok(None), "{len} bytes");
+        }
+        let more = [&bytes[..], b"more"].concat();
+        assert_eq!(Hello::split(&more), Ok(Some((hello, bytes.len()))));
     }
     for welcome in [Welcome(Ok(())), Welcome(Err(Refusal::Stale))] {
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
         assert_eq!(welcome.encode().len(), Welcome::LEN);
     }
-    let mut other = Hello { id: [7; 16], returns: true }.encode();
-    other[5] += 1;
-    assert_eq!(Hello::decode(&other), Err(Malformed), "another version");
+    let hello = Hello { id: [7; 16], returns: true, token: vec![b'a'; TOKEN_LEN_MAX] };
+    assert!(matches!(Hello::split(&hello.encode()), Ok(Some(_))));
+    for (at, what) in [(0, "no greeting"), (5, "another version"), (6, "flag"), (7, "flag")] {
+        let mut other = hello.encode();
+        other[at] += 2;
+        assert_eq!(Hello::split(&other), Err(Malformed), "{what}");
+    }
+    let long = Hello { token: vec![b'a'; TOKEN_LEN_MAX + 1], ..hello };
+    assert_eq!(Hello::split(&long.encode()[..Hello::LEN + 4]), Err(Malformed), "too long a token");
     assert_eq!(split(&[0xff; 9], RequestFrame::LEN_MAX), Err(Malformed), "too long a frame");
 }
 

@@ -60,9 +60,12 @@ class AsyncClient:
     another connection. If it has 64, further operations wait until an old one has ended.
     """
 
-    def __init__(self, server: str = DEFAULT_SERVER, *, retry: float = 10.0) -> None:
+    def __init__(
+        self, server: str = DEFAULT_SERVER, *, retry: float = 10.0, token: Bytes = b""
+    ) -> None:
         self._server = server
         self._retry = retry
+        self._token = wire.as_bytes(token)
         #: The last one takes new operations.
         self._lanes: List[_Lane] = []
         self._turn: Optional[asyncio.Lock] = None
@@ -260,7 +263,7 @@ class AsyncClient:
         return None
 
     async def _new_lane(self) -> "_Lane":
-        lane = _Lane(self._server, self._retry)
+        lane = _Lane(self._server, self._retry, self._token)
         await lane.connect()
         return lane
 
@@ -268,9 +271,10 @@ class AsyncClient:
 class _Lane:
     """A connection with a client's identity. Its operations need not end in their order."""
 
-    def __init__(self, server: str, retry: float) -> None:
+    def __init__(self, server: str, retry: float, token: bytes) -> None:
         self._server = server
         self._retry = retry
+        self._token = token
         self._identity = os.urandom(16)
         self._was_in = False
         self._number = 0
@@ -393,7 +397,7 @@ class _Lane:
         else:
             reader, writer = await asyncio.open_connection(*split_address(self._server))
         try:
-            writer.write(wire.hello(self._identity, self._was_in))
+            writer.write(wire.hello(self._identity, self._was_in, self._token))
             try:
                 wire.check_welcome(await reader.readexactly(wire.WELCOME_LEN))
             except EOFError as error:

@@ -50,15 +50,19 @@ class Client:
     Connects to ``ADDRESS:PORT``, or to a Unix socket if ``server`` has a slash. After the loss of a
     connection the client tries for ``retry`` seconds to get another one, and repeats its operation,
     which takes effect once. An operation with a ``timeout`` (in seconds, 0: it does not wait)
-    raises ``TimeoutError``; without one it waits for ever.
+    raises ``TimeoutError``; without one it waits for ever. ``token`` is what the server was given by
+    ``--token-file``; without it such a server raises ``RefusedError``.
 
     Threads may share a client; its operations are done one after the other, so that each thread
     that waits for tuples wants a client of its own.
     """
 
-    def __init__(self, server: str = DEFAULT_SERVER, *, retry: float = 10.0) -> None:
+    def __init__(
+        self, server: str = DEFAULT_SERVER, *, retry: float = 10.0, token: Bytes = b""
+    ) -> None:
         self._server = server
         self._retry = retry
+        self._token = wire.as_bytes(token)
         self._identity = os.urandom(16)
         self._was_in = False
         self._number = 0
@@ -249,7 +253,7 @@ class Client:
         else:
             self._socket = socket.create_connection(split_address(self._server))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.sendall(wire.hello(self._identity, self._was_in))
+        self._socket.sendall(wire.hello(self._identity, self._was_in, self._token))
         wire.check_welcome(_receive(self._socket, wire.WELCOME_LEN))
         self._was_in = True
 

@@ -91,6 +91,7 @@ class Refusal(enum.IntEnum):
     WINDOW = 12
     LOG = 13
     ELSEWHERE = 14
+    TOKEN = 15
 
 
 _TEXTS = {
@@ -108,6 +109,7 @@ _TEXTS = {
     Refusal.WINDOW: "too many operations of the client have no answer",
     Refusal.LOG: "the server cannot write its log: the operation may have taken effect",
     Refusal.ELSEWHERE: "another server leads, or none does: the operation may have taken effect",
+    Refusal.TOKEN: "the server asks for a token, and the client has none or a wrong one",
 }
 
 

@@ -49,8 +49,8 @@ def as_bytes(value: Bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def hello(identity: bytes, returns: bool) -> bytes:
-    return MAGIC + bytes([returns, 0]) + identity
+def hello(identity: bytes, returns: bool, token: bytes) -> bytes:
+    return MAGIC + bytes([returns, bool(token)]) + identity + (text(token) if token else b"")
 
 
 def check_welcome(data: bytes) -> None:

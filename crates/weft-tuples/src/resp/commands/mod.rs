@@ -61,10 +61,12 @@ impl Call<'_> {
             return Step::Replied;
         };
         self.session.last_command = command.name;
-        let done = if command.takes(words.len()) {
-            (command.run)(&mut self, arguments)
-        } else {
+        let done = if !command.takes(words.len()) {
             Err(Problem::Arguments)
+        } else if !self.session.is_admitted && !command.is_free() {
+            Err(session::NO_AUTH)
+        } else {
+            (command.run)(&mut self, arguments)
         };
         done.unwrap_or_else(|problem| {
             self.replies.error(&problem.text(command.name));

@@ -89,6 +89,6 @@ fn refused(refusal: Refusal) -> &'static str {
              command took effect"
         }
         Refusal::Elsewhere => READ_ONLY,
-        Refusal::Stale | Refusal::Window => "ERR not of this protocol",
+        Refusal::Stale | Refusal::Window | Refusal::Token => "ERR not of this protocol",
     }
 }

@@ -7,6 +7,13 @@ use super::{Call, Step};
 /// The version of Redis whose protocol this is, for clients that look at it.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
+/// A command of a client that has not shown a password.
+pub(super) const NO_AUTH: Problem = Problem::Text("NOAUTH Authentication required.");
+const NO_AUTH_HELLO: Problem = Problem::Text(
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH \
+     <user> <pass> option can be used to authenticate the client and select the RESP protocol \
+     version at the same time",
+);
 const WRONG_PASSWORD: Problem =
     Problem::Text("WRONGPASS invalid username-password pair or user is disabled.");
 
@@ -42,23 +49,28 @@ impl Call<'_> {
     pub(super) fn reset(&mut self) -> Result<Step, Problem> {
         self.replies.is_resp3 = false;
         self.session.set_name("");
+        self.session.log_out();
         self.replies.simple("RESET");
         Ok(Step::Replied)
     }
 
     pub(super) fn auth(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
-        match words {
-            [_] => {
+        let (user, password) = match words {
+            [_] if self.session.is_open() => {
                 return Err(Problem::Text(
                     "ERR AUTH <password> called without any password configured for the default \
                      user. Are you sure your configuration is correct?",
                 ));
             }
+            [password] => (&b"default"[..], password),
             // Without a password, each one is right.
-            [user, _] if user == b"default" => self.replies.simple("OK"),
-            [_, _] => return Err(WRONG_PASSWORD),
+            [user, password] => (&user[..], password),
             _ => return Err(SYNTAX),
+        };
+        if !self.session.log_in(user, password) {
+            return Err(WRONG_PASSWORD);
         }
+        self.replies.simple("OK");
         Ok(Step::Replied)
     }
 
@@ -74,11 +86,11 @@ impl Call<'_> {
             };
             options = rest;
         }
-        let (mut user, mut name) = (None, None);
+        let (mut login, mut name) = (None, None);
         while let [option, rest @ ..] = options {
             options = match rest {
-                [given, _, rest @ ..] if is(option, "AUTH") => {
-                    user = Some(given);
+                [user, password, rest @ ..] if is(option, "AUTH") => {
+                    login = Some((user, password));
                     rest
                 }
                 [given, rest @ ..] if is(option, "SETNAME") => {
@@ -92,8 +104,11 @@ impl Call<'_> {
                 }
             };
         }
-        if user.is_some_and(|user| user != b"default") {
+        if login.is_some_and(|(user, password)| !self.session.log_in(user, password)) {
             return Err(WRONG_PASSWORD);
+        }
+        if !self.session.is_admitted {
+            return Err(NO_AUTH_HELLO);
         }
         if let Some(name) = name {
             self.session.set_name(name);

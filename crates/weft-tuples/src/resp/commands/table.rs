@@ -19,6 +19,11 @@ pub(super) struct Command {
 }
 
 impl Command {
+    /// Whether clients may use it that have not shown a password.
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self.name, "auth" | "hello" | "quit" | "reset")
+    }
+
     /// Whether the command has this many words.
     pub(super) fn takes(&self, words: usize) -> bool {
         let wanted = self.arity.unsigned_abs() as usize;

@@ -1,0 +1,143 @@
+//! A text that a server and its clients know.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::process::geteuid;
+
+use crate::limits::{TOKEN_LEN_MAX, TOKEN_LEN_MIN};
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// Its file cannot be read.
+    #[error("cannot be read")]
+    Io(#[from] io::Error),
+    /// It is not in a regular file.
+    #[error("it is no regular file")]
+    Kind,
+    /// Its file belongs to another user, who could change it.
+    #[error("it belongs to another user")]
+    Owner,
+    /// Other users can read its file.
+    #[error("other users may read it (mode {0:03o}): chmod 600")]
+    Open(u32),
+    /// It is too short to be hard to guess, or too long.
+    #[error("a token has {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} bytes")]
+    Len,
+}
+
+/// A token. It is never shown.
+#[derive(Clone)]
+pub struct Token {
+    text: Vec<u8>,
+    hash: blake3::Hash,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// Makes a token of a text.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenError::Len`].
+    pub fn new(text: &[u8]) -> Result<Self, TokenError> {
+        if !(TOKEN_LEN_MIN..=TOKEN_LEN_MAX).contains(&text.len()) {
+            return Err(TokenError::Len);
+        }
+        Ok(Self { text: text.to_vec(), hash: blake3::hash(text) })
+    }
+
+    /// Reads a token from a file that only its owner can read: this user, or root. The end of the
+    /// line does not belong to it.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not as described.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let file = File::open(path)?;
+        check(&file.metadata()?)?;
+        let mut text = Vec::new();
+        file.take(TOKEN_LEN_MAX as u64 + 3).read_to_end(&mut text)?;
+        let line = text.strip_suffix(b"\n").unwrap_or(&text);
+        Self::new(line.strip_suffix(b"\r").unwrap_or(line))
+    }
+
+    /// Whether this is the token. It takes as long wherever they differ, because their hashes are
+    /// compared, and these in constant time.
+    #[must_use]
+    pub fn is(&self, shown: &[u8]) -> bool {
+        shown.len() <= TOKEN_LEN_MAX && blake3::hash(shown) == self.hash
+    }
+
+    /// Its text, for a server that asks for it.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+fn check(about: &Metadata) -> Result<(), TokenError> {
+    if !about.is_file() {
+        return Err(TokenError::Kind);
+    }
+    if ![geteuid().as_raw(), 0].contains(&about.uid()) {
+        return Err(TokenError::Owner);
+    }
+    match about.mode() & 0o777 {
+        mode if mode & 0o077 != 0 => Err(TokenError::Open(mode)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const TEXT: &str = "a token of some length";
+
+    #[test]
+    fn token_is_the_text_and_nothing_else() {
+        let token = Token::new(TEXT.as_bytes()).unwrap();
+        assert!(token.is(TEXT.as_bytes()));
+        for other in ["", "a token", "a token of some length ", "A token of some length"] {
+            assert!(!token.is(other.as_bytes()), "{other}");
+        }
+        assert!(!token.is(&[b'a'; TOKEN_LEN_MAX + 1]));
+        assert!(!format!("{token:?}").contains("length"), "it is shown");
+        assert!(matches!(Token::new(b"too short"), Err(TokenError::Len)));
+        assert!(matches!(Token::new(&[b'a'; TOKEN_LEN_MAX + 1]), Err(TokenError::Len)));
+    }
+
+    #[test]
+    fn token_is_read_from_a_file_of_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let write = |text: &str, mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Token::read(&path)
+        };
+        for end in ["", "\n", "\r\n"] {
+            let token = write(&format!("{TEXT}{end}"), 0o600).unwrap();
+            assert_eq!(token.text(), TEXT.as_bytes());
+        }
+        assert!(matches!(write(TEXT, 0o640), Err(TokenError::Open(0o640))));
+        assert!(matches!(write(TEXT, 0o604), Err(TokenError::Open(0o604))));
+        assert!(matches!(write("", 0o600), Err(TokenError::Len)));
+        assert!(matches!(write(&"x".repeat(2_000), 0o600), Err(TokenError::Len)));
+        assert!(matches!(Token::read(folder.path()), Err(TokenError::Kind)));
+        assert!(matches!(Token::read(&folder.path().join("none")), Err(TokenError::Io(_))));
+    }
+}
