@@ -11,7 +11,7 @@
 //! ```text
 //! block fabric_loads measure_servers tuple_servers
 //! measure mpi4py rdma_crates resources
-//! capture guest loss servers sockets stage streams venv
+//! capture credentials guest loss servers sockets stage streams venv
 //! copied copies
 //! ssh
 //! differ program redis_differ skip
@@ -27,6 +27,7 @@ pub mod capture;
 mod compile;
 pub mod copied;
 pub mod copies;
+pub mod credentials;
 mod crowd;
 mod defect;
 pub mod differ;

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
+use weft_lab::credentials::{certificate, secret};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Folder, Program, Running, ensure_data, ports, redis_differ, require, source, weft};
@@ -367,14 +367,6 @@ fn tails_are_read_while_the_server_is_busy_or_stopped() -> Result<()> {
     Ok(())
 }
 
-/// A file of credentials that only its owner may read.
-fn secret_file(folder: &Folder, name: &str, text: &str) -> Result<PathBuf> {
-    let path = folder.path().join(name);
-    fs::write(&path, text)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-    Ok(path)
-}
-
 /// Starts a server, and waits until it listens.
 fn serve(program: Program) -> Result<Running> {
     let mut running = program.start()?;
@@ -387,8 +379,8 @@ const TOKEN: &str = "the-token-of-the-server";
 #[test]
 fn only_clients_with_the_token_are_served() -> Result<()> {
     let folder = Folder::new(0o700)?;
-    let token = secret_file(&folder, "token", &format!("{TOKEN}\n"))?;
-    let wrong = secret_file(&folder, "wrong", "the-token-of-another-one")?;
+    let token = secret(&folder, "token", &format!("{TOKEN}\n"))?;
+    let wrong = secret(&folder, "wrong", "the-token-of-another-one")?;
     let port = ports::next();
     let address = format!("127.0.0.1:{port}");
     let line = format!("tuples serve --listen {address} --token-file");
@@ -434,7 +426,7 @@ fn only_clients_with_the_token_are_served() -> Result<()> {
 #[test]
 fn replies_about_the_password_are_those_of_redis() -> Result<()> {
     let folder = Folder::new(0o700)?;
-    let token = secret_file(&folder, "token", TOKEN)?;
+    let token = secret(&folder, "token", TOKEN)?;
     let [redis, weft_port] = [(); 2].map(|()| ports::next());
     let program = Program::plain("redis-server").args(["--port", &redis.to_string()]);
     let program = program.line("--bind 127.0.0.1 --save").arg("").args(["--requirepass", TOKEN]);
@@ -489,5 +481,49 @@ fn unix_sockets_are_for_their_users() -> Result<()> {
     let none = Program::plain(weft()?).line("tuples serve --allow-user 1 --listen");
     let none = none.arg(format!("127.0.0.1:{}", ports::next())).run(TIMEOUT)?;
     ensure!(none.stderr.contains("there is none"), none.error("no Unix socket"));
+    Ok(())
+}
+
+#[test]
+fn clients_that_we_did_not_write_come_by_tls() -> Result<()> {
+    require(REDIS_PY)?;
+    let folder = Folder::new(0o700)?;
+    let token = secret(&folder, "token", TOKEN)?;
+    let [certificate, key] = certificate(&folder)?;
+    let port = ports::next();
+    // With a token and TLS other hosts may reach it.
+    let line = format!("tuples serve --listen 0.0.0.0:{port} --token-file");
+    let program = Program::plain(weft()?).line(&line).arg(&token).arg("--tls-cert");
+    let program = program.arg(&certificate).arg("--tls-key").arg(&key);
+    let running = serve(program)?;
+    ensure!(running.output().1.is_empty(), "complaints: {}", running.output().1);
+    let weft = |words: &str| -> Result<Program> {
+        let program = Program::plain(weft()?).line(&format!("tuples {words} --retry 0"));
+        let program = program.arg(format!("--server=tls://127.0.0.1:{port}"));
+        Ok(program.arg("--token-file").arg(&token))
+    };
+    weft("put jobs first")?.arg("--tls-ca").arg(&certificate).run(TIMEOUT)?.success()?;
+    let refused = weft("list")?.run(TIMEOUT)?;
+    ensure!(refused.stderr.contains("certificates"), refused.error("without certificates"));
+    let cli = Program::plain("redis-cli").args(["-p", &port.to_string(), "-a", TOKEN, "--tls"]);
+    let cli = cli.arg("--cacert").arg(&certificate);
+    let found = cli.clone().line("LPOP jobs").run(TIMEOUT)?;
+    ensure!(found.stdout.trim() == "first", found.error("redis-cli"));
+    let plain = Program::plain("redis-cli").args(["-p", &port.to_string(), "-a", TOKEN]);
+    let plain = plain.line("RPUSH jobs second").run(TIMEOUT)?;
+    ensure!(!plain.stdout.contains('1'), plain.error("redis-cli without TLS"));
+    let openssl = format!(
+        "printf 'AUTH {TOKEN}\\r\\nLLEN jobs\\r\\nQUIT\\r\\n' | openssl s_client \
+        -quiet -verify_return_error -CAfile {} -connect 127.0.0.1:{port}",
+        certificate.display()
+    );
+    let found = Program::plain("sh").arg("-c").arg(openssl).run(TIMEOUT)?;
+    ensure!(found.stdout == "+OK\r\n:0\r\n+OK\r\n", found.error("openssl s_client"));
+    let python = Program::plain(PYTHON).arg(source("programs/tuples/client.py"));
+    let python = python.arg(port.to_string()).arg(TOKEN).arg(&certificate);
+    python.run(TIMEOUT)?.success()?.expect_output("done")?;
+    let benchmark = Program::plain("redis-benchmark").args(["-p", &port.to_string(), "-a", TOKEN]);
+    let benchmark = benchmark.line("-t lpush,lpop -n 5000 -c 20 -P 4 --csv --tls --cacert");
+    benchmark.arg(&certificate).run(TIMEOUT)?.success()?.expect_output("\"LPUSH\"")?;
     Ok(())
 }

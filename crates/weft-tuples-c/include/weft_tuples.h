@@ -95,9 +95,10 @@ struct weft_tuples_bytes {
     size_t len;
 };
 
-/* What a client shows to servers. A member that is not needed is NULL. */
+/* What a client shows to servers, and expects of them. A member that is not needed is NULL. */
 struct weft_tuples_credentials {
     const char *token_file; /* a file with the token of the servers, which only its owner may read */
+    const char *ca_file;    /* PEM: the certificate of the server, or of the authority that issued it */
 };
 
 /* A time stamp. In a new tuple both are 0 if it has none. */
@@ -156,8 +157,8 @@ struct weft_tuples_elements {
 };
 
 /*
- * Connects to ADDRESS:PORT, or to a Unix socket if the text has a slash. After the loss of a
- * connection the client tries for retry_ms to get another one.
+ * Connects to ADDRESS:PORT, by TLS to tls://ADDRESS:PORT, or to a Unix socket if another text has
+ * a slash. After the loss of a connection the client tries for retry_ms to get another one.
  */
 int weft_tuples_connect(const char *server, uint32_t retry_ms, struct weft_tuples **client);
 /* The same for a server that asks for credentials, which may be NULL. Their files are read once. */

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::slice;
 use std::time::Duration;
 
-use weft_tuples::access::Token;
+use weft_tuples::access::{Token, Trust};
 use weft_tuples::limits::{FIELDS_MAX, NAMES_MAX, PUT_TUPLES_MAX};
 use weft_tuples::model::{
     Count, Criteria, ElementEnd, Name, Order, Rank, Refusal, Stamp, Sync, Tuple,
@@ -78,6 +78,10 @@ pub(crate) unsafe fn address(text: *const c_char) -> Result<Address, Status> {
     }
     // SAFETY: it is not NULL, and the text ends with 0.
     let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+    if let Some(address) = text.strip_prefix(b"tls://") {
+        let address = std::str::from_utf8(address).map_err(|_| Status::Argument)?;
+        return Ok(Address::Tls(address.to_owned()));
+    }
     if text.contains(&b'/') {
         return Ok(Address::Unix(OsStr::from_bytes(text).into()));
     }
@@ -94,7 +98,9 @@ pub(crate) unsafe fn credentials(from: *const CCredentials) -> Result<Credential
     let Some(from) = (unsafe { from.as_ref() }) else { return Ok(Credentials::default()) };
     // SAFETY: the header says so.
     let token = unsafe { path(from.token_file) }.map(Token::read).transpose()?;
-    Ok(Credentials { token })
+    // SAFETY: the header says so.
+    let trust = unsafe { path(from.ca_file) }.map(Trust::read).transpose()?;
+    Ok(Credentials { token, trust })
 }
 
 /// A path that ends with 0, or none.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use weft_tuples::access::TokenError;
+use weft_tuples::access::{TlsError, TokenError};
 use weft_tuples::model::Refusal;
 use weft_tuples::native::Failure;
 
@@ -46,6 +46,12 @@ impl Status {
 
 impl From<TokenError> for Status {
     fn from(_: TokenError) -> Self {
+        Self::Credentials
+    }
+}
+
+impl From<TlsError> for Status {
+    fn from(_: TlsError) -> Self {
         Self::Credentials
     }
 }

@@ -13,6 +13,7 @@ pub(crate) struct Bytes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CCredentials {
     pub(crate) token_file: *const c_char,
+    pub(crate) ca_file: *const c_char,
 }
 
 #[repr(C)]

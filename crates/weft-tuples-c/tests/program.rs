@@ -10,18 +10,21 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use weft_tuples::access::Token;
+use weft_tuples::access::{TlsServer, Token};
 use weft_tuples::limits::{CONNECTIONS_MAX, MEMORY_MAX};
 use weft_tuples::model::Space;
 use weft_tuples::server::{Listener, Server};
 
 /// Serves as long as this process runs.
-fn serve(token: Option<Token>) -> SocketAddr {
+fn serve(
+    listener: impl FnOnce(TcpListener) -> Listener + Send + 'static,
+    token: Option<Token>,
+) -> SocketAddr {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     tcp.set_nonblocking(true).unwrap();
     let address = tcp.local_addr().unwrap();
     thread::spawn(move || {
-        let listeners = vec![Listener::of_tcp(tcp)];
+        let listeners = vec![listener(tcp)];
         let server = Server::new(Space::new(MEMORY_MAX), listeners, CONNECTIONS_MAX).unwrap();
         let server = match token {
             Some(token) => server.with_token(token),
@@ -38,7 +41,14 @@ fn c_program_uses_each_function() {
     let token = folder.path().join("token");
     fs::write(&token, "the token of the server\n").unwrap();
     fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-    let addresses = [serve(None), serve(Some(Token::read(&token).unwrap()))];
+    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weft-tuples/src/access/tests");
+    let key = folder.path().join("key");
+    fs::write(&key, fs::read(pem.join("server.key")).unwrap()).unwrap();
+    fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let tls = TlsServer::read(&pem.join("server.pem"), &key).unwrap();
+    let open = serve(Listener::of_tcp, None);
+    let closed = serve(Listener::of_tcp, Some(Token::read(&token).unwrap()));
+    let secure = serve(|tcp| Listener::of_tls(tcp, tls), None);
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     // The library is beside this test.
     let test = env::current_exe().unwrap();
@@ -60,8 +70,10 @@ fn c_program_uses_each_function() {
         .unwrap();
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let output = Command::new(&program)
-        .args(addresses.map(|address| address.to_string()))
+        .args([open, closed].map(|address| address.to_string()))
         .arg(&token)
+        .arg(format!("tls://{secure}"))
+        .arg(pem.join("ca.pem"))
         .env("LD_LIBRARY_PATH", folder.path())
         .output()
         .unwrap();

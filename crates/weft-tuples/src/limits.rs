@@ -68,6 +68,12 @@ pub const ANSWER_FRAME_LEN_MAX: usize = ANSWER_LEN_MAX + (1 << 20);
 pub const TOKEN_LEN_MIN: usize = 16;
 /// The longest token in bytes.
 pub const TOKEN_LEN_MAX: usize = 1 << 10;
+/// The longest file of certificates or of a key in bytes.
+pub const PEM_LEN_MAX: u64 = 1 << 20;
+/// Bytes that a session of TLS keeps for a socket that does not take them.
+pub const TLS_OUTPUT_LEN_MAX: usize = 64 << 10;
+/// Reads of a socket that bring a session of TLS nothing for the server, one after the other.
+pub const TLS_EMPTY_READS_MAX: u32 = 64;
 /// The most connections whose clients have not shown that they may use the server. One more ends
 /// the oldest of them.
 pub const UNPROVEN_MAX: usize = 256;

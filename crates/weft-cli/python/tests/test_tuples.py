@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -230,7 +231,7 @@ class Blocking(unittest.TestCase):
 
 
 class Access(unittest.IsolatedAsyncioTestCase):
-    """Of a server that asks for a token."""
+    """Of a server that asks for a token, and of one by TLS."""
 
     TOKEN = "the token of the server"
 
@@ -254,6 +255,27 @@ class Access(unittest.IsolatedAsyncioTestCase):
             client.put("a", "1")
         async with AsyncClient(self.server.address, token=self.TOKEN.encode()) as client:
             self.assertEqual((await client.take("a")).value, b"1")
+
+    async def test_clients_come_by_tls(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        key, certificate = (pathlib.Path(folder.name) / name for name in ("key", "certificate"))
+        command = "openssl req -x509 -newkey ed25519 -nodes -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+        command = command.split() + ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(command, check=True, capture_output=True)
+        key.chmod(0o600)
+        server = Server("--tls-cert", str(certificate), "--tls-key", str(key))
+        self.addCleanup(server.end)
+        trust = ssl.create_default_context(cafile=certificate)
+        long = b"x" * 1_000_000
+        with Client(server.address, ssl=trust) as client:
+            client.put("a", long)
+        async with AsyncClient(server.address, ssl=trust) as client:
+            self.assertEqual((await client.take("a")).value, long)
+        with self.assertRaises(ssl.SSLCertVerificationError):
+            Client(server.address, ssl=ssl.create_default_context())
+        with self.assertRaises(OSError):
+            Client(server.address)
 
 
 class Asyncio(unittest.IsolatedAsyncioTestCase):

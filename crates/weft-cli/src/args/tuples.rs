@@ -62,7 +62,28 @@ pub(crate) struct TuplesServeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// Listen where other hosts can reach the server, although nothing is encrypted
+    /// PEM file with the certificate of the server, for TLS: all TCP connections are encrypted then
+    ///
+    /// Those of the authorities between it and the one that clients trust follow it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        value_hint = ValueHint::FilePath
+    )]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// PEM file with the key of the certificate, which only its owner may read
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        value_hint = ValueHint::FilePath
+    )]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Listen where other hosts can reach the server, although there is no token or no TLS
+    ///
+    /// With it the server listens by the fabric there, too, in clear.
     #[arg(long)]
     pub(crate) insecure: bool,
 
@@ -141,8 +162,8 @@ pub(crate) enum TuplesListen {
 /// The server that is asked.
 #[derive(Debug, Args)]
 pub(crate) struct TuplesServerArgs {
-    /// Where the server is: ADDRESS:PORT, fabric://ADDRESS:PORT, or the path of its Unix socket
-    /// with a slash in it
+    /// Where the server is: ADDRESS:PORT, tls://ADDRESS:PORT, fabric://ADDRESS:PORT, or the path of
+    /// its Unix socket with a slash in it
     ///
     /// By the fabric, operations go through memory that both processes share if they are on one
     /// host, and by iWARP between hosts. If that is not possible, the command says why, and goes on
@@ -160,6 +181,12 @@ pub(crate) struct TuplesServerArgs {
     /// By default that of the environment variable WEFT_TUPLES_TOKEN_FILE, if it is set.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// PEM file with the certificate of a server by TLS, or of the authority that has issued it
+    ///
+    /// By default that of the environment variable WEFT_TUPLES_CA_FILE, if it is set.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_ca: Option<PathBuf>,
 
     /// Time to connect again after a connection is lost, in seconds
     ///

@@ -4,12 +4,13 @@ use std::env;
 use std::ffi::OsStr;
 use std::io::{self, BufRead as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::json;
+use weft_tuples::access::Trust;
 use weft_tuples::limits::PUT_TUPLES_MAX;
 use weft_tuples::model::{
     Count, Criteria, Description, ElementEnd, Item, Name, Operation, Order, Outcome, Rank, Refusal,
@@ -27,6 +28,8 @@ use crate::output;
 
 /// The environment variable with the file of a token.
 const TOKEN_FILE: &str = "WEFT_TUPLES_TOKEN_FILE";
+/// That with a file of certificates.
+const CA_FILE: &str = "WEFT_TUPLES_CA_FILE";
 
 pub(super) fn create(args: &TuplesCreateArgs) -> Result<()> {
     let order = match args.order {
@@ -188,9 +191,16 @@ pub(super) fn connect(args: &TuplesServerArgs) -> Result<Client> {
 /// Connects to a server at an address, with the credentials that the user has given.
 pub(super) fn connect_to(address: Address, args: &TuplesServerArgs) -> Result<Client> {
     let text = address.to_string();
-    let token = args.token_file.clone().or_else(|| env::var_os(TOKEN_FILE).map(PathBuf::from));
-    let token = token.as_deref().map(token_of).transpose()?;
-    Client::connect_with(address, args.retry, Credentials { token }).context(text)
+    let or = |given: &Option<PathBuf>, variable| {
+        given.clone().or_else(|| env::var_os(variable).map(PathBuf::from))
+    };
+    let token = or(&args.token_file, TOKEN_FILE).as_deref().map(token_of).transpose()?;
+    let trust = or(&args.tls_ca, CA_FILE).as_deref().map(trust_of).transpose()?;
+    Client::connect_with(address, args.retry, Credentials { token, trust }).context(text)
+}
+
+fn trust_of(path: &Path) -> Result<Trust> {
+    Trust::read(path).with_context(|| format!("certificates {}", path.display()))
 }
 
 /// Says why a client has not connected by the fabric.

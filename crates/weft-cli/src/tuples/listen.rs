@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use weft_tuples::access::Users;
+use weft_tuples::access::{TlsServer, Users};
 use weft_tuples::fabric::FabricListener;
 use weft_tuples::limits::PORT;
 use weft_tuples::server::Listener;
@@ -48,15 +48,22 @@ pub(super) fn open(args: &TuplesServeArgs, group: Option<&Group>, has_token: boo
 }
 
 impl Open {
-    /// Listens by TCP and, at the same address, by the fabric.
+    /// Listens by TCP, within TLS if there is a certificate, and at the same address by the fabric.
+    /// That is in clear: beside TLS it has to be of this host only, or wanted.
     fn add_tcp(&mut self, address: &str, args: &TuplesServeArgs, has_token: bool) -> Result<()> {
+        let tls = tls(args)?;
         let tcp = TcpListener::bind(address).with_context(|| address.to_owned())?;
         tcp.set_nonblocking(true)?;
         let address = tcp.local_addr()?;
-        check(address, args, has_token)?;
-        self.listeners.push(Listener::of_tcp(tcp));
+        let has_tls = tls.is_some();
+        check(address, args.insecure, has_token, has_tls)?;
+        self.listeners.push(match tls {
+            Some(tls) => Listener::of_tls(tcp, tls),
+            None => Listener::of_tcp(tcp),
+        });
         self.shown = address.to_string();
-        if !args.no_fabric {
+        let may_be_clear = !has_tls || address.ip().is_loopback() || args.insecure;
+        if !args.no_fabric && may_be_clear {
             match FabricListener::bind(address) {
                 Ok(listener) => self.listeners.push(Listener::Fabric(listener)),
                 Err(error) => {
@@ -82,26 +89,33 @@ impl Open {
     }
 }
 
-/// Refuses an address that other hosts can reach, unless the user wants it. Then it says what that
-/// means.
-fn check(address: SocketAddr, args: &TuplesServeArgs, has_token: bool) -> Result<()> {
-    if address.ip().is_loopback() {
+/// The certificate and the key of the command line, if there are any.
+fn tls(args: &TuplesServeArgs) -> Result<Option<TlsServer>> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    let tls = TlsServer::read(certificate, key);
+    let files = || format!("certificate {} and key {}", certificate.display(), key.display());
+    tls.map(Some).with_context(files)
+}
+
+/// Refuses an address that other hosts can reach without TLS and a token, unless the user wants it.
+/// Then it says what that means.
+fn check(address: SocketAddr, is_wanted: bool, has_token: bool, has_tls: bool) -> Result<()> {
+    if address.ip().is_loopback() || (has_token && has_tls) {
         return Ok(());
     }
-    let consequence = if has_token {
-        "who can read packets on the way can read the token and all tuples"
-    } else {
-        "everyone who reaches it may read and change all tuples"
+    let consequence = match (has_token, has_tls) {
+        (true, _) => "who can read packets on the way can read the token and all tuples",
+        (_, true) => "everyone who reaches it may read and change all tuples",
+        _ => "everyone who reaches it may read and change all tuples, and nothing is encrypted",
     };
-    if !args.insecure {
+    if !is_wanted {
         bail!(
-            "{address}: other hosts can reach it, and nothing is encrypted: {consequence}; \
-             --insecure allows it"
+            "{address}: other hosts can reach it, and {consequence}: use --token-file and \
+             --tls-cert, or --insecure"
         );
     }
     output::complain(format!(
-        "INSECURE: {consequence}, at {address}, and nothing is encrypted: let a firewall keep \
-         strangers away"
+        "INSECURE: at {address}, {consequence}: let a firewall keep strangers away"
     ));
     Ok(())
 }

@@ -1,11 +1,17 @@
-"""Uses the tuple space by redis-py: lists, streams, waiting, pipelines."""
+"""Uses the tuple space by redis-py: lists, streams, waiting, pipelines.
+
+Arguments: the port, then the password and a file of certificates for TLS, if it is by TLS.
+"""
 
 import sys
 import threading
 
 import redis
 
-server = redis.Redis(host="127.0.0.1", port=int(sys.argv[1]), client_name="lab")
+options = {"host": "127.0.0.1", "port": int(sys.argv[1])}
+if len(sys.argv) > 2:
+    options |= {"password": sys.argv[2], "ssl": True, "ssl_ca_certs": sys.argv[3]}
+server = redis.Redis(client_name="lab", **options)
 assert server.ping()
 for value in range(1000):
     server.rpush("list", f"value-{value}")
@@ -22,7 +28,7 @@ lock = threading.Lock()
 
 
 def consume():
-    own = redis.Redis(host="127.0.0.1", port=int(sys.argv[1]))
+    own = redis.Redis(**options)
     while (pair := own.blpop(["work", "end"], timeout=0)) and pair[0] == b"work":
         with lock:
             taken.append(int(pair[1]))

@@ -1,6 +1,6 @@
 /*
  * Uses each function of weft_tuples.h. The arguments are the address of a server, that of another
- * one that asks for a token, and the file of the token.
+ * one that asks for a token, the file of the token, that of one by TLS, and a file of certificates.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -161,7 +161,8 @@ static void threads(struct weft_tuples *client, const char *server)
     weft_tuples_close(other);
 }
 
-static void credentials(const char *server, const char *token_file)
+static void credentials(const char *server, const char *token_file, const char *tls_server,
+                        const char *ca_file)
 {
     struct weft_tuples *client;
     struct weft_tuples_credentials none = {0}, right = {.token_file = token_file};
@@ -173,13 +174,21 @@ static void credentials(const char *server, const char *token_file)
     IS(weft_tuples_connect_with(server, 10000, &right, &client), WEFT_TUPLES_OK);
     IS(put(client, "a", "1", 0), WEFT_TUPLES_OK);
     weft_tuples_close(client);
+    /* Not an authority, and a server that is not trusted. */
+    missing = (struct weft_tuples_credentials){.ca_file = token_file};
+    IS(weft_tuples_connect_with(tls_server, 0, &missing, &client), WEFT_TUPLES_CREDENTIALS);
+    IS(weft_tuples_connect_with(tls_server, 0, &right, &client), WEFT_TUPLES_LOST);
+    right = (struct weft_tuples_credentials){.ca_file = ca_file};
+    IS(weft_tuples_connect_with(tls_server, 10000, &right, &client), WEFT_TUPLES_OK);
+    IS(put(client, "a", "1", 0), WEFT_TUPLES_OK);
+    weft_tuples_close(client);
 }
 
 int main(int argc, char **argv)
 {
     struct weft_tuples *client;
-    assert(argc == 4);
-    credentials(argv[2], argv[3]);
+    assert(argc == 6);
+    credentials(argv[2], argv[3], argv[4], argv[5]);
     IS(weft_tuples_connect(argv[1], 10000, &client), WEFT_TUPLES_OK);
     operations(client);
     orders(client);

@@ -1,30 +1,17 @@
 //! A text that a server and its clients know.
 
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use rustix::process::geteuid;
-
+use super::file::{self, FileError};
 use crate::limits::{TOKEN_LEN_MAX, TOKEN_LEN_MIN};
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// Its file cannot be read.
-    #[error("cannot be read")]
-    Io(#[from] io::Error),
-    /// It is not in a regular file.
-    #[error("it is no regular file")]
-    Kind,
-    /// Its file belongs to another user, who could change it.
-    #[error("it belongs to another user")]
-    Owner,
-    /// Other users can read its file.
-    #[error("other users may read it (mode {0:03o}): chmod 600")]
-    Open(u32),
+    /// Its file cannot be read, or others than its owner can.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It is too short to be hard to guess, or too long.
     #[error("a token has {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} bytes")]
     Len,
@@ -63,10 +50,8 @@ impl Token {
     ///
     /// If the file is not as described.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let file = File::open(path)?;
-        check(&file.metadata()?)?;
-        let mut text = Vec::new();
-        file.take(TOKEN_LEN_MAX as u64 + 3).read_to_end(&mut text)?;
+        // With the end of a line.
+        let text = file::read_private(path, TOKEN_LEN_MAX as u64 + 2)?;
         let line = text.strip_suffix(b"\n").unwrap_or(&text);
         Self::new(line.strip_suffix(b"\r").unwrap_or(line))
     }
@@ -82,19 +67,6 @@ impl Token {
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
-    }
-}
-
-fn check(about: &Metadata) -> Result<(), TokenError> {
-    if !about.is_file() {
-        return Err(TokenError::Kind);
-    }
-    if ![geteuid().as_raw(), 0].contains(&about.uid()) {
-        return Err(TokenError::Owner);
-    }
-    match about.mode() & 0o777 {
-        mode if mode & 0o077 != 0 => Err(TokenError::Open(mode)),
-        _ => Ok(()),
     }
 }
 
@@ -133,11 +105,14 @@ mod tests {
             let token = write(&format!("{TEXT}{end}"), 0o600).unwrap();
             assert_eq!(token.text(), TEXT.as_bytes());
         }
-        assert!(matches!(write(TEXT, 0o640), Err(TokenError::Open(0o640))));
-        assert!(matches!(write(TEXT, 0o604), Err(TokenError::Open(0o604))));
+        assert!(matches!(write(TEXT, 0o640), Err(TokenError::File(FileError::Open(0o640)))));
+        assert!(matches!(write(TEXT, 0o604), Err(TokenError::File(FileError::Open(0o604)))));
         assert!(matches!(write("", 0o600), Err(TokenError::Len)));
-        assert!(matches!(write(&"x".repeat(2_000), 0o600), Err(TokenError::Len)));
-        assert!(matches!(Token::read(folder.path()), Err(TokenError::Kind)));
-        assert!(matches!(Token::read(&folder.path().join("none")), Err(TokenError::Io(_))));
+        assert!(matches!(write(&"x".repeat(2_000), 0o600), Err(TokenError::File(FileError::Len))));
+        assert!(matches!(Token::read(folder.path()), Err(TokenError::File(FileError::Kind))));
+        assert!(matches!(
+            Token::read(&folder.path().join("none")),
+            Err(TokenError::File(FileError::Io(_)))
+        ));
     }
 }

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use rustls::{ClientConnection, StreamOwned};
 use weft_fabric::{Endpoint, Fabric};
 
-use crate::access::Token;
+use crate::access::{Token, Trust};
 use crate::fabric::{self, Blocking};
 use crate::limits::{
     ANSWER_FRAME_LEN_MAX, CONNECT_TIME_MAX, RECONNECT_PAUSE, SHUN_TIME, SILENCE_TIME, SILENCES_MAX,
@@ -24,6 +25,8 @@ use crate::wire::{Action, Answer, Hello, Leader, Malformed, RequestFrame, Welcom
 
 /// What is in front of an address by the fabric.
 const FABRIC: &str = "fabric://";
+/// What is in front of an address by TLS.
+const TLS: &str = "tls://";
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub enum Address {
     /// A host and a port, by the fabric: through shared memory on one host, by iWARP between hosts.
     /// If that is not possible, by TCP ([`Client::take_fallback`]).
     Fabric(String),
+    /// A host and a port, by TCP within TLS.
+    Tls(String),
     /// A socket of the file system.
     Unix(PathBuf),
     /// Several servers that keep the same state. The client finds the leader.
@@ -42,8 +47,8 @@ pub enum Address {
 impl FromStr for Address {
     type Err = std::convert::Infallible;
 
-    /// A text with a slash is a path, except `fabric://HOST:PORT`. One with commas is a list of
-    /// servers, if none of them is a path.
+    /// A text with a slash is a path, except `fabric://HOST:PORT` and `tls://HOST:PORT`. One with
+    /// commas is a list of servers, if none of them is a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let all: Vec<Self> = text.split(',').map(|part| one(part.trim())).collect();
         let has_path = all.iter().any(|address| matches!(address, Self::Unix(_)));
@@ -52,10 +57,14 @@ impl FromStr for Address {
 }
 
 fn one(text: &str) -> Address {
-    match text.strip_prefix(FABRIC) {
-        Some(address) => Address::Fabric(address.to_owned()),
-        None if text.contains('/') => Address::Unix(text.into()),
-        None => Address::Tcp(text.to_owned()),
+    if let Some(address) = text.strip_prefix(FABRIC) {
+        Address::Fabric(address.to_owned())
+    } else if let Some(address) = text.strip_prefix(TLS) {
+        Address::Tls(address.to_owned())
+    } else if text.contains('/') {
+        Address::Unix(text.into())
+    } else {
+        Address::Tcp(text.to_owned())
     }
 }
 
@@ -64,6 +73,7 @@ impl fmt::Display for Address {
         match self {
             Self::Tcp(address) => f.write_str(address),
             Self::Fabric(address) => write!(f, "{FABRIC}{address}"),
+            Self::Tls(address) => write!(f, "{TLS}{address}"),
             Self::Unix(path) => path.display().fmt(f),
             Self::Several(all) => {
                 let texts: Vec<String> = all.iter().map(Self::to_string).collect();
@@ -118,6 +128,8 @@ fn not_the_leader(leader: &str) -> String {
 pub enum Transport {
     /// TCP.
     Tcp,
+    /// TCP within TLS.
+    Tls,
     /// A Unix socket.
     Unix,
     /// By the fabric, memory that both ends share.
@@ -151,6 +163,16 @@ impl Stream for TcpStream {
     }
 }
 
+impl Stream for StreamOwned<ClientConnection, TcpStream> {
+    fn transport(&self) -> Transport {
+        Transport::Tls
+    }
+
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.sock.limit(time)
+    }
+}
+
 impl Stream for UnixStream {
     fn transport(&self) -> Transport {
         Transport::Unix
@@ -167,11 +189,13 @@ impl Stream for Blocking {
     }
 }
 
-/// What a client shows to servers.
+/// What a client shows to servers, and what it expects of them.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     /// The token that servers ask for.
     pub token: Option<Token>,
+    /// Which servers the client trusts by TLS. Without that it connects to none.
+    pub trust: Option<Trust>,
 }
 
 /// A client. If the connection is lost it connects again and repeats its operation, which takes
@@ -398,16 +422,28 @@ impl Client {
                     Box::new(stream)
                 }
             },
+            Address::Tls(address) => Box::new(self.tls(address)?),
             Address::Unix(path) => Box::new(UnixStream::connect(path)?),
             Address::Several(_) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         Ok(stream)
     }
 
+    fn tls(&self, address: &str) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        const NONE: &str = "no certificates are given by which to trust a server";
+        let trust = self.credentials.trust.as_ref();
+        let trust = trust.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, NONE))?;
+        let session = trust.connect(address)?;
+        Ok(StreamOwned::new(session, tcp(address, self.has_others)?))
+    }
+
     /// How to connect to the leader: as to the server that has named it.
     fn way_to(&self, leader: &str) -> Option<Address> {
-        let is_by_fabric = matches!(self.tried, Some(Address::Fabric(_)));
-        let make = if is_by_fabric { Address::Fabric } else { Address::Tcp };
+        let make = match self.tried {
+            Some(Address::Fabric(_)) => Address::Fabric,
+            Some(Address::Tls(_)) => Address::Tls,
+            _ => Address::Tcp,
+        };
         let named = (!leader.is_empty()).then(|| make(leader.to_owned()));
         named.filter(|leader| !self.shuns(leader))
     }
@@ -540,6 +576,8 @@ mod tests {
         let fabric = parse("fabric://a:1,b:2");
         assert_eq!(fabric, Address::Several(vec![Address::Fabric("a:1".into()), tcp("b:2")]));
         assert_eq!(fabric.to_string(), "fabric://a:1,b:2");
+        let tls = Address::Tls("a:1".into());
+        assert_eq!((parse("tls://a:1"), tls.to_string().as_str()), (tls, "tls://a:1"));
         assert_eq!(parse("./a,b"), Address::Unix("./a,b".into()));
     }
 }

@@ -417,7 +417,7 @@ impl Server {
                 if self.tails.is_none() && self.replica.is_none() && served.is_by_fabric() {
                     let fabric = |listener: &Listener| match listener {
                         Listener::Fabric(listener) => Tails::new(listener.fabric()).ok(),
-                        Listener::Tcp(_) | Listener::Unix(..) => None,
+                        Listener::Tcp(_) | Listener::Tls(..) | Listener::Unix(..) => None,
                     };
                     self.tails = self.listeners.iter().find_map(fabric);
                 }

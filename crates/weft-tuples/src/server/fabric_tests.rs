@@ -355,7 +355,11 @@ fn no_tail_is_shown_to_a_client_without_the_token() {
     assert_eq!(Welcome::decode(&received), Ok(Welcome(Err(Refusal::Token))), "and no more");
     let connect = |token| {
         let address = Address::Fabric(running.fabric.unwrap().to_string());
-        Client::connect_with(address, Duration::ZERO, Credentials { token })
+        Client::connect_with(
+            address,
+            Duration::ZERO,
+            Credentials { token, ..Credentials::default() },
+        )
     };
     let refused = connect(None).unwrap_err();
     assert!(matches!(refused, Failure::Refused(Refusal::Token)), "{refused:?}");

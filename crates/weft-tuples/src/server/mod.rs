@@ -11,6 +11,7 @@
 //! polled
 //! served
 //! replica socket unproven
+//! tls
 //! ```
 
 mod event_loop;
@@ -22,6 +23,7 @@ mod served;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod unproven;
 
 pub use event_loop::{Server, ServerError, Stop};

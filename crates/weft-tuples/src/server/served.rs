@@ -67,7 +67,7 @@ impl Served {
     /// Whether the client has shown that it may use the server.
     pub(super) fn is_admitted(&self) -> bool {
         match &self.protocol {
-            Protocol::Unknown => self.guard.is_open(),
+            Protocol::Unknown => self.guard.is_open() && !self.socket.is_handshaking(),
             Protocol::Redis(it) => it.is_admitted(),
             Protocol::Native(it) => it.is_admitted(),
         }
@@ -261,6 +261,7 @@ impl Served {
     /// connection has begun no more operations because of its output, and can go on now.
     pub(super) fn send(&mut self) -> bool {
         self.logged = None;
+        self.flush();
         let was_stopped = self.output().len() >= self.output_len_max();
         while !self.is_gone {
             let output = match &self.protocol {
@@ -286,10 +287,19 @@ impl Served {
         was_stopped && !self.is_gone && self.output().len() < self.output_len_max()
     }
 
+    /// Sends what the socket has kept.
+    fn flush(&mut self) {
+        match self.socket.flush() {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => self.is_gone = true,
+            _ => {}
+        }
+    }
+
     /// Whether closing the socket loses nothing that was sent.
     fn is_sent(&mut self) -> bool {
         match &mut self.socket {
             Socket::Tcp(_) | Socket::Unix(_) => true,
+            Socket::Tls(stream) => stream.is_sent(),
             Socket::Fabric(stream) => stream.is_sent(),
         }
     }

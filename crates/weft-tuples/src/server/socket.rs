@@ -10,7 +10,8 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
-use crate::access::Users;
+use super::tls::TlsStream;
+use crate::access::{TlsServer, Users};
 use crate::fabric::{FabricListener, FabricStream};
 use crate::limits::KEEPALIVE_IDLE;
 use crate::resp::Addresses;
@@ -20,6 +21,8 @@ use crate::resp::Addresses;
 pub enum Listener {
     /// Over TCP.
     Tcp(TcpListener),
+    /// Over TCP, within TLS.
+    Tls(TcpListener, TlsServer),
     /// Within the host, for these users.
     Unix(UnixListener, Users),
     /// By the fabric.
@@ -30,6 +33,7 @@ pub enum Listener {
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),
+    Tls(Box<TlsStream>),
     Unix(UnixStream),
     Fabric(Box<FabricStream>),
 }
@@ -39,6 +43,12 @@ impl Listener {
     #[must_use]
     pub fn of_tcp(listener: std::net::TcpListener) -> Self {
         Self::Tcp(TcpListener::from_std(listener))
+    }
+
+    /// A listener that does not block, for connections within TLS.
+    #[must_use]
+    pub fn of_tls(listener: std::net::TcpListener, server: TlsServer) -> Self {
+        Self::Tls(TcpListener::from_std(listener), server)
     }
 
     /// A listener that does not block.
@@ -56,7 +66,9 @@ impl Listener {
         waker: Waker,
     ) -> io::Result<()> {
         match self {
-            Self::Tcp(listener) => listener.register(registry, token, Interest::READABLE),
+            Self::Tcp(listener) | Self::Tls(listener, _) => {
+                listener.register(registry, token, Interest::READABLE)
+            }
             Self::Unix(listener, _) => listener.register(registry, token, Interest::READABLE),
             Self::Fabric(listener) => {
                 listener.call(waker);
@@ -69,13 +81,9 @@ impl Listener {
     /// user that may not connect is closed: that is [`ErrorKind::ConnectionAborted`].
     pub(super) fn accept(&self, has_fabric_place: bool) -> io::Result<Socket> {
         match self {
-            Self::Tcp(listener) => {
-                let (socket, _) = listener.accept()?;
-                socket.set_nodelay(true)?;
-                // So that the kernel finds peers that are gone without a word.
-                sockopt::set_socket_keepalive(&socket, true)?;
-                sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
-                Ok(Socket::Tcp(socket))
+            Self::Tcp(listener) => Ok(Socket::Tcp(accept_tcp(listener)?)),
+            Self::Tls(listener, server) => {
+                Ok(Socket::Tls(Box::new(TlsStream::new(accept_tcp(listener)?, server)?)))
             }
             Self::Unix(listener, users) => {
                 let (socket, _) = listener.accept()?;
@@ -91,11 +99,21 @@ impl Listener {
     }
 }
 
+fn accept_tcp(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (socket, _) = listener.accept()?;
+    socket.set_nodelay(true)?;
+    // So that the kernel finds peers that are gone without a word.
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+    Ok(socket)
+}
+
 impl Socket {
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         match self {
             Self::Tcp(socket) => socket.register(registry, token, both),
+            Self::Tls(stream) => stream.socket_mut().register(registry, token, both),
             Self::Unix(socket) => socket.register(registry, token, both),
             Self::Fabric(stream) => {
                 let fd = stream.as_fd().as_raw_fd();
@@ -113,17 +131,22 @@ impl Socket {
         }
     }
 
+    /// Whether it has to agree on keys with its peer first.
+    pub(super) fn is_handshaking(&self) -> bool {
+        matches!(self, Self::Tls(stream) if stream.is_handshaking())
+    }
+
     /// The addresses of both ends, as far as they have any.
     pub(super) fn addresses(&self) -> Addresses {
         let text = |address: io::Result<std::net::SocketAddr>| {
             address.map_or_else(|_| String::new(), |address| address.to_string())
         };
-        match self {
-            Self::Tcp(socket) => {
-                Addresses { peer: text(socket.peer_addr()), local: text(socket.local_addr()) }
-            }
-            Self::Unix(_) | Self::Fabric(_) => Addresses::default(),
-        }
+        let socket = match self {
+            Self::Tcp(socket) => socket,
+            Self::Tls(stream) => stream.socket(),
+            Self::Unix(_) | Self::Fabric(_) => return Addresses::default(),
+        };
+        Addresses { peer: text(socket.peer_addr()), local: text(socket.local_addr()) }
     }
 }
 
@@ -131,6 +154,7 @@ impl Read for Socket {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.read(bytes),
+            Self::Tls(stream) => stream.read(bytes),
             Self::Unix(socket) => socket.read(bytes),
             Self::Fabric(stream) => stream.read(bytes),
         }
@@ -141,12 +165,17 @@ impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
             Self::Unix(socket) => socket.write(bytes),
             Self::Fabric(stream) => stream.write(bytes),
         }
     }
 
+    /// Sends what was written. Only TLS keeps some of it.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Tls(stream) => stream.flush(),
+            Self::Tcp(_) | Self::Unix(_) | Self::Fabric(_) => Ok(()),
+        }
     }
 }

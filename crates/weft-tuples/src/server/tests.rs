@@ -12,13 +12,13 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener};
 
 use super::{Listener, Server, ServerError, Stop};
-use crate::access::{Token, Users};
+use crate::access::{self, Token, Users};
 use crate::limits::{CONNECTIONS_MAX, OUTPUT_LEN_MAX, UNPROVEN_MAX};
 use crate::log::{Directory, Files, Log, LogError, LogFile};
 use crate::model::{
     Count, Criteria, ElementEnd, Name, Operation, Order, Outcome, Refusal, Space, Sync, Tuple,
 };
-use crate::native::{Address, Client, Credentials, Failure};
+use crate::native::{Address, Client, Credentials, Failure, Transport};
 use crate::wire::{Action, Hello, RequestFrame, Welcome};
 
 pub(super) struct Running {
@@ -234,7 +234,11 @@ fn only_clients_with_the_token_are_served_by_either_protocol() {
     let running = Running::make(CONNECTIONS_MAX, Vec::new(), Some(right.clone()));
     let connect = |token: Option<Token>| {
         let address = Address::Tcp(running.address.to_string());
-        Client::connect_with(address, Duration::ZERO, Credentials { token })
+        Client::connect_with(
+            address,
+            Duration::ZERO,
+            Credentials { token, ..Credentials::default() },
+        )
     };
     for wrong in [None, Some(token("the token of another server"))] {
         let refused = connect(wrong).unwrap_err();
@@ -285,6 +289,114 @@ fn places_of_clients_without_the_token_are_bounded() {
     expect(third, "-NOAUTH Authentication required.\r\n");
     admitted.write_all(b"PING\r\n").unwrap();
     expect(&mut admitted, "+PONG\r\n");
+}
+
+impl Running {
+    /// A server that is reached by TLS, too, at the second address.
+    fn by_tls(token: Option<Token>) -> (Self, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let listeners = vec![Listener::Tls(listener, access::tests::server("server"))];
+        (Self::make(CONNECTIONS_MAX, listeners, token), address)
+    }
+}
+
+fn connect_by_tls(
+    address: SocketAddr,
+    trust: Option<&str>,
+    token: Option<Token>,
+) -> Result<Client, Failure> {
+    let trust = trust.map(access::tests::trust);
+    let address = Address::Tls(address.to_string());
+    Client::connect_with(address, Duration::ZERO, Credentials { token, trust })
+}
+
+#[test]
+fn clients_come_by_tls_to_servers_that_they_trust() {
+    let right = token("the token of the server");
+    let (running, address) = Running::by_tls(Some(right.clone()));
+    for (trust, token) in [(Some("self"), Some(right.clone())), (None, None)] {
+        let refused = connect_by_tls(address, trust, token).unwrap_err();
+        assert!(matches!(refused, Failure::Io(_)), "{refused:?}");
+    }
+    let refused = connect_by_tls(address, Some("ca"), None).unwrap_err();
+    assert!(matches!(refused, Failure::Refused(Refusal::Token)), "{refused:?}");
+    let mut client = connect_by_tls(address, Some("ca"), Some(right.clone())).unwrap();
+    assert_eq!(client.transport(), Some(Transport::Tls));
+    // Longer than all buffers, both ways, with and without an end at that of a record.
+    for len in [1, 16 << 10, (16 << 10) + 1, 300_000, 10 << 20] {
+        let value: String = (0..len).map(|at| char::from(b'a' + (at % 23) as u8)).collect();
+        client.call(put("l", &value), None).unwrap();
+        assert!(taken(client.call(take("l"), None).unwrap()) == value, "{len} bytes");
+    }
+    let waiter = spawn(move || taken(client.call(take("l"), None).unwrap()));
+    let plain = Address::Tcp(running.address.to_string());
+    let credentials = Credentials { token: Some(right), trust: None };
+    let mut plain = Client::connect_with(plain, Duration::ZERO, credentials).unwrap();
+    plain.call(put("l", "at last"), None).unwrap();
+    assert_eq!(waiter.join().unwrap(), "at last");
+}
+
+/// A client that only sends is not answered without bound, and gets everything at last.
+#[test]
+fn answers_by_tls_wait_for_their_reader() {
+    let (running, address) = Running::by_tls(None);
+    let value = "v".repeat(60_000);
+    running.client().call(put("l", &value), None).unwrap();
+    let session = access::tests::trust("ca").connect(&address.to_string()).unwrap();
+    let mut stream = rustls::StreamOwned::new(session, TcpStream::connect(address).unwrap());
+    let count = 200;
+    assert!(count * value.len() > 10 * OUTPUT_LEN_MAX);
+    stream.write_all("LINDEX l 0\r\n".repeat(count).as_bytes()).unwrap();
+    stream.write_all(b"QUIT\r\n").unwrap();
+    let expected = format!("{}+OK\r\n", format!("$60000\r\n{value}\r\n").repeat(count));
+    let mut found = String::new();
+    // It ends as TLS says that it does, or this were an error.
+    stream.read_to_string(&mut found).unwrap();
+    assert!(found == expected, "{} bytes, not {}", found.len(), expected.len());
+}
+
+/// Random bytes, and greetings that were changed, end their own connection.
+#[test]
+fn peers_that_speak_no_tls_are_closed() {
+    let (running, address) = Running::by_tls(None);
+    let mut greeting = Vec::new();
+    let mut session = access::tests::trust("ca").connect("127.0.0.1:1").unwrap();
+    session.write_tls(&mut greeting).unwrap();
+    let mut rng = fastrand::Rng::with_seed(11);
+    for case in 0..200 {
+        let mut bytes = greeting.clone();
+        match case {
+            0 => bytes = b"PING\r\n".to_vec(),
+            1 => bytes = Hello::default().encode(),
+            2 => bytes = b"MPA ID Req Frame".to_vec(),
+            _ => (0..rng.usize(1..9)).for_each(|_| {
+                let at = rng.usize(..bytes.len());
+                bytes[at] = rng.u8(..);
+            }),
+        }
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&bytes).unwrap();
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        // It may have been reset.
+        let _ = peer.read_to_end(&mut Vec::new());
+    }
+    let mut client = connect_by_tls(address, Some("ca"), None).unwrap();
+    client.call(put("l", "a"), None).unwrap();
+    assert_eq!(taken(running.client().call(take("l"), None).unwrap()), "a");
+}
+
+/// Connections that do not go through the handshake do not keep clients out.
+#[test]
+fn places_of_peers_without_keys_are_bounded() {
+    let (_running, address) = Running::by_tls(None);
+    let mut client = connect_by_tls(address, Some("ca"), None).unwrap();
+    let mut silent: Vec<_> =
+        (0..=UNPROVEN_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert_eq!(silent[0].read(&mut [0; 8]).unwrap_or(0), 0, "the first one is closed");
+    client.call(put("l", "a"), None).unwrap();
+    let mut other = connect_by_tls(address, Some("ca"), None).unwrap();
+    assert_eq!(taken(other.call(take("l"), None).unwrap()), "a");
 }
 
 /// A proxy that breaks connections at random places, in both directions. Whatever is lost, each put

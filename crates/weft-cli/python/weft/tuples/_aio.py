@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, AsyncIterator, Dict, List, Optional, Set, Type, TypeVar
 
@@ -61,11 +62,17 @@ class AsyncClient:
     """
 
     def __init__(
-        self, server: str = DEFAULT_SERVER, *, retry: float = 10.0, token: Bytes = b""
+        self,
+        server: str = DEFAULT_SERVER,
+        *,
+        retry: float = 10.0,
+        token: Bytes = b"",
+        ssl: Optional[SSLContext] = None,
     ) -> None:
         self._server = server
         self._retry = retry
         self._token = wire.as_bytes(token)
+        self._ssl = ssl
         #: The last one takes new operations.
         self._lanes: List[_Lane] = []
         self._turn: Optional[asyncio.Lock] = None
@@ -263,7 +270,7 @@ class AsyncClient:
         return None
 
     async def _new_lane(self) -> "_Lane":
-        lane = _Lane(self._server, self._retry, self._token)
+        lane = _Lane(self._server, self._retry, self._token, self._ssl)
         await lane.connect()
         return lane
 
@@ -271,10 +278,13 @@ class AsyncClient:
 class _Lane:
     """A connection with a client's identity. Its operations need not end in their order."""
 
-    def __init__(self, server: str, retry: float, token: bytes) -> None:
+    def __init__(
+        self, server: str, retry: float, token: bytes, ssl: Optional[SSLContext]
+    ) -> None:
         self._server = server
         self._retry = retry
         self._token = token
+        self._ssl = ssl
         self._identity = os.urandom(16)
         self._was_in = False
         self._number = 0
@@ -395,7 +405,7 @@ class _Lane:
         if "/" in self._server:
             reader, writer = await asyncio.open_unix_connection(self._server)
         else:
-            reader, writer = await asyncio.open_connection(*split_address(self._server))
+            reader, writer = await asyncio.open_connection(*split_address(self._server), ssl=self._ssl)
         try:
             writer.write(wire.hello(self._identity, self._was_in, self._token))
             try:

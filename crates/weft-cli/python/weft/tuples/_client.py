@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from ssl import SSLContext
 from types import TracebackType
 from typing import Dict, Iterator, List, Optional, Type, TypeVar
 
@@ -51,18 +52,25 @@ class Client:
     connection the client tries for ``retry`` seconds to get another one, and repeats its operation,
     which takes effect once. An operation with a ``timeout`` (in seconds, 0: it does not wait)
     raises ``TimeoutError``; without one it waits for ever. ``token`` is what the server was given by
-    ``--token-file``; without it such a server raises ``RefusedError``.
+    ``--token-file``; without it such a server raises ``RefusedError``. With ``ssl`` the connection
+    is by TLS, to a server that the context trusts: ``ssl.create_default_context(cafile=FILE)``.
 
     Threads may share a client; its operations are done one after the other, so that each thread
     that waits for tuples wants a client of its own.
     """
 
     def __init__(
-        self, server: str = DEFAULT_SERVER, *, retry: float = 10.0, token: Bytes = b""
+        self,
+        server: str = DEFAULT_SERVER,
+        *,
+        retry: float = 10.0,
+        token: Bytes = b"",
+        ssl: Optional[SSLContext] = None,
     ) -> None:
         self._server = server
         self._retry = retry
         self._token = wire.as_bytes(token)
+        self._ssl = ssl
         self._identity = os.urandom(16)
         self._was_in = False
         self._number = 0
@@ -253,6 +261,9 @@ class Client:
         else:
             self._socket = socket.create_connection(split_address(self._server))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._ssl is not None:
+                host = split_address(self._server)[0]
+                self._socket = self._ssl.wrap_socket(self._socket, server_hostname=host)
         self._socket.sendall(wire.hello(self._identity, self._was_in, self._token))
         wire.check_welcome(_receive(self._socket, wire.WELCOME_LEN))
         self._was_in = True
