@@ -2,6 +2,7 @@
 //! take: what a client was answered is so at the next leader.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -15,10 +16,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use fastrand::Rng;
 use rustix::process::Signal;
+use weft_lab::credentials::{certificate, secret};
 use weft_lab::endpoint::Port;
-use weft_lab::{Folder, Program, Running, defect, ensure_data, ports, weft};
+use weft_lab::{
+    Folder, Namespace, NamespacePair, Program, Running, defect, ensure_data, ports,
+    skip_without_namespaces, weft,
+};
+use weft_tuples::access::{Token, Trust};
 use weft_tuples::model::{Count, Criteria, ElementEnd, Name, Operation, Outcome, Tuple};
-use weft_tuples::native::{Address, Client};
+use weft_tuples::native::{Address, Client, Credentials, Transport};
 
 /// Time limit for what the lab itself does not limit. It detects a hang.
 const TIMEOUT: Duration = Duration::from_secs(240);
@@ -38,17 +44,26 @@ struct Group {
     clients: [u16; 3],
     peers: [u16; 3],
     running: [Option<Running>; 3],
+    /// More options of each server.
+    options: Vec<OsString>,
 }
 
 impl Group {
     /// Starts three servers.
     fn start() -> Result<Self> {
-        let folder = Folder::new(0o700)?;
+        Self::start_with(Folder::new(0o700)?, Vec::new())
+    }
+
+    fn start_with(folder: Folder, options: Vec<OsString>) -> Result<Self> {
         let (clients, peers) = ([(); 3].map(|()| ports::next()), [(); 3].map(|()| ports::next()));
-        let mut this = Self { folder, clients, peers, running: [None, None, None] };
+        let mut this = Self { folder, clients, peers, running: [None, None, None], options };
         for at in 0..3 {
             this.describe(at, peers)?;
             this.start_one(at)?;
+        }
+        // A server that is late has no listener by the fabric yet.
+        for server in this.running.iter_mut().flatten() {
+            server.printed("listening on", TIMEOUT)?;
         }
         Ok(this)
     }
@@ -76,7 +91,7 @@ impl Group {
         let line = format!("tuples serve --log-size {LOG_SIZE} --name {} --replicas", NAMES[at]);
         let state = self.folder.path().join(NAMES[at]);
         let program = Program::plain(weft()?).line(&line).arg(self.file(at)).arg("--state");
-        self.running[at] = Some(program.arg(state).start()?);
+        self.running[at] = Some(program.arg(state).args(&self.options).start()?);
         Ok(())
     }
 
@@ -229,6 +244,125 @@ fn a_server_without_a_majority_serves_nothing() -> Result<()> {
     let values = drain(&mut client, "jobs")?;
     ensure_data!(values == ["frame 20"], "{values:?}");
     group.check()
+}
+
+/// Servers are killed one after the other, the leader among them.
+#[test]
+fn clients_with_a_token_find_the_leader_by_tls() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let token = secret(&folder, "token", "the token of three servers")?;
+    let [cert, key] = certificate(&folder)?;
+    let trust = Trust::read(&cert)?;
+    let credentials = Credentials { token: Some(Token::read(&token)?), trust: Some(trust) };
+    let options = [("--token-file", token), ("--tls-cert", cert), ("--tls-key", key)];
+    let options = options.into_iter().flat_map(|(name, file)| [name.into(), file.into()]);
+    let mut group = Group::start_with(folder, options.collect())?;
+    let servers = group.clients.map(|port| Address::Tls(format!("127.0.0.1:{port}")));
+    let servers = Address::Several(servers.to_vec());
+    let mut client = Client::connect_with(servers, TIMEOUT, credentials)?;
+    client.call(put("jobs", "first"), None)?;
+    for at in 0..3 {
+        group.kill(at)?;
+        client.call(put("jobs", &at.to_string()), None)?;
+        ensure!(client.transport() == Some(Transport::Tls), "not by TLS");
+        group.start_one(at)?;
+    }
+    let values = drain(&mut client, "jobs")?;
+    ensure_data!(values == ["first", "0", "1", "2"], "{values:?}");
+    // Without the token no server says which one leads.
+    for port in group.clients {
+        let plain = ask(port, "LLEN jobs").unwrap_or_default();
+        ensure!(plain.is_empty(), "a server answers {plain} without TLS");
+    }
+    group.check()
+}
+
+/// Two hosts: one server on the left one, the others and a client on the right one. The path
+/// between them fails, and comes back. Other hosts can reach the servers, so they have TLS and a
+/// token.
+#[test]
+fn a_partition_leaves_a_majority_that_serves_and_loses_nothing() -> Result<()> {
+    skip_without_namespaces!();
+    let (pair, folder) = (NamespacePair::new()?, Folder::new(0o700)?);
+    let token = secret(&folder, "token", "the token of three servers")?;
+    let [cert, key] = certificate(&folder)?;
+    let sides = [&pair.left, &pair.right, &pair.right];
+    let hosts = sides.map(|side| side.ipv4);
+    let mut text = "secret = \"not a secret at all\"\n".to_owned();
+    for (at, (name, host)) in NAMES.iter().zip(hosts).enumerate() {
+        let clients = 7_417 + 10 * at;
+        text += &format!(
+            "[[server]]\nname = \"{name}\"\nclients = \"{host}:{clients}\"\n\
+             peers = \"{host}:{}\"\n",
+            clients + 1
+        );
+    }
+    let file = secret(&folder, "group.toml", &text)?;
+    let socket = |at: usize| folder.path().join(format!("socket-{at}"));
+    let start = |at: usize| -> Result<Running> {
+        let line = format!("tuples serve --log-size {LOG_SIZE} --name {} --replicas", NAMES[at]);
+        let program = Program::plain(weft()?).line(&line).arg(&file).arg("--state");
+        let program = program.arg(folder.path().join(NAMES[at])).arg("--token-file").arg(&token);
+        let program = program.arg("--tls-cert").arg(&cert).arg("--tls-key").arg(&key);
+        let program = program.arg("--unix").arg(socket(at));
+        let mut server = program.within(Some(sides[at])).start()?;
+        server.printed("listening on", TIMEOUT)?;
+        Ok(server)
+    };
+    let servers: Vec<Running> = (0..3).map(start).collect::<Result<_>>()?;
+    let address = |at: usize| format!("tls://{}:{}", hosts[at], 7_417 + 10 * at);
+    let all = [0, 1, 2].map(address).join(",");
+    let ask = |side: &Namespace, words: &str, servers: &str| -> Result<Program> {
+        let program = Program::plain(weft()?).line(&format!("tuples {words} --server {servers}"));
+        let program = program.arg("--token-file").arg(&token).arg("--tls-ca").arg(&cert);
+        Ok(program.within(Some(side)))
+    };
+    let client = |words: &str| -> Result<String> {
+        let program = ask(&pair.right, &format!("{words} --retry 200"), &all)?;
+        Ok(program.run(TIMEOUT)?.success()?.stdout)
+    };
+    client("put jobs first")?;
+    pair.link_down()?;
+    client("put jobs second")?;
+    // Its own address is gone with the path.
+    let first = socket(0).display().to_string();
+    let alone = ask(&pair.left, "put jobs lost --retry 2", &first)?.run(TIMEOUT)?;
+    ensure!(alone.success().is_err(), "a server without a majority has taken a tuple");
+    pair.link_up()?;
+    client("put jobs third")?;
+    let values = client("list jobs")?;
+    ensure_data!(values == "first\nsecond\nthird\n", "{values}");
+    // What it has missed is at the first server, too: the others need it now.
+    let mut servers = servers.into_iter();
+    let (Some(_first), Some(second), Some(_third)) =
+        (servers.next(), servers.next(), servers.next())
+    else {
+        bail!("there are three servers");
+    };
+    second.kill()?;
+    let values = client("take jobs -n 10")?;
+    ensure_data!(values == "first\nsecond\nthird\n", "{values}");
+    Ok(())
+}
+
+#[test]
+fn a_server_of_several_listens_where_the_command_line_says() -> Result<()> {
+    let folder = Folder::new(0o700)?;
+    let [named, own, peers] = [(); 3].map(|()| ports::next());
+    let text = format!(
+        "secret = \"not a secret at all\"\n[[server]]\nname = \"one\"\n\
+         clients = \"127.0.0.1:{named}\"\npeers = \"127.0.0.1:{peers}\"\n"
+    );
+    let file = secret(&folder, "group.toml", &text)?;
+    let line = format!("tuples serve --listen 127.0.0.1:{own} --name one --replicas");
+    let program = Program::plain(weft()?).line(&line).arg(file).arg("--state");
+    let mut server = program.arg(folder.path().join("one")).start()?;
+    server.printed(&format!("listening on 127.0.0.1:{own}"), TIMEOUT)?;
+    let line = format!("tuples put jobs first --server 127.0.0.1:{own}");
+    Program::plain(weft()?).line(&line).run(TIMEOUT)?.success()?;
+    ensure!(TcpStream::connect(("127.0.0.1", named)).is_err(), "it listens there, too");
+    server.kill()?;
+    Ok(())
 }
 
 #[test]

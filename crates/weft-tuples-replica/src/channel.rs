@@ -1,5 +1,5 @@
 //! Connections between servers: both ends prove that they know the secret, and each frame has a
-//! code that only they can make. Nothing is encrypted.
+//! code that only they can make. TLS around it encrypts them.
 
 use std::io;
 
@@ -58,25 +58,33 @@ fn nonce() -> io::Result<Key> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
-    /// Greets the server with this number, which has accepted a connection.
-    pub(crate) async fn dial(mut stream: S, group: &Group, to: ServerId) -> io::Result<Self> {
+    /// Greets the server with this number, which has accepted a connection. What both ends prove is
+    /// of this connection, if no other one has its binding.
+    pub(crate) async fn dial(
+        mut stream: S,
+        group: &Group,
+        to: ServerId,
+        binding: &[u8],
+    ) -> io::Result<Self> {
         let own = nonce()?;
         let from = group.own_id();
         let hello = [&MAGIC[..], &from.to_be_bytes(), &to.to_be_bytes(), &own].concat();
         stream.write_all(&hello).await?;
+        stream.flush().await?;
         let mut other = Key::default();
         stream.read_exact(&mut other).await?;
-        let session = session(group.key(), &hello, &other);
+        let session = session(group.key(), &hello, &other, binding);
         let mut sending = Direction::new(&session, b"dialer");
         let receiving = Direction::new(&session, b"acceptor");
         let code = sending.code(b"");
         stream.write_all(code.as_bytes()).await?;
+        stream.flush().await?;
         Ok(Self { stream, sending, receiving })
     }
 
     /// Takes the greeting of a server. Nothing else is taken from a peer that does not know the
     /// secret.
-    pub(crate) async fn accept(mut stream: S, group: &Group) -> io::Result<Self> {
+    pub(crate) async fn accept(mut stream: S, group: &Group, binding: &[u8]) -> io::Result<Self> {
         let mut hello = [0; MAGIC.len() + 16 + size_of::<Key>()];
         stream.read_exact(&mut hello).await?;
         let number = |at: usize| -> u64 {
@@ -89,7 +97,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         }
         let own = nonce()?;
         stream.write_all(&own).await?;
-        let session = session(group.key(), &hello, &own);
+        stream.flush().await?;
+        let session = session(group.key(), &hello, &own, binding);
         let mut receiving = Direction::new(&session, b"dialer");
         let sending = Direction::new(&session, b"acceptor");
         let mut code = [0; CODE_LEN];
@@ -106,7 +115,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
         }
         let len = (body.len() as u32).to_be_bytes();
         let code = self.sending.code(body);
-        self.stream.write_all(&[&len[..], body, code.as_bytes()].concat()).await
+        self.stream.write_all(&[&len[..], body, code.as_bytes()].concat()).await?;
+        self.stream.flush().await
     }
 
     pub(crate) async fn receive(&mut self) -> io::Result<Vec<u8>> {
@@ -131,10 +141,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
     }
 }
 
-fn session(key: &Key, hello: &[u8], answer: &Key) -> Key {
+fn session(key: &Key, hello: &[u8], answer: &Key, binding: &[u8]) -> Key {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(hello);
     hasher.update(answer);
+    hasher.update(binding);
     hasher.finalize().into()
 }
 
@@ -163,7 +174,7 @@ mod tests {
         acceptor: &Group,
     ) -> (io::Result<Channel<DuplexStream>>, io::Result<Channel<DuplexStream>>) {
         let (one, other) = duplex(1 << 10);
-        tokio::join!(Channel::dial(one, dialer, to), Channel::accept(other, acceptor))
+        tokio::join!(Channel::dial(one, dialer, to, b""), Channel::accept(other, acceptor, b""))
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! member
 //! machine
 //! store
-//! channel
+//! channel tls
 //! proposal
 //! group
 //! limits
@@ -35,6 +35,7 @@ mod proposal;
 #[cfg(test)]
 mod sim;
 mod store;
+mod tls;
 
 pub use group::{Group, GroupError, Server};
 pub use node::{Node, StartError};

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsStream;
 
 use crate::channel::Channel;
 use crate::group::{Group, ServerId};
@@ -25,6 +26,7 @@ use crate::limits::{
     ACCEPT_PAUSE, BACKOFF, CONNECTIONS_MAX, FRAME_LEN_MAX, HANDSHAKE_TIME_MAX, SERVERS_MAX,
 };
 use crate::proposal::Types;
+use crate::tls::Tls;
 
 /// A call of another server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,19 +47,20 @@ fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 }
 
 /// Connections to one server that nobody uses.
-type Idle = Arc<Mutex<Vec<Channel<TcpStream>>>>;
+type Idle = Arc<Mutex<Vec<Channel<TlsStream<TcpStream>>>>>;
 
 /// Makes clients that call other servers.
 #[derive(Debug)]
 pub(crate) struct Network {
     group: Arc<Group>,
+    tls: Tls,
     idle: Vec<Idle>,
 }
 
 impl Network {
-    pub(crate) fn new(group: Arc<Group>) -> Self {
+    pub(crate) fn new(group: Arc<Group>, tls: Tls) -> Self {
         let idle = group.ids().map(|_| Idle::default()).collect();
-        Self { group, idle }
+        Self { group, tls, idle }
     }
 }
 
@@ -67,7 +70,7 @@ impl RaftNetworkFactory<Types> for Network {
     async fn new_client(&mut self, target: ServerId, _: &EmptyNode) -> Client {
         let at = usize::try_from(target).unwrap_or_default().saturating_sub(1);
         let idle = self.idle.get(at).cloned().unwrap_or_default();
-        Client { group: Arc::clone(&self.group), target, idle }
+        Client { group: Arc::clone(&self.group), tls: self.tls.clone(), target, idle }
     }
 }
 
@@ -75,6 +78,7 @@ impl RaftNetworkFactory<Types> for Network {
 #[derive(Debug)]
 pub(crate) struct Client {
     group: Arc<Group>,
+    tls: Tls,
     target: ServerId,
     idle: Idle,
 }
@@ -107,12 +111,13 @@ impl Client {
         decode(&answer).map_err(network)
     }
 
-    async fn dial(&self) -> io::Result<Channel<TcpStream>> {
+    async fn dial(&self) -> io::Result<Channel<TlsStream<TcpStream>>> {
         let unknown = || io::Error::from(io::ErrorKind::NotFound);
         let server = self.group.server(self.target).ok_or_else(unknown)?;
         let stream = TcpStream::connect(&server.peers).await?;
         stream.set_nodelay(true)?;
-        Channel::dial(stream, &self.group, self.target).await
+        let (stream, binding) = self.tls.dial(stream).await?;
+        Channel::dial(stream, &self.group, self.target, &binding).await
     }
 }
 
@@ -151,7 +156,7 @@ impl RaftNetwork<Types> for Client {
 }
 
 /// Accepts the connections of other servers.
-pub(crate) async fn accept(listener: TcpListener, group: Arc<Group>, raft: Raft<Types>) {
+pub(crate) async fn accept(listener: TcpListener, group: Arc<Group>, tls: Tls, raft: Raft<Types>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -160,18 +165,22 @@ pub(crate) async fn accept(listener: TcpListener, group: Arc<Group>, raft: Raft<
         };
         // One connection too many is closed at once.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let (group, raft) = (Arc::clone(&group), raft.clone());
+        let (group, tls, raft) = (Arc::clone(&group), tls.clone(), raft.clone());
         tokio::spawn(async move {
             // A peer that breaks the protocol loses its connection, and that is all.
-            let _ = serve(stream, &group, &raft).await;
+            let _ = serve(stream, &group, &tls, &raft).await;
             drop(place);
         });
     }
 }
 
-async fn serve(stream: TcpStream, group: &Group, raft: &Raft<Types>) -> io::Result<()> {
+async fn serve(stream: TcpStream, group: &Group, tls: &Tls, raft: &Raft<Types>) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut channel = timeout(HANDSHAKE_TIME_MAX, Channel::accept(stream, group)).await??;
+    let handshakes = async {
+        let (stream, binding) = tls.accept(stream).await?;
+        Channel::accept(stream, group, &binding).await
+    };
+    let mut channel = timeout(HANDSHAKE_TIME_MAX, handshakes).await??;
     loop {
         let call = decode(&channel.receive().await?)?;
         let answer = answer(call, raft).await?;

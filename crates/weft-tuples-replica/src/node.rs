@@ -25,6 +25,7 @@ use crate::member::{Member, Request};
 use crate::network::{Network, accept};
 use crate::proposal::{Part, ProposalId, Types};
 use crate::store::{LogStore, OpenError, OtherGroup};
+use crate::tls::Tls;
 
 /// Why a server of a group cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -204,9 +205,10 @@ impl Thread {
     ) -> Result<(), String> {
         let Self { group, config, mailbox, log, machine } = self;
         let listener = TcpListener::from_std(listener).map_err(text)?;
-        let (own, network) = (group.own_id(), Network::new(Arc::clone(&group)));
+        let tls = Tls::new().map_err(text)?;
+        let (own, network) = (group.own_id(), Network::new(Arc::clone(&group), tls.clone()));
         let raft = Raft::new(own, config, network, log, machine).await.map_err(text)?;
-        tokio::spawn(accept(listener, Arc::clone(&group), raft.clone()));
+        tokio::spawn(accept(listener, Arc::clone(&group), tls, raft.clone()));
         if !raft.is_initialized().await.map_err(text)? {
             let ids: std::collections::BTreeSet<ServerId> = group.ids().collect();
             // Another server may have been faster.
