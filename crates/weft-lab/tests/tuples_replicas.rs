@@ -240,6 +240,11 @@ fn a_server_without_a_majority_serves_nothing() -> Result<()> {
         }
         ensure!(Instant::now() < deadline, "the server does not notice: {answer}");
     }
+    // A client says so, though it could not connect to the others. It leaves the server for a while
+    // if that is still waiting for them.
+    let list = Program::plain(weft()?).line("tuples list --retry 6 --server");
+    let list = list.arg(group.address().to_string()).run(TIMEOUT)?;
+    ensure!(list.stderr.contains("a majority"), list.error("the reason is not said"));
     group.start_one(one)?;
     let values = drain(&mut client, "jobs")?;
     ensure_data!(values == ["frame 20"], "{values:?}");

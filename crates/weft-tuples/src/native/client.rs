@@ -274,12 +274,18 @@ impl Client {
             fallback: None,
         };
         let start = Instant::now();
+        let mut said = None;
         loop {
             match client.enter() {
                 Ok(()) => return Ok(client),
                 Err(failure) if !client.may_be_elsewhere(&failure) => return Err(failure),
-                Err(failure) if start.elapsed() >= retry_time => return Err(failure),
-                Err(failure) => client.pause(&failure),
+                Err(failure) => {
+                    note(&failure, &mut said);
+                    if start.elapsed() >= retry_time {
+                        return Err(explained(failure, said));
+                    }
+                    client.pause(&failure);
+                }
             }
         }
     }
@@ -288,7 +294,7 @@ impl Client {
     fn may_be_elsewhere(&self, failure: &Failure) -> bool {
         match failure {
             Failure::Elsewhere(_) => true,
-            Failure::Io(_) => matches!(self.address, Address::Several(_)),
+            Failure::Io(_) => self.has_others,
             _ => false,
         }
     }
@@ -359,6 +365,7 @@ impl Client {
         let (number, confirmed) = (self.number, self.number - 1);
         let mut lost_since: Option<Instant> = None;
         let mut has_log_failed = false;
+        let mut said = None;
         loop {
             let bytes = RequestFrame { number, confirmed, action: action() }.encode();
             match self.attempt(number, &bytes) {
@@ -367,8 +374,10 @@ impl Client {
                         lost_since = None;
                     }
                     has_log_failed |= matches!(failure, Failure::Log);
+                    note(&failure, &mut said);
                     let since = *lost_since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= self.retry_time {
+                        let failure = explained(failure, said);
                         return Err(if has_log_failed { Failure::Log } else { failure });
                     }
                     self.pause(&failure);
@@ -483,6 +492,26 @@ impl Client {
     }
 }
 
+/// Notes what a server has said about the leader.
+fn note(failure: &Failure, said: &mut Option<String>) {
+    if let Failure::Elsewhere(leader) = failure {
+        *said = Some(leader.clone());
+    }
+}
+
+/// Explains why there is no connection, by what a server has said about the leader before.
+fn explained(failure: Failure, said: Option<String>) -> Failure {
+    match (failure, said) {
+        // The servers that can be reached have no majority.
+        (Failure::Io(_), Some(leader)) if leader.is_empty() => Failure::Elsewhere(leader),
+        (Failure::Io(error), Some(leader)) => {
+            let text = format!("a server names {leader} as the leader: {error}");
+            Failure::Io(io::Error::new(error.kind(), text))
+        }
+        (failure, _) => failure,
+    }
+}
+
 /// Connects. If another server may lead, a host that says nothing is given up soon.
 fn tcp(address: &str, has_others: bool) -> io::Result<TcpStream> {
     let stream = if has_others { connect_soon(address)? } else { TcpStream::connect(address)? };
@@ -565,6 +594,9 @@ impl Drop for Client {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread::spawn;
+
     use super::*;
 
     #[test]
@@ -579,5 +611,57 @@ mod tests {
         let tls = Address::Tls("a:1".into());
         assert_eq!((parse("tls://a:1"), tls.to_string().as_str()), (tls, "tls://a:1"));
         assert_eq!(parse("./a,b"), Address::Unix("./a,b".into()));
+    }
+
+    /// Answers the first messages of clients, one after the other. Returns where.
+    fn answer(welcomes: Vec<Vec<u8>>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        spawn(move || {
+            for welcome in welcomes.iter().cycle() {
+                let Ok((mut peer, _)) = listener.accept() else { return };
+                let mut hello = [0; Hello::LEN];
+                // A client that has gone meanwhile wants no answer.
+                if peer.read_exact(&mut hello).is_ok() {
+                    let _ = peer.write_all(welcome);
+                }
+            }
+        });
+        address
+    }
+
+    fn elsewhere(leader: &str) -> Vec<u8> {
+        let welcome = Welcome(Err(Refusal::Elsewhere)).encode();
+        [welcome, Leader(leader.into()).encode()].concat()
+    }
+
+    /// An address at which nobody listens.
+    fn nobody() -> String {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_server_without_a_majority_is_the_reason_that_there_is_no_connection() {
+        let several = [answer(vec![elsewhere("")]), nobody(), nobody()].map(Address::Tcp);
+        let several = Address::Several(several.to_vec());
+        for retry_ms in [250, 350, 450] {
+            let failure = Client::connect(several.clone(), Duration::from_millis(retry_ms));
+            let failure = failure.unwrap_err();
+            assert!(failure.to_string().contains("a majority"), "{failure}");
+        }
+        let leader = nobody();
+        let one = Address::Tcp(answer(vec![elsewhere(&leader)]));
+        let failure = Client::connect(one, Duration::from_millis(50)).unwrap_err();
+        let Failure::Io(error) = &failure else {
+            return assert!(failure.to_string().contains(&leader));
+        };
+        assert!(error.to_string().contains(&leader), "{error}");
+    }
+
+    #[test]
+    fn one_server_is_asked_again_when_the_leader_that_it_names_is_gone() {
+        let welcomes = vec![elsewhere(&nobody()), Welcome(Ok(())).encode()];
+        let one = Address::Tcp(answer(welcomes));
+        assert!(Client::connect(one, Duration::from_secs(240)).is_ok());
     }
 }
