@@ -5,7 +5,7 @@ use std::io;
 use super::effects::{encode, replay};
 use super::error::LogError;
 use super::files::{Files, LogFile};
-use super::record::{FileHeader, RecordHeader};
+use super::record::{FileHeader, RecordHeader, VERSION};
 use super::recover::{Cut, recover};
 use crate::limits::{EFFECT_LEN_MAX, LOG_LEN_MAX};
 use crate::model::{Effect, Service};
@@ -86,7 +86,13 @@ impl Log {
         if effects.is_empty() {
             return Ok(());
         }
-        let written = self.append(&effects).and_then(|()| self.shorten(service));
+        let written = if self.header.is_old() {
+            // Nothing is added that servers of the file's version would refuse: the state with the
+            // effects is the beginning of another file.
+            self.begin_anew(service)
+        } else {
+            self.append(&effects).and_then(|()| self.shorten(service))
+        };
         self.has_failed = written.is_err();
         written
     }
@@ -107,6 +113,11 @@ impl Log {
         if self.end - snapshot_end <= self.len_max.max(snapshot_end) {
             return Ok(());
         }
+        self.begin_anew(service)
+    }
+
+    /// Begins another file with a snapshot.
+    fn begin_anew(&mut self, service: &Service) -> Result<(), LogError> {
         let begun = begin(&mut *self.files, self.next, |write| snapshot(service, write));
         let (file, header, next) = begun.map_err(LogError::io(&self.name, "write a snapshot"))?;
         (self.file, self.header, self.next, self.end) = (file, header, next, header.snapshot_end);
@@ -132,7 +143,7 @@ pub(super) fn begin(
         end += (head.len() + record.len()) as u64;
         Ok(())
     })?;
-    let header = FileHeader { salt, first, snapshot_end: end };
+    let header = FileHeader { version: VERSION, salt, first, snapshot_end: end };
     file.write_at(&header.encode(), 0)?;
     file.sync()?;
     files.install()?;

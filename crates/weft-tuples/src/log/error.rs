@@ -9,8 +9,19 @@ pub enum LogError {
     #[error("{0}: another server uses it")]
     Locked(String),
     /// The file does not begin as a log does.
-    #[error("{0}: not a log of tuples, or one of another version")]
+    #[error("{0}: not a log of tuples")]
     Foreign(String),
+    /// Another version of Weft has written the file.
+    #[error(
+        "{name}: a log of version {version}, which this version of Weft does not read: a later one \
+         has written it"
+    )]
+    Version {
+        /// The file.
+        name: String,
+        /// Its version.
+        version: u32,
+    },
     /// A record is damaged that was on disk when the server went on.
     #[error("{name}: the record at byte {offset} is damaged, and not the last one")]
     Damaged {

@@ -45,7 +45,17 @@ impl Journal {
                 (file, header, next, header.snapshot_end)
             }
         };
-        Ok(Self { files, name, file, header, next, end, has_failed: false })
+        let mut this = Self { files, name, file, header, next, end, has_failed: false };
+        if this.header.is_old() {
+            // Nothing is added that servers of the file's version would refuse.
+            let mut records = Vec::new();
+            this.read(|record| {
+                records.push(record.to_vec());
+                Ok(())
+            })?;
+            this.replace(&records)?;
+        }
+        Ok(this)
     }
 
     /// Adds a record. It is on disk on return.

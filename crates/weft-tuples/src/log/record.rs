@@ -5,7 +5,11 @@ use crc_fast::crc32_iscsi as crc32c;
 use crate::wire::{Malformed, Reader, Writer};
 
 const MAGIC: [u8; 8] = *b"WEFTTUPL";
-const VERSION: u32 = 1;
+/// The version of files that are written. Version 1 had no answers of observes, and its servers
+/// refuse what version 2 has.
+pub(super) const VERSION: u32 = 2;
+/// The oldest version that is read.
+const VERSION_OLDEST: u32 = 1;
 
 /// Bytes at random that only this file has. A record begins with them, so that records are found
 /// behind a damaged one, and no tuple looks like a record.
@@ -14,6 +18,7 @@ pub(super) type Salt = [u8; 8];
 /// The first bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileHeader {
+    pub(super) version: u32,
     pub(super) salt: Salt,
     /// The number of the first record.
     pub(super) first: u64,
@@ -26,7 +31,7 @@ impl FileHeader {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer(MAGIC.to_vec());
-        writer.u32(VERSION);
+        writer.u32(self.version);
         writer.0.extend_from_slice(&self.salt);
         writer.u64(self.first);
         writer.u64(self.snapshot_end);
@@ -34,17 +39,32 @@ impl FileHeader {
         writer.0
     }
 
+    /// Parses the header of any version that ends with a checksum in the same place.
     pub(super) fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, Malformed> {
         let mut reader = Reader(bytes);
-        if reader.array()? != MAGIC || reader.u32()? != VERSION {
+        if reader.array()? != MAGIC {
             return Err(Malformed);
         }
-        let header =
-            Self { salt: reader.array()?, first: reader.u64()?, snapshot_end: reader.u64()? };
+        let header = Self {
+            version: reader.u32()?,
+            salt: reader.array()?,
+            first: reader.u64()?,
+            snapshot_end: reader.u64()?,
+        };
         if reader.u32()? != crc32c(&bytes[..Self::LEN - 4]) {
             return Err(Malformed);
         }
         Ok(header)
+    }
+
+    /// Whether files of this version can be read.
+    pub(super) fn is_known(&self) -> bool {
+        (VERSION_OLDEST..=VERSION).contains(&self.version)
+    }
+
+    /// Whether servers of this version would refuse what is written now.
+    pub(super) fn is_old(&self) -> bool {
+        self.version < VERSION
     }
 }
 

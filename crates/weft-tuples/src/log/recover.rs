@@ -41,6 +41,9 @@ pub(super) fn recover(
     }
     file.read_at(&mut bytes, 0).map_err(LogError::io(name, "read"))?;
     let header = FileHeader::decode(&bytes).map_err(|_| foreign())?;
+    if !header.is_known() {
+        return Err(LogError::Version { name: name.to_owned(), version: header.version });
+    }
     let mut walk = Walk { name, file, header, len, next: header.first, end: bytes.len() as u64 };
     let mut last = None;
     while let Some(effects) = walk.record()? {

@@ -594,6 +594,85 @@ fn a_repeated_operation_takes_effect_once_over_restarts() {
     assert_eq!(service.enter(now(0), [2; 16], true), Err(crate::model::Refusal::Stale));
 }
 
+/// A server of an earlier version would refuse the answer of an observe.
+#[test]
+fn log_of_an_earlier_version_is_replaced_before_anything_is_added_and_a_later_one_is_refused() {
+    let as_version = |bytes: &[u8], version| {
+        let head: [u8; FileHeader::LEN] = bytes[..FileHeader::LEN].try_into().unwrap();
+        let head = FileHeader { version, ..FileHeader::decode(&head).unwrap() };
+        [&head.encode()[..], &bytes[FileHeader::LEN..]].concat()
+    };
+    let version = |disk: &Directory| disk.log().borrow().synced[11];
+    let disk = Directory::default();
+    let (mut log, mut service) = disk.open().unwrap();
+    service.space().call(now(0), put("a", &["1"]), Wait::No);
+    log.commit(&mut service).unwrap();
+    let bytes = disk.log().borrow().synced.clone();
+    assert_eq!(version(&disk), 2);
+    let old = Directory::with(&as_version(&bytes, 1));
+    let (mut log, mut service) = old.open().unwrap();
+    log.commit(&mut service).unwrap();
+    assert_eq!(version(&old), 1, "there was nothing to write");
+    service.space().call(now(1), put("a", &["2"]), Wait::No);
+    log.commit(&mut service).unwrap();
+    assert_eq!(version(&old), 2);
+    service.space().call(now(2), put("a", &["3"]), Wait::No);
+    log.commit(&mut service).unwrap();
+    assert_eq!(state(&old.open().unwrap().1), state(&service));
+    // A journal does so when it is opened.
+    let old = Directory::with(&as_version(&bytes, 1));
+    let open = |disk: &Directory| {
+        let mut records = Vec::new();
+        let each = |record: &[u8]| {
+            records.push(record.to_vec());
+            Ok(())
+        };
+        Journal::open(Box::new(disk.clone()), each).unwrap();
+        records
+    };
+    let records = open(&old);
+    assert_eq!((version(&old), records.len()), (2, 2));
+    assert_eq!(open(&old), records);
+    let later = as_version(&bytes, 3);
+    let disk = Directory::with(&later);
+    let refused = disk.open().unwrap_err();
+    assert!(matches!(refused, LogError::Version { version: 3, .. }), "{refused}");
+    assert_eq!(disk.log().borrow().bytes, later);
+}
+
+#[test]
+fn a_repeated_observe_gets_what_it_has_marked_as_read_over_restarts() {
+    let (disk, id) = (Directory::default(), [1; 16]);
+    let observe = || Request {
+        number: 1,
+        confirmed: 0,
+        operation: Operation::Observe {
+            elements: vec![(name("a"), None)],
+            count: Count::AtMost(1),
+        },
+        wait: Wait::No,
+    };
+    let (mut log, mut service) = disk.open().unwrap();
+    let criteria = Criteria { order: Order::Arrival, sync: Sync::Unread(1) };
+    let create = Operation::Create { element: name("a"), criteria };
+    service.space().call(now(0), create, Wait::No);
+    service.space().call(now(0), put("a", &["1"]), Wait::No);
+    service.enter(now(0), id, false).unwrap();
+    let Called::Done(first) = service.call(now(0), id, observe()) else { panic!() };
+    service.space().call(now(0), take("a"), Wait::No);
+    service.space().call(now(0), put("a", &["2"]), Wait::No);
+    log.commit(&mut service).unwrap();
+    for len_max in [u64::MAX, 0, u64::MAX] {
+        let (log, mut service) = disk.open().unwrap();
+        let mut log = log.with_len_max(len_max);
+        service.enter(now(0), id, true).unwrap();
+        let Called::Done(again) = service.call(now(0), id, observe()) else { panic!() };
+        assert_eq!(again, first);
+        service.space().call(now(1), put("c", &["4"]), Wait::No);
+        log.commit(&mut service).unwrap();
+    }
+}
+
 /// Otherwise the take would get what the client has put later.
 #[test]
 fn take_that_got_nothing_is_not_done_again_after_a_later_put() {

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::effect::{ClientId, Effect, Effects, Impossible};
-use super::operation::{Now, Operation, Outcome, Refusal, Wait};
+use super::operation::{Name, Now, Operation, Outcome, Refusal, Wait};
 use super::space::{Called, Space};
-use super::tuple::stored_len;
+use super::tuple::{Item, stored_len};
 use super::waiting::Ticket;
 use crate::limits::{
     ANSWER_LEN_MAX, ANSWERS_MAX, CLIENT_AWAY_TIME_MAX, CLIENTS_MAX, KEPT_LEN_MAX, OVERHEAD_LEN,
@@ -22,7 +22,7 @@ pub struct Service {
     space: Space,
     clients: HashMap<ClientId, Client>,
     /// The operations of clients that wait.
-    tickets: HashMap<Ticket, (ClientId, u64)>,
+    tickets: HashMap<Ticket, Waiting>,
     /// Outcomes of operations that have waited.
     done: VecDeque<(Ticket, Outcome)>,
     /// The bytes of all answers that are kept.
@@ -46,6 +46,17 @@ struct Client {
 enum Answer {
     Waits(Ticket),
     Is(Outcome),
+    /// Of an observe that has marked nothing as read. It is never in the log.
+    Seen(Outcome),
+}
+
+/// An operation of a client that waits.
+#[derive(Debug)]
+struct Waiting {
+    client: ClientId,
+    number: u64,
+    /// The elements of an observe.
+    observed: Vec<Name>,
 }
 
 /// An operation of a client.
@@ -112,7 +123,7 @@ impl Service {
         client.away_since = Some(now.clock);
         let waits = |(number, answer): (&u64, &Answer)| match answer {
             Answer::Waits(ticket) => Some((*number, *ticket)),
-            Answer::Is(_) => None,
+            Answer::Is(_) | Answer::Seen(_) => None,
         };
         let waiting: Vec<(u64, Ticket)> = client.answers.iter().filter_map(waits).collect();
         // The last one first, so that the end of one does not serve another one.
@@ -155,11 +166,14 @@ impl Service {
             return refused(Refusal::Stale);
         }
         match client.answers.get(&number) {
-            Some(Answer::Is(outcome)) => return Called::Done(outcome.clone()),
+            Some(Answer::Is(outcome) | Answer::Seen(outcome)) => {
+                return Called::Done(outcome.clone());
+            }
             Some(Answer::Waits(ticket)) => return Called::Waits(*ticket),
             None => {}
         }
-        let is_kept = operation.is_kept();
+        let observed = operation.observed();
+        let is_kept = operation.is_kept() || self.space.is_any_unread(&observed);
         let is_full = client.answers.len() >= ANSWERS_MAX || client.bytes >= ANSWER_LEN_MAX;
         if is_full && (is_kept || wait != Wait::No) {
             return refused(Refusal::Window);
@@ -171,10 +185,10 @@ impl Service {
         match &called {
             Called::Waits(ticket) => {
                 client.answers.insert(number, Answer::Waits(*ticket));
-                self.tickets.insert(*ticket, (id, number));
+                self.tickets.insert(*ticket, Waiting { client: id, number, observed });
             }
             Called::Done(outcome) if is_kept => {
-                self.kept_bytes += client.keep(number, outcome.clone());
+                self.kept_bytes += client.keep(number, Answer::Is(outcome.clone()));
                 client.log(&mut self.space.effects, id, number, outcome);
             }
             Called::Done(_) => {}
@@ -198,11 +212,16 @@ impl Service {
     /// Keeps the answers of operations that have waited.
     fn keep_answers(&mut self) {
         while let Some((ticket, outcome)) = self.space.poll() {
-            if let Some((id, number)) = self.tickets.remove(&ticket)
+            if let Some(Waiting { client: id, number, observed }) = self.tickets.remove(&ticket)
                 && let Some(client) = self.clients.get_mut(&id)
             {
-                self.kept_bytes += client.keep(number, outcome.clone());
-                client.log(&mut self.space.effects, id, number, &outcome);
+                let is_seen = matches!(outcome, Outcome::Observed(_));
+                if is_seen && !self.space.is_any_unread(&observed) {
+                    self.kept_bytes += client.keep(number, Answer::Seen(outcome.clone()));
+                } else {
+                    self.kept_bytes += client.keep(number, Answer::Is(outcome.clone()));
+                    client.log(&mut self.space.effects, id, number, &outcome);
+                }
             }
             self.done.push_back((ticket, outcome));
         }
@@ -248,7 +267,7 @@ impl Service {
                 }
                 // A client may have confirmed what waited: nobody asks for that answer.
                 if number > client.confirmed {
-                    self.kept_bytes += client.keep(number, outcome);
+                    self.kept_bytes += client.keep(number, Answer::Is(outcome));
                 }
             }
             Effect::Forgotten { client: id } => {
@@ -301,10 +320,10 @@ impl Service {
 
 impl Client {
     /// Keeps an answer. Returns its bytes.
-    fn keep(&mut self, number: u64, outcome: Outcome) -> usize {
-        let bytes = kept_len(&outcome);
+    fn keep(&mut self, number: u64, answer: Answer) -> usize {
+        let bytes = kept_len(&answer);
         self.bytes += bytes;
-        self.answers.insert(number, Answer::Is(outcome));
+        self.answers.insert(number, answer);
         bytes
     }
 
@@ -340,8 +359,10 @@ impl Client {
                 break;
             }
             // The answer of an operation that waits cannot have arrived.
-            let Answer::Is(outcome) = entry.get() else { break };
-            self.bytes -= kept_len(outcome);
+            if matches!(entry.get(), Answer::Waits(_)) {
+                break;
+            }
+            self.bytes -= kept_len(entry.get());
             entry.remove();
         }
         self.confirmed = self.confirmed.max(confirmed);
@@ -351,7 +372,8 @@ impl Client {
 }
 
 impl Operation {
-    /// Whether its answer is kept: it changes the space, so that it must not be done again.
+    /// Whether its answer is kept: it changes the space, so that it must not be done again. An
+    /// observe does so only if it marks tuples as read.
     fn is_kept(&self) -> bool {
         match self {
             Self::Create { .. }
@@ -364,7 +386,28 @@ impl Operation {
     }
 }
 
-fn kept_len(outcome: &Outcome) -> usize {
-    let items = outcome.removed();
-    OVERHEAD_LEN + items.iter().map(|it| stored_len(&it.rank.key, &it.fields)).sum::<usize>()
+impl Operation {
+    /// The elements that it observes.
+    fn observed(&self) -> Vec<Name> {
+        match self {
+            Self::Observe { elements, .. } => {
+                elements.iter().map(|(name, _)| Name::clone(name)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn kept_len(answer: &Answer) -> usize {
+    let len = |items: &[Item]| -> usize {
+        items.iter().map(|it| stored_len(&it.rank.key, &it.fields)).sum()
+    };
+    let items = match answer {
+        Answer::Waits(_) => 0,
+        Answer::Is(Outcome::Observed(found)) | Answer::Seen(Outcome::Observed(found)) => {
+            found.iter().map(|(_, items)| len(items)).sum()
+        }
+        Answer::Is(outcome) | Answer::Seen(outcome) => len(outcome.removed()),
+    };
+    OVERHEAD_LEN + items
 }

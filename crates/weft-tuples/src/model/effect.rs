@@ -148,19 +148,19 @@ impl Outcome {
     }
 
     /// Whether the answer is logged, with the change that it tells of or with the client's next
-    /// one. Those that tell what is there are not: their operations may be done again.
+    /// one. Those that tell what is there are not: their operations may be done again. That of an
+    /// observe is if it has marked tuples as read.
     pub(super) fn is_logged(&self) -> bool {
-        !matches!(self, Self::Observed(_) | Self::Read(_) | Self::Described(_) | Self::Listed(_))
+        !matches!(self, Self::Read(_) | Self::Described(_) | Self::Listed(_))
     }
 
     /// Whether the operation has changed the space.
     pub(super) fn is_change(&self) -> bool {
         match self {
-            Self::Put(..) | Self::Taken(..) | Self::Transferred(_) => true,
+            Self::Put(..) | Self::Taken(..) | Self::Transferred(_) | Self::Observed(_) => true,
             Self::Created(is_new) => *is_new,
             Self::Deleted(existed) => *existed,
-            Self::Observed(_)
-            | Self::Read(_)
+            Self::Read(_)
             | Self::Described(_)
             | Self::Listed(_)
             | Self::Nothing

@@ -327,6 +327,12 @@ impl Space {
         Ok(Some(items))
     }
 
+    /// Whether it matters in one of these elements which tuples are read.
+    pub(super) fn is_any_unread(&self, names: &[Name]) -> bool {
+        let element = |name: &Name| self.elements.get(name);
+        names.iter().filter_map(element).any(Element::counts_unread)
+    }
+
     fn observe(
         &mut self,
         elements: &[(Name, Option<Rank>)],

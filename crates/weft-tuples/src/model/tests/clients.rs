@@ -45,6 +45,54 @@ fn an_operation_that_waits_is_joined_by_its_repetition_and_cancelled_with_the_co
     assert_eq!(values(&done(service.call(at(2), ID, request(2, take("a", ONE))))), ["2"]);
 }
 
+fn observe(element: &str) -> Operation {
+    Operation::Observe { elements: vec![(name(element), None)], count: ONE }
+}
+
+/// Otherwise the first tuple would count as read though nobody has got it, and the second one
+/// as well.
+#[test]
+fn a_repeated_observe_gets_the_tuples_that_it_has_marked_as_read() {
+    for waits_first in [false, true] {
+        let mut service = Service::default();
+        service.enter(at(0), ID, false).unwrap();
+        let space = service.space();
+        done(space.call(at(0), create("a", Order::Arrival, Sync::Unread(1)), Wait::No));
+        if !waits_first {
+            done(space.call(at(0), put("a", &["1"]), Wait::No));
+        }
+        let called = service.call(at(0), ID, request(1, observe("a")));
+        if waits_first {
+            waits(called);
+            done(service.space().call(at(0), put("a", &["1"]), Wait::No));
+            while service.poll().is_some() {}
+        }
+        // The answer is lost, the tuple is taken, and another one comes.
+        service.leave(at(1), ID);
+        done(service.space().call(at(1), take("a", ONE), Wait::No));
+        done(service.space().call(at(1), put("a", &["2"]), Wait::No));
+        service.enter(at(2), ID, true).unwrap();
+        let again = done(service.call(at(2), ID, request(1, observe("a"))));
+        assert_eq!(values(&again), ["1"]);
+        let full = service.space().call(at(2), put("a", &["3"]), Wait::No);
+        assert_eq!(done(full), Outcome::Refused(Refusal::Full), "the second one is unread");
+        let next = Request { confirmed: 1, ..request(2, observe("a")) };
+        assert_eq!(values(&done(service.call(at(2), ID, next))), ["2"]);
+    }
+}
+
+/// Observes of other elements change nothing, and are done again.
+#[test]
+fn a_repeated_observe_that_marks_nothing_sees_what_is_there() {
+    let mut service = Service::default();
+    service.enter(at(0), ID, false).unwrap();
+    done(service.space().call(at(0), put("a", &["1"]), Wait::No));
+    assert_eq!(values(&done(service.call(at(0), ID, request(1, observe("a"))))), ["1"]);
+    done(service.space().call(at(0), take("a", ONE), Wait::No));
+    done(service.space().call(at(0), put("a", &["2"]), Wait::No));
+    assert_eq!(values(&done(service.call(at(0), ID, request(1, observe("a"))))), ["2"]);
+}
+
 #[test]
 fn an_outcome_that_the_client_has_not_seen_is_kept() {
     let mut service = Service::default();
