@@ -88,8 +88,11 @@ impl Client {
     }
 
     fn ask(&mut self, command: &str) -> Result<Vec<u8>> {
-        let words = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        self.socket.write_all(&encode(&words))?;
+        self.does(&command.split(' ').map(|word| word.as_bytes().to_vec()).collect())
+    }
+
+    fn does(&mut self, words: &Words) -> Result<Vec<u8>> {
+        self.socket.write_all(&encode(words))?;
         self.reply()
     }
 }
@@ -170,6 +173,8 @@ impl Differ {
         for _ in 0..steps {
             if !self.waits && self.rng.u8(..8) == 0 {
                 self.begin_wait()?;
+            } else if self.rng.u8(..12) == 0 {
+                self.transact()?;
             } else {
                 self.send()?;
             }
@@ -197,6 +202,48 @@ impl Differ {
             same(&right, &found)?;
         }
         self.look_at_waiter()
+    }
+
+    /// Does a transaction, which watches elements that another client may change.
+    fn transact(&mut self) -> Result<()> {
+        let is_watching = self.rng.bool();
+        if is_watching {
+            let watch = vec![b"WATCH".to_vec(), self.list(), self.stream()];
+            self.client(&watch)?;
+            if self.rng.bool() {
+                let mut commands = Vec::new();
+                self.commands(&mut commands);
+                for words in &commands {
+                    self.note("watcher", words);
+                    let [right, found] = &mut self.sides;
+                    same(&right.watcher.does(words)?, &found.watcher.does(words)?)?;
+                }
+                self.look_at_waiter()?;
+            }
+        }
+        self.client(&vec![b"MULTI".to_vec()])?;
+        // One that waits for several elements would get from another one than in Redis.
+        let most = if self.waits { 1 } else { 4 };
+        for _ in 0..self.rng.usize(..=most) {
+            let mut commands = Vec::new();
+            self.commands(&mut commands);
+            for words in commands {
+                self.client(&words)?;
+            }
+        }
+        let end = self.pick(&["EXEC", "EXEC", "EXEC", "exec", "DISCARD", "RESET"]);
+        self.client(&vec![end])?;
+        // What is left of it is looked for.
+        let rest = self.pick(&["UNWATCH", "EXEC", "DISCARD"]);
+        self.client(&vec![rest])?;
+        self.look_at_waiter()
+    }
+
+    /// Compares the replies to a command of the client.
+    fn client(&mut self, words: &Words) -> Result<()> {
+        self.note("client", words);
+        let [right, found] = &mut self.sides;
+        same(&right.client.does(words)?, &found.client.does(words)?)
     }
 
     /// Begins a command that may wait.

@@ -434,7 +434,8 @@ fn replies_about_the_password_are_those_of_redis() -> Result<()> {
     let line = format!("tuples serve --listen 127.0.0.1:{weft_port} --token-file");
     let _weft = serve(Program::plain(weft()?).line(&line).arg(&token))?;
     let script = format!(
-        "PING\nLLEN\nLLEN l\nNONE x\nHELLO 3\nHELLO 9\nHELLO 2 AUTH default no\nAUTH no\n\
+        "PING\nEXEC\nEXEC x\nLLEN\nLLEN l\nNONE x\nHELLO 3\nHELLO 9\n\
+         HELLO 2 AUTH default no\nAUTH no\n\
          AUTH other {TOKEN}\nAUTH a b c\nRESET\nCOMMAND COUNT\nAUTH {TOKEN}\nLLEN l\nAUTH no\n\
          LLEN l\nRESET\nLLEN l\nAUTH default {TOKEN}\nRPUSH l a\nRESET\nDEL l\n\
          *11\n"

@@ -19,6 +19,10 @@ pub const ANSWER_LEN_MAX: usize = 256 << 20;
 pub const NAMES_MAX: usize = 1 << 10;
 /// The most elements of a space.
 pub const ELEMENTS_MAX: usize = 1 << 20;
+/// The most elements that clients follow in a space, each counted for each client.
+pub const FOLLOWED_MAX: usize = 64 << 10;
+/// The most commands of a transaction.
+pub const TRANSACTION_COMMANDS_MAX: usize = 64 << 10;
 /// The most operations that wait in a space.
 pub const WAITING_MAX: usize = 64 << 10;
 /// Bytes that are counted for each tuple and each element besides their contents.

@@ -47,6 +47,23 @@ for thread in threads:
 # `work` comes first in the list of names: a consumer ends when it is empty.
 assert sorted(taken) == list(range(2000)), len(taken)
 
+# A transaction, and one that is given up because a watched list has changed.
+with server.pipeline() as pipeline:
+    pipeline.watch("counter")
+    pipeline.multi()
+    pipeline.rpush("counter", 1).llen("counter")
+    assert pipeline.execute() == [1, 1]
+    pipeline.watch("counter")
+    server.rpush("counter", 2)
+    pipeline.multi()
+    pipeline.delete("counter")
+    try:
+        pipeline.execute()
+        raise AssertionError("the list has changed")
+    except redis.WatchError:
+        pass
+assert server.delete("counter") == 1
+
 entries = [server.xadd("stream", {"number": number}) for number in range(100)]
 assert server.xlen("stream") == 100
 assert server.xrange("stream", entries[1], entries[2]) == [

@@ -91,6 +91,7 @@ impl Space {
         self.bytes -= bytes;
         if count != 0 {
             self.effects.add(|| Effect::Dropped { element: Rc::clone(name), ranks: removed });
+            self.followed.note(name);
             self.touch(name);
             self.settle(now);
         }
@@ -111,6 +112,7 @@ impl Space {
             self.effects.add(|| Effect::Removed { element: Rc::clone(name), end, count });
         }
         if removed != 0 {
+            self.followed.note(name);
             self.touch(name);
             self.settle(now);
         }
@@ -138,6 +140,7 @@ impl Space {
         let dropped = || Effect::Dropped { element: Rc::clone(name), ranks: vec![rank.clone()] };
         let inserted = || Effect::Inserted { element: Rc::clone(name), items: vec![item], serial };
         self.watched.note(name, false);
+        self.followed.note(name);
         self.effects.add(dropped);
         self.effects.add(inserted);
         if is_read {
@@ -211,6 +214,7 @@ impl Space {
             self.effects.add(|| Effect::Dropped { element: element(), ranks: before });
         }
         self.effects.add(|| Effect::Inserted { element: element(), items, serial });
+        self.followed.note(name);
         if !observed.is_empty() {
             self.effects.add(|| Effect::Observed { element: element(), ranks: observed });
         }

@@ -7,7 +7,7 @@
 //! edit restore
 //! space
 //! element
-//! effect waiting watched
+//! effect followed waiting watched
 //! operation
 //! criteria tuple
 //! ```
@@ -17,6 +17,7 @@ mod criteria;
 mod edit;
 mod effect;
 mod element;
+mod followed;
 mod operation;
 mod restore;
 mod space;

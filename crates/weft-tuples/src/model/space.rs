@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::criteria::{Count, Criteria, ElementEnd, Order, Sync};
 use super::effect::{Effect, Effects};
 use super::element::Element;
+use super::followed::Followed;
 use super::operation::{Description, Name, Now, Operation, Outcome, Refusal, Wait};
 use super::tuple::{Item, Rank, Stamp, Tuple, stored_len};
 use super::waiting::{Ticket, Waiting};
@@ -50,6 +51,9 @@ pub struct Space {
     pub(super) memory: usize,
     pub(super) effects: Effects,
     pub(super) watched: Watched,
+    pub(super) followed: Followed,
+    /// What waits is not served, and does not come before operations that are called.
+    is_held: bool,
 }
 
 impl Default for Space {
@@ -75,6 +79,8 @@ impl Space {
             memory,
             effects: Effects::default(),
             watched: Watched::default(),
+            followed: Followed::default(),
+            is_held: false,
         }
     }
 
@@ -90,6 +96,44 @@ impl Space {
         };
         self.settle(now);
         called
+    }
+
+    /// From now on operations are done as if nothing waited, up to [`Self::release`]: what waits is
+    /// served then.
+    pub fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// Ends [`Self::hold`].
+    pub fn release(&mut self, now: Now) {
+        self.is_held = false;
+        self.settle(now);
+    }
+
+    /// Begins to note when an element changes, whether or not there is one. Returns the present
+    /// time for [`Self::has_changed`]. Each call wants one of [`Self::unfollow`].
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Busy`] if too many are followed.
+    pub fn follow(&mut self, name: &Name) -> Result<u64, Refusal> {
+        self.followed.insert(name)
+    }
+
+    /// Ends [`Self::follow`].
+    pub fn unfollow(&mut self, name: &Name) {
+        self.followed.remove(name);
+    }
+
+    /// Whether an element that is followed has changed since.
+    #[must_use]
+    pub fn has_changed(&self, name: &Name, since: u64) -> bool {
+        self.followed.has_changed(name, since)
+    }
+
+    /// Has an element count as changed, as commands of Redis do that have removed nothing.
+    pub fn note_change(&mut self, name: &Name) {
+        self.followed.note(name);
     }
 
     /// Ends an operation that waits. Returns whether it has waited; then [`Self::poll`] returns
@@ -299,6 +343,7 @@ impl Space {
         self.serial += count as i64;
         let serial = self.serial;
         self.effects.add(|| Effect::Inserted { element: Rc::clone(name), items, serial });
+        self.followed.note(name);
         self.touch(name);
         Outcome::Put(last, len)
     }
@@ -314,7 +359,8 @@ impl Space {
         if element.exists() && !element.criteria.sync.allows_take(count) {
             return Err(Refusal::Count);
         }
-        if element.takers.first().is_some_and(|first| Some(*first) != ticket) {
+        let is_late = element.takers.first().is_some_and(|first| Some(*first) != ticket);
+        if is_late && !self.is_held {
             return Ok(None);
         }
         let Some(wanted) = element.takeable(end, count)? else { return Ok(None) };
@@ -322,6 +368,7 @@ impl Space {
         // An answer bounds how many these are.
         let count = items.len() as u32;
         self.effects.add(|| Effect::Removed { element: Rc::clone(name), end, count });
+        self.followed.note(name);
         self.bytes -= items.iter().map(|it| stored_len(&it.rank.key, &it.fields)).sum::<usize>();
         self.touch(name);
         Ok(Some(items))
@@ -374,7 +421,8 @@ impl Space {
         if source.exists() && !source.criteria.sync.allows_take(one) {
             return Err(Refusal::Count);
         }
-        let is_first = source.takers.first().is_none_or(|first| Some(*first) == ticket);
+        let is_first =
+            self.is_held || source.takers.first().is_none_or(|first| Some(*first) == ticket);
         if !is_first || source.takeable(*from_end, one)?.is_none() {
             return Ok(None);
         }
@@ -404,7 +452,7 @@ impl Space {
         if element.exists() && element.criteria.order != Order::Arrival {
             return Err(Refusal::Order);
         }
-        let has_place = element.putters.is_empty() && element.has_room(1);
+        let has_place = (self.is_held || element.putters.is_empty()) && element.has_room(1);
         if has_place { Ok(()) } else { Err(Refusal::Full) }
     }
 
@@ -413,6 +461,7 @@ impl Space {
         let existed = element.exists();
         if existed {
             self.effects.add(|| Effect::Deleted { element: Rc::clone(name) });
+            self.followed.note(name);
         }
         self.watched.note(name, existed);
         let old = std::mem::take(element);
@@ -504,6 +553,9 @@ impl Space {
 
     /// Serves what waits and has become possible, until nothing more is.
     pub(super) fn settle(&mut self, now: Now) {
+        if self.is_held {
+            return;
+        }
         while let Some(name) = self.touched.pop_front() {
             self.serve_observers(now);
             // Nothing waits for most elements.

@@ -55,7 +55,7 @@ impl Connection {
         {
             let words = self.next(input)?;
             let (replies, session) = (&mut self.replies, &mut self.session);
-            match (Call { now, space, replies, session }).run(&words) {
+            match (Call { now, space, replies, session, may_wait: true }).run(&words) {
                 Step::Replied => {}
                 Step::Waits(ticket, pending) => {
                     self.waiting = Some((ticket, pending));
@@ -95,7 +95,8 @@ impl Connection {
             // A client that is not let in learns that, and no more.
             let is_run = !session.is_admitted || words.first().is_none_or(|it| is_of_session(it));
             if is_run {
-                let step = (Call { now, space: &mut *space, replies, session }).run(&words);
+                let space = &mut *space;
+                let step = (Call { now, space, replies, session, may_wait: true }).run(&words);
                 self.is_ended |= step == Step::Quit;
             } else if let Some(leader) = leader {
                 replies.error(&format!("{READ_ONLY} The leader is {leader}"));
@@ -120,6 +121,14 @@ impl Connection {
     #[must_use]
     pub fn waiting(&self) -> Option<Ticket> {
         self.waiting.as_ref().map(|(ticket, _)| *ticket)
+    }
+
+    /// Takes back what waits and what is watched, since the peer is gone.
+    pub fn leave(&mut self, now: Now, space: &mut Space) {
+        self.session.transaction.end(space);
+        if let Some((ticket, _)) = &self.waiting {
+            space.cancel(now, *ticket);
+        }
     }
 
     /// Whether the connection ends when its output is sent.

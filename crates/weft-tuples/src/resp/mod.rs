@@ -5,7 +5,9 @@
 //! ```text
 //! connection
 //! commands
-//! glob parse reply roster
+//! roster
+//! transaction
+//! glob parse reply
 //! ```
 
 mod commands;
@@ -16,6 +18,7 @@ mod reply;
 mod roster;
 #[cfg(test)]
 mod tests;
+mod transaction;
 
 pub use connection::Connection;
 pub use parse::{Malformed, Parser, Words};

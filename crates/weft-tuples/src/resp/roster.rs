@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::transaction::Transaction;
 use crate::access::Guard;
 
 /// What a connection shows of itself.
@@ -42,6 +43,7 @@ pub(super) struct Session {
     id: u64,
     pub(super) name: String,
     pub(super) last_command: &'static str,
+    pub(super) transaction: Transaction,
     guard: Guard,
     /// Whether the client has shown that it may use the server.
     pub(super) is_admitted: bool,
@@ -60,6 +62,7 @@ impl Roster {
             id,
             name: String::new(),
             last_command: "",
+            transaction: Transaction::default(),
             guard,
             is_admitted,
         }

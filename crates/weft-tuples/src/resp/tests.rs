@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::{Addresses, Connection, Roster};
 use crate::access::{Guard, Token};
 use crate::input::Input;
-use crate::limits::UNPROVEN_OUTPUT_LEN_MAX;
+use crate::limits::{FOLLOWED_MAX, UNPROVEN_OUTPUT_LEN_MAX};
 use crate::model::{Now, Outcome, Space};
 
 /// A space and its connections.
@@ -82,6 +82,100 @@ fn converse_by(peer: &mut TestClient, script: &str) {
         let reply = server.send(peer, format!("{command}\r\n").as_bytes());
         assert_eq!(reply, expected, "{command}");
     }
+}
+
+#[test]
+fn transactions_behave_as_those_of_redis() {
+    converse(
+        "EXEC => -ERR EXEC without MULTI
+         DISCARD => -ERR DISCARD without MULTI
+         MULTI => +OK
+         CLIENT SETNAME => -ERR wrong number of arguments for 'client|setname' command
+         EXEC x => -EXECABORT Transaction discarded because of: wrong number of arguments for \
+           'exec' command
+         EXEC => -ERR EXEC without MULTI
+         MULTI => +OK
+         XINFO none l => -ERR unknown subcommand 'none'. Try XINFO HELP.
+         CONFIG GET save => +QUEUED
+         EXEC => -EXECABORT Transaction discarded because of previous errors.
+         MULTI => +OK
+         MULTI => -ERR MULTI calls can not be nested
+         WATCH l => -ERR WATCH inside MULTI is not allowed
+         RPUSH l a b => +QUEUED
+         LPOP l => +QUEUED
+         LLEN => -ERR wrong number of arguments for 'llen' command
+         EXEC => -EXECABORT Transaction discarded because of previous errors.
+         LLEN l => :0
+         MULTI => +OK
+         RPUSH l a b => +QUEUED
+         XADD l 1-1 f v => +QUEUED
+         BLPOP l 0 => +QUEUED
+         BLPOP none 0 => +QUEUED
+         BLMOVE none l LEFT LEFT 0 => +QUEUED
+         EXEC => *5 :2 -WRONGTYPE Operation against a key holding the wrong kind of value \
+           *2 $1 l $1 a *-1 $-1
+         MULTI => +OK
+         DEL l => +QUEUED
+         DISCARD => +OK
+         LLEN l => :1
+         WATCH l none => +OK
+         RPUSH l c => :2
+         MULTI => +OK
+         DEL l => +QUEUED
+         EXEC => *-1
+         WATCH l none => +OK
+         LREM l 0 x => :0
+         MULTI => +OK
+         EXEC => *0
+         WATCH l => +OK
+         DEL l => :1
+         UNWATCH => +OK
+         MULTI => +OK
+         PING => +QUEUED
+         RESET => +RESET
+         EXEC => -ERR EXEC without MULTI",
+    );
+}
+
+/// A command that waits is served after the transaction, and does not come before its commands.
+#[test]
+fn nobody_sees_the_middle_of_a_transaction() {
+    let (mut server, mut waiter, mut peer) =
+        (Server::default(), TestClient::default(), TestClient::default());
+    assert_eq!(server.send(&mut waiter, b"BLPOP l 0\r\n"), "");
+    let commands = b"MULTI\r\nRPUSH l a b\r\nLPOP l\r\nLLEN l\r\nEXEC\r\n";
+    let replies = server.send(&mut peer, commands);
+    assert_eq!(replies, "+OK +QUEUED +QUEUED +QUEUED *3 :2 $1 a :1");
+    assert_eq!(server.poll(&mut waiter), "*2 $1 l $1 b");
+}
+
+#[test]
+fn elements_that_nobody_watches_any_more_are_forgotten() {
+    let mut server = Server::default();
+    for end in ["EXEC", "MULTI\r\nEXEC", "MULTI\r\nDISCARD", "UNWATCH", "RESET"] {
+        for _ in 0..3 {
+            let mut peer = TestClient::default();
+            let names: Vec<String> = (0..FOLLOWED_MAX / 2).map(|at| at.to_string()).collect();
+            for part in names.chunks(1_000) {
+                let watch = format!("WATCH {}\r\n", part.join(" "));
+                assert_eq!(server.send(&mut peer, watch.as_bytes()), "+OK");
+            }
+            server.send(&mut peer, format!("{end}\r\n").as_bytes());
+            if end == "EXEC" {
+                // There was no transaction: the connection still watches, up to its end.
+                let now = server.now();
+                peer.connection.leave(now, &mut server.space);
+            }
+        }
+    }
+    let mut peer = TestClient::default();
+    let watch = |from: usize| (from..from + 1_000).map(|at| format!("w{at} ")).collect::<String>();
+    for at in 0..FOLLOWED_MAX / 1_000 {
+        let watch = format!("WATCH {}\r\n", watch(at * 1_000));
+        assert_eq!(server.send(&mut peer, watch.as_bytes()), "+OK");
+    }
+    let many = format!("WATCH {}\r\n", watch(FOLLOWED_MAX));
+    assert!(server.send(&mut peer, many.as_bytes()).starts_with("-BUSY"));
 }
 
 fn closed() -> TestClient {

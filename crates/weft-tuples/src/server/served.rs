@@ -330,13 +330,9 @@ impl Served {
 
     /// Takes back what waits, since the peer is gone.
     pub(super) fn leave(&mut self, now: Now, service: &mut Service) {
-        match &self.protocol {
+        match &mut self.protocol {
             Protocol::Unknown => {}
-            Protocol::Redis(it) => {
-                if let Some(ticket) = it.waiting() {
-                    service.space().cancel(now, ticket);
-                }
-            }
+            Protocol::Redis(it) => it.leave(now, service.space()),
             Protocol::Native(it) => {
                 if let Some(id) = it.client() {
                     service.leave(now, id);

@@ -184,6 +184,9 @@ impl Call<'_> {
             self.space.trim(self.now, &element, ElementEnd::Back, len - end);
             self.space.trim(self.now, &element, ElementEnd::Front, start);
         }
+        if len != 0 {
+            self.space.note_change(&element);
+        }
         self.replies.simple("OK");
         Ok(Step::Replied)
     }

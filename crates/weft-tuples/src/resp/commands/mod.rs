@@ -6,7 +6,9 @@ mod lists;
 mod problem;
 mod session;
 mod streams;
+mod subcommands;
 mod table;
+mod transactions;
 mod trim;
 mod words;
 
@@ -50,6 +52,8 @@ pub(super) struct Call<'a> {
     pub(super) space: &'a mut Space,
     pub(super) replies: &'a mut Replies,
     pub(super) session: &'a mut Session,
+    /// Whether operations may wait. They do not within a transaction.
+    pub(super) may_wait: bool,
 }
 
 impl Call<'_> {
@@ -57,14 +61,17 @@ impl Call<'_> {
     pub(super) fn run(mut self, words: &Words) -> Step {
         let Some((name, arguments)) = words.split_first() else { return Step::Replied };
         let Some(command) = table::find(name) else {
+            self.session.transaction.break_off();
             self.replies.error(&Problem::unknown(words).text(""));
             return Step::Replied;
         };
         self.session.last_command = command.name;
         let done = if !command.takes(words.len()) {
-            Err(Problem::Arguments)
+            Err(self.rejected(command.name, Problem::Arguments))
         } else if !self.session.is_admitted && !command.is_free() {
-            Err(session::NO_AUTH)
+            Err(self.rejected(command.name, session::NO_AUTH))
+        } else if self.session.transaction.has_begun() && !command.is_of_transactions() {
+            self.keep(command.name, words)
         } else {
             (command.run)(&mut self, arguments)
         };
@@ -91,8 +98,13 @@ impl Call<'_> {
         wait: Wait,
         pending: Pending,
     ) -> Result<Step, Problem> {
+        let wait = if self.may_wait { wait } else { Wait::No };
         match self.space.call(self.now, operation, wait) {
             Called::Waits(ticket) => Ok(Step::Waits(ticket, pending)),
+            Called::Done(Outcome::Nothing) if !self.may_wait && pending == Pending::Move => {
+                self.replies.null();
+                Ok(Step::Replied)
+            }
             Called::Done(outcome) => {
                 reply(self.replies, &pending, outcome)?;
                 Ok(Step::Replied)

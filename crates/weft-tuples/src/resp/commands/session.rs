@@ -50,6 +50,7 @@ impl Call<'_> {
         self.replies.is_resp3 = false;
         self.session.set_name("");
         self.session.log_out();
+        self.session.transaction.end(self.space);
         self.replies.simple("RESET");
         Ok(Step::Replied)
     }

@@ -24,6 +24,11 @@ impl Command {
         matches!(self.name, "auth" | "hello" | "quit" | "reset")
     }
 
+    /// Whether it is done at once within a transaction, too.
+    pub(super) fn is_of_transactions(&self) -> bool {
+        matches!(self.name, "discard" | "exec" | "multi" | "quit" | "reset" | "watch")
+    }
+
     /// Whether the command has this many words.
     pub(super) fn takes(&self, words: usize) -> bool {
         let wanted = self.arity.unsigned_abs() as usize;
@@ -81,7 +86,9 @@ commands! {
     "config" -2 [0, 0, 0] |call, words| call.config(words);
     "dbsize" 1 [0, 0, 0] |call, _| call.count_all();
     "del" -2 [1, -1, 1] |call, words| call.delete(words);
+    "discard" 1 [0, 0, 0] |call, _| call.discard();
     "echo" 2 [0, 0, 0] |call, words| call.echo(words);
+    "exec" 1 [0, 0, 0] |call, _| call.exec();
     "exists" -2 [1, -1, 1] |call, words| call.exist(words);
     "flushall" -1 [0, 0, 0] |call, words| call.flush(words);
     "flushdb" -1 [0, 0, 0] |call, words| call.flush(words);
@@ -101,6 +108,7 @@ commands! {
     "lrem" 4 [1, 1, 1] |call, words| call.remove_value(words);
     "lset" 4 [1, 1, 1] |call, words| call.set(words);
     "ltrim" 4 [1, 1, 1] |call, words| call.trim_list(words);
+    "multi" 1 [0, 0, 0] |call, _| call.multi();
     "ping" -1 [0, 0, 0] |call, words| call.ping(words);
     "quit" -1 [0, 0, 0] |call, _| call.quit();
     "reset" 1 [0, 0, 0] |call, _| call.reset();
@@ -112,6 +120,8 @@ commands! {
     "select" 2 [0, 0, 0] |call, words| call.select(words);
     "type" 2 [1, 1, 1] |call, words| call.kind(words);
     "unlink" -2 [1, -1, 1] |call, words| call.delete(words);
+    "unwatch" 1 [0, 0, 0] |call, _| call.unwatch();
+    "watch" -2 [1, -1, 1] |call, words| call.watch(words);
     "xadd" -5 [1, 1, 1] |call, words| call.add(words);
     "xdel" -3 [1, 1, 1] |call, words| call.delete_entries(words);
     "xinfo" -2 [0, 0, 0] |call, words| call.stream_info(words);
