@@ -577,7 +577,7 @@ impl Differ {
             0 => vec![b"LLEN".to_vec(), key],
             1 => vec![b"XLEN".to_vec(), key],
             2 => vec![b"TYPE".to_vec(), key],
-            3 => vec![b"EXISTS".to_vec(), key.clone(), b"none".to_vec(), key],
+            3 => vec![self.pick(&["EXISTS", "TOUCH"]), key.clone(), b"none".to_vec(), key],
             4 => vec![self.pick(&["DEL", "UNLINK"]), key, b"none".to_vec()],
             5 => vec![b"DBSIZE".to_vec()],
             6 => vec![b"KEYS".to_vec(), key],
@@ -594,6 +594,11 @@ impl Differ {
             8 => vec![self.pick(&["FLUSHALL", "FLUSHDB"]), self.pick(&["SYNC", "async", "x"])],
             9 => vec![b"PING".to_vec(), self.value()],
             10 => vec![self.pick(&["NOSUCH", "no such", "xnone", ""]), key, self.value()],
+            11 if self.rng.bool() => {
+                let (option, value) = (["ID", "TYPE", "id", "NO"], ["x", "pubsub", "0", "Master"]);
+                let (option, value) = (self.pick(&option), self.pick(&value));
+                vec![b"CLIENT".to_vec(), b"LIST".to_vec(), option, value]
+            }
             11 => {
                 let mut words = vec![b"CLIENT".to_vec()];
                 words.push(self.pick(&["GETNAME", "SETNAME", "NO-EVICT", "none", "setname"]));

@@ -111,14 +111,22 @@ impl Session {
         line
     }
 
-    /// Describes all connections, as `CLIENT LIST` does.
-    pub(super) fn describe_all(&self, clock: Duration, is_resp3: bool) -> String {
-        let mut lines = String::new();
-        for (id, shown) in &self.roster.0.borrow().shown {
-            if *id == self.id {
-                lines.push_str(&self.describe(clock, is_resp3));
-            } else {
-                let _ = writeln!(lines, "{}", line(*id, shown, clock));
+    /// The numbers of all connections.
+    pub(super) fn all(&self) -> Vec<u64> {
+        self.roster.0.borrow().shown.keys().copied().collect()
+    }
+
+    /// Describes the connections with these numbers, as `CLIENT LIST` does. Those that do not exist
+    /// are left out.
+    pub(super) fn describe_these(&self, ids: &[u64], clock: Duration, is_resp3: bool) -> String {
+        let (mut lines, members) = (String::new(), self.roster.0.borrow());
+        for id in ids {
+            match members.shown.get(id) {
+                Some(_) if *id == self.id => lines.push_str(&self.describe(clock, is_resp3)),
+                Some(shown) => {
+                    let _ = writeln!(lines, "{}", line(*id, shown, clock));
+                }
+                None => {}
             }
         }
         lines

@@ -262,6 +262,7 @@ fn lists_behave_as_those_of_redis() {
          LPOP none 2 => *-1
          LMOVE l m LEFT RIGHT => $1 a
          EXISTS l m m => :2
+         TOUCH l m none => :1
          TYPE m => +list
          RPOPLPUSH m m => $1 a
          BLPOP l m 0 => *2 $1 m $1 a
@@ -322,6 +323,12 @@ fn connections_are_set_up_as_clients_expect() {
          CLIENT GETNAME => $2 me
          CLIENT ID => :1
          CLIENT LIST => $68 id=1 addr= laddr= name=me age=0 db=0 user=default cmd=client resp=2
+         CLIENT LIST ID 7 1 => $68 id=1 addr= laddr= name=me age=0 db=0 user=default cmd=client \
+           resp=2
+         CLIENT LIST ID x => -ERR Invalid client ID
+         CLIENT LIST ID => -ERR syntax error
+         CLIENT LIST TYPE pubsub => $0
+         CLIENT LIST TYPE x => -ERR Unknown client type 'x'
          CLIENT SETINFO LIB-NAME x => +OK
          CLIENT KILL => -ERR unknown subcommand 'KILL'. Try CLIENT HELP.
          HELLO 4 => -NOPROTO unsupported protocol version

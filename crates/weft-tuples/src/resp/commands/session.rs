@@ -156,11 +156,11 @@ impl Call<'_> {
                 let text = self.session.describe(self.now.clock, is_resp3);
                 self.replies.verbatim(&text);
             }
-            (b"list", []) => {
-                let text = self.session.describe_all(self.now.clock, is_resp3);
+            (b"list", options) => {
+                let ids = self.listed(options)?;
+                let text = self.session.describe_these(&ids, self.now.clock, is_resp3);
                 self.replies.verbatim(&text);
             }
-            (b"list", _) => return Err(SYNTAX),
             // No client is evicted.
             (b"no-evict", [state]) if is(state, "ON") || is(state, "OFF") => {
                 self.replies.simple("OK");
@@ -175,6 +175,32 @@ impl Call<'_> {
             _ => return Err(Problem::unknown_sub("CLIENT", sub)),
         }
         Ok(Step::Replied)
+    }
+}
+
+impl Call<'_> {
+    /// The connections that `CLIENT LIST` has with these options.
+    fn listed(&self, options: &[Vec<u8>]) -> Result<Vec<u64>, Problem> {
+        match options {
+            [] => Ok(self.session.all()),
+            [option, kind] if is(option, "TYPE") => {
+                if is(kind, "normal") {
+                    return Ok(self.session.all());
+                }
+                let others = ["master", "pubsub", "replica", "slave"];
+                if others.iter().any(|other| is(kind, other)) {
+                    return Ok(Vec::new());
+                }
+                let kind = String::from_utf8_lossy(kind);
+                Err(Problem::Quoting(format!("ERR Unknown client type '{kind}'")))
+            }
+            [option, ids @ ..] if is(option, "ID") && !ids.is_empty() => {
+                const WRONG: Problem = Problem::Text("ERR Invalid client ID");
+                let id = |id: &Vec<u8>| integer(id).map(i64::cast_unsigned).ok_or(WRONG);
+                ids.iter().map(id).collect()
+            }
+            _ => Err(SYNTAX),
+        }
     }
 }
 

@@ -118,6 +118,7 @@ commands! {
     "rpushx" -3 [1, 1, 1] |call, words| call.push(words, Back, true);
     "scan" -2 [0, 0, 0] |call, words| call.scan(words);
     "select" 2 [0, 0, 0] |call, words| call.select(words);
+    "touch" -2 [1, -1, 1] |call, words| call.exist(words);
     "type" 2 [1, 1, 1] |call, words| call.kind(words);
     "unlink" -2 [1, -1, 1] |call, words| call.delete(words);
     "unwatch" 1 [0, 0, 0] |call, _| call.unwatch();
