@@ -6,7 +6,7 @@ use std::thread::sleep;
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use weft_tuples::model::{Operation, Outcome, Selection};
-use weft_tuples::native::{Address, Client};
+use weft_tuples::native::{Address, Client, Transport};
 use weft_tuples::tail::{Last, Seen, Tail};
 
 use super::ask::{call, connect_to, name, print};
@@ -43,7 +43,12 @@ fn connect(args: &TuplesTailArgs) -> Result<(Client, Tail)> {
         bail!("{text}: {error}");
     }
     let tail = client.tail(args.element.as_bytes())?;
-    let tail = tail.with_context(|| format!("{text}: there is no place for another tail"))?;
+    let tail = tail.with_context(|| match client.transport() {
+        Some(Transport::Memory | Transport::Iwarp) => {
+            format!("{text}: there is no place for another tail")
+        }
+        _ => format!("{text}: tails are read by the fabric only (fabric://HOST:PORT)"),
+    })?;
     Ok((client, tail))
 }
 

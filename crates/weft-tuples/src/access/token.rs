@@ -15,6 +15,9 @@ pub enum TokenError {
     /// It is too short to be hard to guess, or too long.
     #[error("a token has {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} bytes")]
     Len,
+    /// It has more than one line, which few clients could show.
+    #[error("a token is one line")]
+    Lines,
 }
 
 /// A token. It is never shown.
@@ -35,10 +38,13 @@ impl Token {
     ///
     /// # Errors
     ///
-    /// [`TokenError::Len`].
+    /// If it is too short or too long, or has more than one line.
     pub fn new(text: &[u8]) -> Result<Self, TokenError> {
         if !(TOKEN_LEN_MIN..=TOKEN_LEN_MAX).contains(&text.len()) {
             return Err(TokenError::Len);
+        }
+        if text.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            return Err(TokenError::Lines);
         }
         Ok(Self { text: text.to_vec(), hash: blake3::hash(text) })
     }
@@ -107,6 +113,9 @@ mod tests {
         }
         assert!(matches!(write(TEXT, 0o640), Err(TokenError::File(FileError::Open(0o640)))));
         assert!(matches!(write(TEXT, 0o604), Err(TokenError::File(FileError::Open(0o604)))));
+        for two in ["a token of some\nlength", "a token of some length\n\n"] {
+            assert!(matches!(write(two, 0o600), Err(TokenError::Lines)), "{two:?}");
+        }
         assert!(matches!(write("", 0o600), Err(TokenError::Len)));
         assert!(matches!(write(&"x".repeat(2_000), 0o600), Err(TokenError::File(FileError::Len))));
         assert!(matches!(Token::read(folder.path()), Err(TokenError::File(FileError::Kind))));
