@@ -459,6 +459,7 @@ struct Seen {
 /// What all clients share.
 #[derive(Default)]
 struct Load {
+    connected: AtomicU64,
     answers: AtomicU64,
     is_over: AtomicBool,
 }
@@ -466,6 +467,7 @@ struct Load {
 fn work(address: Address, number: u64, load: &Load) -> Result<Seen> {
     let mut client = Client::connect(address, TIMEOUT)?;
     let fallback = client.take_fallback();
+    load.connected.fetch_add(1, Ordering::Relaxed);
     ensure!(fallback.is_none(), "not by the fabric: {fallback:?}");
     let mut rng = Rng::with_seed(number);
     let (mut seen, mut values) = (Seen::default(), 0);
@@ -568,6 +570,11 @@ fn nothing_that_was_answered_is_lost_or_repeated_when_leaders_are_killed() -> Re
             scope.spawn(move || work(address, number, load))
         };
         let clients: Vec<_> = (0..CLIENTS).map(start).collect();
+        // A server that is killed while a client connects by the fabric makes it fall back to TCP.
+        let deadline = Instant::now() + TIMEOUT;
+        while load.connected.load(Ordering::Relaxed) < CLIENTS && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
         let killed = kill_again_and_again(kills, &mut group, &load);
         load.is_over.store(true, Ordering::Relaxed);
         for client in clients {
