@@ -401,6 +401,17 @@ static void short_lived(int count)
  * missing wakeup before that: HERD_WAITS_MAX waits take less time. */
 enum { HERD = 24, HERD_ROUND_MS = 200000, HERD_WAITS_MAX = 1200000 };
 
+/* A process that was stopped and goes on has EINTR from this call, without a handler (signal(7)). */
+static int wait_for_event(int epoll, struct epoll_event *event)
+{
+	int found;
+
+	do
+		found = epoll_wait(epoll, event, 1, HERD_ROUND_MS);
+	while (found < 0 && errno == EINTR);
+	return check(found, "epoll_wait");
+}
+
 /* Sends back `count` messages. It waits edge-triggered, for room as well as for bytes, as nginx
  * does. */
 static void bounce(int fd, int count, bool begins)
@@ -415,7 +426,7 @@ static void bounce(int fd, int count, bool begins)
 
 		errno = EAGAIN;
 		while (got < 0 && errno == EAGAIN) {
-			if (check(epoll_wait(epoll, &event, 1, HERD_ROUND_MS), "epoll_wait") == 0)
+			if (wait_for_event(epoll, &event) == 0)
 				fail("an edge that was not reported, of message", i);
 			if (event.events & EPOLLIN)
 				got = read(fd, message, sizeof message);
@@ -499,7 +510,7 @@ static void *herd(void *context)
 
 		if (atomic_load(&all->answers) <= 0)
 			break;
-		switch (check(epoll_wait(all->epoll, &event, 1, HERD_ROUND_MS), "epoll_wait")) {
+		switch (wait_for_event(all->epoll, &event)) {
 		case 0:
 			if (atomic_load(&all->answers) <= 0)
 				continue;
