@@ -34,6 +34,7 @@ extern "C" fn begin() {
     hooks::memory::prepare();
     #[cfg(target_arch = "x86_64")]
     hooks::clocks::prepare();
+    weft_sys::calls::time::find_clock();
     if settings::read() {
         mode::enable();
     }

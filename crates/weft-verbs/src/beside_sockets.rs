@@ -17,6 +17,7 @@ type NoteFn = unsafe extern "C" fn(address: *const c_void);
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
+    weft_sys::calls::time::find_clock();
     #[cfg(target_arch = "x86_64")]
     weft_sys::use_gate_of_the_c_library();
     // SAFETY: only the sockets preload defines the symbol, with this type.
