@@ -122,7 +122,9 @@ fn a_guest_makes_and_checks_a_file_system() -> Result<()> {
     let disk = folder.path().join("disk");
     fs::File::create(&disk)?.set_len(64 << 20)?;
     let unit = disk.display().to_string();
-    let mut target = initiator.serve(&["--cache", "4M", "--drain-time", "3600", &unit])?;
+    let control = folder.path().join("control").display().to_string();
+    let options = ["--cache", "4M", "--drain-time", "3600", "--announce", "--control", &control];
+    let mut target = initiator.serve(&[&options[..], &[&unit]].concat())?;
     let daemon = initiator.log_in()?;
     initiator.run(&format!("/sbin/mkfs.ext4 -q {DISK} && mount {DISK} /mnt"))?;
     initiator.run("cp -r /usr /sbin /mnt && rm -r /mnt/sbin && cp -r /sbin /mnt/again")?;
@@ -133,6 +135,10 @@ fn a_guest_makes_and_checks_a_file_system() -> Result<()> {
     initiator.run("echo 3 >/proc/sys/vm/drop_caches")?;
     let after = initiator.run(SUMS)?;
     ensure_data!(before == after, "the files differ: {before}\n{after}");
+    // An asynchronous message says that there is another unit, and the guest looks for it.
+    let add = Program::plain(weft()?).line("target add ram:16M --control").arg(&control);
+    add.run(TIMEOUT)?.success()?;
+    initiator.run("until [ -b /dev/sdb ]; do usleep 100000; done")?;
     initiator.run("umount /mnt && /sbin/iscsiadm -m node --logout")?;
     initiator.run("/sbin/iscsiadm -m node --login")?;
     // An asynchronous message asks the guest to log out, which it does.
