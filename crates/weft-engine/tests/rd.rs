@@ -15,10 +15,13 @@ use weft_engine::mr::Mr;
 use weft_engine::pd::Pd;
 use weft_engine::rd::limits::SEND_LEN_MAX;
 use weft_engine::rd::{
-    AtomicOp, Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status,
+    AtomicOp, Buffer, Caller, Change, ConnectionEnd, Data, Endpoint, Event, Options, PeerAddress,
+    Port, PortListener, Request, Room, Status,
 };
+use weft_engine::wc::{self, Completion};
+use weft_engine::wr::{self, Operation, RecvRequest, SendFlags, SendRequest, Sge};
 use weft_engine::{Context, Errno};
-use weft_sys::Region;
+use weft_sys::{Region, wait_readable};
 use weft_wire::rd::{HEADER_LEN, Header, Kind, RdEnd, Reason};
 
 const TIMEOUT: Duration = Duration::from_secs(240);
@@ -456,4 +459,207 @@ fn atomics_obey_keys_and_are_carried_out_once_over_a_lossy_network() {
     assert_eq!((word(aligned), word(aligned + 8)), (3 * TIMES, 9));
     stop.store(true, Ordering::Relaxed);
     assert_ne!(thread.join().unwrap(), 0, "the relay lost no datagram");
+}
+
+const ROOM: Room = Room { sends: 16, receives: 4 };
+
+fn sge(buffer: Buffer) -> Sge {
+    Sge { addr: buffer.addr, length: buffer.len, lkey: buffer.key }
+}
+
+/// Posts a request with this number, of bytes by value or of registered memory.
+fn post(end: &ConnectionEnd, wr_id: u64, operation: Operation, data: wr::Data<'_>) {
+    let flags = SendFlags::SIGNALED;
+    end.post(&SendRequest { wr_id, operation, flags, data }).unwrap();
+}
+
+fn send(end: &ConnectionEnd, wr_id: u64, bytes: &[u8]) {
+    let operation = Operation::Send { imm: None, invalidate: None };
+    post(end, wr_id, operation, wr::Data::Inline(&[bytes]));
+}
+
+/// The next completion.
+fn completion(end: &ConnectionEnd) -> (u64, wc::Status) {
+    let mut space = [Completion::new(0, wc::Status::Success, wc::Opcode::Send, 0)];
+    let limit = Instant::now() + TIMEOUT;
+    while end.poll(&mut space) == 0 {
+        end.arm();
+        if end.poll(&mut space) != 0 {
+            break;
+        }
+        assert!(Instant::now() < limit, "no completion");
+        end.await_event(Some(TIMEOUT));
+    }
+    (space[0].wr_id, space[0].status)
+}
+
+fn change(end: &ConnectionEnd) -> Change {
+    let limit = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(change) = end.change() {
+            return change;
+        }
+        assert!(Instant::now() < limit, "no change");
+        wait_readable([end.changes_fd()], Some(TIMEOUT)).unwrap();
+    }
+}
+
+fn call(listener: &PortListener) -> (Caller, Vec<u8>) {
+    let limit = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(call) = listener.next_call() {
+            return call;
+        }
+        assert!(Instant::now() < limit, "no call");
+        wait_readable([listener.fd()], Some(TIMEOUT)).unwrap();
+    }
+}
+
+/// Connects two ends, whose receives are in the first bytes of the memory: 4 of 1,000 bytes.
+fn connected(
+    client: &Arc<Port>,
+    to: SocketAddr,
+    listener: &PortListener,
+    memory: [&Memory; 2],
+) -> [ConnectionEnd; 2] {
+    let with_receives = |end: ConnectionEnd, memory: &Memory| {
+        for place in 0..ROOM.receives {
+            let sges = [sge(memory.part(1_000 * place, 1_000))];
+            end.post_receive(&RecvRequest { wr_id: place as u64, sges: &sges }).unwrap();
+        }
+        end
+    };
+    let dialled = with_receives(client.end_to(to, ROOM).unwrap(), memory[0]);
+    dialled.connect(b"hello").unwrap();
+    let (caller, private_data) = call(listener);
+    assert_eq!(private_data, b"hello");
+    let accepted = with_receives(caller.end(ROOM).unwrap(), memory[1]);
+    accepted.accept(b"welcome").unwrap();
+    assert_eq!(change(&dialled), Change::Established(b"welcome".to_vec()));
+    [dialled, accepted]
+}
+
+#[test]
+fn connections_carry_everything_over_a_lossy_network() {
+    const LEN: usize = 200_000;
+    let pd = domain();
+    let [client, server] = [(); 2].map(|()| Port::bind(&pd, LOCALHOST).unwrap());
+    let listener = server.listen().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (address, thread) = relay(server.address(), 10, Arc::clone(&stop));
+    let everything =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let memory = [(); 2].map(|()| Memory::new(&pd, &[0; 4_000], Access::LOCAL_WRITE));
+    let source = Memory::new(&pd, &pattern(5, LEN), Access::LOCAL_WRITE);
+    let target = Memory::new(&pd, &[0; LEN], everything);
+    let back = Memory::new(&pd, &[0; LEN], Access::LOCAL_WRITE);
+    let [dialled, accepted] = connected(&client, address, &listener, [&memory[0], &memory[1]]);
+
+    for number in 0..100_u64 {
+        let bytes = pattern(number, (number as usize * 37) % 1_000);
+        send(&dialled, number, &bytes);
+        let (place, status) = completion(&accepted);
+        assert_eq!((place, status), (number % 4, wc::Status::Success));
+        let start = 1_000 * place as usize;
+        assert!(memory[1].bytes()[start..start + bytes.len()] == bytes, "message {number}");
+        let sges = [sge(memory[1].part(start, 1_000))];
+        accepted.post_receive(&RecvRequest { wr_id: place, sges: &sges }).unwrap();
+        assert_eq!(completion(&dialled), (number, wc::Status::Success));
+    }
+    let first = target.cells.as_ptr() as usize;
+    let aligned = first.next_multiple_of(8) - first;
+    let at = |offset: usize| (target.part(offset, 0).addr, target.mr.key());
+    let (remote_addr, rkey) = at(0);
+    let all = [sge(source.part(0, LEN))];
+    post(&dialled, 1, Operation::Write { remote_addr, rkey, imm: None }, wr::Data::Gather(&all));
+    assert_eq!(completion(&dialled), (1, wc::Status::Success));
+    assert!(target.bytes() == source.bytes());
+    let all = [sge(back.part(0, LEN))];
+    post(&dialled, 2, Operation::Read { remote_addr, rkey }, wr::Data::Gather(&all));
+    assert_eq!(completion(&dialled), (2, wc::Status::Success));
+    assert!(back.bytes() == source.bytes());
+    let (remote_addr, rkey) = at(aligned);
+    let word = [sge(back.part(0, 8))];
+    let before = u64::from_ne_bytes(source.bytes()[aligned..aligned + 8].try_into().unwrap());
+    for number in 0..50 {
+        let add = Operation::FetchAdd { remote_addr, rkey, add: 3 };
+        post(&dialled, number, add, wr::Data::Gather(&word));
+        assert_eq!(completion(&dialled), (number, wc::Status::Success));
+        let old = u64::from_ne_bytes(back.bytes()[..8].try_into().unwrap());
+        assert_eq!(old, before.wrapping_add(3 * number), "addition {number}");
+    }
+
+    // What is wrong ends the connection, and nothing that follows it is carried out.
+    let before = target.bytes();
+    let wrong = Operation::Write { remote_addr, rkey: rkey ^ 1, imm: None };
+    post(&dialled, 60, wrong, wr::Data::Inline(&[b"wrong"]));
+    let right = Operation::Write { remote_addr, rkey, imm: None };
+    post(&dialled, 61, right, wr::Data::Inline(&[b"behind it"]));
+    assert_eq!(completion(&dialled), (60, wc::Status::RemAccessErr));
+    assert_eq!(change(&dialled), Change::Disconnected);
+    assert_eq!(change(&accepted), Change::Disconnected);
+    assert!(target.bytes() == before);
+    stop.store(true, Ordering::Relaxed);
+    assert_ne!(thread.join().unwrap(), 0, "the relay lost no datagram");
+}
+
+#[test]
+fn memory_of_a_port_is_for_those_that_it_has_accepted() {
+    let pd = domain();
+    let server = Port::bind(&pd, LOCALHOST).unwrap();
+    let to = PeerAddress { socket: server.address(), endpoint: 0 };
+    let everything =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let memory = Memory::new(&pd, &[7; 8_000], everything);
+    let own = Memory::new(&pd, &[0; 8_000], Access::LOCAL_WRITE);
+    let stranger = Endpoint::bind(&pd, LOCALHOST, 9, Options::default()).unwrap();
+    let (key, addr, into) = (memory.mr.key(), memory.part(8, 0).addr, own.part(0, 8));
+    let attack = || {
+        let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+        for request in [
+            Request::Write { data: Data::Bytes(b"hostile".as_slice().into()), key, addr },
+            Request::Read { into, key, addr },
+            Request::Atomic { op, into, key, addr },
+        ] {
+            stranger.post(to, 1, request).unwrap();
+            let status = loop {
+                match next(&stranger) {
+                    Event::Completed { id: 1, status } => break status,
+                    Event::Completed { .. } | Event::Received { .. } => {}
+                }
+            };
+            assert_eq!(status, Status::Refused(Reason::NotConnected));
+        }
+        assert!(memory.bytes() == [7; 8_000] && own.bytes() == [0; 8_000]);
+    };
+    attack();
+    // Nobody listens.
+    let client = Port::bind(&pd, LOCALHOST).unwrap();
+    let end = client.end_to(server.address(), ROOM).unwrap();
+    end.connect(b"").unwrap();
+    assert_eq!(change(&end), Change::Refused { by_program: false, private_data: Vec::new() });
+    // A call that is not accepted yet, and messages that are none of the protocol.
+    let listener = server.listen().unwrap();
+    for frame in [&b"\x01\x01hello"[..], b"", b"\x00message", b"\x02", b"\x07", b"\x01\x02"] {
+        stranger.post(to, 2, Request::Send(frame.into())).unwrap();
+    }
+    let (caller, private_data) = call(&listener);
+    assert_eq!(private_data, b"hello");
+    attack();
+    drop(caller);
+    attack();
+    // Others are served, and a message without a receive ends the connection of its sender alone.
+    let [dialled, accepted] = connected(&client, server.address(), &listener, [&own, &memory]);
+    let [other, its_peer] = connected(&client, server.address(), &listener, [&own, &memory]);
+    for number in 0..=ROOM.receives as u64 {
+        send(&dialled, number, b"too many");
+    }
+    assert_eq!(change(&dialled), Change::Disconnected);
+    assert_eq!(change(&accepted), Change::Disconnected);
+    send(&other, 7, b"goes on");
+    assert_eq!(completion(&its_peer), (0, wc::Status::Success));
+    assert_eq!(completion(&other), (7, wc::Status::Success));
+    // A peer that leaves.
+    drop(other);
+    assert_eq!(change(&its_peer), Change::Disconnected);
 }

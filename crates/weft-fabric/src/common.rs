@@ -26,11 +26,11 @@ impl Common {
     /// If there are no more descriptors, threads or watches.
     pub(crate) fn watch<T: Watched + 'static>(&self, watched: &Arc<T>) -> Result<(), Errno> {
         match &self.domain {
-            Domain::Engine(_) | Domain::System(_) => self.watcher.watch(watched),
             Domain::Simulated(domain) => {
                 domain.watch(watched);
                 Ok(())
             }
+            _ => self.watcher.watch(watched),
         }
     }
 }

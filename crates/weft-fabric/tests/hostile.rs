@@ -7,10 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
 use weft_engine::cm::{Channel, ConnectParam, EventKind, Id, PortSpace, Via};
 use weft_engine::cq::Cq;
 use weft_engine::pd::Pd;
 use weft_engine::qp::{Qp, QpCap, QpInit, QpState, QpType};
+use weft_engine::rd::{Change, ConnectionEnd, Port, Room};
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
 use weft_engine::{Context, device};
 use weft_fabric::{Error, Fabric, Listener, Options};
@@ -22,10 +24,9 @@ const WINDOW: usize = 4;
 const HELLO: [u8; 14] = [b'W', b'F', b'A', b'B', 1, 0, 0, 4, 0, 0, 0, 64, 0, 0];
 
 /// A peer made of the engine's objects, which sends what it likes.
-struct Stranger {
-    qp: Arc<Qp>,
-    id: Arc<Id>,
-    channel: Arc<Channel>,
+enum Stranger {
+    Pair { qp: Arc<Qp>, id: Arc<Id>, channel: Arc<Channel> },
+    Datagrams(ConnectionEnd),
 }
 
 impl Stranger {
@@ -33,6 +34,12 @@ impl Stranger {
         let devices = device::list()?;
         let context = Context::open(devices.first().context("no device")?)?;
         let pd = Pd::new(&context);
+        if common::is_over_datagrams() {
+            let port = Port::bind(&pd, "127.0.0.1:0".parse()?)?;
+            let end = port.end_to(to, Room { sends: 32, receives: 4 })?;
+            end.connect(hello)?;
+            return Ok(Self::Datagrams(end));
+        }
         let cq = Cq::new(&context, 64, None)?;
         let cap = QpCap {
             max_send_wr: 32,
@@ -52,16 +59,27 @@ impl Stranger {
         qp.modify(&attr, mask)?;
         let param = ConnectParam { private_data: hello.to_vec(), ..ConnectParam::default() };
         id.connect(&Via::Own(Arc::clone(&qp)), &param)?;
-        Ok(Self { qp, id, channel })
+        Ok(Self::Pair { qp, id, channel })
     }
 
     /// Waits until the connection is made, or refused.
     fn is_established(&self) -> Result<bool> {
         loop {
-            match self.channel.next_event(|_| ())?.kind {
-                EventKind::Established => return Ok(true),
-                EventKind::Rejected => return Ok(false),
-                _ => {}
+            match self {
+                Self::Pair { channel, .. } => match channel.next_event(|_| ())?.kind {
+                    EventKind::Established => return Ok(true),
+                    EventKind::Rejected => return Ok(false),
+                    _ => {}
+                },
+                Self::Datagrams(end) => match end.change() {
+                    Some(change) => return Ok(matches!(change, Change::Established(_))),
+                    None => {
+                        poll(
+                            &mut [PollFd::from_borrowed_fd(end.changes_fd(), PollFlags::IN)],
+                            None,
+                        )?;
+                    }
+                },
             }
         }
     }
@@ -70,14 +88,21 @@ impl Stranger {
         let operation = Operation::Send { imm: None, invalidate: None };
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         let data = Data::Inline(&[bytes]);
-        Ok(self.qp.start_post().push(&SendRequest { wr_id: 1, operation, flags, data })?)
+        let request = SendRequest { wr_id: 1, operation, flags, data };
+        let posted = match self {
+            Self::Pair { qp, .. } => qp.start_post().push(&request),
+            Self::Datagrams(end) => end.post(&request),
+        };
+        Ok(posted?)
     }
 }
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        self.id.destroy();
-        self.qp.destroy();
+        if let Self::Pair { qp, id, .. } = self {
+            id.destroy();
+            qp.destroy();
+        }
     }
 }
 

@@ -39,6 +39,8 @@ const PARTS: &[Part] = &[
             "mpa/incoming.rs",
             "cm/listen.rs",
             "rd/endpoint.rs",
+            // The end of a port, which waits for its peers.
+            "rd/port.rs",
             // A program's request to connect.
             "cm/dial.rs",
             "rendezvous.rs",

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use weft_sys::calls::event::{EventfdFlags, eventfd};
 use weft_sys::{NoteLock, RecvBatch, Spin, UdpSocket, consume, notify, wait_readable};
 
+use super::connections::{Connections, LISTENER};
 use super::limits::{
     BATCHES_MAX, DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX, RECEIVE_BYTES_MAX,
     RECEIVE_COST,
@@ -18,6 +19,7 @@ use super::machine::Machine;
 use super::memory::Registered;
 use super::request::{Event, PeerAddress, Request};
 use super::shared::Settings;
+use super::wakeups::Wakeups;
 use crate::pd::Pd;
 use crate::reactor::{self, Handle, Source, TimerId, Token};
 use crate::udp::{self, Outbox};
@@ -65,6 +67,8 @@ struct Inner {
 
 struct State {
     machine: Machine,
+    /// The connections, if it is the endpoint of a port.
+    port: Option<Box<Switchboard>>,
     memory: Registered,
     incoming: RecvBatch,
     outgoing: Outbox,
@@ -76,6 +80,22 @@ struct State {
     closed: bool,
 }
 
+/// The connections of a port, and whom to wake.
+#[derive(Debug, Default)]
+pub(super) struct Switchboard {
+    pub(super) connections: Connections,
+    pub(super) wakeups: Wakeups,
+}
+
+/// What the connections of a port are used with.
+pub(super) struct Desk<'a> {
+    pub(super) connections: &'a mut Connections,
+    pub(super) wakeups: &'a mut Wakeups,
+    pub(super) machine: &'a mut Machine,
+    pub(super) memory: &'a mut Registered,
+    pub(super) now: u64,
+}
+
 impl Endpoint {
     /// Binds endpoint `number` to a UDP address of the host; an unspecified address means all of
     /// them, and port 0 any port. Peers may access memory that is registered in `pd`.
@@ -83,6 +103,24 @@ impl Endpoint {
     /// # Errors
     /// `EADDRINUSE` and similar; `EINVAL` for options out of range.
     pub fn bind(pd: &Arc<Pd>, local: SocketAddr, number: u16, options: Options) -> Result<Self> {
+        Self::new(pd, local, number, options, None)
+    }
+
+    /// Binds the endpoint of a port, which takes the events.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::bind`].
+    pub(super) fn bind_port(pd: &Arc<Pd>, local: SocketAddr, options: Options) -> Result<Self> {
+        Self::new(pd, local, LISTENER, options, Some(Box::default()))
+    }
+
+    fn new(
+        pd: &Arc<Pd>,
+        local: SocketAddr,
+        number: u16,
+        options: Options,
+        port: Option<Box<Switchboard>>,
+    ) -> Result<Self> {
         let Options { datagram_len, peers_max, receive_bytes } = options;
         if !(DATAGRAM_LEN_MIN..=DATAGRAM_LEN_MAX).contains(&datagram_len)
             || !(1..=PEERS_MAX).contains(&peers_max)
@@ -95,9 +133,12 @@ impl Endpoint {
         let address = SocketAddr::new(local.ip().to_canonical(), socket.port()?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let reactor = pd.context().reactor();
-        let settings = Settings { endpoint: number, datagram_len, peers_max, receive_bytes };
+        let connected = port.is_some();
+        let settings =
+            Settings { endpoint: number, datagram_len, peers_max, receive_bytes, connected };
         let state = State {
             machine: Machine::new(settings, secret),
+            port,
             memory: Registered::new(pd),
             incoming: RecvBatch::default(),
             outgoing: Outbox::new(socket.can_segment()),
@@ -183,6 +224,27 @@ impl Endpoint {
         }
     }
 
+    /// Uses the connections of a port; `None` if this is not the endpoint of one.
+    pub(super) fn at_desk<T>(&self, work: impl FnOnce(&mut Desk<'_>) -> T) -> Option<T> {
+        self.inner.with(|state| {
+            let State { machine, memory, port, .. } = state;
+            let Switchboard { connections, wakeups } = port.as_deref_mut()?;
+            let now = self.inner.now();
+            let mut desk = Desk { connections, wakeups, machine, memory, now };
+            let result = work(&mut desk);
+            desk.settle();
+            if desk.machine.has_output() {
+                self.inner.pending_work.store(true, Ordering::SeqCst);
+            }
+            Some(result)
+        })
+    }
+
+    /// The reactor.
+    pub(super) fn reactor(&self) -> Handle {
+        self.inner.reactor
+    }
+
     /// Number of peers whose state is kept.
     #[must_use]
     pub fn peers(&self) -> usize {
@@ -227,6 +289,15 @@ impl<'a> Sleeper<'a> {
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Desk<'_> {
+    /// Handles what has happened below, and wakes who waits for it.
+    fn settle(&mut self) {
+        let Self { connections, wakeups, machine, memory, now } = self;
+        connections.run(*now, machine, *memory);
+        connections.rung().for_each(|wakeup| wakeups.raise(wakeup));
     }
 }
 
@@ -288,7 +359,13 @@ impl Inner {
             return false;
         }
         let more = self.receive(state);
-        state.machine.expire(self.now());
+        let now = self.now();
+        let State { machine, memory, port, .. } = state;
+        machine.expire(now);
+        if let Some(Switchboard { connections, wakeups }) = port.as_deref_mut() {
+            connections.expire(now, machine);
+            Desk { connections, wakeups, machine, memory, now }.settle();
+        }
         self.send(state);
         self.set_timer(state);
         more
@@ -351,7 +428,9 @@ impl Inner {
 
     /// Starts a reactor timer for the next deadline. A timer that expires too early is harmless.
     fn set_timer(&self, state: &mut State) {
-        let Some(deadline) = state.machine.next_timeout() else { return };
+        let port = state.port.as_ref().and_then(|port| port.connections.next_timeout());
+        let all = state.machine.next_timeout().into_iter().chain(port);
+        let Some(deadline) = all.min() else { return };
         if let Some((at, timer)) = state.timer {
             if at <= deadline {
                 return;
@@ -382,7 +461,7 @@ impl Source for Inner {
 }
 
 /// The canonical form of a peer's address, in which datagrams also arrive.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,
         SocketAddr::V6(mut v6) => match v6.ip().to_canonical() {

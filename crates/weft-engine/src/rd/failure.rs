@@ -4,7 +4,7 @@ use weft_wire::rd::Reason;
 
 use super::limits::WINDOW;
 use super::message::{Message, MessageKind};
-use super::peer::RdPeer;
+use super::peer::{Bond, RdPeer};
 use super::request::Status;
 use super::seq::distance;
 use super::shared::EndpointState;
@@ -41,7 +41,13 @@ impl RdPeer {
             }
             _ => {}
         }
-        self.renew(now, shared, false);
+        if self.bond == Bond::None {
+            self.renew(now, shared, false);
+        } else {
+            // The peer has ended the connection.
+            self.fail(now, shared, Status::PeerUnreachable);
+            self.lose(shared, Status::Refused(reason));
+        }
     }
 
     /// Ends a read or an atomic; its request need not be sent again.

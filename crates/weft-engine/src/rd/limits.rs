@@ -1,5 +1,7 @@
 //! The limits of reliable datagrams. Times are in microseconds.
 
+use std::time::Duration;
+
 use weft_wire::rd::WINDOW_MAX;
 
 /// Peers whose state one endpoint keeps.
@@ -39,6 +41,8 @@ pub const RESPONSES_MAX: usize = 4 * READS_MAX;
 pub const FIRST_FLIGHT: u32 = 4;
 /// Datagrams that go to one peer before other peers have their turn.
 pub const BURST: u32 = 32;
+/// Requests to connect to a port that its program has not answered; further ones are refused.
+pub const CALLS_MAX: usize = 1_024;
 /// Replies to unknown senders that wait to be sent; further ones are dropped.
 pub const REPLIES_MAX: usize = 64;
 /// Peers that are examined when room for another is needed.
@@ -51,6 +55,8 @@ pub const GIVE_UP: u64 = 30_000_000;
 /// of that peer is still in the network. (RFC 9293 assumes 120 seconds for a segment's lifetime;
 /// that figure dates from 1981.)
 pub const IDLE: u64 = 3 * GIVE_UP;
+/// Time after which a connected endpoint that has got nothing asks whether its peer is there.
+pub const PING: u64 = 15_000_000;
 /// Time after which an incomplete Send may be refused if there is no room for others, unless it has
 /// arrived at [`PARTIAL_RATE`] since.
 pub const PARTIAL_MAX: u64 = GIVE_UP;
@@ -76,3 +82,6 @@ pub(crate) const QUANTUM_MAX: u64 = 64 << 10;
 pub(crate) const SPARE_MAX: usize = 16;
 /// Messages and datagrams for which a spare outbox keeps memory.
 pub(crate) const KEPT_MAX: usize = 64;
+/// How long the end of a port waits until its peers have what was sent, and between two looks.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
+pub(crate) const LINGER_STEP: Duration = Duration::from_millis(1);

@@ -14,8 +14,8 @@ use super::limits::{
 };
 use super::memory::Memory;
 use super::message::{Message, MessageKind, atomic};
-use super::peer::RdPeer;
-use super::request::{Data, Event, PeerAddress, Request};
+use super::peer::{Bond, RdPeer};
+use super::request::{Data, Event, Notice, PeerAddress, Request, Route, Status};
 use super::shared::{EndpointState, Settings};
 use super::table::Table;
 use super::time::NEVER;
@@ -62,6 +62,21 @@ impl Machine {
         id: u64,
         request: Request,
     ) -> Result<()> {
+        let route = Route::new(self.shared.config.endpoint, to);
+        self.post_on(now, route, id, request)
+    }
+
+    /// Starts a request on a route.
+    ///
+    /// # Errors
+    /// Those of [`Machine::post`].
+    pub(super) fn post_on(
+        &mut self,
+        now: u64,
+        route: Route,
+        id: u64,
+        request: Request,
+    ) -> Result<()> {
         let (len, max, own_bytes) = match &request {
             Request::Send(bytes) => (bytes.len(), SEND_LEN_MAX, bytes.len()),
             Request::Write { data: Data::Bytes(bytes), .. } => {
@@ -81,13 +96,7 @@ impl Machine {
         if self.shared.requests >= REQUESTS_MAX || bytes > REQUEST_BYTES_MAX {
             return Err(Errno::AGAIN);
         }
-        let slot = match self.table.find(&to) {
-            Some(slot) => slot,
-            None => {
-                let peer = RdPeer::new(now, &mut self.shared, to, true);
-                self.table.insert(now, &mut self.shared, peer).ok_or(Errno::NOBUFS)?
-            }
-        };
+        let slot = self.slot(now, route)?;
         let Some(peer) = self.table.get_mut(slot) else { return Err(Errno::NOBUFS) };
         let message = match request {
             Request::Send(bytes) => Message::new(id, MessageKind::Send, Data::Bytes(bytes)),
@@ -111,6 +120,68 @@ impl Machine {
         Ok(())
     }
 
+    /// The slot of a peer, whose state is made if there is none.
+    fn slot(&mut self, now: u64, route: Route) -> Result<u32> {
+        if let Some(slot) = self.table.find(&route) {
+            return Ok(slot);
+        }
+        let peer = RdPeer::new(now, &mut self.shared, route, true);
+        self.table.insert(now, &mut self.shared, peer).ok_or(Errno::NOBUFS)
+    }
+
+    /// Says what a peer is to the connections of this port.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if no further peer can be stored.
+    pub(super) fn set_bond(&mut self, now: u64, route: Route, bond: Bond) -> Result<()> {
+        let slot = self.slot(now, route)?;
+        if let Some(peer) = self.table.get_mut(slot) {
+            peer.bond = bond;
+        }
+        Ok(())
+    }
+
+    /// Ends what is between a peer and this port: its access to memory, and all requests to it.
+    pub(super) fn sever(&mut self, now: u64, route: &Route) {
+        let Some(slot) = self.table.find(route) else { return };
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        peer.bond = Bond::None;
+        if peer.outbox.is_some() {
+            peer.fail(now, &mut self.shared, Status::PeerUnreachable);
+        }
+        self.enlist(slot);
+    }
+
+    /// Notes that a peer is nothing to the connections of this port any more. Requests to it go on.
+    pub(super) fn release(&mut self, route: &Route) {
+        let slot = self.table.find(route);
+        if let Some(peer) = slot.and_then(|slot| self.table.get_mut(slot)) {
+            peer.bond = Bond::None;
+        }
+    }
+
+    /// Whether a request that owns so many bytes can be posted.
+    pub(super) fn has_room(&self, own_bytes: usize) -> bool {
+        self.shared.requests < REQUESTS_MAX
+            && self.shared.request_bytes + own_bytes <= REQUEST_BYTES_MAX
+    }
+
+    /// Whether there is state of a peer.
+    pub(super) fn knows(&self, route: &Route) -> bool {
+        self.table.find(route).is_some()
+    }
+
+    /// When something last came from a peer.
+    pub(super) fn seen_at(&mut self, route: &Route) -> Option<u64> {
+        let slot = self.table.find(route)?;
+        self.table.get_mut(slot).map(|peer| peer.active_at)
+    }
+
+    /// Whether no request is open.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.shared.requests == 0
+    }
+
     /// Processes a received datagram.
     pub(super) fn input(
         &mut self,
@@ -120,14 +191,16 @@ impl Machine {
         memory: &mut dyn Memory,
     ) {
         let Ok((header, body)) = parse(datagram) else { return };
-        let ours = header.destination.endpoint == self.shared.config.endpoint;
+        let Settings { endpoint, connected, .. } = self.shared.config;
+        let ours = connected || header.destination.endpoint == endpoint;
         if !ours || header.source.epoch == 0 {
             return;
         }
-        let address = PeerAddress { socket: from, endpoint: header.source.endpoint };
-        let slot = match self.table.find(&address) {
+        let peer = PeerAddress { socket: from, endpoint: header.source.endpoint };
+        let route = Route::new(header.destination.endpoint, peer);
+        let slot = match self.table.find(&route) {
             Some(slot) => slot,
-            None => match self.admit_sender(now, address, &header) {
+            None => match self.admit_sender(now, route, &header) {
                 Some(slot) => slot,
                 None => return,
             },
@@ -141,25 +214,26 @@ impl Machine {
     }
 
     /// Decides whether to keep state of the sender of a datagram. Returns its slot.
-    fn admit_sender(&mut self, now: u64, address: PeerAddress, header: &Header) -> Option<u32> {
+    fn admit_sender(&mut self, now: u64, route: Route, header: &Header) -> Option<u32> {
         let data = header.kind == Kind::Data;
         if !(data || header.kind == Kind::Ack && header.probe) {
             return None;
         }
-        if !header.syn {
+        // Numbers besides the endpoint's own are those of connections that were made here.
+        if !header.syn || route.local != self.shared.config.endpoint {
             if data {
                 let kind = Kind::Reset(Reason::UnknownStream);
-                self.shared.reply(now, address, header, kind, None);
+                self.shared.reply(now, route, header, kind, None);
             }
             return None;
         }
-        let proof = header.destination.epoch == self.shared.epoch(&address);
+        let proof = header.destination.epoch == self.shared.epoch(&route);
         let first = header.destination.epoch == 0 && self.shared.unproven < UNPROVEN_MAX;
         if !proof && !first {
-            self.shared.reply(now, address, header, Kind::Challenge, None);
+            self.shared.reply(now, route, header, Kind::Challenge, None);
             return None;
         }
-        let peer = RdPeer::new(now, &mut self.shared, address, false);
+        let peer = RdPeer::new(now, &mut self.shared, route, false);
         self.table.insert(now, &mut self.shared, peer)
     }
 
@@ -186,7 +260,7 @@ impl Machine {
             let more = self.burst < BURST;
             if more && peer.transmit(now, &mut self.shared, memory, buf) {
                 self.burst += 1;
-                return Some(peer.address.socket);
+                return Some(peer.route.peer().socket);
             }
             self.burst = 0;
             self.ready.pop_front();
@@ -225,26 +299,37 @@ impl Machine {
 
     /// Whether there is an event for the program.
     pub(super) fn has_event(&self) -> bool {
-        !self.shared.events.is_empty()
+        !self.shared.notices.is_empty()
     }
 
-    /// Returns the next event for the program.
+    /// Returns the next event for the program of an endpoint without connections.
     pub(super) fn next_event(&mut self, now: u64) -> Option<Event> {
-        let event = self.shared.events.pop_front()?;
-        if let Event::Received { bytes, .. } = &event {
+        loop {
+            return Some(match self.next_notice(now)? {
+                Notice::Received { route, bytes } => Event::Received { from: route.peer(), bytes },
+                Notice::Completed { id, status } => Event::Completed { id, status },
+                Notice::Lost { .. } => continue,
+            });
+        }
+    }
+
+    /// Returns the next thing that has happened.
+    pub(super) fn next_notice(&mut self, now: u64) -> Option<Notice> {
+        let notice = self.shared.notices.pop_front()?;
+        if let Notice::Received { bytes, .. } = &notice {
             self.shared.receive_room += bytes.len() + RECEIVE_COST;
             let half = self.shared.config.receive_bytes / 2;
-            if self.shared.receive_room >= half || self.shared.events.is_empty() {
+            if self.shared.receive_room >= half || self.shared.notices.is_empty() {
                 self.notify_starved(now);
             }
         }
-        Some(event)
+        Some(notice)
     }
 
     /// Notifies the peers that found no room that there is some.
     fn notify_starved(&mut self, now: u64) {
-        for address in std::mem::take(&mut self.shared.starved) {
-            let Some(slot) = self.table.find(&address) else { continue };
+        for route in std::mem::take(&mut self.shared.starved) {
+            let Some(slot) = self.table.find(&route) else { continue };
             let Some(peer) = self.table.get_mut(slot) else { continue };
             peer.starved = false;
             if std::mem::replace(&mut peer.closed, false) {
@@ -283,7 +368,8 @@ pub(super) type ReceiveState = (u32, [weft_wire::ddp::UntaggedQueue; 2]);
 #[cfg(test)]
 impl Machine {
     fn peer(&mut self, address: &PeerAddress) -> Option<&mut RdPeer> {
-        let slot = self.table.find(address)?;
+        let route = Route::new(self.shared.config.endpoint, *address);
+        let slot = self.table.find(&route)?;
         self.table.get_mut(slot)
     }
 

@@ -6,10 +6,15 @@
 //! acknowledged or lost (`ack.rs`), or fail (`failure.rs`), at the rate that `rate.rs` and `rtt.rs`
 //! determine. `receive.rs` processes what a peer sends, and `inbox.rs` holds what cannot be
 //! delivered yet.
+//!
+//! `port.rs` has endpoints whose peers are connected: their protocol is in `connections.rs`, the
+//! messages of its own in `frame.rs`, and the descriptors that wake who waits in `wakeups.rs`.
 
 mod ack;
+mod connections;
 mod endpoint;
 mod failure;
+mod frame;
 mod inbox;
 pub mod limits;
 mod machine;
@@ -17,6 +22,7 @@ mod memory;
 mod message;
 mod outbox;
 mod peer;
+mod port;
 mod rate;
 mod receive;
 mod request;
@@ -28,6 +34,9 @@ mod sim;
 mod table;
 mod time;
 mod transmit;
+mod wakeups;
 
+pub use connections::{Change, Room};
 pub use endpoint::{Endpoint, Options};
+pub use port::{Caller, ConnectionEnd, Port, PortListener};
 pub use request::{AtomicOp, Buffer, Data, Event, PeerAddress, Request, Status};

@@ -17,7 +17,7 @@ use super::memory::Memory;
 use super::message::{Message, MessageKind};
 use super::outbox::Outbox;
 use super::rate::Rate;
-use super::request::{PeerAddress, Status};
+use super::request::{Notice, Route, Status};
 use super::rtt::Rtt;
 use super::seq::distance;
 use super::shared::EndpointState;
@@ -34,10 +34,22 @@ pub(super) struct Identity {
     pub(super) stream: u32,
 }
 
+/// What a peer is to the connections of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bond {
+    /// Nothing: it may be forgotten, and gets no access to memory.
+    None,
+    /// It wants to connect, and is not forgotten meanwhile.
+    Called,
+    /// It is connected, and its keys give access to memory.
+    Connected,
+}
+
 /// The state of a peer. An idle peer costs only this and its entry in the table.
 #[derive(Debug)]
 pub(super) struct RdPeer {
-    pub(super) address: PeerAddress,
+    pub(super) route: Route,
+    pub(super) bond: Bond,
     pub(super) own: Identity,
     pub(super) their: Identity,
     /// An epoch that claims to be the peer's new one, and when we first challenged it.
@@ -104,15 +116,11 @@ const _: () = assert!(size_of::<RdPeer>() <= 288, "the state of an idle peer has
 
 impl RdPeer {
     /// Creates the state of a peer that we will contact, or that has contacted us.
-    pub(super) fn new(
-        now: u64,
-        shared: &mut EndpointState,
-        address: PeerAddress,
-        dialled: bool,
-    ) -> Self {
+    pub(super) fn new(now: u64, shared: &mut EndpointState, route: Route, dialled: bool) -> Self {
         Self {
-            address,
-            own: Identity { epoch: shared.epoch(&address), stream: shared.new_stream() },
+            route,
+            bond: Bond::None,
+            own: Identity { epoch: shared.epoch(&route), stream: shared.new_stream() },
             their: Identity::default(),
             candidate_epoch: 0,
             candidate_at: 0,
@@ -150,7 +158,8 @@ impl RdPeer {
 
     /// Whether the peer can be forgotten without losing anything.
     pub(super) fn may_be_forgotten(&self, now: u64) -> bool {
-        self.outbox.is_none() && !self.listed && now.saturating_sub(self.active_at) >= IDLE
+        let is_idle = self.bond == Bond::None && self.outbox.is_none() && !self.listed;
+        is_idle && now.saturating_sub(self.active_at) >= IDLE
     }
 
     /// Processes a datagram of `len` bytes from the peer's address.
@@ -232,7 +241,7 @@ impl RdPeer {
         let genuine = !self.proven && proof;
         if !header.syn {
             if header.kind == Kind::Data {
-                shared.reply(now, self.address, header, Kind::Reset(Reason::UnknownStream), None);
+                shared.reply(now, self.route, header, Kind::Reset(Reason::UnknownStream), None);
             }
             return false;
         }
@@ -253,7 +262,7 @@ impl RdPeer {
         if !asked {
             (self.candidate_epoch, self.candidate_at) = (header.source.epoch, stamp(now));
         }
-        shared.reply(now, self.address, header, Kind::Challenge, None);
+        shared.reply(now, self.route, header, Kind::Challenge, None);
         false
     }
 
@@ -278,7 +287,11 @@ impl RdPeer {
         (self.their.stream, self.receiving, self.their_syn) = (stream, true, true);
         // An acknowledgement tells the peer that we know its stream.
         self.ack_at = now;
-        if replaced && header.lost {
+        if replaced && header.lost && self.bond != Bond::None {
+            // It has ended the connection.
+            self.lose(shared, Status::PeerUnreachable);
+            self.fail(now, shared, Status::PeerUnreachable);
+        } else if replaced && header.lost {
             self.fail_reads(shared);
         } else if replaced {
             self.restart_reads();
@@ -306,6 +319,7 @@ impl RdPeer {
         self.candidate_epoch = 0;
         self.forget_stream(shared);
         self.fail(now, shared, Status::PeerRestarted);
+        self.lose(shared, Status::PeerRestarted);
         // The new process has not requested anything yet.
         self.gave_up = false;
     }
@@ -349,10 +363,21 @@ impl RdPeer {
     /// peer forgets us only after [`IDLE`], so it cannot have carried out a message that is younger
     /// than [`GIVE_UP`].
     fn renew_if_safe(&mut self, now: u64, shared: &mut EndpointState) {
-        if self.is_waiting() && now.saturating_sub(self.acked_at) > GIVE_UP {
+        if self.bond != Bond::None {
+            // Neither end of a connection forgets the other.
+            self.fail(now, shared, Status::PeerUnreachable);
+            self.lose(shared, Status::PeerUnreachable);
+        } else if self.is_waiting() && now.saturating_sub(self.acked_at) > GIVE_UP {
             self.fail(now, shared, Status::PeerUnreachable);
         } else {
             self.renew(now, shared, true);
+        }
+    }
+
+    /// Ends the connection with the peer, if there is one.
+    pub(super) fn lose(&mut self, shared: &mut EndpointState, status: Status) {
+        if std::mem::replace(&mut self.bond, Bond::None) != Bond::None {
+            shared.notices.push_back(Notice::Lost { route: self.route, status });
         }
     }
 
@@ -366,7 +391,7 @@ impl RdPeer {
         next: Option<u32>,
     ) {
         if self.spend((HEADER_LEN + CRC_LEN) as u32) {
-            shared.reply(now, self.address, header, kind, next);
+            shared.reply(now, self.route, header, kind, next);
         }
     }
 

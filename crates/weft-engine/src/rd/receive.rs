@@ -10,8 +10,8 @@ use super::limits::{
 };
 use super::memory::{Memory, Party};
 use super::message::{Message, MessageKind};
-use super::peer::RdPeer;
-use super::request::{Data, Event, Status};
+use super::peer::{Bond, RdPeer};
+use super::request::{Data, Notice, Status};
 use super::seq::distance;
 use super::shared::EndpointState;
 use super::time::NEVER;
@@ -69,7 +69,7 @@ impl RdPeer {
                 (self.ack_at, self.closed) = (now, true);
                 shared.no_room = true;
                 if !std::mem::replace(&mut self.starved, true) {
-                    shared.starved.push(self.address);
+                    shared.starved.push(self.route);
                 }
             }
             Err(Halt::Challenge) => self.answer(now, shared, header, Kind::Challenge, None),
@@ -78,6 +78,11 @@ impl RdPeer {
                 self.refused = Some(reason);
                 let next = Some(self.recv_next);
                 self.answer(now, shared, header, Kind::Reset(reason), next);
+                if self.bond != Bond::None {
+                    // First, so that what is open here is not taken for what has failed.
+                    self.lose(shared, Status::Refused(reason));
+                    self.fail(now, shared, Status::PeerUnreachable);
+                }
             }
         }
         self.release_empty_inbox();
@@ -123,6 +128,9 @@ impl RdPeer {
         let (ddp, at) = Ddp::parse(segment).map_err(|_| Reason::Malformed)?;
         let opcode = Opcode::of(&ddp).map_err(|_| Reason::Malformed)?;
         let payload = &segment[at..];
+        if shared.config.connected {
+            self.check_bond(opcode, payload)?;
+        }
         match (opcode, ddp) {
             (Opcode::Send, Ddp::Untagged { ulp_word: length, msn, mo, last, .. }) => {
                 self.take_send(now, shared, length, msn, mo, last, payload)?;
@@ -159,6 +167,23 @@ impl RdPeer {
         let soon = ddp.is_last() || self.ack_at != NEVER;
         self.ack_at = self.ack_at.min(if soon { now } else { now + ACK_DELAY });
         Ok(())
+    }
+
+    /// Checks that a segment is one that a peer of this kind may send. Only messages come from
+    /// those that are not connected, and nothing from addresses that are not proven.
+    fn check_bond(&self, opcode: Opcode, payload: &[u8]) -> Result<(), Halt> {
+        let needs_connection = match opcode {
+            Opcode::Write => !payload.is_empty(),
+            Opcode::ReadRequest | Opcode::AtomicRequest => true,
+            _ => false,
+        };
+        if !self.proven {
+            Err(Halt::Challenge)
+        } else if needs_connection && self.bond != Bond::Connected {
+            Err(Reason::NotConnected.into())
+        } else {
+            Ok(())
+        }
     }
 
     #[allow(clippy::too_many_arguments)] // The fields of one header.
@@ -214,7 +239,7 @@ impl RdPeer {
             inbox.partial_len = 0;
             std::mem::take(&mut inbox.partial)
         };
-        shared.events.push_back(Event::Received { from: self.address, bytes });
+        shared.notices.push_back(Notice::Received { route: self.route, bytes });
         Ok(())
     }
 

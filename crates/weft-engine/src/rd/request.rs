@@ -15,6 +15,27 @@ pub struct PeerAddress {
     pub endpoint: u16,
 }
 
+/// The two ends of what a peer and this host say to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Route {
+    // Not a `PeerAddress`, so that it is no longer than one.
+    socket: SocketAddr,
+    endpoint: u16,
+    /// The number of the endpoint here.
+    pub(super) local: u16,
+}
+
+impl Route {
+    pub(super) fn new(local: u16, peer: PeerAddress) -> Self {
+        Self { socket: peer.socket, endpoint: peer.endpoint, local }
+    }
+
+    /// The peer's endpoint.
+    pub(super) fn peer(&self) -> PeerAddress {
+        PeerAddress { socket: self.socket, endpoint: self.endpoint }
+    }
+}
+
 /// Registered memory of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
@@ -86,6 +107,24 @@ pub enum Status {
     PeerRestarted,
     /// The peer did not answer, or gave up the request. The request may have been carried out.
     PeerUnreachable,
+}
+
+/// What has happened, for the connections of a port or for the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    Received {
+        route: Route,
+        bytes: Vec<u8>,
+    },
+    Completed {
+        id: u64,
+        status: Status,
+    },
+    /// The peer at the other end of a connection has ended it, has restarted, or may not go on.
+    Lost {
+        route: Route,
+        status: Status,
+    },
 }
 
 /// An event for the program.

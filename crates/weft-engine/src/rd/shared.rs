@@ -9,7 +9,7 @@ use weft_wire::rd::{Acknowledgement, Header, Kind, RdEnd};
 
 use super::limits::{EARLY_BYTES_MAX, REPLIES_MAX, SPARE_MAX};
 use super::outbox::Outbox;
-use super::request::{Event, PeerAddress, Status};
+use super::request::{Notice, Route, Status};
 use super::time::stamp;
 
 /// The settings of an endpoint.
@@ -23,6 +23,8 @@ pub(super) struct Settings {
     pub(super) peers_max: usize,
     /// Bytes of received Sends that may wait for the program.
     pub(super) receive_bytes: usize,
+    /// Whether it has connections: see [`super::connections`].
+    pub(super) connected: bool,
 }
 
 /// The shared state.
@@ -40,10 +42,10 @@ pub(super) struct EndpointState {
     pub(super) early_room: usize,
     pub(super) unproven: usize,
     /// Peers that found no room for a Send.
-    pub(super) starved: Vec<PeerAddress>,
+    pub(super) starved: Vec<Route>,
     /// Whether a Send has just found no room.
     pub(super) no_room: bool,
-    pub(super) events: VecDeque<Event>,
+    pub(super) notices: VecDeque<Notice>,
     pub(super) replies: VecDeque<(SocketAddr, Header)>,
     #[allow(clippy::vec_box)] // They move into peers, which keep a pointer.
     pub(super) spare: Vec<Box<Outbox>>,
@@ -64,7 +66,7 @@ impl EndpointState {
             unproven: 0,
             starved: Vec::new(),
             no_room: false,
-            events: VecDeque::new(),
+            notices: VecDeque::new(),
             replies: VecDeque::new(),
             spare: Vec::new(),
         }
@@ -77,10 +79,10 @@ impl EndpointState {
 
     /// Our epoch towards an address. It cannot be guessed, and it need not be stored: a sender that
     /// repeats it has received something at that address.
-    pub(super) fn epoch(&self, address: &PeerAddress) -> u32 {
+    pub(super) fn epoch(&self, route: &Route) -> u32 {
         #[allow(deprecated)] // SipHash with a key; the hasher that replaces it has none.
         let mut hasher = std::hash::SipHasher::new_with_keys(self.secret[0], self.secret[1]);
-        address.hash(&mut hasher);
+        route.hash(&mut hasher);
         (hasher.finish() as u32).max(1)
     }
 
@@ -92,7 +94,7 @@ impl EndpointState {
     pub(super) fn complete(&mut self, id: u64, own_bytes: usize, status: Status) {
         self.requests -= 1;
         self.request_bytes -= own_bytes;
-        self.events.push_back(Event::Completed { id, status });
+        self.notices.push_back(Notice::Completed { id, status });
     }
 
     pub(super) fn keep_spare(&mut self, mut outbox: Box<Outbox>) {
@@ -107,7 +109,7 @@ impl EndpointState {
     pub(super) fn reply(
         &mut self,
         now: u64,
-        to: PeerAddress,
+        to: Route,
         header: &Header,
         kind: Kind,
         next: Option<u32>,
@@ -121,7 +123,7 @@ impl EndpointState {
             probe: false,
             lost: false,
             source: RdEnd {
-                endpoint: self.config.endpoint,
+                endpoint: to.local,
                 epoch: self.epoch(&to),
                 stream: header.destination.stream,
             },
@@ -132,6 +134,6 @@ impl EndpointState {
             timestamp: stamp(now),
             echo: header.timestamp,
         };
-        self.replies.push_back((to.socket, reply));
+        self.replies.push_back((to.peer().socket, reply));
     }
 }

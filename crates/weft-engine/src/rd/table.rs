@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use super::limits::SWEEP;
 use super::peer::RdPeer;
-use super::request::PeerAddress;
+use super::request::Route;
 use super::shared::EndpointState;
 
-/// Peers by address. A peer keeps its slot until it is forgotten.
+/// Peers by route. A peer keeps its slot until it is forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     slots: Vec<Option<RdPeer>>,
     free: Vec<u32>,
-    index: HashMap<PeerAddress, u32>,
+    index: HashMap<Route, u32>,
     /// Where the search for idle peers continues.
     hand: usize,
 }
@@ -22,15 +22,15 @@ impl Table {
         self.index.len()
     }
 
-    pub(super) fn find(&self, address: &PeerAddress) -> Option<u32> {
-        self.index.get(address).copied()
+    pub(super) fn find(&self, route: &Route) -> Option<u32> {
+        self.index.get(route).copied()
     }
 
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut RdPeer> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Adds a peer with a new address. `None` if all slots are used by peers that cannot be
+    /// Adds a peer with a new route. `None` if all slots are used by peers that cannot be
     /// forgotten.
     pub(super) fn insert(
         &mut self,
@@ -42,7 +42,7 @@ impl Table {
         if self.len() >= shared.config.peers_max {
             return None;
         }
-        let address = peer.address;
+        let route = peer.route;
         shared.unproven += usize::from(!peer.dialled && !peer.proven);
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -52,7 +52,7 @@ impl Table {
             }
         };
         self.slots[slot as usize] = Some(peer);
-        self.index.insert(address, slot);
+        self.index.insert(route, slot);
         Some(slot)
     }
 
@@ -66,7 +66,7 @@ impl Table {
             };
             peer.drop_inbox(shared);
             shared.unproven -= usize::from(!peer.dialled && !peer.proven);
-            self.index.remove(&peer.address);
+            self.index.remove(&peer.route);
             // Fits in 32 bits, as checked when the slot was made.
             self.free.push(self.hand as u32);
         }

@@ -41,7 +41,7 @@ impl RdPeer {
         if !self.spend((HEADER_LEN + 8 * count + CRC_LEN) as u32) {
             return false;
         }
-        let header = Header { probe, ..self.header(now, shared, Kind::Ack, self.next_seq) };
+        let header = Header { probe, ..self.header(now, Kind::Ack, self.next_seq) };
         buf.clear();
         buf.resize(HEADER_LEN, 0);
         header.emit(buf);
@@ -52,7 +52,7 @@ impl RdPeer {
         true
     }
 
-    fn header(&self, now: u64, shared: &EndpointState, kind: Kind, sequence: u32) -> Header {
+    fn header(&self, now: u64, kind: Kind, sequence: u32) -> Header {
         let ack = Acknowledgement { next: self.recv_next, selective: self.early_word(0) };
         Header {
             kind,
@@ -60,12 +60,12 @@ impl RdPeer {
             probe: false,
             lost: self.gave_up && !self.synced,
             source: RdEnd {
-                endpoint: shared.config.endpoint,
+                endpoint: self.route.local,
                 epoch: self.own.epoch,
                 stream: self.own.stream,
             },
             destination: RdEnd {
-                endpoint: self.address.endpoint,
+                endpoint: self.route.peer().endpoint,
                 epoch: self.their.epoch,
                 stream: self.their.stream,
             },
@@ -184,7 +184,7 @@ impl RdPeer {
     ) -> bool {
         let flights = self.flights();
         let sequence = self.next_seq.wrapping_sub((flights - at) as u32);
-        let header = self.header(now, shared, Kind::Data, sequence);
+        let header = self.header(now, Kind::Data, sequence);
         let acks_all = self.early_words() <= 1;
         let Some(outbox) = &mut self.outbox else { return false };
         let Outbox { messages, flights, first, .. } = &mut **outbox;

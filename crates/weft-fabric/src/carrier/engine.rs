@@ -35,6 +35,11 @@ impl Domain {
         Ok(Self(Pd::new(&context)))
     }
 
+    /// The protection domain.
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.0
+    }
+
     pub(super) fn register(&self, region: Region, access: Access) -> Result<Registration, Errno> {
         Mr::register(&self.0, region, region.addr() as u64, access).map(Registration)
     }

@@ -1,9 +1,10 @@
-//! What carries the connections of a fabric: Weft's own engine, the system's libraries,
-//! or a simulation.
+//! What carries the connections of a fabric: Weft's own engine by connections or by reliable
+//! datagrams, the system's libraries, or a simulation.
 //!
 //! Everything above is the same for all: the state of an endpoint, credits, waiting. Requests and
 //! completions are in the terms of verbs, for which the engine's modules `wr` and `wc` have types.
 
+mod datagrams;
 mod engine;
 pub(crate) mod simulated;
 mod system;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use weft_engine::Errno;
 use weft_engine::access::Access;
+use weft_engine::rd::ConnectionEnd;
 use weft_engine::wc::Completion;
 use weft_engine::wr::{RecvRequest, SendRequest};
 use weft_sys::{Region, Unused};
@@ -27,6 +29,7 @@ use crate::options::{Carrier, Options};
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
     Engine(engine::Domain),
+    Datagrams(datagrams::Domain),
     System(system::Domain),
     Simulated(simulated::Domain),
 }
@@ -50,6 +53,7 @@ impl Domain {
             // Only a simulation has one.
             Carrier::Simulated => Err(Error::NoDevice { name: options.interface.clone() }),
             Carrier::Engine => engine::Domain::open(interface).map(Self::Engine),
+            Carrier::Datagrams => datagrams::Domain::open(interface).map(Self::Datagrams),
             Carrier::System => system::Domain::open(interface).map(Self::System),
             Carrier::Automatic => match system::Domain::open(interface) {
                 Ok(domain) => Ok(Self::System(domain)),
@@ -63,6 +67,7 @@ impl Domain {
     pub(crate) fn carrier(&self) -> Carrier {
         match self {
             Self::Engine(_) => Carrier::Engine,
+            Self::Datagrams(_) => Carrier::Datagrams,
             Self::System(_) => Carrier::System,
             Self::Simulated(_) => Carrier::Simulated,
         }
@@ -71,7 +76,9 @@ impl Domain {
     /// Bytes of private data that a connection carries.
     pub(crate) fn private_data_max(&self) -> usize {
         match self {
-            Self::Engine(_) | Self::Simulated(_) => weft_engine::limits::WEFT_PRIVATE_DATA_MAX,
+            Self::Engine(_) | Self::Datagrams(_) | Self::Simulated(_) => {
+                weft_engine::limits::WEFT_PRIVATE_DATA_MAX
+            }
             Self::System(domain) => domain.private_data_max(),
         }
     }
@@ -79,7 +86,7 @@ impl Domain {
     /// Whether atomics can be asked for.
     pub(crate) fn has_atomics(&self) -> bool {
         match self {
-            Self::Engine(_) | Self::Simulated(_) => true,
+            Self::Engine(_) | Self::Datagrams(_) | Self::Simulated(_) => true,
             Self::System(domain) => domain.has_atomics(),
         }
     }
@@ -87,7 +94,7 @@ impl Domain {
     /// Whether the memory into which a Read brings bytes has to be open for Writes of the peer.
     pub(crate) fn reads_need_writes(&self) -> bool {
         match self {
-            Self::Engine(_) | Self::Simulated(_) => false,
+            Self::Engine(_) | Self::Datagrams(_) | Self::Simulated(_) => false,
             Self::System(domain) => domain.reads_need_writes(),
         }
     }
@@ -101,6 +108,7 @@ impl Domain {
     pub(crate) fn register(&self, region: Region, access: Access) -> Result<Registration, Errno> {
         match self {
             Self::Engine(domain) => domain.register(region, access).map(Registration::Engine),
+            Self::Datagrams(domain) => domain.register(region, access).map(Registration::Engine),
             Self::System(domain) => {
                 domain.register(region, access).map(Box::new).map(Registration::System)
             }
@@ -129,6 +137,9 @@ impl Domain {
     pub(crate) fn listen(&self, address: SocketAddr) -> Result<Listening, Errno> {
         match self {
             Self::Engine(_) => engine::Listening::new(address).map(Listening::Engine),
+            Self::Datagrams(domain) => {
+                datagrams::Listening::new(domain, address).map(Listening::Datagrams)
+            }
             Self::System(_) => system::Listening::new(address).map(Listening::System),
             Self::Simulated(domain) => domain.listen(address).map(Listening::Simulated),
         }
@@ -140,6 +151,7 @@ impl Domain {
             Self::Engine(domain) => {
                 engine::EngineLink::to(domain, peer, room).map(EndpointLink::Engine)
             }
+            Self::Datagrams(domain) => domain.link(peer, room).map(EndpointLink::Datagrams),
             Self::System(domain) => domain.link(peer, room).map(EndpointLink::System),
             Self::Simulated(domain) => Ok(EndpointLink::Simulated(domain.link(peer, room))),
         }
@@ -227,6 +239,7 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) enum Listening {
     Engine(engine::Listening),
+    Datagrams(datagrams::Listening),
     System(system::Listening),
     Simulated(simulated::Listening),
 }
@@ -236,6 +249,7 @@ impl Listening {
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
             Self::Engine(listening) => listening.address,
+            Self::Datagrams(listening) => listening.address,
             Self::System(listening) => listening.address,
             Self::Simulated(listening) => listening.address,
         }
@@ -245,6 +259,7 @@ impl Listening {
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Engine(listening) => listening.events_fd(),
+            Self::Datagrams(listening) => listening.events_fd(),
             Self::System(listening) => listening.events_fd(),
             Self::Simulated(listening) => listening.events_fd(),
         }
@@ -254,6 +269,7 @@ impl Listening {
     pub(crate) fn event(&self) -> Option<Event> {
         match self {
             Self::Engine(listening) => listening.event(),
+            Self::Datagrams(listening) => listening.event(),
             Self::System(listening) => listening.event(),
             Self::Simulated(listening) => listening.event(),
         }
@@ -263,6 +279,7 @@ impl Listening {
 /// A peer that wants to connect. Dropping it refuses the connection, without a reason.
 pub(crate) enum Caller {
     Engine(engine::Caller),
+    Datagrams(datagrams::Caller),
     System(system::Caller),
     Simulated(simulated::Caller),
 }
@@ -272,6 +289,7 @@ impl Caller {
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         match self {
             Self::Engine(caller) => caller.peer(),
+            Self::Datagrams(caller) => caller.peer(),
             Self::System(caller) => caller.peer(),
             Self::Simulated(caller) => Some(caller.peer()),
         }
@@ -281,6 +299,7 @@ impl Caller {
     pub(crate) fn refuse(self, private_data: &[u8]) {
         match self {
             Self::Engine(caller) => caller.refuse(private_data),
+            Self::Datagrams(caller) => caller.refuse(private_data),
             Self::System(caller) => caller.refuse(private_data),
             Self::Simulated(caller) => caller.refuse(private_data),
         }
@@ -291,6 +310,9 @@ impl Caller {
         match (self, domain) {
             (Self::Engine(caller), Domain::Engine(domain)) => {
                 engine::EngineLink::of(domain, caller, room).map(EndpointLink::Engine)
+            }
+            (Self::Datagrams(caller), Domain::Datagrams(domain)) => {
+                domain.answer(caller, room).map(EndpointLink::Datagrams)
             }
             (Self::System(caller), Domain::System(domain)) => {
                 domain.answer(caller, room).map(EndpointLink::System)
@@ -314,6 +336,7 @@ impl fmt::Debug for Caller {
 #[derive(Debug)]
 pub(crate) enum EndpointLink {
     Engine(engine::EngineLink),
+    Datagrams(ConnectionEnd),
     System(system::SystemLink),
     Simulated(simulated::SimulatedLink),
 }
@@ -323,6 +346,7 @@ impl EndpointLink {
     pub(crate) fn transport(&self) -> &'static str {
         match self {
             Self::Engine(link) => link.qp.transport(),
+            Self::Datagrams(_) => "datagrams",
             Self::System(_) => "system",
             Self::Simulated(_) => "simulated",
         }
@@ -331,7 +355,7 @@ impl EndpointLink {
     /// The simulation that it is in.
     pub(crate) fn simulation(&self) -> Option<&Network> {
         match self {
-            Self::Engine(_) | Self::System(_) => None,
+            Self::Engine(_) | Self::Datagrams(_) | Self::System(_) => None,
             Self::Simulated(link) => Some(link.domain().network()),
         }
     }
@@ -340,6 +364,7 @@ impl EndpointLink {
     pub(crate) fn connect(&self, private_data: &[u8]) -> Result<(), Errno> {
         match self {
             Self::Engine(link) => link.connect(private_data),
+            Self::Datagrams(link) => link.connect(private_data),
             Self::System(link) => link.connect(private_data),
             Self::Simulated(link) => link.connect(private_data),
         }
@@ -349,6 +374,7 @@ impl EndpointLink {
     pub(crate) fn accept(&self, private_data: &[u8]) -> Result<(), Errno> {
         match self {
             Self::Engine(link) => link.accept(private_data),
+            Self::Datagrams(link) => link.accept(private_data),
             Self::System(link) => link.accept(private_data),
             Self::Simulated(link) => link.accept(private_data),
         }
@@ -358,6 +384,7 @@ impl EndpointLink {
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Engine(link) => link.events_fd(),
+            Self::Datagrams(link) => link.changes_fd(),
             Self::System(link) => link.events_fd(),
             Self::Simulated(link) => link.fd(),
         }
@@ -367,6 +394,7 @@ impl EndpointLink {
     pub(crate) fn event(&self) -> Option<Event> {
         match self {
             Self::Engine(link) => link.event(),
+            Self::Datagrams(link) => datagrams::event(link),
             Self::System(link) => link.event(),
             Self::Simulated(link) => link.event(),
         }
@@ -377,6 +405,7 @@ impl EndpointLink {
     pub(crate) fn disconnect(&self) {
         match self {
             Self::Engine(link) => link.disconnect(),
+            Self::Datagrams(link) => link.disconnect(),
             Self::System(link) => link.disconnect(),
             Self::Simulated(link) => link.disconnect(),
         }
@@ -386,6 +415,7 @@ impl EndpointLink {
     pub(crate) fn destroy(&self) {
         match self {
             Self::Engine(link) => link.destroy(),
+            Self::Datagrams(link) => link.destroy(),
             Self::System(link) => link.destroy(),
             Self::Simulated(link) => link.destroy(),
         }
@@ -395,6 +425,7 @@ impl EndpointLink {
     pub(crate) fn post_receive(&self, request: &RecvRequest<'_>) -> Result<(), Errno> {
         match self {
             Self::Engine(link) => link.qp.post_recv(request),
+            Self::Datagrams(link) => link.post_receive(request),
             Self::System(link) => link.post_receive(request),
             Self::Simulated(link) => link.post_receive(request),
         }
@@ -406,6 +437,7 @@ impl EndpointLink {
     pub(crate) fn start_post(&self) -> Poster<'_> {
         match self {
             Self::Engine(link) => Poster::Engine(link.qp.start_post()),
+            Self::Datagrams(link) => Poster::Datagrams(link),
             Self::System(link) => Poster::System(link),
             Self::Simulated(link) => Poster::Simulated(link),
         }
@@ -416,6 +448,7 @@ impl EndpointLink {
     pub(crate) fn poll(&self, space: &mut [Completion]) -> usize {
         match self {
             Self::Engine(link) => link.cq.poll(space),
+            Self::Datagrams(link) => link.poll(space),
             Self::System(link) => link.poll(space),
             Self::Simulated(link) => link.poll(space),
         }
@@ -425,6 +458,7 @@ impl EndpointLink {
     pub(crate) fn arm(&self) {
         match self {
             Self::Engine(link) => link.cq.arm(false),
+            Self::Datagrams(link) => link.arm(),
             Self::System(link) => link.arm(),
             // It looks after each step.
             Self::Simulated(_) => {}
@@ -435,6 +469,7 @@ impl EndpointLink {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Engine(link) => link.fd(),
+            Self::Datagrams(link) => link.fd(),
             Self::System(link) => link.fd(),
             Self::Simulated(link) => link.fd(),
         }
@@ -445,6 +480,7 @@ impl EndpointLink {
     pub(crate) fn await_event(&self, limit: Option<Duration>) {
         match self {
             Self::Engine(link) => link.await_event(limit),
+            Self::Datagrams(link) => link.await_event(limit),
             Self::System(link) => link.await_event(limit),
             // `simulation` has those who wait make steps instead.
             Self::Simulated(_) => {}
@@ -455,6 +491,7 @@ impl EndpointLink {
     pub(crate) fn take_events(&self) {
         match self {
             Self::Engine(link) => link.take_events(),
+            Self::Datagrams(link) => drop(link.take_event()),
             Self::System(link) => link.take_events(),
             Self::Simulated(_) => {}
         }
@@ -465,7 +502,7 @@ impl EndpointLink {
     pub(crate) fn be_watched(&self) -> Result<(), Errno> {
         match self {
             Self::Engine(link) => link.be_watched(),
-            Self::System(_) | Self::Simulated(_) => Ok(()),
+            Self::Datagrams(_) | Self::System(_) | Self::Simulated(_) => Ok(()),
         }
     }
 }
@@ -473,6 +510,7 @@ impl EndpointLink {
 /// Requests that are being posted.
 pub(crate) enum Poster<'a> {
     Engine(weft_engine::qp::Poster<'a>),
+    Datagrams(&'a ConnectionEnd),
     System(&'a system::SystemLink),
     Simulated(&'a simulated::SimulatedLink),
 }
@@ -483,6 +521,7 @@ impl Poster<'_> {
     pub(crate) fn push(&mut self, request: &SendRequest<'_>) -> Result<(), Errno> {
         match self {
             Self::Engine(poster) => poster.push(request),
+            Self::Datagrams(link) => link.post(request),
             Self::System(link) => link.post(request),
             Self::Simulated(link) => link.post(request),
         }

@@ -23,7 +23,7 @@ const LISTENING: &str = "listening at ";
 /// A hang.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What carries the connections of a process: `engine` or `system`.
+/// What carries the connections of a process: `engine`, `datagrams` or `system`.
 const CARRIER: &str = "WEFT_FABRIC_TEST_CARRIER";
 /// The path of the listener, if it is at one.
 const PATH: &str = "WEFT_FABRIC_TEST_PATH";
@@ -41,10 +41,11 @@ struct Way {
     by_path: bool,
 }
 
-const WAYS: [Way; 3] = [
+const WAYS: [Way; 4] = [
     Way { transport: "shm", carriers: ["engine", "engine"], by_path: false },
     Way { transport: "tcp", carriers: ["engine", "engine"], by_path: false },
     Way { transport: "shm", carriers: ["engine", "engine"], by_path: true },
+    Way { transport: "auto", carriers: ["datagrams", "datagrams"], by_path: false },
 ];
 const WAYS_OF_THE_LAB: [Way; 4] = [
     Way { transport: "shm", carriers: ["system", "system"], by_path: false },
@@ -65,8 +66,17 @@ fn ways() -> &'static [Way] {
 /// Opens the fabric over what carries the connections of this process.
 pub(crate) fn open(options: Options) -> weft_fabric::Result<Fabric> {
     let is_system = std::env::var(CARRIER).is_ok_and(|carrier| carrier == "system");
-    let carrier = if is_system { Carrier::System } else { Carrier::Engine };
+    let carrier = match is_over_datagrams() {
+        true => Carrier::Datagrams,
+        false if is_system => Carrier::System,
+        false => Carrier::Engine,
+    };
     Fabric::open(Options { carrier, ..options })
+}
+
+/// Whether reliable datagrams carry the connections of this process.
+pub(crate) fn is_over_datagrams() -> bool {
+    std::env::var(CARRIER).is_ok_and(|carrier| carrier == "datagrams")
 }
 
 fn path() -> Option<PathBuf> {
@@ -124,15 +134,21 @@ fn process(test: &str, transport: &str, carrier: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs a test of this name that has both ends in one process.
+/// Runs a test of this name that has both ends in one process, over each carrier.
 pub(crate) fn alone(test: &str, run: impl Fn() -> Result<()>) -> Result<()> {
-    if !is_of_the_lab() || std::env::var_os(ROLE).is_some() {
+    if std::env::var_os(ROLE).is_some() {
         return run();
     }
-    let mut command = process(test, "auto", "system")?;
+    let other = if is_of_the_lab() {
+        "system"
+    } else {
+        run()?;
+        "datagrams"
+    };
+    let mut command = process(test, "auto", other)?;
     let mut process = Kept::start(command.env(ROLE, ALONE).stdout(Stdio::null()))?;
     let status = process.wait(Instant::now() + LIMIT)?;
-    ensure!(status.success(), "{status}");
+    ensure!(status.success(), "over {other}: {status}");
     Ok(())
 }
 

@@ -58,10 +58,12 @@ pub enum Reason {
     TooLong = 5,
     /// The segment is invalid, or in the wrong place of its message.
     Malformed = 6,
+    /// The receiver's memory is for connected peers, and the sender is none, or none any more.
+    NotConnected = 7,
 }
 
 impl Reason {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::UnknownStream,
         Self::Key,
         Self::Domain,
@@ -69,6 +71,7 @@ impl Reason {
         Self::Rights,
         Self::TooLong,
         Self::Malformed,
+        Self::NotConnected,
     ];
 
     pub(super) fn of(code: u32) -> Result<Self, RdError> {

@@ -121,6 +121,7 @@ fn machine(host: usize, setup: &Setup, rng: &mut fastrand::Rng) -> Machine {
         datagram_len: setup.datagram_len,
         peers_max: setup.peers_max,
         receive_bytes: setup.receive_bytes,
+        connected: false,
     };
     Machine::new(settings, [rng.u64(..), rng.u64(..)])
 }

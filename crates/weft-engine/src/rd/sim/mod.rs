@@ -5,12 +5,14 @@
 //! `WEFT_SIM_SEED=n` runs one seed again, and `WEFT_SIM_SEEDS=n` runs that many, starting from a
 //! random one.
 
+mod connected;
 mod host;
 mod hostile;
 mod net;
 mod oracle;
 mod paths;
 mod setup;
+mod strangers;
 mod world;
 
 use weft_testing::mutations::{self, Outcome};
