@@ -15,5 +15,5 @@ fn module_does_what_it_says() {
         .expect("python3 is installed");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("Ran 23 tests"), "{text}");
+    assert!(text.contains("Ran 25 tests"), "{text}");
 }

@@ -150,8 +150,9 @@ impl Screen {
         let socket = sockets.path("tmux");
         let tmux = sockets.plain("tmux").arg("-S").arg(socket).args(["-f", "/dev/null"]);
         let screen = Self { tmux };
+        // In words, because the same speed in both directions has two forms in numbers.
         let script = format!(
-            "stty -g >before; {} top -i 0.25; ended=$?; stty -g >after; \
+            "stty -a >before; {} top -i 0.25; ended=$?; stty -a >after; \
              cmp before after && echo ended with $ended; sleep 1000",
             weft()?.display()
         );

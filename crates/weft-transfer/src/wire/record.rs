@@ -299,7 +299,7 @@ pub enum Record {
         len: u64,
     },
     /// A part of a file that the sink makes of the version that it has, and of the data in this
-    /// block, see [`crate::tree::delta`].
+    /// block, see `tree::delta`.
     VersionPart {
         /// The file's number.
         file: u64,
