@@ -150,9 +150,10 @@ impl Screen {
         let socket = sockets.path("tmux");
         let tmux = sockets.plain("tmux").arg("-S").arg(socket).args(["-f", "/dev/null"]);
         let screen = Self { tmux };
-        // In words, because the same speed in both directions has two forms in numbers.
+        // Without the first line, which has the terminal's size and speeds: the same speed in both
+        // directions has two forms.
         let script = format!(
-            "stty -a >before; {} top -i 0.25; ended=$?; stty -a >after; \
+            "stty -a | tail -n +2 >before; {} top -i 0.25; ended=$?; stty -a | tail -n +2 >after; \
              cmp before after && echo ended with $ended; sleep 1000",
             weft()?.display()
         );
