@@ -23,11 +23,12 @@
 //! door
 //! watcher
 //! credits header hello sleeper stop table wakers
-//! limits placement
+//! bounds limits placement
 //! ```
 #![doc = include_str!("guide.md")]
 
 mod blocking;
+mod bounds;
 mod carrier;
 mod common;
 mod connect;

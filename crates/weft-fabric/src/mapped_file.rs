@@ -13,7 +13,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Weak};
 
@@ -22,6 +22,7 @@ use weft_engine::Errno;
 use weft_engine::access::Access;
 use weft_sys::{FileMapping, Lock, Region};
 
+use crate::bounds;
 use crate::carrier::Registration;
 use crate::common::Common;
 use crate::error::{Error, Result};
@@ -60,19 +61,10 @@ struct Sharing {
     is_watched: bool,
 }
 
-/// The range within a length; `None` if it is not inside.
+/// The range within a length; `None` if it is not inside, or has no bytes.
 fn inside(range: &impl RangeBounds<u64>, len: u64) -> Option<(u64, u64)> {
-    let start = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&start) => start.checked_add(1)?,
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&end) => end.checked_add(1)?,
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => len,
-    };
-    (start < end && end <= len).then_some((start, end))
+    let range = bounds::within(range, len).filter(|range| !range.is_empty())?;
+    Some((range.start, range.end))
 }
 
 /// The rights of a registration. Memory of a file that can only be read is not written at all.

@@ -24,6 +24,7 @@ use weft_engine::access::Access;
 use weft_engine::wr::Sge;
 use weft_sys::{Region, Unused, bind_to_node};
 
+use crate::bounds;
 use crate::carrier::{Domain, Registration};
 use crate::error::{Error, Result};
 use crate::placement::{HugePages, Placement};
@@ -208,19 +209,11 @@ impl Buffer {
     /// The range within the buffer; `None` if it is not inside, or is longer than an operation can
     /// be (4 GiB less a byte).
     pub(crate) fn range(&self, range: &impl RangeBounds<usize>) -> Option<Range<usize>> {
-        let len = self.pages.region.len();
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&start) => start.checked_add(1)?,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&end) => end.checked_add(1)?,
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => len,
-        };
-        let is_inside = start <= end && end <= len && u32::try_from(end - start).is_ok();
-        is_inside.then_some(start..end)
+        let in_bytes = |bound: Bound<&usize>| bound.map(|&at| at as u64);
+        let range = (in_bytes(range.start_bound()), in_bytes(range.end_bound()));
+        let range = bounds::within(&range, self.pages.region.len() as u64)?;
+        let is_short = u32::try_from(range.end - range.start).is_ok();
+        is_short.then_some(range.start as usize..range.end as usize)
     }
 
     /// Registers the buffer for operations of this process.
