@@ -5,13 +5,12 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use super::agree::{FEATURE_BESIDE, ask_to_listen};
-use super::lines::{Lines, TcpLine};
-use super::path;
+use super::connecting::{Channels, connect_channels};
+use super::lines::{Connected, TcpLine};
 use crate::end::{EndError, SinkChannel, SourceChannel};
 use crate::limits::{BESIDE_ROUND_TRIPS, BESIDE_TIME_MAX, BESIDE_TIME_MIN};
 use crate::secure::pipe::new_secret;
@@ -51,14 +50,11 @@ pub(super) struct BesideOptions {
 /// The initiator's data channels beside a pipe.
 pub(super) struct Beside {
     keys: PipeKeys,
-    streams: Streams,
+    streams: VecDeque<TcpStream>,
     channels: u16,
     round_trip: Option<Duration>,
     settings: TcpSettings,
 }
-
-/// Connected streams, in the order of their channels' numbers.
-type Streams = VecDeque<TcpStream>;
 
 impl Beside {
     /// Asks the acceptor to listen, and connects data channels. Returns the reason if that is not
@@ -93,21 +89,11 @@ impl Beside {
         let (keys, settings) = (PipeKeys::new(&secret), options.settings.clone());
         let place = SocketAddr::new(address, port);
         let connect = |channel| connect_beside(place, channel, &keys, &settings, time);
-        let first = match connect(0) {
-            Ok(first) => first,
+        let most = terms.channels.min(options.channels);
+        let Channels { streams, round_trip } = match connect_channels(most, &connect) {
+            Ok(connected) => connected,
             Err(error) => return Ok(Err(format!("{place}: {error}"))),
         };
-        let round_trip = round_trip(&first);
-        let wanted = path::channels(round_trip).min(terms.channels).min(options.channels);
-        let mut streams = Streams::from([first]);
-        // Each of them takes two round trips.
-        let others: Vec<_> = thread::scope(|scope| {
-            let connecting: Vec<_> =
-                (1..wanted).map(|channel| scope.spawn(move || connect(channel))).collect();
-            connecting.into_iter().map(thread::ScopedJoinHandle::join).collect()
-        });
-        // Their numbers have no gap. Those before the first that fails suffice.
-        streams.extend(others.into_iter().map_while(|other| other.ok()?.ok()));
         let channels = u16::try_from(streams.len()).unwrap_or(u16::MAX);
         Ok(Ok(Self { keys, streams, channels, round_trip, settings }))
     }
@@ -146,9 +132,6 @@ impl Beside {
         Ok(Box::new(TcpSink::new(self.next()?, &self.settings)))
     }
 }
-
-/// Data channels with their numbers, and the round trip between the ends.
-type Connected = (Receiver<(u16, Box<dyn Lines>)>, Option<Duration>);
 
 /// The acceptor's data channels beside a pipe.
 #[derive(Debug)]

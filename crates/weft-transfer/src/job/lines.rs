@@ -2,6 +2,8 @@
 
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use weft_rdma::Device;
 
@@ -20,6 +22,9 @@ pub(super) trait Lines: Send {
     /// Makes it the sink's end. `landing` is the memory to which sources write over RDMA.
     fn into_sink(self: Box<Self>, landing: Option<&Arc<Landing>>) -> Option<SinkChannel>;
 }
+
+/// Data channels with their numbers, and the round trip between their ends.
+pub(super) type Connected = (Receiver<(u16, Box<dyn Lines>)>, Option<Duration>);
 
 /// The settings of the source's ends of data channels.
 #[derive(Debug)]

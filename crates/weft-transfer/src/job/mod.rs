@@ -6,6 +6,7 @@ mod agree;
 mod aside;
 mod beside;
 mod client;
+mod connecting;
 mod extras;
 mod fabric;
 mod grants;

@@ -14,17 +14,17 @@ use super::extras::{Extras, Keeps};
 use super::lines::MemoryLine;
 use super::request::{Flags, Request};
 use super::rights::{Access, Bounds, Limits, Share};
-use super::tests::{offer, share};
+use super::tests::{offer, post_table, share};
 use crate::limits::BLOCK_SIZE;
 use crate::pipeline::Pool;
 use crate::session::{Arrivals, Connection, Event, Source, SourceSetup, WriteResult};
 use crate::transport::memory::{self, control_pair};
-use crate::transport::{Control, ControlEvent, DataSource, Head, Payload, Place, Write};
+use crate::transport::{Control, ControlEvent};
 use crate::tree::apply::{Quota, Usage};
 use crate::wire::record::{Entry, Kind, ROOT, Record, Time};
 use crate::wire::record_name::Name;
 use crate::wire::record_wants::Wants;
-use crate::wire::{BlockFlags, BlockHeader, Body, Message, Open, Refusal, Role};
+use crate::wire::{Body, Message, Open, Refusal, Role};
 
 /// The first byte of an answer to offers.
 const WANTS: u8 = 1;
@@ -67,22 +67,7 @@ fn wanted(server: &Shares, request: &Request, table: &[u8]) -> Vec<bool> {
                 near.send(&message.emit()).expect("an acceptor");
             }
             while let Some(write) = source.poll_write() {
-                let mut block = pool.take().expect("the one");
-                block.copy_in(0, table);
-                let header = BlockHeader {
-                    session,
-                    flags: BlockFlags { sealed: false, compressed: false },
-                    seq: write.seq,
-                    nonce: 0,
-                    len,
-                    table_len: len,
-                    buffer: write.credit.buffer,
-                    generation: write.credit.generation,
-                };
-                let head = Head::new(&header.emit());
-                let payload = Payload::Block { block, len: table.len() };
-                assert!(line.post(Write { id: 0, place: Place::default(), head, payload }).is_ok());
-                drop(line.completion(Duration::ZERO));
+                post_table(&mut line, session, &write, pool.take().expect("the one"), table);
                 source.handle_written(write.block, WriteResult::Sent).expect("under way");
             }
             let event = near.receive(&mut bytes, Some(Duration::from_secs(60)));

@@ -29,12 +29,12 @@ use crate::limits::{
     BLOCK_SIZE, BLOCK_SIZE_MIN, BUSY_MAX, CONNECTIONS_MAX, COPIES_OF_HOST_MAX, DIRECT_FILE_LEN_MIN,
     VERSION,
 };
-use crate::pipeline::Pool;
+use crate::pipeline::{Block, Pool};
 use crate::placement::{Placement, Reason};
 use crate::secure::{Identity, TlsClient, TlsServer};
 use crate::session::{
-    Arrivals, Connection, Event, Offer, Policy, RemoteBuffer, Sink, SinkSetup, Source, SourceSetup,
-    WriteResult,
+    self, Arrivals, Connection, Event, Offer, Policy, RemoteBuffer, Sink, SinkSetup, Source,
+    SourceSetup, WriteResult,
 };
 use crate::transport::memory::{self, control_pair};
 use crate::transport::tcp::{self, TcpSettings};
@@ -80,6 +80,32 @@ pub(super) fn task(request: Request) -> CopyTask {
 pub(super) fn serve(folder: &Path) -> (SocketAddr, TlsClient) {
     let (_, address, tls) = serving(folder);
     (address, tls)
+}
+
+/// Sends a block in clear that is a table and nothing else, and drops it when it is sent.
+pub(super) fn post_table(
+    line: &mut impl DataSource,
+    session: u32,
+    write: &session::Write,
+    mut block: Block,
+    table: &[u8],
+) {
+    block.copy_in(0, table);
+    let len = u32::try_from(table.len()).expect("short");
+    let header = BlockHeader {
+        session,
+        flags: BlockFlags { sealed: false, compressed: false },
+        seq: write.seq,
+        nonce: 0,
+        len,
+        table_len: len,
+        buffer: write.credit.buffer,
+        generation: write.credit.generation,
+    };
+    let head = Head::new(&header.emit());
+    let payload = Payload::Block { block, len: table.len() };
+    assert!(line.post(Write { id: 0, place: Place::default(), head, payload }).is_ok());
+    drop(line.completion(Duration::ZERO));
 }
 
 /// Returns a folder as a share of this name.
@@ -432,23 +458,7 @@ fn unread_answers_stop_the_blocks_of_the_source() {
                 near.send(&message.emit()).expect("an acceptor");
             }
             while let Some(write) = source.poll_write() {
-                let mut block = pool.take().expect("the one");
-                block.copy_in(0, &table);
-                let header = BlockHeader {
-                    session,
-                    flags: BlockFlags { sealed: false, compressed: false },
-                    seq: write.seq,
-                    nonce: 0,
-                    len,
-                    table_len: len,
-                    buffer: write.credit.buffer,
-                    generation: write.credit.generation,
-                };
-                let head = Head::new(&header.emit());
-                let payload = Payload::Block { block, len: table.len() };
-                let post = Write { id: 0, place: Place::default(), head, payload };
-                assert!(line.post(post).is_ok());
-                drop(line.completion(Duration::ZERO));
+                post_table(&mut line, session, &write, pool.take().expect("the one"), &table);
                 source.handle_written(write.block, WriteResult::Sent).expect("under way");
             }
             // A sink that waits for its answers to be read sends nothing more. One that does not

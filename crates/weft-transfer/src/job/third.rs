@@ -1,19 +1,18 @@
 //! Data channels between two servers of a client, who has approved that: the source's server
 //! connects to the destination's, with a grant of that one.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::agree::{FEATURE_CONNECTS, FEATURE_GRANTS};
+use super::connecting::connect_channels;
 use super::extras::SendsTo;
 use super::grants::{Grant, Grants};
-use super::lines::{Lines, TcpLine};
+use super::lines::{Connected, TcpLine};
 use super::networks::Network;
-use super::path;
 use super::request::{Flags, Request};
 use crate::limits::GRANT_STEP_TIME;
 use crate::pipeline::Clock;
@@ -26,9 +25,6 @@ use crate::transport::{Limit, StreamControl, Token, TransportError};
 use crate::wire::record_name::{Name, NameError};
 use crate::wire::{ListenReply, Refusal, Role, Terms};
 use weft_sys::lock;
-
-/// Data channels with their numbers, and the round trip between the servers.
-pub(super) type Connected = (Receiver<(u16, Box<dyn Lines>)>, Option<Duration>);
 
 type Streams = Sender<(u16, TcpStream)>;
 
@@ -228,24 +224,14 @@ impl<'a> ThirdParty<'a> {
             |number| connect_granted(to.address, number, ends, &settings, GRANT_STEP_TIME);
         let failed =
             |error: TransportError| format!("from the source's server, {}: {error}", to.address);
-        let first = connect(0).map_err(failed)?;
-        let time = round_trip(&first);
-        let wanted = path::channels(time).min(to.channels).min(terms.channels);
-        let mut streams = VecDeque::from([first]);
-        // Each of them takes some round trips.
-        let others: Vec<_> = thread::scope(|scope| {
-            let connecting: Vec<_> =
-                (1..wanted).map(|number| scope.spawn(move || connect(number))).collect();
-            connecting.into_iter().map(thread::ScopedJoinHandle::join).collect()
-        });
-        // Their numbers have no gap. Those before the first that fails suffice.
-        streams.extend(others.into_iter().map_while(|other| other.ok()?.ok()));
+        let most = to.channels.min(terms.channels);
+        let connected = connect_channels(most, &connect).map_err(failed)?;
         let (queue, lines) = channel();
-        for (number, stream) in (0..).zip(streams) {
+        for (number, stream) in (0..).zip(connected.streams) {
             let _ = queue.send((number, Box::new(TcpLine(stream, settings.clone())) as _));
         }
         let secret = keys.block_secret(to.cipher).map_err(|error| error.to_string())?;
-        Ok(((lines, time), secret))
+        Ok(((lines, connected.round_trip), secret))
     }
 }
 
