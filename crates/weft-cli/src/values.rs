@@ -46,6 +46,17 @@ impl FromStr for Size {
     }
 }
 
+/// Reads a file, and what it says by `parse`, which gets the text and the directory of the file.
+///
+/// # Errors
+///
+/// If it cannot be read or is too long, and those of `parse`.
+pub(crate) fn read_by<T>(path: &Path, parse: impl FnOnce(&str, &Path) -> Result<T>) -> Result<T> {
+    let text = read(path)?;
+    let directory = path.parent().unwrap_or_else(|| Path::new(""));
+    parse(&text, directory).with_context(|| path.display().to_string())
+}
+
 /// Reads a file whole.
 ///
 /// # Errors

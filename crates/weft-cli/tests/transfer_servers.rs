@@ -10,18 +10,12 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::hosts::{Hosts, wait_until};
+use common::hosts::{
+    Hosts, servers_are_strangers, text_is_compressed_between, two_servers, wait_until,
+};
 use common::{assert_same, fail, make_tree, noise, output, set_mtime, succeed, weft};
 use fastrand::Rng;
 use weft_transfer::limits::CONNECTIONS_MAX;
-
-/// Returns two servers. The client of the first one may use both.
-fn two(options: &[&str]) -> (Hosts, Hosts) {
-    let one = Hosts::new(&[]);
-    let key = succeed(weft(&one.path("client")).args(["cp", "--show-key"]));
-    let options = [&["--allow", key.trim()], options].concat();
-    (one, Hosts::new(&options))
-}
 
 fn write(path: &Path, data: impl AsRef<[u8]>) {
     fs::write(path, data).expect("room");
@@ -29,7 +23,7 @@ fn write(path: &Path, data: impl AsRef<[u8]>) {
 
 #[test]
 fn trees_go_from_one_server_to_another() {
-    let (one, two) = two(&[]);
+    let (one, two) = two_servers(&[], &[]);
     for (seed, options) in [&[][..], &["--verify"], &["--compress=zstd"]].iter().enumerate() {
         let name = format!("share/tree{seed}");
         make_tree(&one.path(&name), seed as u64);
@@ -41,16 +35,8 @@ fn trees_go_from_one_server_to_another() {
         let said = succeed(one.client().arg("-u").args(*options).arg(&from).arg(two.at(&name)));
         assert!(said.starts_with("copied 0 files"), "{said}");
     }
-    let text = "a line like the one before\n".repeat(50_000);
-    write(&one.path("share/text"), &text);
-    let copy = [one.at("share/text"), two.at("share/text")];
-    let said = succeed(one.client().arg("--compress=zstd").args(&copy));
-    assert!(said.contains("sent as"), "{said}");
-    assert_eq!(fs::read_to_string(two.path("share/text")).expect("a file"), text);
-    // Neither server has made the other's acquaintance.
-    for server in [&one, &two] {
-        assert!(!server.path("server/weft/known-servers").exists());
-    }
+    text_is_compressed_between(&one, &two, &mut one.client());
+    servers_are_strangers([&one, &two]);
 }
 
 /// Others that know no key take all places of a server, and say nothing.
@@ -125,7 +111,7 @@ fn hundred_clients_are_served_at_once_and_none_costs_nothing() {
 
 #[test]
 fn destinations_follow_the_rules_of_cp() {
-    let (one, two) = two(&[]);
+    let (one, two) = two_servers(&[], &[]);
     fs::create_dir(one.path("share/dir")).expect("room");
     write(&one.path("share/dir/file"), "in it");
     write(&one.path("share/file"), "one");
@@ -175,7 +161,7 @@ fn destinations_follow_the_rules_of_cp() {
 
 #[test]
 fn options_work_between_servers() {
-    let (one, two) = two(&[]);
+    let (one, two) = two_servers(&[], &[]);
     make_tree(&one.path("share/tree"), 4);
     let copy = |options: &[&str]| {
         let mut copy = one.client();
@@ -210,7 +196,7 @@ fn options_work_between_servers() {
 
 #[test]
 fn servers_that_refuse_are_named() {
-    let (one, two) = two(&["--read-only"]);
+    let (one, two) = two_servers(&[], &["--read-only"]);
     write(&one.path("share/file"), "x");
     let copy = |home: &str| {
         let mut copy = weft(&one.path(home));
@@ -253,7 +239,7 @@ fn begin(one: &Hosts, two: &Hosts) -> Child {
 #[test]
 fn copy_whose_server_or_relay_dies_goes_on() {
     for killed in ["source", "destination", "client"] {
-        let (mut one, mut two) = two(&[]);
+        let (mut one, mut two) = two_servers(&[], &[]);
         let mut client = begin(&one, &two);
         match killed {
             "source" => one.restart(),
@@ -285,7 +271,7 @@ fn copy_whose_server_or_relay_dies_goes_on() {
 #[test]
 fn memory_of_the_relay_is_bounded() {
     const LEN: usize = 200 << 20;
-    let (one, two) = two(&[]);
+    let (one, two) = two_servers(&[], &[]);
     write(&one.path("share/large"), vec![7; LEN]);
     let mut client = one
         .client()

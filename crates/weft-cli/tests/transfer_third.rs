@@ -6,19 +6,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Command, Stdio};
 
-use common::hosts::{Hosts, wait_until};
-use common::{assert_same, fail, make_tree, noise, succeed, weft};
+use common::hosts::{
+    Hosts, servers_are_strangers, text_is_compressed_between, two_servers, wait_until,
+};
+use common::{assert_same, fail, make_tree, noise, succeed};
 use fastrand::Rng;
 
 const CONNECTS: &[&str] = &["--third-party", "127.0.0.0/8", "--allow-clear"];
-
-/// Returns two servers with these options. The client of the first one may use both.
-fn two(first: &[&str], second: &[&str]) -> (Hosts, Hosts) {
-    let one = Hosts::new(first);
-    let key = succeed(weft(&one.path("client")).args(["cp", "--show-key"]));
-    let second = [&["--allow", key.trim()], second].concat();
-    (one, Hosts::new(&second))
-}
 
 /// A copy whose data must go from server to server.
 fn direct(one: &Hosts, options: &[&str]) -> Command {
@@ -29,7 +23,7 @@ fn direct(one: &Hosts, options: &[&str]) -> Command {
 
 #[test]
 fn trees_go_straight_from_one_server_to_another() {
-    let (one, two) = two(CONNECTS, &["--allow-clear"]);
+    let (one, two) = two_servers(CONNECTS, &["--allow-clear"]);
     let all: &[&[&str]] = &[&[], &["--verify"], &["--compress=zstd"], &["--clear"]];
     for (seed, options) in all.iter().enumerate() {
         let name = format!("share/tree{seed}");
@@ -43,21 +37,13 @@ fn trees_go_straight_from_one_server_to_another() {
         assert!(said.starts_with("copied 0 files"), "{said}");
         assert!(said.contains("; data from server to server"), "{said}");
     }
-    let text = "a line like the one before\n".repeat(50_000);
-    fs::write(one.path("share/text"), &text).expect("room");
-    let mut copy = direct(&one, &["--compress=zstd"]);
-    let said = succeed(copy.arg(one.at("share/text")).arg(two.at("share/text")));
-    assert!(said.contains("sent as"), "{said}");
-    assert_eq!(fs::read_to_string(two.path("share/text")).expect("a file"), text);
-    // Neither server has made the other's acquaintance.
-    for server in [&one, &two] {
-        assert!(!server.path("server/weft/known-servers").exists());
-    }
+    text_is_compressed_between(&one, &two, &mut direct(&one, &[]));
+    servers_are_strangers([&one, &two]);
 }
 
 #[test]
 fn client_sees_progress_changes_problems_and_the_result() {
-    let (one, two) = two(CONNECTS, &[]);
+    let (one, two) = two_servers(CONNECTS, &[]);
     make_tree(&one.path("share/tree"), 4);
     let copy = |options: &[&str]| {
         let mut copy = direct(&one, options);
@@ -107,7 +93,7 @@ fn data_goes_through_the_client_where_it_cannot_go_straight() {
         (&["--third-party", "192.0.2.0/24"], "the source's server may not connect to 127.0.0.1"),
         (&["--third-party", "all"], "the source's server may not connect to 127.0.0.1"),
     ] {
-        let (one, two) = two(first, &[]);
+        let (one, two) = two_servers(first, &[]);
         fs::write(one.path("share/file"), "text").expect("room");
         let places = [one.at("share/file"), two.at("share/file")];
         let said = succeed(one.client().args(&places));
@@ -119,7 +105,7 @@ fn data_goes_through_the_client_where_it_cannot_go_straight() {
         assert!(text.contains("the data cannot go from server to server"), "{text}");
         assert!(text.contains(why) && !two.path("share/file").exists(), "{text}");
     }
-    let (one, two) = two(CONNECTS, &["--read-only"]);
+    let (one, two) = two_servers(CONNECTS, &["--read-only"]);
     fs::write(one.path("share/file"), "text").expect("room");
     fs::create_dir(two.path("share/made")).expect("room");
     // The way that the user has chosen.
@@ -168,7 +154,7 @@ fn sockets(pid: u32) -> usize {
 #[test]
 fn copy_of_which_one_of_three_processes_dies_ends_at_all_and_goes_on() {
     for killed in ["source", "destination", "client"] {
-        let (mut one, mut two) = two(CONNECTS, &[]);
+        let (mut one, mut two) = two_servers(CONNECTS, &[]);
         let idle = [&one, &two].map(|host| sockets(host.server.id()));
         let mut client = begin(&one, &two);
         match killed {

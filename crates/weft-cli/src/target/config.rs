@@ -123,10 +123,7 @@ impl FromStr for Store {
 ///
 /// If it cannot be read, or has something that is not allowed: with the line, if one is to blame.
 pub(super) fn read(path: &Path) -> Result<Plan> {
-    let context = || path.display().to_string();
-    let text = values::read(path)?;
-    let directory = path.parent().unwrap_or_else(|| Path::new(""));
-    parse(&text, directory).with_context(context)
+    values::read_by(path, parse)
 }
 
 fn parse(text: &str, directory: &Path) -> Result<Plan> {

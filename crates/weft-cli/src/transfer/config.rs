@@ -226,9 +226,7 @@ pub(super) fn read(path: &Path) -> Result<Plan> {
     // Opening a pipe would wait for its writer.
     let is_file = fs::metadata(path).with_context(context)?.is_file();
     ensure!(is_file, "{}: not a regular file", context());
-    let text = values::read(path)?;
-    let directory = path.parent().unwrap_or_else(|| Path::new(""));
-    parse(&text, directory).with_context(context)
+    values::read_by(path, parse)
 }
 
 fn parse(text: &str, directory: &Path) -> Result<Plan> {

@@ -98,3 +98,29 @@ impl Drop for Hosts {
         let _ = self.server.wait();
     }
 }
+
+/// Returns two servers with these options. The client of the first one may use both.
+pub(crate) fn two_servers(first: &[&str], second: &[&str]) -> (Hosts, Hosts) {
+    let one = Hosts::new(first);
+    let key = succeed(weft(&one.path("client")).args(["cp", "--show-key"]));
+    let second = [&["--allow", key.trim()], second].concat();
+    (one, Hosts::new(&second))
+}
+
+/// Has a client, whose command this is, copy a text that can be compressed from one server to
+/// another, and expects that it was compressed on the way.
+pub(crate) fn text_is_compressed_between(one: &Hosts, two: &Hosts, client: &mut Command) {
+    let text = "a line like the one before\n".repeat(50_000);
+    fs::write(one.path("share/text"), &text).expect("room");
+    let copy = client.args(["--compress=zstd", &one.at("share/text"), &two.at("share/text")]);
+    let said = succeed(copy);
+    assert!(said.contains("sent as"), "{said}");
+    assert_eq!(fs::read_to_string(two.path("share/text")).expect("a file"), text);
+}
+
+/// Expects that no server has made the acquaintance of another one.
+pub(crate) fn servers_are_strangers(servers: [&Hosts; 2]) {
+    for server in servers {
+        assert!(!server.path("server/weft/known-servers").exists());
+    }
+}
