@@ -66,10 +66,27 @@ fn programs_start_without_the_tool_and_what_belongs_to_it() -> Result<()> {
     for library in ["libweft-sockets.so", "libweft-preload.so"] {
         ensure!(ended.stdout.contains(library), ended.error(format!("not loaded: {library}")));
     }
-    let ended = Program::plain(tree.path("bin/weft")).arg("info").run(TIMEOUT)?;
-    ensure!(ended.status.code() == Some(126), ended.error("not 126"));
-    ensure!(ended.stderr.contains("lib/weft/weft is missing"), ended.error("not named"));
     Ok(())
+}
+
+#[test]
+fn a_tool_that_cannot_start_is_named_with_the_reason() -> Result<()> {
+    let tree = Tree::new()?;
+    let fails = |reason: &str| -> Result<()> {
+        let ended = Program::plain(tree.path("bin/weft")).arg("info").run(TIMEOUT)?;
+        ensure!(ended.status.code() == Some(126), ended.error("not 126"));
+        let tool = tree.path("bin/../lib/weft/weft");
+        let is_named = ended.stderr.contains(&*tool.to_string_lossy());
+        ensure!(is_named && ended.stderr.contains(reason), ended.error(format!("not: {reason}")));
+        Ok(())
+    };
+    fails("is missing: install the whole tree")?;
+    tree.script("lib/weft/weft", "#!/nosuch/loader\n", 0o755)?;
+    fails("its dynamic loader is missing")?;
+    tree.script("lib/weft/weft", "#!/bin/sh\n", 0o644)?;
+    fails("may not start")?;
+    tree.script("lib/weft/weft", "no program\n", 0o755)?;
+    fails("errno 008")
 }
 
 #[test]
@@ -119,6 +136,10 @@ fn all_other_calls_are_the_tools() -> Result<()> {
     }
     let many = (0..1_100).map(|number| format!("V{number}"));
     is_tools(many.fold(run.clone(), |run, name| run.env(name, "")), "tool run true")?;
+    is_tools(
+        Program::plain("env").line("-i").arg(tree.path("bin/weft")).line("run true"),
+        "tool run true",
+    )?;
     run.clone().run(TIMEOUT)?.success()?.expect_output("")?;
     fs::remove_file(tree.path("lib/weft/librdmacm.so.1"))?;
     is_tools(run, "tool run true")

@@ -162,11 +162,12 @@ pub(crate) fn is_root() -> bool {
     (unsafe { call(GETEUID, [0; 4]) }) == 0
 }
 
-/// Replaces the process. Returns only if that fails.
-pub(crate) fn execute(path: &CStr, arguments: Strings<'_>, environment: Strings<'_>) {
+/// Replaces the process. Returns only if that fails, with the number of the error.
+pub(crate) fn execute(path: &CStr, arguments: Strings<'_>, environment: Strings<'_>) -> usize {
     let (arguments, environment) = (arguments.first as usize, environment.first as usize);
     // SAFETY: the path ends with a null, and the lists with null pointers.
-    unsafe { call(EXECVE, [path.as_ptr() as usize, arguments, environment, 0]) };
+    let error = unsafe { call(EXECVE, [path.as_ptr() as usize, arguments, environment, 0]) };
+    error.unsigned_abs()
 }
 
 /// Writes to standard error what there is room for.

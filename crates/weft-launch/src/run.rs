@@ -14,6 +14,9 @@ const RULES_VARIABLE: &[u8] = b"WEFT_SOCKETS_RULES";
 const SET_ID: u32 = 0o6000;
 /// Somebody may execute it.
 const EXECUTABLE: u32 = 0o111;
+/// `ENOENT` and `EACCES`.
+const MISSING: usize = 2;
+const FORBIDDEN: usize = 13;
 
 /// Replaces the process by the program of `weft run`, or by the tool. Returns only if neither is
 /// possible. `name` is the path with which this executable was executed.
@@ -22,12 +25,34 @@ pub fn run(arguments: Strings<'_>, environment: Strings<'_>, name: Option<&CStr>
     if let Some(executable) = &executable {
         let _ = start(arguments, environment, executable); // The tool says why it cannot start.
     }
+    let mut message = None;
     for executable in [executable, name.and_then(place::executable_by_name)].iter().flatten() {
         if let Some(tool) = place::tool(executable) {
-            execute(tool.as_c_str(), arguments, environment);
+            let error = execute(tool.as_c_str(), arguments, environment);
+            message = message.or_else(|| why_not(&tool, error));
         }
     }
-    complain(b"weft: the tool lib/weft/weft is missing: install the whole tree\n");
+    let unknown = b"weft: cannot find its own tree: start it by its path, or mount /proc\n";
+    complain(message.as_ref().map_or(unknown, Text::as_bytes));
+}
+
+/// Says why the kernel has not started the tool. `None` if that is too long.
+fn why_not(tool: &Text, error: usize) -> Option<Text> {
+    let digits = [error / 100, error / 10 % 10, error % 10].map(digit);
+    let (before, behind): (&[u8], &[u8]) = match error {
+        MISSING if place::is_file(tool.as_c_str()) => {
+            (b"cannot start ", b": its dynamic loader is missing, Weft needs glibc")
+        }
+        MISSING => (b"", b" is missing: install the whole tree with `make install`"),
+        FORBIDDEN => (b"may not start ", b": see the modes of the path, and the mount for noexec"),
+        _ => (b"cannot start ", b": errno "),
+    };
+    let number = if behind.ends_with(b" ") { &digits[..] } else { &[] };
+    Text::of(&[b"weft: ", before, tool.as_bytes(), behind, number, b"\n"])
+}
+
+fn digit(value: usize) -> u8 {
+    b"0123456789".get(value).copied().unwrap_or(b'?')
 }
 
 /// Starts the program of `weft run`. Returns if that takes more than this knows.
