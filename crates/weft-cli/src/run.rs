@@ -19,6 +19,8 @@ use crate::output;
 /// Exit statuses like those of `env(1)` and of shells.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
+/// Where `execvp(3)` searches if there is no variable `PATH`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Starts the program. Returns only if that fails, with an exit status that says why.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
@@ -34,8 +36,8 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 
 fn prepare(args: &RunArgs) -> Result<Command, (Error, u8)> {
     let (name, arguments) = (&args.command[0], &args.command[1..]);
-    let program =
-        resolve(name).ok_or_else(|| (anyhow!("program not found: {name:?}"), NOT_FOUND))?;
+    let program = resolve(name)
+        .ok_or_else(|| (anyhow!("program not found: {name:?}{}", hint(name)), NOT_FOUND))?;
     if let Some(why) = why_loader_ignores_us(&program) {
         return Err((
             anyhow!(
@@ -59,8 +61,25 @@ fn resolve(name: &OsStr) -> Option<PathBuf> {
     if name.as_encoded_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_file());
     }
-    let path = env::var_os("PATH")?;
-    let mut found = env::split_paths(&path).map(|directory| directory.join(name));
+    search(name, &env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()))
+}
+
+/// Says what the name of a program that there is not may be.
+fn hint(name: &OsStr) -> &'static str {
+    let bytes = name.as_encoded_bytes();
+    if bytes.starts_with(b"-") {
+        ": no option either, see weft run --help"
+    } else if Path::new(name).is_dir() {
+        ": it is a directory"
+    } else if bytes.contains(&b'/') {
+        ""
+    } else {
+        ": not in PATH"
+    }
+}
+
+fn search(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    let mut found = env::split_paths(path).map(|directory| directory.join(name));
     found.find(|file| is_executable(file))
 }
 
@@ -106,6 +125,15 @@ mod tests {
         assert_eq!(resolve(OsStr::new("no-such-program-of-weft")), None);
         assert_eq!(resolve(OsStr::new("/no/such/program")), None);
         assert_eq!(resolve(OsStr::new("/bin")), None);
+        assert!(search(OsStr::new("sh"), OsStr::new(DEFAULT_PATH)).is_some());
+        assert_eq!(search(OsStr::new("sh"), OsStr::new("")), None);
+    }
+
+    #[test]
+    fn names_of_no_program_are_explained() {
+        for (name, part) in [("-x", "option"), ("/bin", "directory"), ("x", "PATH"), ("/x", "")] {
+            assert!(hint(OsStr::new(name)).contains(part), "{name}");
+        }
     }
 
     #[test]

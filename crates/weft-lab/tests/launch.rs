@@ -193,3 +193,10 @@ fn programs_get_the_same_from_the_command_and_from_the_tool() -> Result<()> {
     }
     Ok(())
 }
+
+/// As by `execvp(3)`, which then searches `/bin` and `/usr/bin`.
+#[test]
+fn programs_are_found_without_a_variable_path() -> Result<()> {
+    let empty = Program::plain("env").arg("-i").arg(weft()?).line("run echo found");
+    empty.run(TIMEOUT)?.success()?.expect_output("found").map(drop)
+}
