@@ -71,7 +71,9 @@ fn room() -> Result<Room> {
     Layout::find()?;
     Rules::from_environment()?;
     let registry = Registry::open(&directory())?;
-    let room = Room { path: registry.path().to_owned(), connections: registry.in_use() };
+    // Slots of killed processes count as free: the next connections get them.
+    let connections = registry.connections().count();
+    let room = Room { path: registry.path().to_owned(), connections };
     registry.leave();
     Ok(room)
 }

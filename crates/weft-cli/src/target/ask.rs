@@ -203,8 +203,9 @@ fn to_text(unit: &OsStr) -> Result<String> {
 /// Sends a request, and waits for the answer.
 pub(super) fn ask(args: &ControlArgs, request: &Request) -> Result<Value> {
     let path = args.control.display();
-    let mut stream = UnixStream::connect(&args.control)
-        .with_context(|| format!("no target listens at {path}"))?;
+    let mut stream = UnixStream::connect(&args.control).with_context(|| {
+        format!("no weft target serve listens at {path} (--control names another)")
+    })?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     let mut answer = Vec::new();

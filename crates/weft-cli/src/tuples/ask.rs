@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 use serde_json::json;
 use weft_tuples::access::Trust;
 use weft_tuples::limits::PUT_TUPLES_MAX;
@@ -16,7 +16,7 @@ use weft_tuples::model::{
     Count, Criteria, Description, ElementEnd, Item, Name, Operation, Order, Outcome, Rank, Refusal,
     Selection, Sync, Tuple,
 };
-use weft_tuples::native::{Address, Client, Credentials};
+use weft_tuples::native::{Address, Client, Credentials, Failure};
 
 use super::serve::token as token_of;
 use crate::args::{
@@ -196,7 +196,17 @@ pub(super) fn connect_to(address: Address, args: &TuplesServerArgs) -> Result<Cl
     };
     let token = or(&args.token_file, TOKEN_FILE).as_deref().map(token_of).transpose()?;
     let trust = or(&args.tls_ca, CA_FILE).as_deref().map(trust_of).transpose()?;
-    Client::connect_with(address, args.retry, Credentials { token, trust }).context(text)
+    let connected = Client::connect_with(address, args.retry, Credentials { token, trust });
+    connected.map_err(|failure| {
+        let hint =
+            if nobody_listens(&failure) { ": does weft tuples serve run there?" } else { "" };
+        Error::from(failure).context(format!("{text}{hint}"))
+    })
+}
+
+fn nobody_listens(failure: &Failure) -> bool {
+    let Failure::Io(error) = failure else { return false };
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
 fn trust_of(path: &Path) -> Result<Trust> {
