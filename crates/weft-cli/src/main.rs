@@ -9,7 +9,7 @@
 //! environment manual pipeline target transfer tuples
 //! args info private_socket sockets values
 //! debug
-//! layout notify output percentile sharing signals
+//! layout listening notify output percentile sharing signals
 //! limits
 //! ```
 
@@ -19,6 +19,7 @@ mod environment;
 mod info;
 mod layout;
 mod limits;
+mod listening;
 mod manual;
 mod notify;
 mod output;

@@ -19,6 +19,7 @@ use super::plan::Plan;
 use super::reload::{Source, Stores, open};
 use super::unit::UnitResources;
 use crate::args::TargetServeArgs;
+use crate::listening::listen;
 use crate::notify::{State, notify};
 use crate::{output, signals};
 
@@ -37,8 +38,8 @@ pub(super) fn serve(args: &TargetServeArgs) -> Result<()> {
     for target in planned {
         targets.push(open(target, &shared, &mut stores)?);
     }
-    let bind = |address| TcpListener::bind(address).with_context(|| format!("{address}"));
-    let listeners: Vec<TcpListener> = fixed.listen.iter().map(bind).collect::<Result<_>>()?;
+    let bind = |address| listen(address, "--listen");
+    let listeners: Vec<_> = fixed.listen.iter().map(bind).collect::<Result<_>>()?;
     let rdma: Vec<_> = fixed.iser.iter().map(listen_over_rdma).collect::<Result<_>>()?;
     let portal = Portal::new(targets, discovery, RANDOM);
     let portal = Arc::new(portal.with_sessions_max(sessions_max).with_clock(CLOCK));

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{stdin, stdout};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use super::keys;
 use super::log::ServeLog;
 use super::rights::Configured;
 use crate::args::{Networks, ServeArgs};
+use crate::listening::listen;
 use crate::notify::{State, notify};
 use crate::{output, signals};
 
@@ -109,10 +110,7 @@ fn serve(
     more_descriptors();
     let identity = keys::identity()?;
     let tls = TlsServer::new(&identity, accepts)?;
-    let bind = |address: IpAddr| {
-        let listener = TcpListener::bind((address, fixed.port));
-        listener.with_context(|| SocketAddr::new(address, fixed.port).to_string())
-    };
+    let bind = |address: IpAddr| listen(&SocketAddr::new(address, fixed.port), "--port");
     let listener = match fixed.bind {
         Some(address) => bind(address)?,
         // The host may not support IPv6.

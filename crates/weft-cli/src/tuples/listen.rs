@@ -1,6 +1,6 @@
 //! Where `weft tuples serve` listens, and for whom.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,6 +11,7 @@ use weft_tuples::server::Listener;
 use weft_tuples_replica::Group;
 
 use crate::args::{TuplesListen, TuplesServeArgs};
+use crate::listening;
 use crate::output;
 use crate::private_socket::PrivateSocket;
 
@@ -52,7 +53,7 @@ impl Open {
     /// That is in clear: beside TLS it has to be of this host only, or wanted.
     fn add_tcp(&mut self, address: &str, args: &TuplesServeArgs, has_token: bool) -> Result<()> {
         let tls = tls(args)?;
-        let tcp = TcpListener::bind(address).with_context(|| address.to_owned())?;
+        let tcp = listening::listen(address, "--listen")?;
         tcp.set_nonblocking(true)?;
         let address = tcp.local_addr()?;
         let has_tls = tls.is_some();
