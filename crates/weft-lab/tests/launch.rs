@@ -200,3 +200,20 @@ fn programs_are_found_without_a_variable_path() -> Result<()> {
     let empty = Program::plain("env").arg("-i").arg(weft()?).line("run echo found");
     empty.run(TIMEOUT)?.success()?.expect_output("found").map(drop)
 }
+
+#[test]
+fn without_proc_programs_start_and_the_tool_says_that_it_is_missing() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(()); // Only root may unmount it.
+    }
+    let weft = weft()?;
+    let run = |words: &str| {
+        let script = format!("umount -l /proc && exec {} {words}", weft.display());
+        Program::plain("unshare").args(["--mount", "sh", "-c", &script]).run(TIMEOUT)?.success()
+    };
+    run("run echo started")?.expect_output("started")?;
+    let info = run("info")?;
+    let is_told = info.stdout.contains("ready            no: /proc is not mounted");
+    ensure!(is_told, info.error("it is not said"));
+    Ok(())
+}

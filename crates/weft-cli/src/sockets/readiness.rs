@@ -1,9 +1,10 @@
 //! Determines whether TCP connections within this host can use shared memory, and what prevents it.
 
 use std::env;
+use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use weft_stream::limits::CONNECTIONS_MAX;
 use weft_stream::rules::{self, Rules};
@@ -70,6 +71,10 @@ fn room() -> Result<Room> {
     }
     Layout::find()?;
     Rules::from_environment()?;
+    if env::var_os("WEFT_SOCKETS_BY_HAND").is_none_or(|value| value != "trust") {
+        // The library looks for threads that could make system calls by hand.
+        fs::read_dir("/proc/self/task").context("/proc is not mounted")?;
+    }
     let registry = Registry::open(&directory())?;
     // Slots of killed processes count as free: the next connections get them.
     let connections = registry.connections().count();
