@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weft_transfer::pipeline::Pool;
+use weft_transfer::blocks::Pool;
 
 use crate::control::Setup;
 use crate::description::Split;
@@ -141,7 +141,7 @@ impl Outside<'_> {
     fn read_frames(&mut self, mut stdout: ChildStdout) -> Result<bool, Failure> {
         let Setup { units, buffer_len, .. } = self.setup;
         let mut incoming = Incoming::new(units.len() as u32, *buffer_len as u32, 1);
-        let pool = Pool::private(2, *buffer_len).map_err(Failure::filter)?;
+        let pool = Pool::new(2, *buffer_len).map_err(Failure::filter)?;
         let mut reader = FrameReader::default();
         loop {
             match reader.step(&mut incoming, &pool, &mut stdout) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read};
 use std::ops::{Deref, Range};
 
-use weft_transfer::pipeline::{Block, Pool};
+use weft_transfer::blocks::{Block, Pool};
 
 use crate::limits::READ_AHEAD_LEN;
 use crate::wire::{Frame, HEADER_LEN, Incoming, WireError};
@@ -20,7 +20,7 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.block.bytes().map_or(&[], |bytes| &bytes[..self.len])
+        &self.block.bytes()[..self.len]
     }
 }
 
@@ -73,7 +73,7 @@ impl FrameReader {
                     }
                     let Some((buffer, filled)) = &mut self.body else { continue };
                     let len = buffer.len;
-                    buffer.block.bytes_mut().map_or(&mut [][..], |bytes| &mut bytes[*filled..len])
+                    &mut buffer.block.bytes_mut()[*filled..len]
                 }
                 None => &mut self.head[self.head_filled..],
             };
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn short_frames_need_one_call_and_long_ones_few() {
-        let pool = Pool::private(4, 1 << 20).expect("memory");
+        let pool = Pool::new(4, 1 << 20).expect("memory");
         let mut incoming = Incoming::new(1, 1 << 20, 3);
         let mut reader = FrameReader::default();
         for (lens, most) in [([100, 200, 300], 1), ([1_000_000, 10, 0], 3)] {
@@ -238,7 +238,7 @@ mod tests {
             let len = cut.map(|cut| cut.index(bytes.len()));
             bytes.truncate(len.unwrap_or(bytes.len()));
             let mut stream = Pieces(bytes, pieces);
-            let pool = Pool::private(2, 64).expect("memory");
+            let pool = Pool::new(2, 64).expect("memory");
             let mut incoming = Incoming::new(units.len() as u32, 50, 1);
             let (mut reader, mut read) = (FrameReader::default(), vec![Vec::new()]);
             let result = loop {
@@ -259,13 +259,13 @@ mod tests {
             } else {
                 prop_assert!(!incoming.is_complete());
             }
-            prop_assert!(pool.free() > 0);
+            prop_assert!(pool.try_take().is_some());
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(0_u8..6, 0..200)) {
             let mut stream = Pieces(bytes, Vec::new());
-            let pool = Pool::private(4, 64).expect("memory");
+            let pool = Pool::new(4, 64).expect("memory");
             let (mut reader, mut incoming) = (FrameReader::default(), Incoming::new(3, 60, 3));
             let mut kept = Vec::new();
             while let Ok(step) = reader.step(&mut incoming, &pool, &mut stream) {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 
-use weft_transfer::pipeline::Pool;
+use weft_transfer::blocks::Pool;
 
 use crate::control::{FromWorker, ToWorker, receive};
 use crate::frames::{Buffer, FrameReader, Step};
@@ -206,7 +206,7 @@ pub fn frames(mut input: &[u8]) {
     let rules =
         Rules { units: units as u32 + 1, len_max: len_max as u32, window: window as u32 + 1 };
     let (window, count) = (window + 1, count + 1);
-    let Ok(pool) = Pool::private(count * window + 1, len_max.max(1)) else { return };
+    let Ok(pool) = Pool::new(count * window + 1, len_max.max(1)) else { return };
     let producer = || {
         let incoming = Incoming::new(rules.units, rules.len_max, rules.window);
         (FrameReader::default(), incoming, Model::default())

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
-use weft_transfer::pipeline::Pool;
+use weft_transfer::blocks::Pool;
 
 use crate::counters::Counters;
 use crate::failure::Failure;
@@ -91,7 +91,7 @@ impl Inputs {
         }
         // Besides those in the windows, the filter holds one buffer.
         let blocks = count * window as usize + 1;
-        let pool = Pool::private(blocks, buffer_len).map_err(|error| {
+        let pool = Pool::new(blocks, buffer_len).map_err(|error| {
             Failure::filter(format!(
                 "no memory for {blocks} buffers of {buffer_len} bytes: {error}"
             ))

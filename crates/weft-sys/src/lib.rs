@@ -6,7 +6,7 @@
 //! A module uses modules of its own line and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! heap next_function passed_fds shared_io shared_lock
+//! heap next_function passed_fds shared_lock
 //! section
 //! signal_lock
 //! lock mapping open_slots remap waits
@@ -65,8 +65,6 @@ mod ring;
 mod section;
 #[cfg(not(loom))]
 mod shared;
-#[cfg(not(loom))]
-mod shared_io;
 mod shared_lock;
 #[cfg(not(loom))]
 mod signal_lock;

@@ -265,16 +265,6 @@ impl SharedMemory {
         unsafe { place(bytes.as_ptr(), to, bytes.len()) }
     }
 
-    /// Copies `len` bytes from `offset` to offset `to` of a segment, which may be this one.
-    ///
-    /// # Panics
-    /// If they do not lie inside.
-    pub fn copy_between(&self, offset: usize, segment: &Self, to: usize, len: usize) {
-        let (from, to) = (self.range(offset, len), segment.range(to, len));
-        // SAFETY: both ranges lie inside their mappings. `copy` allows them to overlap.
-        unsafe { std::ptr::copy(from, to, len) }
-    }
-
     /// Fills a whole region of the program from `offset`.
     ///
     /// # Panics

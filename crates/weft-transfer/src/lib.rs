@@ -11,18 +11,19 @@
 //! job
 //! end
 //! transport
-//! compress pipeline placement secure
+//! blocks compress placement secure
 //! tree
 //! session
 //! wire
-//! limits
+//! clock limits
 //! ```
 
+pub mod blocks;
+pub mod clock;
 pub mod compress;
 pub mod end;
 pub mod job;
 pub mod limits;
-pub mod pipeline;
 pub mod placement;
 pub mod secure;
 pub mod session;

@@ -5,24 +5,6 @@ use std::time::Duration;
 /// The default TCP port of `weft serve`.
 pub const PORT: u16 = 29_338;
 
-/// Default limit of the worker threads of all stages of one pipeline.
-pub const PIPELINE_THREADS_MAX: usize = 64;
-/// Sampling interval of the pipeline's monitor.
-pub const MONITOR_INTERVAL: Duration = Duration::from_millis(20);
-/// Consecutive intervals in which a stage must lack workers before the monitor adds one.
-pub const MONITOR_SHORT_MAX: u32 = 2;
-/// Consecutive intervals in which a stage must have a spare worker before the monitor removes one.
-pub const MONITOR_SLACK_MAX: u32 = 5;
-/// Intervals over which the monitor measures the rate of a stage after it added a worker.
-pub const MONITOR_TRIAL: u32 = 2;
-/// Intervals in which the monitor adds no worker to a stage after an added worker did not help.
-pub const MONITOR_HOLD: u32 = 50;
-/// Results that a parallel stage holds back at most to keep its output in order.
-pub const ORDER_WINDOW_MAX: usize = 256;
-/// The longest wait of an asynchronous stage for completions. After it the stage checks its queue
-/// even if a wakeup was lost.
-pub const ENGINE_WAIT_MAX: Duration = Duration::from_millis(100);
-
 /// Processors of a machine; copies are not bound to those with higher numbers.
 pub const CPUS_MAX: usize = 1_024;
 /// The most network interfaces between one with an address and its device, such as a VLAN of a
@@ -179,8 +161,6 @@ pub const HANDSHAKE_TIME: Duration = Duration::from_secs(20);
 pub const RATE_SLEEP_MAX: Duration = Duration::from_millis(50);
 /// Bytes of one read of a block that the receiver discards.
 pub const DROP_READ_LEN: usize = 64 << 10;
-/// The largest pool of blocks, in bytes, that a peer on the same host may pass.
-pub const SEGMENT_LEN_MAX: usize = 1 << 40;
 
 /// The version of the transfer protocol.
 pub const VERSION: u16 = 1;

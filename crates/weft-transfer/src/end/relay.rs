@@ -126,7 +126,7 @@ fn check(
     scratch: &mut Vec<u8>,
 ) -> Result<(), EndError> {
     let wrong = |error: &dyn fmt::Display| EndError::Protocol(error.to_string());
-    let bytes = arrived.block.bytes().unwrap_or_default();
+    let bytes = arrived.block.bytes();
     let mut payload = &bytes[..arrived.len.min(bytes.len())];
     if arrived.is_compressed {
         scratch.resize(arrived.block.len(), 0);
@@ -143,8 +143,8 @@ fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::Pool;
     use crate::compress::Encoder;
-    use crate::pipeline::Pool;
     use crate::wire::record::{Entry, Kind, ROOT, Record, Time};
     use crate::wire::record_name::Name;
 
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn source_sends_only_what_it_was_asked_for_compressed_or_not() {
-        let pool = Pool::private(1, 1 << 16).expect("memory");
+        let pool = Pool::new(1, 1 << 16).expect("memory");
         let asked = Asked([name(b"asked")].into());
         for (entry, is_fine) in [
             (entry(ROOT, Some(name(b"asked"))), true),
@@ -192,7 +192,7 @@ mod tests {
                     payload = Encoder::default().compress(&payload).expect("zeros").to_vec();
                 }
                 let mut block = pool.try_take().expect("the one");
-                block.copy_in(0, &payload);
+                block.bytes_mut()[..payload.len()].copy_from_slice(&payload);
                 let arrived = Arrived { block, len: payload.len(), table_len, is_compressed };
                 let checked = check(&arrived, &asked, &mut Decoder::default(), &mut Vec::new());
                 assert_eq!(checked.is_ok(), is_fine, "{checked:?} {entry:?}");

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::loads::Loads;
 use super::note::{Found, Outcome, Planned};
+use crate::blocks::Pool;
 use crate::compress::Compression;
-use crate::pipeline::Pool;
 use crate::placement::Placement;
 use crate::secure::{Cipher, SecureError};
 use crate::session::Connection;
@@ -140,7 +140,7 @@ impl Opened {
 
     /// Allocates the session's pool of blocks.
     pub(super) fn pool(&self) -> Result<Pool, EndError> {
-        let pool = Pool::private(self.blocks as usize, self.block_size as usize);
+        let pool = Pool::new(self.blocks as usize, self.block_size as usize);
         pool.map_err(|error| EndError::Here(format!("memory for blocks: {error}")))
     }
 }

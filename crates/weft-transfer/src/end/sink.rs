@@ -20,12 +20,12 @@ use super::shared::{
     Channels, Compressed, CompressedCount, EndError, Finished, Observer, Opened, Progress,
     SinkChannel, Spare,
 };
+use crate::blocks::Block;
 use crate::compress::{Decoder, declared_len};
 use crate::limits::{
     ANSWERS_WAITING_MAX, CONFIRMED_WAITING_MAX, DELTA_BLOCKS_IN_NOTE, NUMBERS_IN_NOTE_MAX,
     PLAN_NOTE_LEN, PROBLEMS_SENT_MAX, TASKS_MAX,
 };
-use crate::pipeline::Block;
 use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, Ready, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
@@ -440,14 +440,14 @@ impl SinkEnd {
         let mut payload_len = len;
         if let Some(opener) = &self.opener {
             let head = header.authenticated();
-            let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
+            let bytes = block.bytes_mut();
             payload_len =
                 self.opening.time(|| opener.open_in_place(header.nonce, &head, bytes, len))?;
         }
         if self.may_be_compressed {
             let (sent, mut plain) = (payload_len, payload_len);
             if header.flags.compressed {
-                let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
+                let bytes = block.bytes_mut();
                 if self.expands {
                     payload_len = self.opening.time(|| expander.expand(bytes, sent))?;
                     plain = payload_len;
@@ -498,7 +498,7 @@ impl SinkEnd {
     fn process(self: &Arc<Self>, mut writer: Writer, confirms: bool) {
         while let Some((ready, Arrived { block, len, table_len, .. })) = self.next() {
             let held = Arc::new(self.hold(ready.buffer, block, len));
-            let bytes = held.block.as_ref().and_then(Block::bytes).unwrap_or_default();
+            let bytes = held.block.as_ref().map(Block::bytes).unwrap_or_default();
             let payload = &bytes[..len.min(bytes.len())];
             let processed = match &mut writer {
                 Writer::Directory(applier) => applier.apply(payload, table_len).map_err(Into::into),
@@ -587,7 +587,7 @@ impl SinkEnd {
     /// Runs writing tasks until the session ends.
     fn work(&self) {
         while let Popped::Item(_, (held, task)) = self.tasks.pop() {
-            let bytes = held.block.as_ref().and_then(Block::bytes).unwrap_or_default();
+            let bytes = held.block.as_ref().map(Block::bytes).unwrap_or_default();
             let wants = self.writing.time(|| task.run(bytes));
             if let Some(wants) = wants {
                 self.answer(&Note::Wants(wants));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::channels;
 use super::closers::Closers;
@@ -18,19 +18,19 @@ use super::shared::{
     Channels, CompressedCount, EndError, Finished, Observer, Opened, Progress, SourceChannel, Spare,
 };
 use super::sink::{HeldBlock, SinkEnd};
+use crate::blocks::{Block, Pool};
 use crate::compress::{Compression, Compressor, Packer};
 use crate::limits::{CHANNEL_CHECK, PROGRESS_INTERVAL, REASON_WAIT, WRITES_IN_CHANNEL_MAX};
-use crate::pipeline::{Block, Pool};
 use crate::secure::{SEAL_LEN, Sealer};
 use crate::session::{Arrivals, Source, SourceSetup, Write, WriteResult};
-use crate::transport::{Head, Payload, Place};
+use crate::transport::{Head, Payload, Place, Written};
 use crate::tree::direct::Refusals;
 use crate::tree::extent::Extent;
 use crate::tree::input::Input;
 use crate::tree::job::Job;
 use crate::tree::removal::Removals;
 use crate::tree::source::{Content, Next, Source as Tree, SourceOptions};
-use crate::wire::{BlockFlags, BlockHeader, Code};
+use crate::wire::{BlockFlags, BlockHeader, Code, Credit};
 use weft_sys::lock;
 
 /// The parameters of a source whose session is open.
@@ -71,10 +71,14 @@ fn payload(mut block: Block, len: usize, extent: Option<&Extent>, is_taken: bool
         let (file, offset, len) = (extent.file(), extent.offset(), extent.len());
         return Payload::Extent { block, prefix, file, offset, len };
     }
-    if let Some(bytes) = block.bytes_mut() {
-        extent.read(&mut bytes[prefix..len]);
-    }
+    extent.read(&mut block.bytes_mut()[prefix..len]);
     Payload::Block { block, len }
+}
+
+/// Returns the place of a credit; `None` if it has no address, as the sink reads blocks itself.
+fn place(credit: &Credit, len: u32) -> Option<Place> {
+    let Credit { address, key, .. } = *credit;
+    (address != 0).then_some(Place { address, key: key.into(), len })
 }
 
 struct Filled {
@@ -432,7 +436,7 @@ impl SourceEnd {
         packer: &mut Packer<'_>,
     ) -> Result<(BlockHeader, Option<Extent>), EndError> {
         let seq = job.number;
-        let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
+        let bytes = block.bytes_mut();
         let start = Instant::now();
         let payload = &mut bytes[..filling.payload_len];
         let (passes, has_input, checks) = (packer.passes(), job.has_input(), job.checks());
@@ -490,7 +494,7 @@ impl SourceEnd {
             generation: 0,
         };
         if let Some(sealer) = &self.sealer {
-            let bytes = block.bytes_mut().ok_or(EndError::Here("a block of a peer".into()))?;
+            let bytes = block.bytes_mut();
             let ticket = sealer.begin()?;
             header.nonce = ticket.counter();
             header.len = short(len + SEAL_LEN);
@@ -517,7 +521,7 @@ impl SourceEnd {
             }
             state.machine.channel_down(number);
         });
-        drop(channel.abandon());
+        channel.close();
         driver::replace(&self.driver, &self.spare);
         if self.driver.lock().machine.channels() > 0 {
             return;
@@ -550,31 +554,17 @@ impl SourceEnd {
         };
         let len = header.len as usize;
         let post = crate::transport::Write {
-            id: write.seq,
-            place: Place {
-                address: write.credit.address,
-                key: write.credit.key.into(),
-                len: self.block_size,
-            },
+            place: place(&write.credit, self.block_size),
             head: Head::new(&header.emit()),
             payload: payload(block, len, extent.as_ref(), channel.takes_extents()),
         };
-        let posted: Result<_, Box<crate::transport::Write>> = self.sending.time(|| {
-            channel.post(post).map_err(|(post, _)| post)?;
-            Ok(channel.completion(Duration::ZERO))
-        });
-        let (block, result) = match posted {
-            Ok(Ok(Some(done))) => {
-                if let (Some(extent), Some(had)) = (&extent, done.short) {
-                    extent.is_short(had);
-                }
-                (Some(done.write), WriteResult::Sent)
-            }
-            Ok(_) => (channel.abandon().pop(), WriteResult::Failed),
-            Err(post) => (Some(*post), WriteResult::Failed),
-        };
-        if let (Some(write), Some(filled)) = (block, lock(slot).as_mut()) {
-            filled.block = Some(write.payload.into_block());
+        let Written { block, result } = self.sending.time(|| channel.write(post));
+        if let (Some(extent), Ok(Some(had))) = (&extent, &result) {
+            extent.is_short(*had);
+        }
+        let result = if result.is_ok() { WriteResult::Sent } else { WriteResult::Failed };
+        if let Some(filled) = lock(slot).as_mut() {
+            filled.block = Some(block);
         }
         self.change(|state| state.machine.handle_written(write.block, result).is_ok());
         result == WriteResult::Sent

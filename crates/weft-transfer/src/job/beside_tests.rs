@@ -15,9 +15,9 @@ use super::places::{Naming, local_start};
 use super::request::{Flags, Request};
 use super::task::CopyTask;
 use super::tests::Anywhere;
+use crate::blocks::{Block, Pool};
 use crate::end::{Carrier, EndError, Finished, Observer};
 use crate::limits::{BLOCK_SIZE, CHANNELS_EACH_MAX, VERSION};
-use crate::pipeline::{Block, Pool};
 use crate::placement::{Placement, Reason};
 use crate::secure::pipe::new_secret;
 use crate::secure::{Direction, Opener, PipeKeys};
@@ -278,7 +278,7 @@ fn blocks_beside_a_pipe_are_sealed_with_the_key_that_went_through_it() {
             remote.send(&message.emit()).expect("an initiator");
         }
         // Either channel may carry the block.
-        let pool = Pool::private(2, BLOCK_SIZE as usize).expect("memory");
+        let pool = Pool::new(2, BLOCK_SIZE as usize).expect("memory");
         let (to, blocks) = channel();
         for (_, stream) in lines {
             let (to, mut line) = (to.clone(), TcpSink::new(stream, &settings));
@@ -293,7 +293,7 @@ fn blocks_beside_a_pipe_are_sealed_with_the_key_that_went_through_it() {
         let header = arrival.head.bytes().first_chunk().expect("a header");
         let header = BlockHeader::parse(header).expect("a header");
         assert!(header.flags.sealed);
-        let bytes = arrival.block.bytes_mut().expect("our own");
+        let bytes = arrival.block.bytes_mut();
         let has_marker = |bytes: &[u8]| bytes.windows(MARKER.len()).any(|part| part == MARKER);
         assert!(!has_marker(&bytes[..arrival.len]));
         let cipher = cipher(connection.terms().expect("agreed"));

@@ -10,13 +10,13 @@ use super::agree::{FEATURE_ZSTD, features, next_event};
 use super::lines::MemoryLine;
 use super::request::{Flags, Request};
 use super::tests::{Anywhere, answer_requests, send_to};
+use crate::blocks::Pool;
 use crate::compress::Encoder;
 use crate::end::{EndError, Finished};
 use crate::limits::BLOCK_SIZE;
-use crate::pipeline::Pool;
 use crate::session::{Arrivals, Connection, Event, Offer, Source, SourceSetup};
 use crate::transport::memory::{self, control_pair};
-use crate::transport::{Control, ControlEvent, DataSource, Head, Payload, Place, Write};
+use crate::transport::{Control, ControlEvent, DataSource, Head, Payload, Write};
 use crate::wire::record::Record;
 use crate::wire::{BlockFlags, BlockHeader, Body, Message, Open, OpenReply, Refusal, Role};
 
@@ -62,7 +62,7 @@ fn sink_of(
         source.submit(0, 0, len).expect("a new one");
         assert!(source.channel_up(0));
         source.finish().expect("one block");
-        let pool = Pool::private(1, BLOCK_SIZE as usize).expect("memory");
+        let pool = Pool::new(1, BLOCK_SIZE as usize).expect("memory");
         let mut bytes = Vec::new();
         loop {
             while let Some(message) = source.poll_control() {
@@ -70,7 +70,7 @@ fn sink_of(
             }
             while let Some(write) = source.poll_write() {
                 let mut block = pool.take().expect("the one");
-                block.copy_in(0, payload);
+                block.bytes_mut()[..payload.len()].copy_from_slice(payload);
                 let header = BlockHeader {
                     session,
                     flags: BlockFlags { sealed: false, compressed },
@@ -83,13 +83,11 @@ fn sink_of(
                 };
                 let head = Head::new(&header.emit());
                 let payload = Payload::Block { block, len: payload.len() };
-                let post = Write { id: 0, place: Place::default(), head, payload };
                 // The sink closes the channel if it refuses the block.
-                let result = match line.post(post) {
-                    Ok(()) => crate::session::WriteResult::Sent,
+                let result = match line.write(Write { place: None, head, payload }).result {
+                    Ok(_) => crate::session::WriteResult::Sent,
                     Err(_) => crate::session::WriteResult::Failed,
                 };
-                drop(line.completion(Duration::ZERO));
                 source.handle_written(write.block, result).expect("under way");
                 if result == crate::session::WriteResult::Failed {
                     near.close();

@@ -16,12 +16,12 @@ use super::rdma::{Connect, FEATURE_RDMA, RdmaPath, numbered};
 use super::request::{Flags, Origin};
 use super::settings::{apply_options, compression, decisions, source_options, threads};
 use super::task::CopyTask;
+use crate::clock::Clock;
 use crate::end::{
     Carrier, Channels, EndError, Finished, Opened, SinkChannel, SinkPlan, SinkTarget,
     SourceChannel, SourcePlan, run_sink, run_source,
 };
 use crate::limits::{BLOCK_SIZE_LEAST, PIPE_BLOCK_SIZE, POOL_BLOCKS};
-use crate::pipeline::Clock;
 use crate::placement::Placement;
 use crate::secure::{Opener, Sealer};
 use crate::session::{Connection, Offer};

@@ -18,12 +18,12 @@ use super::places::{Naming, check_apart_on_server, names, parse_answer};
 use super::request::{Flags, Request};
 use super::settings::{decisions, threads};
 use super::task::CopyTask;
+use crate::clock::Clock;
 use crate::end::{
     Bridge, BridgedSession, Carrier, EndError, Finished, Observer, Opened, Progress, RelayPlan,
     SinkChannel, SourceChannel, run_relay,
 };
 use crate::limits::{BLOCK_SIZE, CHANNELS_EACH_MAX};
-use crate::pipeline::Clock;
 use crate::placement::{Placement, settle};
 use crate::secure::{Opener, Sealer};
 use crate::session::{Connection, Offer};

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use crate::clock::Clock;
 use crate::limits::PLACE_WAIT;
-use crate::pipeline::Clock;
 use crate::transport::Limit;
 use crate::tree::apply::Quota;
 use crate::wire::Refusal;

@@ -15,8 +15,8 @@ use super::lines::MemoryLine;
 use super::request::{Flags, Request};
 use super::rights::{Access, Bounds, Limits, Share};
 use super::tests::{offer, post_table, share};
+use crate::blocks::Pool;
 use crate::limits::BLOCK_SIZE;
-use crate::pipeline::Pool;
 use crate::session::{Arrivals, Connection, Event, Source, SourceSetup, WriteResult};
 use crate::transport::memory::{self, control_pair};
 use crate::transport::{Control, ControlEvent};
@@ -60,7 +60,7 @@ fn wanted(server: &Shares, request: &Request, table: &[u8]) -> Vec<bool> {
         let len = u32::try_from(table.len()).expect("short");
         source.submit(0, 0, len).expect("a new one");
         assert!(source.channel_up(0));
-        let pool = Pool::private(1, BLOCK_SIZE as usize).expect("memory");
+        let pool = Pool::new(1, BLOCK_SIZE as usize).expect("memory");
         let mut bytes = Vec::new();
         let wants = loop {
             while let Some(message) = source.poll_control() {

@@ -24,12 +24,12 @@ use super::request::{Flags, Request};
 use super::rights::{Access, Share};
 use super::server::{Ended, Log, Server};
 use super::task::CopyTask;
+use crate::blocks::{Block, Pool};
 use crate::end::{EndError, Finished, Observer, Progress};
 use crate::limits::{
     BLOCK_SIZE, BLOCK_SIZE_MIN, BUSY_MAX, CONNECTIONS_MAX, COPIES_OF_HOST_MAX, DIRECT_FILE_LEN_MIN,
     VERSION,
 };
-use crate::pipeline::{Block, Pool};
 use crate::placement::{Placement, Reason};
 use crate::secure::{Identity, TlsClient, TlsServer};
 use crate::session::{
@@ -38,7 +38,7 @@ use crate::session::{
 };
 use crate::transport::memory::{self, control_pair};
 use crate::transport::tcp::{self, TcpSettings};
-use crate::transport::{Control, ControlEvent, DataSource, Head, Payload, Place, Write};
+use crate::transport::{Control, ControlEvent, DataSource, Head, Payload, Write};
 use crate::tree::source::Content;
 use crate::wire::record::{Entry, Kind, ROOT, Record, Time};
 use crate::wire::record_name::Name;
@@ -90,7 +90,7 @@ pub(super) fn post_table(
     mut block: Block,
     table: &[u8],
 ) {
-    block.copy_in(0, table);
+    block.bytes_mut()[..table.len()].copy_from_slice(table);
     let len = u32::try_from(table.len()).expect("short");
     let header = BlockHeader {
         session,
@@ -104,8 +104,7 @@ pub(super) fn post_table(
     };
     let head = Head::new(&header.emit());
     let payload = Payload::Block { block, len: table.len() };
-    assert!(line.post(Write { id: 0, place: Place::default(), head, payload }).is_ok());
-    drop(line.completion(Duration::ZERO));
+    assert!(line.write(Write { place: None, head, payload }).result.is_ok());
 }
 
 /// Returns a folder as a share of this name.
@@ -451,7 +450,7 @@ fn unread_answers_stop_the_blocks_of_the_source() {
             source.submit(block.into(), block, len).expect("a new one");
         }
         assert!(source.channel_up(0));
-        let pool = Pool::private(1, BLOCK_SIZE as usize).expect("memory");
+        let pool = Pool::new(1, BLOCK_SIZE as usize).expect("memory");
         let mut bytes = Vec::new();
         loop {
             while let Some(message) = source.poll_control() {

@@ -14,8 +14,8 @@ use super::grants::{Grant, Grants};
 use super::lines::{Connected, TcpLine};
 use super::networks::Network;
 use super::request::{Flags, Request};
+use crate::clock::Clock;
 use crate::limits::GRANT_STEP_TIME;
-use crate::pipeline::Clock;
 use crate::secure::pipe::new_secret;
 use crate::secure::{Cipher, GrantKeys, Identity, PublicKey, Secret, SecureError};
 use crate::transport::tcp::{

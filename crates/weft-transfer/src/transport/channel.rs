@@ -1,15 +1,13 @@
 //! The interfaces of control and data channels.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::blocks::Block;
 use crate::limits::HEAD_LEN_MAX;
-use crate::pipeline::Block;
-pub use crate::session::Arrivals;
 use crate::wire::WireError;
 
 /// Errors of a channel. The channel cannot be used after one.
@@ -85,10 +83,10 @@ pub trait Control: Send + Sync {
     }
 }
 
-/// The address of a granted buffer, as the source's transport needs it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// The address of a granted buffer that the source writes into by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The address in the sink's memory, or the offset in the memory that the sink has passed.
+    /// The address in the sink's memory.
     pub address: u64,
     /// The key that permits the write.
     pub key: u64,
@@ -178,68 +176,53 @@ impl Payload {
 /// One write of a block into a granted buffer.
 #[derive(Debug)]
 pub struct Write {
-    /// The number that identifies its completion.
-    pub id: u64,
-    /// The granted buffer.
-    pub place: Place,
+    /// The granted buffer; `None` if the sink reads blocks into it itself.
+    pub place: Option<Place>,
     /// The block's header.
     pub head: Head,
     /// The block's bytes.
     pub payload: Payload,
 }
 
-/// The end of a write.
+impl Write {
+    /// Returns what has become of the write.
+    pub(super) fn ended(self, result: Result<Option<usize>, TransportError>) -> Written {
+        Written { block: self.payload.into_block(), result }
+    }
+}
+
+/// What has become of a write.
 #[derive(Debug)]
-pub struct Completion {
-    /// The completed write, whose block is the caller's again. If the sink sees arrivals,
-    /// completion does not mean that the block has arrived: keep its contents until they are
-    /// acknowledged.
-    pub write: Write,
+pub struct Written {
+    /// The block, which the channel does not use any more. That it was written does not mean that
+    /// it has arrived: keep its contents until they are acknowledged.
+    pub block: Block,
     /// The bytes of an extent that the file had, if it was truncated after the caller looked. Zeros
-    /// were sent for the rest. `None` if nothing was missing.
-    pub short: Option<usize>,
+    /// were sent for the rest. `None` if nothing was missing. An error means that the channel has
+    /// failed, and an unknown part of the block was sent.
+    pub result: Result<Option<usize>, TransportError>,
 }
 
 /// The source's end of a data channel, used by one thread at a time.
 pub trait DataSource: Send {
-    /// Whether the sink sees arrivals, as that of most channels does.
-    fn arrivals(&self) -> Arrivals {
-        Arrivals::Seen
-    }
-
     /// Whether it accepts [`Payload::Extent`].
     fn takes_extents(&self) -> bool {
         false
     }
 
-    /// The most outstanding writes.
-    fn depth(&self) -> usize {
-        1
-    }
-
-    /// Begins a write. Sleeps until there is room for it.
-    ///
-    /// # Errors
-    /// If the channel has failed: returns the write with its block, and the reason.
-    /// [`DataSource::abandon`] returns the other outstanding writes.
-    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)>;
-
-    /// Returns the next completion, in any order. Sleeps for at most `wait` until there is one.
-    ///
-    /// # Errors
-    /// If the channel has failed.
-    fn completion(&mut self, wait: Duration) -> Result<Option<Completion>, TransportError>;
+    /// Writes a block. Sleeps until the channel does not use its memory any more: the kernel or
+    /// memory of the transport has a copy, or the sink has the block.
+    fn write(&mut self, write: Write) -> Written;
 
     /// Whether the connection is up, as far as this end sees that without a write.
     fn is_up(&mut self) -> bool {
         true
     }
 
-    /// Returns the outstanding writes after a failure. The transport has stopped using their
-    /// blocks.
-    fn abandon(&mut self) -> Vec<Write>;
+    /// Ends the channel at once. Blocks that are on their way may not arrive.
+    fn close(&mut self);
 
-    /// Tells the sink that no block follows. Call it when all writes are completed.
+    /// Tells the sink that no block follows.
     ///
     /// # Errors
     /// If the channel has failed.
@@ -247,38 +230,6 @@ pub trait DataSource: Send {
 
     /// Returns a function that closes the channel from any thread and wakes the thread that waits.
     fn closer(&self) -> Arc<dyn Fn() + Send + Sync>;
-}
-
-/// The completions of a channel that no longer uses a block once it is posted: it has copied it.
-#[derive(Debug, Default)]
-pub(super) struct Copied(VecDeque<Completion>);
-
-impl Copied {
-    /// Completes a write that has been sent (how much of an extent the file had, if it was less),
-    /// or returns it with the reason why not.
-    pub(super) fn post(
-        &mut self,
-        write: Write,
-        sent: Result<Option<usize>, TransportError>,
-    ) -> Result<(), (Box<Write>, TransportError)> {
-        match sent {
-            Ok(short) => {
-                self.0.push_back(Completion { write, short });
-                Ok(())
-            }
-            Err(error) => Err((Box::new(write), error)),
-        }
-    }
-
-    /// The next completion that the caller has not seen.
-    pub(super) fn take(&mut self) -> Option<Completion> {
-        self.0.pop_front()
-    }
-
-    /// The writes whose completion the caller has not seen.
-    pub(super) fn abandon(&mut self) -> Vec<Write> {
-        self.0.drain(..).map(|completion| completion.write).collect()
-    }
 }
 
 /// The sink's decision about an announced block.
@@ -340,7 +291,7 @@ pub enum Received {
     Ended,
 }
 
-/// The sink's end of a data channel whose sink sees arrivals, used by one thread at a time.
+/// The sink's end of a data channel, used by one thread at a time.
 pub trait DataSink: Send {
     /// Receives the next block. Sleeps for at most `wait` until it begins to arrive, or without a
     /// limit if that is `None`.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::channel::{Arrival, Claim, Grants, Head, Received, TransportError};
+use crate::blocks::Block;
 use crate::limits::HEAD_LEN_MAX;
-use crate::pipeline::Block;
 
 /// A sink whose source writes to its memory.
 pub(super) trait Landed {

@@ -6,12 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::channel::{
-    Arrivals, Completion, DataSink, DataSource, Grants, Received, TransportError, Write,
-};
+use super::channel::{DataSink, DataSource, Grants, Received, TransportError, Write, Written};
 use super::rate::{RateLimit, TokenBucket};
+use crate::clock::Clock;
 use crate::limits::RATE_SLEEP_MAX;
-use crate::pipeline::Clock;
 use weft_sys::lock;
 
 /// A rate limit that several channels share.
@@ -74,33 +72,21 @@ impl<C> Limited<C> {
 }
 
 impl DataSource for Limited<Box<dyn DataSource>> {
-    fn arrivals(&self) -> Arrivals {
-        self.channel.arrivals()
-    }
-
     fn takes_extents(&self) -> bool {
         self.channel.takes_extents()
     }
 
-    fn depth(&self) -> usize {
-        self.channel.depth()
-    }
-
-    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+    fn write(&mut self, write: Write) -> Written {
         self.limit.pass(write.head.bytes().len() + write.payload.len(), &self.is_closed);
-        self.channel.post(write)
-    }
-
-    fn completion(&mut self, wait: Duration) -> Result<Option<Completion>, TransportError> {
-        self.channel.completion(wait)
+        self.channel.write(write)
     }
 
     fn is_up(&mut self) -> bool {
         self.channel.is_up()
     }
 
-    fn abandon(&mut self) -> Vec<Write> {
-        self.channel.abandon()
+    fn close(&mut self) {
+        self.channel.close();
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {

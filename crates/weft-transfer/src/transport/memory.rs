@@ -1,6 +1,5 @@
 //! Channels within one process, for copies whose ends are both in it.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,8 +7,8 @@ use std::time::{Duration, Instant};
 use weft_sys::{BoundedQueue, Popped};
 
 use super::channel::{
-    Arrival, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants, Payload,
-    Received, TransportError, Write,
+    Arrival, Claim, Control, ControlEvent, DataSink, DataSource, Grants, Payload, Received,
+    TransportError, Write, Written,
 };
 use crate::limits::{CONTROL_LEN_MAX, MEMORY_CONTROL_MAX};
 use weft_sys::lock;
@@ -167,7 +166,6 @@ impl Wire {
 #[derive(Debug)]
 pub struct MemorySource {
     wire: Arc<Wire>,
-    completed: VecDeque<Write>,
 }
 
 /// The sink's end of a data channel in memory.
@@ -181,31 +179,21 @@ pub struct MemorySink {
 pub fn data_pair() -> (MemorySource, MemorySink) {
     let state = Mutex::new(State { slot: Slot::Empty, is_closed: false });
     let wire = Arc::new(Wire { state, changed: Condvar::new() });
-    let source = MemorySource { wire: Arc::clone(&wire), completed: VecDeque::new() };
+    let source = MemorySource { wire: Arc::clone(&wire) };
     (source, MemorySink { wire })
 }
 
 impl DataSource for MemorySource {
-    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+    fn write(&mut self, write: Write) -> Written {
         if matches!(write.payload, Payload::Extent { .. }) {
-            return Err((Box::new(write), TransportError::Protocol("an extent")));
+            return write.ended(Err(TransportError::Protocol("an extent")));
         }
         let (write, is_of_use) = self.wire.pass(Box::new(write));
-        if !is_of_use {
-            return Err((write, TransportError::Closed));
-        }
-        self.completed.push_back(*write);
-        Ok(())
+        write.ended(if is_of_use { Ok(None) } else { Err(TransportError::Closed) })
     }
 
-    fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // A posted block is already at the sink.
-        Ok(self.completed.pop_front().map(|write| Completion { write, short: None }))
-    }
-
-    fn abandon(&mut self) -> Vec<Write> {
+    fn close(&mut self) {
         self.wire.close();
-        self.completed.drain(..).collect()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {
@@ -235,7 +223,7 @@ fn deliver(write: &mut Write, grants: &dyn Grants) -> Result<Received, Transport
         Claim::Drop(len) if len == *sent => Ok(Received::Dropped),
         Claim::Into { mut block, len } if len == *sent => {
             if !from.exchange(&mut block) {
-                from.copy_to(&mut block, len);
+                block.bytes_mut()[..len].copy_from_slice(&from.bytes()[..len]);
             }
             Ok(Received::Block(Arrival { head, block, len }))
         }
@@ -282,8 +270,8 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::pipeline::{Block, Pool};
-    use crate::transport::channel::{Head, Place, Refused};
+    use crate::blocks::{Block, Pool};
+    use crate::transport::channel::{Head, Refused};
 
     const LEN: usize = 4_096;
 
@@ -296,7 +284,7 @@ mod tests {
 
     impl Granting {
         fn new() -> Self {
-            let pool = Pool::private(1, LEN).expect("memory");
+            let pool = Pool::new(1, LEN).expect("memory");
             Self { pool, given_back: AtomicUsize::new(0), drops: AtomicBool::new(false) }
         }
     }
@@ -321,42 +309,41 @@ mod tests {
 
     fn write(pool: &Pool, head: &[u8], bytes: &[u8]) -> Write {
         let mut block = pool.take().expect("the one");
-        block.copy_in(0, bytes);
+        block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         let payload = Payload::Block { block, len: bytes.len() };
-        Write { id: 1, place: Place::default(), head: Head::new(head), payload }
+        Write { place: None, head: Head::new(head), payload }
     }
 
     fn address(block: &Block) -> *const u8 {
-        block.bytes().expect("private").as_ptr()
+        block.bytes().as_ptr()
     }
 
     #[test]
     fn blocks_are_swapped_without_a_copy() {
         let (mut source, mut sink) = data_pair();
-        let (ours, grants) = (Pool::private(1, LEN).expect("memory"), Granting::new());
+        let (ours, grants) = (Pool::new(1, LEN).expect("memory"), Granting::new());
         for round in 0..3_u8 {
             let write = write(&ours, &[2], &[round, 7]);
             let Payload::Block { block, .. } = &write.payload else { panic!("an extent") };
             let at = address(block) as usize;
             thread::scope(|scope| {
-                let posted = scope.spawn(|| source.post(write).is_ok());
+                let posted = scope.spawn(|| source.write(write));
                 let Ok(Received::Block(arrival)) = sink.receive(&grants, None) else {
                     panic!("no block")
                 };
                 assert_eq!((arrival.len, arrival.head.bytes()), (2, &[2][..]));
-                assert_eq!(arrival.block.bytes().map(|it| &it[..2]), Some(&[round, 7][..]));
+                assert_eq!(arrival.block.bytes()[..2], [round, 7]);
                 assert_eq!(address(&arrival.block) as usize, at);
-                assert!(posted.join().expect("no panic"));
+                let written = posted.join().expect("no panic");
+                assert!(matches!(written.result, Ok(None)), "{written:?}");
+                assert_ne!(address(&written.block) as usize, at);
             });
-            let done = source.completion(Duration::ZERO).expect("open").expect("one");
-            let given = done.write.payload.into_block();
-            assert_ne!(address(&given) as usize, at);
         }
     }
 
     #[test]
     fn refused_block_fails_at_both_ends() {
-        let ours = Pool::private(1, LEN).expect("memory");
+        let ours = Pool::new(1, LEN).expect("memory");
         for (head, bytes, drops, is_kept) in [
             (&[][..], &[1][..], false, false),
             (&[2], &[1], false, true),
@@ -365,7 +352,8 @@ mod tests {
             let ((mut source, mut sink), grants) = (data_pair(), Granting::new());
             grants.drops.store(drops, Relaxed);
             thread::scope(|scope| {
-                let posted = scope.spawn(|| source.post(write(&ours, head, bytes)).is_err());
+                let posted =
+                    scope.spawn(|| source.write(write(&ours, head, bytes)).result.is_err());
                 assert!(sink.receive(&grants, None).is_err());
                 assert!(posted.join().expect("no panic"));
             });
@@ -375,7 +363,7 @@ mod tests {
 
     #[test]
     fn closing_returns_a_block_that_was_not_taken() {
-        let ours = Pool::private(1, LEN).expect("memory");
+        let ours = Pool::new(1, LEN).expect("memory");
         for closes_first in [true, false] {
             let (mut source, sink) = data_pair();
             let close = sink.closer();
@@ -383,12 +371,11 @@ mod tests {
                 if closes_first {
                     close();
                 }
-                let posted = scope.spawn(|| source.post(write(&ours, &[1], &[1])));
+                let posted = scope.spawn(|| source.write(write(&ours, &[1], &[1])));
                 close();
-                let (write, error) =
-                    *Box::new(posted.join().expect("no panic").expect_err("closed"));
-                assert!(matches!(error, TransportError::Closed));
-                assert_eq!(write.payload.len(), 1);
+                let written = posted.join().expect("no panic");
+                assert!(matches!(written.result, Err(TransportError::Closed)), "{written:?}");
+                assert_eq!(written.block.bytes()[0], 1);
             });
         }
         assert!(ours.try_take().is_some());

@@ -23,8 +23,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read, write, writev};
 
 use super::channel::{
-    Arrival, Claim, Completion, Control, ControlEvent, Copied, DataSink, DataSource, Grants, Head,
-    Payload, Received, TransportError, Write,
+    Arrival, Claim, Control, ControlEvent, DataSink, DataSource, Grants, Head, Payload, Received,
+    TransportError, Write, Written,
 };
 use crate::limits::{
     CONTROL_LEN_MAX, DROP_READ_LEN, HEAD_LEN_MAX, MEMORY_CONTROL_MAX, PIPE_FRAME_LEN_MAX,
@@ -409,7 +409,7 @@ impl PipeControl {
     /// Returns the source's end of the data channel.
     #[must_use]
     pub fn source(&self) -> PipeSource {
-        PipeSource { shared: Arc::clone(&self.shared), copied: Copied::default() }
+        PipeSource { shared: Arc::clone(&self.shared) }
     }
 
     /// Returns the sink's end of the data channel.
@@ -476,7 +476,6 @@ impl Drop for PipeControl {
 #[derive(Debug)]
 pub struct PipeSource {
     shared: Arc<PipeState>,
-    copied: Copied,
 }
 
 impl PipeSource {
@@ -484,9 +483,8 @@ impl PipeSource {
         let Payload::Block { block, len } = &write.payload else {
             return Err(TransportError::Protocol("a pipe cannot send extents"));
         };
-        let bytes = block.bytes().ok_or(TransportError::Protocol("a block of a peer"))?;
         let mut head = write.head.bytes();
-        let mut rest = &bytes[..*len];
+        let mut rest = &block.bytes()[..*len];
         while !(head.is_empty() && rest.is_empty()) {
             if self.shared.is_data_closed.load(SeqCst) {
                 return Err(TransportError::Closed);
@@ -500,21 +498,16 @@ impl PipeSource {
 }
 
 impl DataSource for PipeSource {
-    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+    fn write(&mut self, write: Write) -> Written {
         let sent = self.send(&write);
         if sent.is_err() {
             self.shared.close_data();
         }
-        self.copied.post(write, sent.map(|()| None))
+        write.ended(sent.map(|()| None))
     }
 
-    fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        Ok(self.copied.take())
-    }
-
-    fn abandon(&mut self) -> Vec<Write> {
+    fn close(&mut self) {
         self.shared.close_data();
-        self.copied.abandon()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {
@@ -571,10 +564,7 @@ impl DataSink for PipeSink {
         }
         match grants.claim(head) {
             Ok(Claim::Into { mut block, len }) => {
-                let received = match block.bytes_mut() {
-                    Some(bytes) => self.fill(&mut bytes[..len]),
-                    None => Err(TransportError::Protocol("a block of a peer")),
-                };
+                let received = self.fill(&mut block.bytes_mut()[..len]);
                 let is_whole = received.and_then(|is_there| match is_there || len == 0 {
                     true => Ok(()),
                     false => Err(TransportError::Truncated),
@@ -605,10 +595,9 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
 
-    use super::super::channel::Place;
-    use super::super::table::{HEAD_LEN, OVER, Table, head, parts};
+    use super::super::table::{HEAD_LEN, OVER, Table, head, parts, write};
     use super::*;
-    use crate::pipeline::{Block, Pool};
+    use crate::blocks::Pool;
     use crate::wire::WireError;
 
     const LEN: usize = 4 << 20;
@@ -623,11 +612,6 @@ mod tests {
         let (near, remote) = UnixStream::pair().expect("a pair");
         let other = thread::spawn(move || meet(&remote).expect("a peer"));
         (meet(&near).expect("a peer"), other.join().expect("no panic"))
-    }
-
-    fn write_of(block: Block, len: usize, to: u32, number: u64) -> Write {
-        let payload = Payload::Block { block, len };
-        Write { id: number, place: Place::default(), head: head(to, len, number), payload }
     }
 
     fn next_message(control: &PipeControl) -> Vec<u8> {
@@ -653,7 +637,7 @@ mod tests {
     #[test]
     fn messages_and_blocks_share_one_stream() {
         let (near, remote) = pair();
-        let [ours, theirs] = [(); 2].map(|()| Pool::private(3, LEN).expect("memory"));
+        let [ours, theirs] = [(); 2].map(|()| Pool::new(3, LEN).expect("memory"));
         let table = Table::of(&theirs);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -661,11 +645,9 @@ mod tests {
                 for (number, len) in [0, 1, LEN].into_iter().enumerate() {
                     near.send(format!("before {number}").as_bytes()).expect("a peer");
                     let mut block = ours.try_take().expect("a free block");
-                    block.copy_in(0, &vec![number as u8 + 1; len]);
+                    block.bytes_mut()[..len].fill(number as u8 + 1);
                     let to = u32::try_from(number).expect("few");
-                    source.post(write_of(block, len, to, number as u64)).expect("a sink");
-                    let done = source.completion(Duration::ZERO).expect("a sink").expect("one");
-                    assert_eq!(done.write.id, number as u64);
+                    source.write(write(block, len, to, number as u64)).result.expect("a sink");
                 }
                 near.close();
             });
@@ -674,8 +656,7 @@ mod tests {
                 let received = sink.receive(&table, None).expect("a source");
                 let Received::Block(arrival) = received else { panic!("{received:?}") };
                 assert_eq!((arrival.len, parts(arrival.head.bytes()).2), (len, number as u64));
-                let mut bytes = vec![0; len];
-                arrival.block.copy_out(0, &mut bytes);
+                let bytes = &arrival.block.bytes()[..len];
                 assert!(bytes.iter().all(|byte| usize::from(*byte) == number + 1));
                 assert_eq!(next_message(&remote), format!("before {number}").as_bytes());
             }
@@ -690,13 +671,13 @@ mod tests {
     #[test]
     fn message_does_not_wait_for_a_block() {
         let (near, remote) = pair();
-        let [ours, theirs] = [(); 2].map(|()| Pool::private(1, LEN).expect("memory"));
+        let [ours, theirs] = [(); 2].map(|()| Pool::new(1, LEN).expect("memory"));
         let table = Table::of(&theirs);
         thread::scope(|scope| {
             // Nobody reads the block yet, so its writer fills the stream and sleeps.
             scope.spawn(|| {
                 let block = ours.try_take().expect("a free block");
-                near.source().post(write_of(block, LEN, 0, 7)).expect("a sink");
+                near.source().write(write(block, LEN, 0, 7)).result.expect("a sink");
             });
             scope.spawn(|| {
                 while remote.shared.incoming().data_left == 0 {
@@ -760,7 +741,7 @@ mod tests {
             }
         }
         // An incomplete block leaves its buffer granted.
-        let pool = Pool::private(1, LEN).expect("memory");
+        let pool = Pool::new(1, LEN).expect("memory");
         let table = Table::of(&pool);
         let head = head(0, 100, 0);
         let len = u8::try_from(HEAD_LEN + 100).expect("short");
@@ -774,12 +755,12 @@ mod tests {
     #[test]
     fn data_without_a_receiver_does_not_stop_messages() {
         let (near, remote) = pair();
-        let ours = Pool::private(1, LEN).expect("memory");
+        let ours = Pool::new(1, LEN).expect("memory");
         remote.sink().closer()();
         thread::scope(|scope| {
             scope.spawn(|| {
                 let block = ours.try_take().expect("a free block");
-                near.source().post(write_of(block, LEN, OVER, 7)).expect("a peer");
+                near.source().write(write(block, LEN, OVER, 7)).result.expect("a peer");
                 near.send(b"message").expect("a peer");
             });
             assert_eq!(next_message(&remote), b"message");
@@ -789,14 +770,14 @@ mod tests {
     #[test]
     fn closing_wakes_all_threads() {
         let (near, _remote) = pair();
-        let [ours, theirs] = [(); 2].map(|()| Pool::private(1, LEN).expect("memory"));
+        let [ours, theirs] = [(); 2].map(|()| Pool::new(1, LEN).expect("memory"));
         let table = Table::of(&theirs);
         thread::scope(|scope| {
             let message = scope.spawn(|| near.receive(&mut Vec::new(), None));
             let block = scope.spawn(|| near.sink().receive(&table, None));
             let post = scope.spawn(|| {
                 let block = ours.try_take().expect("a free block");
-                near.source().post(write_of(block, LEN, 0, 7)).map_err(|(_, error)| error)
+                near.source().write(write(block, LEN, 0, 7)).result
             });
             while !lock(&near.shared.turn).is_taken {
                 thread::yield_now();

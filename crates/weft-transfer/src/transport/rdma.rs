@@ -19,13 +19,13 @@ use std::time::Duration;
 use weft_rdma::{Access, Connection, Device, Next, Region, Remote, Request, Waker};
 
 use super::channel::{
-    Completion, Copied, DataSink, DataSource, Grants, Payload, Received, TransportError, Write,
+    DataSink, DataSource, Grants, Payload, Received, TransportError, Write, Written,
 };
 use super::landed::{self, Landed};
+use crate::blocks::Block;
 use crate::limits::{
     HEAD_LEN_MAX, RDMA_ALIGNMENT, RDMA_CONNECT_TIME, RDMA_SLOTS, STALL_TIME, VERSION,
 };
-use crate::pipeline::Block;
 use crate::session::RemoteBuffer;
 use crate::wire::{Kind, Mode, Preface, Token};
 
@@ -78,7 +78,7 @@ impl Landing {
     /// zone has no such payload, or the block no private memory.
     fn take(&self, block: &mut Block, len: usize) -> bool {
         let index = block.index();
-        let bytes = block.bytes_mut().and_then(|bytes| bytes.get_mut(..len));
+        let bytes = block.bytes_mut().get_mut(..len);
         match bytes {
             Some(bytes) if index < self.count && len <= self.block_len => {
                 self.region.copy_out(index as usize * stride(self.block_len), bytes);
@@ -207,7 +207,6 @@ pub struct RdmaSource {
     /// `None` after a failure.
     connection: Option<Connection>,
     slots: Slots,
-    copied: Copied,
     waker: Waker,
 }
 
@@ -220,7 +219,7 @@ impl fmt::Debug for RdmaSource {
 impl RdmaSource {
     fn new(connection: Connection, slots: Slots) -> Self {
         let waker = connection.waker();
-        Self { connection: Some(connection), slots, copied: Copied::default(), waker }
+        Self { connection: Some(connection), slots, waker }
     }
 
     /// Returns a free slot. Sleeps until there is one.
@@ -254,14 +253,12 @@ impl RdmaSource {
         let Payload::Block { block, len } = &write.payload else {
             return Err(TransportError::Protocol("RDMA channels do not take extents"));
         };
-        let bytes = block.bytes().and_then(|bytes| bytes.get(..*len));
+        let bytes = block.bytes().get(..*len);
         let bytes = bytes.filter(|bytes| bytes.len() <= self.slots.block_len);
         let bytes = bytes.ok_or(TransportError::Protocol("a block that cannot be sent"))?;
-        let key = u32::try_from(write.place.key).unwrap_or_default();
-        let to = Remote { address: write.place.address, key };
-        if to.address == 0 {
-            return Err(TransportError::Protocol("a credit without an address"));
-        }
+        let place = write.place.ok_or(TransportError::Protocol("a credit without an address"))?;
+        let key = u32::try_from(place.key).unwrap_or_default();
+        let to = Remote { address: place.address, key };
         let slot = self.slot()?;
         let (at, head) = (slot as usize * stride(self.slots.block_len), write.head.bytes());
         self.slots.region.copy_in(at, bytes);
@@ -274,17 +271,12 @@ impl RdmaSource {
 }
 
 impl DataSource for RdmaSource {
-    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+    fn write(&mut self, write: Write) -> Written {
         let sent = self.send(&write);
         if sent.is_err() {
             self.connection = None;
         }
-        self.copied.post(write, sent.map(|()| None))
-    }
-
-    fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // A posted block has been copied, so its memory is free.
-        Ok(self.copied.take())
+        write.ended(sent.map(|()| None))
     }
 
     fn is_up(&mut self) -> bool {
@@ -300,9 +292,8 @@ impl DataSource for RdmaSource {
         false
     }
 
-    fn abandon(&mut self) -> Vec<Write> {
+    fn close(&mut self) {
         self.connection = None;
-        self.copied.abandon()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {

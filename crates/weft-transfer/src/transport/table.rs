@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use super::channel::{Claim, Grants, Head, Payload, Place, Refused, Write};
-use crate::pipeline::{Block, Pool};
+use super::channel::{Claim, Grants, Head, Payload, Refused, Write};
+use crate::blocks::{Block, Pool};
 
 /// Length of a header: the granted block (4), the length (4), the sequence number (8).
 pub(super) const HEAD_LEN: usize = 16;
@@ -81,6 +81,5 @@ pub(super) fn parts(head: &[u8]) -> (u32, u32, u64) {
 
 /// Returns a write of a whole block.
 pub(super) fn write(block: Block, len: usize, to: u32, sequence: u64) -> Write {
-    let (place, head) = (Place::default(), head(to, len, sequence));
-    Write { id: sequence, place, head, payload: Payload::Block { block, len } }
+    Write { place: None, head: head(to, len, sequence), payload: Payload::Block { block, len } }
 }

@@ -11,10 +11,10 @@ use weft_fabric::{Buffer, Endpoint, Error, Fabric, Operation, RemoteKey, Returne
 use weft_sys::lock;
 
 use super::landing::Landing;
+use crate::blocks::Block;
 use crate::limits::{FABRIC_SLOTS, STALL_TIME};
-use crate::pipeline::Block;
 use crate::transport::channel::{
-    Completion, Copied, DataSink, DataSource, Grants, Payload, Received, TransportError, Write,
+    DataSink, DataSource, Grants, Payload, Received, TransportError, Write, Written,
 };
 use crate::transport::landed::{self, Landed};
 
@@ -69,7 +69,6 @@ pub struct FabricSource {
     free: Vec<Buffer>,
     under_way: VecDeque<Operation<Buffer>>,
     block_len: usize,
-    copied: Copied,
 }
 
 impl FabricSource {
@@ -80,9 +79,9 @@ impl FabricSource {
     ) -> Result<Self, TransportError> {
         let free = (0..FABRIC_SLOTS).map(|_| fabric.alloc(block_len));
         let (free, line) = (free.collect::<Result<_, _>>()?, Line::new(&endpoint));
-        let (under_way, copied) = (VecDeque::new(), Copied::default());
+        let under_way = VecDeque::new();
         let (endpoint, fabric) = (Some(endpoint), fabric.clone());
-        Ok(Self { endpoint, line, fabric, free, under_way, block_len, copied })
+        Ok(Self { endpoint, line, fabric, free, under_way, block_len })
     }
 
     /// Returns a free buffer. Sleeps until there is one.
@@ -114,13 +113,11 @@ impl FabricSource {
         if len > self.block_len {
             return Err(TransportError::Protocol("a block that cannot be sent"));
         }
-        if write.place.address == 0 {
-            return Err(TransportError::Protocol("a credit without an address"));
-        }
+        let place = write.place.ok_or(TransportError::Protocol("a credit without an address"))?;
         let mut slot = self.slot()?;
         let short = fill(&mut slot[..len], &write.payload);
-        let key = u32::try_from(write.place.key).unwrap_or_default();
-        let key = RemoteKey::from_raw(write.place.address, write.place.len.into(), key);
+        let key = u32::try_from(place.key).unwrap_or_default();
+        let key = RemoteKey::from_raw(place.address, place.len.into(), key);
         let endpoint = self.endpoint.as_ref().ok_or(TransportError::Closed)?;
         let batch = endpoint.batch();
         let written = endpoint.write(slot, ..len, &key, 0);
@@ -151,12 +148,12 @@ impl FabricSource {
 fn fill(slot: &mut [u8], payload: &Payload) -> Option<usize> {
     match payload {
         Payload::Block { block, .. } => {
-            block.copy_out(0, slot);
+            slot.copy_from_slice(&block.bytes()[..slot.len()]);
             None
         }
         Payload::Extent { block, prefix, file, offset, len } => {
             let (before, extent) = slot.split_at_mut(*prefix);
-            block.copy_out(0, before);
+            before.copy_from_slice(&block.bytes()[..*prefix]);
             let mut had = 0;
             while had < *len {
                 let at = offset + had as u64;
@@ -177,22 +174,16 @@ impl DataSource for FabricSource {
         true
     }
 
-    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+    fn write(&mut self, write: Write) -> Written {
         let sent = self.send(&write);
         if sent.is_err() {
             self.end();
         }
-        self.copied.post(write, sent)
+        write.ended(sent)
     }
 
-    fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // A posted block has been copied, so its memory is free.
-        Ok(self.copied.take())
-    }
-
-    fn abandon(&mut self) -> Vec<Write> {
+    fn close(&mut self) {
         self.end();
-        self.copied.abandon()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use weft_fabric::{Error, Fabric, RemoteKey, Rights, SharedBuffer};
 
+use crate::blocks::Block;
 use crate::limits::POOL_BLOCKS;
-use crate::pipeline::Block;
 use crate::session::RemoteBuffer;
 use crate::transport::channel::TransportError;
 
@@ -61,7 +61,7 @@ impl Landing {
     /// zone has no such payload, or the block no private memory.
     pub(super) fn take(&self, block: &mut Block, len: usize) -> bool {
         let index = block.index();
-        match block.bytes_mut().and_then(|bytes| bytes.get_mut(..len)) {
+        match block.bytes_mut().get_mut(..len) {
             Some(bytes) if index < self.count && len <= self.block_len => {
                 self.memory.read(index as usize * stride(self.block_len), bytes).is_ok()
             }

@@ -11,8 +11,8 @@ use weft_fabric::{Error, Fabric, RemoteKey};
 use super::landing::{Landing, parts, stride};
 use super::listener::FabricListener;
 use super::{Carried, FabricEnd, FabricSink, FabricSource, Initiator, SINK, SOURCE, open};
+use crate::blocks::Pool;
 use crate::limits::{CHANNELS_EACH_MAX, POOL_BLOCKS, VERSION};
-use crate::pipeline::Pool;
 use crate::secure::PipeKeys;
 use crate::session::RemoteBuffer;
 use crate::transport::table::{self, HEAD_LEN, OVER, Table};
@@ -82,14 +82,13 @@ fn place(buffer: RemoteBuffer) -> Place {
 /// Returns a write of bytes into the buffer of this number.
 fn write(own: &Pool, to: &[RemoteBuffer], index: u32, bytes: &[u8]) -> Write {
     let mut block = own.take().expect("free");
-    block.copy_in(0, bytes);
-    let place = place(to[index as usize]);
+    block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    let place = Some(place(to[index as usize]));
     Write { place, ..table::write(block, bytes.len(), index, index.into()) }
 }
 
 fn send(source: &mut FabricSource, write: Write) {
-    source.post(write).expect("open");
-    assert!(source.completion(TIME).expect("open").is_some());
+    assert_eq!(source.write(write).result.expect("open"), None);
 }
 
 /// Receives a block, and checks its bytes.
@@ -100,7 +99,7 @@ fn assert_receives(sink: &mut FabricSink, grants: &Table, sequence: u64, bytes: 
                 (arrival.len, table::parts(arrival.head.bytes()).2),
                 (bytes.len(), sequence)
             );
-            assert!(arrival.block.bytes().is_some_and(|all| all[..arrival.len] == *bytes));
+            assert!(arrival.block.bytes()[..arrival.len] == *bytes);
             grants.grant(arrival.block);
         }
         other => panic!("{other:?}"),
@@ -115,8 +114,8 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 
 #[test]
 fn blocks_arrive_whichever_end_connects() {
-    let pool = Pool::private(POOL_BLOCKS as usize, LEN).expect("memory");
-    let own = Pool::private(1, LEN).expect("memory");
+    let pool = Pool::new(POOL_BLOCKS as usize, LEN).expect("memory");
+    let own = Pool::new(1, LEN).expect("memory");
     let grants = Table::of(&pool);
     let check = |near: &mut FabricSource, remote: &mut FabricSink, to: &[RemoteBuffer]| {
         // More than the window and the slots, so that both come round.
@@ -145,18 +144,17 @@ fn blocks_arrive_whichever_end_connects() {
 #[test]
 fn extent_of_a_truncated_file_is_filled_with_zeros() {
     let (mut near, mut remote, to) = pair();
-    let own = Pool::private(1, LEN).expect("memory");
-    let grants = Table::of(&Pool::private(2, LEN).expect("memory"));
+    let own = Pool::new(1, LEN).expect("memory");
+    let grants = Table::of(&Pool::new(2, LEN).expect("memory"));
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(b"0123456789").expect("room");
     let mut block = own.take().expect("free");
-    block.copy_in(0, b"record:");
+    block.bytes_mut()[..7].copy_from_slice(b"record:");
     let payload =
         Payload::Extent { block, prefix: 7, file: Arc::new(file.into()), offset: 4, len: 8 };
     let head = table::head(1, payload.len(), 5);
-    near.post(Write { id: 5, place: place(to[1]), head, payload }).expect("open");
-    let done = near.completion(TIME).expect("open").expect("one");
-    assert_eq!(done.short, Some(6));
+    let written = near.write(Write { place: Some(place(to[1])), head, payload });
+    assert_eq!(written.result.expect("open"), Some(6));
     assert_receives(&mut remote, &grants, 5, b"record:456789\0\0");
 }
 
@@ -221,15 +219,15 @@ fn ends(remote: &mut FabricSink, grants: &Table) -> bool {
 
 #[test]
 fn write_outside_of_the_grant_ends_the_channel_and_changes_nothing() {
-    let own = Pool::private(1, LEN).expect("memory");
-    let grants = Table::of(&Pool::private(POOL_BLOCKS as usize, LEN).expect("memory"));
+    let own = Pool::new(1, LEN).expect("memory");
+    let grants = Table::of(&Pool::new(POOL_BLOCKS as usize, LEN).expect("memory"));
     let zone = u64::from(POOL_BLOCKS) * stride(LEN) as u64;
     for (shift, key) in [(zone, 0), (zone - 10, 0), (0, 1), (u64::MAX / 2, 0)] {
         let (mut near, mut remote, mut to) = pair();
         to[0].address = to[0].address.wrapping_add(shift);
         to[0].key ^= key;
         // It may fail at once, or when its completion comes.
-        let _ = near.post(write(&own, &to, 0, &[7; 100]));
+        let _ = near.write(write(&own, &to, 0, &[7; 100]));
         assert!(ends(&mut remote, &grants), "{shift} {key}");
         assert!(near.finish().is_err(), "{shift} {key}");
     }
@@ -237,7 +235,7 @@ fn write_outside_of_the_grant_ends_the_channel_and_changes_nothing() {
 
 #[test]
 fn header_that_is_wrong_ends_the_channel() {
-    let pool = Pool::private(2, LEN).expect("memory");
+    let pool = Pool::new(2, LEN).expect("memory");
     let grants = Table::of(&pool);
     for (index, len) in [(2, 1), (7, 10), (0, LEN + 1), (0, u32::MAX as usize)] {
         let (near, mut remote, _) = pair();
@@ -261,7 +259,7 @@ fn header_that_is_wrong_ends_the_channel() {
     assert!(ends(&mut remote, &grants));
     // An obsolete block is discarded, and the channel goes on.
     let (mut near, mut remote, to) = pair();
-    let own = Pool::private(1, LEN).expect("memory");
+    let own = Pool::new(1, LEN).expect("memory");
     let obsolete = Write { head: table::head(OVER, 5, 0), ..write(&own, &to, 0, b"dated") };
     send(&mut near, obsolete);
     assert!(matches!(remote.receive(&grants, Some(TIME)), Ok(Received::Dropped)));
@@ -287,8 +285,8 @@ fn first_message_that_names_no_role_ends_the_channel() {
 
 #[test]
 fn peer_that_vanishes_ends_the_channel_at_either_end() {
-    let own = Pool::private(1, LEN).expect("memory");
-    let grants = Table::of(&Pool::private(1, LEN).expect("memory"));
+    let own = Pool::new(1, LEN).expect("memory");
+    let grants = Table::of(&Pool::new(1, LEN).expect("memory"));
     let (near, mut remote, _) = pair();
     drop(near);
     assert!(matches!(remote.receive(&grants, None), Ok(Received::Ended)));
@@ -296,18 +294,18 @@ fn peer_that_vanishes_ends_the_channel_at_either_end() {
     drop(remote);
     // It may be noticed some blocks later.
     let mut sent = 0;
-    while near.post(write(&own, &to, 0, b"x")).is_ok() {
-        drop(near.completion(TIME).expect("open"));
+    while near.write(write(&own, &to, 0, b"x")).result.is_ok() {
         sent += 1;
         assert!(sent < 100_000, "it is never noticed");
     }
-    assert!(near.abandon().is_empty() && near.finish().is_err());
+    near.close();
+    assert!(near.finish().is_err());
 }
 
 #[test]
 fn closing_wakes_the_sink_and_fails_the_source() {
-    let own = Pool::private(1, LEN).expect("memory");
-    let grants = Table::of(&Pool::private(1, LEN).expect("memory"));
+    let own = Pool::new(1, LEN).expect("memory");
+    let grants = Table::of(&Pool::new(1, LEN).expect("memory"));
     let (mut near, mut remote, to) = pair();
     let close = remote.closer();
     thread::scope(|scope| {
@@ -317,9 +315,9 @@ fn closing_wakes_the_sink_and_fails_the_source() {
         assert!(matches!(received, Err(TransportError::Closed)), "{received:?}");
     });
     near.closer()();
-    let (write, error) = near.post(write(&own, &to, 0, b"x")).expect_err("closed");
-    assert!(matches!(error, TransportError::Closed), "{error}");
-    assert_eq!(write.payload.len(), 1);
+    let written = near.write(write(&own, &to, 0, b"x"));
+    assert!(matches!(written.result, Err(TransportError::Closed)), "{written:?}");
+    assert_eq!(written.block.bytes()[0], b'x');
     assert!(matches!(near.finish(), Err(TransportError::Closed)));
 }
 

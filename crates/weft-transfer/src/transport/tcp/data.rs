@@ -11,14 +11,14 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::sendfile;
 use rustix::io::{Errno, pread, retry_on_intr};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 
 use super::socket::TcpSettings;
+use crate::blocks::Block;
 use crate::limits::{DROP_READ_LEN, EXTENT_READ_LEN, HEAD_LEN_MAX};
-use crate::pipeline::Block;
 use crate::transport::channel::{
-    Arrival, Claim, Completion, Copied, DataSink, DataSource, Grants, Head, Payload, Received,
-    TransportError, Write,
+    Arrival, Claim, DataSink, DataSource, Grants, Head, Payload, Received, TransportError, Write,
+    Written,
 };
 use crate::transport::stream::wait_for;
 
@@ -77,7 +77,6 @@ impl Connection {
 /// The source's end of a data channel over TCP.
 pub struct TcpSource {
     connection: Arc<Connection>,
-    copied: Copied,
     /// The payload is encrypted, so it must pass through this process's memory.
     is_sealed: bool,
 }
@@ -101,7 +100,7 @@ impl TcpSource {
     ) -> Result<Self, TransportError> {
         settings.congestion.apply(&stream)?;
         let connection = Connection::new(stream, settings);
-        Ok(Self { connection, copied: Copied::default(), is_sealed })
+        Ok(Self { connection, is_sealed })
     }
 
     /// Sends the header and the payload. Returns how much of an extent the file had, if it was
@@ -128,7 +127,8 @@ impl TcpSource {
         self.connection.whole(head.len() + len, |done| {
             let head_left = &head[done.min(head.len())..];
             let sent = done.saturating_sub(head.len());
-            block.send(head_left, sent, len - sent, socket)
+            let parts = [head_left, &block.bytes()[sent..len]].map(io::IoSlice::new);
+            sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
         })
     }
 
@@ -177,23 +177,17 @@ impl DataSource for TcpSource {
         !self.is_sealed
     }
 
-    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+    fn write(&mut self, write: Write) -> Written {
         let sent = self.send(&write);
         if sent.is_err() {
             // A part of the block may have been sent, so nothing can follow.
             self.connection.close();
         }
-        self.copied.post(write, sent)
+        write.ended(sent)
     }
 
-    fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // The kernel has copied a posted block, so its memory is free.
-        Ok(self.copied.take())
-    }
-
-    fn abandon(&mut self) -> Vec<Write> {
+    fn close(&mut self) {
         self.connection.close();
-        self.copied.abandon()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {
@@ -265,10 +259,12 @@ impl DataSink for TcpSink {
                 false => Ok(Received::Ended),
             };
         }
-        let socket = connection.stream.as_fd();
         match grants.claim(head) {
             Ok(Claim::Into { mut block, len }) => {
-                let received = connection.whole(len, |done| block.recv(done, len - done, socket));
+                let received = connection.whole(len, |done| {
+                    let room = &mut block.bytes_mut()[done..len];
+                    recv(&connection.stream, room, RecvFlags::WAITALL).map(|(len, _)| len)
+                });
                 if let Err(error) = received {
                     connection.close();
                     grants.give_back(head, block);

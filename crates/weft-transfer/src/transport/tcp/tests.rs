@@ -13,13 +13,14 @@ use proptest::prelude::*;
 use super::{
     Accepted, Congestion, TcpSettings, TcpSink, TcpSource, accept, connect_control, connect_data,
 };
+use crate::blocks::Pool;
+use crate::clock::Clock;
 use crate::limits::CONTROL_LEN_MAX;
-use crate::pipeline::{Clock, Pool};
 use crate::secure::{Identity, SecureError, TlsClient, TlsServer};
 use crate::transport::limited::{Limit, Limited};
 use crate::transport::table::{HEAD_LEN, OVER, Table, head, parts, write};
 use crate::transport::{
-    Control, ControlEvent, DataSink, DataSource, Payload, Place, Received, StreamControl, Token,
+    Control, ControlEvent, DataSink, DataSource, Payload, Received, StreamControl, Token,
     TransportError, Write,
 };
 use crate::wire::ControlHeader;
@@ -227,10 +228,8 @@ proptest! {
     #[test]
     fn blocks_arrive_in_the_buffers_that_their_headers_name(
         lens in prop::collection::vec(0..=LEN, 1..12),
-        is_shared in any::<bool>(),
     ) {
-        let pool = if is_shared { Pool::shared } else { Pool::private };
-        let [ours, theirs] = [(); 2].map(|()| pool(lens.len(), LEN).expect("memory"));
+        let [ours, theirs] = [(); 2].map(|()| Pool::new(lens.len(), LEN).expect("memory"));
         let table = Table::of(&theirs);
         let (near, remote) = data_pair(&settings());
         let mut source = TcpSource::new(near, &settings(), true).expect("a connection");
@@ -239,11 +238,10 @@ proptest! {
         let sending = thread::spawn(move || {
             for (number, len) in sent.into_iter().enumerate() {
                 let mut block = ours.try_take().expect("a free block");
-                block.copy_in(0, &vec![number as u8; len]);
+                block.bytes_mut()[..len].fill(number as u8);
                 let to = u32::try_from(number).expect("few");
-                source.post(write(block, len, to, number as u64)).expect("a sink");
-                let done = source.completion(Duration::ZERO).expect("a sink").expect("at once");
-                assert_eq!((done.write.id, done.short), (number as u64, None));
+                let written = source.write(write(block, len, to, number as u64));
+                assert_eq!(written.result.expect("a sink"), None);
             }
             source.finish().expect("a sink");
             source
@@ -254,8 +252,7 @@ proptest! {
             prop_assert_eq!(arrival.len, *len);
             prop_assert_eq!(parts(arrival.head.bytes()).2, number as u64);
             prop_assert_eq!(arrival.block.index() as usize, number);
-            let mut bytes = vec![0; *len];
-            arrival.block.copy_out(0, &mut bytes);
+            let bytes = &arrival.block.bytes()[..*len];
             prop_assert!(bytes.iter().all(|byte| *byte == number as u8));
         }
         let end = sink.receive(&table, None).expect("a source");
@@ -274,8 +271,8 @@ fn file(len: usize) -> Arc<OwnedFd> {
 
 #[test]
 fn extent_is_read_from_the_file_and_padded_with_zeros() {
-    let pool = Pool::private(1, 4_096).expect("memory");
-    let theirs = Pool::private(1, LEN).expect("memory");
+    let pool = Pool::new(1, 4_096).expect("memory");
+    let theirs = Pool::new(1, LEN).expect("memory");
     let table = Table::of(&theirs);
     let (near, remote) = data_pair(&settings());
     let mut source = TcpSource::new(near, &settings(), false).expect("a connection");
@@ -283,7 +280,7 @@ fn extent_is_read_from_the_file_and_padded_with_zeros() {
     let mut sink = TcpSink::new(remote, &settings());
     for (len_of_file, short) in [(60_000, None), (30_000, Some(29_000)), (500, Some(0))] {
         let mut block = pool.try_take().expect("a free block");
-        block.copy_in(0, b"record:");
+        block.bytes_mut()[..7].copy_from_slice(b"record:");
         let (prefix, offset, len) = (7, 1_000, 50_000);
         let file = file(len_of_file);
         let payload = Payload::Extent { block, prefix, file, offset, len };
@@ -291,15 +288,12 @@ fn extent_is_read_from_the_file_and_padded_with_zeros() {
         let head = head(0, all, 1);
         thread::scope(|scope| {
             let sending = scope.spawn(|| {
-                let write = Write { id: 1, place: Place::default(), head, payload };
-                source.post(write).expect("a sink");
-                source.completion(Duration::ZERO).expect("a sink").expect("at once").short
+                source.write(Write { place: None, head, payload }).result.expect("a sink")
             });
             let received = sink.receive(&table, None).expect("a source");
             let Received::Block(arrival) = received else { panic!("{received:?}") };
             assert_eq!(sending.join().expect("no panic"), short);
-            let mut bytes = vec![0; all];
-            arrival.block.copy_out(0, &mut bytes);
+            let bytes = &arrival.block.bytes()[..all];
             assert_eq!(&bytes[..7], b"record:");
             let had = short.unwrap_or(len);
             let expected = |at: usize| if at < had { ((at + 1_000) % 253) as u8 } else { 0 };
@@ -311,20 +305,20 @@ fn extent_is_read_from_the_file_and_padded_with_zeros() {
 
 #[test]
 fn sealed_channel_refuses_extents() {
-    let pool = Pool::private(1, 4_096).expect("memory");
+    let pool = Pool::new(1, 4_096).expect("memory");
     let (near, _remote) = data_pair(&settings());
     let mut source = TcpSource::new(near, &settings(), true).expect("a connection");
     assert!(!source.takes_extents());
     let block = pool.try_take().expect("a free block");
     let payload = Payload::Extent { block, prefix: 0, file: file(10), offset: 0, len: 10 };
-    let write = Write { id: 1, place: Place::default(), head: head(0, 10, 1), payload };
-    let (write, error) = source.post(write).expect_err("it would be in clear");
-    assert!(matches!(error, TransportError::Protocol(_)) && write.id == 1, "{error}");
+    let written = source.write(Write { place: None, head: head(0, 10, 1), payload });
+    let error = written.result.expect_err("it would be in clear");
+    assert!(matches!(error, TransportError::Protocol(_)), "{error}");
 }
 
 #[test]
 fn refused_header_ends_the_channel_and_keeps_the_grants() {
-    let pool = Pool::private(2, LEN).expect("memory");
+    let pool = Pool::new(2, LEN).expect("memory");
     let table = Table::of(&pool);
     for (index, len, expected) in [(2, 5, "no such block"), (1, LEN + 1, "too long")] {
         let (mut stranger, remote) = data_pair(&settings());
@@ -339,7 +333,7 @@ fn refused_header_ends_the_channel_and_keeps_the_grants() {
 
 #[test]
 fn truncated_block_leaves_its_buffer_granted() {
-    let pool = Pool::private(1, LEN).expect("memory");
+    let pool = Pool::new(1, LEN).expect("memory");
     let table = Table::of(&pool);
     for cut in [1, HEAD_LEN - 1, HEAD_LEN, HEAD_LEN + 99] {
         let (mut stranger, remote) = data_pair(&settings());
@@ -354,7 +348,7 @@ fn truncated_block_leaves_its_buffer_granted() {
 
 #[test]
 fn obsolete_block_is_read_and_discarded() {
-    let pool = Pool::private(1, LEN).expect("memory");
+    let pool = Pool::new(1, LEN).expect("memory");
     let table = Table::of(&pool);
     let (mut near, remote) = data_pair(&settings());
     let mut sink = TcpSink::new(remote, &settings());
@@ -373,7 +367,7 @@ fn obsolete_block_is_read_and_discarded() {
 #[test]
 fn stalls_are_detected_on_both_sides() {
     let settings = TcpSettings { stall: Duration::from_millis(30), ..settings() };
-    let theirs = Pool::private(1, LEN).expect("memory");
+    let theirs = Pool::new(1, LEN).expect("memory");
     let table = Table::of(&theirs);
     let (mut near, remote) = data_pair(&settings);
     near.write_all(head(0, 100, 0).bytes()).expect("a sink");
@@ -384,7 +378,7 @@ fn stalls_are_detected_on_both_sides() {
 
     // The timeout of the call and that of the connection race: each of them is a stall.
     for is_timed in [true, false] {
-        let ours = Pool::private(1, 1 << 20).expect("memory");
+        let ours = Pool::new(1, 1 << 20).expect("memory");
         let (near, _sleeping) = data_pair(&settings);
         if !is_timed {
             near.set_write_timeout(None).expect("a socket");
@@ -393,12 +387,10 @@ fn stalls_are_detected_on_both_sides() {
         let mut block = ours.try_take();
         let failed = loop {
             let full = write(block.take().expect("free again"), 1 << 20, 0, 0);
-            match source.post(full) {
-                Ok(()) => {
-                    let done = source.completion(Duration::ZERO).expect("posted").expect("at once");
-                    block = Some(done.write.payload.into_block());
-                }
-                Err((_, error)) => break error,
+            let written = source.write(full);
+            block = Some(written.block);
+            if let Err(error) = written.result {
+                break error;
             }
         };
         assert!(matches!(failed, TransportError::Stalled(_)), "{failed}");
@@ -407,7 +399,7 @@ fn stalls_are_detected_on_both_sides() {
 
 #[test]
 fn closer_wakes_both_ends() {
-    let theirs = Pool::private(1, LEN).expect("memory");
+    let theirs = Pool::new(1, LEN).expect("memory");
     let table = Table::of(&theirs);
     let (_near, remote) = data_pair(&settings());
     let mut sink = TcpSink::new(remote, &settings());
@@ -418,7 +410,7 @@ fn closer_wakes_both_ends() {
         let ended = waiting.join().expect("no panic");
         assert!(matches!(ended, Err(TransportError::Closed)), "{ended:?}");
     });
-    let ours = Pool::private(1, 1 << 20).expect("memory");
+    let ours = Pool::new(1, 1 << 20).expect("memory");
     let (near, _sleeping) = data_pair(&settings());
     let mut source = TcpSource::new(near, &settings(), false).expect("a connection");
     let closer = source.closer();
@@ -426,10 +418,9 @@ fn closer_wakes_both_ends() {
         let waiting = scope.spawn(|| {
             loop {
                 let full = write(ours.take().expect("free"), 1 << 20, 0, 0);
-                if let Err((_, error)) = source.post(full) {
+                if let Err(error) = source.write(full).result {
                     return error;
                 }
-                drop(source.completion(Duration::ZERO));
             }
         });
         closer();
@@ -443,8 +434,8 @@ fn channels_share_a_rate_limit() {
     const RATE: u64 = 4_000_000;
     let clock = Clock::system();
     let limit = Limit::new(RATE, clock.clone());
-    let theirs = Pool::private(2, LEN).expect("memory");
-    let ours = Pool::private(2, LEN).expect("memory");
+    let theirs = Pool::new(2, LEN).expect("memory");
+    let ours = Pool::new(2, LEN).expect("memory");
     let table = Table::of(&theirs);
     thread::scope(|scope| {
         for to in 0..2 {
@@ -454,7 +445,7 @@ fn channels_share_a_rate_limit() {
             let ours = &ours;
             scope.spawn(move || {
                 let block = ours.take().expect("free");
-                source.post(write(block, LEN, to, 0)).expect("a sink");
+                source.write(write(block, LEN, to, 0)).result.expect("a sink");
             });
             let table = &table;
             let receive = move || TcpSink::new(remote, &settings()).receive(table, None).map(drop);

@@ -1,4 +1,4 @@
-//! The clock of a pipeline, in nanoseconds since its start.
+//! A clock, in nanoseconds since its start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

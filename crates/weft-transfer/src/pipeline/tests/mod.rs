@@ -1,4 +1,0 @@
-//! Whole pipelines: order, completeness, errors, flow control.
-
-mod ends;
-mod flow;
