@@ -48,6 +48,15 @@ pub(super) struct Around<'context> {
     pub(super) quota: Option<&'context QuotaSession>,
 }
 
+impl Around<'_> {
+    /// Takes back a charge, if there is a quota.
+    fn refund(&self, bytes: u64, names: u64) {
+        if let Some(quota) = self.quota {
+            quota.refund(bytes, names);
+        }
+    }
+}
+
 /// Where one entry is kept.
 #[derive(Debug)]
 struct Place {
@@ -85,29 +94,35 @@ impl Backup {
     }
 
     /// Keeps an entry whose name another one is about to get, unless it is a directory. It has its
-    /// name until then.
+    /// name until then, if it can be linked and a quota has room for both names. Returns how many
+    /// names it is charged for beyond the one that it had, to be refunded when that is another
+    /// one's.
     pub(super) fn keep(
         &self,
         around: Around<'_>,
         dir: &Arc<Dir>,
         fd: impl AsFd,
         name: &Name,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         match statat(&fd, name.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if metadata::kind(&stat) != FileType::Directory => {}
-            Ok(_) | Err(Errno::NOENT) => return Ok(()),
+            Ok(_) | Err(Errno::NOENT) => return Ok(0),
             Err(error) => return Err(failed(error)),
         }
         let place = self.free_place(around, dir, name)?;
         let (to, new) = (&*place.dir, place.name.as_path());
-        let kept = match linkat(&fd, name.as_path(), to, new, AtFlags::empty()) {
-            // Not everything can be linked everywhere.
-            Err(Errno::PERM | Errno::NOTSUP | Errno::MLINK) => {
-                renameat(&fd, name.as_path(), to, new)
+        if around.quota.is_none_or(|quota| quota.charge(0, 1).is_ok()) {
+            match linkat(&fd, name.as_path(), to, new, AtFlags::empty()) {
+                Ok(()) => return Ok(1),
+                // Not everything can be linked everywhere.
+                Err(Errno::PERM | Errno::NOTSUP | Errno::MLINK) => around.refund(0, 1),
+                Err(error) => {
+                    around.refund(0, 1);
+                    return Err(failed(error));
+                }
             }
-            linked => linked,
-        };
-        kept.map_err(failed)
+        }
+        renameat(&fd, name.as_path(), to, new).map(|()| 0).map_err(failed)
     }
 
     /// Moves an entry away, which is no directory.
@@ -127,7 +142,8 @@ impl Backup {
     }
 
     /// Returns where an entry is kept, and removes an earlier one there: a rename between two names
-    /// of one file would leave both.
+    /// of one file would leave both. In the directory for what is replaced, an empty directory
+    /// goes, too.
     fn free_place(
         &self,
         around: Around<'_>,
@@ -140,10 +156,20 @@ impl Backup {
             Some(folder) => self.beneath(folder, around, dir)?,
             None => around.dirs.open(dir).map_err(failed)?,
         };
-        match unlinkat(&*dir, name.as_path(), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(Place { dir, name }),
-            Err(error) => Err(failed(error)),
+        let earlier = statat(&*dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW);
+        let removed = match unlinkat(&*dir, name.as_path(), AtFlags::empty()) {
+            Err(Errno::ISDIR) if self.folder.is_some() => {
+                unlinkat(&*dir, name.as_path(), AtFlags::REMOVEDIR)
+            }
+            Err(Errno::ISDIR) => Err(Errno::EXIST),
+            removed => removed,
+        };
+        match (removed, earlier) {
+            (Ok(()), Ok(earlier)) => around.refund(metadata::size_of_last(&earlier), 1),
+            (Ok(()) | Err(Errno::NOENT), _) => {}
+            (Err(error), _) => return Err(failed(error)),
         }
+        Ok(Place { dir, name })
     }
 
     /// Opens the directory for what was in one of the destination. It is made with the mode and
@@ -231,8 +257,8 @@ fn open(
     let charged = around.quota.map_or(Ok(()), |quota| quota.charge(0, 1));
     charged.map_err(Full::failure)?;
     let made = mkdirat(dir, name.as_path(), Mode::from_raw_mode(mode));
-    if let (Some(quota), Err(_)) = (around.quota, made) {
-        quota.refund(0, 1);
+    if made.is_err() {
+        around.refund(0, 1);
     }
     match made {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -244,4 +270,72 @@ fn open(
 /// Returns an error as the failure of an entry that is to be kept.
 fn failed(error: Errno) -> Failure {
     (Step::Keep, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::quota::{Quota, Usage};
+    use super::super::report::Full;
+    use super::*;
+
+    #[test]
+    fn what_is_kept_counts_while_it_has_both_names() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = || OwnedFd::from(fs::File::open(folder.path()).expect("a folder"));
+        let (path, name) = (|name| folder.path().join(name), Name::new(b"file").expect("a name"));
+        let backup = Backup::new(b"~", None).expect("a suffix");
+        let dirs = Dirs::new(root());
+        for (names, is_linked, has_earlier) in
+            [(3, true, false), (2, false, false), (4, true, true), (3, true, true)]
+        {
+            fs::write(path("file"), [1; 10]).expect("room");
+            if has_earlier {
+                fs::write(path("file~"), [2; 50]).expect("room");
+            }
+            let quota = Quota::new(root(), Usage { bytes: 100, names });
+            let quota = quota.begin().expect("a tree");
+            // What is about to get the name.
+            quota.charge(10, 1).expect("room");
+            let around = Around { dirs: &dirs, quota: Some(&quota) };
+            let more = backup.keep(around, dirs.root(), root(), &name).expect("a quota");
+            assert_eq!((more, path("file").exists()), (u64::from(is_linked), is_linked));
+            assert_eq!(fs::read(path("file~")).expect("it is kept"), [1; 10]);
+            // Its bytes and both names count, and those of the earlier one do not.
+            let left = names - 2 - more;
+            assert_eq!(quota.charge(81, 0), Err(Full::Bytes(100)), "{names}");
+            assert_eq!(quota.charge(0, left + 1), Err(Full::Names(names)));
+            assert_eq!(quota.charge(80, left), Ok(()));
+            let _ = fs::remove_file(path("file"));
+            fs::remove_file(path("file~")).expect("it is there");
+        }
+    }
+
+    #[test]
+    fn only_an_empty_directory_among_what_is_kept_makes_room() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = || OwnedFd::from(fs::File::open(folder.path()).expect("a folder"));
+        let (path, name) = (|name| folder.path().join(name), Name::new(b"file").expect("a name"));
+        let dirs = Dirs::new(root());
+        let around = Around { dirs: &dirs, quota: None };
+        let take = |backup: &Backup| {
+            let taken = backup.take(around, dirs.root(), root(), &name);
+            taken.map_err(|(_, error)| error)
+        };
+        let names = vec![Name::new(b"kept").expect("a name")];
+        let aside = Folder { base: root(), names, path: None };
+        let aside = Backup::new(b"", Some(aside)).expect("a directory");
+        fs::create_dir_all(path("kept/file/sub")).expect("room");
+        fs::write(path("file"), "it").expect("room");
+        assert_eq!(take(&aside), Err(Errno::NOTEMPTY));
+        fs::remove_dir(path("kept/file/sub")).expect("it is there");
+        assert_eq!(take(&aside), Ok(()));
+        assert_eq!(fs::read(path("kept/file")).expect("it is kept"), b"it");
+        // A directory of the destination stays.
+        fs::write(path("file"), "it").expect("room");
+        fs::create_dir(path("file~")).expect("room");
+        assert_eq!(take(&Backup::new(b"~", None).expect("a suffix")), Err(Errno::EXIST));
+        assert!(path("file").exists() && path("file~").is_dir());
+    }
 }

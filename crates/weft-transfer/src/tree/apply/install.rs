@@ -222,15 +222,19 @@ pub(super) fn rename(
     let before = is_needed.then(|| statat(&dir, name.as_path(), flags).ok()).flatten();
     let change = if before.is_some() { Change::Update } else { Change::Copy };
     let rename = || renameat(&dir, temporary.as_path(), &dir, name.as_path());
-    if let Some(backup) = &context.backup {
-        backup.keep(context.around(), &directory.dir, &dir, name)?;
-    }
+    let kept = match &context.backup {
+        Some(backup) => backup.keep(context.around(), &directory.dir, &dir, name)?,
+        None => 0,
+    };
     let mut result = rename();
     if matches!(result, Err(Errno::ISDIR)) && context.options.replaces {
         directory.put_aside(context, &dir, name)?;
         result = rename();
-    } else if let (Ok(()), Some(before), None) = (&result, before, &context.backup) {
-        context.refund(metadata::size_of_last(&before), 1);
+    } else if let (Ok(()), Some(before)) = (&result, before) {
+        match context.backup {
+            Some(_) => context.refund(0, kept),
+            None => context.refund(metadata::size_of_last(&before), 1),
+        }
     }
     result.map(|()| change).map_err(|error| match error {
         Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST => (Step::Clash, error),
