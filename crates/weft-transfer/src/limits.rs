@@ -209,8 +209,11 @@ pub const BESIDE_TIME_MIN: Duration = Duration::from_secs(1);
 /// The time for a connection beside a pipe, in round trips of the pipe.
 pub const BESIDE_ROUND_TRIPS: u32 = 4;
 
+/// How often an acceptor that works for an initiator answers it: more often than one that counts
+/// as lost after a second wants to hear of it.
+pub const ALIVE_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest time of each step of connecting a data channel to another server. The client waits
-/// meanwhile, and must not take the source's server for lost.
+/// meanwhile.
 pub const GRANT_STEP_TIME: Duration = Duration::from_secs(3);
 /// How long a grant can be used: the source's server finds its files and connects in this time.
 pub const GRANT_TIME: Duration = Duration::from_secs(60);

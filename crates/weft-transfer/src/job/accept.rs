@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use weft_rdma::Device;
 
-use super::agree::{AGENT, FEATURE_BESIDE, Keys, cipher, features, flush, is_unsealed, next_event};
+use super::agree::{
+    AGENT, FEATURE_BESIDE, Keys, alive_during, cipher, features, flush, is_unsealed, next_event,
+};
 use super::beside::BesideAcceptor;
 use super::fabric::{FEATURE_FABRIC, FabricAcceptor, FabricChannels};
 use super::lines::{Lines, SourceSettings};
@@ -447,7 +449,11 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         let answer = resolve.resolve(role, &request)?;
         if let Some(to) = &request.extras.servers.sends_to {
             // Nothing connects for a client that may not have the files.
-            between = Some(third::connect(plan.third.as_ref(), to, &terms)?);
+            let ends = (&*control as &dyn Control, &mut connection);
+            let connect = || third::connect(plan.third.as_ref(), to, &terms);
+            let connected = alive_during(ends, epoch, connect);
+            let lost = |error: EndError| (Refusal::System, error.to_string());
+            between = Some(connected.map_err(lost)??);
         }
         Ok((answer, options, request))
     });

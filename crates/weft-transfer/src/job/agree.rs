@@ -1,10 +1,12 @@
 //! The steps of both ends before a session is open: they agree on features and on a cipher.
 
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Instant;
 
 use super::request::{Flags, Request};
 use crate::end::EndError;
-use crate::limits::{BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
+use crate::limits::{ALIVE_INTERVAL, BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
 use crate::secure::{Cipher, PublicKey, Secret, SecureError};
 use crate::session::{Connection, Event, Offer};
 use crate::transport::{Control, ControlEvent, TransportError};
@@ -78,14 +80,58 @@ pub(super) fn next_event(
                 return Err(EndError::Lost("the peer has ended the connection".into()));
             }
         }
-        let message = Message::parse(&bytes).map_err(TransportError::from)?;
-        let event = connection.handle_control(message, epoch.elapsed());
-        let handled = event.map_err(|fault| EndError::Protocol(fault.to_string()));
-        flush(control, connection, epoch)?;
-        if let Some(event) = handled? {
+        if let Some(event) = handle(control, connection, epoch, &bytes)? {
             return Ok(event);
         }
     }
+}
+
+/// Handles a message of a connection that has no sessions yet, and sends what results.
+fn handle(
+    control: &dyn Control,
+    connection: &mut Connection,
+    epoch: Instant,
+    bytes: &[u8],
+) -> Result<Option<Event>, EndError> {
+    let message = Message::parse(bytes).map_err(TransportError::from)?;
+    let event = connection.handle_control(message, epoch.elapsed());
+    let handled = event.map_err(|fault| EndError::Protocol(fault.to_string()));
+    flush(control, connection, epoch)?;
+    handled
+}
+
+/// Does work that may take seconds. Meanwhile the peer sees that this end is alive.
+///
+/// # Errors
+/// If the connection ends, or anything but a sign of life comes.
+pub(super) fn alive_during<R: Send>(
+    (control, connection): (&dyn Control, &mut Connection),
+    epoch: Instant,
+    work: impl FnOnce() -> R + Send,
+) -> Result<R, EndError> {
+    let (done, has_done) = channel();
+    thread::scope(|scope| {
+        let working = scope.spawn(move || done.send(work()));
+        // Most work is done before a peer asks for a sign of life.
+        let mut result = has_done.recv_timeout(ALIVE_INTERVAL).ok();
+        let mut bytes = Vec::new();
+        while result.is_none() && !working.is_finished() {
+            flush(control, connection, epoch)?;
+            let event = match control.receive(&mut bytes, Some(ALIVE_INTERVAL))? {
+                ControlEvent::Message => handle(control, connection, epoch, &bytes)?,
+                ControlEvent::TimedOut => None,
+                ControlEvent::Ended => {
+                    return Err(EndError::Lost("the peer has ended the connection".into()));
+                }
+            };
+            if event.is_some() {
+                return Err(EndError::Protocol("a message before the answer".into()));
+            }
+            result = has_done.try_recv().ok();
+        }
+        let result = result.or_else(|| has_done.try_recv().ok());
+        result.ok_or(EndError::Here("the work has ended without a result".into()))
+    })
 }
 
 /// Exports the keys of a session's blocks, outgoing and incoming; `None` if blocks are not

@@ -75,6 +75,8 @@ impl ServerLink {
 
     /// Opens a session. Returns its number and the server's answer.
     fn open(&mut self, role: Role, request: &Request) -> Result<(u32, Vec<u8>), EndError> {
+        // Nothing was read while this process asked the other server, which may take seconds.
+        self.connection.seen(self.epoch.elapsed());
         open_session(&*self.control, &mut self.connection, self.epoch, role, request)
     }
 

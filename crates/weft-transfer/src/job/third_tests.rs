@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::accept::Shares;
 use super::agree::{
-    FEATURE_CONNECTS, FEATURE_GRANTS, ask_for_grant, establish, features, open_session,
+    FEATURE_CONNECTS, FEATURE_GRANTS, ask_for_grant, establish, features, flush, open_session,
 };
 use super::extras::{Extras, SendsTo, ServerExtras};
 use super::networks::Network;
@@ -26,10 +26,12 @@ use crate::limits::{BLOCK_SIZE, CHANNELS_EACH_MAX, VERSION};
 use crate::secure::{Cipher, GrantKeys, Identity, PublicKey, Sealer, TlsClient, TlsServer};
 use crate::session::{Connection, Offer};
 use crate::transport::tcp::{self, TcpSettings, TcpSource, connect_granted};
-use crate::transport::{StreamControl, TransportError};
+use crate::transport::{Control as _, ControlEvent, StreamControl, TransportError};
 use crate::tree::source::{Content, SourceOptions, Start};
 use crate::wire::record_name::Name;
-use crate::wire::{Kind, ListenReply, Mode, PipeSecret, Preface, Role, Terms};
+use crate::wire::{
+    Body, Kind, ListenReply, Message, Mode, Open, OpenReply, PipeSecret, Preface, Role, Terms,
+};
 
 const TIME: Duration = Duration::from_secs(240);
 
@@ -243,8 +245,8 @@ fn other_server_decides_no_names_at_the_destination() {
     }
 }
 
-/// Asks a server to send a file to an address, as a client does.
-fn ask_to_send(remote: &Remote, address: SocketAddr, path: &str) -> String {
+/// Returns a request to send a file to another server.
+fn sending_to(address: SocketAddr, path: &str) -> Request {
     let to = SendsTo {
         address,
         key: identity().public(),
@@ -255,7 +257,12 @@ fn ask_to_send(remote: &Remote, address: SocketAddr, path: &str) -> String {
     };
     let servers = ServerExtras { sends_to: Some(Box::new(to)), only: None };
     let extras = Extras { servers, ..Extras::default() };
-    let request = Request { extras, paths: vec![path.into()], ..Request::default() };
+    Request { extras, paths: vec![path.into()], ..Request::default() }
+}
+
+/// Asks a server to send a file to an address, as a client does.
+fn ask_to_send(remote: &Remote, address: SocketAddr, path: &str) -> String {
+    let request = sending_to(address, path);
     let refused = remote.client().open(Role::Sink, &request).expect_err("no server is there");
     assert!(matches!(refused, EndError::Peer(_)), "{refused}");
     refused.to_string()
@@ -310,4 +317,34 @@ fn other_program_gets_no_byte_that_a_client_chooses() {
     // Nothing listens there any more.
     let text = ask_to_send(&remote, address, "share/file");
     assert!(text.contains("refused"), "{text}");
+}
+
+#[test]
+fn server_that_connects_to_another_one_shows_that_it_is_alive() {
+    // The kernel accepts the connection, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let remote = serve(&["127.0.0.0/8"]);
+    file_in(remote.folder.path());
+    let mut client = remote.client();
+    let address = silent.local_addr().expect("a port");
+    let job = sending_to(address, "share/file").emit().expect("a request");
+    let session = client.connection.open(Open { role: Role::Sink, job }).expect("no session");
+    let mut said = Vec::new();
+    flush(&*client.control, &mut client.connection, client.epoch).expect("a server");
+    client.control.send(&Message::of(0, Body::Ping(1)).emit()).expect("a server");
+    let mut bytes = Vec::new();
+    while said.last() != Some(&"reply") {
+        let event = client.control.receive(&mut bytes, Some(TIME)).expect("a server");
+        assert_eq!(event, ControlEvent::Message);
+        match Message::parse(&bytes).expect("a message") {
+            Message { body: Body::Pong(1), .. } => said.push("pong"),
+            Message { body: Body::Ping(_), .. } => {}
+            Message { body: Body::OpenReply(OpenReply::Refused { text, .. }), session: of } => {
+                assert!(of == session && text.contains("no progress"), "{text}");
+                said.push("reply");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(said, ["pong", "reply"]);
 }
