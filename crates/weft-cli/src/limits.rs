@@ -14,8 +14,10 @@ pub(crate) const CONTROL_PAUSE: std::time::Duration = std::time::Duration::from_
 pub(crate) const CONTROL_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 /// Longest file of the persistent reservations of a unit.
 pub(crate) const KEPT_LEN_MAX: u64 = 1 << 20;
-/// Longest file of secrets of `weft target`.
+/// Longest file of secrets of `weft target`, and of users of `weft tuples`.
 pub(crate) const SECRETS_LEN_MAX: u64 = 1 << 20;
+/// The most users of `weft tuples`: a token that is shown is compared with those of all.
+pub(crate) const TUPLE_USERS_MAX: usize = 256;
 /// Time until the second sample, because rates need two.
 pub(crate) const FIRST_INTERVAL_MAX: std::time::Duration = std::time::Duration::from_millis(300);
 /// Connections to a Unix socket that are not accepted yet.

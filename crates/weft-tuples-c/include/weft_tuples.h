@@ -60,6 +60,7 @@ enum weft_tuples_status {
     WEFT_TUPLES_LOG = 13,     /* the server has stopped because of its log: it may have done it */
     WEFT_TUPLES_ELSEWHERE = 14, /* another server leads, or none does: it may have done it */
     WEFT_TUPLES_TOKEN = 15,     /* the server asks for a token; there is none or a wrong one */
+    WEFT_TUPLES_RIGHTS = 16,    /* the user may not do this with the element */
     /* The call has failed: */
     WEFT_TUPLES_TIMEOUT = 32,  /* it could not be done in its time; nothing has changed */
     WEFT_TUPLES_LOST = 33,     /* no connection; a call on one that was lost may have been done */

@@ -35,6 +35,7 @@ impl Status {
             Self::Refused(Refusal::Log) => 13,
             Self::Refused(Refusal::Elsewhere) => 14,
             Self::Refused(Refusal::Token) => 15,
+            Self::Refused(Refusal::Rights) => 16,
             Self::Timeout => 32,
             Self::Lost => 33,
             Self::Protocol => 34,

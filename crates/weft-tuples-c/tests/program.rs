@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use weft_tuples::access::{TlsServer, Token};
+use weft_tuples::access::{Guard, TlsServer, Token};
 use weft_tuples::limits::{CONNECTIONS_MAX, MEMORY_MAX};
 use weft_tuples::model::Space;
 use weft_tuples::server::{Listener, Server};
@@ -26,11 +26,7 @@ fn serve(
     thread::spawn(move || {
         let listeners = vec![listener(tcp)];
         let server = Server::new(Space::new(MEMORY_MAX), listeners, CONNECTIONS_MAX).unwrap();
-        let server = match token {
-            Some(token) => server.with_token(token),
-            None => server,
-        };
-        server.run().unwrap();
+        server.with_guard(Guard::new(token)).run().unwrap();
     });
     address
 }

@@ -44,8 +44,8 @@ pub(crate) enum TuplesCommand {
     after_help = "Clients are the other commands of `weft tuples`, and programs that speak the \
     Redis protocol, with the commands for lists and streams (docs/tuples.md). Both use the same \
     port and see the same tuples.\n\n\
-    Everyone who reaches the port may do everything, unless there is a token. Unix sockets are for \
-    this user and root, and for those of --allow-user."
+    Everyone who reaches the port may do everything, unless there is a token or there are users. \
+    Unix sockets are for this user and root, and for those of --allow-user."
 )]
 pub(crate) struct TuplesServeArgs {
     /// Where to listen: ADDRESS:PORT, or unix:PATH for a Unix socket alone
@@ -61,6 +61,18 @@ pub(crate) struct TuplesServeArgs {
     /// protocol as the password. A client has 10 seconds for it.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// TOML file with users, each with a token and the elements that it may read and change
+    ///
+    /// `[[user]]` with `name`, `token`, and `read` and `write`, which are lists of what the names
+    /// of elements begin with. Only its owner may read it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "token_file",
+        value_hint = ValueHint::FilePath
+    )]
+    pub(crate) users: Option<PathBuf>,
 
     /// PEM file with the certificate of the server, for TLS: all TCP connections are encrypted then
     ///

@@ -263,6 +263,7 @@ fn text(refusal: Refusal) -> &'static str {
         Refusal::Log => "the server cannot write its log",
         Refusal::Elsewhere => "another server is the leader, or none is",
         Refusal::Token => "the server asks for a token",
+        Refusal::Rights => "the user may not do this with the element",
         Refusal::Stale | Refusal::Window => "the server does not know the operation any more",
     }
 }

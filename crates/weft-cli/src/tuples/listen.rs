@@ -111,8 +111,8 @@ fn check(address: SocketAddr, is_wanted: bool, has_token: bool, has_tls: bool) -
     };
     if !is_wanted {
         bail!(
-            "{address}: other hosts can reach it, and {consequence}: use --token-file and \
-             --tls-cert, or --insecure"
+            "{address}: other hosts can reach it, and {consequence}: use --token-file or --users, \
+             and --tls-cert, or --insecure"
         );
     }
     output::complain(format!(

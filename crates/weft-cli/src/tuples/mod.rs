@@ -7,6 +7,7 @@ mod bench;
 mod listen;
 mod serve;
 mod tail;
+mod users;
 
 use anyhow::Result;
 

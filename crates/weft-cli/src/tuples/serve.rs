@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use weft_tuples::access::Token;
+use weft_tuples::access::{Guard, Token};
 use weft_tuples::log::{Cut, Directory, Log};
 use weft_tuples::model::Space;
 use weft_tuples::server::Server;
 use weft_tuples_replica::{Group, Node};
 
-use super::listen;
+use super::{listen, users};
 use crate::args::TuplesServeArgs;
 use crate::{output, signals};
 
@@ -21,14 +21,12 @@ pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
         (Some(file), Some(name)) => Some(Group::read(file, name)?),
         _ => None,
     };
-    let token = args.token_file.as_deref().map(token).transpose()?;
-    let open = listen::open(args, group.as_ref(), token.is_some())?;
+    let guard = guard(args)?;
+    let open = listen::open(args, group.as_ref(), !guard.is_open())?;
     let memory = usize::try_from(args.memory).unwrap_or(usize::MAX);
     let mut server = Server::new(Space::new(memory), open.listeners, args.connections as usize)
-        .context("event loop")?;
-    if let Some(token) = token {
-        server = server.with_token(token);
-    }
+        .context("event loop")?
+        .with_guard(guard);
     server = match (&args.state, group) {
         (Some(directory), Some(group)) => join(server, group, directory, (memory, args.log_size))?,
         (Some(directory), None) => restore(server, directory, args.log_size)?,
@@ -39,6 +37,14 @@ pub(super) fn serve(args: &TuplesServeArgs) -> Result<()> {
     let served = server.run();
     drop(open.sockets);
     Ok(served?)
+}
+
+/// Who may use the server.
+fn guard(args: &TuplesServeArgs) -> Result<Guard> {
+    match &args.users {
+        Some(path) => users::read(path),
+        None => Ok(Guard::new(args.token_file.as_deref().map(token).transpose()?)),
+    }
 }
 
 /// Reads a token.

@@ -4,20 +4,24 @@
 //!
 //! ```text
 //! guard
-//! tls token users
+//! rights tls token users
 //! file
 //! ```
 
 mod file;
 mod guard;
+mod rights;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tls;
 mod token;
 mod users;
 
-pub use file::FileError;
-pub use guard::Guard;
+pub use file::{FileError, read_private};
+#[cfg(test)]
+pub(crate) use guard::DEFAULT;
+pub use guard::{Account, Guard, User};
+pub use rights::{Need, Rights};
 pub use tls::{TlsError, TlsServer, Trust};
 pub use token::{Token, TokenError};
 pub use users::Users;

@@ -191,4 +191,6 @@ pub enum Refusal {
     Elsewhere,
     /// The server lets in only clients that know its token.
     Token,
+    /// The user may not do that with the element.
+    Rights,
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::access::Guard;
+use super::rights;
+use crate::access::{Guard, User};
 use crate::input::Input;
 use crate::limits::OUTPUT_LEN_MAX;
 use crate::model::{Called, ClientId, Name, Now, Outcome, Refusal, Request, Service, Ticket, Wait};
@@ -25,6 +26,8 @@ pub struct Connection {
     is_welcomed: bool,
     /// The client has shown that it may use the server.
     is_admitted: bool,
+    /// Whose client it is.
+    user: User,
     is_ended: bool,
 }
 
@@ -91,7 +94,9 @@ impl Connection {
     fn next_hello(&mut self, input: &mut Input) -> Result<Option<Hello>, Malformed> {
         let Some((hello, len)) = Hello::split(input.bytes())? else { return Ok(None) };
         input.consume(len);
-        self.is_admitted = self.guard.admits(&hello.token);
+        let user = self.guard.admit(None, &hello.token);
+        self.is_admitted = user.is_some();
+        self.user = user.unwrap_or_default();
         Ok(Some(hello))
     }
 
@@ -99,6 +104,9 @@ impl Connection {
         let RequestFrame { number, confirmed, action } = request;
         let id = self.id?;
         match action {
+            Action::Do(operation, _) if !rights::allow(&self.user, &operation) => {
+                self.write(number, &Answer::Outcome(Outcome::Refused(Refusal::Rights)));
+            }
             Action::Do(operation, wait) => {
                 let wait = match wait {
                     Some(wait) if wait.is_zero() => Wait::No,
@@ -108,7 +116,10 @@ impl Connection {
                 };
                 let request = Request { number, confirmed, operation, wait };
                 match service.call(now, id, request) {
-                    Called::Done(outcome) => self.write(number, &Answer::Outcome(outcome)),
+                    Called::Done(outcome) => {
+                        let outcome = rights::shown(&self.user, outcome);
+                        self.write(number, &Answer::Outcome(outcome));
+                    }
                     Called::Waits(ticket) => {
                         self.waiting.insert(ticket, number);
                         return Some(ticket);

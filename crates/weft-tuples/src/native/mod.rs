@@ -4,10 +4,12 @@
 //!
 //! ```text
 //! client connection
+//! rights
 //! ```
 
 mod client;
 mod connection;
+mod rights;
 
 pub use client::{Address, Client, Credentials, Failure, Transport};
 pub use connection::Connection;

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::transaction::Transaction;
-use crate::access::Guard;
+use crate::access::{Guard, User};
 
 /// What a connection shows of itself.
 #[derive(Clone, Debug, Default)]
 struct Shown {
     name: String,
+    user: User,
     addresses: Addresses,
     since: Duration,
 }
@@ -47,6 +48,8 @@ pub(super) struct Session {
     guard: Guard,
     /// Whether the client has shown that it may use the server.
     pub(super) is_admitted: bool,
+    /// Whose client it is.
+    pub(super) user: User,
 }
 
 impl Roster {
@@ -55,7 +58,7 @@ impl Roster {
         let mut members = self.0.borrow_mut();
         members.last += 1;
         let id = members.last;
-        members.shown.insert(id, Shown { name: String::new(), addresses, since });
+        members.shown.insert(id, Shown { addresses, since, ..Shown::default() });
         let is_admitted = guard.is_open();
         Session {
             roster: self.clone(),
@@ -65,6 +68,7 @@ impl Roster {
             transaction: Transaction::default(),
             guard,
             is_admitted,
+            user: User::default(),
         }
     }
 }
@@ -80,16 +84,25 @@ impl Session {
         self.guard.is_open()
     }
 
-    /// Lets the client in if this is the password of the only user. Returns whether it is.
+    /// Lets the client in if this is the password of the user. Returns whether it is.
     pub(super) fn log_in(&mut self, user: &[u8], password: &[u8]) -> bool {
-        let is_right = user == b"default" && self.guard.admits(password);
-        self.is_admitted |= is_right;
-        is_right
+        let Some(user) = self.guard.admit(Some(user), password) else { return false };
+        self.is_admitted = true;
+        self.set_user(user);
+        true
     }
 
     /// Makes the client one that has shown nothing.
     pub(super) fn log_out(&mut self) {
         self.is_admitted = self.guard.is_open();
+        self.set_user(User::default());
+    }
+
+    fn set_user(&mut self, user: User) {
+        if let Some(shown) = self.roster.0.borrow_mut().shown.get_mut(&self.id) {
+            shown.user = user.clone();
+        }
+        self.user = user;
     }
 
     pub(super) fn set_name(&mut self, name: &str) {
@@ -139,8 +152,9 @@ impl Drop for Session {
     }
 }
 
-fn line(id: u64, Shown { name, addresses, since }: &Shown, clock: Duration) -> String {
+fn line(id: u64, Shown { name, user, addresses, since }: &Shown, clock: Duration) -> String {
     let Addresses { peer, local } = addresses;
     let age = clock.saturating_sub(*since).as_secs();
-    format!("id={id} addr={peer} laddr={local} name={name} age={age} db=0 user=default")
+    let user = user.name();
+    format!("id={id} addr={peer} laddr={local} name={name} age={age} db=0 user={user}")
 }

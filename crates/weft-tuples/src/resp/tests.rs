@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Addresses, Connection, Roster};
-use crate::access::{Guard, Token};
+use crate::access::{Account, Guard, Rights, Token};
 use crate::input::Input;
 use crate::limits::{FOLLOWED_MAX, UNPROVEN_OUTPUT_LEN_MAX};
 use crate::model::{Now, Outcome, Space};
@@ -540,4 +540,148 @@ proptest! {
             }
         }
     }
+}
+
+/// A client of a user that may read `r`, change `w`, and do both with `b`.
+fn limited() -> TestClient {
+    let token = Token::new(b"0123456789abcdef").unwrap();
+    let texts = |texts: &[&str]| texts.iter().map(|it| it.as_bytes().to_vec()).collect();
+    let rights = Rights { read: texts(&["r", "b"]), write: texts(&["w", "b"]) };
+    let guard = Guard::of(vec![Account { name: "ann".to_owned(), token, rights }]);
+    let mut client = TestClient { input: Input::default(), connection: guarded(guard) };
+    assert_eq!(Server::default().send(&mut client, b"AUTH ann 0123456789abcdef\r\n"), "+OK");
+    client
+}
+
+const NO_KEYS: &str =
+    "-NOPERM this user has no permissions to access one of the keys used as arguments";
+
+/// The replies are those of a Redis user with `%R~r* %W~w* ~b* +@all -flushall`.
+#[test]
+fn users_do_what_they_may() {
+    const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
+    let script = format!(
+        "AUTH default 0123456789abcdef => {WRONG}
+         ACL WHOAMI => $3 ann
+         RPUSH r a => {NO_KEYS}
+         RPUSH w a => :1
+         LLEN w => :1
+         LRANGE w 0 -1 => {NO_KEYS}
+         LPOP w => {NO_KEYS}
+         BLPOP b r 1 => {NO_KEYS}
+         LMPOP 2 b r LEFT => {NO_KEYS}
+         BLMPOP 1 2 b r LEFT => {NO_KEYS}
+         XREAD COUNT 1 STREAMS r w 0 0 => {NO_KEYS}
+         XINFO STREAM w => {NO_KEYS}
+         RPUSH b a => :1
+         LMOVE b w LEFT LEFT => $1 a
+         LMOVE w b LEFT LEFT => {NO_KEYS}
+         DEL w r => {NO_KEYS}
+         LLEN x => {NO_KEYS}
+         RPUSH x => -ERR wrong number of arguments for 'rpush' command
+         FLUSHALL => -NOPERM this user has no permissions to run the 'flushall' command
+         KEYS * => *1 $1 w
+         MULTI => +OK
+         RPUSH x a => {NO_KEYS}
+         EXEC => -EXECABORT Transaction discarded because of previous errors.
+         WATCH x => {NO_KEYS}"
+    );
+    converse_by(&mut limited(), &script);
+}
+
+/// Whatever a user asks for, what it may not read is not in the replies, and what it may not change
+/// stays as it is.
+#[test]
+fn no_command_gets_round_the_rights_of_its_user() {
+    const WORDS: [&str; 40] = [
+        "r1",
+        "w1",
+        "b1",
+        "x1",
+        "rs",
+        "ws",
+        "bs",
+        "xs",
+        "0",
+        "1",
+        "2",
+        "3",
+        "-1",
+        "LEFT",
+        "RIGHT",
+        "COUNT",
+        "STREAMS",
+        "BLOCK",
+        "MATCH",
+        "TYPE",
+        "STREAM",
+        "BEFORE",
+        "AFTER",
+        "MAXLEN",
+        "MINID",
+        "~",
+        "=",
+        "*",
+        "-",
+        "+",
+        "$",
+        "0-1",
+        "list",
+        "stream",
+        "secret",
+        "a",
+        "WITHVALUES",
+        "RANK",
+        "NOMKSTREAM",
+        "LIMIT",
+    ];
+    let mut random = fastrand::Rng::with_seed(1);
+    let state = |server: &Server, names: &[&str]| -> Vec<String> {
+        let tuples = |name: &&str| {
+            server.space.tuples(&std::rc::Rc::from(name.as_bytes())).collect::<Vec<_>>()
+        };
+        names.iter().map(|name| format!("{:?}", tuples(name))).collect()
+    };
+    let names: Vec<&str> = super::commands::names().collect();
+    let mut done = 0;
+    for _ in 0..600 {
+        let mut server = Server::default();
+        let mut full = TestClient::default();
+        for name in ["r1", "w1", "b1", "x1"] {
+            let text = if name == "r1" || name == "b1" { "open" } else { "secret" };
+            server.send(&mut full, format!("RPUSH {name} {text} {text} {text}\r\n").as_bytes());
+            let stream = name.replace('1', "s");
+            server.send(&mut full, format!("XADD {stream} 0-1 f {text}\r\n").as_bytes());
+        }
+        let before = state(&server, &["r1", "rs", "x1", "xs"]);
+        let mut client = limited();
+        for _ in 0..60 {
+            let name = *random.choice(&names).unwrap();
+            if ["auth", "reset", "quit", "hello"].contains(&name) {
+                continue;
+            }
+            let count = random.usize(..8);
+            let words: Vec<&str> =
+                (0..count).map(|_| *random.choice(WORDS.iter()).unwrap()).collect();
+            // What a client says itself may be in its replies.
+            if words.contains(&"secret") && !name.contains("push") && !name.contains("ins") {
+                continue;
+            }
+            let mut command = format!("*{}\r\n", count + 1);
+            for word in std::iter::once(&name).chain(&words) {
+                command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            }
+            let reply = server.send(&mut client, command.as_bytes());
+            done += usize::from(!reply.starts_with('-'));
+            let is_shown = !words.contains(&"secret") && reply.contains("secret");
+            assert!(!is_shown, "{name} {words:?}: {reply}");
+            assert_eq!(state(&server, &["r1", "rs", "x1", "xs"]), before, "{name} {words:?}");
+            if client.connection.waiting().is_some() {
+                let now = server.now();
+                client.connection.leave(now, &mut server.space);
+                client = limited();
+            }
+        }
+    }
+    assert!(done > 1_000, "only {done} commands were done");
 }

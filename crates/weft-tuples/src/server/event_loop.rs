@@ -15,7 +15,7 @@ use super::replica::{Replica, Standing};
 use super::served::Served;
 use super::socket::{Listener, Socket};
 use super::unproven::Unproven;
-use crate::access::{self, Guard};
+use crate::access::Guard;
 use crate::limits::{ACCEPT_PAUSE, BATCH_LEN_MAX, FABRIC_CONNECTIONS_MAX, LOOP_EVENTS_MAX};
 use crate::log::{Log, LogError};
 use crate::model::{ClientId, Now, Refusal, Service, Space, Ticket};
@@ -150,10 +150,10 @@ impl Server {
         })
     }
 
-    /// Serves only clients that show this token.
+    /// Serves only clients that get past this guard.
     #[must_use]
-    pub fn with_token(mut self, token: access::Token) -> Self {
-        self.guard = Guard::new(Some(token));
+    pub fn with_guard(mut self, guard: Guard) -> Self {
+        self.guard = guard;
         self
     }
 
@@ -405,7 +405,8 @@ impl Server {
 
     /// Writes the tails that have changed before any answer says so, and tells clients where they
     /// can read one. All that they show is on disk. A server of several tells no places: a client
-    /// would not notice that another one leads.
+    /// would not notice that another one leads. Neither does one with users that may not read all
+    /// elements: the memory of all tails is one registration.
     fn publish(&mut self, touched: &BTreeSet<usize>) {
         let space = self.service.space();
         if let Some(tails) = &mut self.tails {
@@ -414,7 +415,8 @@ impl Server {
         for key in touched {
             let Some(served) = self.served.get_mut(key) else { continue };
             while let Some((number, name)) = served.next_tail() {
-                if self.tails.is_none() && self.replica.is_none() && served.is_by_fabric() {
+                let may_have = self.replica.is_none() && self.guard.is_for_all();
+                if self.tails.is_none() && may_have && served.is_by_fabric() {
                     let fabric = |listener: &Listener| match listener {
                         Listener::Fabric(listener) => Tails::new(listener.fabric()).ok(),
                         Listener::Tcp(_) | Listener::Tls(..) | Listener::Unix(..) => None,

@@ -9,7 +9,7 @@ use weft_fabric::{Endpoint, Error, Fabric, Options};
 
 use super::Listener;
 use super::tests::{Running, name, put, take, taken};
-use crate::access::Token;
+use crate::access::{Account, Rights, Token};
 use crate::fabric::FabricListener;
 use crate::limits::{CONNECTIONS_MAX, NAME_LEN_MAX, OUTPUT_LEN_MAX, TAILS_MAX, TUPLE_LEN_MAX};
 use crate::model::{
@@ -29,9 +29,13 @@ impl Running {
     }
 
     fn by_fabric_with(connections: usize, token: Option<Token>) -> Self {
+        Self::by_fabric_of(|listeners| Self::make(connections, listeners, token))
+    }
+
+    fn by_fabric_of(make: impl FnOnce(Vec<Listener>) -> Self) -> Self {
         let listener = FabricListener::bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.address();
-        let mut running = Self::make(connections, vec![Listener::Fabric(listener)], token);
+        let mut running = make(vec![Listener::Fabric(listener)]);
         running.fabric = Some(address);
         running
     }
@@ -366,4 +370,24 @@ fn no_tail_is_shown_to_a_client_without_the_token() {
     let mut client = connect(Some(token)).unwrap();
     client.call(put("l", "a"), None).unwrap();
     assert!(client.tail(b"l").unwrap().is_some());
+}
+
+/// Who can read one tail can read the memory of all.
+#[test]
+fn no_tail_is_shown_to_users_that_may_not_read_all() {
+    let tokens =
+        ["token of the first", "token of the other"].map(|it| Token::new(it.as_bytes()).unwrap());
+    let some = Rights { read: vec![b"l".to_vec()], write: Vec::new() };
+    let accounts = [Rights::all(), some].into_iter().zip(tokens.clone()).enumerate();
+    let account = |(at, (rights, token))| Account { name: format!("user{at}"), token, rights };
+    let accounts = accounts.map(account).collect();
+    let running = Running::by_fabric_of(|it| Running::of(CONNECTIONS_MAX, it, Some(accounts)));
+    for token in tokens {
+        let address = Address::Fabric(running.fabric.unwrap().to_string());
+        let credentials = Credentials { token: Some(token), ..Credentials::default() };
+        let mut client = Client::connect_with(address, Duration::ZERO, credentials).unwrap();
+        assert_eq!(client.transport(), Some(Transport::Memory));
+        client.call(put("l", "a"), None).unwrap();
+        assert!(client.tail(b"l").unwrap().is_none());
+    }
 }

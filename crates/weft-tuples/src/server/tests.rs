@@ -12,11 +12,12 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener};
 
 use super::{Listener, Server, ServerError, Stop};
-use crate::access::{self, Token, Users};
+use crate::access::{self, Account, DEFAULT, Guard, Rights, Token, Users};
 use crate::limits::{CONNECTIONS_MAX, OUTPUT_LEN_MAX, UNPROVEN_MAX};
 use crate::log::{Directory, Files, Log, LogError, LogFile};
 use crate::model::{
-    Count, Criteria, ElementEnd, Name, Operation, Order, Outcome, Refusal, Space, Sync, Tuple,
+    Count, Criteria, ElementEnd, Name, Operation, Order, Outcome, Refusal, Selection, Space, Sync,
+    Tuple,
 };
 use crate::native::{Address, Client, Credentials, Failure, Transport};
 use crate::wire::{Action, Hello, RequestFrame, Welcome};
@@ -39,10 +40,16 @@ impl Running {
     }
 
     /// Serves clients that show this token, or all.
-    pub(super) fn make(
+    pub(super) fn make(connections: usize, listeners: Vec<Listener>, token: Option<Token>) -> Self {
+        let account = |token| Account { name: DEFAULT.to_owned(), token, rights: Rights::all() };
+        Self::of(connections, listeners, token.map(|token| vec![account(token)]))
+    }
+
+    /// Serves clients of these users, or all.
+    pub(super) fn of(
         connections: usize,
         mut listeners: Vec<Listener>,
-        token: Option<Token>,
+        accounts: Option<Vec<Account>>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
@@ -50,10 +57,8 @@ impl Running {
         let (sender, receiver) = std::sync::mpsc::channel();
         // A space stays with its thread.
         let thread = spawn(move || {
-            let mut server = Server::new(Space::default(), listeners, connections).unwrap();
-            if let Some(token) = token {
-                server = server.with_token(token);
-            }
+            let server = Server::new(Space::default(), listeners, connections).unwrap();
+            let server = server.with_guard(accounts.map_or_else(Guard::default, Guard::of));
             sender.send(server.stop()).unwrap();
             server.run().unwrap();
         });
@@ -267,6 +272,99 @@ fn only_clients_with_the_token_are_served_by_either_protocol() {
     client.call(put("l", "one"), None).unwrap();
     redis.write_all(b"LLEN l\r\n").unwrap();
     expect(&mut redis, ":1\r\n");
+}
+
+fn connect(address: SocketAddr, token: &Token) -> Client {
+    let credentials = Credentials { token: Some(token.clone()), ..Credentials::default() };
+    Client::connect_with(Address::Tcp(address.to_string()), Duration::ZERO, credentials).unwrap()
+}
+
+/// All operations on an element, and whether they need a right to read or to change it.
+fn operations(element: &str) -> Vec<(Operation, bool, bool)> {
+    let to_own = |from: &str, to: &str| Operation::Transfer {
+        from: (name(from), ElementEnd::Front),
+        to: (name(to), ElementEnd::Back),
+    };
+    let observe = |element: &str| Operation::Observe {
+        elements: vec![(name("own"), None), (name(element), None)],
+        count: Count::AtMost(1),
+    };
+    let several = Operation::Take {
+        elements: vec![name("own"), name(element)],
+        end: ElementEnd::Back,
+        count: Count::AtMost(1),
+    };
+    let selection = Selection::Places(0, -1);
+    let element = name(element);
+    let of = |text: &Name| String::from_utf8(text.to_vec()).unwrap();
+    vec![
+        (put(&of(&element), "x"), false, true),
+        (take(&of(&element)), true, true),
+        (several, true, true),
+        (observe(&of(&element)), true, false),
+        (to_own(&of(&element), "own"), true, true),
+        (to_own("own", &of(&element)), false, true),
+        (Operation::Read { element: Rc::clone(&element), selection, count: 9 }, true, false),
+        (
+            Operation::Create { element: Rc::clone(&element), criteria: Criteria::default() },
+            false,
+            true,
+        ),
+        (Operation::Delete { element }, false, true),
+    ]
+}
+
+/// Users do what they may, and nothing else.
+#[test]
+fn users_do_what_they_may_by_weft_s_own_protocol() {
+    let [all, some] = ["token of the first", "token of the other"].map(token);
+    let texts = |texts: &[&str]| texts.iter().map(|it| it.as_bytes().to_vec()).collect();
+    let (read, write) = (texts(&["read", "both", "own"]), texts(&["write", "both", "own"]));
+    let (first, other) = ("first".to_owned(), "other".to_owned());
+    let running = Running::of(
+        CONNECTIONS_MAX,
+        Vec::new(),
+        Some(vec![
+            Account { name: first, token: all.clone(), rights: Rights::all() },
+            Account { name: other, token: some.clone(), rights: Rights { read, write } },
+        ]),
+    );
+    let (mut full, mut limited) = (connect(running.address, &all), connect(running.address, &some));
+    for (element, reads, writes) in [
+        ("none", false, false),
+        ("reads", true, false),
+        ("writes", false, true),
+        ("both", true, true),
+    ] {
+        for (operation, needs_read, needs_write) in operations(element) {
+            for element in ["own", element] {
+                full.call(Operation::Delete { element: name(element) }, None).unwrap();
+                full.call(put(element, "secret"), None).unwrap();
+            }
+            let text = format!("{operation:?}");
+            let outcome = limited.call(operation, None).unwrap();
+            let may = (reads || !needs_read) && (writes || !needs_write);
+            let is_refused = outcome == Outcome::Refused(Refusal::Rights);
+            assert_eq!(!is_refused, may, "{text}: {outcome:?}");
+            if !may {
+                let left = full.call(take(element), None).unwrap();
+                assert_eq!(taken(left), "secret", "{text} has changed the element");
+            }
+        }
+    }
+    let listed = |client: &mut Client| match client.call(Operation::List, None).unwrap() {
+        Outcome::Listed(all) => all.iter().map(|it| it.name.to_vec()).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    for element in ["none", "reads", "writes"] {
+        full.call(put(element, "x"), None).unwrap();
+        let describe = Operation::Describe { element: name(element) };
+        let outcome = limited.call(describe, None).unwrap();
+        assert_eq!(outcome == Outcome::Refused(Refusal::Rights), element == "none", "{outcome:?}");
+    }
+    let (all, seen) = (listed(&mut full), listed(&mut limited));
+    assert!(all.contains(&b"none".to_vec()) && seen.contains(&b"reads".to_vec()), "{all:?}");
+    assert!(!seen.contains(&b"none".to_vec()) && seen.len() + 1 == all.len(), "{seen:?}");
 }
 
 /// Connections without the token do not keep clients out that have it.

@@ -9,7 +9,7 @@ use crate::model::{
     Stamp, Sync, Tuple,
 };
 
-const REFUSALS: [Refusal; 15] = [
+const REFUSALS: [Refusal; 16] = [
     Refusal::Limit,
     Refusal::Exists,
     Refusal::Count,
@@ -25,6 +25,7 @@ const REFUSALS: [Refusal; 15] = [
     Refusal::Log,
     Refusal::Elsewhere,
     Refusal::Token,
+    Refusal::Rights,
 ];
 
 impl Writer {

@@ -92,6 +92,7 @@ class Refusal(enum.IntEnum):
     LOG = 13
     ELSEWHERE = 14
     TOKEN = 15
+    RIGHTS = 16
 
 
 _TEXTS = {
@@ -110,6 +111,7 @@ _TEXTS = {
     Refusal.LOG: "the server cannot write its log: the operation may have taken effect",
     Refusal.ELSEWHERE: "another server leads, or none does: the operation may have taken effect",
     Refusal.TOKEN: "the server asks for a token, and the client has none or a wrong one",
+    Refusal.RIGHTS: "the user may not do this with the element",
 }
 
 

@@ -8,6 +8,7 @@ use super::session::REDIS_VERSION;
 use super::table::{self, COMMANDS, Command};
 use super::words::{is, number};
 use super::{Call, Step};
+use crate::access::Need;
 use crate::model::{Description, Name, Operation, Order, Outcome};
 use crate::resp::glob;
 
@@ -189,11 +190,11 @@ impl Call<'_> {
         Ok(Step::Replied)
     }
 
+    /// All elements that the user may know of.
     fn all(&mut self) -> Result<Vec<Description>, Problem> {
-        match self.now(Operation::List)? {
-            Outcome::Listed(all) => Ok(all),
-            _ => Ok(Vec::new()),
-        }
+        let Outcome::Listed(mut all) = self.now(Operation::List)? else { return Ok(Vec::new()) };
+        all.retain(|it| self.session.user.may(Need::Know, &it.name));
+        Ok(all)
     }
 }
 

@@ -4,6 +4,7 @@ mod edits;
 mod general;
 mod lists;
 mod problem;
+mod rights;
 mod session;
 mod streams;
 mod subcommands;
@@ -70,6 +71,8 @@ impl Call<'_> {
             Err(self.rejected(command.name, Problem::Arguments))
         } else if !self.session.is_admitted && !command.is_free() {
             Err(self.rejected(command.name, session::NO_AUTH))
+        } else if let Some(problem) = self.forbidden(command, words) {
+            Err(problem)
         } else if self.session.transaction.has_begun() && !command.is_of_transactions() {
             self.keep(command.name, words)
         } else {
@@ -127,6 +130,12 @@ impl Call<'_> {
             look => Ok(look),
         }
     }
+}
+
+/// The names of all commands.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    table::COMMANDS.iter().map(|command| command.name)
 }
 
 /// Writes the outcome of an operation that may have waited.

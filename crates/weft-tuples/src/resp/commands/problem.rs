@@ -70,6 +70,10 @@ impl Problem {
 /// What a replica of Redis answers to writes.
 pub(in crate::resp) const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
 
+/// A user without a right to an element.
+pub(super) const NO_KEYS: &str =
+    "NOPERM this user has no permissions to access one of the keys used as arguments";
+
 fn refused(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Limit => "ERR too long a name or value, or too many of them",
@@ -89,6 +93,7 @@ fn refused(refusal: Refusal) -> &'static str {
              command took effect"
         }
         Refusal::Elsewhere => READ_ONLY,
+        Refusal::Rights => NO_KEYS,
         Refusal::Stale | Refusal::Window | Refusal::Token => "ERR not of this protocol",
     }
 }

@@ -139,6 +139,19 @@ impl Call<'_> {
         self.replies.array(0);
     }
 
+    /// `ACL WHOAMI`: the users are set where the server is started.
+    pub(super) fn acl(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
+        match words {
+            [sub] if is(sub, "WHOAMI") => self.replies.bulk(self.session.user.name().as_bytes()),
+            [sub, ..] if is(sub, "WHOAMI") => {
+                return Err(Problem::sub_arguments("acl", "whoami"));
+            }
+            [sub, ..] => return Err(Problem::unknown_sub("ACL", sub)),
+            [] => return Err(Problem::Arguments),
+        }
+        Ok(Step::Replied)
+    }
+
     pub(super) fn client(&mut self, words: &[Vec<u8>]) -> Result<Step, Problem> {
         let [sub, arguments @ ..] = words else { return Err(Problem::Arguments) };
         let is_resp3 = self.replies.is_resp3;

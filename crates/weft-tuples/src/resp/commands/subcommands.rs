@@ -6,7 +6,8 @@ use crate::resp::parse::Words;
 
 /// Commands with their subcommands, and the number of words with both names; a negative one is the
 /// least number.
-const SUBCOMMANDS: [(&str, &[(&str, i64)]); 4] = [
+const SUBCOMMANDS: [(&str, &[(&str, i64)]); 5] = [
+    ("acl", &[("whoami", 2)]),
     (
         "client",
         &[

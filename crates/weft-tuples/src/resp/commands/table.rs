@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use super::{Call, Step};
+use crate::access::Need;
 use crate::model::ElementEnd::{Back, Front};
 
 /// A command.
@@ -15,6 +16,8 @@ pub(super) struct Command {
     /// The places of the first and the last key among the words, negative ones from the end, and
     /// from one key to the next. All are 0 if they are not fixed.
     pub(super) keys: [i64; 3],
+    /// What it does with the first key, and with each other one. `None` if it has no keys.
+    pub(super) needs: Option<[Need; 2]>,
     pub(super) run: fn(&mut Call<'_>, &[Vec<u8>]) -> Result<Step, Problem>,
 }
 
@@ -60,8 +63,15 @@ const fn key_of(name: &[u8]) -> Option<u128> {
     Some(u128::from_be_bytes(bytes))
 }
 
+const NONE: Option<[Need; 2]> = None;
+const KNOW: Option<[Need; 2]> = Some([Need::Know; 2]);
+const READ: Option<[Need; 2]> = Some([Need::Read; 2]);
+const WRITE: Option<[Need; 2]> = Some([Need::Write; 2]);
+const BOTH: Option<[Need; 2]> = Some([Need::Both; 2]);
+const MOVE: Option<[Need; 2]> = Some([Need::Both, Need::Write]);
+
 macro_rules! commands {
-    ($($name:literal $arity:literal $keys:tt $run:expr;)*) => {
+    ($($name:literal $arity:literal $keys:tt $needs:ident $run:expr;)*) => {
         /// All commands, in the order of their names.
         pub(super) static COMMANDS: &[Command] =
             &[$(Command {
@@ -69,68 +79,70 @@ macro_rules! commands {
                 name: $name,
                 arity: $arity,
                 keys: $keys,
+                needs: $needs,
                 run: $run,
             }),*];
     };
 }
 
 commands! {
-    "auth" -2 [0, 0, 0] |call, words| call.auth(words);
-    "blmove" 6 [1, 2, 1] |call, words| call.moves(words, true);
-    "blmpop" -5 [0, 0, 0] |call, words| call.multi_pop(words, true);
-    "blpop" -3 [1, -2, 1] |call, words| call.blocking_pop(words, Front);
-    "brpop" -3 [1, -2, 1] |call, words| call.blocking_pop(words, Back);
-    "brpoplpush" 4 [1, 2, 1] |call, words| call.pops_and_pushes(words, true);
-    "client" -2 [0, 0, 0] |call, words| call.client(words);
-    "command" -1 [0, 0, 0] |call, words| call.command(words);
-    "config" -2 [0, 0, 0] |call, words| call.config(words);
-    "dbsize" 1 [0, 0, 0] |call, _| call.count_all();
-    "del" -2 [1, -1, 1] |call, words| call.delete(words);
-    "discard" 1 [0, 0, 0] |call, _| call.discard();
-    "echo" 2 [0, 0, 0] |call, words| call.echo(words);
-    "exec" 1 [0, 0, 0] |call, _| call.exec();
-    "exists" -2 [1, -1, 1] |call, words| call.exist(words);
-    "flushall" -1 [0, 0, 0] |call, words| call.flush(words);
-    "flushdb" -1 [0, 0, 0] |call, words| call.flush(words);
-    "hello" -1 [0, 0, 0] |call, words| call.hello(words);
-    "info" -1 [0, 0, 0] |call, _| call.info();
-    "keys" 2 [0, 0, 0] |call, words| call.keys(words);
-    "lindex" 3 [1, 1, 1] |call, words| call.index(words);
-    "linsert" 5 [1, 1, 1] |call, words| call.insert(words);
-    "llen" 2 [1, 1, 1] |call, words| call.length(words);
-    "lmove" 5 [1, 2, 1] |call, words| call.moves(words, false);
-    "lmpop" -4 [0, 0, 0] |call, words| call.multi_pop(words, false);
-    "lpop" -2 [1, 1, 1] |call, words| call.pop(words, Front);
-    "lpos" -3 [1, 1, 1] |call, words| call.position(words);
-    "lpush" -3 [1, 1, 1] |call, words| call.push(words, Front, false);
-    "lpushx" -3 [1, 1, 1] |call, words| call.push(words, Front, true);
-    "lrange" 4 [1, 1, 1] |call, words| call.range(words);
-    "lrem" 4 [1, 1, 1] |call, words| call.remove_value(words);
-    "lset" 4 [1, 1, 1] |call, words| call.set(words);
-    "ltrim" 4 [1, 1, 1] |call, words| call.trim_list(words);
-    "multi" 1 [0, 0, 0] |call, _| call.multi();
-    "ping" -1 [0, 0, 0] |call, words| call.ping(words);
-    "quit" -1 [0, 0, 0] |call, _| call.quit();
-    "reset" 1 [0, 0, 0] |call, _| call.reset();
-    "rpop" -2 [1, 1, 1] |call, words| call.pop(words, Back);
-    "rpoplpush" 3 [1, 2, 1] |call, words| call.pops_and_pushes(words, false);
-    "rpush" -3 [1, 1, 1] |call, words| call.push(words, Back, false);
-    "rpushx" -3 [1, 1, 1] |call, words| call.push(words, Back, true);
-    "scan" -2 [0, 0, 0] |call, words| call.scan(words);
-    "select" 2 [0, 0, 0] |call, words| call.select(words);
-    "touch" -2 [1, -1, 1] |call, words| call.exist(words);
-    "type" 2 [1, 1, 1] |call, words| call.kind(words);
-    "unlink" -2 [1, -1, 1] |call, words| call.delete(words);
-    "unwatch" 1 [0, 0, 0] |call, _| call.unwatch();
-    "watch" -2 [1, -1, 1] |call, words| call.watch(words);
-    "xadd" -5 [1, 1, 1] |call, words| call.add(words);
-    "xdel" -3 [1, 1, 1] |call, words| call.delete_entries(words);
-    "xinfo" -2 [0, 0, 0] |call, words| call.stream_info(words);
-    "xlen" 2 [1, 1, 1] |call, words| call.stream_length(words);
-    "xrange" -4 [1, 1, 1] |call, words| call.stream_range(words, false);
-    "xread" -4 [0, 0, 0] |call, words| call.read_streams(words);
-    "xrevrange" -4 [1, 1, 1] |call, words| call.stream_range(words, true);
-    "xtrim" -4 [1, 1, 1] |call, words| call.trim_stream(words);
+    "acl" -2 [0, 0, 0] NONE |call, words| call.acl(words);
+    "auth" -2 [0, 0, 0] NONE |call, words| call.auth(words);
+    "blmove" 6 [1, 2, 1] MOVE |call, words| call.moves(words, true);
+    "blmpop" -5 [0, 0, 0] BOTH |call, words| call.multi_pop(words, true);
+    "blpop" -3 [1, -2, 1] BOTH |call, words| call.blocking_pop(words, Front);
+    "brpop" -3 [1, -2, 1] BOTH |call, words| call.blocking_pop(words, Back);
+    "brpoplpush" 4 [1, 2, 1] MOVE |call, words| call.pops_and_pushes(words, true);
+    "client" -2 [0, 0, 0] NONE |call, words| call.client(words);
+    "command" -1 [0, 0, 0] NONE |call, words| call.command(words);
+    "config" -2 [0, 0, 0] NONE |call, words| call.config(words);
+    "dbsize" 1 [0, 0, 0] NONE |call, _| call.count_all();
+    "del" -2 [1, -1, 1] WRITE |call, words| call.delete(words);
+    "discard" 1 [0, 0, 0] NONE |call, _| call.discard();
+    "echo" 2 [0, 0, 0] NONE |call, words| call.echo(words);
+    "exec" 1 [0, 0, 0] NONE |call, _| call.exec();
+    "exists" -2 [1, -1, 1] KNOW |call, words| call.exist(words);
+    "flushall" -1 [0, 0, 0] NONE |call, words| call.flush(words);
+    "flushdb" -1 [0, 0, 0] NONE |call, words| call.flush(words);
+    "hello" -1 [0, 0, 0] NONE |call, words| call.hello(words);
+    "info" -1 [0, 0, 0] NONE |call, _| call.info();
+    "keys" 2 [0, 0, 0] NONE |call, words| call.keys(words);
+    "lindex" 3 [1, 1, 1] READ |call, words| call.index(words);
+    "linsert" 5 [1, 1, 1] WRITE |call, words| call.insert(words);
+    "llen" 2 [1, 1, 1] KNOW |call, words| call.length(words);
+    "lmove" 5 [1, 2, 1] MOVE |call, words| call.moves(words, false);
+    "lmpop" -4 [0, 0, 0] BOTH |call, words| call.multi_pop(words, false);
+    "lpop" -2 [1, 1, 1] BOTH |call, words| call.pop(words, Front);
+    "lpos" -3 [1, 1, 1] READ |call, words| call.position(words);
+    "lpush" -3 [1, 1, 1] WRITE |call, words| call.push(words, Front, false);
+    "lpushx" -3 [1, 1, 1] WRITE |call, words| call.push(words, Front, true);
+    "lrange" 4 [1, 1, 1] READ |call, words| call.range(words);
+    "lrem" 4 [1, 1, 1] WRITE |call, words| call.remove_value(words);
+    "lset" 4 [1, 1, 1] WRITE |call, words| call.set(words);
+    "ltrim" 4 [1, 1, 1] WRITE |call, words| call.trim_list(words);
+    "multi" 1 [0, 0, 0] NONE |call, _| call.multi();
+    "ping" -1 [0, 0, 0] NONE |call, words| call.ping(words);
+    "quit" -1 [0, 0, 0] NONE |call, _| call.quit();
+    "reset" 1 [0, 0, 0] NONE |call, _| call.reset();
+    "rpop" -2 [1, 1, 1] BOTH |call, words| call.pop(words, Back);
+    "rpoplpush" 3 [1, 2, 1] MOVE |call, words| call.pops_and_pushes(words, false);
+    "rpush" -3 [1, 1, 1] WRITE |call, words| call.push(words, Back, false);
+    "rpushx" -3 [1, 1, 1] WRITE |call, words| call.push(words, Back, true);
+    "scan" -2 [0, 0, 0] NONE |call, words| call.scan(words);
+    "select" 2 [0, 0, 0] NONE |call, words| call.select(words);
+    "touch" -2 [1, -1, 1] KNOW |call, words| call.exist(words);
+    "type" 2 [1, 1, 1] KNOW |call, words| call.kind(words);
+    "unlink" -2 [1, -1, 1] WRITE |call, words| call.delete(words);
+    "unwatch" 1 [0, 0, 0] NONE |call, _| call.unwatch();
+    "watch" -2 [1, -1, 1] KNOW |call, words| call.watch(words);
+    "xadd" -5 [1, 1, 1] WRITE |call, words| call.add(words);
+    "xdel" -3 [1, 1, 1] WRITE |call, words| call.delete_entries(words);
+    "xinfo" -2 [0, 0, 0] READ |call, words| call.stream_info(words);
+    "xlen" 2 [1, 1, 1] KNOW |call, words| call.stream_length(words);
+    "xrange" -4 [1, 1, 1] READ |call, words| call.stream_range(words, false);
+    "xread" -4 [0, 0, 0] READ |call, words| call.read_streams(words);
+    "xrevrange" -4 [1, 1, 1] READ |call, words| call.stream_range(words, true);
+    "xtrim" -4 [1, 1, 1] WRITE |call, words| call.trim_stream(words);
 }
 
 #[cfg(test)]
