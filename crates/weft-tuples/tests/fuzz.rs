@@ -1,4 +1,4 @@
-//! Runs the fuzz targets of the log on their corpora and on random mutations of them.
+//! Runs the fuzz targets on their corpora and on random mutations of them.
 
 use weft_testing::inputs;
 use weft_tuples::fuzzing;
@@ -13,4 +13,19 @@ fn effects() {
 #[test]
 fn log() {
     inputs::run("tuples_log", 5_000, |input, _| fuzzing::log(input));
+}
+
+#[test]
+fn native() {
+    inputs::run("tuples_native", 10_000, |input, _| fuzzing::native(input));
+}
+
+#[test]
+fn redis() {
+    inputs::run("tuples_redis", 10_000, |input, _| fuzzing::redis(input));
+}
+
+#[test]
+fn tls() {
+    inputs::run("tuples_tls", 2_000, |input, _| fuzzing::tls(input));
 }

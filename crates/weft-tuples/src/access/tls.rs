@@ -53,7 +53,11 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if text.len() as u64 > PEM_LEN_MAX {
         return Err(TlsError::Len);
     }
-    let all = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>()?;
+    chain(&text)
+}
+
+fn chain(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>()?;
     if all.is_empty() { Err(TlsError::Empty) } else { Ok(all) }
 }
 
@@ -75,8 +79,16 @@ impl TlsServer {
     ///
     /// If the files do not have that.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let chain = certificates(certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&file::read_private(key, PEM_LEN_MAX)?)?;
+        Self::new(certificates(certificate)?, &file::read_private(key, PEM_LEN_MAX)?)
+    }
+
+    /// The same with the texts of both files, for fuzzing.
+    pub(crate) fn parse(certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+        Self::new(chain(certificate)?, key)
+    }
+
+    fn new(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Self, TlsError> {
+        let key = PrivateKeyDer::from_pem_slice(key)?;
         let mut config = ServerConfig::builder_with_provider(aws_lc_rs::default_provider().into())
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()

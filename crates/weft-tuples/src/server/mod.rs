@@ -29,3 +29,4 @@ mod unproven;
 pub use event_loop::{Server, ServerError, Stop};
 pub use replica::{Replica, Standing};
 pub use socket::Listener;
+pub(crate) use tls::TlsStream;

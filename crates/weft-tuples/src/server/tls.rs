@@ -10,31 +10,31 @@ use crate::limits::{TLS_EMPTY_READS_MAX, TLS_OUTPUT_LEN_MAX};
 
 /// A stream of bytes within TLS. It does the handshake by itself, while it is read.
 #[derive(Debug)]
-pub(super) struct TlsStream {
-    socket: TcpStream,
+pub(crate) struct TlsStream<S = TcpStream> {
+    socket: S,
     session: ServerConnection,
     /// The end of the stream was announced to the peer.
     is_closed: bool,
 }
 
-impl TlsStream {
+impl<S: Read + Write> TlsStream<S> {
     /// Begins as the server.
-    pub(super) fn new(socket: TcpStream, server: &TlsServer) -> io::Result<Self> {
+    pub(crate) fn new(socket: S, server: &TlsServer) -> io::Result<Self> {
         let mut session = server.accept().map_err(io::Error::other)?;
         session.set_buffer_limit(Some(TLS_OUTPUT_LEN_MAX));
         Ok(Self { socket, session, is_closed: false })
     }
 
-    pub(super) fn socket(&self) -> &TcpStream {
+    pub(super) fn socket(&self) -> &S {
         &self.socket
     }
 
-    pub(super) fn socket_mut(&mut self) -> &mut TcpStream {
+    pub(super) fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
     }
 
     /// Whether nobody has agreed on keys yet.
-    pub(super) fn is_handshaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
 
@@ -63,7 +63,7 @@ impl TlsStream {
     }
 }
 
-impl Read for TlsStream {
+impl<S: Read + Write> Read for TlsStream<S> {
     /// Reads all that has come, as far as there is room for it: after a short read nothing is left.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let (mut len, mut empty) = (0, 0);
@@ -95,7 +95,7 @@ impl Read for TlsStream {
     }
 }
 
-impl Write for TlsStream {
+impl<S: Read + Write> Write for TlsStream<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = self.session.writer().write(bytes)?;
         match self.flush() {

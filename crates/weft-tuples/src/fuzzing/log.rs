@@ -1,5 +1,4 @@
-//! Bodies of the fuzz targets: what a log on disk may say. `fuzz/` runs them with libFuzzer,
-//! `tests/fuzz.rs` without.
+//! What a log on disk may say.
 
 use std::cell::RefCell;
 use std::io;
