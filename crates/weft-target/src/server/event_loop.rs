@@ -179,7 +179,7 @@ impl EventLoop {
             }
         }
         let keys: Vec<u64> = self.served.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.end(key, None));
+        keys.into_iter().for_each(|key| self.end(key, Some(Closed::Stopped)));
     }
 
     fn is_drained(&self) -> bool {

@@ -194,9 +194,9 @@ impl Served {
             match self.next(permit.is_some().then_some(LOGIN_SWEEP_INTERVAL)) {
                 Ok(Next::Completed(completion)) => self.complete(completion),
                 Ok(Next::TimedOut) => {}
-                // Another thread has closed it because its session is replaced or the server stops.
+                // Another thread has closed it.
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-                    return Some(Closed::Replaced);
+                    return Some(self.connection.why_closed());
                 }
                 Ok(Next::Ended) => return None,
                 Err(error) => return Some(Closed::Rdma(error.to_string())),

@@ -168,6 +168,13 @@ fn stopped_server_waits_for_logouts_up_to_a_limit() {
         wait_for_end(&socket);
         running.thread.join().unwrap().unwrap();
         assert!(TcpStream::connect(running.address).is_err(), "it still accepts");
+        let from = socket.local_addr().unwrap();
+        let reason = running.events.try_iter().find_map(|event| match event {
+            Event::Ended(address, closed) if address == from => closed,
+            _ => None,
+        });
+        let expected = if logs_out { Closed::LoggedOut } else { Closed::Stopped };
+        assert_eq!(reason, Some(expected));
     }
 }
 

@@ -17,9 +17,21 @@ pub enum Closed {
     /// The target ends, and the initiator has not logged in.
     #[error("not logged in when the target ended")]
     Draining,
-    /// The same initiator has logged in again, or the target was reset.
-    #[error("replaced by another session, or reset")]
+    /// The same initiator has logged in again, and the new session has the place of this one.
+    #[error("the same initiator has logged in again")]
     Replaced,
+    /// An initiator has asked for a cold reset of the target.
+    #[error("an initiator has reset the target")]
+    Reset,
+    /// Another connection of the session has logged this one out, or has taken its place.
+    #[error("another connection of the session has ended it")]
+    Dismissed,
+    /// Another connection has failed, which ends the session.
+    #[error("another connection of the session has failed")]
+    SessionFailed,
+    /// The target ends without waiting any longer.
+    #[error("the target has ended")]
+    Stopped,
     /// The stream of bytes cannot be read.
     #[error("{0}")]
     Frame(#[from] FrameError),

@@ -159,7 +159,7 @@ impl Connection {
         // The guards borrow the session, not the connection.
         let session = self.full().and_then(|full| full.session().cloned());
         let _work = match &session {
-            Some(session) => Some(session.work().ok_or(Closed::Replaced)?),
+            Some(session) => Some(session.work().ok_or_else(|| self.why_closed())?),
             None => None,
         };
         let group = self.full().and_then(|full| full.shared_group());
@@ -182,6 +182,12 @@ impl Connection {
             ConnectionPhase::Ending(_) => result.and(Ok(true)),
             _ => result,
         }
+    }
+
+    /// Why others have ended the connection: its session has a reason, or all connections end.
+    pub(crate) fn why_closed(&mut self) -> Closed {
+        let session = self.full().and_then(|full| full.session());
+        session.and_then(|session| session.why_closed()).unwrap_or(Closed::Stopped)
     }
 
     /// The session, from the end of the login on.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
+use super::closed::Closed;
 use super::stats::{Counters, SessionStats};
 use super::wake::Wakes;
 use crate::limits::SESSIONS_MAX;
@@ -120,7 +121,8 @@ pub(super) struct Session {
     /// The initiator's address.
     from: SocketAddr,
     counters: Counters,
-    is_closed: AtomicBool,
+    /// Why it has ended, or is to end.
+    closed: OnceLock<Closed>,
     announcements: Mutex<Vec<Announcement>>,
     has_announcements: AtomicBool,
     /// The session that this one replaces may still be at work.
@@ -253,7 +255,7 @@ impl Portal {
     /// Closes all sessions with a target.
     pub(super) fn close_all(&self, device: &Device) {
         // They stay until their jobs have ended: later sessions wait for that.
-        self.sessions_of(device).iter().for_each(|session| session.close());
+        self.sessions_of(device).iter().for_each(|session| session.close(Closed::Reset));
     }
 
     /// Opens a session. One with the same identity is closed first (session reinstatement). It is
@@ -288,7 +290,7 @@ impl Portal {
             tsih,
             from,
             counters: Counters::default(),
-            is_closed: AtomicBool::new(false),
+            closed: OnceLock::new(),
             announcements: Mutex::default(),
             has_announcements: AtomicBool::new(false),
             is_opening: AtomicBool::new(replaces),
@@ -305,7 +307,7 @@ impl Portal {
             device.attach(&open.nexus);
             return Some((open, None));
         };
-        before.close();
+        before.close(Closed::Replaced);
         if before.is_at_work() {
             return Some((open, Some(before)));
         }
@@ -420,18 +422,23 @@ impl Session {
     }
 
     /// Ends all connections.
-    pub(super) fn close(&self) {
-        self.end();
+    pub(super) fn close(&self, why: Closed) {
+        self.end(why);
         self.wakes.wake_all();
     }
 
     /// The connections have ended: jobs that have not begun do nothing.
-    pub(super) fn end(&self) {
-        self.is_closed.store(true, Ordering::Release);
+    pub(super) fn end(&self, why: Closed) {
+        self.closed.get_or_init(|| why);
     }
 
     fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
+        self.closed.get().is_some()
+    }
+
+    /// Why it has ended, if it has.
+    pub(super) fn why_closed(&self) -> Option<Closed> {
+        self.closed.get().cloned()
     }
 
     /// Whether its connection or a job is at work, once the session is closed.

@@ -115,7 +115,7 @@ impl FullFeature {
         match (postponed.ends?, &self.session) {
             (ConnectionEnd::ColdReset, Some(session)) => {
                 self.portal.close_all(session.device());
-                Some(Closed::Replaced)
+                Some(Closed::Reset)
             }
             _ => Some(Closed::LoggedOut),
         }

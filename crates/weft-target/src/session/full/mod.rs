@@ -101,11 +101,11 @@ impl Drop for FullFeature {
         let left = self.group.leave(self.member);
         if left.others == 0 {
             // It is removed when its last job has ended.
-            session.end();
+            session.end(Closed::LoggedOut);
         } else if !self.may_end && !left.was_dismissed {
             // Nothing that is lost with a connection is sent again (RFC 7143, section 7.1.5: error
             // recovery level 0 knows only the recovery of sessions).
-            session.close();
+            session.close(Closed::SessionFailed);
         }
     }
 }

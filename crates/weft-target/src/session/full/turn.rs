@@ -135,7 +135,7 @@ impl FullFeature {
     pub(in crate::session) fn dismissed(&mut self) -> Option<Closed> {
         let is_over = self.turns.must_leave && !self.jobs.has_of(self.member);
         self.may_end |= is_over;
-        is_over.then_some(Closed::Replaced)
+        is_over.then_some(Closed::Dismissed)
     }
 
     /// Whether the jobs are with the other connections.

@@ -91,7 +91,7 @@ fn connections_join_a_session_and_leave_it() {
     assert_eq!(first.client.response().header[2], 1, "there is no connection 9");
     first.log_out(13, 1, 1).unwrap();
     assert!(first.client.received.is_empty() && second.was_woken());
-    assert_eq!(second.client.connection.handle(), Err(Closed::Replaced));
+    assert_eq!(second.client.connection.handle(), Err(Closed::Dismissed));
     drop(second);
     assert!(first.was_woken());
     first.client.exchange().unwrap();
@@ -99,7 +99,7 @@ fn connections_join_a_session_and_leave_it() {
     // A logout of the session ends all.
     let mut second = Member::join(&portal, tsih, 1);
     first.log_out(14, 0, 0).unwrap();
-    assert_eq!(second.client.connection.handle(), Err(Closed::Replaced));
+    assert_eq!(second.client.connection.handle(), Err(Closed::Dismissed));
     drop(second);
     assert_eq!(first.client.exchange(), Err(Closed::LoggedOut));
     assert_eq!(first.client.response().header[..3], [0x26, 0x80, 0]);
@@ -139,7 +139,7 @@ fn a_connection_that_fails_ends_its_session() {
     drop(third);
     for each in [&mut first, &mut second] {
         assert!(each.was_woken());
-        assert_eq!(each.client.connection.handle(), Err(Closed::Replaced));
+        assert_eq!(each.client.connection.handle(), Err(Closed::SessionFailed));
     }
     drop((first, second));
     assert!(portal.sessions().is_empty());
@@ -157,7 +157,7 @@ fn a_connection_with_the_same_number_takes_the_place_of_the_first() {
     assert_eq!(old.client.response().header[0], 0x31);
     let mut new = Member::join(&portal, tsih, 1);
     assert!(new.client.received.is_empty() && old.was_woken());
-    assert_eq!(old.client.connection.handle(), Err(Closed::Replaced));
+    assert_eq!(old.client.connection.handle(), Err(Closed::Dismissed));
     drop(old);
     assert!(new.was_woken());
     new.client.exchange().unwrap();

@@ -371,6 +371,18 @@ fn session_with_the_same_identity_replaces_the_first() {
 }
 
 #[test]
+fn a_cold_reset_ends_all_sessions_and_says_why() {
+    let portal = portal();
+    let mut first = Client::logged_in(&portal, "");
+    let mut second = Client::new(&portal);
+    let text = format!("InitiatorName=iqn.second\0TargetName={NAME}\0");
+    second.send(&login(0x87, &text)).unwrap();
+    assert_eq!(first.send(&pdu(0x42, 0x87, &[(16, &[9; 4])], &[])), Err(Closed::Reset));
+    assert_eq!(first.response().header[..3], [0x22, 0x80, 0]);
+    assert_eq!(second.connection.handle(), Err(Closed::Reset));
+}
+
+#[test]
 fn a_text_has_each_key_once() {
     let mut client = Client::logged_in(&portal(), "");
     let mut ask = |text: &str| {
