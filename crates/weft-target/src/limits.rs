@@ -52,6 +52,8 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a loop receives, handles and sends for one connection before the others have their
 /// turn.
 pub const SERVE_ROUNDS_MAX: usize = 2;
+/// How often a loop that polls looks for events before it offers its core to other threads.
+pub const LOOKS_PER_YIELD: u32 = 8;
 /// Events that a loop takes from the kernel at once.
 pub const LOOP_EVENTS_MAX: usize = 64;
 

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use super::event::{Event, Observer};
+use super::waiting::Waiting;
 use super::wakeup::Wakeup;
 use crate::limits::{
     KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES_MAX, LOGIN_SWEEP_INTERVAL,
@@ -96,6 +96,7 @@ pub(super) struct EventLoop {
     observer: Observer,
     handle: Arc<Handle>,
     epoll: OwnedFd,
+    waiting: Waiting,
     served: HashMap<u64, Served>,
     /// Connections that have not logged in.
     logins: usize,
@@ -140,6 +141,7 @@ impl EventLoop {
             observer,
             handle,
             epoll,
+            waiting: Waiting::new(),
             served: HashMap::new(),
             logins: 0,
             last_key: WAKEUP,
@@ -161,11 +163,9 @@ impl EventLoop {
         while !self.handle.is_stopped.load(Ordering::Acquire) && !self.is_drained() {
             let has_logins = self.logins > 0;
             let timeout = has_logins.then(|| LOGIN_SWEEP_INTERVAL.try_into().ok()).flatten();
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
+            if self.waiting.wait(&self.epoll, &mut events, timeout.as_ref()).is_err() {
                 // The epoll instance and the buffer are valid.
-                Err(_) => return,
+                return;
             }
             for event in &events {
                 match event.data.u64() {

@@ -14,6 +14,7 @@ mod rdma;
 mod staging;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod wakeup;
 
 use std::io::{self, ErrorKind};
