@@ -11,7 +11,9 @@ use super::output::Output;
 use super::portal::Portal;
 use super::wake::Wake;
 use crate::limits::{DATA_SEGMENT_LEN_MAX, LOGIN_SEGMENT_LEN_MAX, OUTPUT_LEN_MAX};
-use crate::wire::{Digests, Framer, Login, LoginResponse, Request, Response, Sequence, append};
+use crate::wire::{
+    Digests, Framer, Login, LoginResponse, Request, Response, SendBuffer, Sequence, append,
+};
 
 /// A connection of an initiator, without its socket.
 #[derive(Debug)]
@@ -297,7 +299,7 @@ impl Connection {
             expected_command: request.command_number,
             command_max: request.command_number,
         };
-        let respond = |output: &mut Vec<u8>, response: LoginResponse, answer: &[u8]| {
+        let respond = |output: &mut SendBuffer, response: LoginResponse, answer: &[u8]| {
             append(output, &Response::Login(response), sequence, Digests::default(), answer);
         };
         match step {

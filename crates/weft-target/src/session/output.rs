@@ -1,9 +1,11 @@
 //! The bytes that a connection sends.
 
+use crate::wire::SendBuffer;
+
 /// Bytes to be sent, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Output {
-    bytes: Vec<u8>,
+    bytes: SendBuffer,
     /// Bytes at the start that have been sent.
     sent: usize,
 }
@@ -11,11 +13,11 @@ pub(super) struct Output {
 impl Output {
     /// The bytes that have not been sent.
     pub(super) fn unsent(&self) -> &[u8] {
-        &self.bytes[self.sent..]
+        &self.bytes.bytes()[self.sent..]
     }
 
     /// Where bytes are appended.
-    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+    pub(super) fn bytes(&mut self) -> &mut SendBuffer {
         &mut self.bytes
     }
 
@@ -25,8 +27,7 @@ impl Output {
         // Where there is always more to send, the memory of what was sent is used again. No byte is
         // moved for which another one was not sent.
         if 2 * self.sent >= self.bytes.len() {
-            self.bytes.copy_within(self.sent.., 0);
-            self.bytes.truncate(self.bytes.len() - self.sent);
+            self.bytes.remove_first(self.sent);
             self.sent = 0;
         }
     }
@@ -42,7 +43,7 @@ mod tests {
         let (mut appended, mut taken) = (0_u64, 0_u64);
         for round in 0..10_000_usize {
             while output.unsent().len() < 4_096 {
-                output.bytes().extend_from_slice(&appended.to_ne_bytes());
+                output.bytes().push(&appended.to_ne_bytes());
                 appended += 1;
             }
             let len = 8 * (round % 500);
@@ -52,6 +53,6 @@ mod tests {
             }
             output.sent(len);
         }
-        assert!(output.bytes.capacity() <= 4 * 4_096, "{}", output.bytes.capacity());
+        assert!(output.bytes.memory_len() <= 4 * 4_096, "{}", output.bytes.memory_len());
     }
 }

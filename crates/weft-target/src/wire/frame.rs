@@ -6,7 +6,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use thiserror::Error;
 
 use super::request::{additional_len, data_len};
-use super::{HEADER_LEN, Response, Sequence};
+use super::{HEADER_LEN, Response, SendBuffer, Sequence};
 use crate::limits::INPUT_BUFFER_LEN;
 
 const DIGEST_LEN: usize = 4;
@@ -143,7 +143,7 @@ impl Framer {
 
 /// Appends a response with its data segment, its padding and its digests.
 pub fn append(
-    output: &mut Vec<u8>,
+    output: &mut SendBuffer,
     response: &Response,
     sequence: Sequence,
     digests: Digests,
@@ -163,7 +163,7 @@ pub fn append(
 ///
 /// The error of `fill`. Nothing is appended then.
 pub fn append_with<E>(
-    output: &mut Vec<u8>,
+    output: &mut SendBuffer,
     response: &Response,
     sequence: Sequence,
     digests: Digests,
@@ -172,24 +172,23 @@ pub fn append_with<E>(
 ) -> Result<(), E> {
     let start = output.len();
     let header = response.header(sequence, data_len);
-    output.extend_from_slice(&header);
+    output.push(&header);
     if digests.header {
-        output.extend_from_slice(&crc32c(&header));
+        output.push(&crc32c(&header));
     }
     if data_len == 0 {
         return Ok(());
     }
-    let at = output.len();
-    output.resize(at + data_len.next_multiple_of(4), 0);
-    if let Err(error) = fill(&mut output[at..at + data_len]) {
-        output.truncate(start);
-        return Err(error);
+    let segment = output.space(data_len.next_multiple_of(4));
+    let (data, padding) = segment.split_at_mut(data_len);
+    let filled = fill(data);
+    padding.fill(0);
+    let sum = digests.data.then(|| crc32c(segment));
+    match filled {
+        Ok(()) => sum.iter().for_each(|sum| output.push(sum)),
+        Err(_) => output.truncate(start),
     }
-    if digests.data {
-        let sum = crc32c(&output[at..]);
-        output.extend_from_slice(&sum);
-    }
-    Ok(())
+    filled
 }
 
 /// The digest of a segment in the order of bytes on the wire (RFC 7143, section 13.1).

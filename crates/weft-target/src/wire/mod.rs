@@ -5,6 +5,7 @@ mod binary;
 mod frame;
 mod request;
 mod response;
+mod send_buffer;
 mod text;
 
 pub use binary::{binary, parse_binary};
@@ -18,6 +19,7 @@ pub use response::{
     ScsiResponse, Sequence, TaskResponse, TextResponse, login_status, logout_response,
     reject_reason, task_response,
 };
+pub use send_buffer::SendBuffer;
 pub use text::{TextError, pairs, push_pair};
 
 /// The length of a basic header segment (RFC 7143, section 11.2).

@@ -10,7 +10,8 @@ use crate::session::jobs::{Footprint, Purpose};
 use crate::session::portal::OpenSession;
 use crate::session::postponed::{ConnectionEnd, Postponed, take_due};
 use crate::wire::{
-    Logout, LogoutResponse, Response, TaskRequest, TaskResponse, logout_response, task_response,
+    Logout, LogoutResponse, Response, SendBuffer, TaskRequest, TaskResponse, logout_response,
+    task_response,
 };
 
 impl FullFeature {
@@ -19,7 +20,7 @@ impl FullFeature {
         &mut self,
         session: &Arc<OpenSession>,
         request: &TaskRequest,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) -> Option<Closed> {
         let device = session.device();
         let nexus = session.nexus.id;
@@ -67,7 +68,7 @@ impl FullFeature {
     pub(in crate::session) fn log_out(
         &mut self,
         logout: &Logout,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) -> Option<Closed> {
         let others = match logout.reason {
             0 => self.dismiss(|_| true),
@@ -95,7 +96,7 @@ impl FullFeature {
 
     /// Responds when jobs and connections have ended, which may be at once. Returns why the
     /// connection ends.
-    fn postpone(&mut self, postponed: Postponed, output: &mut Vec<u8>) -> Option<Closed> {
+    fn postpone(&mut self, postponed: Postponed, output: &mut SendBuffer) -> Option<Closed> {
         if postponed.is_due() {
             return self.answer(&postponed, output);
         }
@@ -104,12 +105,12 @@ impl FullFeature {
     }
 
     /// Sends the responses that wait for nothing any more.
-    pub(super) fn answer_due(&mut self, output: &mut Vec<u8>) -> Option<Closed> {
+    pub(super) fn answer_due(&mut self, output: &mut SendBuffer) -> Option<Closed> {
         let due = take_due(&mut self.postponed);
         due.iter().fold(None, |closed, postponed| self.answer(postponed, output).or(closed))
     }
 
-    fn answer(&mut self, postponed: &Postponed, output: &mut Vec<u8>) -> Option<Closed> {
+    fn answer(&mut self, postponed: &Postponed, output: &mut SendBuffer) -> Option<Closed> {
         self.respond(&postponed.response, &[], output);
         self.may_end |= postponed.ends.is_some();
         match (postponed.ends?, &self.session) {

@@ -29,8 +29,8 @@ use crate::limits::{COMMAND_WINDOW, HELD_LEN_MAX};
 use crate::scsi::{Begun, Ended, Failure, Kind, Plan, Sense, Stream, Unit, status};
 use crate::wire::{
     AsyncMessage, DataIn, DataOut, Digests, NO_TAG, NopIn, NopOut, Pdu, R2t, Reject, Request,
-    Residual, Response, ScsiCommand, ScsiResponse, Sequence, Text, TextResponse, Unparsed, append,
-    login_status, reject_reason,
+    Residual, Response, ScsiCommand, ScsiResponse, SendBuffer, Sequence, Text, TextResponse,
+    Unparsed, append, login_status, reject_reason,
 };
 
 /// The arguments of requests, besides the session.
@@ -203,7 +203,7 @@ impl FullFeature {
     /// # Errors
     ///
     /// If another connection has ended this one.
-    pub(super) fn hear(&mut self, output: &mut Vec<u8>) -> Result<Option<Closed>, Closed> {
+    pub(super) fn hear(&mut self, output: &mut SendBuffer) -> Result<Option<Closed>, Closed> {
         if let Some(closed) = self.dismissed() {
             return Err(closed);
         }
@@ -217,7 +217,7 @@ impl FullFeature {
     }
 
     /// Says what has happened to units (RFC 7143, section 11.9: event 0).
-    fn announce(&mut self, session: &Session, output: &mut Vec<u8>) {
+    fn announce(&mut self, session: &Session, output: &mut SendBuffer) {
         let device = session.device();
         for announcement in session.take_announcements() {
             let (number, sense) = match announcement {
@@ -266,7 +266,7 @@ impl FullFeature {
         request: Result<Request, Unparsed>,
         pdu: &Pdu<'_>,
         context: &Context<'_>,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) -> Result<Option<Closed>, Closed> {
         let request = match request {
             Ok(request) => request,
@@ -350,16 +350,16 @@ impl FullFeature {
     }
 
     /// Appends a response that has a status number.
-    fn respond(&mut self, response: &Response, data: &[u8], output: &mut Vec<u8>) {
+    fn respond(&mut self, response: &Response, data: &[u8], output: &mut SendBuffer) {
         append(output, response, self.sequence(), self.settings.digests, data);
         self.status = self.status.wrapping_add(1);
     }
 
-    fn reject(&mut self, reason: u8, pdu: &Pdu<'_>, output: &mut Vec<u8>) {
+    fn reject(&mut self, reason: u8, pdu: &Pdu<'_>, output: &mut SendBuffer) {
         self.respond(&Response::Reject(Reject { reason }), pdu.header, output);
     }
 
-    fn ping(&mut self, nop: &NopOut, data: &[u8], output: &mut Vec<u8>) {
+    fn ping(&mut self, nop: &NopOut, data: &[u8], output: &mut SendBuffer) {
         if nop.task == NO_TAG {
             return;
         }
@@ -373,7 +373,7 @@ impl FullFeature {
         request: &Text,
         pdu: &Pdu<'_>,
         context: &Context<'_>,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) -> Result<(), Closed> {
         let visible = Visible {
             portal: context.portal,
@@ -406,7 +406,7 @@ impl FullFeature {
         session: &Arc<OpenSession>,
         command: &ScsiCommand,
         pdu: &Pdu<'_>,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) -> Result<(), Closed> {
         if self.tasks.contains_key(&command.task)
             || self.readings.iter().any(|reading| reading.command.task == command.task)
@@ -476,7 +476,7 @@ impl FullFeature {
         unit: Option<(Arc<Unit>, Begun)>,
         plan: Result<Plan, Failure>,
         pdu: &Pdu<'_>,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) {
         let expected = u64::from(command.write_len());
         let room = HELD_LEN_MAX - self.held_len;
@@ -518,7 +518,7 @@ impl FullFeature {
         session: &Arc<OpenSession>,
         data: &DataOut,
         pdu: &Pdu<'_>,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) -> Result<(), Closed> {
         // Data of an aborted task may still be on its way.
         let Some(mut task) = self.tasks.remove(&data.task) else { return Ok(()) };
@@ -594,7 +594,7 @@ impl FullFeature {
     }
 
     /// Asks for more data of a task, or finishes it.
-    fn advance(&mut self, session: &Arc<OpenSession>, mut task: Task, output: &mut Vec<u8>) {
+    fn advance(&mut self, session: &Arc<OpenSession>, mut task: Task, output: &mut SendBuffer) {
         if task.is_aborted() {
             // Another initiator has aborted it: there is no response (SAM-5, TAS is 0).
             self.release(&task);
@@ -632,7 +632,12 @@ impl FullFeature {
     }
 
     /// Finishes a task that has all its data and no job under way.
-    fn finish_write(&mut self, session: &Arc<OpenSession>, mut task: Task, output: &mut Vec<u8>) {
+    fn finish_write(
+        &mut self,
+        session: &Arc<OpenSession>,
+        mut task: Task,
+        output: &mut SendBuffer,
+    ) {
         let sink = std::mem::replace(&mut task.sink, Sink::Drop(Ok(Vec::new())));
         let (command, cdb) = (&task.command, task.command.cdb);
         let (work, used, is_instant) = match (task.failure, sink, task.unit.clone()) {
@@ -672,7 +677,7 @@ impl FullFeature {
         session: &Session,
         task: &Task,
         result: Result<Vec<u8>, Failure>,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) {
         self.release(task);
         let (command, unit) = (&task.command, task.unit.as_ref());
@@ -693,7 +698,7 @@ impl FullFeature {
     }
 
     /// Takes the result of a job. Returns why the connection ends, once the output is sent.
-    pub(super) fn complete(&mut self, done: Done, output: &mut Vec<u8>) -> Option<Closed> {
+    pub(super) fn complete(&mut self, done: Done, output: &mut SendBuffer) -> Option<Closed> {
         let session = self.session.clone()?;
         match self.jobs.end(done.id) {
             Some(Purpose::Read(reading)) => self.loaded(&session, reading, done.result, output),
@@ -729,7 +734,7 @@ impl FullFeature {
         session: &Session,
         command: &ScsiCommand,
         data: &[u8],
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) {
         let expected = command.read_len();
         let residual = residual(data.len() as u64, expected);
@@ -766,7 +771,7 @@ impl FullFeature {
         unit: Option<&Unit>,
         failure: Failure,
         (residual, data_pdus): (Residual, u32),
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) {
         let (status, sense) = match failure {
             Failure::Aborted => return,
@@ -785,7 +790,7 @@ impl FullFeature {
         residual: Residual,
         data_pdus: u32,
         sense: &[u8],
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) {
         let response =
             ScsiResponse { task: command.task, response: 0, status, residual, data_pdus };

@@ -11,7 +11,7 @@ use crate::session::outcome::residual;
 use crate::session::portal::{OpenSession, Session};
 use crate::session::stats::count;
 use crate::session::task::Reading;
-use crate::wire::{DataIn, Response, append_with};
+use crate::wire::{DataIn, Response, SendBuffer, append_with};
 
 /// Why a part of a read is not there.
 enum Unread {
@@ -23,7 +23,7 @@ enum Unread {
 impl FullFeature {
     /// Appends data of reads until enough is waiting to be sent. `unsent_len` bytes of `output` are
     /// not sent yet.
-    pub(in crate::session) fn send_data(&mut self, output: &mut Vec<u8>, unsent_len: usize) {
+    pub(in crate::session) fn send_data(&mut self, output: &mut SendBuffer, unsent_len: usize) {
         let Some(session) = self.session.clone() else { return };
         let sent = output.len() - unsent_len;
         while output.len() - sent + self.jobs.reading_len() < OUTPUT_LEN_MAX
@@ -42,7 +42,7 @@ impl FullFeature {
         &mut self,
         session: &Arc<OpenSession>,
         mut reading: Reading,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) -> Option<Reading> {
         let command = reading.command;
         let wanted = reading.range.end - reading.range.start;
@@ -138,7 +138,7 @@ impl FullFeature {
         session: &Session,
         mut reading: Reading,
         result: Result<Vec<u8>, Failure>,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) {
         match result {
             Ok(buffer) => {
@@ -154,7 +154,7 @@ impl FullFeature {
         session: &Session,
         reading: &Reading,
         failure: Failure,
-        output: &mut Vec<u8>,
+        output: &mut SendBuffer,
     ) {
         self.measure_read(reading, true);
         let unit = Some(&*reading.unit);
