@@ -73,8 +73,10 @@ struct Command {
     lun: [u8; 8],
     /// Bytes that the initiator expects to be moved.
     expected_len: u32,
-    /// Bytes that came with the command. The write buffer begins behind them.
+    /// Bytes that came with the command.
     immediate_len: u32,
+    /// The offset of the data at which the write buffer begins.
+    start: u32,
 }
 
 /// The memory of an initiator's outstanding commands. It knows no device: see [`Action`].
@@ -84,9 +86,17 @@ pub struct Datamover {
     /// Requests that abort commands, by their tags: the function, the LUN field and the tag that
     /// they refer to.
     aborts: HashMap<u32, (u8, [u8; 8], u32)>,
+    /// Write buffers begin with the data that comes with the command, and not behind it.
+    has_whole_buffers: bool,
 }
 
 impl Datamover {
+    /// Sets whether the write buffers of later commands begin with the data that comes with the
+    /// command (RFC 7145: `TaggedBufferForSolicitedDataOnly=No`).
+    pub fn set_whole_buffers(&mut self, has_whole_buffers: bool) {
+        self.has_whole_buffers = has_whole_buffers;
+    }
+
     /// Takes a message of the initiator, and returns its PDU: the whole of its header segments and
     /// data, and how many bytes of padding follow in a stream.
     ///
@@ -115,7 +125,8 @@ impl Datamover {
         match opcode {
             SCSI_COMMAND => {
                 let (expected_len, immediate_len) = (be32(pdu, 20), lens.data_len as u32);
-                let command = Command { buffers, lun, expected_len, immediate_len };
+                let start = if self.has_whole_buffers { 0 } else { immediate_len };
+                let command = Command { buffers, lun, expected_len, immediate_len, start };
                 self.commands.insert(tag, command);
             }
             TASK_REQUEST => {
@@ -184,9 +195,9 @@ impl Datamover {
         let command = command.ok_or(Broken("data of a command that is not outstanding"))?;
         let from = command.buffers.write;
         let from = from.ok_or(Broken("a command that writes has named no memory"))?;
-        let at = offset.checked_sub(command.immediate_len);
-        let at =
-            at.filter(|_| offset.checked_add(len).is_some_and(|end| end <= command.expected_len));
+        let is_inside = offset >= command.immediate_len
+            && offset.checked_add(len).is_some_and(|end| end <= command.expected_len);
+        let at = offset.checked_sub(command.start).filter(|_| is_inside);
         let at = at.ok_or(Broken("data outside of what the initiator sends"))?;
         let mut data_out = [0; wire::HEADER_LEN];
         (data_out[0], data_out[1]) = (DATA_OUT, FINAL);
@@ -294,6 +305,19 @@ mod tests {
         assert_eq!((be32(&header, 36), be32(&header, 40)), (0, 23));
         for numbers in [[2, 70], [23, 78], [u32::MAX, 2]] {
             mover.send(&pdu(R2T, FINAL, numbers, b"")).expect_err("outside of the buffer");
+        }
+    }
+
+    #[test]
+    fn a_whole_buffer_begins_with_the_immediate_data() {
+        let mut mover = Datamover::default();
+        mover.set_whole_buffers(true);
+        mover.receive(&mut command(0x08, 100, b"abc")).unwrap();
+        let got = mover.send(&pdu(R2T, FINAL, [3, 97], b"")).unwrap();
+        let Action::Get { from, len, .. } = got else { panic!("no read") };
+        assert_eq!((from.key, from.address, len), (WRITE.key, WRITE.address + 3, 97));
+        for numbers in [[2, 70], [3, 98]] {
+            mover.send(&pdu(R2T, FINAL, numbers, b"")).expect_err("outside of the data");
         }
     }
 

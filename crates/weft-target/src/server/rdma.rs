@@ -187,7 +187,9 @@ impl Served {
                 return Some(closed);
             }
             if self.connection.is_logged_in() {
-                permit = None;
+                if permit.take().is_some() {
+                    self.datamover.set_whole_buffers(self.connection.has_whole_buffers());
+                }
             } else if since.elapsed() > time {
                 return Some(Closed::Protocol("no login in time"));
             }

@@ -76,6 +76,12 @@ impl Connection {
         matches!(self.phase, ConnectionPhase::Full(_))
     }
 
+    /// Over RDMA, whether the memory that a write names has the data of the command's own PDU,
+    /// too. The login agrees on it.
+    pub(crate) fn has_whole_buffers(&mut self) -> bool {
+        self.full().is_some_and(|full| full.has_whole_buffers())
+    }
+
     /// Asks the initiator to log out within this many seconds. `handle` has to follow.
     ///
     /// # Errors

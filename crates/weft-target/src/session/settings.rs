@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub(super) connections_max: u16,
     /// PDUs are messages over RDMA (RFC 7145), which carries data by itself.
     pub(super) is_over_rdma: bool,
+    /// Over RDMA, the memory that a write names has the data of the command's own PDU, too.
+    pub(super) has_whole_buffers: bool,
 }
 
 impl Default for Settings {
@@ -54,6 +56,8 @@ impl Default for Settings {
             immediate_data: true,
             connections_max: 1,
             is_over_rdma: false,
+            // RFC 7145 has the contrary, and Linux and libiscsi do this without saying so.
+            has_whole_buffers: false,
         }
     }
 }
@@ -168,9 +172,12 @@ impl Settings {
                 let len = number(value, 512, 0xff_ffff)?.min(MESSAGE_DATA_LEN_MAX as u32);
                 push_pair(answer, key, &len.to_string());
             }
-            // It is declared, not negotiated.
-            "MaxOutstandingUnexpectedPDUs" if self.is_over_rdma => {
+            // These are declared, not negotiated.
+            "MaxOutstandingUnexpectedPDUs" | "MaxAHSLength" if self.is_over_rdma => {
                 number(value, 0, u32::MAX)?;
+            }
+            "TaggedBufferForSolicitedDataOnly" if self.is_over_rdma => {
+                self.has_whole_buffers = !boolean(value)?;
             }
             "TaskReporting" => {
                 let known = value.split(',').any(|each| each == "RFC3720");

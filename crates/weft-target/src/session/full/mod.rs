@@ -256,6 +256,11 @@ impl FullFeature {
         self.settings.digests
     }
 
+    /// Whether the memory that a write over RDMA names has all of its data.
+    pub(super) fn has_whole_buffers(&self) -> bool {
+        self.settings.has_whole_buffers
+    }
+
     /// Handles a request. Returns why the connection ends, once the output is sent.
     ///
     /// # Errors

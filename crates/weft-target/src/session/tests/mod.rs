@@ -292,6 +292,40 @@ fn write10(block: usize, count: usize) -> [u8; 10] {
 }
 
 #[test]
+fn login_over_rdma_agrees_on_its_keys() {
+    for (only_solicited, has_whole_buffers) in [("", false), ("Yes", false), ("No", true)] {
+        let portal = portal();
+        let mut client = Client::new(&portal);
+        client.connection = Connection::over_rdma(Arc::clone(&portal), ADDRESSES, Wake::new(|| ()));
+        let tagged = match only_solicited {
+            "" => String::new(),
+            value => format!("TaggedBufferForSolicitedDataOnly={value}\0"),
+        };
+        let keys = "RDMAExtensions=Yes\0HeaderDigest=CRC32C\0MaxAHSLength=0\0\
+                    TargetRecvDataSegmentLength=262144\0InitiatorRecvDataSegmentLength=4096\0\
+                    MaxOutstandingUnexpectedPDUs=0\0iSERHelloRequired=No\0";
+        let text = format!("{INITIATOR}SessionType=Normal\0TargetName={NAME}\0{keys}{tagged}");
+        client.send(&login(0x87, &text)).unwrap();
+        let response = client.response();
+        assert_eq!(client.connection.has_whole_buffers(), has_whole_buffers, "{tagged}");
+        let answers: BTreeMap<&str, &str> = pairs(&response.data).unwrap().into_iter().collect();
+        for (key, value) in [
+            ("RDMAExtensions", Some("Yes")),
+            ("HeaderDigest", Some("Reject")),
+            ("TargetRecvDataSegmentLength", Some("8192")),
+            ("InitiatorRecvDataSegmentLength", Some("4096")),
+            ("iSERHelloRequired", Some("No")),
+            // What is declared has no answer.
+            ("MaxAHSLength", None),
+            ("MaxOutstandingUnexpectedPDUs", None),
+            ("TaggedBufferForSolicitedDataOnly", None),
+        ] {
+            assert_eq!(answers.get(key).copied(), value, "{key}");
+        }
+    }
+}
+
+#[test]
 fn login_agrees_on_each_key() {
     let portal = portal();
     let mut client = Client::new(&portal);
