@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,6 +21,12 @@ pub(crate) const PRELOAD: &str = "libweft-preload.so";
 pub(crate) const SOCKETS: &str = "libweft-sockets.so";
 /// The client of tuple spaces. Programs are linked to this name.
 const TUPLES: &str = "libweft_tuples.so.1";
+/// The shared libraries that cargo links: its name, and the folder and the name in `dist/lib`.
+const LIBRARIES: [(&str, &str, &str); 3] = [
+    ("libweft_preload.so", "weft", PRELOAD),
+    ("libweft_sockets.so", "weft", SOCKETS),
+    ("libweft_tuples_c.so", "", TUPLES),
+];
 /// The C headers, with the crates that have them.
 const HEADERS: [(&str, &str); 2] =
     [("weft-sockets", "weft_socket.h"), ("weft-tuples-c", "weft_tuples.h")];
@@ -40,8 +47,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     link_verbs(&built.join("libweft_verbs.a"), &libraries)?;
     link_cm(&libraries)?;
-    install(&built.join("libweft_preload.so"), &libraries.join(PRELOAD))?;
-    install(&built.join("libweft_sockets.so"), &libraries.join(SOCKETS))?;
+    let clients = root.join("dist/lib");
+    for (library, folder, name) in LIBRARIES {
+        install(&built.join(library), &clients.join(folder).join(name))?;
+    }
     install(&built.join("weft"), &libraries.join("weft"))?;
     if cfg!(target_arch = "x86_64") {
         install(&build_launcher()?, &programs.join("weft"))?;
@@ -57,8 +66,6 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     // Programs that open the libraries by `dlopen` try these names first.
     link(VERBS, &libraries.join("libibverbs.so"))?;
     link(CM, &libraries.join("librdmacm.so"))?;
-    let clients = root.join("dist/lib");
-    install(&built.join("libweft_tuples_c.so"), &clients.join(TUPLES))?;
     link(TUPLES, &clients.join("libweft_tuples.so"))
 }
 
@@ -96,24 +103,53 @@ pub(crate) fn cc() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
-/// Compiles the crates that go into `dist/`, and returns the directory of the results. The variable
-/// `WEFT_PROFILE` names cargo's profile: `release`, or `gate`, which tests make do with.
+/// Compiles the crates that go into `dist/`, and returns the directory of the results. For
+/// tests they are optimised less (`scripts/gate.toml`).
 fn build() -> Result<PathBuf, String> {
-    let profile = std::env::var("WEFT_PROFILE").unwrap_or_else(|_| "release".into());
     let mut packages = vec!["weft-preload", "weft-sockets", "weft-cli", "weft-tuples-c"];
-    if profile == "gate" {
+    if is_for_tests() {
         // Asked for together, packages share what they depend on. Cargo builds it anew for one that
         // asks for fewer features.
         packages.push("weft-verbs");
-    } else {
-        // Cargo optimises no crate at link time that is also built as a Rust library, which the
-        // verbs library is for its tests.
-        let alone = ["--package", "weft-verbs", "--lib", "--crate-type", "staticlib"];
-        execute(cargo().args(["rustc", "--profile", &profile]).args(alone))?;
+        let results = results().join("debug");
+        remove_those_of_others(&results)?;
+        let mut cargo = cargo();
+        cargo.args(["build", "--config", "scripts/gate.toml"]).args(each(&packages));
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace().join("scripts/rustc-abort"));
+        execute(&mut cargo)?;
+        return Ok(results);
     }
-    let packages = packages.into_iter().flat_map(|package| ["--package", package]);
-    execute(cargo().args(["build", "--profile", &profile]).args(packages))?;
-    Ok(results().join(profile))
+    // Cargo optimises no crate at link time that is also built as a Rust library, which the verbs
+    // library is for its tests.
+    let alone = ["--package", "weft-verbs", "--lib", "--crate-type", "staticlib"];
+    execute(cargo().args(["rustc", "--release"]).args(alone))?;
+    execute(cargo().args(["build", "--release"]).args(each(&packages)))?;
+    Ok(results().join("release"))
+}
+
+/// Whether the results are only for tests (`WEFT_PROFILE=gate`), which want them soon.
+pub(crate) fn is_for_tests() -> bool {
+    std::env::var("WEFT_PROFILE").is_ok_and(|profile| profile == "gate")
+}
+
+/// Removes the shared libraries that are not those of the last `dist/`, so that cargo links them
+/// again. All that are of one profile have one name there, those that tests are linked to as well,
+/// and cargo does not see that another one has come to the place of the one that it has built.
+fn remove_those_of_others(results: &Path) -> Result<(), String> {
+    for (library, folder, name) in LIBRARIES {
+        let built = results.join("deps").join(library);
+        let installed = workspace().join("dist/lib").join(folder).join(name);
+        match (fs::read(&built), fs::read(installed)) {
+            (Ok(built), Ok(installed)) if built == installed => {}
+            (Err(error), _) if error.kind() == ErrorKind::NotFound => {}
+            _ => fs::remove_file(&built).map_err(|e| format!("{}: {e}", built.display()))?,
+        }
+    }
+    Ok(())
+}
+
+fn each<'a>(packages: &[&'a str]) -> impl Iterator<Item = &'a str> {
+    packages.iter().flat_map(|package| ["--package", package])
 }
 
 /// Compiles the command that starts programs, and returns the result. It has no library: neither

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::dist::{execute, workspace};
+use crate::dist::{execute, is_for_tests, workspace};
 use crate::tools::{copy, create, output, rename, write};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -137,8 +137,9 @@ fn build(package: &Package, out: &Path) -> Result<(), String> {
     write(&root.join("DEBIAN/md5sums"), &sums)?;
     write(&root.join("DEBIAN/control"), &control)?;
     let file = out.join(format!("{name}_{VERSION}_{architecture}.deb"));
+    let effort = if is_for_tests() { "-z0" } else { "-z6" };
     let mut command = Command::new("dpkg-deb");
-    execute(command.args(["--root-owner-group", "-Zxz", "--build"]).arg(root).arg(&file))
+    execute(command.args(["--root-owner-group", "-Zxz", effort, "--build"]).arg(root).arg(&file))
 }
 
 /// Compresses each file of a directory.
