@@ -9,7 +9,7 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! block fabric_loads measure_servers tuple_servers
+//! block fabric_loads measure_brief measure_servers tuple_servers
 //! measure mpi4py rdma_crates resources
 //! capture credentials guest loss servers sockets stage streams venv
 //! copied copies
@@ -41,6 +41,7 @@ mod long_path;
 mod loss;
 pub mod machine;
 pub mod measure;
+mod measure_brief;
 mod measure_servers;
 pub mod mpi4py;
 mod namespace;

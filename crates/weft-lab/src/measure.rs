@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::hint::black_box;
+use std::path::Path;
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
@@ -222,6 +223,13 @@ pub enum Tool {
         /// Connections.
         clients: u32,
     },
+    /// Connections, or processes, that end after a few requests.
+    Brief {
+        /// The programs and what they do.
+        load: Brief,
+        /// Whether all run on Weft.
+        weft: bool,
+    },
     /// The time from the start to the end of a program that does nothing.
     Start {
         /// Whether `weft run` starts it.
@@ -253,6 +261,7 @@ impl Tool {
             | Self::Zeromq { .. }
             | Self::JavaNio { .. }
             | Self::RedisOneEnd { .. }
+            | Self::Brief { .. }
             | Self::Nginx { .. } => Unit::MessagesPerSecond,
             Self::PerftestLatency { .. }
             | Self::Start { .. }
@@ -296,9 +305,38 @@ impl fmt::Display for Tool {
             Self::RedisOneEnd { clients } => {
                 write!(f, "redis-benchmark -t get -c {clients}, on one end")
             }
+            Self::Brief { load, .. } => load.fmt(f),
             Self::Start { weft: false } => f.write_str("true"),
             Self::Start { .. } => f.write_str("weft run -- true"),
             Self::Memcpy { bytes } => write!(f, "memcpy of {bytes} bytes"),
+        }
+    }
+}
+
+/// A load of brief connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Brief {
+    /// Connections of the lab's own programs with so many requests each, one after the other.
+    Requests(u32),
+    /// Requests of `ab` to an `nginx`, a connection each, 20 at a time.
+    Ab,
+    /// Questions of one `dig` to a `named`, a connection each.
+    Dig,
+    /// A process of `redis-cli` for each request.
+    RedisCli,
+    /// A process of `gearman` for each job, and one that the worker starts.
+    Gearman,
+}
+
+impl fmt::Display for Brief {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Requests(1) => f.write_str("one request a connection"),
+            Self::Requests(each) => write!(f, "{each} requests a connection"),
+            Self::Ab => f.write_str("ab -c 20 without -k, nginx"),
+            Self::Dig => f.write_str("dig, a connection for each question, named"),
+            Self::RedisCli => f.write_str("redis-cli, a process for each request"),
+            Self::Gearman => f.write_str("gearman, a process for each job"),
         }
     }
 }
@@ -361,6 +399,7 @@ impl Bench<'_> {
             Tool::Zeromq { weft } => self.zeromq(weft),
             Tool::JavaNio { weft } => self.java_nio(weft),
             Tool::RedisOneEnd { clients } => self.redis(clients, 1, [true, false]),
+            Tool::Brief { load, weft } => self.brief(load, weft),
             Tool::Start { weft } => self.start(weft),
             Tool::Memcpy { bytes } => self.memcpy(bytes as usize),
         };
@@ -532,7 +571,24 @@ impl Bench<'_> {
         let (port, address) = (ports::next(), self.address());
         let files = scratch("bench-nginx")?;
         fs::write(files.join("file"), vec![b'x'; bytes as usize])?;
-        let at = files.display();
+        let server = self.nginx_server(program("nginx"), &files, port)?;
+        let client = program("wrk").line("-t 1 -c 20 -d 2");
+        let (output, cpu) =
+            self.client_of(server, client.arg(format!("http://{address}:{port}/file")))?;
+        let result = wrk::Report::parse(&output)?;
+        let sample = Sample::new(result.rate, cpu, result.requests);
+        fs::remove_dir_all(&files)?;
+        Ok(sample)
+    }
+
+    /// Starts `program`, which is nginx, with one worker, for the files of a directory.
+    pub(crate) fn nginx_server(
+        &self,
+        program: Program,
+        files: &Path,
+        port: u16,
+    ) -> Result<Running> {
+        let (at, address) = (files.display(), self.address());
         // Started by root, nginx must not change its workers' user: only processes of one user
         // share memory.
         let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
@@ -545,15 +601,8 @@ impl Bench<'_> {
              server {{ listen {address}:{port}; root {at}; }} }}\n"
         );
         fs::write(files.join("configuration"), configuration)?;
-        let server = program("nginx").arg("-c").arg(files.join("configuration"));
-        let server = self.server(server).start()?.listening(Port::Tcp(port))?;
-        let client = program("wrk").line("-t 1 -c 20 -d 2");
-        let (output, cpu) =
-            self.client_of(server, client.arg(format!("http://{address}:{port}/file")))?;
-        let result = wrk::Report::parse(&output)?;
-        let sample = Sample::new(result.rate, cpu, result.requests);
-        fs::remove_dir_all(&files)?;
-        Ok(sample)
+        let server = program.arg("-c").arg(files.join("configuration"));
+        self.server(server).start()?.listening(Port::Tcp(port))
     }
 
     /// Runs the client to its end, then makes the server end, which would not by itself.
@@ -572,12 +621,23 @@ impl Bench<'_> {
         servers: impl IntoIterator<Item = Running>,
         clients: impl IntoIterator<Item = Program>,
     ) -> Result<(String, [Duration; 2])> {
+        self.clients_then(servers, clients, || ())
+    }
+
+    /// The same, with `ended` called when the clients have ended.
+    pub(crate) fn clients_then(
+        &self,
+        servers: impl IntoIterator<Item = Running>,
+        clients: impl IntoIterator<Item = Program>,
+        ended: impl FnOnce(),
+    ) -> Result<(String, [Duration; 2])> {
         let before = children_cpu()?;
         let clients = clients.into_iter().map(|client| self.client(client).start());
         let mut printed = String::new();
         for client in clients.collect::<Result<Vec<_>>>()? {
             printed = client.wait(TIMEOUT)?.success()?.stdout;
         }
+        ended();
         let between = children_cpu()?;
         for mut server in servers {
             server.signal(Signal::TERM)?;
@@ -637,7 +697,7 @@ impl Bench<'_> {
         self.stage.client(program).on_core(self.placement.cores().1)
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.stage.server_address().to_string()
     }
 }

@@ -42,12 +42,12 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn start_of(weft: bool) -> fn(&str) -> Program {
+pub(crate) fn start_of(weft: bool) -> fn(&str) -> Program {
     if weft { |name| Program::weft(name) } else { |name| Program::plain(name) }
 }
 
 /// Returns the number after `label` in a program's output. The number may end with `s` for seconds.
-fn number_after(output: &str, label: &str) -> Result<f64> {
+pub(crate) fn number_after(output: &str, label: &str) -> Result<f64> {
     let rest = output.split_once(label).map(|(_, rest)| rest.split_whitespace().next());
     let word = rest.flatten().with_context(|| format!("no {label:?} in {output}"))?;
     Ok(word.trim_end_matches('s').parse()?)

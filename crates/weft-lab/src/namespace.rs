@@ -59,6 +59,18 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// Makes a namespace that has only loopback.
+    ///
+    /// # Errors
+    ///
+    /// As [`NamespacePair::new`].
+    pub fn alone() -> Result<Self> {
+        sweep();
+        let namespace = add(serial(), "alone", 1)?;
+        ip(&["-n", &namespace.name, "link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
     /// The name of the interface that leads to the other side.
     pub fn interface(&self) -> &'static str {
         INTERFACE

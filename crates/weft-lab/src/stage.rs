@@ -15,12 +15,14 @@ use crate::program::{Finished, Program};
 pub struct Stage {
     /// The namespaces, or `None` for the host itself.
     pub pair: Option<NamespacePair>,
+    /// A namespace in which both ends run.
+    alone: Option<Namespace>,
 }
 
 impl Stage {
     /// Both ends on this host, over loopback. Needs no rights.
     pub fn loopback() -> Self {
-        Self { pair: None }
+        Self { pair: None, alone: None }
     }
 
     /// The ends in two network namespaces joined by a veth pair.
@@ -29,7 +31,23 @@ impl Stage {
     ///
     /// If the namespaces cannot be made.
     pub fn namespaces() -> Result<Self> {
-        Ok(Self { pair: Some(NamespacePair::new()?) })
+        Ok(Self::of(NamespacePair::new()?))
+    }
+
+    /// The ends in the two namespaces of a pair.
+    pub fn of(pair: NamespacePair) -> Self {
+        Self { pair: Some(pair), alone: None }
+    }
+
+    /// Both ends over loopback, in a new namespace if this process may make one. No earlier
+    /// connections take ports there.
+    ///
+    /// # Errors
+    ///
+    /// If the namespace cannot be made.
+    pub fn alone() -> Result<Self> {
+        let is_possible = namespaces_denied().is_none();
+        Ok(Self { pair: None, alone: is_possible.then(Namespace::alone).transpose()? })
     }
 
     /// Both ends in namespaces if this process may make them, else on loopback.
@@ -63,12 +81,12 @@ impl Stage {
 
     /// The server's place.
     pub fn server_side(&self) -> Option<&Namespace> {
-        self.pair.as_ref().map(|pair| &pair.left)
+        self.pair.as_ref().map(|pair| &pair.left).or(self.alone.as_ref())
     }
 
     /// The client's place.
     pub fn client_side(&self) -> Option<&Namespace> {
-        self.pair.as_ref().map(|pair| &pair.right)
+        self.pair.as_ref().map(|pair| &pair.right).or(self.alone.as_ref())
     }
 
     /// `program` in the server's place.

@@ -69,7 +69,7 @@ fn datagrams_made_reliable_over_a_link_that_loses() -> Result<()> {
     const ATTEMPTS: u32 = 3;
     const MTU: u32 = 9000;
     skip_without_namespaces!();
-    let stage = Stage { pair: Some(NamespacePair::with_mtu(MTU)?) };
+    let stage = Stage::of(NamespacePair::with_mtu(MTU)?);
     let pair = stage.pair.as_ref().context("no namespaces")?;
     pair.lose_datagrams(1)?;
     let mut outcome = Ok(());

@@ -1,6 +1,6 @@
 //! The comparisons of the benchmark: each baseline, the tools on Weft beside it, and the targets.
 
-use weft_lab::measure::{Placement, Tool, Unit};
+use weft_lab::measure::{Brief, Placement, Tool, Unit};
 
 /// The target for the ratio of Weft's result to the baseline's.
 #[derive(Debug, Clone, Copy)]
@@ -228,8 +228,12 @@ const fn mariadb(threads: u32, weft: bool) -> Tool {
     Tool::Mariadb { threads, weft }
 }
 
+const fn brief(load: Brief, weft: bool) -> Tool {
+    Tool::Brief { load, weft }
+}
+
 /// Comparisons of sockets programs on one host.
-pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
+pub(crate) const GROUPS_OF_SOCKETS: [Group; 34] = [
     // TCP is at its best where no core has to be woken.
     Group {
         baseline_placement: Some(Placement::Together),
@@ -279,9 +283,32 @@ pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
         Tool::JavaNio { weft: false },
         &[(Tool::JavaNio { weft: true }, Target::AtLeast(1.3))],
     ),
+    // Connections, and processes, that end before they gain by memory.
+    Group::of(
+        brief(Brief::Requests(1), false),
+        &[(brief(Brief::Requests(1), true), Target::AtLeast(0.95))],
+    ),
+    Group::of(
+        brief(Brief::Requests(10), false),
+        &[(brief(Brief::Requests(10), true), Target::AtLeast(0.95))],
+    ),
+    Group::of(
+        brief(Brief::Requests(100), false),
+        &[(brief(Brief::Requests(100), true), Target::AtLeast(0.95))],
+    ),
+    Group::of(brief(Brief::Ab, false), &[(brief(Brief::Ab, true), Target::AtLeast(0.95))]),
+    on_all_cores(brief(Brief::Dig, false), &[(brief(Brief::Dig, true), Target::AtLeast(0.95))]),
+    on_all_cores(
+        brief(Brief::RedisCli, false),
+        &[(brief(Brief::RedisCli, true), Target::AtLeast(0.95))],
+    ),
+    on_all_cores(
+        brief(Brief::Gearman, false),
+        &[(brief(Brief::Gearman, true), Target::AtLeast(0.95))],
+    ),
     // The overhead for connections that stay on TCP, and for starting a program.
     Group::of(redis(50, 1, false), &[(Tool::RedisOneEnd { clients: 50 }, Target::AtLeast(0.97))]),
-    Group::of(Tool::Start { weft: false }, &[(Tool::Start { weft: true }, Target::LongerBy(2.0))]),
+    Group::of(Tool::Start { weft: false }, &[(Tool::Start { weft: true }, Target::LongerBy(1.0))]),
 ];
 
 impl Target {

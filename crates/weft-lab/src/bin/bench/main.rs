@@ -6,6 +6,7 @@ mod builds;
 mod fabric;
 mod groups;
 mod plots;
+mod ratios;
 mod streams;
 mod transfer;
 mod tuples;
@@ -96,6 +97,18 @@ struct Args {
     #[arg(long, value_name = "DIST", conflicts_with = "transfer")]
     before: Option<PathBuf>,
 
+    /// Measure only the rows of sockets programs and on one host that this file has ratios for, and
+    /// fail if one is worse by more than 30 % in three tries
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "one_host", "sockets", "transfer", "target", "pipeline", "tuples", "fabric", "fair",
+            "only", "loopback", "before", "json"
+        ]
+    )]
+    ratios: Option<PathBuf>,
+
     /// Write a page with plots of the copies, too
     #[arg(long, value_name = "FILE", requires = "transfer")]
     html: Option<PathBuf>,
@@ -133,6 +146,10 @@ fn main() -> Result<()> {
     }
     if args.pipeline {
         return streams::run(args.runs, args.json);
+    }
+    if let Some(file) = &args.ratios {
+        let bench = Bench { stage: &Stage::loopback(), placement: args.placement };
+        return ratios::check(&bench, args.runs, file);
     }
     let stays = args.loopback || args.one_host || args.sockets;
     let stage = if stays { Stage::loopback() } else { Stage::best()? };
