@@ -201,6 +201,51 @@ fn atomics_are_in_one_step() -> Result<()> {
     )
 }
 
+/// Peers of one host learn only after a while how to reach memory themselves, and what they begin
+/// then must not overtake what is on its way to the owner.
+#[test]
+fn atomics_keep_their_order_on_new_memory() -> Result<()> {
+    const TIMES: u64 = 100;
+    const COUNT: u64 = 48;
+    between(
+        "atomics_keep_their_order_on_new_memory",
+        &Options { depth: COUNT as usize, ..small() },
+        |Side { fabric, endpoint, .. }| {
+            for _ in 0..TIMES {
+                let shared = fabric.alloc(64)?.share(Rights::ALL, ..)?;
+                endpoint.send(&shared.key().to_bytes())?.wait()?;
+                ensure!(*endpoint.receive().wait()? == *b"done");
+                ensure!(shared.update(8, |value| value)? == COUNT + 1_000);
+            }
+            Ok(endpoint.close().wait()?)
+        },
+        |Side { fabric, endpoint, .. }| {
+            let mut buffer = fabric.alloc(8)?;
+            for _ in 0..TIMES {
+                let key = key_of(&endpoint.receive().wait()?)?;
+                let all: Result<Vec<_>, _> =
+                    (0..COUNT).map(|_| endpoint.fetch_add(&key, 8, 1)).collect();
+                let read = endpoint.read(buffer, .., &key, 8)?;
+                buffer = fabric.alloc(8)?;
+                buffer.copy_from_slice(&(COUNT + 1_000).to_ne_bytes());
+                let written = endpoint.write(buffer, .., &key, 8)?;
+                for (number, operation) in all?.into_iter().enumerate() {
+                    let before = operation.wait()?;
+                    ensure!(before == number as u64, "{before} before addition {number}");
+                }
+                let seen = read.wait()?;
+                // The Write may be done before the Read, but not before an addition.
+                let seen = u64::from_ne_bytes(seen[..8].try_into()?);
+                ensure!(seen == COUNT || seen == COUNT + 1_000, "{seen} is read");
+                buffer = written.wait()?;
+                endpoint.send(b"done")?.wait()?;
+            }
+            ensure!(matches!(endpoint.receive().wait(), Err(Error::Closed { .. })));
+            Ok(())
+        },
+    )
+}
+
 /// Runs an access to memory of a peer that does not allow it.
 fn denied(
     test: &str,

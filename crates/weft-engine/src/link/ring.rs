@@ -612,7 +612,7 @@ impl<H: Host> Link<H> {
             if !targets.are_mapped() && (is_atomic || !view.peer.is_reachable()) {
                 return Direct::Ring;
             }
-            if ring.last_write > self.sender.peer_placed {
+            if ring.last_write > self.sender.peer_placed || self.sender.awaits_atomic() {
                 return Direct::Wait;
             }
             let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);

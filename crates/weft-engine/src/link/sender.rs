@@ -46,6 +46,14 @@ impl<K: Default> Default for Sender<K> {
     }
 }
 
+impl<K> Sender<K> {
+    /// Whether the peer has still to carry out, or to answer, an atomic that went through the ring.
+    /// What follows it must not come before it.
+    pub(super) fn awaits_atomic(&self) -> bool {
+        self.outstanding.iter().any(|before| before.atomic)
+    }
+}
+
 /// The message that is being sent in segments.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
