@@ -280,7 +280,9 @@ fn remove(crc: bool, stream: &[u8], cut: usize) -> (Vec<u8>, Result<(), marker::
 pub fn rd(data: &[u8]) {
     let mut datagram = data.to_vec();
     rd::seal(&mut datagram);
+    let quoted = rd::quoted(data);
     let Ok((header, body)) = rd::parse(&datagram) else { return };
+    assert_eq!(quoted, Ok(header));
     let mut emitted = vec![0; rd::HEADER_LEN];
     header.emit(&mut emitted);
     emitted.extend_from_slice(body);
@@ -294,5 +296,17 @@ pub fn rd(data: &[u8]) {
         let mut bytes = [0; rd::ReadFailure::LEN];
         failure.emit(&mut bytes);
         assert_eq!(bytes, body);
+    }
+}
+
+/// A message between connected endpoints that parses must be emitted unchanged.
+pub fn rd_frame(data: &[u8]) {
+    let Some(frame) = rd::Frame::parse(data) else { return };
+    assert_eq!(*frame.encode(), *data);
+    if let rd::Frame::Call(private) | rd::Frame::Answer(private) = frame {
+        assert!(private.len() <= rd::FRAME_DATA_MAX);
+    }
+    if let rd::Frame::Message(bytes) = frame {
+        assert_eq!([&rd::Frame::message(bytes.len())[..], bytes].concat(), data);
     }
 }

@@ -21,6 +21,19 @@ pub(crate) fn bind(port: u16, shared: bool) -> Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Binds a UDP socket on one address of the host, or on every one if it is unspecified.
+///
+/// # Errors
+/// `EADDRINUSE`, `EADDRNOTAVAIL` and similar.
+pub(crate) fn bind_at(address: SocketAddr) -> Result<UdpSocket> {
+    if address.ip().is_unspecified() {
+        return bind(address.port(), false);
+    }
+    let socket = UdpSocket::bind_address(address, true)?;
+    socket.set_room(SOCKET_ROOM);
+    Ok(socket)
+}
+
 /// A queue of datagrams for a socket. Consecutive datagrams of one size to one destination form a
 /// run, which the kernel segments (`UDP_SEGMENT`).
 #[derive(Debug)]
@@ -35,12 +48,22 @@ pub(crate) struct Outbox {
     done: u64,
     /// Datagrams that were dropped because the kernel refused to send them.
     dropped: u64,
+    /// Whether the kernel has not taken all at once.
+    has_failed: bool,
 }
 
 impl Outbox {
     pub(crate) fn new(can_segment: bool) -> Self {
         let segment_max = if can_segment { UDP_RUN_BYTES_MAX } else { 0 };
-        Self { bytes: Vec::new(), runs: Vec::new(), next: 0, segment_max, done: 0, dropped: 0 }
+        Self {
+            bytes: Vec::new(),
+            runs: Vec::new(),
+            next: 0,
+            segment_max,
+            done: 0,
+            dropped: 0,
+            has_failed: false,
+        }
     }
 
     /// Whether there is room for one more datagram of `len` bytes.
@@ -86,14 +109,19 @@ impl Outbox {
 
     /// Sends the queued datagrams. Returns false if the socket had no room for all.
     pub(crate) fn send(&mut self, socket: &UdpSocket) -> bool {
+        let mut is_again = false;
         while let Some(first) = self.runs.get(self.next) {
             match socket.send(&self.bytes, &self.runs[self.next..]) {
                 Ok(count) => {
+                    is_again = false;
+                    self.has_failed |= self.next + count != self.runs.len();
                     let sent = &self.runs[self.next..self.next + count];
                     self.done += sent.iter().map(datagrams_of).sum::<u64>();
                     self.next += count;
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return false,
+                // It may be the error of an earlier datagram, which the kernel reports once.
+                Err(_) if !is_again => (is_again, self.has_failed) = (true, true),
                 // The run's segments are too long for the path, or the interface cannot segment.
                 Err(Errno::INVAL | Errno::MSGSIZE | Errno::IO) if datagrams_of(first) > 1 => {
                     self.segment_max = self.segment_max.min(first.segment - 1);
@@ -130,6 +158,11 @@ impl Outbox {
         if self.bytes.capacity() != 0 {
             pool::give_back(&mut self.bytes);
         }
+    }
+
+    /// Whether the kernel has failed to take datagrams since the last call.
+    pub(crate) fn take_failed(&mut self) -> bool {
+        std::mem::take(&mut self.has_failed)
     }
 
     /// Number of datagrams that have left this outbox since its creation.

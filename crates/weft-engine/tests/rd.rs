@@ -604,6 +604,18 @@ fn connections_carry_everything_over_a_lossy_network() {
 }
 
 #[test]
+fn a_port_that_is_closed_is_known_at_once() {
+    let pd = domain();
+    for address in [LOCALHOST, "[::1]:0".parse().unwrap()] {
+        let gone = Port::bind(&pd, address).unwrap().address();
+        let client = Port::bind(&pd, "[::]:0".parse().unwrap()).unwrap();
+        let end = client.end_to(gone, ROOM).unwrap();
+        end.connect(b"").unwrap();
+        assert_eq!(change(&end), Change::Failed(Errno::CONNREFUSED));
+    }
+}
+
+#[test]
 fn memory_of_a_port_is_for_those_that_it_has_accepted() {
     let pd = domain();
     let server = Port::bind(&pd, LOCALHOST).unwrap();

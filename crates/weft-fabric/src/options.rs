@@ -15,7 +15,8 @@ pub enum Carrier {
     /// Weft's own engine by reliable datagrams over UDP: for many peers, since all connections that
     /// a fabric makes go by one socket, as do all that a listener accepts; and for a path that
     /// loses datagrams, since losses do not slow it down. Peers of the same host do not share
-    /// memory, and a process that is gone is noticed after 30 to 45 seconds.
+    /// memory. A process that is gone is noticed within seconds if its host says so, and otherwise
+    /// after 30 to 45.
     Datagrams,
     /// An RDMA device, by the system's `libibverbs` and `librdmacm`, which are loaded when the
     /// fabric is opened.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use common::{Side, between, pattern, small, unconnected};
 use weft_fabric::limits::VALUE_MAX;
-use weft_fabric::{Carrier, Error, Fabric, Message, Options, RemoteKey, Rights, Stop};
+use weft_fabric::{Carrier, Errno, Error, Fabric, Message, Options, RemoteKey, Rights, Stop};
 
 /// Bytes of a hundred messages or so, more than what any queue holds.
 const MANY: usize = 2_000;
@@ -487,13 +487,31 @@ fn nobody_listens() -> Result<()> {
         let address = fabric.listen("127.0.0.1:0".parse()?)?.address();
         // The listener has been dropped.
         let refused = fabric.connect(address, b"")?.wait().map(drop);
-        let is_right = match &refused {
-            Err(Error::NotListening { .. }) => true,
-            // Nobody answers a datagram.
-            Err(Error::Unreachable { .. }) => fabric.carrier() == Carrier::Datagrams,
-            _ => false,
-        };
-        ensure!(is_right, "{refused:?}");
+        ensure!(matches!(refused, Err(Error::NotListening { .. })), "{refused:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn addresses_have_ports_of_their_own() -> Result<()> {
+    common::alone("addresses_have_ports_of_their_own", || {
+        let fabric = common::open(Options::default())?;
+        let first = fabric.listen("127.0.0.1:0".parse()?)?;
+        let port = first.address().port();
+        let second = fabric.listen(SocketAddr::new("127.0.0.2".parse()?, port))?;
+        let taken = fabric.listen(first.address()).map(drop);
+        ensure!(matches!(taken, Err(Error::System { cause: Errno::ADDRINUSE, .. })), "{taken:?}");
+        for listener in [&second, &first] {
+            let address = listener.address();
+            let connecting = fabric.connect(address, address.to_string().as_bytes())?;
+            let incoming = listener.accept().wait()?;
+            ensure!(incoming.private_data() == address.to_string().as_bytes());
+            let server = incoming.accept(b"")?;
+            let client = connecting.wait()?.endpoint;
+            let sent = client.send(b"hello")?;
+            ensure!(*server.receive().wait()? == *b"hello");
+            sent.wait()?;
+        }
         Ok(())
     })
 }

@@ -142,7 +142,7 @@ pub use spin::{Spin, nanoseconds};
 pub use text_file::read_text;
 pub use thread::{spawn_quiet, thread_number};
 pub use time_stamp::time_stamp;
-pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
+pub use udp::{Arrival, Bounce, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use userfault::UserFault;
 pub use wait::wait_readable;
 pub use waits::{Sleeper, Waits};

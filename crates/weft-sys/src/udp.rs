@@ -53,6 +53,17 @@ pub struct Run {
     pub from: (IpAddr, u32),
 }
 
+/// What became of a datagram that did not reach a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounce {
+    /// Where it was sent.
+    pub to: SocketAddr,
+    /// Whether the host of that address has answered that no program receives at the port.
+    pub is_refused: bool,
+    /// How many bytes of the beginning of the datagram the answer repeats, as far as they fit.
+    pub len: usize,
+}
+
 /// The origin of a run of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -167,6 +178,53 @@ impl UdpSocket {
                 let _ = set_option(&self.fd, libc::SOL_SOCKET, plain, &bytes);
             }
         }
+    }
+
+    /// Has the kernel keep what others answer to datagrams that reach no program, for
+    /// [`UdpSocket::take_bounce`]. From now on each of them makes one call of
+    /// [`UdpSocket::receive`] or [`UdpSocket::send`] fail, or send less than it could.
+    ///
+    /// # Errors
+    /// An error of `setsockopt(2)`.
+    pub fn keep_bounces(&self) -> Result<(), Errno> {
+        if self.is_ipv6 {
+            set_option(&self.fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &1)?;
+        }
+        set_option(&self.fd, libc::IPPROTO_IP, libc::IP_RECVERR, &1)
+    }
+
+    /// The next of them, with the beginning of the datagram in `quote`.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none.
+    pub fn take_bounce(&self, quote: &mut [u8]) -> Result<Bounce, Errno> {
+        // SAFETY: the structure consists of integers, for which zero is a valid value.
+        let mut name: sockaddr_in6 = unsafe { zeroed() };
+        let mut control: Control = [0; CONTROL_WORDS];
+        let mut piece = iovec { iov_base: quote.as_mut_ptr().cast(), iov_len: quote.len() };
+        // SAFETY: the structure consists of integers and pointers, for which zero is a valid value.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        header.msg_name = (&raw mut name).cast();
+        header.msg_namelen = size_of::<sockaddr_in6>() as socklen_t;
+        header.msg_iov = &raw mut piece;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of::<Control>();
+        // SAFETY: the name and the control data are in local variables, and the piece is `quote`,
+        // which is borrowed mutably.
+        let len = unsafe {
+            let (fd, message) = (self.fd.as_raw_fd() as usize, &raw mut header as usize);
+            let flags = (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) as usize;
+            call(libc::SYS_recvmsg, [fd, message, flags, 0, 0, 0])
+        }?;
+        let is_refused = ancillary(&header).any(|cmsg| match (cmsg.cmsg_level, cmsg.cmsg_type) {
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) | (libc::IPPROTO_IP, libc::IP_RECVERR) => {
+                content::<libc::sock_extended_err>(cmsg).is_some_and(|error| is_refusal(&error))
+            }
+            _ => false,
+        });
+        let to = decode(&name).ok_or(Errno::AFNOSUPPORT)?;
+        Ok(Bounce { to, is_refused, len })
     }
 
     /// Whether the kernel can split a run into datagrams. Otherwise each [`Run`] must have only
@@ -326,12 +384,7 @@ fn received(message: &mmsghdr, name: &sockaddr_in6) -> Option<Received> {
     let len = message.msg_len as usize;
     let from = decode(name)?;
     let (mut to, mut interface, mut segment) = (None, 0, len);
-    // SAFETY: the kernel has written `msg_controllen` bytes of control data at `msg_control`.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
-    while !next.is_null() {
-        // SAFETY: `CMSG_FIRSTHDR` and `CMSG_NXTHDR` return only headers that lie within the control
-        // data.
-        let cmsg = unsafe { &*next };
+    for cmsg in ancillary(header) {
         match (cmsg.cmsg_level, cmsg.cmsg_type) {
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 if let Some(info) = content::<libc::in6_pktinfo>(cmsg) {
@@ -352,11 +405,31 @@ fn received(message: &mmsghdr, name: &sockaddr_in6) -> Option<Received> {
             }
             _ => {}
         }
-        // SAFETY: `next` is a header of this message, whose control data the kernel has filled.
-        next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
     let arrival = Arrival { from, to: to?, interface };
     Some(Received { arrival, len, segment: segment.max(1) })
+}
+
+/// Whether an error is the answer that no program receives at the port.
+fn is_refusal(error: &libc::sock_extended_err) -> bool {
+    /// "Port unreachable": type and code of ICMP (RFC 792) and of ICMPv6 (RFC 4443).
+    const REFUSALS: [(u8, u8, u8); 2] =
+        [(libc::SO_EE_ORIGIN_ICMP, 3, 3), (libc::SO_EE_ORIGIN_ICMP6, 1, 4)];
+    REFUSALS.contains(&(error.ee_origin, error.ee_type, error.ee_code))
+}
+
+/// The ancillary messages of a message that the kernel has written.
+fn ancillary(header: &libc::msghdr) -> impl Iterator<Item = &cmsghdr> {
+    // SAFETY: the kernel has written `msg_controllen` bytes of control data at `msg_control`.
+    let first = unsafe { libc::CMSG_FIRSTHDR(header) };
+    let next = move |cmsg: &&cmsghdr| {
+        // SAFETY: `cmsg` is a header of this message, whose control data the kernel has filled.
+        let next = unsafe { libc::CMSG_NXTHDR(header, *cmsg) };
+        // SAFETY: `CMSG_NXTHDR` returns only headers that lie within the control data.
+        unsafe { next.as_ref() }
+    };
+    // SAFETY: `CMSG_FIRSTHDR` returns only a header that lies within the control data.
+    std::iter::successors(unsafe { first.as_ref() }, next)
 }
 
 /// The contents of an ancillary message, if it is long enough.
@@ -494,6 +567,30 @@ mod tests {
         assert_eq!(found[..4], expected.map(<[u8]>::to_vec));
         assert_eq!(found[4], bytes[101..]);
         assert_eq!(receiver.receive(&mut batch), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn refused_datagrams_are_reported_with_their_beginning() {
+        for (own, to) in [("[::]:0", "127.0.0.1"), ("[::]:0", "::1"), ("127.0.0.1:0", "127.0.0.1")]
+        {
+            let own: SocketAddr = own.parse().expect("an address");
+            let sender = UdpSocket::bind_address(own, false).expect("a socket");
+            sender.keep_bounces().expect("an option");
+            let mut quote = [0; 32];
+            assert_eq!(sender.take_bounce(&mut quote), Err(Errno::AGAIN));
+            let gone = UdpSocket::bind(0, false).expect("a socket");
+            let to = SocketAddr::new(to.parse().expect("an address"), gone.port().expect("bound"));
+            drop(gone);
+            let bytes: Vec<u8> = (0..250).collect();
+            // A run is answered as one datagram, or each of its datagrams is.
+            let unspecified = if to.is_ipv4() { [0; 4].into() } else { [0_u8; 16].into() };
+            let runs = [Run { bytes: 0..200, segment: 100, to, from: (unspecified, 0) }];
+            assert_eq!(sender.send(&bytes, &runs), Ok(1));
+            assert_eq!(sender.receive(&mut RecvBatch::default()), Err(Errno::CONNREFUSED));
+            let bounce = sender.take_bounce(&mut quote).expect("an answer");
+            assert_eq!(bounce, Bounce { to, is_refused: true, len: 32 });
+            assert_eq!(quote, bytes[..32]);
+        }
     }
 
     #[test]

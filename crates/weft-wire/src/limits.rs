@@ -20,5 +20,8 @@ pub const DEPTH_MAX: u16 = 0x3ffe;
 pub const WINDOW_MAX: u16 = 1024;
 /// Number of words of received sequences in the body of an Ack. The first word is in the header.
 pub const WORDS_MAX: usize = WINDOW_MAX as usize / 64 - 1;
+/// Bytes of private data of a connection of reliable datagrams: as many as one of queue pairs has
+/// between Weft hosts.
+pub const FRAME_DATA_MAX: usize = 452;
 /// Maximum payload of one datagram over IPv4, with a CRC.
 pub const PAYLOAD_MAX: usize = 65_469;

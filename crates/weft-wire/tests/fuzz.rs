@@ -44,3 +44,8 @@ fn marker() {
 fn rd() {
     inputs::run("wire_rd", COUNT, |input, _| wire::rd(input));
 }
+
+#[test]
+fn rd_frame() {
+    inputs::run("wire_rd_frame", COUNT, |input, _| wire::rd_frame(input));
+}

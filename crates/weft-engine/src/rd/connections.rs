@@ -1,7 +1,7 @@
 //! The connections of a port: ends that have receives and a queue of requests, as queue pairs have.
 //!
 //! A connection is a route between two ports, on which both know that the other has accepted it: a
-//! request to connect, and an answer ([`super::frame`]). Its messages, Writes, Reads and atomics
+//! request to connect, and an answer ([`Frame`]). Its messages, Writes, Reads and atomics
 //! are those of the protocol below, which keeps their order. Each end knows how many receives the
 //! other has posted, as the program above says it; a message without one is a violation, and ends
 //! the connection. So does a refused access to memory. An end that has got nothing for a while asks
@@ -11,14 +11,15 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use weft_wire::rd::Reason;
+use weft_wire::rd::{FRAME_DATA_MAX, Frame, Reason};
 
-use super::frame::Frame;
-use super::limits::{CALLS_MAX, PING};
+use super::limits::{CALLS_MAX, LOOK, PING};
 use super::machine::Machine;
 use super::memory::{Memory, Party};
+use super::neighbours::Neighbours;
 use super::peer::Bond;
 use super::request::{AtomicOp, Buffer, Data, Notice, PeerAddress, Request, Route, Status};
+use crate::limits::WEFT_PRIVATE_DATA_MAX;
 use crate::wc::{Completion, Opcode, Status as WcStatus};
 use crate::wr::{self, Operation, SendFlags, SendRequest, Sge};
 use crate::{Errno, Result};
@@ -149,6 +150,8 @@ enum What {
     Goodbye,
 }
 
+const _: () = assert!(FRAME_DATA_MAX == WEFT_PRIVATE_DATA_MAX, "carriers have the same room");
+
 /// The identifier of requests of which nobody asks.
 const NOBODY: u64 = 0;
 /// The number of the endpoint that takes calls. Others are of ends that have called.
@@ -174,6 +177,7 @@ pub(super) struct Connections {
     blocked: VecDeque<u32>,
     /// When ends ask whether their peer is there.
     pings: BTreeSet<(u64, u32)>,
+    neighbours: Neighbours,
     rung: Vec<Wakeup>,
 }
 
@@ -313,6 +317,7 @@ impl Connections {
         if let Some(end) = self.ends.get_mut(&number) {
             end.phase = phase;
             self.pings.insert((now + PING, number));
+            self.neighbours.add(now, end.route.peer().socket, number);
         }
     }
 
@@ -485,7 +490,8 @@ impl Connections {
 
     /// When [`Connections::expire`] must be called, if nothing else happens.
     pub(super) fn next_timeout(&self) -> Option<u64> {
-        self.pings.first().map(|&(at, _)| at)
+        let ping = self.pings.first().map(|&(at, _)| at);
+        ping.into_iter().chain(self.neighbours.next_timeout()).min()
     }
 
     /// Asks the peers that were silent for a while whether they are there.
@@ -494,17 +500,29 @@ impl Connections {
             && at <= now
         {
             self.pings.pop_first();
-            let Some(end) = self.ends.get(&number) else { continue };
-            if !matches!(end.phase, EndPhase::Calling | EndPhase::Open) {
-                continue;
+            if let Some(next) = self.ask(now, machine, number, PING) {
+                self.pings.insert((next, number));
             }
-            let due = machine.seen_at(&end.route).unwrap_or(0) + PING;
-            if due <= now && end.in_machine == 0 {
-                // If there is no room, others wait for their peers, and this end asks later.
-                let _ = self.control(now, machine, number, Frame::Ping);
-            }
-            self.pings.insert((if due > now { due } else { now + PING }, number));
         }
+        while let Some((address, number)) = self.neighbours.due(now) {
+            let next = self.ask(now, machine, number, LOOK).unwrap_or(now + LOOK);
+            self.neighbours.put_off(address, next);
+        }
+    }
+
+    /// Asks the peer of an end whether it is there, if it has said nothing for a time. Returns when
+    /// that may be necessary again; `None` if the end asks no more.
+    fn ask(&mut self, now: u64, machine: &mut Machine, number: u32, silence: u64) -> Option<u64> {
+        let end = self.ends.get(&number)?;
+        if !matches!(end.phase, EndPhase::Calling | EndPhase::Open) {
+            return None;
+        }
+        let due = machine.seen_at(&end.route).unwrap_or(0) + silence;
+        if due <= now && end.in_machine == 0 {
+            // If there is no room, others wait for their peers, and this end asks later.
+            let _ = self.control(now, machine, number, Frame::Ping);
+        }
+        Some(if due > now { due } else { now + silence })
     }
 
     /// Sends a frame, whose failure ends the connection.
@@ -725,6 +743,7 @@ impl Connections {
                 let change = match status {
                     _ if !is_calling => Change::Disconnected,
                     Status::PeerUnreachable => Change::Failed(Errno::TIMEDOUT),
+                    Status::PeerGone => Change::Failed(Errno::CONNREFUSED),
                     _ => Change::Failed(Errno::CONNRESET),
                 };
                 self.over(machine, number, Some(change));
@@ -753,6 +772,7 @@ impl Connections {
             return;
         }
         end.phase = EndPhase::Over;
+        self.neighbours.remove(end.route.peer().socket, number);
         if self.routes.get(&end.route) == Some(&Bound::End(number)) {
             self.routes.remove(&end.route);
             machine.release(&end.route);
@@ -816,7 +836,7 @@ fn wc_status(status: Status) -> WcStatus {
         Status::Refused(Reason::NotConnected) => WcStatus::WrFlushErr,
         Status::Refused(Reason::TooLong) => WcStatus::RemInvReqErr,
         Status::Refused(_) => WcStatus::RemAccessErr,
-        Status::PeerRestarted | Status::PeerUnreachable => WcStatus::RetryExcErr,
+        Status::PeerRestarted | Status::PeerUnreachable | Status::PeerGone => WcStatus::RetryExcErr,
     }
 }
 
@@ -949,5 +969,6 @@ impl Connections {
             && self.calls.is_empty()
             && self.unanswered == 0
             && self.asked.is_empty()
+            && self.neighbours.is_empty()
     }
 }

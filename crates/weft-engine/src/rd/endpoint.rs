@@ -8,12 +8,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use weft_sys::calls::event::{EventfdFlags, eventfd};
-use weft_sys::{NoteLock, RecvBatch, Spin, UdpSocket, consume, notify, wait_readable};
+use weft_sys::{Bounce, NoteLock, RecvBatch, Spin, UdpSocket, consume, notify, wait_readable};
+use weft_wire::rd::HEADER_LEN;
 
 use super::connections::{Connections, LISTENER};
 use super::limits::{
-    BATCHES_MAX, DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX, RECEIVE_BYTES_MAX,
-    RECEIVE_COST,
+    BATCHES_MAX, BOUNCES_MAX, DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX,
+    RECEIVE_BYTES_MAX, RECEIVE_COST,
 };
 use super::machine::Machine;
 use super::memory::Registered;
@@ -73,6 +74,8 @@ struct State {
     incoming: RecvBatch,
     outgoing: Outbox,
     datagram: Vec<u8>,
+    /// Whether the kernel may have kept answers of hosts that refuse datagrams.
+    has_bounces: bool,
     timer: Option<(u64, TimerId)>,
     /// Whether `wake` is readable.
     raised: bool,
@@ -129,8 +132,12 @@ impl Endpoint {
             return Err(Errno::INVAL);
         }
         let secret = [random::bytes()?, random::bytes()?].map(u64::from_ne_bytes);
-        let socket = udp::bind(local.port(), false)?;
+        let socket = udp::bind_at(canonical(local))?;
         let address = SocketAddr::new(local.ip().to_canonical(), socket.port()?);
+        if port.is_some() {
+            // Without it, time alone shows that a peer is gone.
+            let _ = socket.keep_bounces();
+        }
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let reactor = pd.context().reactor();
         let connected = port.is_some();
@@ -143,6 +150,7 @@ impl Endpoint {
             incoming: RecvBatch::default(),
             outgoing: Outbox::new(socket.can_segment()),
             datagram: Vec::new(),
+            has_bounces: false,
             timer: None,
             raised: false,
             closed: false,
@@ -359,6 +367,7 @@ impl Inner {
             return false;
         }
         let more = self.receive(state);
+        self.take_bounces(state);
         let now = self.now();
         let State { machine, memory, port, .. } = state;
         machine.expire(now);
@@ -367,12 +376,16 @@ impl Inner {
             Desk { connections, wakeups, machine, memory, now }.settle();
         }
         self.send(state);
+        if state.outgoing.take_failed() {
+            state.has_bounces = true;
+            self.pending_work.store(true, Ordering::SeqCst);
+        }
         self.set_timer(state);
         more
     }
 
     fn receive(&self, state: &mut State) -> bool {
-        let State { machine, memory, incoming, .. } = state;
+        let State { machine, memory, incoming, has_bounces, .. } = state;
         let own = self.address.socket.ip();
         for _ in 0..BATCHES_MAX {
             match self.socket.receive(incoming) {
@@ -389,11 +402,30 @@ impl Inner {
                     }
                 }
                 Err(Errno::AGAIN) => return false,
-                // Interrupted, or the ICMP error of an earlier datagram, which the timers handle.
-                Err(_) => {}
+                // Interrupted, or an earlier datagram has not arrived.
+                Err(_) => *has_bounces = true,
             }
         }
         true
+    }
+
+    /// Takes the answers of hosts that refuse datagrams, if there may be any.
+    fn take_bounces(&self, state: &mut State) {
+        if state.port.is_none() || !std::mem::take(&mut state.has_bounces) {
+            return;
+        }
+        let mut quote = [0; HEADER_LEN];
+        for _ in 0..BOUNCES_MAX {
+            match self.socket.take_bounce(&mut quote) {
+                Ok(Bounce { to, is_refused: true, len }) => {
+                    state.machine.refused(self.now(), canonical(to), &quote[..len]);
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+        state.has_bounces = true;
+        self.pending_work.store(true, Ordering::SeqCst);
     }
 
     fn send(&self, state: &mut State) {

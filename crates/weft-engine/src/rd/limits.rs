@@ -57,6 +57,11 @@ pub const GIVE_UP: u64 = 30_000_000;
 pub const IDLE: u64 = 3 * GIVE_UP;
 /// Time after which a connected endpoint that has got nothing asks whether its peer is there.
 pub const PING: u64 = 15_000_000;
+/// Time after which one of the connections with a port that has said nothing asks, so that the
+/// port's host can answer that it is gone.
+pub const LOOK: u64 = 3_000_000;
+/// How long a host has to answer that a peer is gone before that is believed.
+pub const REFUSED_FOR: u64 = 1_000_000;
 /// Time after which an incomplete Send may be refused if there is no room for others, unless it has
 /// arrived at [`PARTIAL_RATE`] since.
 pub const PARTIAL_MAX: u64 = GIVE_UP;
@@ -72,6 +77,10 @@ pub const RTO_MAX: u64 = 2_000_000;
 /// How long an acknowledgement waits for data to be sent with, or for a second datagram.
 pub const ACK_DELAY: u64 = 1_000;
 
+/// Addresses whose hosts have answered that nobody is there; earlier ones are forgotten.
+pub(crate) const REFUSING_MAX: usize = 64;
+/// Such answers that one pass takes.
+pub(crate) const BOUNCES_MAX: usize = 64;
 /// A longer time, in microseconds, is not a round trip.
 pub(crate) const RTT_MAX: u32 = 60_000_000;
 /// Batches that one pass takes from the socket.

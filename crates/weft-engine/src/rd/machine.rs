@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use weft_wire::rd::{HEADER_LEN, Header, Kind, Reason, parse, seal};
+use weft_wire::rd::{HEADER_LEN, Header, Kind, Reason, parse, quoted, seal};
 
 use super::limits::{
     ATOMIC_LEN, BURST, RECEIVE_COST, REQUEST_BYTES_MAX, REQUESTS_MAX, SEND_LEN_MAX,
@@ -15,6 +15,7 @@ use super::limits::{
 use super::memory::Memory;
 use super::message::{Message, MessageKind, atomic};
 use super::peer::{Bond, RdPeer};
+use super::refusals::Refusals;
 use super::request::{Data, Event, Notice, PeerAddress, Request, Route, Status};
 use super::shared::{EndpointState, Settings};
 use super::table::Table;
@@ -30,6 +31,7 @@ pub(super) struct Machine {
     timers: BTreeSet<(u64, u32)>,
     /// The slots of peers that may have something to send.
     ready: VecDeque<u32>,
+    refusals: Refusals,
     /// Number of datagrams that the first of them has sent in a row.
     burst: u32,
 }
@@ -41,6 +43,7 @@ impl Machine {
             shared: EndpointState::new(config, secret),
             timers: BTreeSet::new(),
             ready: VecDeque::new(),
+            refusals: Refusals::default(),
             burst: 0,
         }
     }
@@ -206,11 +209,33 @@ impl Machine {
             },
         };
         let Some(peer) = self.table.get_mut(slot) else { return };
+        self.refusals.clear(from);
         peer.input(now, &mut self.shared, memory, &header, body, datagram.len());
         if std::mem::take(&mut self.shared.no_room) {
             self.table.reclaim(now, &mut self.shared);
         }
         self.enlist(slot);
+    }
+
+    /// Handles that the host of an address has answered a datagram, which began with `quote`: no
+    /// program receives there. No stranger knows the epoch in it, which only that host is sent.
+    pub(super) fn refused(&mut self, now: u64, to: SocketAddr, quote: &[u8]) {
+        let Ok(header) = quoted(quote) else { return };
+        let address = PeerAddress { socket: to, endpoint: header.destination.endpoint };
+        let route = Route::new(header.source.endpoint, address);
+        let peer = self.table.find(&route).and_then(|slot| self.table.get_mut(slot));
+        let Some(peer) = peer.filter(|peer| peer.own.epoch == header.source.epoch) else { return };
+        // Nothing is lost with a connection that does not exist yet.
+        let is_new = peer.dialled && !peer.proven;
+        if !self.refusals.add(now, to) && !is_new {
+            return;
+        }
+        self.refusals.clear(to);
+        for slot in self.table.at(to) {
+            let Some(peer) = self.table.get_mut(slot) else { continue };
+            peer.gone(now, &mut self.shared);
+            self.enlist(slot);
+        }
     }
 
     /// Decides whether to keep state of the sender of a datagram. Returns its slot.

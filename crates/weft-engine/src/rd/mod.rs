@@ -8,23 +8,26 @@
 //! delivered yet.
 //!
 //! `port.rs` has endpoints whose peers are connected: their protocol is in `connections.rs`, the
-//! messages of its own in `frame.rs`, and the descriptors that wake who waits in `wakeups.rs`.
+//! messages of its own in [`weft_wire::rd`], and the descriptors that wake who waits in
+//! `wakeups.rs`. That a peer's process is gone is known from its host (`refusals.rs`), which is
+//! asked now and then (`neighbours.rs`).
 
 mod ack;
 mod connections;
 mod endpoint;
 mod failure;
-mod frame;
 mod inbox;
 pub mod limits;
 mod machine;
 mod memory;
 mod message;
+mod neighbours;
 mod outbox;
 mod peer;
 mod port;
 mod rate;
 mod receive;
+mod refusals;
 mod request;
 mod rtt;
 mod seq;

@@ -374,6 +374,15 @@ impl RdPeer {
         }
     }
 
+    /// Handles that the peer's process is gone.
+    pub(super) fn gone(&mut self, now: u64, shared: &mut EndpointState) {
+        self.their_syn = false;
+        if self.outbox.is_some() {
+            self.fail(now, shared, Status::PeerGone);
+        }
+        self.lose(shared, Status::PeerGone);
+    }
+
     /// Ends the connection with the peer, if there is one.
     pub(super) fn lose(&mut self, shared: &mut EndpointState, status: Status) {
         if std::mem::replace(&mut self.bond, Bond::None) != Bond::None {

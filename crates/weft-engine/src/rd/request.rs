@@ -107,6 +107,9 @@ pub enum Status {
     PeerRestarted,
     /// The peer did not answer, or gave up the request. The request may have been carried out.
     PeerUnreachable,
+    /// The peer's host answers that no process is at the peer's address. The request may have been
+    /// carried out before the process ended. Only connected peers are given up for that reason.
+    PeerGone,
 }
 
 /// What has happened, for the connections of a port or for the program.

@@ -1,6 +1,7 @@
 //! The table of an endpoint's peers.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use super::limits::SWEEP;
 use super::peer::RdPeer;
@@ -28,6 +29,12 @@ impl Table {
 
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut RdPeer> {
         self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// The slots of all peers at an address.
+    pub(super) fn at(&self, address: SocketAddr) -> Vec<u32> {
+        let here = self.index.iter().filter(|(route, _)| route.peer().socket == address);
+        here.map(|(_, &slot)| slot).collect()
     }
 
     /// Adds a peer with a new route. `None` if all slots are used by peers that cannot be

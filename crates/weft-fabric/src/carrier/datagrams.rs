@@ -4,7 +4,7 @@
 //! listener's. Memory is registered with the engine, so that its keys are those of connections of
 //! the engine, too.
 
-use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -71,9 +71,6 @@ pub(crate) type Caller = rd::Caller;
 
 impl Listening {
     pub(super) fn new(domain: &Domain, address: SocketAddr) -> Result<Self, Errno> {
-        // The port takes datagrams for any address of the host, and drops those for others.
-        let is_here = UdpSocket::bind((address.ip(), 0)).map(drop);
-        is_here.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::ADDRNOTAVAIL))?;
         let listener = Port::bind(domain.0.engine.pd(), address)?.listen()?;
         let address = SocketAddr::new(address.ip(), listener.address().port());
         Ok(Self { listener, address })

@@ -180,6 +180,33 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
     if received != computed && !cfg!(fuzzing) {
         return Err(RdError::Crc { received, computed });
     }
+    let header = header(h)?;
+    let body_fits = match header.kind {
+        Kind::Data => !body.is_empty(),
+        Kind::Ack => body.len().is_multiple_of(WORD_LEN) && body.len() / WORD_LEN <= WORDS_MAX,
+        Kind::Challenge | Kind::Reset(_) => body.is_empty(),
+    };
+    if !body_fits {
+        return Err(RdError::Body(body.len()));
+    }
+    Ok((header, body))
+}
+
+/// The header of a datagram of which only the beginning is known, as when a host has answered that
+/// nobody takes it (ICMP). No CRC protects it.
+///
+/// # Errors
+/// [`RdError::TooShort`], [`RdError::Version`], [`RdError::Kind`] and [`RdError::Reason`].
+pub fn quoted(beginning: &[u8]) -> Result<Header, RdError> {
+    let h = beginning.first_chunk().ok_or(RdError::TooShort(beginning.len()))?;
+    if h[0] != VERSION {
+        return Err(RdError::Version(h[0]));
+    }
+    header(h)
+}
+
+/// The header of a datagram of this version.
+fn header(h: &[u8; HEADER_LEN]) -> Result<Header, RdError> {
     let flags = h[1] & !(u8::MAX << KIND_SHIFT);
     let window = be16(h, 2);
     let kind = match h[1] >> KIND_SHIFT {
@@ -189,16 +216,8 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
         KIND_RESET => Kind::Reset(Reason::of(window.into())?),
         other => return Err(RdError::Kind(other)),
     };
-    let body_fits = match kind {
-        Kind::Data => !body.is_empty(),
-        Kind::Ack => body.len().is_multiple_of(WORD_LEN) && body.len() / WORD_LEN <= WORDS_MAX,
-        Kind::Challenge | Kind::Reset(_) => body.is_empty(),
-    };
-    if !body_fits {
-        return Err(RdError::Body(body.len()));
-    }
     let ack = Acknowledgement { next: be32(h, 28), selective: be64(h, 32) };
-    let header = Header {
+    Ok(Header {
         kind,
         syn: flags & SYN != 0,
         probe: flags & PROBE != 0,
@@ -210,8 +229,7 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
         ack: (flags & ACK != 0).then_some(ack),
         timestamp: be32(h, 40),
         echo: be32(h, 44),
-    };
-    Ok((header, body))
+    })
 }
 
 impl Header {

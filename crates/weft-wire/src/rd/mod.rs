@@ -44,10 +44,12 @@
 //! [`parse`] never panics; [`Header::emit`] panics on a buffer shorter than [`HEADER_LEN`].
 
 mod failure;
+mod frame;
 mod header;
 
 pub use failure::ReadFailure;
+pub use frame::{FRAME_DATA_MAX, Frame};
 pub use header::{
     Acknowledgement, CRC_LEN, HEADER_LEN, Header, Kind, RdEnd, RdError, Reason, VERSION,
-    WINDOW_MAX, WORDS_MAX, parse, seal, words,
+    WINDOW_MAX, WORDS_MAX, parse, quoted, seal, words,
 };

@@ -34,6 +34,8 @@ const AREA: usize = 8 << 10;
 const SOURCE: usize = 4 << 10;
 const TARGET: usize = 6 << 10;
 const WORD: usize = AREA - 8;
+/// Time after which a process that is gone is noticed, on all these paths.
+const NOTICED: u64 = 20_000_000;
 const TIME_MAX: u64 = 3_600_000_000;
 const STEPS_MAX: usize = 2_000_000;
 
@@ -51,7 +53,22 @@ enum Mutation {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    Arrival { from: usize, to: usize, bytes: Vec<u8> },
+    Arrival {
+        from: usize,
+        to: usize,
+        bytes: Vec<u8>,
+    },
+    /// The host `from` answers `to` that nobody takes what began so.
+    Refusal {
+        from: usize,
+        to: usize,
+        quote: Vec<u8>,
+    },
+    /// A process starts where one was killed at a time.
+    Start {
+        host: usize,
+        killed_at: u64,
+    },
     Act,
 }
 
@@ -105,6 +122,8 @@ struct Place {
     incarnation: u32,
     calls: VecDeque<(Call, usize)>,
     areas: usize,
+    /// Whether there is no process.
+    is_dead: bool,
 }
 
 struct World {
@@ -140,7 +159,15 @@ fn place(setup: &Setup, rng: &mut fastrand::Rng, incarnation: u32) -> Place {
     let mut connections = Connections::default();
     connections.listen();
     let ram = Ram { bytes: vec![0; LEN], shadow: Vec::new() };
-    Place { machine, connections, ram, incarnation, calls: VecDeque::new(), areas: 0 }
+    Place {
+        machine,
+        connections,
+        ram,
+        incarnation,
+        calls: VecDeque::new(),
+        areas: 0,
+        is_dead: false,
+    }
 }
 
 fn message(side: usize, serial: u32) -> Vec<u8> {
@@ -206,6 +233,8 @@ impl World {
                 let Some(Reverse((_, _, happening))) = self.agenda.pop() else { break };
                 match happening {
                     Happening::Arrival { from, to, bytes } => self.arrive(from, to, &bytes),
+                    Happening::Refusal { from, to, quote } => self.refuse(from, to, &quote),
+                    Happening::Start { host, killed_at } => self.start(host, killed_at)?,
                     Happening::Act => self.act()?,
                 }
             }
@@ -307,6 +336,9 @@ impl World {
     fn call(&mut self) -> Check {
         let from = self.rng.usize(..self.places.len());
         let to = (from + self.rng.usize(1..self.places.len())) % self.places.len();
+        if self.places[from].is_dead {
+            return Ok(());
+        }
         let Some(area) = self.area(from) else { return Ok(()) };
         let peer = PeerAddress { socket: host::address(to).socket, endpoint: LISTENER };
         let room = Room { sends: 64, receives: WINDOW };
@@ -348,12 +380,35 @@ impl World {
 
     fn kill(&mut self) {
         let host = self.rng.usize(..self.places.len());
+        if self.places[host].is_dead {
+            return;
+        }
         let incarnation = self.places[host].incarnation + 1;
         self.places[host] = place(&self.setup, &mut self.rng, incarnation);
         self.killed = true;
+        if self.rng.bool() {
+            self.places[host].is_dead = true;
+            let start = Happening::Start { host, killed_at: self.now };
+            let at = self.now + self.rng.u64(..=2 * NOTICED);
+            self.schedule(at, start);
+        }
         for side in self.sides.iter_mut().filter(|side| side.host == host) {
             side.stage = Stage::Over;
         }
+    }
+
+    /// Starts a process again. If none was there for long, everybody knows it.
+    fn start(&mut self, host: usize, killed_at: u64) -> Check {
+        self.places[host].is_dead = false;
+        let is_known = self.now - killed_at >= NOTICED;
+        for (at, side) in self.sides.iter().enumerate().filter(|_| is_known) {
+            let is_open = side.stage == Stage::Open && self.is_alive(at);
+            if is_open && side.peer.is_some_and(|peer| self.sides[peer].host == host) {
+                let time = self.now - killed_at;
+                return Err(format!("{at} does not notice in {time} that {host} is gone"));
+            }
+        }
+        Ok(())
     }
 
     fn close(&mut self) {
@@ -441,7 +496,18 @@ impl World {
 
     // ---- What happens ----
 
+    fn refuse(&mut self, from: usize, to: usize, quote: &[u8]) {
+        let Place { machine, connections, ram, .. } = &mut self.places[to];
+        machine.refused(self.now, host::address(from).socket, quote);
+        connections.run(self.now, machine, ram);
+    }
+
     fn arrive(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        if self.places[to].is_dead {
+            let quote = bytes[..bytes.len().min(HEADER_LEN)].to_vec();
+            let at = self.now + self.setup.delay;
+            return self.schedule(at, Happening::Refusal { from: to, to: from, quote });
+        }
         let source = host::address(from).socket;
         let peer = parse(bytes)
             .map(|(header, _)| PeerAddress { socket: source, endpoint: header.source.endpoint });

@@ -6,6 +6,7 @@
 //! random one.
 
 mod connected;
+mod gone;
 mod host;
 mod hostile;
 mod net;

@@ -9,7 +9,7 @@
 //! 5  nothing: it asks whether the peer is there
 //! ```
 
-use crate::limits::WEFT_PRIVATE_DATA_MAX;
+pub use crate::limits::FRAME_DATA_MAX;
 
 const VERSION: u8 = 1;
 const MESSAGE: u8 = 0;
@@ -21,20 +21,32 @@ const PING: u8 = 5;
 
 /// A message between connected endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Frame<'a> {
+pub enum Frame<'a> {
+    /// A message of the program.
     Message(&'a [u8]),
+    /// A request to connect, with private data.
     Call(&'a [u8]),
+    /// That the connection is accepted, with private data.
     Answer(&'a [u8]),
-    Refusal { by_program: bool, private_data: &'a [u8] },
+    /// That it is refused.
+    Refusal {
+        /// Whether the program has refused it; otherwise nobody listens.
+        by_program: bool,
+        /// What the program says.
+        private_data: &'a [u8],
+    },
+    /// That the sender ends the connection.
     Goodbye,
+    /// Nothing: that it arrives tells the sender that the peer is there.
     Ping,
 }
 
 impl<'a> Frame<'a> {
     /// What a message is; `None` if it is not one of this protocol.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    #[must_use]
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (&kind, rest) = bytes.split_first()?;
-        let private = |data: &'a [u8]| (data.len() <= WEFT_PRIVATE_DATA_MAX).then_some(data);
+        let private = |data: &'a [u8]| (data.len() <= FRAME_DATA_MAX).then_some(data);
         Some(match (kind, rest) {
             (MESSAGE, bytes) => Self::Message(bytes),
             (CALL, [VERSION, data @ ..]) => Self::Call(private(data)?),
@@ -49,7 +61,8 @@ impl<'a> Frame<'a> {
     }
 
     /// The bytes to send.
-    pub(super) fn encode(&self) -> Box<[u8]> {
+    #[must_use]
+    pub fn encode(&self) -> Box<[u8]> {
         match self {
             Self::Message(bytes) => [&[MESSAGE][..], bytes].concat(),
             Self::Call(data) => [&[CALL, VERSION][..], data].concat(),
@@ -63,8 +76,9 @@ impl<'a> Frame<'a> {
         .into()
     }
 
-    /// The beginning of a message of the program, whose bytes follow.
-    pub(super) fn message(len: usize) -> Vec<u8> {
+    /// The beginning of a message of the program, whose `len` bytes follow.
+    #[must_use]
+    pub fn message(len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(1 + len);
         bytes.push(MESSAGE);
         bytes
@@ -77,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_parsed() {
-        let data = &[7; WEFT_PRIVATE_DATA_MAX];
+        let data = &[7; FRAME_DATA_MAX];
         for frame in [
             Frame::Message(b""),
             Frame::Message(&[5; 10_000]),
@@ -107,7 +121,7 @@ mod tests {
             }
         }
         assert_ne!(parsed, 0);
-        let long = [&[ANSWER][..], &[0; WEFT_PRIVATE_DATA_MAX + 1]].concat();
+        let long = [&[ANSWER][..], &[0; FRAME_DATA_MAX + 1]].concat();
         assert_eq!(Frame::parse(&long), None);
         assert_eq!(Frame::parse(&[CALL, 2]), None);
     }
