@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Program, compile_example};
+use crate::{NamespacePair, Program, compile_example};
 
 const TIMEOUT: Duration = Duration::from_secs(240);
 
@@ -20,6 +20,8 @@ pub enum FabricWay {
     Blocking,
     /// `weft-fabric` as futures on tokio.
     Futures,
+    /// `weft-fabric` over reliable datagrams, with blocking calls.
+    Datagrams,
 }
 
 /// A load: its name for the program that measures, and for people.
@@ -44,14 +46,16 @@ pub struct FabricSample {
     pub bytes: f64,
 }
 
-const ALL_WAYS: &[FabricWay] = &[FabricWay::Engine, FabricWay::Blocking, FabricWay::Futures];
+const ALL_WAYS: &[FabricWay] =
+    &[FabricWay::Engine, FabricWay::Blocking, FabricWay::Futures, FabricWay::Datagrams];
+const BETWEEN: &[FabricWay] = &[FabricWay::Engine, FabricWay::Blocking, FabricWay::Datagrams];
 
 const fn load(name: &'static str, text: &'static str, ways: &'static [FabricWay]) -> FabricLoad {
     FabricLoad { name, text, ways }
 }
 
 impl FabricLoad {
-    /// All loads.
+    /// All loads on one host.
     pub const ALL: [Self; 9] = [
         load("ping-pong", "8 B there and back", ALL_WAYS),
         load("rate", "64 B in one direction, 64 under way", ALL_WAYS),
@@ -64,12 +68,28 @@ impl FabricLoad {
         load("under-way", "10,000 additions under way", &[FabricWay::Futures]),
     ];
 
-    /// The goal for a way, and whether it is met by the time of an operation, its ratio to the
-    /// engine's, and what it is longer. `None` if there is no goal.
+    /// Those between network namespaces.
+    pub const BETWEEN: [Self; 5] = [
+        load("ping-pong", "8 B there and back", BETWEEN),
+        load("rate", "64 B in one direction, 64 under way", BETWEEN),
+        load("read", "Read of 8 B", BETWEEN),
+        load("write-64k", "Write of 64 KiB", BETWEEN),
+        load("write-1m", "Write of 1 MiB", BETWEEN),
+    ];
+
+    /// The goal for a way between namespaces: see [`FabricLoad::goal`].
+    #[must_use]
+    pub fn goal_between(way: FabricWay, ratio: f64) -> Option<Goal> {
+        let is_met = ratio <= 1.05;
+        (way == FabricWay::Blocking).then_some(Goal { text: "at most 1.05", is_met })
+    }
+
+    /// The goal for a way on one host, and whether it is met by the time of an operation, its ratio
+    /// to the engine's, and what it is longer. `None` if there is no goal.
     #[must_use]
     pub fn goal(&self, way: FabricWay, time: f64, ratio: f64, more: f64) -> Option<Goal> {
         let (text, is_met) = match (self.name, way) {
-            (_, FabricWay::Engine) => return None,
+            (_, FabricWay::Engine | FabricWay::Datagrams) => return None,
             ("ping-pong" | "rate", FabricWay::Blocking) => ("at most 1.10", ratio <= 1.1),
             ("ping-pong" | "rate", FabricWay::Futures) => ("at most 1.5 us more", more <= 1_500.0),
             ("read", FabricWay::Blocking) => ("below 0.5 us", time < 500.0),
@@ -101,6 +121,7 @@ impl fmt::Display for FabricWay {
             Self::Engine => "engine",
             Self::Blocking => "blocking",
             Self::Futures => "futures",
+            Self::Datagrams => "datagrams",
         })
     }
 }
@@ -121,13 +142,22 @@ impl FabricLoads {
         Ok(Self { program: compile_example("weft-bench", "fabric")? })
     }
 
-    /// Measures a load in two new processes.
+    /// Measures a load in two new processes, on this host or between two namespaces.
     ///
     /// # Errors
     ///
     /// If they fail.
-    pub fn measure(&self, load: FabricLoad, way: FabricWay) -> Result<FabricSample> {
-        let program = Program::plain(&self.program).args([load.name, &way.to_string()]);
+    pub fn measure(
+        &self,
+        load: FabricLoad,
+        way: FabricWay,
+        between: Option<&NamespacePair>,
+    ) -> Result<FabricSample> {
+        let mut program = Program::plain(&self.program).args([load.name, &way.to_string()]);
+        if let Some(NamespacePair { left, right, .. }) = between {
+            let server = [&left.ipv4.to_string(), "ip", "netns", "exec", &left.name];
+            program = program.args(server).within(Some(right));
+        }
         let said = program.run(TIMEOUT)?.success()?.stdout;
         serde_json::from_str(&said).context(said)
     }

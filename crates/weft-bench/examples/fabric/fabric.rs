@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use weft_fabric::{
-    Connected, Endpoint, Fabric, Listener, Operation, Options, RemoteKey, Rights, SharedBuffer,
+    Carrier, Connected, Endpoint, Fabric, Listener, Operation, Options, RemoteKey, Rights,
+    SharedBuffer,
 };
 
 use crate::{Load, Measured, Meter, announce, measure};
@@ -13,9 +14,17 @@ use crate::{Load, Measured, Meter, announce, measure};
 /// Messages under way.
 pub(crate) const WINDOW: usize = 64;
 
+fn open(carrier: Carrier) -> Result<Fabric> {
+    Ok(Fabric::open(Options { carrier, ..Options::default() })?)
+}
+
 /// Listens for a client, and shares the memory that it accesses.
-pub(crate) fn offer(load: Load, at: SocketAddr) -> Result<(Listener, SharedBuffer)> {
-    let fabric = Fabric::open(Options::default())?;
+pub(crate) fn offer(
+    load: Load,
+    at: SocketAddr,
+    carrier: Carrier,
+) -> Result<(Listener, SharedBuffer)> {
+    let fabric = open(carrier)?;
     let listener = fabric.listen(at)?;
     announce(listener.address())?;
     let (start, len) = (load.shared_at(), load.shared_len());
@@ -24,8 +33,8 @@ pub(crate) fn offer(load: Load, at: SocketAddr) -> Result<(Listener, SharedBuffe
 }
 
 /// Serves one client until it closes the connection. Returns since when.
-pub(crate) fn serve(load: Load, at: SocketAddr) -> Result<Meter> {
-    let (listener, shared) = offer(load, at)?;
+pub(crate) fn serve(load: Load, at: SocketAddr, carrier: Carrier) -> Result<Meter> {
+    let (listener, shared) = offer(load, at, carrier)?;
     let endpoint = listener.accept().wait()?.accept(&shared.key().to_bytes())?;
     let meter = Meter::start();
     while let Ok(message) = endpoint.receive().wait() {
@@ -37,8 +46,8 @@ pub(crate) fn serve(load: Load, at: SocketAddr) -> Result<Meter> {
 }
 
 /// Measures a load as a client.
-pub(crate) fn dial(load: Load, to: SocketAddr) -> Result<Measured> {
-    let fabric = Fabric::open(Options::default())?;
+pub(crate) fn dial(load: Load, to: SocketAddr, carrier: Carrier) -> Result<Measured> {
+    let fabric = open(carrier)?;
     let Connected { endpoint, private_data } = fabric.connect(to, b"")?.wait()?;
     let key = RemoteKey::from_bytes(&private_data).context("no key")?;
     let measured = match load {

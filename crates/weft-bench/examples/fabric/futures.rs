@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::{Builder, Runtime};
-use weft_fabric::{Connected, Endpoint, Fabric, Operation, Options, RemoteKey};
+use weft_fabric::{Carrier, Connected, Endpoint, Fabric, Operation, Options, RemoteKey};
 
 use crate::fabric::{WINDOW, offer};
 use crate::{Load, Measured, Meter, measure};
@@ -18,7 +18,7 @@ fn runtime() -> Result<Runtime> {
 /// Serves one client until it closes the connection. Returns since when.
 pub(crate) fn serve(load: Load, at: SocketAddr) -> Result<Meter> {
     runtime()?.block_on(async {
-        let (listener, shared) = offer(load, at)?;
+        let (listener, shared) = offer(load, at, Carrier::Engine)?;
         let endpoint = listener.accept().await?.accept(&shared.key().to_bytes())?;
         let meter = Meter::start();
         while let Ok(message) = endpoint.receive().await {

@@ -1,11 +1,12 @@
-//! Measures one load over the engine itself or over `weft-fabric`, between two processes of this
-//! host that are pinned to a core each.
+//! Measures one load over the engine itself or over `weft-fabric`, between two processes that are
+//! pinned to a core each.
 //!
 //! ```text
-//! fabric LOAD WAY        prints one line of JSON
+//! fabric LOAD WAY [ADDRESS [COMMAND...]]        prints one line of JSON
 //! ```
 //!
-//! LOAD is the name of a [`Load`], WAY of a [`Way`]. `make bench BENCH=--fabric` runs all of them,
+//! LOAD is the name of a [`Load`], WAY of a [`Way`]. The server listens at ADDRESS, and COMMAND
+//! starts it, such as in another network namespace. `make bench BENCH=--fabric` runs all of them,
 //! one after the other in each run.
 
 mod engine;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
+use weft_fabric::Carrier;
 
 /// The environment variable that makes a process the server.
 const ROLE: &str = "WEFT_BENCH_FABRIC_SERVER";
@@ -55,6 +57,8 @@ enum Way {
     Blocking,
     /// `weft-fabric`, as futures on tokio.
     Futures,
+    /// `weft-fabric` over reliable datagrams, with blocking calls.
+    Datagrams,
 }
 
 /// What a client has measured.
@@ -159,17 +163,20 @@ pub(crate) fn announce(address: SocketAddr) -> Result<()> {
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [load, way] = &words[..] else { bail!("fabric LOAD WAY") };
+    let [load, way, place @ ..] = &words[..] else {
+        bail!("fabric LOAD WAY [ADDRESS [COMMAND...]]")
+    };
     let load = Load::parse(load).with_context(|| format!("no load is {load}"))?;
     let way = match &way[..] {
         "engine" => Way::Engine,
         "blocking" => Way::Blocking,
         "futures" => Way::Futures,
+        "datagrams" => Way::Datagrams,
         _ => bail!("no way is {way}"),
     };
     let is_server = std::env::var_os(ROLE).is_some();
     pin(usize::from(!is_server));
-    if is_server { serve(load, way) } else { dial(load, way, &words) }
+    if is_server { serve(load, way, place) } else { dial(load, way, &words) }
 }
 
 /// Stays on one core. Without the right to choose, or on a host with one core, it does not.
@@ -179,11 +186,13 @@ fn pin(core: usize) {
     let _ = sched_setaffinity(None, &cores);
 }
 
-fn serve(load: Load, way: Way) -> Result<()> {
-    let at = SocketAddr::from(([127, 0, 0, 1], 0));
+fn serve(load: Load, way: Way, place: &[String]) -> Result<()> {
+    let address = place.first().map_or("127.0.0.1", String::as_str);
+    let at = SocketAddr::new(address.parse()?, 0);
     let meter = match way {
         Way::Engine => engine::serve(load, at)?,
-        Way::Blocking => fabric::serve(load, at)?,
+        Way::Blocking => fabric::serve(load, at, Carrier::Engine)?,
+        Way::Datagrams => fabric::serve(load, at, Carrier::Datagrams)?,
         Way::Futures => futures::serve(load, at)?,
     };
     println!("{USED}{}", meter.stop(0).used.as_nanos());
@@ -191,7 +200,15 @@ fn serve(load: Load, way: Way) -> Result<()> {
 }
 
 fn dial(load: Load, way: Way, words: &[String]) -> Result<()> {
-    let mut server = Command::new(std::env::current_exe()?);
+    let program = std::env::current_exe()?;
+    let mut server = match words {
+        [_, _, _, command, arguments @ ..] => {
+            let mut server = Command::new(command);
+            server.args(arguments).arg(program);
+            server
+        }
+        _ => Command::new(program),
+    };
     let mut server = server.args(words).env(ROLE, "").stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(server.stdout.take().context("no output")?).lines();
     let mut find = |label: &str| -> Result<String> {
@@ -201,7 +218,8 @@ fn dial(load: Load, way: Way, words: &[String]) -> Result<()> {
     let to = find(LISTENING)?.parse()?;
     let measured = match way {
         Way::Engine => engine::dial(load, to)?,
-        Way::Blocking => fabric::dial(load, to)?,
+        Way::Blocking => fabric::dial(load, to, Carrier::Engine)?,
+        Way::Datagrams => fabric::dial(load, to, Carrier::Datagrams)?,
         Way::Futures => futures::dial(load, to)?,
     };
     let server_used: f64 = find(USED)?.parse()?;
