@@ -213,7 +213,7 @@ fn without_proc_programs_start_and_the_tool_says_that_it_is_missing() -> Result<
     };
     run("run echo started")?.expect_output("started")?;
     let info = run("info")?;
-    let is_told = info.stdout.contains("ready            no: /proc is not mounted");
-    ensure!(is_told, info.error("it is not said"));
+    let is_reported = info.stdout.contains("ready            no: /proc is not mounted");
+    ensure!(is_reported, info.error("it is not said"));
     Ok(())
 }
