@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -155,8 +155,8 @@ impl Program {
             .envs(self.transport.iter().map(|transport| ("WEFT_TRANSPORT", transport)))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
-            .stdout(File::create(&output.stdout)?)
-            .stderr(File::create(&output.stderr)?)
+            .stdout(create(&output.stdout)?)
+            .stderr(create(&output.stderr)?)
             // The program has its own process group, so that it can be killed with all that it
             // forks.
             .process_group(0);
@@ -503,6 +503,11 @@ impl Finished {
     pub fn error(&self, what: impl fmt::Display) -> anyhow::Error {
         anyhow::anyhow!("{}: {what}{}", self.description, quote(&self.stdout, &self.stderr))
     }
+}
+
+/// Creates a file for the output of a program. It fails in a tree that belongs to another user.
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("cannot create {}", path.display()))
 }
 
 fn quote(stdout: &str, stderr: &str) -> String {
