@@ -105,10 +105,16 @@ struct Side {
 }
 
 impl Side {
-    fn connect(port: u16) -> Result<Self> {
-        let mut watcher = Client::connect(port)?;
-        watcher.ask("FLUSHALL")?;
-        Ok(Self { client: Client::connect(port)?, waiter: Client::connect(port)?, watcher })
+    fn connect(port: u16, logins: Option<Logins>) -> Result<Self> {
+        let connect = || Client::connect(port);
+        let mut side = Self { client: connect()?, waiter: connect()?, watcher: connect()? };
+        if let Some(Logins { all, limited }) = logins {
+            side.watcher.ask(all)?;
+            side.client.ask(limited)?;
+            side.waiter.ask(limited)?;
+        }
+        side.watcher.ask("FLUSHALL")?;
+        Ok(side)
     }
 
     /// Whether the command of the waiter waits: then the server says so. Otherwise the reply is
@@ -128,16 +134,27 @@ impl Side {
     }
 }
 
+/// The commands by which clients become users of both servers.
+#[derive(Clone, Copy, Debug)]
+pub struct Logins {
+    /// The user may do everything.
+    pub all: &'static str,
+    /// The user may do some things only. What the commands that name no key show of others is not
+    /// compared.
+    pub limited: &'static str,
+}
+
 /// Compares the replies of the servers at two ports to random commands, which depend on the seed
 /// alone. The first server is the right one.
 ///
 /// # Errors
 ///
 /// If the replies differ, or a server does not answer.
-pub fn compare(seed: u64, steps: usize, ports: [u16; 2]) -> Result<()> {
+pub fn compare(seed: u64, steps: usize, ports: [u16; 2], logins: Option<Logins>) -> Result<()> {
     let mut differ = Differ {
         rng: Rng::with_seed(seed),
-        sides: [Side::connect(ports[0])?, Side::connect(ports[1])?],
+        sides: [Side::connect(ports[0], logins)?, Side::connect(ports[1], logins)?],
+        logins,
         log: Vec::new(),
         waits: false,
     };
@@ -147,6 +164,7 @@ pub fn compare(seed: u64, steps: usize, ports: [u16; 2]) -> Result<()> {
 struct Differ {
     rng: Rng,
     sides: [Side; 2],
+    logins: Option<Logins>,
     log: Vec<String>,
     /// The waiter has a command that waits.
     waits: bool,
@@ -236,6 +254,12 @@ impl Differ {
         // What is left of it is looked for.
         let rest = self.pick(&["UNWATCH", "EXEC", "DISCARD"]);
         self.client(&vec![rest])?;
+        // RESET has ended it.
+        if let Some(Logins { limited, .. }) = self.logins {
+            for side in &mut self.sides {
+                side.client.ask(limited)?;
+            }
+        }
         self.look_at_waiter()
     }
 
@@ -299,7 +323,7 @@ impl Differ {
     fn both(&mut self, command: &str) -> Result<()> {
         self.log.push(command.to_owned());
         let [right, found] = &mut self.sides;
-        same(&right.client.ask(command)?, &found.client.ask(command)?)?;
+        same(&right.watcher.ask(command)?, &found.watcher.ask(command)?)?;
         self.look_at_waiter()
     }
 }
@@ -573,7 +597,11 @@ impl Differ {
 
     fn other_command(&mut self) -> Words {
         let key = if self.rng.bool() { self.list() } else { self.stream() };
-        match self.rng.u8(..14) {
+        let kind = match self.rng.u8(..14) {
+            5..=7 if self.logins.is_some() => 9,
+            kind => kind,
+        };
+        match kind {
             0 => vec![b"LLEN".to_vec(), key],
             1 => vec![b"XLEN".to_vec(), key],
             2 => vec![b"TYPE".to_vec(), key],

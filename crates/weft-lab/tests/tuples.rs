@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::credentials::{certificate, secret};
 use weft_lab::endpoint::Port;
+use weft_lab::redis_differ::Logins;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Folder, Program, Running, ensure_data, ports, redis_differ, require, source, weft};
 use weft_tuples::model::{Criteria, ElementEnd, Operation, Tuple};
@@ -113,8 +114,46 @@ fn replies_are_those_of_redis() -> Result<()> {
     let _redis = redis.listening(Port::Tcp(port))?;
     let server = Server::start(&sockets)?;
     for seed in (first.unwrap_or(0)..).take(count) {
-        redis_differ::compare(seed, 150, [port, server.port])?;
+        redis_differ::compare(seed, 150, [port, server.port], None)?;
     }
+    Ok(())
+}
+
+/// Users with some rights get what Redis gives them, and are refused what it refuses.
+#[test]
+fn rights_are_those_of_redis() -> Result<()> {
+    const LOGINS: Logins =
+        Logins { all: "AUTH default the-token-of-all", limited: "AUTH ann the-token-of-ann" };
+    let folder = Folder::new(0o700)?;
+    let acl = secret(
+        &folder,
+        "acl",
+        "user default on >the-token-of-all ~* &* +@all\n\
+         user ann on >the-token-of-ann %R~l1* ~l2* %W~l3* ~s1* %R~s2* \
+         +@all -flushall -flushdb\n",
+    )?;
+    let users = secret(
+        &folder,
+        "users",
+        "[[user]]\nname = \"default\"\ntoken = \"the-token-of-all\"\n\
+         read = [\"\"]\nwrite = [\"\"]\n\
+         [[user]]\nname = \"ann\"\ntoken = \"the-token-of-ann\"\n\
+         read = [\"l1\", \"l2\", \"s1\", \"s2\"]\nwrite = [\"l2\", \"l3\", \"s1\"]\n",
+    )?;
+    let ports = [(); 2].map(|()| ports::next());
+    let program = Program::plain("redis-server").args(["--port", &ports[0].to_string()]);
+    let program = program.line("--bind 127.0.0.1 --save").arg("").arg("--aclfile").arg(&acl);
+    let _redis = program.directory(folder.path()).start()?.listening(Port::Tcp(ports[0]))?;
+    let line = format!("tuples serve --listen 127.0.0.1:{} --users", ports[1]);
+    let _weft = serve(Program::plain(weft()?).line(&line).arg(&users))?;
+    for seed in 0..40 {
+        redis_differ::compare(seed, 150, ports, Some(LOGINS))?;
+    }
+    let list = Program::plain(weft()?).line(&format!("tuples put --server 127.0.0.1:{}", ports[1]));
+    let list =
+        list.line("l1 x").env("WEFT_TUPLES_TOKEN_FILE", secret(&folder, "t", "the-token-of-ann")?);
+    let refused = list.run(TIMEOUT)?;
+    ensure!(refused.stderr.contains("the user may not"), refused.error("a put without the right"));
     Ok(())
 }
 

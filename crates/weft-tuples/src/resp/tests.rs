@@ -570,6 +570,8 @@ fn users_do_what_they_may() {
          LPOP w => {NO_KEYS}
          BLPOP b r 1 => {NO_KEYS}
          LMPOP 2 b r LEFT => {NO_KEYS}
+         LMPOP 4 b r LEFT => -ERR syntax error
+         LMPOP 02 b r LEFT => {NO_KEYS}
          BLMPOP 1 2 b r LEFT => {NO_KEYS}
          XREAD COUNT 1 STREAMS r w 0 0 => {NO_KEYS}
          XINFO STREAM w => {NO_KEYS}

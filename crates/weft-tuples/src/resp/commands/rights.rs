@@ -3,7 +3,7 @@
 use super::Call;
 use super::problem::{NO_KEYS, Problem};
 use super::table::Command;
-use super::words::{integer, is};
+use super::words::is;
 use crate::access::{Need, User};
 
 /// Why a user may not do a command.
@@ -58,7 +58,8 @@ fn reason(user: &User, command: &Command, words: &[Vec<u8>]) -> Option<Reason> {
 /// The keys of a command. One whose keys cannot be found is refused because of its syntax.
 fn keys<'a>(command: &Command, words: &'a [Vec<u8>]) -> impl Iterator<Item = &'a [u8]> {
     let (start, end, step) = match command.name {
-        "xinfo" => (2, words.len().min(3), 1),
+        "xinfo" if words.get(1).is_some_and(|sub| is(sub, "STREAM")) => (2, words.len().min(3), 1),
+        "xinfo" => (0, 0, 1),
         "lmpop" => counted(words, 1),
         "blmpop" => counted(words, 2),
         "xread" => streams(words),
@@ -72,12 +73,16 @@ fn keys<'a>(command: &Command, words: &'a [Vec<u8>]) -> impl Iterator<Item = &'a
     words.get(start..end).unwrap_or_default().iter().step_by(step).map(|key| &key[..])
 }
 
-/// The keys behind their number.
+/// The keys behind their number, which Redis takes here from what the word begins with. There are
+/// none if there are fewer words.
 fn counted(words: &[Vec<u8>], at: usize) -> (usize, usize, usize) {
-    let count = words.get(at).and_then(|count| integer(count));
-    let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
     let start = at + 1;
-    (start, start.saturating_add(count).min(words.len()), 1)
+    let word = words.get(at).map(|word| word.trim_ascii_start()).unwrap_or_default();
+    let word = word.strip_prefix(b"+").unwrap_or(word);
+    let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let count = std::str::from_utf8(&word[..digits]).ok().and_then(|count| count.parse().ok());
+    let end = count.and_then(|count: usize| start.checked_add(count));
+    (start, end.filter(|end| *end <= words.len()).unwrap_or(start), 1)
 }
 
 /// The streams of `XREAD`: the first half of what follows `STREAMS`.
