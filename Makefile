@@ -18,7 +18,7 @@ measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
 benched := sockperf wrk nginx-light memcached libmemcached-tools apache2 apache2-utils haproxy \
 	mariadb-server mariadb-client sysbench mosquitto mosquitto-clients python3-venv \
 	bind9 bind9-dnsutils gearman-job-server gearman-tools \
-	openjdk-17-jdk-headless rsync
+	openjdk-17-jdk-headless rsync nbdkit
 
 .PHONY: help build check demo test soak differ bench deb install clean
 
