@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use weft_lab::copied::{Place, contents, names, whole};
-use weft_lab::{Finished, Program, ensure_data, locate, weft};
+use weft_lab::{Finished, Program, ensure_data, kept, locate, note_skip, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Random sets of rules.
@@ -754,5 +754,22 @@ fn special_bits_are_kept_as_by_cp_and_otherwise_said_once() -> Result<()> {
     let found = special_bits(&place.path("owners"))?;
     ensure_data!(found == expected, "{found:#?}, not {expected:#?}");
     ensure!(said(&finished) == 0, "{}", finished.stderr);
+    Ok(())
+}
+
+#[test]
+#[ignore = "soak: rsync's own tests, a minute"]
+fn tests_of_rsync_pass_with_weft_in_its_place() -> Result<()> {
+    let source = kept("fetched")?.join("rsync-suite/source");
+    if !source.exists() {
+        note_skip("tests_of_rsync", "rsync-suite was not fetched: run scripts/fetch");
+        return Ok(());
+    }
+    let place = Place::new()?;
+    fs::create_dir(place.path("suite"))?;
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/rsync_suite.py");
+    let suite = Program::plain(suite).arg(source).arg(weft()?);
+    let finished = suite.arg(place.path("suite")).run(6 * TIMEOUT)?.success()?;
+    println!("{}", finished.stdout);
     Ok(())
 }
