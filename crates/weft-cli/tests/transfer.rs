@@ -904,6 +904,13 @@ fn explanation_says_how_a_copy_is_made() {
         assert!(said.lines().any(|said| said == line), "{line}: {said}");
     }
     assert!(said.contains("encryption: AES-128-GCM") || said.contains("ChaCha20"), "{said}");
+    for stage in ["reading", "compression and encryption", "sending", "what bounded the rate"] {
+        assert!(said.lines().any(|said| said.starts_with(&format!("{stage}: "))), "{said}");
+    }
+    let text = succeed(hosts.client().arg("--explain").arg(&there).arg(hosts.path("back")));
+    for stage in ["decryption and decompression: 2 connections", "writing: "] {
+        assert!(text.lines().any(|said| said.starts_with(stage)), "{text}");
+    }
     let said = explain(&["--data=memory"], there.as_ref());
     for line in [
         "data: through shared memory, 2 connections",
@@ -920,6 +927,7 @@ fn explanation_says_how_a_copy_is_made() {
     for part in [r#""data":"process""#, r#""cipher":null"#, r#""copied_by_kernel":true"#] {
         assert!(first.contains(part), "{part}: {first}");
     }
+    assert!(said.contains(r#""stages":[{"#) && said.contains(r#""work":"read""#), "{said}");
     // What `cp` writes to standard output stays the file alone.
     let output = hosts
         .client()

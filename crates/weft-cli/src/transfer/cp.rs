@@ -109,16 +109,21 @@ fn try_run(args: &CpArgs) -> Result<ExitCode> {
     let progress = Arc::<Progress>::default();
     let (finished, chosen) = copy(args, (sources, selected.as_ref()), target, &progress)?;
     if !args.quiet || args.json {
-        let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run, stream: stream(args) };
         let copied =
             Copied { finished, chosen, took: start.elapsed(), found: show::found(&progress) };
         match args.stats && !args.json {
-            true => show::stats(&copied, as_what),
-            false => show::summary(&copied, as_what),
+            true => show::stats(&copied, shown(args)),
+            false => show::summary(&copied, shown(args)),
         }
     }
     let is_whole = finished.outcome.failed == 0;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+/// Returns the form of what is printed.
+fn shown(args: &CpArgs) -> Shown {
+    let (is_json, is_dry_run, explains) = (args.json, args.dry_run, args.explain);
+    Shown { is_json, is_dry_run, explains, stream: stream(args) }
 }
 
 /// Returns the stream for the summary and events.
@@ -290,8 +295,7 @@ fn copy(
         && args.paths.first().is_some_and(|path| !is_content(path));
     let line = Line::new(!args.quiet && !args.json && !args.dry_run)?;
     let stream = stream(args);
-    let as_what = Shown { is_json: args.json, is_dry_run: args.dry_run, stream };
-    let problems = Arc::new(Problems::new(as_what, args.explain, line.clone()));
+    let problems = Arc::new(Problems::new(shown(args), line.clone()));
     let observer = Arc::clone(&problems) as Arc<dyn Observer>;
     let task = CopyTask {
         request,

@@ -15,4 +15,5 @@ pub(crate) mod serve;
 mod server;
 pub(crate) mod shell;
 mod show;
+mod stages;
 mod standard;

@@ -21,6 +21,7 @@ use weft_transfer::transport::tcp::Congestion;
 use weft_transfer::tree::apply::{Change, EntryKind};
 use weft_transfer::tree::direct::When;
 
+use super::stages;
 use crate::output::{self, Stream};
 
 /// Interval between two updates of the progress.
@@ -89,8 +90,8 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    pub(super) fn new(shown: Shown, explains: bool, line: Line) -> Self {
-        let Shown { is_json, is_dry_run, stream } = shown;
+    pub(super) fn new(shown: Shown, line: Line) -> Self {
+        let Shown { is_json, is_dry_run, explains, stream } = shown;
         let (chosen, is_open) = (Mutex::default(), AtomicBool::new(false));
         let (again, has_explained) = (Mutex::default(), AtomicBool::new(false));
         Self { is_json, is_dry_run, explains, has_explained, stream, line, chosen, again, is_open }
@@ -348,29 +349,13 @@ pub(super) fn progress(
     line.bar.finish_and_clear();
 }
 
-/// Returns the busiest resource in words, and its load.
-fn bound(finished: &Finished) -> (&'static str, u16) {
-    let Finished { source, sink, compressed, .. } = finished;
-    let (sealing, opening) = if compressed.sent < compressed.plain {
-        ("compression and encryption at the source", "decompression and decryption at the sink")
-    } else {
-        ("encryption at the source", "decryption at the sink")
-    };
-    let loads = [
-        ("reading at the source", source.disk),
-        (sealing, source.cpu),
-        ("the network", source.network),
-        (opening, sink.cpu),
-        ("writing at the sink", sink.disk),
-    ];
-    loads.into_iter().max_by_key(|(_, share)| *share).unwrap_or(("the network", 0))
-}
-
 /// The form of the summary.
 #[derive(Clone, Copy)]
 pub(super) struct Shown {
     pub(super) is_json: bool,
     pub(super) is_dry_run: bool,
+    /// Whether it is said how the copy is made, and what its threads did.
+    pub(super) explains: bool,
     pub(super) stream: Stream,
 }
 
@@ -427,7 +412,10 @@ pub(super) fn stats(copied: &Copied, shown: Shown) {
     let _ = writeln!(text, "seconds: {:.3}", took.as_secs_f64());
     if !shown.is_dry_run {
         let _ = writeln!(text, "bytes a second: {}", copied.rate());
-        let (what, share) = bound(finished);
+        if shown.explains {
+            text.push_str(&stages::text(finished));
+        }
+        let (what, share) = stages::bound(finished);
         let _ = writeln!(text, "busiest: {what} ({} %)", share / 10);
     }
     let _ = shown.stream.write(&text);
@@ -435,11 +423,11 @@ pub(super) fn stats(copied: &Copied, shown: Shown) {
 
 /// Prints the result of a copy.
 pub(super) fn summary(copied: &Copied, shown: Shown) {
-    let Shown { is_json, is_dry_run, stream } = shown;
+    let Shown { is_json, is_dry_run, explains, stream } = shown;
     let Copied { finished, chosen, took, found } = copied;
     let outcome = finished.outcome;
     let rate = copied.rate();
-    let (what, share) = bound(finished);
+    let (what, share) = stages::bound(finished);
     if is_json {
         let loads = |it: Loads| json!({"disk": it.disk, "cpu": it.cpu, "network": it.network});
         let mut value = json!({"event": "summary", "dry_run": is_dry_run,
@@ -451,6 +439,9 @@ pub(super) fn summary(copied: &Copied, shown: Shown) {
         if let Some(Found { entries, bytes }) = found {
             value["found_entries"] = json!(entries);
             value["found_bytes"] = json!(bytes);
+        }
+        if explains {
+            value["stages"] = stages::value(finished);
         }
         if let Some(chosen) = chosen {
             value["data"] = json!(chosen.words().0);
@@ -489,5 +480,8 @@ pub(super) fn summary(copied: &Copied, shown: Shown) {
         }
     }
     line.push('\n');
+    if explains && !is_dry_run {
+        line.insert_str(0, &stages::text(finished));
+    }
     let _ = stream.write(&line);
 }

@@ -17,7 +17,7 @@ mod sink;
 mod source;
 
 pub use bridge::{Bridge, BridgedSession};
-pub use loads::Loads;
+pub use loads::{Loads, Stage, Stages, Work};
 pub use note::{Found, Outcome, Planned};
 pub use relay::{RelayPlan, run as run_relay};
 pub use shared::{

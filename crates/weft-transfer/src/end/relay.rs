@@ -104,7 +104,7 @@ fn pass_all(sink: &Arc<SinkEnd>, source: &SourceEnd, asked: Option<&Asked>) {
             Some(asked) => check(&arrived, asked, &mut decoder, &mut scratch),
             None => Ok(()),
         };
-        let Arrived { block, len, table_len, is_compressed } = arrived;
+        let Arrived { block, len, table_len, is_compressed, .. } = arrived;
         let held = sink.hold(ready.buffer, block, len);
         if let Err(error) = checked {
             return sink.fail(Code::Protocol, error);
@@ -142,6 +142,8 @@ fn check(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::blocks::Pool;
     use crate::compress::Encoder;
@@ -193,7 +195,8 @@ mod tests {
                 }
                 let mut block = pool.try_take().expect("the one");
                 block.bytes_mut()[..payload.len()].copy_from_slice(&payload);
-                let arrived = Arrived { block, len: payload.len(), table_len, is_compressed };
+                let (len, at) = (payload.len(), Instant::now());
+                let arrived = Arrived { block, len, table_len, is_compressed, at };
                 let checked = check(&arrived, &asked, &mut Decoder::default(), &mut Vec::new());
                 assert_eq!(checked.is_ok(), is_fine, "{checked:?} {entry:?}");
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use super::loads::Loads;
+use super::loads::{Loads, Stages};
 use super::note::{Found, Outcome, Planned};
 use crate::blocks::Pool;
 use crate::compress::Compression;
@@ -259,6 +259,8 @@ pub struct Finished {
     pub sink: Loads,
     /// The effect of compression; zero if the ends have not agreed on it.
     pub compressed: Compressed,
+    /// What the threads of this end did; nothing if it only passes blocks or messages on.
+    pub stages: Stages,
 }
 
 /// The effect of compression on the payloads of blocks.

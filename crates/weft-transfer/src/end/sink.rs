@@ -14,7 +14,7 @@ use weft_sys::{BoundedQueue, Popped};
 use super::channels;
 use super::closers::Closers;
 use super::driver::{self, Driver, SessionEnd, State};
-use super::loads::{Busy, Loads};
+use super::loads::{Busy, Loads, Stages, Waits, Work};
 use super::note::{Found, Note, Outcome, Planned};
 use super::shared::{
     Channels, Compressed, CompressedCount, EndError, Finished, Observer, Opened, Progress,
@@ -115,6 +115,8 @@ pub(super) struct Arrived {
     pub(super) table_len: usize,
     /// The payload is still compressed.
     pub(super) is_compressed: bool,
+    /// When it was opened.
+    pub(super) at: Instant,
 }
 
 pub(super) struct SinkEnd {
@@ -127,7 +129,8 @@ pub(super) struct SinkEnd {
     /// The blocks that are granted or free, by their numbers.
     buffers: Vec<Mutex<Option<Block>>>,
     arrived: Vec<Mutex<Option<Arrived>>>,
-    tasks: BoundedQueue<(Arc<HeldBlock>, Task)>,
+    /// Parts of blocks for the threads that write, with the moment at which the block was there.
+    tasks: BoundedQueue<(Arc<HeldBlock>, Instant, Task)>,
     closers: Closers,
     spare: Mutex<Option<Spare>>,
     is_bridged: bool,
@@ -139,6 +142,8 @@ pub(super) struct SinkEnd {
     threads: usize,
     opening: Busy,
     writing: Busy,
+    /// The waits of opened blocks for earlier ones and for a thread that writes.
+    opened: Waits,
 }
 
 /// A block that is in use. When it is dropped, the session gets the block back.
@@ -459,7 +464,8 @@ impl SinkEnd {
         }
         let table_len = header.table_len as usize;
         let is_compressed = header.flags.compressed && !self.expands;
-        let arrived = Arrived { block, len: payload_len, table_len, is_compressed };
+        let at = Instant::now();
+        let arrived = Arrived { block, len: payload_len, table_len, is_compressed, at };
         *lock(&self.arrived[header.buffer as usize]) = Some(arrived);
         let now = self.driver.now();
         // It fails only if the session is ending.
@@ -496,13 +502,14 @@ impl SinkEnd {
 
     /// Processes blocks in order, and finishes the session after the last one.
     fn process(self: &Arc<Self>, mut writer: Writer, confirms: bool) {
-        while let Some((ready, Arrived { block, len, table_len, .. })) = self.next() {
+        while let Some((ready, Arrived { block, len, table_len, at, .. })) = self.next() {
             let held = Arc::new(self.hold(ready.buffer, block, len));
             let bytes = held.block.as_ref().map(Block::bytes).unwrap_or_default();
             let payload = &bytes[..len.min(bytes.len())];
             let processed = match &mut writer {
                 Writer::Directory(applier) => applier.apply(payload, table_len).map_err(Into::into),
                 Writer::Output(output, _) => {
+                    self.opened.add(at.elapsed());
                     let written = self.writing.time(|| output.apply(payload, table_len));
                     written.map(|()| Vec::new())
                 }
@@ -510,7 +517,7 @@ impl SinkEnd {
             match processed {
                 Ok(tasks) => {
                     for task in tasks {
-                        if self.tasks.push((Arc::clone(&held), task)).is_err() {
+                        if self.tasks.push((Arc::clone(&held), at, task)).is_err() {
                             return;
                         }
                     }
@@ -544,6 +551,14 @@ impl SinkEnd {
             }
             Err(error) => self.fail(Code::Sink, EndError::Here(error.to_string())),
         }
+    }
+
+    /// What the threads did until now.
+    fn stages(&self) -> Stages {
+        let (threads, channels, time) = (self.threads, self.closers.count(), self.start.elapsed());
+        let opening = self.opening.stage(Work::Open, channels, time, None);
+        let writing = self.writing.stage(Work::Write, threads, time, self.opened.mean());
+        [Some(opening), Some(writing), None]
     }
 
     fn loads(&self) -> Loads {
@@ -586,7 +601,8 @@ impl SinkEnd {
 
     /// Runs writing tasks until the session ends.
     fn work(&self) {
-        while let Popped::Item(_, (held, task)) = self.tasks.pop() {
+        while let Popped::Item(_, (held, at, task)) = self.tasks.pop() {
+            self.opened.add(at.elapsed());
             let bytes = held.block.as_ref().map(Block::bytes).unwrap_or_default();
             let wants = self.writing.time(|| task.run(bytes));
             if let Some(wants) = wants {
@@ -687,6 +703,7 @@ impl SinkEnd {
             threads,
             opening: Busy::default(),
             writing: Busy::default(),
+            opened: Waits::default(),
         });
         *lock(&reporter.end) = Arc::downgrade(&end);
         Ok(end)
@@ -771,5 +788,5 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
         driver::send(&**end);
         driver::close(&end.driver, true);
     });
-    end.result()
+    Ok(Finished { stages: end.stages(), ..end.result()? })
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::channels;
 use super::closers::Closers;
 use super::driver::{self, Driver, SessionEnd, State};
-use super::loads::{Busy, Loads};
+use super::loads::{Busy, Loads, Stages, Waits, Work};
 use super::note::{Note, Reached};
 use super::remover::Remover;
 use super::shared::{
@@ -88,6 +88,7 @@ struct Filled {
     extent: Option<Extent>,
     /// The other session that the block belongs to.
     held: Option<HeldBlock>,
+    submitted: Instant,
     /// Whether its write has begun, even if a lost channel makes it begin again.
     is_under_way: bool,
 }
@@ -145,6 +146,9 @@ pub(super) struct SourceEnd {
     reading: Busy,
     sealing: Busy,
     sending: Busy,
+    /// The waits of threads for free blocks, and of full blocks for credits and channels.
+    free: Waits,
+    full: Waits,
 }
 
 impl SessionEnd for SourceEnd {
@@ -304,7 +308,10 @@ impl SourceEnd {
     /// Reads, seals and submits blocks until there are no more.
     fn fill(&self, filling: &Filling) {
         let mut packer = self.compressor.packer();
-        while let Some(mut block) = filling.pool.take() {
+        loop {
+            let start = Instant::now();
+            let Some(mut block) = filling.pool.take() else { break };
+            self.free.add(start.elapsed());
             let Some(job) = self.next_job(filling) else { break };
             let seq = job.number;
             match self.fill_block(filling, &mut block, job, &mut packer) {
@@ -368,9 +375,11 @@ impl SourceEnd {
         held: Option<HeldBlock>,
     ) {
         let index = block.index();
-        let filled = Filled { block: Some(block), header, extent, held, is_under_way: false };
+        let submitted = Instant::now();
+        let (block, is_under_way) = (Some(block), false);
+        let filled = Filled { block, header, extent, held, submitted, is_under_way };
         *lock(&self.slots[index as usize]) = Some(filled);
-        self.compressor.submit(Instant::now());
+        self.compressor.submit(submitted);
         // It fails only if the session is ending.
         let is_submitted =
             self.change(|state| state.machine.submit(seq, index, header.len).is_ok());
@@ -541,11 +550,14 @@ impl SourceEnd {
         let slot = &self.slots[write.block as usize];
         let taken = lock(slot).as_mut().and_then(|it| {
             let is_again = std::mem::replace(&mut it.is_under_way, true);
-            Some((it.block.take()?, it.header, it.extent.clone(), is_again))
+            let first = (!is_again).then_some(it.submitted);
+            Some((it.block.take()?, it.header, it.extent.clone(), first))
         });
-        let Some((block, header, extent, is_again)) = taken else { return false };
-        if !is_again {
-            self.compressor.begin_write(Instant::now());
+        let Some((block, header, extent, submitted)) = taken else { return false };
+        if let Some(submitted) = submitted {
+            let now = Instant::now();
+            self.full.add(now - submitted);
+            self.compressor.begin_write(now);
         }
         let header = BlockHeader {
             buffer: write.credit.buffer,
@@ -568,6 +580,16 @@ impl SourceEnd {
         }
         self.change(|state| state.machine.handle_written(write.block, result).is_ok());
         result == WriteResult::Sent
+    }
+
+    /// What the threads did until now.
+    fn stages(&self) -> Stages {
+        let (threads, channels, time) = (self.threads, self.closers.count(), self.start.elapsed());
+        [
+            Some(self.reading.stage(Work::Read, threads, time, self.free.mean())),
+            Some(self.sealing.stage(Work::Seal, threads, time, None)),
+            Some(self.sending.stage(Work::Send, channels, time, self.full.mean())),
+        ]
     }
 
     fn loads(&self) -> Loads {
@@ -623,6 +645,8 @@ impl SourceEnd {
             reading: Busy::default(),
             sealing: Busy::default(),
             sending: Busy::default(),
+            free: Waits::default(),
+            full: Waits::default(),
         }
     }
 
@@ -710,5 +734,5 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
         }
     });
     driver::result(&end.driver)?;
-    Ok(end.finished())
+    Ok(Finished { stages: end.stages(), ..end.finished() })
 }
