@@ -113,9 +113,14 @@ fn compare_rules(seeds: Range<u64>) -> Result<()> {
                 _ => ("--exclude", '-'),
             };
             let pattern = pattern(&mut rng);
-            match rng.u8(..4) {
+            match rng.u8(..5) {
                 0 => rules.extend(["-f".to_owned(), format!("{rule} {pattern}")]),
                 1 => rules.push(format!("--filter={rule}_{pattern}")),
+                // What the pattern says of itself counts more.
+                2 => {
+                    let other = if rule == '+' { "--exclude" } else { "--include" };
+                    rules.extend([other.to_owned(), format!("{rule} {pattern}")]);
+                }
                 _ => rules.extend([option.to_owned(), pattern]),
             }
         }

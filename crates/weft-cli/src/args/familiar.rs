@@ -33,7 +33,7 @@ const fn valued(short: Option<char>, long: &'static str) -> Known {
 }
 
 /// The options for what `weft cp` does anyway.
-const DEFAULTS: [Known; 14] = [
+const DEFAULTS: [Known; 18] = [
     flag(Some('r'), RECURSIVE),
     flag(Some('p'), "perms"),
     flag(Some('E'), "executability"),
@@ -48,6 +48,10 @@ const DEFAULTS: [Known; 14] = [
     flag(None, "protect-args"),
     flag(None, "no-inc-recursive"),
     flag(None, "inc-recursive"),
+    flag(Some('I'), IGNORE_TIMES),
+    flag(None, "no-motd"),
+    flag(None, "blocking-io"),
+    flag(None, "no-blocking-io"),
 ];
 
 const REPLACED: &str = "a file gets its name when it is complete, unless --inplace writes into the \
@@ -61,10 +65,14 @@ const OWNER_MAPS: &str = "use --owners, with --numeric-ids by number";
 const SELECTION: &str = "use --update, --skip-unchanged, --ignore-existing, --exclude";
 const THIRD: &str = "use --link-dest, or --skip-unchanged, which leaves out what is there";
 const EVENTS: &str = "use --json, whose events are on standard output";
+const NO_OWNERS: &str = "leave out -a, which keeps them: the rest is kept without it";
+const TIME: &str = "use timeout, and the same command with --resume another time";
+const SHELL: &str = "no shell sees the names of files";
+const DEVICES: &str = "use weft cp - for what is in a device, with < or >";
 const MODES: &str = "use --chmod; otherwise modes are those of the source";
 
 /// The options that `weft cp` does not have, with what to do instead.
-const REFUSED: [(Known, &str); 56] = [
+const REFUSED: [(Known, &str); 89] = [
     (valued(None, "partial-dir"), "use --resume; what is partial is in the same directory"),
     (flag(None, "delay-updates"), REPLACED),
     (valued(Some('T'), "temp-dir"), REPLACED),
@@ -121,8 +129,45 @@ const REFUSED: [(Known, &str); 56] = [
     (valued(None, "write-batch"), "use weft cp twice"),
     (valued(None, "read-batch"), "use weft cp twice"),
     (flag(None, "list-only"), "use -n"),
+    (flag(None, "mkpath"), "make the directory first: only the last name of a place may be new"),
+    (flag(Some('m'), "prune-empty-dirs"), "directories are copied also if nothing is in them"),
+    (
+        flag(None, "no-implied-dirs"),
+        "with --relative the directories above are those of the source",
+    ),
+    (flag(None, "no-owner"), NO_OWNERS),
+    (flag(None, "no-o"), NO_OWNERS),
+    (flag(None, "no-group"), NO_OWNERS),
+    (flag(None, "no-g"), NO_OWNERS),
+    (flag(None, "no-p"), MODES),
+    (flag(None, "no-times"), "times are kept"),
+    (flag(None, "no-t"), "times are kept"),
+    (flag(None, "no-links"), LINKS),
+    (flag(None, "no-l"), LINKS),
+    (flag(None, "no-recursive"), "directories are copied with what is in them; see --exclude"),
+    (flag(None, "no-r"), "directories are copied with what is in them; see --exclude"),
+    (valued(None, "stop-after"), TIME),
+    (valued(None, "time-limit"), TIME),
+    (valued(None, "stop-at"), TIME),
+    (flag(None, "old-args"), SHELL),
+    (valued(Some('M'), "remote-option"), "the other end does what the options here say"),
+    (valued(None, "iconv"), "names are bytes, and stay as they are"),
+    (flag(Some('8'), "8-bit-output"), EVENTS),
+    (valued(None, "outbuf"), EVENTS),
+    (valued(None, "stderr"), EVENTS),
+    (valued(None, "log-file-format"), EVENTS),
+    (valued(None, "protocol"), "the two ends agree on a version by themselves"),
+    (valued(None, "checksum-seed"), "the only checksum is BLAKE3, without a seed: --checksum"),
+    (valued(None, "compress-threads"), COMPRESSION),
+    (flag(None, "copy-devices"), DEVICES),
+    (flag(None, "write-devices"), DEVICES),
+    (flag(None, "open-noatime"), "mount what is read with noatime"),
+    (valued(None, "copy-as"), "start weft cp, or the remote weft, as that user"),
+    (valued(None, "only-write-batch"), "use weft cp twice"),
+    (flag(None, "daemon"), "use weft serve"),
 ];
 
+const IGNORE_TIMES: &str = "ignore-times";
 const RECURSIVE: &str = "recursive";
 const OWNER: &str = "owner";
 const GROUP: &str = "group";
@@ -197,6 +242,11 @@ fn arg(known: &Known) -> Arg {
     let arg = match known.short {
         Some(short) => arg.short(short),
         None => arg,
+    };
+    let arg = match known.long {
+        // They leave files out by their times.
+        IGNORE_TIMES => arg.conflicts_with_all(["skip_unchanged", "resume", "update"]),
+        _ => arg,
     };
     // Whatever the value is, the option is refused.
     let value = clap::value_parser!(std::ffi::OsString);
@@ -286,6 +336,10 @@ mod tests {
         }
         for words in [&["-o"][..], &["-g"], &["-A"], &["-aA"]] {
             settled(words).expect_err("refused");
+        }
+        for option in ["--skip-unchanged", "--resume", "--update"] {
+            let line = ["weft", "cp", "-I", option, "from", "to"];
+            assert!(Weft::try_parse_from(line).is_err(), "{option}");
         }
     }
 }

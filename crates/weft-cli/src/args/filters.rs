@@ -22,6 +22,18 @@ pub(crate) enum Filter {
 }
 
 impl Filter {
+    /// Parses a pattern of --include or --exclude, or a line of a file of them. As in rsync, it may
+    /// say itself which of the two it is, or be a `!` alone.
+    pub(crate) fn of(includes: bool, text: &str) -> Self {
+        let (includes, pattern) = match text.split_at_checked(2) {
+            Some(("+ ", pattern)) => (true, pattern),
+            Some(("- ", pattern)) => (false, pattern),
+            _ if text == "!" => return Self::Clear,
+            _ => (includes, text),
+        };
+        Self::Pattern { includes, pattern: pattern.to_owned() }
+    }
+
     /// Parses a rule as rsync's `--filter` has them.
     ///
     /// # Errors
@@ -65,8 +77,8 @@ impl FromArgMatches for Filters {
         let mut all = Vec::new();
         for (name, includes) in [(INCLUDE, true), (EXCLUDE, false)] {
             let indices = matches.indices_of(name).into_iter().flatten();
-            let patterns = matches.get_many::<String>(name).into_iter().flatten().cloned();
-            let filters = patterns.map(|pattern| Filter::Pattern { includes, pattern });
+            let patterns = matches.get_many::<String>(name).into_iter().flatten();
+            let filters = patterns.map(|pattern| Filter::of(includes, pattern));
             all.extend(indices.zip(filters));
         }
         for (name, includes) in [(INCLUDE_FROM, true), (EXCLUDE_FROM, false)] {
@@ -90,7 +102,7 @@ impl FromArgMatches for Filters {
 impl Args for Filters {
     fn augment_args(command: clap::Command) -> clap::Command {
         let arg = |name: &'static str| Arg::new(name).long(name).action(ArgAction::Append);
-        let pattern = |name| arg(name).value_name("PATTERN");
+        let pattern = |name| arg(name).value_name("PATTERN").allow_hyphen_values(true);
         let file = |name| {
             let parser = clap::value_parser!(PathBuf);
             arg(name).value_name("FILE").value_hint(ValueHint::FilePath).value_parser(parser)
@@ -106,7 +118,9 @@ impl Args for Filters {
                 is not looked at, and --delete deletes nothing that is left out. `*` and `?` stand \
                 for anything but `/`, `**` for anything, `[...]` for one of several characters. A \
                 pattern that begins with `/` fits from the top of what is copied on, one that ends \
-                in `/` fits directories only. All this is as it is in rsync.",
+                in `/` fits directories only. `+ ` before a pattern makes it one of --include, \
+                `- ` one of --exclude, and `!` alone forgets all that came before. All this is as \
+                it is in rsync.",
                     ),
             )
             .arg(
@@ -163,6 +177,29 @@ mod tests {
             file(true, "g"),
         ];
         assert_eq!(args.filters.0, expected);
+    }
+
+    #[test]
+    fn patterns_may_say_what_they_are_as_in_rsync() {
+        let pattern =
+            |includes, pattern: &str| Filter::Pattern { includes, pattern: pattern.into() };
+        for (text, expected) in [
+            ("x", pattern(false, "x")),
+            ("+ x", pattern(true, "x")),
+            ("- x", pattern(false, "x")),
+            ("+x", pattern(false, "+x")),
+            ("!x", pattern(false, "!x")),
+            ("é", pattern(false, "é")),
+            ("!", Filter::Clear),
+        ] {
+            assert_eq!(Filter::of(false, text), expected, "{text}");
+        }
+        assert_eq!(Filter::of(true, "- *"), pattern(false, "*"));
+        let line = ["weft", "cp", "--include", "- a", "--exclude", "+ b", "x", "y"];
+        let Command::Cp(args) = Weft::try_parse_from(line).unwrap().command else {
+            panic!("not a copy");
+        };
+        assert_eq!(args.filters.0, [pattern(false, "a"), pattern(true, "b")]);
     }
 
     #[test]

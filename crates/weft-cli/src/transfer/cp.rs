@@ -230,7 +230,9 @@ fn add_patterns(patterns: &mut Vec<(bool, String)>, filter: &Filter, depth: u32)
     match filter {
         Filter::Pattern { includes, pattern } => patterns.push((*includes, pattern.clone())),
         Filter::File { includes, path } => {
-            patterns.extend(lines(path, &['#', ';'])?.into_iter().map(|line| (*includes, line)));
+            for line in lines(path, &['#', ';'])? {
+                add_patterns(patterns, &Filter::of(*includes, &line), depth)?;
+            }
         }
         Filter::Rules(path) if depth == RULES_DEPTH_MAX => {
             bail!("{}: files of rules name each other", path.display());
