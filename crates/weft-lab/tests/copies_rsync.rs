@@ -381,6 +381,38 @@ fn missing_source_does_not_keep_the_others_from_being_copied() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn of_several_sources_the_first_decides_as_in_rsync() -> Result<()> {
+    let rsync = locate("rsync")?;
+    for place in [Place::new()?, Place::served(&[])?] {
+        for (seed, name) in (1..).zip(["one", "two", "three"]) {
+            make_tree(&place.path(name), &mut Rng::with_seed(seed), 2)?;
+            // It has parts, and it is other text in each of them.
+            fs::write(place.path(name).join("large"), name.repeat(1 << 20))?;
+            fs::write(place.path(name).join("x"), name)?;
+        }
+        let sources = ["one/", "two/", "three/x", "three/", "one/"];
+        let by_rsync = Program::plain(&rsync).arg("-a").args(sources.map(|name| place.path(name)));
+        by_rsync.arg(place.path("rsync/")).run(TIMEOUT)?.success()?;
+        for (to, is_up) in [("up", true), ("down", false)] {
+            let near = |name: &str| place.path(name).display().to_string();
+            let at = |name: &str| if is_up { near(name) } else { place.at(name) };
+            let destination = if is_up { place.at(to) } else { near(to) };
+            for options in [&[][..], &["--skip-unchanged"]] {
+                let copy = place.weft()?.arg("-q").args(options).args(sources.map(at));
+                copy.arg(&destination).run(TIMEOUT)?.success()?;
+                let files = |folder: &str| -> Result<Vec<_>> {
+                    let all = contents(&place.path(folder))?.into_iter();
+                    Ok(all.map(|(path, (bytes, ..))| (path, bytes)).collect())
+                };
+                let (found, expected) = (files(to)?, files("rsync")?);
+                ensure_data!(found == expected, "{to}, {options:?}: other files or contents");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Returns the calls that sync something, in a copy by this program.
 fn syncs(place: &Place, copy: &[&str]) -> Result<Vec<String>> {
     let log = place.path("strace");

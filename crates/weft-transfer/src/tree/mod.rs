@@ -23,6 +23,7 @@ pub mod kernel_copy;
 mod large;
 mod large_in_work;
 mod listing;
+mod merged;
 pub mod metadata;
 pub mod modes;
 pub mod output;

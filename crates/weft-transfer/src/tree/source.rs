@@ -21,6 +21,7 @@ use crate::tree::job::{CountedFd, Job, Plan, PlannedFile, open_file};
 use crate::tree::large::Large;
 use crate::tree::large_in_work::{LargeInWork, PART_LEN};
 use crate::tree::listing;
+use crate::tree::merged::Merged;
 use crate::tree::metadata::{self, Sizes};
 use crate::tree::owners::Names;
 use crate::tree::ranges::Ranges;
@@ -53,6 +54,7 @@ pub enum Next {
 pub struct Source {
     options: SourceOptions,
     starts: VecDeque<Start>,
+    merged: Merged,
     input: Option<InputInWork>,
     /// The directories that are being walked, from the top down.
     stack: Vec<Walked>,
@@ -196,6 +198,7 @@ impl Source {
         };
         Self {
             options,
+            merged: Merged::of(starts.iter()),
             starts,
             input,
             stack: Vec::new(),
@@ -488,6 +491,9 @@ impl Source {
         if !self.options.rules.include(&place.path, kind == FileType::Directory) {
             let keep = Record::Keep { directory: place.number, name: new_name.clone() };
             self.units.push_back(Unit::Record(keep));
+            return Ok(());
+        }
+        if !self.merged.is_sent(&place.path, kind == FileType::Directory)? {
             return Ok(());
         }
         let is_above = || self.selection.as_ref().is_some_and(|it| it.is_above(&place.path));
