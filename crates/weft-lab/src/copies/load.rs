@@ -12,6 +12,10 @@ const GIB: usize = 1 << 30;
 pub enum Load {
     /// One file of this many bytes.
     Large(usize),
+    /// Such a file of which the destination has an older version: one part in a hundred of its
+    /// bytes, in one place of each MiB, is another one, and some bytes are missing near its
+    /// beginning.
+    Changed(usize),
     /// This many files of 4 KiB.
     Small(usize),
 }
@@ -31,6 +35,7 @@ impl Load {
     pub(super) fn folder(self) -> String {
         match self {
             Self::Large(len) => format!("large-{len}"),
+            Self::Changed(len) => format!("changed-{len}"),
             Self::Small(files) => format!("small-{files}"),
         }
     }
@@ -38,17 +43,19 @@ impl Load {
     /// Returns how much is copied, in bytes or files.
     pub fn amount(self) -> f64 {
         match self {
-            Self::Large(amount) | Self::Small(amount) => amount as f64,
+            Self::Large(amount) | Self::Changed(amount) | Self::Small(amount) => amount as f64,
         }
     }
 
     /// Formats the rate of a copy that took `seconds`.
     pub fn show(self, seconds: f64) -> String {
         match self {
-            Self::Large(len) if (len as f64) < 1e8 * seconds => {
+            Self::Large(len) | Self::Changed(len) if (len as f64) < 1e8 * seconds => {
                 format!("{:.1} MB/s", len as f64 / seconds / 1e6)
             }
-            Self::Large(len) => format!("{:.2} GB/s", len as f64 / seconds / 1e9),
+            Self::Large(len) | Self::Changed(len) => {
+                format!("{:.2} GB/s", len as f64 / seconds / 1e9)
+            }
             Self::Small(files) => format!("{:.1} k files/s", files as f64 / seconds / 1e3),
         }
     }
@@ -56,7 +63,9 @@ impl Load {
     /// Formats the processor time for each GiB or each file.
     pub fn show_cpu(self, seconds: f64) -> String {
         match self {
-            Self::Large(len) => format!("{:.2} s/GiB", seconds * GIB as f64 / len as f64),
+            Self::Large(len) | Self::Changed(len) => {
+                format!("{:.2} s/GiB", seconds * GIB as f64 / len as f64)
+            }
             Self::Small(files) => format!("{:.1} us/file", seconds * 1e6 / files as f64),
         }
     }
@@ -67,6 +76,7 @@ impl fmt::Display for Load {
         match self {
             Self::Large(len) if len % GIB == 0 => write!(f, "one file of {} GiB", len / GIB),
             Self::Large(len) => write!(f, "one file of {} MiB", len >> 20),
+            Self::Changed(len) => write!(f, "one file of {} MiB, 1 % changed", len >> 20),
             Self::Small(files) => write!(f, "{},000 files of 4 KiB", files / 1_000),
         }
     }

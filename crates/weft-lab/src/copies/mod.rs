@@ -55,13 +55,14 @@ impl Place {
             fs::remove_dir_all(&to)?;
         }
         fs::create_dir(&to)?;
-        let (before, port) = (children_cpu()?, ports::next());
-        let server = self.server(tool, port)?;
+        self.prepare(load, &to)?;
+        let (before, ports) = (children_cpu()?, [ports::next(), ports::next()]);
+        let servers = [self.server(tool, ports[0])?, self.source_server(tool, ports[1])?];
         let start = Instant::now();
-        let copy = self.client(load, tool, port)?.within(self.right()).run(TIMEOUT);
+        let copy = self.client(load, tool, ports)?.within(self.right()).run(TIMEOUT);
         let seconds = start.elapsed().as_secs_f64();
         copy.and_then(Finished::success).with_context(|| tool.to_string())?;
-        if let Some(server) = server {
+        for server in servers.into_iter().flatten() {
             end_of_children(server.pid())?;
             server.kill()?;
         }

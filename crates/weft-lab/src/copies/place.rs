@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -61,13 +61,16 @@ impl Place {
         let top = self.path(&load.folder());
         fs::create_dir(&top)?;
         match load {
-            Load::Large(len) => {
+            Load::Large(len) | Load::Changed(len) => {
                 let mut file = fs::File::create(top.join("file"))?;
                 let mut left = len;
                 while left > 0 {
                     let part = left.min(noise.len());
                     file.write_all(&noise[..part])?;
                     left -= part;
+                }
+                if let Load::Changed(_) = load {
+                    older(&top.join("file"), &self.path("older"))?;
                 }
             }
             Load::Small(files) => {
@@ -86,6 +89,19 @@ impl Place {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Puts what the destination has of a load into an empty folder.
+    pub(super) fn prepare(&self, load: Load, to: &Path) -> Result<()> {
+        if let Load::Changed(_) = load {
+            fs::copy(self.path("older"), to.join("file"))?;
+        }
+        Ok(())
+    }
+
+    /// The address of clients.
+    pub(super) fn client_address(&self) -> Ipv4Addr {
+        self.pair.as_ref().map_or(Ipv4Addr::LOCALHOST, |pair| pair.right.ipv4)
     }
 
     /// The address of servers.
@@ -107,4 +123,16 @@ impl Place {
     pub(super) fn weft(&self) -> Result<Program> {
         Ok(Program::plain(weft()?).env("XDG_CONFIG_HOME", self.path("config")))
     }
+}
+
+/// Writes the older version of a file: one part in a hundred of each MiB is another one, and some
+/// bytes near the beginning are missing.
+fn older(file: &Path, to: &Path) -> Result<()> {
+    let mut bytes = fs::read(file)?;
+    for part in bytes.chunks_mut(1 << 20) {
+        let len = part.len() / 100;
+        part[..len].iter_mut().for_each(|byte| *byte = !*byte);
+    }
+    bytes.drain(100_000..101_000);
+    Ok(fs::write(to, bytes)?)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::{Result, bail};
 use rustix::process::geteuid;
@@ -32,6 +32,10 @@ pub enum Tool {
     WeftInClear,
     /// `weft cp` from `weft serve`, in clear, to standard output, which is `/dev/null`.
     WeftToNull,
+    /// `weft cp` from one `weft serve` to another one, straight.
+    WeftDirect,
+    /// The same, through the host of `weft cp`.
+    WeftRelay,
     /// `rsync -a` to its daemon, in clear.
     RsyncToDaemon,
     /// `scp` to an OpenSSH server.
@@ -61,6 +65,8 @@ impl fmt::Display for Tool {
             Self::WeftToServer => "`weft cp` to `weft serve`, encrypted",
             Self::WeftInClear => "`weft cp --clear` to `weft serve`",
             Self::WeftToNull => "`weft cp --clear` from `weft serve` to `/dev/null`",
+            Self::WeftDirect => "`weft cp` from `weft serve` to `weft serve`, straight",
+            Self::WeftRelay => "`weft cp` from `weft serve` to `weft serve`, through the client",
             Self::RsyncToDaemon => "`rsync -a` to its daemon, in clear",
             Self::Scp => "`scp -r`, AES-GCM",
             Self::RsyncBySsh => "`rsync -a` by ssh, AES-GCM",
@@ -79,11 +85,12 @@ impl Place {
         let (address, port_text) = (self.address().to_string(), port.to_string());
         let server = match tool {
             Tool::Weft | Tool::Cp => return Ok(None),
-            Tool::WeftByMemory | Tool::WeftToServer | Tool::WeftInClear | Tool::WeftToNull => self
-                .weft()?
-                .args(["serve", "--bind", &address, "--port", &port_text])
-                .args(["--allow-clear", "--allow", &self.key])
-                .arg(format!("share={}", self.folder.path().display())),
+            Tool::WeftByMemory
+            | Tool::WeftToServer
+            | Tool::WeftInClear
+            | Tool::WeftToNull
+            | Tool::WeftDirect
+            | Tool::WeftRelay => self.weft_server(self.address(), port)?,
             Tool::RsyncToDaemon => {
                 let config = self.path("rsyncd.conf");
                 // Without chroot, so that a user other than root can run the daemon.
@@ -117,6 +124,25 @@ impl Place {
         Ok(Some(server.within(self.left()).start()?.listening(Port::Tcp(port))?))
     }
 
+    /// `weft serve` of all files.
+    fn weft_server(&self, address: Ipv4Addr, port: u16) -> Result<Program> {
+        let server = self.weft()?.args(["serve", "--bind", &address.to_string()]);
+        let server = server.args(["--port", &port.to_string()]);
+        let share = format!("share={}", self.folder.path().display());
+        Ok(server.args(["--allow-clear", "--allow", &self.key]).arg(share))
+    }
+
+    /// The server of the source, on the host of the client.
+    pub(super) fn source_server(&self, tool: Tool, port: u16) -> Result<Option<Running>> {
+        let (Tool::WeftDirect | Tool::WeftRelay) = tool else { return Ok(None) };
+        let network = format!("{}/32", self.address());
+        // It has a key of its own, as another host would.
+        let server = self.weft_server(self.client_address(), port)?;
+        let server = server.env("XDG_CONFIG_HOME", self.path("config-of-source"));
+        let server = server.args(["--third-party", &network]).within(self.right());
+        Ok(Some(server.start()?.listening(Port::Tcp(port))?))
+    }
+
     /// A shell that runs `script` with names for the hosts' addresses: GridFTP wants them, and in a
     /// namespace there is no other source of names.
     fn with_hosts(&self, script: &str) -> Result<Program> {
@@ -136,7 +162,10 @@ impl Place {
         format!("ssh -c {CIPHER} -F {}", self.path("ssh_config").display())
     }
 
-    pub(super) fn client(&self, load: Load, tool: Tool, port: u16) -> Result<Program> {
+    /// The command that copies: to the server at the first port, or from the one at the second.
+    pub(super) fn client(&self, load: Load, tool: Tool, ports: [u16; 2]) -> Result<Program> {
+        let [port, source] = ports;
+        let is_changed = matches!(load, Load::Changed(_));
         let (from, to) = (self.path(&load.folder()).join(""), self.path("to"));
         let address = self.address();
         Ok(match tool {
@@ -148,8 +177,16 @@ impl Place {
                     Tool::WeftInClear => &["--data=tcp", "--clear"],
                     _ => &["--data=tcp"],
                 };
-                let copy = self.weft()?.args(["cp", "-q", "--accept-new"]).args(way).arg(from);
+                let whole = if is_changed { "--no-whole-file" } else { "--whole-file" };
+                let copy = self.weft()?.args(["cp", "-q", "--accept-new", whole]).args(way);
+                let copy = copy.arg(from);
                 copy.arg(format!("{address}:{port}//share/to"))
+            }
+            Tool::WeftDirect | Tool::WeftRelay => {
+                let way = if tool == Tool::WeftDirect { "direct" } else { "relay" };
+                let copy = self.weft()?.args(["cp", "-q", "--accept-new", "--between-servers"]);
+                let from = format!("{}:{source}//share/{}/", self.client_address(), load.folder());
+                copy.args([way, &from]).arg(format!("{address}:{port}//share/to"))
             }
             Tool::WeftToNull => {
                 // The lab reads what programs print.
@@ -161,7 +198,8 @@ impl Place {
                     .arg(format!("{address}:{port}//share/{}/file", load.folder()))
             }
             Tool::RsyncToDaemon => {
-                let copy = Program::plain("rsync").args(["-a", "--whole-file"]).arg(from);
+                let whole = if is_changed { "--no-whole-file" } else { "--whole-file" };
+                let copy = Program::plain("rsync").args(["-a", whole]).arg(from);
                 copy.arg(format!("rsync://{address}:{port}/share/to/"))
             }
             Tool::Scp => {

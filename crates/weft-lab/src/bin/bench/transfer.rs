@@ -72,7 +72,7 @@ struct Group {
 fn groups(large: Load) -> Vec<Group> {
     use Tool::{
         Cp, Cubic, GridFtp, Iperf3, Nuttcp, Rclone, RsyncBySsh, RsyncToDaemon, Scp, TarBySsh, Weft,
-        WeftByMemory, WeftInClear, WeftToNull, WeftToServer,
+        WeftByMemory, WeftDirect, WeftInClear, WeftRelay, WeftToNull, WeftToServer,
     };
     let group = |path, weft, load, rivals: &[Tool]| Group {
         path,
@@ -85,8 +85,9 @@ fn groups(large: Load) -> Vec<Group> {
     // Fast ones copy more, so that connecting does not count.
     let long = match large {
         Load::Large(len) => Load::Large(2 * len),
-        Load::Small(_) => large,
+        Load::Small(_) | Load::Changed(_) => large,
     };
+    let changed = Load::Changed(256 * MIB);
     vec![
         group(Path::Loopback, Weft, large, &[Cp]),
         group(Path::Loopback, Weft, small[0], &[Cp]),
@@ -94,6 +95,9 @@ fn groups(large: Load) -> Vec<Group> {
         group(Path::Loopback, WeftToNull, large, &[Iperf3]),
         group(Path::Between, WeftToNull, large, &[Iperf3]),
         group(Path::Between, WeftInClear, large, &[WeftToServer, RsyncToDaemon, GridFtp]),
+        group(Path::Between, WeftToServer, changed, &[RsyncToDaemon]),
+        group(Path::Between, WeftDirect, large, &[WeftRelay]),
+        group(Path::Between, WeftDirect, small[0], &[WeftRelay]),
         group(
             Path::Loopback,
             WeftToServer,
