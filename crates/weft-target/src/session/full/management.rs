@@ -111,6 +111,13 @@ impl FullFeature {
     }
 
     fn answer(&mut self, postponed: &Postponed, output: &mut SendBuffer) -> Option<Closed> {
+        if matches!(postponed.ends, Some(ConnectionEnd::LoggedOut))
+            && !self.group.is_shared()
+            && let Some(session) = &self.session
+        {
+            // An initiator that knows of the end must not meet what the session had reserved.
+            session.device().detach(session.nexus.id);
+        }
         self.respond(&postponed.response, &[], output);
         self.may_end |= postponed.ends.is_some();
         match (postponed.ends?, &self.session) {

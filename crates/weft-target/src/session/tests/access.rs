@@ -148,6 +148,18 @@ fn initiators_are_asked_to_log_out() {
     assert_eq!(client.send(&logout), Err(Closed::LoggedOut));
 }
 
+#[test]
+fn what_a_session_has_reserved_is_free_when_its_logout_is_answered() {
+    let portal = portal();
+    let device = Arc::clone(portal.targets()[0].device());
+    let mut client = Client::logged_in(&portal, "");
+    assert_eq!(device.sessions(), 1);
+    let number = client.next_command.to_be_bytes();
+    let logout = pdu(0x06, 0x80, &[(16, &[0, 0, 0, 9]), (24, &number)], &[]);
+    assert_eq!(client.send(&logout), Err(Closed::LoggedOut));
+    assert_eq!(device.sessions(), 0, "while the connection is still there");
+}
+
 /// The rules of a portal are replaced: later logins see the new ones, and sessions go on.
 #[test]
 fn replaced_rules_hold_for_later_logins_only() {
