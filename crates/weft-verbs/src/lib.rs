@@ -23,7 +23,7 @@
 //! context
 //! handles
 //! device
-//! layout preloads presentation private_stubs rate stage unsupported
+//! layout packed preloads presentation private_stubs rate stage unsupported
 //! abi acks errno limits mutex object strings
 //! ```
 
@@ -48,6 +48,7 @@ mod mutex;
 mod mw;
 mod object;
 mod open;
+mod packed;
 mod pd;
 mod post;
 mod preloads;

@@ -23,6 +23,7 @@ use crate::ah;
 use crate::errno;
 use crate::limits::INLINE_PIECES_MAX;
 use crate::mw;
+use crate::packed::{Room, aligned, room};
 use crate::qp::Qp;
 use crate::srq::Srq;
 
@@ -32,8 +33,8 @@ use crate::srq::Srq;
 /// `EINVAL` for a negative count, or one above the device's limit.
 ///
 /// # Safety
-/// `list` must have `count` elements and not change during `'a`.
-unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge]> {
+/// `list` must have `count` elements and not change while the result is used.
+unsafe fn sges(list: *const ibv_sge, count: c_int, room: &mut Room) -> Result<&[Sge]> {
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
     if count > INLINE_PIECES_MAX || (count > 0 && list.is_null()) {
         return Err(Errno::INVAL);
@@ -41,8 +42,8 @@ unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge]> {
     if count == 0 {
         return Ok(&[]);
     }
-    // SAFETY: the caller guarantees `count` elements, whose layout is that of `Sge` (see `layout`).
-    Ok(unsafe { slice::from_raw_parts(list.cast(), count) })
+    // SAFETY: the caller guarantees `count` elements, and there are some.
+    Ok(unsafe { aligned(list, count, room) })
 }
 
 /// The bytes of an inline request, one slice per entry of its list.
@@ -143,8 +144,9 @@ unsafe fn post(poster: &mut Poster<'_>, qp_type: QpType, wr: &ibv_send_wr) -> Re
     let has_data =
         !matches!(operation, Operation::LocalInvalidate { .. } | Operation::BindWindow { .. });
     let count = if has_data { wr.num_sge } else { 0 };
+    let mut room = room();
     // SAFETY: the caller guarantees what `sges` requires.
-    let sges = unsafe { sges(wr.sg_list, count) }?;
+    let sges = unsafe { sges(wr.sg_list, count, &mut room) }?;
     let inline;
     let data = if flags.contains(SendFlags::INLINE) {
         // SAFETY: the caller guarantees what `pieces` requires.
@@ -193,8 +195,9 @@ unsafe fn post_receives(
 ) -> c_int {
     // SAFETY: the program ends its list of valid requests with NULL.
     while let Some(next) = unsafe { wr.as_ref() } {
+        let mut room = room();
         // SAFETY: the program passes a list of as many entries as the request states.
-        let sges = unsafe { sges(next.sg_list, next.num_sge) };
+        let sges = unsafe { sges(next.sg_list, next.num_sge, &mut room) };
         let posted = sges.and_then(|sges| post(&RecvRequest { wr_id: next.wr_id, sges }));
         if let Err(error) = posted {
             // SAFETY: the program passes `bad_wr` as a valid pointer for the result.

@@ -26,6 +26,7 @@ use crate::errno;
 use crate::mutex;
 use crate::mw;
 use crate::object::Object;
+use crate::packed;
 use crate::qp::{self, Builders, Qp};
 use crate::stage::Stage;
 use crate::xrc_qp;
@@ -162,12 +163,12 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    let sges: &[Sge] = if count == 0 {
+    let mut room = packed::room();
+    let sges = if count == 0 {
         &[]
     } else {
-        // SAFETY: the program passes a list of `count` entries, whose layout is that of `Sge` (see
-        // `layout`).
-        unsafe { slice::from_raw_parts(list.cast(), count) }
+        // SAFETY: the program passes a list of `count` entries.
+        unsafe { packed::aligned(list, count, &mut room) }
     };
     // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
     // holds the mutex.
@@ -189,13 +190,9 @@ unsafe extern "C" fn wr_set_inline_data_list(
     // SAFETY: the program calls this between `wr_start` and `wr_complete`, so that this thread
     // holds the mutex.
     let stage = unsafe { stage(qp) };
-    let list: &[ibv_data_buf] = if count == 0 {
-        &[]
-    } else {
-        // SAFETY: the program passes a list of `count` entries.
-        unsafe { slice::from_raw_parts(list, count) }
-    };
-    for &ibv_data_buf { addr, length } in list {
+    for at in 0..count {
+        // SAFETY: the program passes a list of `count` entries, which it may have packed.
+        let ibv_data_buf { addr, length } = unsafe { list.wrapping_add(at).read_unaligned() };
         if length != 0 {
             // SAFETY: the program passes readable memory of this length, which is copied at once.
             let piece = unsafe { slice::from_raw_parts(addr.cast::<u8>(), length) };

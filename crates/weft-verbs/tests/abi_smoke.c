@@ -716,10 +716,19 @@ static struct ibv_wc completion(struct side *side)
 	return wc;
 }
 
+/* The entry where it is not aligned: libiscsi packs its structures. */
+static struct ibv_sge *packed(const struct ibv_sge *sge)
+{
+	static _Alignas(8) char room[1 + sizeof *sge];
+
+	memcpy(room + 1, sge, sizeof *sge);
+	return (void *)(room + 1);
+}
+
 static void post_receive(struct side *side, uint64_t id)
 {
 	struct ibv_sge sge = { (uintptr_t)side->memory + 2048, 1024, side->mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = packed(&sge), .num_sge = 1 }, *bad;
 
 	CHECK(ibv_post_recv(side->qp, &wr, &bad) == 0);
 }
@@ -747,6 +756,7 @@ static void posted_work(void)
 
 	strcpy(one.memory, "data");
 	post_receive(&two, 100);
+	write.sg_list = packed(&sge);
 	write.next = &send;
 	send.next = &wrong; /* The first two are posted; the third is reported. */
 	CHECK(ibv_post_send(one.qp, &write, &bad) == EINVAL && bad == &wrong);
