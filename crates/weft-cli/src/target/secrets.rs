@@ -1,16 +1,12 @@
 //! Files of secrets. Nothing of what they contain is ever shown.
 
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use rustix::process::geteuid;
+use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use weft_target::security::{Account, Chap, Secret};
 
-use crate::limits::SECRETS_LEN_MAX;
+use crate::values;
 
 /// The file as it is written.
 #[derive(Deserialize)]
@@ -44,32 +40,14 @@ impl Entry {
 ///
 /// If others can read it, or if it has something else.
 pub(super) fn read(path: &Path) -> Result<Chap> {
-    read_protected(path).and_then(|text| parse(&text)).with_context(|| path.display().to_string())
-}
-
-fn read_protected(path: &Path) -> Result<String> {
-    let file = File::open(path)?;
-    let about = file.metadata()?;
-    ensure!(about.is_file(), "it is no regular file");
-    let is_owner = [geteuid().as_raw(), 0].contains(&about.uid());
-    ensure!(is_owner, "it belongs to another user");
-    if about.mode() & 0o077 != 0 {
-        bail!("others may read it (mode {:03o}): chmod 600", about.mode() & 0o777);
-    }
-    let mut text = String::new();
-    let len = file.take(SECRETS_LEN_MAX).read_to_string(&mut text)?;
-    ensure!((len as u64) < SECRETS_LEN_MAX, "it is longer than {SECRETS_LEN_MAX} bytes");
-    Ok(text)
+    values::read_secrets(path)
+        .and_then(|text| parse(&text))
+        .with_context(|| path.display().to_string())
 }
 
 fn parse(text: &str) -> Result<Chap> {
-    let secrets: Secrets = toml::from_str(text).map_err(|error| {
-        // The message of the parser may quote a secret.
-        let at = error.span().map_or(0, |span| span.start);
-        let line = text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n');
-        let format = "[[initiator]] and [target], each with user = \"...\" and secret = \"...\"";
-        anyhow::anyhow!("line {}: not {format}", 1 + line.count())
-    })?;
+    let format = "[[initiator]] and [target], each with user = \"...\" and secret = \"...\"";
+    let secrets: Secrets = values::parse_secrets(text, format)?;
     let initiators = secrets.initiator.into_iter().map(Entry::account);
     let initiators = initiators.collect::<Result<Vec<_>>>()?;
     let target = secrets.target.map(Entry::account).transpose()?;

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
-use weft_tuples::access::{Account, Guard, Rights, Token, read_private};
+use weft_tuples::access::{Account, Guard, Rights, Token};
 
-use crate::limits::{SECRETS_LEN_MAX, TUPLE_USERS_MAX};
+use crate::limits::TUPLE_USERS_MAX;
+use crate::values;
 
 /// The file as it is written.
 #[derive(Deserialize)]
@@ -28,20 +29,14 @@ struct Entry {
 
 /// Reads the users of a server from a file that only its owner can read.
 pub(super) fn read(path: &Path) -> Result<Guard> {
-    let text = read_private(path, SECRETS_LEN_MAX).map_err(anyhow::Error::from);
-    let accounts = text.and_then(|text| parse(std::str::from_utf8(&text)?));
+    let accounts = values::read_secrets(path).and_then(|text| parse(&text));
     Ok(Guard::of(accounts.with_context(|| format!("users {}", path.display()))?))
 }
 
 fn parse(text: &str) -> Result<Vec<Account>> {
-    let file: File = toml::from_str(text).map_err(|error| {
-        // The message of the parser may quote a token.
-        let at = error.span().map_or(0, |span| span.start);
-        let line = text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n');
-        let format = "[[user]], each with name = \"...\", token = \"...\", read = [\"...\"] and \
-                      write = [\"...\"]";
-        anyhow::anyhow!("line {}: not {format}", 1 + line.count())
-    })?;
+    let format = "[[user]], each with name = \"...\", token = \"...\", read = [\"...\"] and \
+                  write = [\"...\"]";
+    let file: File = values::parse_secrets(text, format)?;
     ensure!(!file.user.is_empty(), "there is no [[user]] in it");
     ensure!(
         file.user.len() <= TUPLE_USERS_MAX,

@@ -28,11 +28,7 @@ pub enum FileError {
 }
 
 /// Reads a file of at most this length that only its owner can read: this user, or root.
-///
-/// # Errors
-///
-/// If the file is not as described.
-pub fn read_private(path: &Path, len_max: u64) -> Result<Vec<u8>, FileError> {
+pub(super) fn read_private(path: &Path, len_max: u64) -> Result<Vec<u8>, FileError> {
     let file = File::open(path)?;
     check(&file.metadata()?)?;
     let mut content = Vec::new();

@@ -17,7 +17,7 @@ mod tls;
 mod token;
 mod users;
 
-pub use file::{FileError, read_private};
+pub use file::FileError;
 #[cfg(test)]
 pub(crate) use guard::DEFAULT;
 pub use guard::{Account, Guard, User};
