@@ -69,13 +69,20 @@ impl FabricLoad {
     ];
 
     /// Those between network namespaces.
-    pub const BETWEEN: [Self; 5] = [
-        load("ping-pong", "8 B there and back", BETWEEN),
-        load("rate", "64 B in one direction, 64 under way", BETWEEN),
-        load("read", "Read of 8 B", BETWEEN),
-        load("write-64k", "Write of 64 KiB", BETWEEN),
-        load("write-1m", "Write of 1 MiB", BETWEEN),
-    ];
+    pub const BETWEEN: [Self; 5] = {
+        let [ping_pong, rate, read, _, write_64k, write_1m, ..] = Self::ALL;
+        [
+            ping_pong.by(BETWEEN),
+            rate.by(BETWEEN),
+            read.by(BETWEEN),
+            write_64k.by(BETWEEN),
+            write_1m.by(BETWEEN),
+        ]
+    };
+
+    const fn by(self, ways: &'static [FabricWay]) -> Self {
+        Self { ways, ..self }
+    }
 
     /// The goal for a way between namespaces: see [`FabricLoad::goal`].
     #[must_use]
